@@ -5,9 +5,10 @@
 //! period before it, which is the same in every daemon of this version.
 //!
 //! A period begins at the first instant at which the zone's clock reads its first moment or more. So a day on
-//! which clocks are set has 23 or 25 hours, midnights that do not exist cost nothing, and time never goes back
-//! into an earlier period. An hour has 60 minutes on such days too, unless the clock is set by a part of an
-//! hour: then one hour is longer or shorter, so that the next one begins when the clock reads a whole hour.
+//! which clocks are set has 23 or 25 hours, midnights that do not exist cost nothing, and time never goes
+//! back into an earlier period. An hour has 60 minutes on such days too, unless the clock is set by a part of
+//! an hour: then one hour is longer or shorter, so that the next one begins when the clock reads a whole
+//! hour.
 
 use std::fmt;
 
@@ -67,8 +68,8 @@ pub struct CalendarName {
     pub period: CalendarPeriod,
     /// The zone whose clock counts, by its IANA name.
     pub time_zone: String,
-    /// On which day a period begins: of a week 1 for Monday to 7 for Sunday, of months, quarters and years the
-    /// day of their first month, the last one where that month is shorter. Zero for hours and days.
+    /// On which day a period begins: of a week 1 for Monday to 7 for Sunday; of months, quarters and years
+    /// the day of their first month, the last one where that month is shorter. Zero for hours and days.
     pub starts_on: u8,
 }
 
@@ -90,6 +91,7 @@ pub struct Calendar {
     starts: Vec<u64>,
     stretches: Vec<Stretch>,
     longest: Span,
+    shortest: Span,
 }
 
 /// Windows of one length. The last one ends where the next stretch begins, and may be longer or shorter.
@@ -181,6 +183,12 @@ impl Calendar {
         self.longest
     }
 
+    /// The length of its shortest window.
+    #[must_use]
+    pub const fn shortest(&self) -> Span {
+        self.shortest
+    }
+
     /// The window that holds `at`.
     #[must_use]
     pub fn at(&self, at: Timestamp) -> CalendarWindow {
@@ -201,8 +209,8 @@ impl Calendar {
         self.window(place, *start, stretch, index.saturating_sub(stretch.first).min(stretch.last))
     }
 
-    /// The stretches around `at`, for whoever searches in them elsewhere: those of 12 before it, and of two or
-    /// more windows after it.
+    /// The stretches around `at`, for whoever searches in them elsewhere: that of `at`, 12 before it and three
+    /// after it.
     pub fn around(&self, at: Timestamp) -> impl Iterator<Item = CalendarStretch> + '_ {
         let place = self.starts.partition_point(|start| *start <= at.0).saturating_sub(1);
         let from = place.saturating_sub(STRETCHES_BEFORE);
@@ -263,6 +271,12 @@ impl Windows {
     #[must_use]
     pub const fn length(self) -> Span {
         self.length
+    }
+
+    /// The length of the shortest window.
+    #[must_use]
+    pub fn shortest(self) -> Span {
+        self.calendar.map_or(self.length, Calendar::shortest)
     }
 
     /// The calendar, if they are of one.
@@ -476,7 +490,7 @@ impl Drawn {
         let micros = |seconds: i64| u64::try_from(seconds).unwrap_or(0).saturating_mul(SECOND).max(1);
         let runs = self.since_the_epoch();
         let (mut starts, mut stretches) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
-        let (mut first, mut longest) = (0_u64, 0);
+        let (mut first, mut longest, mut shortest) = (0_u64, 1, i64::MAX);
         for (number, (start, step, count)) in runs.iter().copied().enumerate() {
             let (step_us, end) = (micros(step), runs.get(number + 1).map(|(next, ..)| *next));
             let last = match end {
@@ -486,11 +500,13 @@ impl Drawn {
             let of_last = end.map_or(step, |end| end - start - (count - 1) * step);
             if number > 0 {
                 longest = longest.max(of_last).max(if count > 1 { step } else { 0 });
+                shortest = shortest.min(of_last).min(if count > 1 { step } else { i64::MAX });
             }
             starts.push(micros(start) / SECOND * SECOND);
             stretches.push(Stretch { first, step: step_us, last });
             first = first.saturating_add(last).saturating_add(1);
         }
-        Calendar { name, starts, stretches, longest: Span(micros(longest.max(1))) }
+        let (longest, shortest) = (Span(micros(longest)), Span(micros(shortest.min(longest))));
+        Calendar { name, starts, stretches, longest, shortest }
     }
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use crate::redis_servers::{Cluster, Server, free_port, now, until};
-use crate::redis_store::{compiled, key, runtime, settings, store, store_with};
+use crate::redis_store::{calendar, compiled, key, runtime, settings, store, store_with};
 use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::calendar::CalendarPeriod;
 use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::Span;
@@ -209,6 +210,32 @@ fn every_bucket_expires_by_itself_and_costs_at_most_100_bytes() {
             "{algorithm:?} costs {own} bytes"
         );
         until("it to expire", Duration::from_secs(2), || number(&["EXISTS", &name]) == 0);
+    }
+}
+
+#[test]
+fn a_bucket_of_a_calendar_expires_with_its_window_by_the_servers_own_clock() {
+    let server = Server::start(&[]);
+    let store = store(settings(Topology::Single, vec![server.url()]), 1);
+    for (index, (period, zone, starts_on)) in (1..).zip([
+        (CalendarPeriod::Hour, "Asia/Kolkata", 0),
+        (CalendarPeriod::Day, "Europe/Berlin", 0),
+        (CalendarPeriod::Month, "America/New_York", 31),
+        (CalendarPeriod::Year, "UTC", 1),
+    ]) {
+        let calendar = calendar(period, zone, starts_on);
+        let limit =
+            Limit { permits: 10, window: calendar.longest(), calendar: Some(calendar), burst: 10, queue: 0 };
+        let rule = compiled(&format!("c{index}"), Algorithm::FixedWindow, limit, index * 8);
+        let counted = runtime().block_on(take(&store, &rule, "u", 3)).counted[0];
+        let answer = server.command(&["PTTL", &format!("tg:{{user=u}}:c{index}")]).unwrap_or_default();
+        let ttl: u64 = answer.trim().trim_start_matches(':').parse().unwrap();
+        let left = counted.verdict.reset.millis_up();
+        assert!(ttl <= left && left - ttl < 10_000, "{period:?}: {ttl} of {left}");
+        let now = Clock::System.now();
+        let end = limit.windows().end(limit.windows().index(now)).since(now).millis_up();
+        assert!(left.abs_diff(end) < 10_000 || end < 10_000, "{period:?}: {left} of {end}");
+        assert!(!runtime().block_on(take(&store, &rule, "u", 8)).admitted);
     }
 }
 

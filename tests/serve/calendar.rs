@@ -10,6 +10,7 @@ const RULES: &str = r#"
 [[rules]]
 name = "daily"
 match = { path = "/day" }
+per = ["user"]
 limit = 3
 calendar = "day"
 time_zone = "Europe/Berlin"
@@ -21,6 +22,10 @@ limit = 3
 calendar = "month"
 time_zone = "America/New_York"
 starts_on = 31
+
+[[users]]
+id = "vip"
+overrides = { daily = { limit = 5 } }
 "#;
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
@@ -57,13 +62,15 @@ fn a_day_on_which_clocks_are_set_and_a_month_from_its_last_day_end_when_they_end
         ("@2028-03-31 03:00:00", "/month", 31 * DAY_MS - HOUR_MS, HOUR_MS),
     ] {
         let daemon = daemon_at(clock);
-        let first = daemon.check(&[("path", path)]);
+        let asked = [("path", path), ("user", "u")];
+        let first = daemon.check(&asked);
         assert_eq!(number(&first, "window_ms"), window_ms, "{clock}: {first}");
         assert!(about(number(&first, "reset_ms"), left), "{clock}: {first}");
-        assert_eq!(daemon.admitted(&[("path", path)], 4), 2);
-        let denied = daemon.check(&[("path", path)]);
+        assert_eq!(daemon.admitted(&asked, 4), 2);
+        let denied = daemon.check(&asked);
         assert!(about(number(&denied, "retry_after_ms"), left), "{clock}: {denied}");
-        let reply = http::get(daemon.http, "/v1/authorize", &[("x-forwarded-uri", path)]);
+        let headers = [("x-forwarded-uri", path), ("x-tidegate-user", "u")];
+        let reply = http::get(daemon.http, "/v1/authorize", &headers);
         let header = |name: &str| reply.header(name).unwrap_or_default().to_owned();
         assert_eq!(reply.status, 429, "{clock}");
         let policy = header("ratelimit-policy");
@@ -81,7 +88,7 @@ fn a_new_window_begins_at_midnight_of_the_zone() {
     }
     // Midnight in Berlin is 22:00 UTC in summer. A starved machine may miss it, and then nothing is judged.
     let daemon = daemon_at("@2026-07-01 21:59:40");
-    let day = [("path", "/day")];
+    let day = [("path", "/day"), ("user", "u")];
     let first = daemon.check(&day);
     if number(&first, "reset_ms") > 20_000 {
         not_judged("the daemon took longer than 20 s to start");
@@ -93,6 +100,10 @@ fn a_new_window_begins_at_midnight_of_the_zone() {
     let next = daemon.check(&day);
     assert_eq!((next["allowed"].as_bool(), number(&next, "remaining")), (Some(true), 2), "{next}");
     assert!(about(number(&next, "reset_ms"), DAY_MS), "{next}");
+    // A user's own limit counts in the rule's windows.
+    let own = [("path", "/day"), ("user", "vip")];
+    assert!(about(number(&daemon.check(&own), "reset_ms"), DAY_MS));
+    assert_eq!(daemon.admitted(&own, 9), 4);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "/console/preact.js";
 import { ask, List, moment, route, Said, span, Table } from "/console/daemon.js";
 
-const limit = (rule) => rule.limit == null ? rule.action : `${rule.limit}${rule.unit ? ` ${rule.unit}` : ""} / ${rule.window ?? rule.hold ?? "no window"}`;
+const limit = (rule) => rule.limit == null ? rule.action : `${rule.limit}${rule.unit ? ` ${rule.unit}` : ""} / ${rule.calendar ?? rule.window ?? rule.hold ?? "no window"}`;
 
 /* Attributes as one writes them in a line: user=u_42 path=/search */
 function attributes(text) {

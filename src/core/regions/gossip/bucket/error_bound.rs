@@ -72,7 +72,7 @@ impl GossipBucket {
     /// window speaks of the next one too.
     pub(super) fn agreed_for(&self) -> Span {
         match self.counting() {
-            Counting::Window => self.rule.limit.window,
+            Counting::Window => self.windows().shortest(),
             Counting::Level | Counting::Concurrency => LEVEL_KNOWN,
         }
     }
