@@ -99,6 +99,7 @@ impl Remembered {
             refused: 0,
             largest: 1,
             own: None,
+            without_allowance: false,
         };
         self.touched.lock().unwrap().push(touched);
     }

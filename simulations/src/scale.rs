@@ -103,6 +103,7 @@ fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<
             refused: 0,
             largest: 1,
             own: None,
+            without_allowance: false,
         };
         if let Some(daemon) = world.daemons.first_mut() {
             match way {

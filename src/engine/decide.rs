@@ -274,7 +274,10 @@ impl Engine {
         };
         let (limit, is_own) = (Some(OwnLimit::of(&found.whole)), found.whole != found.rule.limit);
         let largest = offered;
-        let tally = Tally { window, offered, admitted: taken, returned, refused, largest, limit, is_own };
+        let without_allowance = counted.view.is_none() && !counted.degraded;
+        let admitted = taken;
+        let tally =
+            Tally { window, offered, admitted, returned, refused, largest, limit, is_own, without_allowance };
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }

@@ -496,10 +496,20 @@ impl Engine {
         self.tallies.drain(|key, tally| {
             // A rule that a reload took away has no one left to tell.
             if let Some(key) = loaded.world_key(key) {
-                let world::Tally { window, offered, admitted, returned, refused, largest, limit, is_own } =
-                    tally;
-                let own = limit.filter(|_| is_own);
-                into.push(Touched { key, window, offered, admitted, returned, refused, largest, own });
+                let world::Tally { window, offered, admitted, returned, refused, largest, .. } = tally;
+                let own = tally.limit.filter(|_| tally.is_own);
+                let without_allowance = tally.without_allowance;
+                into.push(Touched {
+                    key,
+                    window,
+                    offered,
+                    admitted,
+                    returned,
+                    refused,
+                    largest,
+                    own,
+                    without_allowance,
+                });
             }
         });
     }

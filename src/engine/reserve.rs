@@ -216,6 +216,7 @@ impl Engine {
             largest: counted.reported,
             limit: Some(OwnLimit::of(&named.whole)),
             is_own: named.whole != named.rule.limit,
+            without_allowance: counted.view.is_none() && !counted.degraded,
         };
         if !self.tallies.add(&named.key, tally) {
             self.metrics.tallies_dropped.increment(1);

@@ -39,6 +39,8 @@ pub struct Tally {
     pub limit: Option<OwnLimit>,
     /// Whether that is not the rule's.
     pub is_own: bool,
+    /// Whether the store decided without an allowance that it was told.
+    pub without_allowance: bool,
 }
 
 /// Collects what decisions did to worldwide limits until the protocol asks for it. Bounded; a decision never
@@ -109,6 +111,7 @@ fn merge(into: &mut Tally, tally: Tally) {
     into.returned = into.returned.saturating_add(tally.returned);
     into.refused = into.refused.max(tally.refused);
     into.largest = into.largest.max(tally.largest);
+    into.without_allowance |= tally.without_allowance;
     if tally.limit > into.limit {
         (into.limit, into.is_own) = (tally.limit, tally.is_own);
     }

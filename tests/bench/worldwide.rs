@@ -146,6 +146,7 @@ impl Daemon {
                 scope: Scope::Region(from.region.clone()),
                 counters: vec![Counter { node: "a".into(), since: START }],
                 own: None,
+                without_allowance: false,
             };
             let report = Report {
                 key_id: 1,

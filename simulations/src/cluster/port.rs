@@ -39,9 +39,9 @@ impl Port {
     pub(super) fn ask(&self, user: u64) -> Option<u64> {
         let (now, limit) = (self.now(), self.rule.limit());
         let first = self.rule.first_of(limit, &self.region, self.regions.load(Ordering::Relaxed));
-        let admitted = self.store.decide(&self.rule, (limit, first), user, 1, now);
-        self.tallies().note(&self.rule, (user, None), 1, admitted, now);
-        admitted.then(|| now.window_index(self.rule.limit().window))
+        let decided = self.store.decide(&self.rule, (limit, first), user, 1, now);
+        self.tallies().note(&self.rule, (user, None), 1, decided, now);
+        decided.admitted.then(|| now.window_index(self.rule.limit().window))
     }
 
     fn count(&self, handled: u64, refused: u64) {

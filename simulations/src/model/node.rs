@@ -23,7 +23,7 @@ use tidegate::peer::codec::encode_frame;
 
 use super::engine::{DaemonEngine, Engines};
 use super::rights::{Memory, Vaults};
-use super::shell::{RuleInForce, Store, Tallies, mode, windowed, world_key};
+use super::shell::{Decided, RuleInForce, Store, Tallies, mode, windowed, world_key};
 use crate::number::place;
 use crate::plan::{Plan, Way};
 
@@ -329,35 +329,39 @@ impl Node {
 
     /// Decides one request. The window that it was admitted in, if it was.
     pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
-        let admitted = self.charge(user, cost, now);
+        let (admitted, decided) = self.charge(user, cost, now);
         let own = self.own.get(&user).copied();
-        self.tallies.note(&self.rule, (user, own), cost, admitted.is_some(), now);
+        self.tallies.note(&self.rule, (user, own), cost, decided, now);
         admitted
     }
 
     /// Decides again on a request that was refused and waits. It was offered once, so the others are told of
     /// it only if it is admitted.
     pub(crate) fn decide_again(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
-        let admitted = self.charge(user, cost, now)?;
+        let (admitted, decided) = self.charge(user, cost, now);
+        let window = admitted?;
         let own = self.own.get(&user).copied();
-        self.tallies.note(&self.rule, (user, own), cost, true, now);
-        Some(admitted)
+        self.tallies.note(&self.rule, (user, own), cost, decided, now);
+        Some(window)
     }
 
-    fn charge(&self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
+    fn charge(&self, user: u64, cost: u64, now: Timestamp) -> (Option<u64>, Decided) {
         let own = self.own.get(&user).copied();
         let whole = self.limit_of(own);
         let share = self.part_of(whole, now);
         if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
             // A clock that went back does not bring back a window: rights of the newest one are used.
-            return self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part);
+            let admitted = self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part);
+            return (admitted, Decided { admitted: admitted.is_some(), without_allowance: false });
         }
         let limit = share.unwrap_or_else(|| self.held_to(whole));
-        let fits = limit.permits > 0
-            && self.books.store.decide(&self.rule, (limit, self.first_of(limit)), user, cost, now);
+        let decided = match limit.permits {
+            0 => Decided::default(),
+            _ => self.books.store.decide(&self.rule, (limit, self.first_of(limit)), user, cost, now),
+        };
         let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
         let counted = || if self.mode == Mode::Split { self.books.counted_in(user, window) } else { window };
-        fits.then(counted)
+        (decided.admitted.then(counted), decided)
     }
 
     /// `believed_used` and `error_bound` of an answer about a user's bucket.

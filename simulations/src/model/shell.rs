@@ -32,9 +32,18 @@ const RULE: &str = "per-user";
 #[derive(Debug, Clone)]
 pub(crate) struct Store(Arc<MemoryStore>);
 
-/// What a daemon did to each bucket and window since its replica was last told.
+/// What a store decided on one request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Decided {
+    pub(crate) admitted: bool,
+    /// It did so without an allowance that it was told.
+    pub(crate) without_allowance: bool,
+}
+
+/// What a daemon did to each bucket and window since its replica was last told, and whether its store did so
+/// without an allowance.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies(BTreeMap<(Key, u64), ([u64; 4], Option<OwnLimit>)>);
+pub(crate) struct Tallies(BTreeMap<(Key, u64), ([u64; 4], Option<OwnLimit>, bool)>);
 
 /// The rule as every daemon reads it.
 #[derive(Debug, Clone)]
@@ -193,7 +202,7 @@ impl Store {
         user: u64,
         cost: u64,
         now: Timestamp,
-    ) -> bool {
+    ) -> Decided {
         let key = rule.key(user);
         let charge = Charge {
             rule: &rule.compiled,
@@ -205,9 +214,14 @@ impl Store {
             cost: Cost::Take(cost),
             enforced: true,
         };
-        self.0
-            .try_decide(&[charge], Intent::Charge, now)
-            .is_some_and(|outcome| outcome.admitted && outcome.counted.iter().all(|one| !one.degraded))
+        let Some(outcome) = self.0.try_decide(&[charge], Intent::Charge, now) else {
+            return Decided::default();
+        };
+        let counted = || outcome.counted.iter();
+        Decided {
+            admitted: outcome.admitted && counted().all(|one| !one.degraded),
+            without_allowance: counted().any(|one| one.view.is_none() && !one.degraded),
+        }
     }
 
     /// Its answer to a cost of zero, which charges nothing.
@@ -265,16 +279,17 @@ impl Tallies {
         rule: &RuleInForce,
         (user, own): (u64, Option<OwnLimit>),
         cost: u64,
-        admitted: bool,
+        decided: Decided,
         now: Timestamp,
     ) {
         let length = rule.limit().window;
         let window = if windowed(rule.compiled.rule.algorithm) { now.window_index(length) } else { 0 };
-        let (tally, by) = self.0.entry((rule.key(user), window)).or_default();
+        let (tally, by, without_allowance) = self.0.entry((rule.key(user), window)).or_default();
         *by = own;
+        *without_allowance |= decided.without_allowance;
         tally[0] += cost;
         tally[3] = tally[3].max(cost);
-        if admitted {
+        if decided.admitted {
             tally[1] += cost;
         } else {
             tally[2] = tally[2].max(cost);
@@ -284,9 +299,9 @@ impl Tallies {
     /// Takes everything out.
     pub(crate) fn drain(&mut self) -> Vec<Touched> {
         let rule = RuleName { domain: "default".to_owned(), name: RULE.to_owned() };
-        let touched = |((key, window), ([offered, admitted, refused, largest], own)): (
+        let touched = |((key, window), ([offered, admitted, refused, largest], own, without_allowance)): (
             (Key, u64),
-            ([u64; 4], Option<OwnLimit>),
+            ([u64; 4], Option<OwnLimit>, bool),
         )| Touched {
             key: WorldKey { rule: rule.clone(), identity: key.identity().to_vec() },
             window,
@@ -296,6 +311,7 @@ impl Tallies {
             refused,
             largest,
             own,
+            without_allowance,
         };
         std::mem::take(&mut self.0).into_iter().map(touched).collect()
     }

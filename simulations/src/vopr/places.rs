@@ -128,6 +128,7 @@ fn untouched(user: usize) -> Touched {
         refused: 0,
         largest: 1,
         own: None,
+        without_allowance: false,
     }
 }
 

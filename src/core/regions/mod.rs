@@ -87,6 +87,8 @@ pub struct Touched {
     pub largest: u64,
     /// By which limit it was decided, where that was not the rule's.
     pub own: Option<OwnLimit>,
+    /// Whether the store decided without an allowance that it was told: it has none, or forgot it.
+    pub without_allowance: bool,
 }
 
 /// What the region's store must be told.

@@ -355,7 +355,17 @@ impl EscrowWorld {
 }
 
 fn nothing() -> Touched {
-    Touched { key: key(), window: 0, offered: 0, admitted: 0, returned: 0, refused: 0, largest: 1, own: None }
+    Touched {
+        key: key(),
+        window: 0,
+        offered: 0,
+        admitted: 0,
+        returned: 0,
+        refused: 0,
+        largest: 1,
+        own: None,
+        without_allowance: false,
+    }
 }
 
 #[test]

@@ -88,6 +88,8 @@ pub(super) struct GossipBucket {
     near_limit: bool,
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,
+    /// When the store was last told it, or will be at once.
+    store_told: Timestamp,
     changed: Timestamp,
     /// Under which key ids it is told.
     voices: KeyIds,
@@ -223,6 +225,7 @@ impl GossipBucket {
             waiting: false,
             queued: false,
             enforced: None,
+            store_told: Timestamp::default(),
             cut: CommonCuts::default(),
             rounding_seed,
             pool,

@@ -255,6 +255,9 @@ impl Replica {
         if !self.changed(now, id) {
             self.recompute(now, id);
         }
+        if touched.without_allowance {
+            self.tell_store_again(now, id);
+        }
     }
 
     /// Who is in the cluster now.
@@ -560,6 +563,15 @@ impl Replica {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
         if bucket.recompute(now, here) && !bucket.queued {
+            bucket.queued = true;
+            self.effects.push_back(id);
+        }
+    }
+
+    /// The store decided without what it was told of a bucket.
+    fn tell_store_again(&mut self, now: Timestamp, id: BucketId) {
+        let Some(bucket) = self.keys.get_mut(id) else { return };
+        if bucket.tell_store_again(now) && !bucket.queued {
             bucket.queued = true;
             self.effects.push_back(id);
         }

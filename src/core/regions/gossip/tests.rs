@@ -84,7 +84,17 @@ fn key(user: &str) -> WorldKey {
 }
 
 fn touched(user: &str, window: u64, offered: u64, admitted: u64) -> Touched {
-    Touched { key: key(user), window, offered, admitted, returned: 0, refused: 0, largest: 1, own: None }
+    Touched {
+        key: key(user),
+        window,
+        offered,
+        admitted,
+        returned: 0,
+        refused: 0,
+        largest: 1,
+        own: None,
+        without_allowance: false,
+    }
 }
 
 impl GossipCluster {

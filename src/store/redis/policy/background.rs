@@ -221,7 +221,8 @@ impl Core {
                 .arg(value)
                 .arg("PX")
                 .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
-            // Lost, it does not matter: the next view says the same and more.
+            // Lost, it is told again: where none is there the next decision says so, and an older one is
+            // replaced by the next that differs, or within seconds.
             let _ = core.lanes.plain(&command, slot, deadline).await;
             drop(permit);
         });

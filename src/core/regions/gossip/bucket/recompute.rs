@@ -23,6 +23,8 @@ const UNTOLD: Span = Span::from_millis(200);
 const LOOKS_PER_WINDOW: u64 = 50;
 /// So many times in a window what still counts of the one before is worked out anew for a log.
 const LOOKS_PER_LOG: u64 = 25;
+/// What a store is told arrives there within so long, or never.
+const ARRIVES: Span = Span::from_millis(100);
 
 impl GossipBucket {
     /// What all other regions are known to have admitted in a window.
@@ -123,8 +125,7 @@ impl GossipBucket {
         // message.
         let same = same && bound <= told && told - bound <= u64::from(limit / 20);
         if !same {
-            self.enforced = Some((Allowance::Window(view), bound));
-            self.moved_since = true;
+            self.enforce(now, Allowance::Window(view), bound);
         }
         !same
     }
@@ -210,10 +211,25 @@ impl GossipBucket {
         let moved = moved || doubted || fades;
         if moved {
             // With what may be asked for until it is worth a message again.
-            self.enforced = Some((Allowance::Level(view), bound.saturating_add(share.capacity / 50)));
-            self.moved_since = true;
+            self.enforce(now, Allowance::Level(view), bound.saturating_add(share.capacity / 50));
         }
         moved || self.debt > 0
+    }
+
+    fn enforce(&mut self, now: Timestamp, allowance: Allowance, error_bound: u64) {
+        self.enforced = Some((allowance, error_bound));
+        (self.moved_since, self.store_told) = (true, now);
+    }
+
+    /// The store decided without what it was told: it lost that, or never had it. Whether it is to be told
+    /// again, and not because the decision was before what is still on its way.
+    pub(in super::super) fn tell_store_again(&mut self, now: Timestamp) -> bool {
+        let on_its_way = self.store_told <= now && now.since(self.store_told) < ARRIVES;
+        if self.enforced.is_none() || on_its_way {
+            return false;
+        }
+        (self.moved_since, self.store_told) = (true, now);
+        true
     }
 
     /// What other regions told beyond what is charged already, as far as it is believed.

@@ -163,3 +163,34 @@ fn a_cut_off_region_keeps_what_the_rule_says() {
     let last_known = budget_in_a_cut(OnPartition::LastKnown);
     assert!((44..=46).contains(&last_known), "{last_known}");
 }
+
+#[test]
+fn a_store_that_forgot_what_it_was_told_is_told_again_when_it_decides_without() {
+    let minute = Span::from_secs(60);
+    for algorithm in [Algorithm::Gcra, Algorithm::FixedWindow] {
+        let rule = rule(algorithm, 100, minute, OnPartition::Deny);
+        let window = if algorithm == Algorithm::FixedWindow { START.window_index(minute) } else { 0 };
+        let a = name("a", "1");
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+        let ask = |cluster: &mut GossipCluster, without_allowance: bool| {
+            cluster.touch(&a, &Touched { without_allowance, refused: 1, ..touched("u", window, 1, 0) });
+            cluster.views.get_mut(&a).unwrap().remove(&key("u"))
+        };
+        cluster.run(Span::from_secs(1));
+        cluster.cut = vec!["a".to_owned()];
+        let mut told = None;
+        for _ in 0..300 {
+            told = ask(&mut cluster, false).or(told);
+            cluster.run(TICK);
+        }
+        assert!(told.is_some(), "{algorithm:?}");
+        assert_eq!(ask(&mut cluster, false), None, "nothing is new, and the store seems to have it");
+        assert_eq!(ask(&mut cluster, true), told, "{algorithm:?}");
+        assert_eq!(ask(&mut cluster, true), None, "it is on its way");
+        cluster.run(Span::from_millis(100));
+        assert_eq!(ask(&mut cluster, true), told, "{algorithm:?}");
+        // A clock that was set back does not keep it from being told.
+        cluster.now = Timestamp(cluster.now.0 - 50_000);
+        assert_eq!(ask(&mut cluster, true), told, "{algorithm:?}");
+    }
+}

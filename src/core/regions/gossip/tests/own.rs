@@ -39,7 +39,17 @@ impl Played {
         let (key, refused) = (key("u"), 1 - admitted);
         self.cluster.touch(
             &who,
-            &Touched { key, window, offered: 1, admitted, returned: 0, refused, largest: 1, own },
+            &Touched {
+                key,
+                window,
+                offered: 1,
+                admitted,
+                returned: 0,
+                refused,
+                largest: 1,
+                own,
+                without_allowance: false,
+            },
         );
         admitted > 0
     }
@@ -151,6 +161,7 @@ fn a_bucket_without_windows_is_filled_and_drained_by_its_own_limit() {
                 refused,
                 largest: 1,
                 own,
+                without_allowance: false,
             };
             played.cluster.touch(&who, &touched);
         }
