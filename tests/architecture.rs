@@ -66,6 +66,7 @@ const NAMES: &[(&str, &[&str], &str)] = &[
     ("parquet::", &["database/audit/archive/"], "the archive is one place"),
     ("ureq::", &["cli/"], "only client commands call out over HTTP, and may block"),
     ("comfy_table::", &["cli/"], "tables are the command line's"),
+    ("ratatui::", &["cli/top/"], "one command draws on the whole terminal"),
     ("clap::", &["cli/", "main.rs"], "arguments end at the command line"),
     ("metrics_exporter_prometheus::", &["telemetry/"], "metrics are declared once"),
     ("counter!", &["telemetry/"], "metrics are declared once; others keep handles"),
@@ -130,6 +131,7 @@ const STARTERS: &[(&str, &str)] = &[
     ("telemetry/log.rs", "the log's own thread: nothing could say that it ended"),
     ("cli/demo/relay.rs", "the ocean of the demonstration"),
     ("cli/demo/mod.rs", "the regions of the demonstration"),
+    ("cli/top/mod.rs", "asks while the screen reads keys; ends with it"),
 ];
 
 /// What the standard library has and the pure core may not use.

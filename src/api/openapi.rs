@@ -127,6 +127,22 @@ const DESCRIBED: &[Described] = &[
     ("GET", "/v1/tiers/{name}", "One tier", "", "OneTier", &[]),
     ("PUT", "/v1/tiers/{name}", "Makes a tier, or describes it anew", "TierBody", "OneTier", &[]),
     ("DELETE", "/v1/tiers/{name}", "Forgets a tier that nobody has", "", "Removed", &[]),
+    (
+        "GET",
+        "/v1/hot",
+        "Who asks most, lately: the heaviest buckets and rules of this daemon",
+        "",
+        "Hot",
+        HOT,
+    ),
+    (
+        "GET",
+        "/v1/why",
+        "Why a client is limited; further parameters are attributes, as in user=u_42. Charges nothing",
+        "",
+        "Why",
+        WHY,
+    ),
     ("GET", "/v1/audit", "Single decisions, newest first", "", "Audit", PAST_DECISIONS),
     ("GET", "/v1/usage", "Sums of decisions, and what a user has left", "", "Usage", PAST_USAGE),
     (
@@ -207,6 +223,17 @@ const PAST_USAGE: &[Parameter] = &[
     ("domain", "string", false, "What is left by rules of this domain alone."),
     ("region", "string", false, "In this region."),
     ("limit", "integer", false, "At most so many rows, from 1 to 1000; 100 unless said."),
+];
+const HOT: &[Parameter] = &[
+    ("by", "string", false, "What rows are ordered by: denied (unless said), requests or cost."),
+    ("rule", "string", false, "Only buckets of this rule."),
+    ("limit", "integer", false, "At most so many rows, from 1 to 1000; 100 unless said."),
+];
+const WHY: &[Parameter] = &[
+    ("domain", "string", false, "The gateway's namespace of rules; default unless said."),
+    ("cost", "integer", false, "Permits that the request would ask for; 1 unless said."),
+    ("user", "string", false, "Whose requests."),
+    ("path", "string", false, "To this path."),
 ];
 const CHANGES: &[Parameter] = &[
     ("target", "string", false, "Of this, such as a user's id."),

@@ -593,16 +593,22 @@ impl<'a> BucketJson<'a> {
             remaining: bucket.remaining,
             reset_ms: bucket.reset.millis_up(),
             degraded: bucket.degraded,
-            world: bucket.view.map(|view| {
-                let (budget, others_used) = match view {
-                    Allowance::Window(view) => (view.budget, view.others),
-                    Allowance::Level(view) => (view.held_back_max, view.held_back),
-                    Allowance::Kept { .. } => (0, 0),
-                };
-                let by_region = bucket.by_region.as_ref();
-                BucketWorldJson { budget, others_used, by_region, error_bound: bucket.error_bound }
-            }),
+            world: BucketWorldJson::of(bucket),
         }
+    }
+}
+
+impl<'a> BucketWorldJson<'a> {
+    /// What the world leaves this bucket, if anything was heard of it.
+    #[must_use]
+    pub fn of(bucket: &'a BucketStatus) -> Option<Self> {
+        let (budget, others_used) = match bucket.view? {
+            Allowance::Window(view) => (view.budget, view.others),
+            Allowance::Level(view) => (view.held_back_max, view.held_back),
+            Allowance::Kept { .. } => (0, 0),
+        };
+        let by_region = bucket.by_region.as_ref();
+        Some(Self { budget, others_used, by_region, error_bound: bucket.error_bound })
     }
 }
 

@@ -18,10 +18,10 @@ pub(super) struct Ask {
     attributes: Vec<String>,
     /// The gateway's namespace of rules.
     #[arg(long, default_value = "default")]
-    domain: String,
+    pub(super) domain: String,
     /// Permits it asks for; 0 only asks, a negative number gives back.
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
-    cost: i64,
+    pub(super) cost: i64,
     #[command(flatten)]
     pub(super) server: Server,
 }
@@ -59,18 +59,30 @@ impl Check {
 
 impl Ask {
     pub(super) fn body(&self) -> Result<Value, Failure> {
-        let mut attributes = Map::new();
+        let pairs = self.pairs()?.into_iter();
+        let attributes: Map<String, Value> =
+            pairs.map(|(name, value)| (name.to_owned(), value.into())).collect();
+        Ok(json!({ "domain": self.domain, "attributes": attributes, "cost": self.cost }))
+    }
+
+    /// The attributes as they were given.
+    ///
+    /// # Errors
+    /// One that is no attribute, or given twice.
+    pub(super) fn pairs(&self) -> Result<Vec<(&str, &str)>, Failure> {
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
         for pair in &self.attributes {
             let Some((name, value)) = pair.split_once('=') else {
                 return Err(Failure::Usage(format!(
                     "`{pair}` is no attribute: write name=value, as in user=u_42"
                 )));
             };
-            if attributes.insert(name.to_owned(), value.into()).is_some() {
+            if pairs.iter().any(|(known, _)| *known == name) {
                 return Err(Failure::Usage(format!("the attribute `{name}` is given twice")));
             }
+            pairs.push((name, value));
         }
-        Ok(json!({ "domain": self.domain, "attributes": attributes, "cost": self.cost }))
+        Ok(pairs)
     }
 
     /// Says which domains have rules, where the one that was asked for has none.

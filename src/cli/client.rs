@@ -13,7 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// records.
 const LONG_DEADLINE: Duration = Duration::from_secs(60);
 /// Routes that a daemon answers at once.
-const QUICK: [&str; 8] = [
+const QUICK: [&str; 10] = [
     "/readyz",
     "/v1/check",
     "/v1/report",
@@ -22,6 +22,8 @@ const QUICK: [&str; 8] = [
     "/v1/renew",
     "/v1/release",
     "/v1/regions",
+    "/v1/hot",
+    "/v1/why",
 ];
 /// What `--server` must name.
 const EXPECTED: &str = "--server or TIDEGATE_SERVER must name the HTTP address of a daemon (listen.http)";
@@ -96,7 +98,7 @@ impl Server {
         body: Option<&Value>,
         revision: Option<u64>,
     ) -> Result<Reply, Failure> {
-        if QUICK.contains(&route) {
+        if QUICK.contains(&route.split('?').next().unwrap_or(route)) {
             return self.send_within(DEADLINE, method, route, (body, revision));
         }
         // Whatever is silent now would be silent for as long as the answer may take.

@@ -33,9 +33,11 @@ mod server_tls;
 mod shells;
 mod table;
 mod tiers;
+mod top;
 mod transport;
 mod usage;
 mod users;
+mod why;
 
 /// A command that did not succeed.
 #[derive(Debug)]
@@ -104,6 +106,10 @@ enum Command {
     Check(ask::Check),
     /// Says which rules decide a request and why; charges nothing.
     Explain(ask::Ask),
+    /// Says why a client is limited: by which rule, who used it up, since when, until when; charges nothing.
+    Why(why::Why),
+    /// Shows who asks most now: keys, rules and regions, live.
+    Top(top::Top),
     /// Has a request hold places of `concurrency` rules, and prints the lease. Exit code 0 allowed, 4 denied.
     Acquire(hold::Acquire),
     /// Keeps what a lease holds for another hold. Exit code 4 where it is no longer held.
@@ -190,6 +196,8 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Config(config) => config.run(),
         Command::Check(check) => check.check(),
         Command::Explain(ask) => ask.explain(),
+        Command::Why(why) => why.run(),
+        Command::Top(top) => top.run(),
         Command::Acquire(acquire) => acquire.run(),
         Command::Renew(lease) => lease.renew(),
         Command::Release(lease) => lease.release(),

@@ -7,8 +7,27 @@ use smallvec::SmallVec;
 /// Names what a rule's buckets count: its domain, name, algorithm, window and `per` (of
 /// `concurrency` the window, its hold, is no part of it). A reload that changes none of these
 /// keeps the shape, and so the buckets; one that changes any of them starts afresh. Valid within one process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape(pub u32);
+
+/// Shapes that one rule takes: its own and one for each window that a request may put in place of its own.
+pub const SHAPES_PER_RULE: u32 = 8;
+
+impl Shape {
+    /// The shape of the rule itself, where this is one of the eight that it takes.
+    #[must_use]
+    pub const fn of_rule(self) -> Self {
+        Self(self.0 - self.0 % SHAPES_PER_RULE)
+    }
+
+    /// The place of its rule in a table of this many: rules that were made one after the other have places of
+    /// their own.
+    #[inline]
+    #[must_use]
+    pub(crate) fn place(self, places: usize) -> usize {
+        usize::try_from(self.0 / SHAPES_PER_RULE).unwrap_or(0) % places.max(1)
+    }
+}
 
 /// A bucket's key inside one process: its shape, then its identity.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +55,14 @@ impl Key {
         Self(bytes)
     }
 
+    /// The same again, copied as a whole: where a key is copied often, cloning it byte by byte is felt.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        Self(SmallVec::from_slice(&self.0))
+    }
+
     /// The bytes that name it in this process.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -48,7 +74,14 @@ impl Key {
         &self.0[SHAPE_BYTES..]
     }
 
+    /// Bytes that it takes beside itself.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        if self.0.spilled() { self.0.capacity() } else { 0 }
+    }
+
     /// Its shape.
+    #[inline]
     #[must_use]
     pub fn shape(&self) -> Shape {
         Shape(u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]]))

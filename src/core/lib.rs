@@ -10,6 +10,7 @@ pub mod audit;
 pub mod calendar;
 pub mod decision;
 pub mod hold;
+pub mod hot;
 pub mod identity;
 pub mod key;
 pub mod notice;

@@ -49,6 +49,7 @@ fn once(engine: &Engine) {
     metrics.keys.set(len.keys as f64);
     metrics.keys_evicted.absolute(len.evicted);
     metrics.keys_full.absolute(len.full);
+    engine.publish_hot();
     if let Some(lookups) = engine.lookups() {
         lookups.upkeep();
     }

@@ -377,13 +377,13 @@ struct AuditClient<'a> {
 }
 
 /// What a key is called in a record.
-enum KeyName<'a> {
+pub(super) enum KeyName<'a> {
     Given(&'a str),
     Made(String),
 }
 
 impl KeyName<'_> {
-    fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         match self {
             Self::Given(name) => name,
             Self::Made(name) => name,
@@ -393,7 +393,7 @@ impl KeyName<'_> {
 
 /// The public name of a key of ours and a fingerprint stay what they are; anything else may be the secret
 /// itself, and only its fingerprint is kept.
-fn key_name(value: &str) -> KeyName<'_> {
+pub(super) fn key_name(value: &str) -> KeyName<'_> {
     if is_key_name(value) {
         return KeyName::Given(value);
     }

@@ -46,9 +46,9 @@ type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
 /// What a request asked for, and whether its call was charged.
 #[derive(Clone, Copy)]
-struct TakenCost {
-    cost: Cost,
-    charged: bool,
+pub(super) struct TakenCost {
+    pub(super) cost: Cost,
+    pub(super) charged: bool,
 }
 
 impl Engine {
@@ -169,14 +169,16 @@ impl Engine {
             let mut leased = Leasing::of(request.cost, charged);
             for found in matches {
                 let shadow = plan.shadow(found);
+                let mut hot = None;
                 let ruled = match &found.key {
                     None => plan.uncounted(found, shadow),
                     Some(key) => {
                         let Some(counted) = counted.next() else { continue };
                         let cost = plan.cost_of(found, request);
+                        let taken = TakenCost { cost, charged };
+                        hot = Some((taken, counted));
                         if intent == Intent::Charge {
                             if plan.speaks(found) {
-                                let taken = TakenCost { cost, charged };
                                 self.tally(found, key, taken, counted, now);
                             }
                             if charges {
@@ -189,6 +191,7 @@ impl Engine {
                 };
                 if intent == Intent::Charge {
                     self.count(plan, found, &ruled);
+                    self.count_hot(found, &ruled, hot, now);
                 }
                 rules.push(ruled);
             }
@@ -246,6 +249,7 @@ impl Engine {
 
     fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &ChargeResult, now: Timestamp) {
         let TakenCost { cost, charged } = taken;
+        let taken = taken_of(taken, counted);
         // A request's own limit with another window counts in buckets of its own, which no other region
         // knows.
         if key.shape() != found.rule.shape {
@@ -256,13 +260,6 @@ impl Engine {
         if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
             return;
         }
-        let taken = match cost {
-            Cost::Report(_) => counted.reported,
-            // What is held already was told when it was taken.
-            Cost::Reserve(_) if counted.reservation != Some(ReservationFate::Held) => 0,
-            cost if charged && counted.verdict.admitted => cost.taken(),
-            _ => 0,
-        };
         let taken = taken.saturating_add(counted.paid);
         let returned = counted.lapsed.saturating_add(if charged { counted.returned } else { 0 });
         let window = window_of(found.rule.rule.algorithm, found.limit.windows(), now);
@@ -281,6 +278,18 @@ impl Engine {
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }
+    }
+}
+
+/// Permits that a charge took.
+#[inline]
+pub(super) fn taken_of(taken: TakenCost, counted: &ChargeResult) -> u64 {
+    match taken.cost {
+        Cost::Report(_) => counted.reported,
+        // What is held already was told when it was taken.
+        Cost::Reserve(_) if counted.reservation != Some(ReservationFate::Held) => 0,
+        cost if taken.charged && counted.verdict.admitted => cost.taken(),
+        _ => 0,
     }
 }
 

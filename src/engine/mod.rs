@@ -35,6 +35,7 @@ mod each;
 mod excess;
 pub mod history;
 pub mod hold;
+pub mod hot;
 pub mod identity;
 pub mod loaded;
 pub mod names;
@@ -51,6 +52,7 @@ pub mod tasks;
 mod unmatched;
 mod wait;
 pub mod warnings;
+pub mod why;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
@@ -92,6 +94,8 @@ pub struct Engine {
     unknown_domains: unmatched::Unknown,
     notices: ArcSwap<Vec<Notice>>,
     excess: Excesses,
+    hot: hot::HotCounts,
+    hot_metrics: hot::HotMetrics,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
     refused: [Counter; 4],
@@ -122,6 +126,7 @@ impl Engine {
             .map(|reason| metrics.counter("reports_uncharged_permits_total", "reason", reason));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
         let shares = Shares::new(name.clone(), Vec::new(), None);
+        let began = clock.now();
         Self {
             name,
             clock,
@@ -141,6 +146,8 @@ impl Engine {
             unknown_domains: unmatched::Unknown::new(&metrics),
             notices: ArcSwap::default(),
             excess: Excesses::default(),
+            hot: hot::HotCounts::new(began),
+            hot_metrics: hot::HotMetrics::new(&metrics),
             metrics,
             degraded,
             refused,
@@ -421,6 +428,11 @@ impl Engine {
     /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or
     /// the attributes lack one that its `per` names.
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
+        self.bucket_and_key(name, request).await.map(|(status, _)| status)
+    }
+
+    /// The same, and what names the bucket here.
+    async fn bucket_and_key(&self, name: &str, request: &Request<'_>) -> Option<(BucketStatus, Key)> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
         let persons = self.find(&loaded.set, asked).await;
@@ -448,7 +460,7 @@ impl Engine {
             let elsewhere = self.elsewhere_of(info.is_some_and(|info| info.degraded));
             bound::of_bucket(global.mode, compiled.rule.algorithm, (&whole, &limit), &answered, elsewhere)
         });
-        Some(BucketStatus {
+        let status = BucketStatus {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
             limit: bound::shown_limit(&compiled.rule, &whole, &limit),
@@ -466,7 +478,8 @@ impl Engine {
             }),
             error_bound,
             degraded: info.is_some_and(|info| info.degraded),
-        })
+        };
+        Some((status, key))
     }
 
     /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of

@@ -271,6 +271,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
     ),
     ("keys_evicted_total", MetricKind::Counter, &[], "Buckets forgotten before their time to make room"),
     (
+        "hot_crowded_total",
+        MetricKind::Counter,
+        &["what"],
+        "What found no room where the heaviest are counted: bucket: counted buckets that made room for others; rule: decisions in no rule's sum",
+    ),
+    (
         "keys_full_total",
         MetricKind::Counter,
         &[],

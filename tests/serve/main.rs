@@ -25,6 +25,7 @@ mod demo;
 mod drain;
 mod elsewhere;
 mod grpc;
+mod hot;
 mod identity;
 mod lifecycle;
 mod members;

@@ -120,6 +120,24 @@ fn what_one_region_admits_the_others_count() {
 }
 
 #[test]
+fn why_says_which_regions_used_a_limit_up() {
+    let world = Authority::new();
+    let daemons = world.world();
+    assert_eq!(daemons[0].admitted(ANN, 20), 20);
+    eventually("the world is believed to have used twenty", || (believed(&daemons[1]) == 20).then_some(()));
+    eventually("another region refuses", || (daemons[1].check(ANN)["allowed"] == false).then_some(()));
+    let bucket = eventually("what the first region used is told", || {
+        let why = daemons[1].get("/v1/why?user=ann").json();
+        assert_eq!(why["limited"], true, "{why}");
+        let bucket = why["buckets"][0].clone();
+        (bucket["used_by"]["eu-west"] == 20).then_some(bucket)
+    });
+    assert_eq!(bucket["mode"], "gossip");
+    assert_eq!(bucket["used_by"]["us-east"], bucket["used"], "{bucket}");
+    assert!(bucket["lately"]["denied_since"].is_string(), "{bucket}");
+}
+
+#[test]
 fn a_region_that_leaves_is_noticed_and_comes_back() {
     let world = Authority::new();
     let mut daemons = world.world();

@@ -3,14 +3,15 @@
 use std::net::IpAddr;
 
 use super::audit_json::{AuditJson, DecidedJson, QuotaJson, UsageJson, UsageRowJson};
+use super::parameters::Parameters;
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
 use crate::core::audit::Outcome;
 use crate::core::time::{Span, Timestamp};
-use crate::core::written::{format_moment, parse_moment, parse_span};
+use crate::core::written::format_moment;
 use crate::engine::admin::Role;
-use crate::engine::history::{Cursor, DecisionsAsked, Group, History, ROWS_MAX, StepOfTime, UsageAsked};
+use crate::engine::history::{Cursor, DecisionsAsked, Group, History, StepOfTime, UsageAsked};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute {
@@ -27,45 +28,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
     },
 ];
 
-/// Rows of an answer that does not say how many.
-const ROWS_DEFAULT: u32 = 100;
 const HOUR: Span = Span::from_secs(3_600);
-
-/// The parameters of a query, each taken once.
-struct Parameters(Vec<(String, String)>);
-
-impl Parameters {
-    fn take(&mut self, name: &str) -> Option<String> {
-        let place = self.0.iter().position(|(own, _)| own == name)?;
-        Some(self.0.remove(place).1)
-    }
-
-    fn moment(&mut self, name: &str, now: Timestamp) -> Result<Option<Timestamp>, Refusal> {
-        let Some(text) = self.take(name) else { return Ok(None) };
-        let ago = || parse_span(&text).map(|span| Timestamp(now.micros().saturating_sub(span.micros())));
-        let moment = parse_moment(&text).or_else(ago);
-        moment.map(Some).ok_or_else(|| {
-            let message = "must be a moment such as 2026-12-01T00:00:00Z, or how long ago, such as 24h";
-            Refusal::of_field(name.to_owned(), message)
-        })
-    }
-
-    fn limit(&mut self) -> Result<u32, Refusal> {
-        let Some(text) = self.take("limit") else { return Ok(ROWS_DEFAULT) };
-        let limit = text.parse().ok().filter(|limit| (1..=ROWS_MAX).contains(limit));
-        limit.ok_or_else(|| Refusal::of_field("limit", format!("must be a number from 1 to {ROWS_MAX}")))
-    }
-
-    fn finish(self) -> Result<(), Refusal> {
-        match self.0.into_iter().next() {
-            None => Ok(()),
-            Some((name, _)) => {
-                let message = "there is no such parameter here, or it is given twice";
-                Err(Refusal::of_field(name, message))
-            }
-        }
-    }
-}
 
 fn history<'c>(call: &AdminCall<'c>) -> Result<&'c dyn History, Refusal> {
     call.doors.admin.history.as_deref().ok_or_else(|| {

@@ -8,7 +8,10 @@ mod audit_json;
 mod buckets;
 mod changes;
 mod guard;
+mod hot;
+mod hot_json;
 mod keys;
+mod parameters;
 mod people;
 mod quotas;
 mod regions;
@@ -17,11 +20,16 @@ pub(super) mod stream;
 mod tiers;
 mod tokens;
 mod users;
+mod why;
+
+use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use hyper::body::Bytes;
 use percent_encoding::percent_decode_str;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
 use super::Servers;
 use super::error::{Code, Refusal};
@@ -39,6 +47,9 @@ pub use self::tokens::{Made, Tokens, make as make_token};
 
 /// Longest body of an admin request, in bytes: what a set of rules may have; 100,000 fit.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 20;
+
+/// Longest wait for those who look at all rules before this one.
+const TURN_WAIT: Duration = Duration::from_secs(2);
 
 /// Writes one rule as the API shows it, the JSON shape of `rules.toml`.
 pub type RuleJson = std::sync::Arc<dyn Fn(&Rule) -> serde_json::Value + Send + Sync>;
@@ -112,6 +123,8 @@ const TABLES: &[&[AdminRoute]] = &[
     tiers::ROUTES,
     changes::ROUTES,
     stream::ROUTES,
+    hot::ROUTES,
+    why::ROUTES,
 ];
 
 /// Every admin route.
@@ -206,6 +219,13 @@ pub(super) async fn aside<T: Send + 'static>(
     done.map_err(|error| Refusal::new(Code::Away, format!("the request broke off: {error}")))
 }
 
+/// Waits for a turn to look at all rules: two may at the same time.
+pub(super) async fn turn(doors: &Servers) -> Result<OwnedSemaphorePermit, Refusal> {
+    let busy = || Refusal::new(Code::Overloaded, "too many explanations are asked for at this moment");
+    let turn = timeout(TURN_WAIT, std::sync::Arc::clone(&doors.explaining).acquire_owned()).await;
+    turn.map_err(|_| busy())?.map_err(|_| busy())
+}
+
 /// Whether a change may have been sent by a form of a foreign page: those can send no JSON type.
 pub(super) fn check_json(head: &Parts) -> Result<(), Refusal> {
     let media =
@@ -228,6 +248,8 @@ pub(super) mod schemas {
         add::<super::audit_json::AuditJson<'_>>(generator);
         add::<super::audit_json::UsageJson<'_>>(generator);
         add::<super::changes::ChangesJson>(generator);
+        add::<super::hot_json::HotJson<'_>>(generator);
+        add::<super::hot_json::WhyJson<'_>>(generator);
         add::<super::keys::KeysJson>(generator);
         add::<super::keys::OneKeyJson>(generator);
         add::<super::keys::MadeKeyJson>(generator);

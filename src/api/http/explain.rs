@@ -4,11 +4,9 @@
 //! at a time.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::request::Parts;
 use hyper::body::Incoming;
-use tokio::time::timeout;
 
 use super::{Answered, Arriving, ConnectionContext, body, question, reply};
 use crate::api::Servers;
@@ -19,8 +17,6 @@ use crate::api::wire::{ConsideredJson, DecisionJson, ExplanationJson};
 use crate::core::ruleset::Reason;
 use crate::engine::admin::Role;
 
-/// Longest wait for the explanations before this one.
-const WAIT: Duration = Duration::from_secs(2);
 /// Most rules of which an answer tells. Those that match come first, then as many others as fit.
 const CONSIDERED_MAX: usize = 1_000;
 
@@ -31,9 +27,7 @@ impl ConnectionContext<'_> {
         self.doors.admin.guard.admit(&head.headers, self.peer, Role::Viewer, now)?;
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
-        let busy = || Refusal::new(Code::Overloaded, "too many explanations are asked for at this moment");
-        let turn = timeout(WAIT, Arc::clone(&self.doors.explaining).acquire_owned()).await;
-        let turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
+        let turn = admin::turn(self.doors).await?;
         let (doors, runtime) = (Arc::clone(self.doors), tokio::runtime::Handle::current());
         admin::aside(move || {
             let _turn = turn;

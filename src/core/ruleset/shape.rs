@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Compiled;
 use crate::algorithm::Algorithm;
 use crate::calendar::Windows;
-use crate::key::Shape;
+use crate::key::{SHAPES_PER_RULE, Shape};
 use crate::rule::Rule;
 use crate::time::Span;
 
@@ -24,8 +24,6 @@ pub const OVERRIDE_WINDOWS: [Span; 7] = [
     Span::from_secs(365 * DAY),
 ];
 
-/// Numbers that one rule takes: its own and one for each window that a request may override.
-const NUMBERS_PER_RULE: u32 = 8;
 /// Shapes remembered that the newest rule set does not use, so that a rule that comes back finds its buckets
 /// again. More: all unused ones are forgotten.
 const UNUSED_MAX: usize = 100_000;
@@ -75,7 +73,7 @@ impl Shapes {
             return Some(known.shape);
         }
         let shape = Shape(self.next);
-        self.next = self.next.checked_add(NUMBERS_PER_RULE)?;
+        self.next = self.next.checked_add(SHAPES_PER_RULE)?;
         self.known.insert(identity, KnownShape { shape, generation });
         Some(shape)
     }
@@ -115,7 +113,7 @@ pub(super) fn overridden(own: Shape, own_windows: Windows, asked: Span) -> (Shap
     if Windows::from(asked) == own_windows {
         return (own, own_windows);
     }
-    let longest = (NUMBERS_PER_RULE - 1, OVERRIDE_WINDOWS[OVERRIDE_WINDOWS.len() - 1]);
+    let longest = (SHAPES_PER_RULE - 1, OVERRIDE_WINDOWS[OVERRIDE_WINDOWS.len() - 1]);
     let (offset, window) =
         (1..).zip(OVERRIDE_WINDOWS).find(|(_, window)| *window >= asked).unwrap_or(longest);
     let windows = Windows::from(window);

@@ -1,0 +1,43 @@
+//! `GET /v1/hot`: who asks most, lately. The heaviest buckets and rules, as this daemon counted them.
+
+use std::sync::Arc;
+
+use super::hot_json::HotJson;
+use super::parameters::Parameters;
+use super::rules::no_rule;
+use super::{AdminCall, AdminRoute, aside, turn};
+use crate::api::error::Refusal;
+use crate::api::http::{Answered, reply};
+use crate::engine::admin::Role;
+use crate::engine::hot::{HotAsked, HotBy};
+
+pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
+    method: "GET",
+    path: "/v1/hot",
+    role: Role::Viewer,
+    handler: |call| Box::pin(show(call)),
+}];
+
+async fn show(call: AdminCall<'_>) -> Answered {
+    let mut given = Parameters(call.query()?);
+    let by = match given.take("by") {
+        None => HotBy::Denied,
+        Some(text) => HotBy::ALL
+            .into_iter()
+            .find_map(|(name, by)| (name == text).then_some(by))
+            .ok_or_else(|| Refusal::of_field("by", "must be denied, requests or cost"))?,
+    };
+    let rule = given.take("rule");
+    let limit = usize::try_from(given.limit()?).unwrap_or(usize::MAX);
+    given.finish()?;
+    let turn = turn(call.doors).await?;
+    let doors = Arc::clone(call.doors);
+    aside(move || {
+        let _turn = turn;
+        let asked = HotAsked { by, rule, limit };
+        let engine = &doors.engine;
+        let view = engine.hot(&asked).ok_or_else(|| no_rule(asked.rule.as_deref().unwrap_or_default()))?;
+        Ok(reply::json(&HotJson::new(&view, by, engine.name())))
+    })
+    .await?
+}

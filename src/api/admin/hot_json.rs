@@ -1,0 +1,326 @@
+//! The JSON of the present: who asks most, and why somebody is limited. Field order is the order on the wire.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::audit_json::DecidedJson;
+use crate::api::wire::{BucketWorldJson, DecisionJson, MODES};
+use crate::core::hot::{HotBucket, HotSums};
+use crate::core::regions::NodeName;
+use crate::core::request::Request;
+use crate::core::rule::Mode;
+use crate::core::time::{Span, Timestamp};
+use crate::core::written::format_moment;
+use crate::engine::history::Decided;
+use crate::engine::hot::{HotBy, HotRow, HotRuleRow, HotView};
+use crate::engine::why::{Why, WhyBucket};
+
+/// Who asks most, lately, as one daemon counted it. Counts halve every 30 seconds.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Hot")]
+pub(super) struct HotJson<'a> {
+    /// The region of the daemon that answers.
+    region: &'a str,
+    /// Its own name.
+    node: &'a str,
+    /// What rows are ordered by.
+    #[schemars(extend("enum" = HotBy::ALL.map(|(name, _)| name)))]
+    by: &'static str,
+    /// The time that the counts speak of, halved as they are: a count divided by it is a rate.
+    span_ms: u64,
+    /// Everything that this daemon decided.
+    all: HotSumsJson,
+    /// The heaviest buckets.
+    buckets: Vec<HotRowJson<'a>>,
+    /// The heaviest rules.
+    rules: Vec<HotRuleJson<'a>>,
+}
+
+/// What was counted lately.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HotSums")]
+pub(super) struct HotSumsJson {
+    /// Requests, once for each rule that decided one.
+    requests: u64,
+    /// Those that were denied.
+    denied: u64,
+    /// Permits charged.
+    cost: u64,
+}
+
+impl From<HotSums> for HotSumsJson {
+    fn from(HotSums { requests, denied, cost }: HotSums) -> Self {
+        Self { requests, denied, cost }
+    }
+}
+
+/// One bucket that is asked for often.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HotBucket")]
+pub(super) struct HotRowJson<'a> {
+    /// The rule.
+    rule: &'a str,
+    /// The rule's domain.
+    domain: &'a str,
+    /// Whose it is: the values of the rule's `per`; empty where they are longer than 512 bytes. Of an API key
+    /// of others its fingerprint, of a path nothing of its query.
+    identity: BTreeMap<&'a str, &'a str>,
+    /// Whether the values were too long to be kept.
+    #[serde(skip_serializing_if = "is_false")]
+    long: bool,
+    /// Whether denials are only logged.
+    shadow: bool,
+    /// Requests.
+    requests: u64,
+    /// Those that were denied.
+    denied: u64,
+    /// Permits charged.
+    cost: u64,
+    /// What part that is of everything, by what rows are ordered by: 0 to 1.
+    #[schemars(range(min = 0, max = 1))]
+    share: f64,
+    /// Requests that may be missing because they came before the bucket had a place among the counted.
+    missed_max: u64,
+    /// Since when it has a place, RFC 3339.
+    since: String,
+    /// The first of its newest run of denials, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied_since: Option<String>,
+    /// Its newest denial, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied_last: Option<String>,
+}
+
+/// What one rule decided.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HotRule")]
+pub(super) struct HotRuleJson<'a> {
+    /// The rule.
+    rule: &'a str,
+    /// Its domain.
+    domain: &'a str,
+    /// Whether denials are only logged.
+    shadow: bool,
+    /// Requests.
+    requests: u64,
+    /// Those that were denied.
+    denied: u64,
+    /// Permits charged.
+    cost: u64,
+    /// What part that is of everything, by what rows are ordered by: 0 to 1.
+    #[schemars(range(min = 0, max = 1))]
+    share: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// A part of a whole, to four digits.
+#[expect(clippy::cast_precision_loss, reason = "four digits are told")]
+fn part(value: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        return 0.0;
+    }
+    ((value.min(whole) as f64 / whole as f64) * 10_000.0).round() / 10_000.0
+}
+
+impl<'a> HotJson<'a> {
+    pub(super) fn new(view: &'a HotView, by: HotBy, name: &'a NodeName) -> Self {
+        let all = by.of(&view.all);
+        Self {
+            region: &name.region,
+            node: &name.node,
+            by: by.as_str(),
+            span_ms: view.span.millis_up(),
+            all: view.all.into(),
+            buckets: view
+                .buckets
+                .iter()
+                .map(|row| HotRowJson::new(row, part(by.of(&row.bucket.sums), all)))
+                .collect(),
+            rules: view.rules.iter().map(|row| HotRuleJson::new(row, part(by.of(&row.sums), all))).collect(),
+        }
+    }
+}
+
+impl<'a> HotRowJson<'a> {
+    fn new(row: &'a HotRow, share: f64) -> Self {
+        let HotSums { requests, denied, cost } = row.bucket.sums;
+        let run = row.bucket.run.as_ref();
+        Self {
+            rule: &row.rule,
+            domain: &row.domain,
+            identity: named(&row.identity),
+            long: row.bucket.is_long,
+            shadow: row.shadow,
+            requests,
+            denied,
+            cost,
+            share,
+            missed_max: row.bucket.missed_max,
+            since: format_moment(row.bucket.since),
+            denied_since: run.map(|run| format_moment(run.first)),
+            denied_last: run.map(|run| format_moment(run.last)),
+        }
+    }
+}
+
+impl<'a> HotRuleJson<'a> {
+    fn new(row: &'a HotRuleRow, share: f64) -> Self {
+        let HotSums { requests, denied, cost } = row.sums;
+        Self { rule: &row.rule, domain: &row.domain, shadow: row.shadow, requests, denied, cost, share }
+    }
+}
+
+fn named(identity: &[(String, String)]) -> BTreeMap<&str, &str> {
+    identity.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+/// Why a client is limited, or that it is not.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Why")]
+pub(super) struct WhyJson<'a> {
+    /// The region of the daemon that answers.
+    region: &'a str,
+    /// Its own name.
+    node: &'a str,
+    /// When this was looked at, RFC 3339.
+    at: String,
+    /// Whether the request would be denied now, or another bucket of the client denies.
+    limited: bool,
+    /// What the answer would be now.
+    decision: DecisionJson<'a>,
+    /// The buckets that decide it, and others of the same client that were denied lately; at most 20.
+    buckets: Vec<WhyBucketJson<'a>>,
+    /// The newest denials that the audit log has; absent without one, or where it does not answer at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    records: Option<Vec<DecidedJson<'a>>>,
+}
+
+/// One bucket of the client.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WhyBucket")]
+pub(super) struct WhyBucketJson<'a> {
+    /// The rule.
+    rule: &'a str,
+    /// The rule's domain.
+    domain: &'a str,
+    /// Whose it is: the values of the rule's `per`.
+    identity: BTreeMap<&'a str, &'a str>,
+    /// How regions hold its limit together; absent: each counts for itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("enum" = MODES))]
+    mode: Option<Mode>,
+    /// Whether denials are only logged.
+    shadow: bool,
+    /// Whether the request would be counted here. False: it was found by what it denied lately.
+    matches: bool,
+    /// Whether it says no now: to the request, or to one permit where the request is not counted here.
+    denies: bool,
+    /// Permits per window.
+    limit: u32,
+    /// The window; 0: none.
+    window_ms: u64,
+    /// Permits in use in this region.
+    used: u64,
+    /// Permits left.
+    remaining: u64,
+    /// Until it is unused again, or its window ends.
+    reset_ms: u64,
+    /// Until the request could pass: 0 when it may now, null when it never can.
+    retry_after_ms: Option<u64>,
+    /// Whether the store did not answer, so that this is only what the daemon knows by itself.
+    degraded: bool,
+    /// Permits by region, as far as they have told each other: this one's, and those of the others.
+    used_by: BTreeMap<&'a str, u64>,
+    /// What the world leaves this region; absent before anything was heard of others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    world: Option<BucketWorldJson<'a>>,
+    /// What this daemon counted of it lately; absent where it has no place among the counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lately: Option<LatelyJson>,
+}
+
+/// What one daemon counted of a bucket lately. Counts halve every 30 seconds.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Lately")]
+pub(super) struct LatelyJson {
+    /// Requests.
+    requests: u64,
+    /// Those that were denied.
+    denied: u64,
+    /// Permits charged.
+    cost: u64,
+    /// Since when it is counted, RFC 3339.
+    since: String,
+    /// The first of its newest run of denials: they followed each other within its window, or a minute.
+    /// RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied_since: Option<String>,
+    /// Its newest denial, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied_last: Option<String>,
+}
+
+impl LatelyJson {
+    fn new(bucket: &HotBucket) -> Self {
+        let HotSums { requests, denied, cost } = bucket.sums;
+        Self {
+            requests,
+            denied,
+            cost,
+            since: format_moment(bucket.since),
+            denied_since: bucket.run.map(|run| format_moment(run.first)),
+            denied_last: bucket.run.map(|run| format_moment(run.last)),
+        }
+    }
+}
+
+impl<'a> WhyJson<'a> {
+    pub(super) fn new(
+        request: &'a Request<'_>,
+        why: &'a Why,
+        records: Option<&'a [Decided]>,
+        (name, at): (&'a NodeName, Timestamp),
+    ) -> Self {
+        let denies = |bucket: &WhyBucket| bucket.denies && !bucket.shadow;
+        Self {
+            region: &name.region,
+            node: &name.node,
+            at: format_moment(at),
+            limited: !why.decision.allowed || why.buckets.iter().any(denies),
+            decision: DecisionJson::new(request, &why.decision, &name.region),
+            buckets: why.buckets.iter().map(WhyBucketJson::new).collect(),
+            records: records.map(|rows| rows.iter().map(DecidedJson::new).collect()),
+        }
+    }
+}
+
+impl<'a> WhyBucketJson<'a> {
+    fn new(bucket: &'a WhyBucket) -> Self {
+        let status = &bucket.status;
+        Self {
+            rule: &status.rule,
+            domain: &bucket.domain,
+            identity: named(&status.identity),
+            mode: bucket.mode,
+            shadow: bucket.shadow,
+            matches: bucket.matches,
+            denies: bucket.denies,
+            limit: status.limit,
+            window_ms: status.window.millis_up(),
+            used: status.used,
+            remaining: status.remaining,
+            reset_ms: status.reset.millis_up(),
+            retry_after_ms: bucket.retry.map(Span::millis_up),
+            degraded: status.degraded,
+            used_by: bucket.used_by.iter().map(|(region, used)| (region.as_str(), *used)).collect(),
+            world: BucketWorldJson::of(status),
+            lately: bucket.hot.as_ref().map(LatelyJson::new),
+        }
+    }
+}

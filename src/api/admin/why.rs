@@ -1,0 +1,120 @@
+//! `GET /v1/why`: why a client is limited. What its buckets hold, who used them up, since when, and when they
+//! are free. Charges nothing, and works without a database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hot_json::WhyJson;
+use super::parameters::Parameters;
+use super::{AdminCall, AdminRoute, aside, turn};
+use crate::api::Servers;
+use crate::api::client_identity::ClientIdentity;
+use crate::api::error::{Code, Refusal};
+use crate::api::http::{Answered, reply};
+use crate::core::audit::Outcome;
+use crate::core::request::{ATTRIBUTES_MAX, Attributes, Cost, Request};
+use crate::core::rule::DOMAIN_DEFAULT;
+use crate::core::time::{Span, Timestamp};
+use crate::engine::admin::Role;
+use crate::engine::clock::Deadline;
+use crate::engine::history::{Decided, DecisionsAsked};
+
+pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
+    method: "GET",
+    path: "/v1/why",
+    role: Role::Viewer,
+    handler: |call| Box::pin(show(call)),
+}];
+
+/// Longest wait for what the audit log has. The answer does without it.
+const RECORDS_WAIT: Duration = Duration::from_millis(500);
+/// Denials of the audit log that are told.
+const RECORDS_MAX: u32 = 5;
+/// How far back.
+const RECORDS_SPAN: Span = Span::from_secs(24 * 3_600);
+
+/// Who is asked about.
+struct WhyQuery {
+    domain: String,
+    cost: i64,
+    pairs: Vec<(String, String)>,
+}
+
+impl WhyQuery {
+    fn read(call: &AdminCall<'_>) -> Result<Self, Refusal> {
+        let mut given = Parameters(call.query()?);
+        let domain = given.take("domain").unwrap_or_else(|| DOMAIN_DEFAULT.to_owned());
+        let cost = match given.take("cost") {
+            None => 1,
+            Some(text) => {
+                let cost = text.parse().ok().filter(|cost| *cost >= 0);
+                cost.ok_or_else(|| Refusal::of_field("cost", "must be a whole number, 0 or more"))?
+            }
+        };
+        let Parameters(pairs) = given;
+        if pairs.is_empty() {
+            return Err(Refusal::of_field("user", "say of whom, by attributes such as user=u_42"));
+        }
+        if pairs.len() > ATTRIBUTES_MAX {
+            let message = format!("at most {ATTRIBUTES_MAX} attributes can be given");
+            return Err(Refusal::of_field("query", message));
+        }
+        if let Some((name, _)) = pairs.iter().find(|(name, value)| name.is_empty() || value.is_empty()) {
+            return Err(Refusal::of_field(name.clone(), "an attribute needs a name and a value"));
+        }
+        Ok(Self { domain, cost, pairs })
+    }
+
+    fn request(&self) -> Request<'_> {
+        let pairs = self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let attributes: Attributes<'_> = pairs.collect();
+        Request::new(&self.domain, attributes, Cost::from_signed(self.cost))
+    }
+}
+
+async fn show(call: AdminCall<'_>) -> Answered {
+    let query = WhyQuery::read(&call)?;
+    let turn = turn(call.doors).await?;
+    let (doors, runtime) = (Arc::clone(call.doors), tokio::runtime::Handle::current());
+    aside(move || {
+        let _turn = turn;
+        runtime.block_on(told(&doors, &query))
+    })
+    .await?
+}
+
+async fn told(doors: &Servers, query: &WhyQuery) -> Answered {
+    let asked = [query.request()];
+    let asker = ClientIdentity::read(doors, &asked);
+    let [request] = asker.stand_in(asked)?;
+    let engine = &doors.engine;
+    let why = engine.why(&request).await;
+    let why = why.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+    let records = records(doors, &request).await;
+    Ok(reply::json(&WhyJson::new(&request, &why, records.as_deref(), (engine.name(), engine.now()))))
+}
+
+/// The newest denials that the audit log has of this user or key; `None` where it has none at hand.
+async fn records(doors: &Servers, request: &Request<'_>) -> Option<Vec<Decided>> {
+    let history = doors.admin.history.as_deref()?;
+    let now = doors.engine.now();
+    let user = request.attribute("user").map(str::to_owned);
+    let key = request.attribute("api_key").map(str::to_owned);
+    if user.is_none() && key.is_none() {
+        return None;
+    }
+    let asked = DecisionsAsked {
+        from: Timestamp(now.micros().saturating_sub(RECORDS_SPAN.micros())),
+        to: now + Span::from_secs(3_600),
+        // One of them names the client.
+        key: key.filter(|_| user.is_none()),
+        user,
+        address: None,
+        rule: None,
+        region: None,
+        outcome: Some(Outcome::Denied),
+        limit: RECORDS_MAX,
+        after: None,
+    };
+    Deadline::after(RECORDS_WAIT).wait(history.decisions(&asked)).await.ok()?.ok()
+}

@@ -1,0 +1,261 @@
+//! `tidegate top`: who asks most now, live; on anything but a terminal, and with `--once`, one table.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use serde_json::Value;
+
+use self::screen::{Step, TopScreen};
+use super::client::query;
+use super::table::table;
+use super::why::{identity, plain};
+use super::{Ended, Failure, Server, say};
+use crate::engine::clock::Stopwatch;
+
+mod draw;
+mod screen;
+
+/// How often the daemon is asked.
+const EVERY: Duration = Duration::from_secs(1);
+/// How often keys and answers are looked for.
+const TICK: Duration = Duration::from_millis(100);
+/// Rows that are asked for, and that a filter looks through.
+const ROWS: u32 = 200;
+/// Rows of a table that is printed once, unless said.
+const PRINTED: u32 = 20;
+/// Questions that wait for the one before. More: the next second asks anew.
+const WANTED_MAX: usize = 4;
+
+/// What rows are ordered by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum TopBy {
+    /// Requests.
+    Requests,
+    /// Those that were denied.
+    Denied,
+    /// Permits charged.
+    Cost,
+}
+
+impl TopBy {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Denied => "denied",
+            Self::Cost => "cost",
+        }
+    }
+}
+
+/// Who asks most, now.
+#[derive(Debug, Args)]
+pub(super) struct Top {
+    /// What rows are ordered by; keys r, d and c change it.
+    #[arg(long, value_enum, default_value_t = TopBy::Requests)]
+    by: TopBy,
+    /// Prints one table and ends, as it does where standard output is no terminal.
+    #[arg(long)]
+    once: bool,
+    /// Only buckets of this rule, in what is printed once.
+    #[arg(long)]
+    rule: Option<String>,
+    /// Most rows of what is printed once.
+    #[arg(long, default_value_t = PRINTED)]
+    limit: u32,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// What the screen wants to know.
+enum Wanted {
+    /// The heaviest buckets and rules, and the regions.
+    Now(TopBy),
+    /// Why a bucket is limited.
+    Why(String),
+}
+
+/// What the daemon said.
+enum Fetched {
+    /// The heaviest, and the regions.
+    Now(Result<(Value, Value), String>),
+    /// Why a bucket is limited.
+    Why(Result<Value, String>),
+}
+
+impl Top {
+    /// Shows it.
+    pub(super) fn run(self) -> Ended {
+        if self.server.json || self.once || !std::io::stdout().is_terminal() {
+            return self.print();
+        }
+        // Whoever is not reached is said so on a screen that is left as it was.
+        let first = fetch(&self.server, self.by)?;
+        let mut screen = TopScreen::new(self.by);
+        screen.take(Fetched::Now(Ok(first)));
+        let (wanted, fetched) = ask_aside(Arc::new(self.server))?;
+        let mut terminal = ratatui::try_init().map_err(broken)?;
+        let ended = live(&mut terminal, &mut screen, &wanted, &fetched);
+        ratatui::restore();
+        ended.map_err(broken)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn print(&self) -> Ended {
+        let route = query(
+            "/v1/hot",
+            &[
+                ("by", Some(self.by.as_str().to_owned())),
+                ("rule", self.rule.clone()),
+                ("limit", Some(self.limit.to_string())),
+            ],
+        );
+        let reply = self.server.get(&route)?;
+        if !reply.json["buckets"].is_array() {
+            return Err(self.server.is_no_daemon());
+        }
+        say(if self.server.json { reply.text.trim_end().to_owned() } else { printed(&reply.json) });
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn broken(error: std::io::Error) -> Failure {
+    Failure::Failed(anyhow::anyhow!("the terminal cannot be used: {error}; --once prints one table"))
+}
+
+/// Asks the daemon on a thread of its own, so that keys are answered while it is slow.
+fn ask_aside(server: Arc<Server>) -> Result<(SyncSender<Wanted>, Receiver<Fetched>), Failure> {
+    let (ask, wanted) = mpsc::sync_channel(WANTED_MAX);
+    let (tell, fetched) = mpsc::channel();
+    let asks = move || {
+        // Ends with the screen, which holds the other ends.
+        for wanted in wanted {
+            let told = match wanted {
+                Wanted::Now(by) => Fetched::Now(fetch(&server, by).map_err(|failure| words(&failure))),
+                Wanted::Why(route) => {
+                    let reply = server.get(&route).map(|reply| reply.json);
+                    Fetched::Why(reply.map_err(|failure| words(&failure)))
+                }
+            };
+            if tell.send(told).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("top".to_owned()).spawn(asks).map_err(broken)?;
+    Ok((ask, fetched))
+}
+
+fn words(failure: &Failure) -> String {
+    match failure {
+        Failure::Failed(error) => format!("{error:#}"),
+        Failure::Usage(text) | Failure::Unreached(text) => text.clone(),
+    }
+}
+
+fn fetch(server: &Server, by: TopBy) -> Result<(Value, Value), Failure> {
+    let asked = [("by", Some(by.as_str().to_owned())), ("limit", Some(ROWS.to_string()))];
+    let hot = server.get(&query("/v1/hot", &asked))?;
+    if !hot.json["buckets"].is_array() {
+        return Err(server.is_no_daemon());
+    }
+    Ok((hot.json, server.get("/v1/regions")?.json))
+}
+
+/// Draws and reads keys until it is left.
+fn live(
+    terminal: &mut ratatui::DefaultTerminal,
+    screen: &mut TopScreen,
+    wanted: &SyncSender<Wanted>,
+    fetched: &Receiver<Fetched>,
+) -> std::io::Result<()> {
+    let mut asked = Stopwatch::start();
+    loop {
+        while let Ok(told) = fetched.try_recv() {
+            screen.take(told);
+        }
+        terminal.draw(|frame| draw::draw(screen, frame))?;
+        let step = match event::poll(TICK)?.then(event::read).transpose()? {
+            Some(Event::Key(key)) if key.kind != KeyEventKind::Release => screen.press(key),
+            _ => Step::Nothing,
+        };
+        // Full: the daemon is slow, and the next second asks anew.
+        match step {
+            Step::Quit => return Ok(()),
+            Step::Why(route) => drop(wanted.try_send(Wanted::Why(route))),
+            Step::Ask => drop(wanted.try_send(Wanted::Now(screen.by()))),
+            Step::Nothing => {}
+        }
+        if asked.elapsed() >= EVERY {
+            asked = Stopwatch::start();
+            drop(wanted.try_send(Wanted::Now(screen.by())));
+        }
+    }
+}
+
+/// A count as a rate, for people.
+fn rate(count: &Value, span_ms: u64) -> String {
+    let tenths = count.as_u64().unwrap_or(0).saturating_mul(10_000) / span_ms.max(1);
+    match tenths {
+        0..1_000 => format!("{}.{}", tenths / 10, tenths % 10),
+        1_000..100_000 => (tenths / 10).to_string(),
+        100_000..10_000_000 => format!("{}k", tenths / 10_000),
+        _ => format!("{}M", tenths / 10_000_000),
+    }
+}
+
+/// A part of a whole in percent.
+fn percent(share: &Value) -> String {
+    format!("{:.1}%", share.as_f64().unwrap_or(0.0) * 100.0)
+}
+
+/// One table of buckets and one of rules.
+fn printed(hot: &Value) -> String {
+    let rows = |name: &str| hot[name].as_array().cloned().unwrap_or_default();
+    let span_ms = hot["span_ms"].as_u64().unwrap_or(0);
+    let by = hot["by"].as_str().unwrap_or_default();
+    let (buckets, rules) = (rows("buckets"), rows("rules"));
+    let rates = |row: &Value| ["requests", "denied", "cost"].map(|name| rate(&row[name], span_ms));
+    let mut lines = vec![format!(
+        "{} in region {}: {} requests/s, {} denied/s, by {by} lately",
+        plain(hot["node"].as_str().unwrap_or_default()),
+        plain(hot["region"].as_str().unwrap_or_default()),
+        rate(&hot["all"]["requests"], span_ms),
+        rate(&hot["all"]["denied"], span_ms),
+    )];
+    if buckets.is_empty() {
+        lines.push(format!("No bucket had {by} lately."));
+    } else {
+        let mut shown = table(&["rule", "key", "requests/s", "denied/s", "cost/s", "share"], &[2, 3, 4, 5]);
+        for row in &buckets {
+            let [requests, denied, cost] = rates(row);
+            let (rule, key) = (plain(row["rule"].as_str().unwrap_or_default()), key_of(row));
+            shown.add_row([rule, key, requests, denied, cost, percent(&row["share"])]);
+        }
+        lines.push(shown.to_string());
+    }
+    if !rules.is_empty() {
+        let mut shown = table(&["rule", "requests/s", "denied/s", "cost/s", "share"], &[1, 2, 3, 4]);
+        for row in &rules {
+            let [requests, denied, cost] = rates(row);
+            let rule = plain(row["rule"].as_str().unwrap_or_default());
+            shown.add_row([rule, requests, denied, cost, percent(&row["share"])]);
+        }
+        lines.push(format!("\n{shown}"));
+    }
+    lines.join("\n")
+}
+
+/// What names a bucket, in one line.
+fn key_of(row: &Value) -> String {
+    if row["long"].as_bool() == Some(true) {
+        "(too long to be kept)".to_owned()
+    } else {
+        identity(&row["identity"])
+    }
+}

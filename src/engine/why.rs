@@ -1,0 +1,130 @@
+//! Why somebody is limited: the decision as it would be, what its buckets hold, and what was counted of them
+//! lately. Nothing is charged, and nothing is asked but the store.
+
+use std::collections::BTreeMap;
+
+use super::Engine;
+use super::hot::{is_shadow, shown_identity};
+use super::identity::rewritten;
+use super::loaded::Loaded;
+use super::status::BucketStatus;
+use crate::core::decision::Decision;
+use crate::core::hot::HotBucket;
+use crate::core::key::{Key, identity_values};
+use crate::core::request::{Attributes, Cost, Request};
+use crate::core::rule::Mode;
+use crate::core::ruleset::Compiled;
+use crate::core::time::Span;
+
+/// Most buckets of one answer: those of the request come first, then those that were denied most.
+pub const WHY_BUCKETS_MAX: usize = 20;
+
+/// Why a client is limited, or that it is not.
+#[derive(Debug, Clone)]
+pub struct Why {
+    /// What the answer would be now.
+    pub decision: Decision,
+    /// The buckets that decide it, and others of the same client that were denied lately.
+    pub buckets: Vec<WhyBucket>,
+}
+
+/// One bucket of the client.
+#[derive(Debug, Clone)]
+pub struct WhyBucket {
+    /// What it holds. Its identity is as it may be shown.
+    pub status: BucketStatus,
+    /// The rule's domain.
+    pub domain: String,
+    /// How regions agree on it; `None`: each counts for itself.
+    pub mode: Option<Mode>,
+    /// Whether the rule's denials are only logged.
+    pub shadow: bool,
+    /// Whether the request would be counted here.
+    pub matches: bool,
+    /// Whether the bucket would say no: to the request, or to one permit where the request is not counted.
+    pub denies: bool,
+    /// When denied: until the cost could pass; `None` if never. Where the request is not counted: until the
+    /// bucket is unused again, or its window ends.
+    pub retry: Option<Span>,
+    /// What was counted of it lately, if it has a place among the counted.
+    pub hot: Option<HotBucket>,
+    /// Permits that each region is known to have admitted, this one first; others only where they have told.
+    pub used_by: Vec<(String, u64)>,
+}
+
+impl Engine {
+    /// Why `request` is limited. Besides the buckets that decide it, those are told of that were denied
+    /// lately and whose identity agrees with the request's attributes: so a client is found by its name
+    /// alone. Looks at every rule in force: not for threads that decide.
+    pub async fn why(&self, request: &Request<'_>) -> Option<Why> {
+        let loaded = self.loaded.load_full();
+        let asked = std::slice::from_ref(request);
+        let decision = self.ask(asked).get().await.into_iter().next()?;
+        let mut told = Told { keys: Vec::new(), buckets: Vec::new() };
+        for ruled in &decision.rules {
+            let Some(compiled) = loaded.set.by_name(&ruled.rule) else { continue };
+            let Some((status, key)) = self.bucket_and_key(&ruled.rule, request).await else { continue };
+            let denies = !ruled.allowed;
+            let retry = if denies { ruled.retry } else { Some(Span::ZERO) };
+            told.add(self.why_bucket(&loaded, compiled, key, status), true, denies, retry);
+        }
+        let persons = self.find(&loaded.set, asked).await;
+        let rewritten = rewritten(asked, &persons);
+        let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
+        let denied = self.denied_of(&loaded, request.domain, &known.attributes, WHY_BUCKETS_MAX);
+        for (compiled, bucket) in denied {
+            if bucket.is_long || told.keys.contains(&bucket.key) || told.buckets.len() >= WHY_BUCKETS_MAX {
+                continue;
+            }
+            let values = identity_values(bucket.key.identity()).unwrap_or_default();
+            let attributes: Attributes<'_> =
+                compiled.rule.per.iter().map(String::as_str).zip(values).collect();
+            let whose = Request::new(&compiled.rule.domain, attributes, Cost::Peek);
+            let status = self.bucket_and_key(&compiled.rule.name, &whose).await;
+            let Some((status, key)) = status.filter(|(_, key)| *key == bucket.key) else { continue };
+            let denies = status.remaining == 0;
+            let retry = Some(if denies { status.reset } else { Span::ZERO });
+            told.add(self.why_bucket(&loaded, &compiled, key, status), false, denies, retry);
+        }
+        Some(Why { decision, buckets: told.buckets })
+    }
+
+    fn why_bucket(
+        &self,
+        loaded: &Loaded,
+        compiled: &Compiled,
+        key: Key,
+        mut status: BucketStatus,
+    ) -> (WhyBucket, Key) {
+        status.identity = shown_identity(compiled, &key);
+        let own = (self.name().region.clone(), status.used);
+        let others = status.by_region.iter().flat_map(BTreeMap::iter);
+        let others = others.filter(|(region, _)| **region != own.0);
+        let others: Vec<(String, u64)> = others.map(|(region, used)| (region.clone(), *used)).collect();
+        let bucket = WhyBucket {
+            domain: compiled.rule.domain.clone(),
+            mode: compiled.rule.global.as_ref().map(|global| global.mode),
+            shadow: is_shadow(loaded, compiled),
+            matches: false,
+            denies: false,
+            retry: None,
+            hot: self.hot.find(&key, self.now()),
+            used_by: std::iter::once(own).chain(others).collect(),
+            status,
+        };
+        (bucket, key)
+    }
+}
+
+/// What is told so far.
+struct Told {
+    keys: Vec<Key>,
+    buckets: Vec<WhyBucket>,
+}
+
+impl Told {
+    fn add(&mut self, (bucket, key): (WhyBucket, Key), matches: bool, denies: bool, retry: Option<Span>) {
+        self.keys.push(key);
+        self.buckets.push(WhyBucket { matches, denies, retry, ..bucket });
+    }
+}
