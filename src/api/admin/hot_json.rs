@@ -231,7 +231,8 @@ pub(super) struct WhyBucketJson<'a> {
     remaining: u64,
     /// Until it is unused again, or its window ends.
     reset_ms: u64,
-    /// Until the request could pass: 0 when it may now, null when it never can.
+    /// Until the request could pass: 0 when it may now, null when it never can. Where the request is not
+    /// counted here and the bucket denies, as `reset_ms`.
     retry_after_ms: Option<u64>,
     /// Whether the store did not answer, so that this is only what the daemon knows by itself.
     degraded: bool,
