@@ -44,6 +44,8 @@ pub struct ReservationNotes {
     committed: BTreeMap<ReservationId, Timestamp>,
     forgotten: BTreeSet<(Timestamp, ReservationId)>,
     noted: u64,
+    /// From when on nothing that was ever noted can be given back.
+    kept: Timestamp,
 }
 
 impl ReservationNotes {
@@ -51,6 +53,12 @@ impl ReservationNotes {
     #[must_use]
     pub fn holds(&self, id: ReservationId) -> bool {
         self.held.contains_key(&id)
+    }
+
+    /// Permits that this one reserves; zero if it is not reserved.
+    #[must_use]
+    pub fn permits_of(&self, id: ReservationId) -> u64 {
+        self.held.get(&id).map_or(0, |charge| charge.permits)
     }
 
     /// Whether no more may be reserved.
@@ -73,18 +81,21 @@ impl ReservationNotes {
         permits: u64,
     ) -> u64 {
         let returned = state.give_back(limit, now, &charge, permits);
-        if charge.used > 0 && returned > 0 {
+        if charge.used > 0 && returned.started > 0 {
             // What a level held when later ones were charged, it holds as if so much less had been charged.
             for later in self.held.values_mut().filter(|later| later.number > charge.number) {
-                later.used = later.used.saturating_sub(returned);
+                later.used = later.used.saturating_sub(returned.started);
             }
         }
-        returned
+        returned.whole
     }
 
     /// Notes a charge that was just made. An id that was committed before begins anew.
-    pub fn note(&mut self, id: ReservationId, charge: ReservedCharge) {
+    pub fn note(&mut self, id: ReservationId, charge: ReservedCharge, limit: &Limit) {
         self.forget_commit(id);
+        // What is charged now can be given back until its window is over, or the level has drained.
+        self.kept =
+            self.kept.max(charge.due + limit.window).max(charge.at + limit.time_to_drain(charge.used));
         self.noted += 1;
         self.held.insert(id, charge);
         self.due.insert((charge.due, id));
@@ -121,7 +132,8 @@ impl ReservationNotes {
         commit: &Commit,
     ) -> CommitResult {
         let nothing = CommitResult { fate: ReservationFate::Repeated, returned: 0, reported: 0, fits: true };
-        if commit.id == ReservationId::NONE || self.committed.contains_key(&commit.id) {
+        let known = self.committed.get(&commit.id).is_some_and(|until| *until > now);
+        if commit.id == ReservationId::NONE || known {
             return nothing;
         }
         let held = self.held.remove(&commit.id);
@@ -163,13 +175,11 @@ impl ReservationNotes {
         }
     }
 
-    /// From when on these notes say nothing more; `window` as of [`Limit`].
+    /// From when on these notes say nothing more.
     #[must_use]
-    pub fn expiry(&self, window: Span) -> Timestamp {
-        let last = |notes: &BTreeSet<(Timestamp, ReservationId)>| notes.last().map(|(until, _)| *until);
-        // What is charged now can be given back until its window is over.
-        let held = last(&self.due).map(|due| due + window);
-        held.max(last(&self.forgotten)).unwrap_or_default()
+    pub fn expiry(&self) -> Timestamp {
+        let held = if self.held.is_empty() { Timestamp(0) } else { self.kept };
+        self.forgotten.last().map_or(held, |(until, _)| held.max(*until))
     }
 
     /// Whether permits are reserved.

@@ -7,6 +7,8 @@ use smallvec::SmallVec;
 
 use super::rights::is_closed;
 use super::slot::{Evaluation, KeySlot, Named};
+use crate::core::request::Cost;
+use crate::core::reservation::ReservationFate;
 use crate::core::table::TablePlace;
 use crate::core::time::Timestamp;
 use crate::engine::port::{Charge, ChargeResult, Intent, Outcome};
@@ -34,8 +36,10 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
+    /// Whether it takes from what is free. What a commit charges is known only when it is charged.
     fn takes(&self) -> bool {
-        self.charge.cost.taken() > 0 && self.looked.fits()
+        let commits = matches!(self.charge.cost, Cost::Commit(_));
+        self.charge.cost.taken() > 0 && self.looked.fits() && !commits
     }
 
     /// Whether it is charged in a decision that is admitted, or not.
@@ -66,7 +70,8 @@ impl<'a, 's> Decision<'a, 's> {
                 continue;
             };
             // What this decision already takes from the same bucket counts against it.
-            let same = |plan: &&Plan<'_>| plan.named.is(named) && plan.takes();
+            let held = |plan: &Plan<'_>| plan.looked.fate == Some(ReservationFate::HeldBefore);
+            let same = |plan: &&Plan<'_>| plan.named.is(named) && plan.takes() && !held(plan);
             let before = decision.plans.iter().filter(same).map(|plan| plan.charge.cost.taken());
             let before = before.fold(0, u64::saturating_add);
             let looked = locked.evaluate(charge, *named, before, now);

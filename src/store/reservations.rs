@@ -41,8 +41,7 @@ impl KeySlot {
         if self.reserved.is_empty() && !charge.cost.is_reserved() {
             return looked;
         }
-        let lapsed = self.lapse(charge, &looked, named);
-        if lapsed > 0 {
+        if let Some(lapsed) = self.lapse(charge, &looked, named) {
             looked = self.look(charge, named, before, now);
             looked.lapsed = lapsed;
         }
@@ -57,15 +56,16 @@ impl KeySlot {
     }
 
     /// Gives back what has lapsed, where a charge does not fit or speaks of reservations. Returns the permits
-    /// given back: where that is some, the charge is to be looked at again.
-    fn lapse(&mut self, charge: &Charge<'_>, looked: &Evaluation, named: Named<'_>) -> u64 {
+    /// given back, if anything has lapsed: then the charge is to be looked at again, since its own reservation
+    /// may be among that.
+    fn lapse(&mut self, charge: &Charge<'_>, looked: &Evaluation, named: Named<'_>) -> Option<u64> {
         if looked.fits() && !charge.cost.is_reserved() {
-            return 0;
+            return None;
         }
         let now = looked.now;
-        let Some(at) = self.notes_at(named) else { return 0 };
+        let at = self.notes_at(named)?;
         let before = self.reserved.heap_at(at);
-        let Some(notes) = self.reserved.get_mut(at).filter(|notes| notes.is_due(now)) else { return 0 };
+        let notes = self.reserved.get_mut(at).filter(|notes| notes.is_due(now))?;
         let place = self.buckets.find(named.hash, named.key.bytes());
         let mut none = State::new(charge.rule.rule.algorithm);
         let log = place.map_or(0, |place| self.buckets.heap_at(place));
@@ -78,7 +78,7 @@ impl KeySlot {
             self.buckets.recount(place, log);
         }
         self.rate_notes(at, before, looked.limit());
-        returned
+        Some(returned)
     }
 
     /// Whether one more may be reserved of this bucket: its notes and those of all buckets are bounded.
@@ -125,7 +125,7 @@ impl KeySlot {
                 number: notes.noted(),
                 due: now + reserve.ttl,
             };
-            notes.note(reserve.id, charge);
+            notes.note(reserve.id, charge, limit);
         }
         self.rate_notes(at, before, limit);
         ReservationFate::Held
@@ -190,7 +190,7 @@ impl KeySlot {
         self.reserved.recount(at, before);
         let Some(notes) = self.reserved.get(at) else { return };
         let weight = if notes.has_held() { WEIGHT_KEPT } else { COMMITTED_WEIGHT };
-        self.reserved.rate(at, notes.expiry(limit.window), weight);
+        self.reserved.rate(at, notes.expiry(), weight);
     }
 
     /// Forgets what is reserved of a bucket that counts from zero again.

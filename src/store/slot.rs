@@ -20,7 +20,7 @@ const SWEEP_ENTRIES: usize = 256;
 /// How much a view weighs: all alike, so that the one that ends soonest goes first.
 const VIEW_WEIGHT: u8 = 0;
 /// When to ask again where a bucket holds as many reservations as it may.
-pub(super) const CROWDED_RETRY: Span = Span::from_secs(1);
+pub(in crate::store) const CROWDED_RETRY: Span = Span::from_secs(1);
 
 /// What the world leaves of one bucket.
 #[derive(Debug, Clone, Copy)]
@@ -348,7 +348,7 @@ impl KeySlot {
             return self.committed((charge, &commit), looked, place, named, raised);
         }
         if let (Cost::Reserve(_), Some(_)) = (charge.cost, looked.fate) {
-            return counted;
+            return self.uncharged(charge, looked, named);
         }
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
             return if charge.cost.taken() > 0 { looked.without_room(charge) } else { counted };

@@ -135,6 +135,16 @@ impl Level {
         permits_in(back, limit)
     }
 
+    /// Takes an amount back out, down to nothing. Returns what came out.
+    pub(super) fn take_back(&mut self, limit: &Limit, now: Timestamp, amount: LevelAmount) -> LevelAmount {
+        let held = self.amount(limit, now);
+        let back = amount.min(held);
+        if back > 0 {
+            self.hold(limit, now, held - back);
+        }
+        back
+    }
+
     /// Permits in use, a started one counted.
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
         if now <= self.at() {
@@ -174,6 +184,15 @@ macro_rules! counts_in_level {
 
             pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
                 self.0.refund(limit, now, cost)
+            }
+
+            pub(super) fn take_back(
+                &mut self,
+                limit: &Limit,
+                now: Timestamp,
+                amount: $crate::algorithm::level::LevelAmount,
+            ) -> $crate::algorithm::level::LevelAmount {
+                self.0.take_back(limit, now, amount)
             }
 
             pub(super) fn instant(&self, now: Timestamp) -> Timestamp {

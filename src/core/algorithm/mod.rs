@@ -122,6 +122,12 @@ impl Limit {
             | Algorithm::Concurrency => u64::from(self.permits),
         }
     }
+
+    /// How long a level takes to drain that holds so many permits.
+    #[must_use]
+    pub fn time_to_drain(&self, permits: u64) -> Span {
+        level::time_to_drain(level::amount_of(permits, self), self)
+    }
 }
 
 /// The answer of one bucket to one check.
@@ -172,6 +178,15 @@ macro_rules! each {
             State::Concurrency($machine) => $call,
         }
     };
+}
+
+/// What of an earlier charge was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GivenBack {
+    /// Whole permits.
+    pub whole: u64,
+    /// The same, a started permit counted.
+    pub started: u64,
 }
 
 impl State {
@@ -286,8 +301,14 @@ impl State {
 
     /// Gives `permits` of an earlier charge back, as far as that charge still counts at `now`: so that the
     /// bucket counts on as if so much less had been charged then, or more. Returns how many were given back.
-    pub fn give_back(&mut self, limit: &Limit, now: Timestamp, charge: &ReservedCharge, permits: u64) -> u64 {
-        match self {
+    pub fn give_back(
+        &mut self,
+        limit: &Limit,
+        now: Timestamp,
+        charge: &ReservedCharge,
+        permits: u64,
+    ) -> GivenBack {
+        let returned = match self {
             Self::FixedWindow(_) | Self::SlidingWindow(_) => {
                 let window = self.window_at(limit, now);
                 if limit.windows().index(charge.at) == window { self.refund(limit, now, permits) } else { 0 }
@@ -297,9 +318,36 @@ impl State {
                 // Whatever came after it, so much of it cannot have drained unused.
                 let drained = u128::from(now.since(charge.at).0) * u128::from(limit.permits);
                 let left = level::amount_of(charge.used, limit).saturating_sub(drained);
-                self.refund(limit, now, permits.min(level::permits_in(left, limit)))
+                let back = self.drain(limit, now, level::amount_of(permits, limit).min(left));
+                let (whole, started) = (level::permits_in(back, limit), level::permits_in_up(back, limit));
+                return GivenBack { whole, started };
             }
             Self::Concurrency(_) => 0,
+        };
+        GivenBack { whole: returned, started: returned }
+    }
+
+    /// Gives back as another process says that it did: whole permits, and of a level a `part` of one, in
+    /// 1/window permits.
+    pub fn take_back(&mut self, limit: &Limit, now: Timestamp, whole: u64, part: u64) {
+        match self {
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => {
+                self.drain(limit, now, level::amount_of(whole, limit) + u128::from(part));
+            }
+            _ if whole > 0 => {
+                self.refund(limit, now, whole);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes an amount out of a level. Returns what came out.
+    fn drain(&mut self, limit: &Limit, now: Timestamp, amount: level::LevelAmount) -> level::LevelAmount {
+        match self {
+            Self::TokenBucket(machine) => machine.take_back(limit, now, amount),
+            Self::LeakyBucket(machine) => machine.take_back(limit, now, amount),
+            Self::Gcra(machine) => machine.take_back(limit, now, amount),
+            _ => 0,
         }
     }
 

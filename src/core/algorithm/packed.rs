@@ -22,6 +22,17 @@ impl Algorithm {
 }
 
 impl State {
+    /// The most bytes that [`Self::unpack`] reads.
+    #[must_use]
+    pub const fn packed_max(algorithm: Algorithm) -> usize {
+        match algorithm {
+            Algorithm::FixedWindow => 15,
+            Algorithm::SlidingWindow => 19,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => 17,
+            Algorithm::SlidingLog | Algorithm::Concurrency => 0,
+        }
+    }
+
     /// Reads a bucket from bytes: the newest instant seen (7 bytes), then for `fixed_window` its count (4),
     /// for `sliding_window` this window's count and the one's before (4, 4), for both what is owed (4) where
     /// something is, for the others whole permits and the part of one (4, 6), all big-endian. `None` if the
