@@ -66,8 +66,9 @@ local function debt_windows(b)
   return math.ceil(b.debt / each)
 end
 
--- A debt as it is written behind the counts.
+-- A debt, and the earliest lapse of what is reserved, as they are written behind the counts.
 local function pack_debt(b)
+  if b.due then return struct.pack(">I4I7", b.debt, b.due) end
   return b.debt > 0 and struct.pack(">I4", b.debt) or ""
 end
 

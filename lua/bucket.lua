@@ -3,8 +3,9 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. A value begins with the shape (4 bytes: the
 -- algorithm, then a hash of domain and window), then the newest instant seen (7 bytes), then for fixed_window
 -- its count (4), for sliding_window both counts (4, 4), for both what is owed (4) where something is, for a
--- level whole permits and the part of one (4, 6); big-endian. The log is a list, see sliding_log.lua; the
--- holders of concurrency are a sorted set, see holders.lua.
+-- level whole permits and the part of one (4, 6), last the earliest lapse (7) where something is reserved (see
+-- notes.lua; what is owed stands before it in any case); big-endian. The log is a list, see sliding_log.lua;
+-- the holders of concurrency are a sorted set, see holders.lua.
 -- Mirrors: State of src/core/algorithm/mod.rs and the packing of src/core/algorithm/packed.rs.
 
 -- Reads the state. False where the key holds another shape's bucket.
@@ -44,12 +45,19 @@ local function bucket_load(b)
   local _
   if kind == FIXED_WINDOW then
     _, b.at, b.first = struct.unpack(">I4I7I4", raw)
-    if #raw > 15 then b.debt = struct.unpack(">I4", raw, 16) end
+    if #raw > 15 then
+      b.debt = struct.unpack(">I4", raw, 16)
+      if #raw > 19 then b.due = struct.unpack(">I7", raw, 20) end
+    end
   elseif kind == SLIDING_WINDOW then
     _, b.at, b.first, b.second = struct.unpack(">I4I7I4I4", raw)
-    if #raw > 19 then b.debt = struct.unpack(">I4", raw, 20) end
+    if #raw > 19 then
+      b.debt = struct.unpack(">I4", raw, 20)
+      if #raw > 23 then b.due = struct.unpack(">I7", raw, 24) end
+    end
   else
     _, b.at, b.first, b.second = struct.unpack(">I4I7I4I6", raw)
+    if #raw > 21 then b.due = struct.unpack(">I7", raw, 22) end
   end
   return true
 end
@@ -126,6 +134,7 @@ local function bucket_write(b, now, ttl_fixed, kept)
     expiry = b.newest
   else
     expiry, value = level_expiry(b), struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
+    if b.due then value = value .. struct.pack(">I7", b.due) end
   end
   local ttl = ttl_fixed or math.min(math.max(1, math.ceil((expiry + kept - now) / 1000)), 4e12)
   ttl = string.format("%.0f", ttl)

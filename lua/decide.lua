@@ -1,27 +1,36 @@
 -- Decides any number of decisions over the buckets of one slot, in order, each all-or-nothing.
 --
--- KEYS     the buckets, then the views of those that are worldwide, in the same order
+-- KEYS     the buckets, then the views of those that are worldwide, in the same order, then two of each
+--          bucket whose notes are looked at, see notes.lua
 -- ARGV[1]  empty; a test may give the time in microseconds, which is the server's TIME otherwise
 -- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window
 --          in microseconds (6), burst (4; of windows and places what is this region's own of permits), queue
 --          (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights, 3 = the
 --          same, but held to a static share)
--- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2),
---          then for each the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease;
---          bit 2 = enforced; bits 3-7 = a lease takes at most this part of what is free; of a take: it is a
---          report, charged whatever is left) and permits (5), of a report the most that may be owed (4), and
---          of concurrency the holder (16; there a take acquires, a refund releases and a lease renews)
+-- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking, 3 only look, whatever
+--          has lapsed), number of charges (2), then for each the bucket's place in KEYS (2), flags (1: bits
+--          0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 = a lease takes at most this part of
+--          what is free; of a take: 1 = a report, charged whatever is left, 2 = a reservation, 3 = its commit,
+--          4 = a take of a bucket whose notes are looked at) and permits (5), of a report the most that may be
+--          owed (4), of a reservation its id (16) and microseconds until it lapses (4), of a commit the id and
+--          the most that may be owed, and of concurrency the holder (16; there a take acquires, a refund
+--          releases and a lease renews)
 -- ARGV[4]  the replication epochs that the caller knows, see rights.lua; empty where nothing is escrowed
 -- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
 -- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now;
 --          zero, empty or absent for all of it
--- ARGV[7]  the calendars, see calendar.lua; absent where no bucket counts by one
+-- ARGV[7]  the calendars, see calendar.lua; absent or empty where no bucket counts by one
+-- ARGV[8]  see notes.lua
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for
---          a new key; each bucket's value as it was before (empty: none, or a log or holders); each view
---          (empty: none; 5 bytes: permits that may be used beyond the capacity); then for each charge of a
---          log, of holders or of a lease, in order, 35 bytes: fits (1), remaining (7), reset (7), retry plus
---          one (7, zero: never), used (7), returned, leased, reported or moved (6); last, 47 bytes of a
---          replication epoch that the caller did not know
+--          a new key, or 3 where it did not fit and something reserved has lapsed: then nothing was decided,
+--          and who asks again has the notes looked at; each bucket's value as it was before (empty: none, or
+--          a log or holders); each view (empty: none; 5 bytes: permits that may be used beyond the capacity);
+--          then for each charge of a log, of holders or of a lease, in order, 35 bytes: fits (1), remaining
+--          (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased, reported or moved
+--          (6); where notes are looked at so of every charge, and behind it what became of the reservation
+--          (1), the permits that had lapsed (6) and that were reserved (6), of a level the part of a permit
+--          that was given back besides (6), and the bucket's value without its shape as it was asked; last,
+--          47 bytes of a replication epoch that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed
 --          then
 -- Mirrors  replay in src/store/redis/batch/replay.rs, which also makes the verdicts from the values before
@@ -71,8 +80,7 @@ for i = 1, count do
   reply[2 + i] = b.raw
 end
 if strangers then return { -1, strangers } end
-
-local PEEK, TAKE, REFUND, LEASE, REPORT = 0, 1, 2, 3, 4
+if notes then notes.open(buckets, views, ttl_fixed) end
 
 -- A decision that would make a key beyond the bound is left to the caller, and changes nothing. The server is
 -- asked how many keys it holds only where one is to be made. Who may not ask that has no bound.
@@ -102,6 +110,7 @@ local function room_for_all(charges)
     local c = charges[i]
     local b = buckets[c.place]
     local makes = c.kind == TAKE or c.kind == REPORT or (c.kind == LEASE and b.kind ~= CONCURRENCY)
+    if c.id then more, makes = more + notes.missing(b), c.permits > 0 end
     if makes and is_new(b) then more = more + 1 end
   end
   if not room_for(more) then return false end
@@ -113,15 +122,17 @@ local function tell(fits, remaining, reset, retry, used, moved)
 end
 
 -- Asks every bucket; what the decision already takes from one counts against it. Says whether everything
--- enforced fits.
+-- enforced fits, and whether something does not while reservations have lapsed of which nothing is known here.
 local function look(charges)
-  local admitted = true
-  for i = 1, #charges do
+  local admitted, lapsed, i = true, false, 1
+  while i <= #charges do
     local c = charges[i]
     local b = buckets[c.place]
     local takes = c.kind == TAKE or c.kind == REPORT
     local cost = b.pending + (takes and c.permits or 0)
-    if b.kind == CONCURRENCY then
+    if c.id then
+      notes.look(b, now, c)
+    elseif b.kind == CONCURRENCY then
       held_check(b, now, c, cost)
       if c.kind == PEEK then c.fits = c.remaining > 0 end
     elseif b.kind == SLIDING_LOG then
@@ -131,10 +142,18 @@ local function look(charges)
     else
       c.fits = c.kind == REFUND or c.kind == LEASE or bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost)
     end
-    if takes and c.fits then b.pending = cost end
-    if not c.fits and c.enforced then admitted = false end
+    if not c.fits and b.due and b.due <= now and b.notes and not c.lapsed then
+      -- It is asked once more.
+      c.lapsed = notes.lapse(b, now)
+    else
+      if b.notes then c.seen = notes.seen(b)
+      elseif not c.fits and b.due and b.due <= now then lapsed = true end
+      if takes and c.fits then b.pending = cost end
+      if not c.fits and c.enforced then admitted = false end
+      i = i + 1
+    end
   end
-  return admitted
+  return admitted, lapsed
 end
 
 -- Charges what fits, if anything is to be charged, and reports in any case; tells of logs and leases.
@@ -153,6 +172,8 @@ local function settle(charges, admitted, action)
       end
     elseif c.kind == REPORT then
       if action == 0 then moved = bucket_report(b, now, c.permits, c.debt_max) end
+    elseif c.id then
+      moved = notes.settle(b, now, c, admitted, action)
     elseif keep and c.fits then
       if c.kind == TAKE then
         bucket_put(b, now, c.permits)
@@ -179,7 +200,10 @@ local function settle(charges, admitted, action)
         if c.fits then c.retry = 0 end
       end
       tell(c.fits, c.remaining, c.reset, c.retry, log_used(b, now), moved)
+    elseif b.notes then
+      tell(c.fits, 0, 0, 0, 0, moved)
     end
+    if b.notes then reply[#reply] = reply[#reply] .. notes.tell(c) end
   end
 end
 
@@ -201,25 +225,34 @@ while at <= #input do
       b.roomed = true
       local fits = bucket_fits(b, now, permits)
       if fits then bucket_put(b, now, permits) end
-      verdicts[#verdicts + 1] = (fits or flags < 4) and "1" or "0"
+      if fits then verdicts[#verdicts + 1] = "1"
+      elseif b.due and b.due <= now then verdicts[#verdicts + 1] = "3"
+      else verdicts[#verdicts + 1] = flags < 4 and "1" or "0" end
       at, length = next_at, 0
     end
   end
   for i = 1, length do
     local place_, flags, permits
     place_, flags, permits, at = struct.unpack(">I2BI5", input, at)
-    local holder, debt_max
+    local holder, debt_max, id
     local kind = flags % 4
-    if kind == TAKE and flags >= 8 then kind, debt_max, at = REPORT, struct.unpack(">I4", input, at) end
+    if kind == TAKE and flags >= 8 then
+      if flags < 16 then
+        kind, debt_max, at = REPORT, struct.unpack(">I4", input, at)
+      elseif flags < 32 then
+        kind = flags < 24 and RESERVE or COMMIT
+        id, debt_max, at = struct.unpack(">c16I4", input, at)
+      end
+    end
     if buckets[place_].kind == CONCURRENCY then holder, at = struct.unpack("c16", input, at) end
     charges[i] = {
-      place = place_, permits = permits, kind = kind, holder = holder, debt_max = debt_max,
+      place = place_, permits = permits, kind = kind, holder = holder, debt_max = debt_max, id = id,
       enforced = floor(flags / 4) % 2 == 1, part = math.max(1, floor(flags / 8)),
     }
   end
   if simple then
     -- Decided above.
-  elseif bound and action ~= 1 and not room_for_all(charges) then
+  elseif bound and action % 2 == 0 and not room_for_all(charges) then
     verdicts[#verdicts + 1] = "2"
   elseif action == 2 then
     for i = 1, length do
@@ -227,15 +260,22 @@ while at <= #input do
       if b.kind == CONCURRENCY then held_step(b, now, charges[i])
       elseif charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)
       elseif charges[i].kind == REPORT then bucket_report(b, now, charges[i].permits, charges[i].debt_max)
+      elseif charges[i].id then notes.settle(b, now, charges[i], true, 0)
       else bucket_put(b, now, charges[i].permits) end
     end
     verdicts[#verdicts + 1] = "1"
   else
-    local admitted = look(charges)
-    settle(charges, admitted, action)
-    verdicts[#verdicts + 1] = admitted and "1" or "0"
+    local admitted, lapsed = look(charges)
+    if lapsed and action ~= 3 then
+      for i = 1, length do buckets[charges[i].place].pending = 0 end
+      verdicts[#verdicts + 1] = "3"
+    else
+      settle(charges, admitted, action)
+      verdicts[#verdicts + 1] = admitted and "1" or "0"
+    end
   end
 end
+if notes then notes.write(buckets, now) end
 for i = 1, count do
   local b = buckets[i]
   if b.changed then

@@ -136,7 +136,7 @@ if escrowed then
       local start = window_start(b, window)
       if start > math.max(now, b.at) then
         local _, debt = fixed_window_account(b, start)
-        b.at, b.first, b.debt = start, 0, debt
+        b.at, b.first, b.debt, b.start = start, 0, debt, start
         b.raw = struct.pack(">I4I7I4", b.shape, b.at, b.first) .. pack_debt(b)
       end
     elseif b.kind == SLIDING_WINDOW then

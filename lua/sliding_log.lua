@@ -1,12 +1,12 @@
 -- sliding_log: every admission of the last window. A list: a header (shape 4 bytes, newest instant seen 7,
--- the running total before the first entry 7), then the entries, oldest first (instant 7, running total up to
+-- the running total before the first entry 7, the earliest lapse 7 where something is reserved), then the entries, oldest first (instant 7, running total up to
 -- and with it 7). What lies between two instants is a difference of two totals, found by halving, however
 -- long the log.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingLog of src/core/algorithm/sliding_log.rs.
 
-local log_load, log_used, log_check, log_put, log_report, log_refund, log_expiry
+local log_load, log_used, log_check, log_put, log_report, log_refund, log_give_back, log_expiry
 if kinds[SLIDING_LOG] then
   local function log_entry(b, i)
     return struct.unpack(">I7I7", redis.call("LINDEX", b.key, i))
@@ -16,6 +16,7 @@ if kinds[SLIDING_LOG] then
   function log_load(b, header)
     local _
     _, b.at, b.base = struct.unpack(">I4I7I7", header)
+    if #header > 18 then b.due = struct.unpack(">I7", header, 19) end
     b.len = redis.call("LLEN", b.key) - 1
     b.newest, b.total = 0, b.base
     if b.len > 0 then b.newest, b.total = log_entry(b, -1) end
@@ -151,7 +152,9 @@ if kinds[SLIDING_LOG] then
 
   local function log_write_header(b)
     b.fresh = false
-    redis.call("LPUSH", b.key, struct.pack(">I4I7I7", b.shape, b.at, b.base))
+    local header = struct.pack(">I4I7I7", b.shape, b.at, b.base)
+    if b.due then header = header .. struct.pack(">I7", b.due) end
+    redis.call("LPUSH", b.key, header)
   end
 
   -- Moves to `now` and forgets what has left the window. Leaves the list without its header.
@@ -221,6 +224,54 @@ if kinds[SLIDING_LOG] then
     end
     log_write_header(b)
     return returned
+  end
+
+  if ARGV[8] then
+    -- Takes permits of one charge back out of its entry. Of what lies before and behind it the shorter is written
+    -- anew, since only differences of totals mean anything.
+    local function log_take_out(b, i, returned, whole)
+      local shorter, moved = b.len - i > i, returned
+      local from, to = 1, i
+      if not shorter then from, to, moved = i + 1, b.len, -returned end
+      local entries = from <= to and redis.call("LRANGE", b.key, from, to) or {}
+      for j = 1, #entries do
+        local at, total = struct.unpack(">I7I7", entries[j])
+        entries[j] = struct.pack(">I7I7", at, total + moved)
+      end
+      if shorter then
+        redis.call("LTRIM", b.key, to + (whole and 2 or 1), -1)
+        for j = #entries, 1, -1 do redis.call("LPUSH", b.key, entries[j]) end
+        b.base = b.base + returned
+        log_write_header(b)
+      else
+        redis.call("LTRIM", b.key, 0, i)
+        for j = whole and 2 or 1, #entries do redis.call("RPUSH", b.key, entries[j]) end
+      end
+      if whole then b.len = b.len - 1 end
+      b.newest, b.total = log_entry(b, -1)
+    end
+
+    -- Gives back of what was charged at `at` as far as it is still in the log. Returns the permits given back.
+    function log_give_back(b, now, at, cost)
+      if b.fresh then return 0 end
+      log_advance(b, now)
+      log_write_header(b)
+      local i = log_partition(b, function(own) return own < at end)
+      if i == b.len then return 0 end
+      local own_at, total = log_entry(b, i + 1)
+      if own_at ~= at then return 0 end
+      local own = total - log_total_before(b, i)
+      local returned = math.min(cost, own)
+      if returned == 0 then return 0 end
+      if returned == own and b.len == 1 then
+        redis.call("DEL", b.key)
+        b.len, b.base, b.total, b.newest = 0, 0, 0, 0
+        log_write_header(b)
+      else
+        log_take_out(b, i, returned, returned == own)
+      end
+      return returned
+    end
   end
 
   function log_expiry(b)

@@ -187,12 +187,6 @@ pub trait Store: Send + Sync + 'static {
     /// each rule's failure policy.
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome>;
 
-    /// Whether it notes reservations. One that does not may not be asked [`Cost::Reserve`] or
-    /// [`Cost::Commit`].
-    fn reserves(&self) -> bool {
-        false
-    }
-
     /// Whether these are decided in one step, so that decisions asked for after them, before they are
     /// answered, see all of it or nothing.
     fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {

@@ -115,12 +115,6 @@ struct ReservedRule<'a> {
 }
 
 impl Engine {
-    /// Whether the store notes reservations.
-    #[must_use]
-    pub fn reserves(&self) -> bool {
-        self.store.reserves()
-    }
-
     /// The reservation that a decision has just made; `None` if it reserved nothing.
     #[must_use]
     pub fn reservation(&self, decision: &Decision) -> Option<(Reservation, Span)> {

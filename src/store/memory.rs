@@ -167,10 +167,6 @@ impl Store for MemoryStore {
         Box::pin(std::future::ready(self.info(rule, key, held, now)))
     }
 
-    fn reserves(&self) -> bool {
-        true
-    }
-
     fn set_allowance(
         &self,
         rule: &Compiled,

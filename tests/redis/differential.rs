@@ -10,6 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowance};
 use tidegate::core::calendar::{Calendar, CalendarPeriod};
 use tidegate::core::request::{Cost, ReportedCost};
+use tidegate::core::reservation::{Commit, ReservationId, ReservedCost};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::clock::Clock;
@@ -84,11 +85,29 @@ fn costs() -> impl Strategy<Value = Cost> {
     ]
 }
 
+/// Few ids, so that the same is reserved, committed and cancelled again and again.
+fn reservations() -> impl Strategy<Value = Cost> {
+    let id = (1..6_u8).prop_map(|id| ReservationId([id; 16]));
+    let ttl = prop_oneof![1_000..2_000_000_u64, Just(600_000_000)].prop_map(Span);
+    let permits = prop_oneof![6 => 1..12_u64, 1 => Just(u64::from(u32::MAX)), 1 => Just(u64::MAX)];
+    let actual = prop_oneof![8 => 0..15_u64, 1 => any::<u64>()];
+    prop_oneof![
+        3 => (id.clone(), permits, ttl)
+            .prop_map(|(id, permits, ttl)| Cost::Reserve(ReservedCost { id, permits, ttl })),
+        2 => (id, actual, 0..40_u32)
+            .prop_map(|(id, actual, debt_max)| Cost::Commit(Commit { id, actual, debt_max })),
+    ]
+}
+
 fn report((permits, debt_max): (u64, u32)) -> Cost {
     Cost::Report(ReportedCost { permits, debt_max })
 }
 
-fn steps(rules: usize) -> impl Strategy<Value = Vec<Step>> {
+fn steps(rules: usize, reserve: bool) -> impl Strategy<Value = Vec<Step>> {
+    let costs = move || match reserve {
+        false => costs().boxed(),
+        true => prop_oneof![costs(), reservations()].boxed(),
+    };
     let time = prop_oneof![
         4 => Just(0), 8 => 0..50_000_i64, 4 => 0..3_000_000_i64, 1 => -2_000_000..0_i64,
         1 => Just(70_000_000), 1 => Just(100_000_000_000), 1 => Just(-90_000_000_000),
@@ -103,12 +122,20 @@ fn steps(rules: usize) -> impl Strategy<Value = Vec<Step>> {
         intent,
         proptest::option::weighted(0.05, (0..rules, limits())),
     );
-    let step = step.prop_map(|(micros, user, charges, intent, reload)| Step {
-        micros,
-        user,
-        charges,
-        intent,
-        reload,
+    let step = step.prop_map(|(micros, user, mut charges, intent, reload)| {
+        // No decision reserves or commits the same twice in one bucket.
+        let mut named: Vec<(usize, ReservationId)> = Vec::new();
+        charges.retain(|(rule, cost, _)| {
+            let id = match cost {
+                Cost::Reserve(reserve) => reserve.id,
+                Cost::Commit(commit) => commit.id,
+                _ => return true,
+            };
+            let is_new = !named.contains(&(*rule, id));
+            named.push((*rule, id));
+            is_new
+        });
+        Step { micros, user, charges, intent, reload }
     });
     proptest::collection::vec(step, 1..60)
 }
@@ -122,9 +149,9 @@ fn rules() -> impl Strategy<Value = (usize, Limit)> {
     prop_oneof![4 => (0..ALGORITHMS.len(), limits()), 1 => by_calendar]
 }
 
-fn histories() -> impl Strategy<Value = (Vec<(usize, Limit)>, Vec<Step>, bool)> {
+fn histories(reserve: bool) -> impl Strategy<Value = (Vec<(usize, Limit)>, Vec<Step>, bool)> {
     proptest::collection::vec(rules(), 1..6)
-        .prop_flat_map(|rules| (Just(rules.clone()), steps(rules.len()), any::<bool>()))
+        .prop_flat_map(move |rules| (Just(rules.clone()), steps(rules.len(), reserve), any::<bool>()))
 }
 
 /// A reload that changes the window is another rule's, so that only the rest of the limit changes.
@@ -132,24 +159,27 @@ fn reloaded(rule: &mut Compiled, limit: Limit) {
     rule.limit = Limit { window: rule.limit.window, calendar: rule.limit.calendar, ..limit };
 }
 
-/// Makes every bucket in both stores, each with one permit in use.
+/// Makes every bucket in both stores, each with one permit in use and one commit noted.
 fn fill(redis: &dyn Store, memory: &MemoryStore, clock: &Clock, rules: &[Compiled], now: u64) {
     clock.set(Timestamp(now));
     for (rule, user) in rules.iter().flat_map(|rule| ["u0", "u1", "u2"].map(|user| (rule, user))) {
         let key = key(rule, user);
         let limit = Limit { permits: 100, burst: 100, queue: 0, ..rule.limit };
-        let charge = Charge {
-            rule,
-            key: &key,
-            limit,
-            share: None,
-            whole: &rule.limit,
-            first: None,
-            cost: Cost::Take(1),
-            enforced: true,
-        };
-        let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
-        assert_eq!(Some(outcome(redis, &charge, Timestamp(now))), expected);
+        let commit = Cost::Commit(Commit { id: ReservationId([9; 16]), actual: 0, debt_max: 0 });
+        for (cost, enforced) in [(Cost::Take(1), true), (commit, false)] {
+            let charge = Charge {
+                rule,
+                key: &key,
+                limit,
+                share: None,
+                whole: &rule.limit,
+                first: None,
+                cost,
+                enforced,
+            };
+            let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
+            assert_eq!(Some(outcome(redis, &charge, Timestamp(now))), expected);
+        }
     }
 }
 
@@ -204,7 +234,8 @@ fn play(
                 whole: &rules[*rule].limit,
                 first: None,
                 cost: *cost,
-                enforced: *enforced,
+                // Nobody is asked before what was used is charged.
+                enforced: *enforced && !matches!(cost, Cost::Commit(_)),
             })
             .collect();
         let expected =
@@ -234,6 +265,10 @@ fn play(
 }
 
 fn differ(settings: RedisSettings, histories_max: u32) {
+    differ_in(settings, histories_max, false);
+}
+
+fn differ_in(settings: RedisSettings, histories_max: u32, reserve: bool) {
     let asked_for = std::env::var("TIDEGATE_HISTORIES").ok().and_then(|text| text.parse().ok());
     let histories_max = asked_for.unwrap_or(histories_max);
     let clock = Arc::new(Clock::Manual(0.into()));
@@ -248,7 +283,7 @@ fn differ(settings: RedisSettings, histories_max: u32) {
         max_shrink_iters: 3_000,
         ..Config::default()
     };
-    let result = TestRunner::new(config).run(&histories(), |history| {
+    let result = TestRunner::new(config).run(&histories(reserve), |history| {
         turn.set(turn.get() + 1);
         play(&redis, &clock, turn.get(), &history)
     });
@@ -261,6 +296,18 @@ fn differ(settings: RedisSettings, histories_max: u32) {
 fn a_single_server_answers_like_the_memory_store() {
     let server = Server::start(&[]);
     differ(settings(Topology::Single, vec![server.url()]), 400);
+}
+
+#[test]
+fn a_single_server_reserves_and_commits_like_the_memory_store() {
+    let server = Server::start(&[]);
+    differ_in(settings(Topology::Single, vec![server.url()]), 150, true);
+}
+
+#[test]
+fn a_cluster_reserves_and_commits_like_the_memory_store() {
+    let cluster = Cluster::start_patient();
+    differ_in(settings(Topology::Cluster, cluster.urls()), 50, true);
 }
 
 #[test]

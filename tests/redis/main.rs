@@ -25,6 +25,7 @@ mod first_share;
 mod full;
 mod metrics;
 mod people;
+mod reservations;
 mod rights;
 mod ring;
 mod sentinel;

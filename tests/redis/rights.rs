@@ -16,6 +16,7 @@ use tidegate::core::regions::escrow::level::{LevelTerms, RECOVERY_WINDOW};
 use tidegate::core::regions::escrow::places::{self, Margins};
 use tidegate::core::regions::escrow::{EscrowSafety, ReferenceStore, Step, StepRequest, StepResult};
 use tidegate::core::request::{Cost, ReportedCost};
+use tidegate::core::reservation::{Commit, ReservationId, ReservedCost};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
@@ -67,22 +68,16 @@ fn charge_cost(
 ) -> ChargeResult {
     let Escrowed { rule, held: HeldLimit { limit, share } } = escrowed;
     let key = key(rule, user);
-    let charge = Charge {
-        rule,
-        key: &key,
-        limit: *limit,
-        share: *share,
-        whole: limit,
-        first: None,
-        cost,
-        enforced: true,
-    };
+    // Nobody is asked before what was used is charged.
+    let enforced = !matches!(cost, Cost::Commit(_));
+    let charge =
+        Charge { rule, key: &key, limit: *limit, share: *share, whole: limit, first: None, cost, enforced };
     let charges = [charge];
     let outcome = match store.try_decide(&charges, Intent::Charge, now) {
         Some(outcome) => outcome,
         None => runtime().block_on(store.decide(&charges, Intent::Charge, now)),
     };
-    assert_eq!(outcome.admitted, outcome.counted[0].verdict.admitted);
+    assert_eq!(outcome.admitted, outcome.counted[0].verdict.admitted || !enforced);
     outcome.counted[0]
 }
 
@@ -106,6 +101,8 @@ fn rights(
 enum Act {
     Charge(u64),
     Report(u64, u32),
+    Reserve(u8, u64, Span),
+    Commit(u8, u64),
     Read,
     Give { to: usize, session: u64, permits: u64 },
     Take { from: usize, session: u64, fenced: bool, late: bool, permits: u64, keep: u64 },
@@ -118,6 +115,9 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         6 => (1..6_u64).prop_map(Act::Charge),
         1 => (6..18_u64).prop_map(Act::Charge),
         1 => (1..25_u64, 0..40_u32).prop_map(|(permits, debt_max)| Act::Report(permits, debt_max)),
+        1 => (1..4_u8, 1..9_u64, 1..3_000_000_u64)
+            .prop_map(|(id, permits, ttl)| Act::Reserve(id, permits, Span(ttl))),
+        1 => (1..4_u8, 0..12_u64).prop_map(|(id, actual)| Act::Commit(id, actual)),
         2 => Just(Act::Read),
         3 => (0..2_usize, 1..3_u64, 0..9_u64).prop_map(|(to, session, permits)| Act::Give { to, session, permits }),
         4 => (0..2_usize, 1..3_u64, any::<bool>(), any::<bool>(), (0..12_u64, 0..20_u64)).prop_map(
@@ -151,7 +151,9 @@ fn step_of(act: &Act, own: u64, window: u64) -> Option<StepRequest> {
             let to = REGIONS[*to].to_owned();
             ask(window, Step::Acknowledge { to, session: *session, permits: *permits })
         }
-        Act::Charge(_) | Act::Report(..) | Act::Pass(_) => return None,
+        Act::Charge(_) | Act::Report(..) | Act::Reserve(..) | Act::Commit(..) | Act::Pass(_) => {
+            return None;
+        }
     })
 }
 
@@ -225,6 +227,22 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32
                     let one = charge_cost(&memory, &rule, &user, cost, now);
                     prop_assert_eq!(one, charge_cost(&redis, &rule, &user, cost, now));
                     // The smallest store knows no reports.
+                    reported = true;
+                }
+                Act::Reserve(..) | Act::Commit(..) => {
+                    let id = |id: u8| ReservationId([id; 16]);
+                    let cost = match *act {
+                        Act::Reserve(name, permits, ttl) => {
+                            Cost::Reserve(ReservedCost { id: id(name), permits, ttl })
+                        }
+                        Act::Commit(name, actual) => {
+                            Cost::Commit(Commit { id: id(name), actual, debt_max: 20 })
+                        }
+                        _ => continue,
+                    };
+                    let one = charge_cost(&memory, &rule, &user, cost, now);
+                    prop_assert_eq!(one, charge_cost(&redis, &rule, &user, cost, now));
+                    // Nor reservations.
                     reported = true;
                 }
                 Act::Charge(cost) => {

@@ -41,7 +41,6 @@ impl ConnectionContext<'_> {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
         self.doors.knows_rules()?;
-        self.reserves()?;
         let check = question::read_reserve(&body)?;
         let mut request = check.request();
         let Cost::Take(permits) = request.cost else {
@@ -99,16 +98,7 @@ impl ConnectionContext<'_> {
         self.settle_reservation(&reservation, 0).await
     }
 
-    fn reserves(self) -> Result<(), Refusal> {
-        if self.doors.engine.reserves() {
-            return Ok(());
-        }
-        let sentence = "this daemon counts in Redis, which notes no reservations yet: report what was used";
-        Err(Refusal::new(Code::Conflict, sentence))
-    }
-
     async fn settle_reservation(self, text: &str, actual: u64) -> Answered {
-        self.reserves()?;
         let reservation = read_reservation(text).ok_or_else(|| {
             let sentence = "this is no reservation: give back the text that POST /v1/reserve answered";
             Refusal::of_field("reservation", sentence)

@@ -9,9 +9,10 @@ use hashbrown::HashMap;
 use redis::Value;
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Limit, WindowAllowance};
+use crate::core::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Limit, State, WindowAllowance};
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::request::Cost;
+use crate::core::reservation::{ReservationFate, TTL_MAX};
 use crate::core::time::Timestamp;
 use crate::engine::clock::Clock;
 use crate::engine::port::HeldLimit;
@@ -35,6 +36,8 @@ pub(in crate::store::redis) enum Action {
     Ask,
     /// Charge all of it whether or not it fits.
     Put,
+    /// The same as [`Self::Ask`], and what is reserved stays so even where it has lapsed.
+    Look,
 }
 
 /// One bucket of a part.
@@ -60,6 +63,8 @@ pub(in crate::store::redis) struct Bucket {
     pub(in crate::store::redis) lends: bool,
     /// The largest cost that other regions' permits may come for; see `lua/rights.lua`.
     pub(in crate::store::redis) gathered: u64,
+    /// Whether what is reserved of it is looked at. Calls of those who do not know of any pay nothing for it.
+    pub(in crate::store::redis) noted: bool,
 }
 
 /// One charge of a part.
@@ -88,6 +93,15 @@ pub(in crate::store::redis) struct Part {
     pub(in crate::store::redis) charges: SmallVec<[Item; 2]>,
 }
 
+impl Part {
+    /// The same, and what is reserved of its buckets is looked at.
+    pub(in crate::store::redis) fn with_notes(&self) -> Self {
+        let mut part = self.clone();
+        part.buckets.iter_mut().for_each(|bucket| bucket.noted = true);
+        part
+    }
+}
+
 /// A bucket as a reply shows it, before anything was changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::store::redis) struct Before {
@@ -97,8 +111,8 @@ pub(in crate::store::redis) struct Before {
     pub(in crate::store::redis) view: Option<(Allowance, u64)>,
 }
 
-/// What the script says itself of a charge of a log or a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the script says itself of a charge of a log or a lease, or of a bucket whose notes are looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::redis) struct Told {
     pub(in crate::store::redis) fits: bool,
     pub(in crate::store::redis) remaining: u64,
@@ -106,6 +120,22 @@ pub(in crate::store::redis) struct Told {
     pub(in crate::store::redis) retry: Option<u64>,
     pub(in crate::store::redis) used: u64,
     pub(in crate::store::redis) moved: u64,
+    pub(in crate::store::redis) noted: Option<ToldNotes>,
+}
+
+/// What the script says of a bucket whose notes are looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct ToldNotes {
+    /// What became of the reservation.
+    pub(in crate::store::redis) fate: Option<ReservationFate>,
+    /// Permits that had lapsed and were given back before the charge was looked at.
+    pub(in crate::store::redis) lapsed: u64,
+    /// Permits that were reserved until this commit.
+    pub(in crate::store::redis) reserved: u64,
+    /// Of a level the part of a permit, in 1/window permits, that the commit gave back beside whole ones.
+    pub(in crate::store::redis) part: u64,
+    /// The bucket as it was looked at.
+    pub(in crate::store::redis) packed: SmallVec<[u8; 19]>,
 }
 
 /// What became of a part.
@@ -117,6 +147,8 @@ pub(in crate::store::redis) enum PartFate {
     Denied,
     /// It would have made a key that the server has no room for. Nothing was changed, and nothing is told.
     Crowded,
+    /// It did not fit, and something that was reserved has lapsed. The same, until it is asked with notes.
+    Lapsed,
 }
 
 /// A whole reply.
@@ -210,7 +242,12 @@ impl DecideCall {
         let keys = self.buckets.len() + views().count();
         let has_first = self.buckets.iter().any(|bucket| bucket.first.is_some());
         let has_calendar = self.buckets.iter().any(|bucket| bucket.limit.calendar.is_some());
+        let noted = || self.buckets.iter().filter(|bucket| bucket.noted);
+        let views_count = views().count();
+        let has_noted = noted().next().is_some();
+        let keys = keys + 2 * noted().count();
         let arguments = match (has_calendar, has_first, keys_bound) {
+            _ if has_noted => 5,
             (true, ..) => 4,
             (_, true, _) => 3,
             (_, _, Some(_)) => 2,
@@ -232,6 +269,9 @@ impl DecideCall {
             let name = if bucket.escrowed { names::rights(&bucket.key) } else { names::view(&bucket.key) };
             resp::word(into, &name);
         }
+        for name in noted().flat_map(|bucket| names::notes(&bucket.key)) {
+            resp::word(into, &name);
+        }
         match clock {
             Some(now) => resp::word(into, itoa::Buffer::new().format(now.0).as_bytes()),
             None => resp::word(into, b""),
@@ -249,14 +289,20 @@ impl DecideCall {
             None => {}
         }
         if has_first {
-            let mut shares = Vec::with_capacity((keys - self.buckets.len()) * 4);
+            let mut shares = Vec::with_capacity(views_count * 4);
             views().for_each(|bucket| push(&mut shares, bucket.first.unwrap_or(0).into(), 4));
             resp::word(into, &shares);
-        } else if has_calendar {
+        } else if arguments > 3 {
             resp::word(into, b"");
         }
         if has_calendar {
             resp::word(into, &self.packed_calendars(clock.unwrap_or_else(|| Clock::System.now())));
+        } else if has_noted {
+            resp::word(into, b"");
+        }
+        if has_noted {
+            let marks: Vec<u8> = self.buckets.iter().map(|bucket| u8::from(bucket.noted)).collect();
+            resp::word(into, &marks);
         }
     }
 
@@ -297,6 +343,7 @@ impl DecideCall {
                 Action::Charge => 0,
                 Action::Ask => 1,
                 Action::Put => 2,
+                Action::Look => 3,
             });
             push(&mut bytes, u64::try_from(part.charges.len()).unwrap_or(0), 2);
             for item in &part.charges {
@@ -312,13 +359,32 @@ impl DecideCall {
                     (None, Cost::Report(report)) => (1, report.permits, Holder::UNKNOWN),
                     (None, Cost::Hold(Hold { step, holder, places })) => (step_code(step), places, holder),
                 };
-                let part = if item.cost.is_report() { 1 } else { item.lease.unwrap_or(0).min(31) } << 3;
-                bytes.push(kind | u8::from(item.enforced) << 2 | part);
+                let bucket = self.buckets.get(place);
+                let holds = bucket.is_some_and(|bucket| bucket.algorithm == Algorithm::Concurrency);
+                let part = match item.cost {
+                    _ if item.lease.is_some() => item.lease.unwrap_or(0).min(31),
+                    Cost::Report(_) => 1,
+                    Cost::Reserve(_) if !holds => 2,
+                    Cost::Commit(_) if !holds => 3,
+                    // So that the script does not take the short way.
+                    Cost::Take(_) if bucket.is_some_and(|bucket| bucket.noted) => 4,
+                    _ => 0,
+                };
+                bytes.push(kind | u8::from(item.enforced) << 2 | part << 3);
                 push(&mut bytes, permits.min(COST_MAX), 5);
-                if let Cost::Report(report) = item.cost {
-                    push(&mut bytes, u64::from(report.debt_max), 4);
+                match item.cost {
+                    Cost::Report(report) => push(&mut bytes, u64::from(report.debt_max), 4),
+                    Cost::Reserve(reserve) if !holds => {
+                        bytes.extend_from_slice(&reserve.id.0);
+                        push(&mut bytes, reserve.ttl.0.min(TTL_MAX.0), 4);
+                    }
+                    Cost::Commit(commit) if !holds => {
+                        bytes.extend_from_slice(&commit.id.0);
+                        push(&mut bytes, u64::from(commit.debt_max), 4);
+                    }
+                    _ => {}
                 }
-                if self.buckets.get(place).is_some_and(|bucket| bucket.algorithm == Algorithm::Concurrency) {
+                if holds {
                     bytes.extend_from_slice(&holder.0);
                 }
             }
@@ -348,6 +414,7 @@ impl DecideCall {
             b'0' => Ok(PartFate::Denied),
             b'1' => Ok(PartFate::Admitted),
             b'2' => Ok(PartFate::Crowded),
+            b'3' => Ok(PartFate::Lapsed),
             _ => Err(unexpected()),
         };
         let fates = head.iter().map(fate).collect::<Result<Vec<_>, _>>()?;
@@ -355,9 +422,12 @@ impl DecideCall {
             return Err(unexpected());
         }
         let mut before = Vec::with_capacity(self.buckets.len());
-        for _ in &self.buckets {
+        for bucket in &self.buckets {
             let value = next().ok_or_else(unexpected)?;
-            before.push(Before { packed: value.get(4..).unwrap_or_default().to_vec(), view: None });
+            let packed = value.get(4..).unwrap_or_default();
+            // Behind it stands when the first reservation lapses.
+            let len = packed.len().min(State::packed_max(bucket.algorithm));
+            before.push(Before { packed: packed.get(..len).unwrap_or_default().to_vec(), view: None });
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
             if bucket.worldwide || bucket.escrowed {
@@ -456,5 +526,23 @@ fn read_told(bytes: &[u8]) -> Option<Told> {
         retry: number(7)?.checked_sub(1),
         used: number(7)?,
         moved: number(6)?,
+        noted: None,
     })
+    .map(|told| Told { noted: read_told_notes(rest), ..told })
+}
+
+/// What stands behind it where notes were looked at.
+fn read_told_notes(bytes: &[u8]) -> Option<ToldNotes> {
+    let mut rest = bytes;
+    let fate = match pull(&mut rest, 1)? {
+        1 => Some(ReservationFate::Held),
+        2 => Some(ReservationFate::HeldBefore),
+        3 => Some(ReservationFate::Crowded),
+        4 => Some(ReservationFate::Released),
+        5 => Some(ReservationFate::Lapsed),
+        6 => Some(ReservationFate::Repeated),
+        _ => None,
+    };
+    let (lapsed, reserved, part) = (pull(&mut rest, 6)?, pull(&mut rest, 6)?, pull(&mut rest, 6)?);
+    Some(ToldNotes { fate, lapsed, reserved, part, packed: SmallVec::from_slice(rest) })
 }

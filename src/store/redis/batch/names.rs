@@ -78,6 +78,11 @@ pub(in crate::store::redis) fn rights(key: &[u8]) -> Vec<u8> {
     name
 }
 
+/// The keys of what is reserved of a bucket: the notes, and their orders.
+pub(in crate::store::redis) fn notes(key: &[u8]) -> [Vec<u8>; 2] {
+    [b":notes".as_slice(), b":notes-order"].map(|suffix| [key, suffix].concat())
+}
+
 /// Appends the tag. Gives back which sub-key of a split key it is for.
 fn push_tag(name: &mut Vec<u8>, rule: &Rule, key: &Key) -> Option<u32> {
     let (values, index) = values_of(rule, key);
@@ -222,6 +227,9 @@ mod tests {
             prop_assert_eq!(name.slot, slot_of_key(&name.key));
             prop_assert_eq!(name.slot, slot_of_key(&beside(&name.key, 7)));
             prop_assert_eq!(name.slot, slot_of_key(&view(&name.key)));
+            for key in notes(&name.key) {
+                prop_assert_eq!(name.slot, slot_of_key(&key));
+            }
         }
     }
 }

@@ -8,12 +8,14 @@
 use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
-use crate::core::request::Cost;
+use crate::core::request::{Cost, ReportedCost};
+use crate::core::reservation::{Commit, ReservationFate};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::redis::batch::call::{Action, Before, Bucket, DecideCall, Item, PartFate, Reply, Told};
 use crate::store::redis::client::failure::Failure;
 use crate::store::rights::GATHERING;
+use crate::store::slot::CROWDED_RETRY;
 
 /// What became of one charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(in crate::store::redis) struct Answered {
     pub(in crate::store::redis) admitted: bool,
     /// One for each charge.
     pub(in crate::store::redis) charges: SmallVec<[Charged; 2]>,
+    /// Nothing was decided: it did not fit, and something that was reserved has lapsed.
+    pub(in crate::store::redis) lapsed: bool,
 }
 
 /// What a part asked for, and whether it was admitted.
@@ -49,6 +53,7 @@ struct Fate {
 
 /// A bucket while its parts are replayed.
 struct Live {
+    algorithm: Algorithm,
     limit: Limit,
     state: State,
     /// What is enforced.
@@ -60,6 +65,8 @@ struct Live {
     /// See [`Bucket::gathered`].
     gathered: u64,
     existed: bool,
+    /// Whether the script tells what is reserved of it.
+    noted: bool,
     /// What the part under way already takes of it.
     pending: u64,
 }
@@ -74,6 +81,7 @@ pub(in crate::store::redis) fn replay(call: &DecideCall, reply: &Reply) -> Vec<R
         let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
         let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
         Live {
+            algorithm: bucket.algorithm,
             limit,
             state,
             view,
@@ -81,27 +89,37 @@ pub(in crate::store::redis) fn replay(call: &DecideCall, reply: &Reply) -> Vec<R
             error_bound,
             gathered,
             existed,
+            noted: bucket.noted,
             pending: 0,
         }
     };
     let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
-    let mut told = reply.told.iter().copied();
+    let mut told = reply.told.iter();
     let parts = call.parts.iter().zip(&reply.fates);
     parts
         .map(|((part, places), fate)| {
             if *fate == PartFate::Crowded {
                 return Err(Failure::Crowded);
             }
+            if *fate == PartFate::Lapsed {
+                let charges = SmallVec::new();
+                return Ok(Answered { now: reply.now, admitted: false, charges, lapsed: true });
+            }
             let admitted = *fate == PartFate::Admitted;
             let place_of = |item: &Item| places.get(item.bucket).copied().unwrap_or(usize::MAX);
             let mut charges: SmallVec<[Charged; 2]> = SmallVec::new();
+            let mut words: SmallVec<[Option<&Told>; 2]> = SmallVec::new();
             for item in &part.charges {
                 let Some(live) = buckets.get_mut(place_of(item)) else { continue };
-                charges.push(if part.action == Action::Put {
-                    live.blank()
+                if part.action == Action::Put {
+                    words.push(None);
+                    charges.push(live.blank());
                 } else {
-                    live.look(item, reply.now)
-                });
+                    let tells = live.stays() || live.noted || item.lease.is_some();
+                    let word = if tells { told.next() } else { None };
+                    words.push(word);
+                    charges.push(live.look(item, word, reply.now));
+                }
             }
             for item in &part.charges {
                 if let Some(live) = buckets.get_mut(place_of(item)) {
@@ -109,13 +127,11 @@ pub(in crate::store::redis) fn replay(call: &DecideCall, reply: &Reply) -> Vec<R
                 }
             }
             let fate = Fate { action: part.action, admitted };
-            for (item, charged) in part.charges.iter().zip(&mut charges) {
+            for ((item, charged), word) in part.charges.iter().zip(&mut charges).zip(words) {
                 let Some(live) = buckets.get_mut(place_of(item)) else { continue };
-                let word = (live.stays() || item.lease.is_some()) && part.action != Action::Put;
-                let word = if word { told.next() } else { None };
                 live.settle(fate, item, charged, word, reply.now);
             }
-            Ok(Answered { now: reply.now, admitted, charges })
+            Ok(Answered { now: reply.now, admitted, charges, lapsed: false })
         })
         .collect()
 }
@@ -128,12 +144,8 @@ impl Live {
 
     /// What is used as one admission at the instant of the newest: it frees no permit sooner than the real
     /// one. It stands in for the log, or for the holders, where Redis is away.
-    fn as_if_at_once(&self, told: Told, now: Timestamp) -> State {
-        let algorithm = match self.state {
-            State::Concurrency(_) => Algorithm::Concurrency,
-            _ => Algorithm::SlidingLog,
-        };
-        let mut state = State::new(algorithm);
+    fn as_if_at_once(&self, told: &Told, now: Timestamp) -> State {
+        let mut state = State::new(self.algorithm);
         let newest = now.0.saturating_add(told.reset).saturating_sub(self.limit.window.0);
         if told.used > 0 {
             state.take(&self.limit, Timestamp(newest), told.used);
@@ -171,25 +183,51 @@ impl Live {
 
     /// What the bucket would answer, before it is known what is charged. What the part already takes of it
     /// counts.
-    fn look(&mut self, item: &Item, now: Timestamp) -> Charged {
-        let cost = self.pending.saturating_add(item.cost.taken());
+    fn look(&mut self, item: &Item, word: Option<&Told>, now: Timestamp) -> Charged {
         let mut charged = self.blank();
+        let mut fate = None;
+        if let Some(noted) = word.and_then(|told| told.noted.as_ref()) {
+            (charged.counted.lapsed, charged.counted.reservation) = (noted.lapsed, noted.fate);
+            fate = noted.fate;
+            // As what has lapsed left it.
+            if let Some(state) = State::unpack(self.algorithm, &noted.packed) {
+                self.state = state;
+            }
+        }
         if self.stays() {
             return charged;
         }
+        let held = fate == Some(ReservationFate::HeldBefore);
+        let taken = self.pending.saturating_add(item.cost.taken());
+        let cost = if held || matches!(item.cost, Cost::Commit(_)) { self.pending } else { taken };
         let mut verdict = self.check(now, cost);
         match item.cost {
             _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
-            Cost::Take(_) | Cost::Report(_) | Cost::Reserve(_) if verdict.admitted => self.pending = cost,
-            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) | Cost::Commit(_) => {}
+            Cost::Reserve(_) if held => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Reserve(_) if fate == Some(ReservationFate::Crowded) => {
+                let retry = Some(CROWDED_RETRY);
+                verdict = Verdict { admitted: false, delay: Span::ZERO, retry, ..verdict };
+            }
+            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
-            Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Refund(_) | Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
+        }
+        let waits = item.lease.is_none() && !held && !matches!(item.cost, Cost::Hold(_) | Cost::Commit(_));
+        if verdict.admitted && waits {
+            self.pending = self.pending.saturating_add(item.cost.taken());
         }
         charged.counted.verdict = verdict;
         charged
     }
 
-    fn settle(&mut self, fate: Fate, item: &Item, charged: &mut Charged, told: Option<Told>, now: Timestamp) {
+    fn settle(
+        &mut self,
+        fate: Fate,
+        item: &Item,
+        charged: &mut Charged,
+        told: Option<&Told>,
+        now: Timestamp,
+    ) {
         let Fate { action, admitted } = fate;
         let counted = &mut charged.counted;
         charged.leased = if item.lease.is_some() { told.map_or(0, |told| told.moved) } else { 0 };
@@ -197,9 +235,14 @@ impl Live {
             if let Some(told) = told {
                 counted.verdict = told.verdict();
                 counted.used = told.used;
-                let moves = matches!(item.cost, Cost::Refund(_) | Cost::Hold(_));
+                let reserved = told.noted.as_ref().map_or(0, |noted| noted.reserved);
+                let moves = match item.cost {
+                    Cost::Refund(_) | Cost::Hold(_) => true,
+                    Cost::Commit(commit) => commit.actual <= reserved,
+                    _ => false,
+                };
                 counted.returned = if moves { told.moved } else { 0 };
-                counted.reported = if item.cost.is_report() { told.moved } else { 0 };
+                counted.reported = if item.cost.is_report() && !moves { told.moved } else { 0 };
                 charged.state = Some(self.as_if_at_once(told, now));
             }
             return;
@@ -222,17 +265,47 @@ impl Live {
                     counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
                 }
                 Cost::Take(permits) => self.state.take(&self.limit, now, permits),
-                Cost::Peek | Cost::Hold(_) | Cost::Reserve(_) | Cost::Commit(_) => {}
+                Cost::Reserve(reserve) if counted.reservation == Some(ReservationFate::Held) => {
+                    self.state.take(&self.limit, now, reserve.permits);
+                }
+                Cost::Commit(commit) => {
+                    if let Some(told) = told {
+                        self.commit(&commit, counted, told, now);
+                    }
+                }
+                Cost::Peek | Cost::Hold(_) | Cost::Reserve(_) => {}
                 Cost::Refund(permits) => {
                     counted.returned = self.state.refund(&self.limit, now, permits);
                     counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
                 }
             }
-        } else if !admitted && fits && matches!(item.cost, Cost::Take(_)) {
+        } else if !admitted && fits && matches!(item.cost, Cost::Take(_) | Cost::Reserve(_)) {
             counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
         }
         counted.used = self.state.used(&self.limit, now);
         charged.state = Some(self.state.clone());
+    }
+}
+
+impl Live {
+    /// Does what the script says that a commit did.
+    fn commit(&mut self, commit: &Commit, counted: &mut ChargeResult, told: &Told, now: Timestamp) {
+        let reserved = told.noted.as_ref().map_or(0, |noted| noted.reserved);
+        let mut fits = true;
+        if counted.reservation == Some(ReservationFate::Repeated) {
+            // Nothing was charged.
+        } else if commit.actual > reserved {
+            let report = ReportedCost { permits: commit.actual - reserved, debt_max: commit.debt_max };
+            fits = self.check(now, report.permits).admitted;
+            counted.reported = self.state.report(&self.limit, self.view.as_ref(), now, &report);
+        } else {
+            counted.returned = told.moved;
+            let part = told.noted.as_ref().map_or(0, |noted| noted.part);
+            self.state.take_back(&self.limit, now, told.moved, part);
+        }
+        let after = self.check(now, 0);
+        let retry = after.retry.filter(|_| !fits);
+        counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
     }
 }
 

@@ -17,6 +17,7 @@ const PARTS: [&str; 13] = [
     include_str!("../../../../lua/bucket.lua"),
     include_str!("../../../../lua/ledger.lua"),
     include_str!("../../../../lua/places.lua"),
+    include_str!("../../../../lua/notes.lua"),
 ];
 
 const DECIDES: &str = include_str!("../../../../lua/decide.lua");

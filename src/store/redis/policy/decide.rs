@@ -17,6 +17,7 @@ use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::clock::{Deadline, Stopwatch};
 use crate::engine::port::{BucketInfo, Charge, ChargeResult, HeldLimit, Intent, Outcome};
+use crate::store::redis::batch::call::{Action, Part};
 use crate::store::redis::batch::names;
 use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::breaker::Phase;
@@ -104,7 +105,8 @@ impl Core {
         let planned = plan::split(std::slice::from_ref(&charge), Intent::Ask, None);
         let planned = planned.first()?;
         let unused = self.leases.unused(key, self.started.elapsed());
-        let Ok(answered) = self.lanes.ask(Arc::clone(&planned.part), deadline).await else {
+        let look = Part { action: Action::Look, ..Part::clone(&planned.part) };
+        let Ok(answered) = self.lanes.ask(Arc::new(look), deadline).await else {
             let charges = [charge];
             let missing = plan::unanswered(planned, &charges);
             let counted = self.fallback.decide(&missing, Intent::Ask, now, true).counted;
@@ -137,7 +139,10 @@ impl Core {
         let (slot, bucket) = plan::bucket_of(&charge);
         let mut command = redis::cmd("DEL");
         // Where daemons have two versions of the rule, either may stand beside the other.
-        command.arg(names::beside(&bucket.key, bucket.shape)).arg(bucket.key);
+        for key in [names::beside(&bucket.key, bucket.shape), bucket.key] {
+            let notes = names::notes(&key);
+            command.arg(key).arg(&notes);
+        }
         self.fallback.forget(key);
         // Permits that were drawn are forgotten with the bucket that they were charged to.
         self.leases.forget(key, self.started.elapsed());

@@ -444,7 +444,7 @@ fn forgotten(owed: &Owed, daemons: u32, now: Timestamp) -> Own {
         state.take(&share, now, owed.permits);
     }
     let (bucket, slot, debt_max) = (owed.bucket.clone(), owed.slot, owed.debt_max);
-    Own { state, share, owed: 0, debt_max, listed: false, bucket, slot }
+    Own { state, share, owed: 0, debt_max, notes: None, listed: false, bucket, slot }
 }
 
 pub(in crate::store::redis) fn passed(charge: &Charge<'_>) -> ChargeResult {

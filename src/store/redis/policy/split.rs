@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use crate::core::algorithm::{Limit, Verdict};
 use crate::core::key::Key;
 use crate::core::request::{Cost, ReportedCost};
+use crate::core::reservation::{Commit, ReservationFate, ReservationId, ReservedCost};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::clock::Deadline;
@@ -72,7 +73,10 @@ impl Core {
         // A report is charged whatever the others say, and once however often those are tried.
         let mut reports: SmallVec<[ChargeResult; 2]> = SmallVec::new();
         for charge in charges.iter().filter(|charge| charge.cost.is_report()) {
-            reports.push(self.report_over_parts(charge, intent, now, deadline).await);
+            reports.push(match charge.cost {
+                Cost::Commit(commit) => self.commit_over_parts(charge, &commit, intent, now, deadline).await,
+                _ => self.report_over_parts(charge, intent, now, deadline).await,
+            });
         }
         let reported = charges.iter().filter(|charge| charge.cost.is_report()).zip(&reports);
         let fits = reported
@@ -159,6 +163,49 @@ impl Core {
         counted
     }
 
+    /// Settles a reservation in the sub-key that holds it. That it is settled is remembered in the sub-key that
+    /// its id names first, whoever held it. What none of them holds any more is a report.
+    async fn commit_over_parts(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        commit: &Commit,
+        intent: Intent,
+        now: Timestamp,
+        deadline: Deadline,
+    ) -> ChargeResult {
+        let (parts, turn) = (parts_of(&charge.rule.rule), turn_of(commit.id));
+        let ask = async |more: u32, cost: Cost, intent: Intent| {
+            let (key, limit) = part(charge, turn.wrapping_add(more));
+            let own = Charge { key: &key, limit, cost, ..*charge };
+            let counted = self.decide(&[own], intent, now, deadline).await.counted.first().copied();
+            counted.unwrap_or_else(|| crate::store::redis::policy::fallback::passed(charge))
+        };
+        if parts == 1 || intent == Intent::Ask {
+            return ask(0, charge.cost, intent).await;
+        }
+        let question = ReservedCost { id: commit.id, permits: 1, ttl: Span(1) };
+        let held = (0..parts).map(|more| ask(more, Cost::Reserve(question), Intent::Ask));
+        let held = join_all(held).await;
+        let holder = (0..).zip(&held).find(|(_, counted)| {
+            counted.reservation == Some(ReservationFate::HeldBefore) && !counted.degraded
+        });
+        if let Some((0, _)) = holder {
+            return ask(0, charge.cost, intent).await;
+        }
+        let first = ask(0, Cost::Commit(Commit { actual: 0, ..*commit }), intent).await;
+        match holder {
+            _ if first.reservation == Some(ReservationFate::Repeated) => first,
+            Some((more, _)) => ask(more, charge.cost, intent).await,
+            None if commit.actual == 0 => first,
+            None => {
+                let cost = Cost::Report(ReportedCost { permits: commit.actual, debt_max: commit.debt_max });
+                let counted =
+                    self.report_over_parts(&Charge { cost, ..*charge }, intent, now, deadline).await;
+                ChargeResult { reservation: Some(ReservationFate::Lapsed), ..counted }
+            }
+        }
+    }
+
     /// Tries sub-key after sub-key where one denies, until all pass, or a charge has no sub-key left, or time
     /// is up.
     async fn decide_over_parts(
@@ -168,7 +215,11 @@ impl Core {
         now: Timestamp,
         deadline: Deadline,
     ) -> Outcome {
-        let turn = self.turn();
+        let reserved = charges.iter().find_map(|charge| match charge.cost {
+            Cost::Reserve(reserve) => Some(turn_of(reserve.id)),
+            _ => None,
+        });
+        let turn = reserved.unwrap_or_else(|| self.turn());
         let mut asked: Vec<Asked> = charges.iter().map(|_| Asked::default()).collect();
         loop {
             let place = |asked: &Asked| turn.wrapping_add(u32::try_from(asked.denied.len()).unwrap_or(0));
@@ -308,6 +359,12 @@ impl Core {
     fn turn(&self) -> u32 {
         self.turns.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b1) >> 8
     }
+}
+
+/// The turn of a reservation, the same in every daemon: so that its commit, and who reserves again by the same
+/// id, come by the same sub-keys.
+fn turn_of(id: ReservationId) -> u32 {
+    id.0.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes) >> 8)
 }
 
 /// The sub-key whose turn it is, and its limit; of a key that is not split the key itself.

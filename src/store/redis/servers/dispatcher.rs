@@ -82,7 +82,11 @@ impl Dispatcher {
         part: Arc<Part>,
         deadline: Deadline,
     ) -> Result<Answered, Failure> {
-        self.begin(part, deadline)?.answer().await
+        let answered = self.begin(Arc::clone(&part), deadline)?.answer().await?;
+        if answered.lapsed {
+            return self.begin(Arc::new(part.with_notes()), deadline)?.answer().await;
+        }
+        Ok(answered)
     }
 
     /// Puts a part in line. What is begun later for the same buckets is decided later, as long as they stay

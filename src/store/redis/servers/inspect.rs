@@ -10,9 +10,11 @@ use smallvec::SmallVec;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::hold::{Hold, HoldStep, Holder};
 use crate::core::request::Cost;
+use crate::core::reservation::{Commit, RESERVATION_BYTES, ReservationId, ReservedCost};
 use crate::core::time::Span;
 use crate::store::redis::batch::call::{Action, Bucket, CallTerms, DecideCall, Item, Part};
 use crate::store::redis::batch::epochs::ReplicationEpochs;
+use crate::store::redis::batch::names;
 use crate::store::redis::batch::scripts::DECIDE;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::info::field;
@@ -91,8 +93,8 @@ fn policy_warning(info: &str) -> Option<String> {
     })
 }
 
-/// Whether the user may do all that decisions do: the script runs once, on three keys that expire within
-/// seconds.
+/// Whether the user may do all that decisions do: the script runs on three keys, and on what is reserved of
+/// two of them.
 pub(in crate::store::redis) async fn try_script(
     node: &Arc<Node>,
     map: &Map,
@@ -101,27 +103,41 @@ pub(in crate::store::redis) async fn try_script(
     let Some(tag) = tag_on(node, map, topology) else { return Ok(()) };
     // A trial that broke off may have left something, and with it other commands would do.
     let mut clear = redis::cmd("DEL");
-    clear.arg(trial_key(&tag, "level")).arg(trial_key(&tag, "log")).arg(trial_key(&tag, "held"));
+    for key in ["level", "log", "held"].map(|name| trial_key(&tag, name)) {
+        clear.arg(names::notes(key.as_bytes()).as_slice()).arg(key);
+    }
     accept(node, &tag, node.upkeep(&clear, ANSWER_MAX).await).await?;
     if let Err(Failure::Forbidden(_)) = node.upkeep(&redis::cmd("DBSIZE"), ANSWER_MAX).await {
         node.notes.warn(Some(NO_SIZE.to_owned()));
         tracing::warn!(node = %node.address, "{NO_SIZE}");
     }
     // The second call finds the script and what the first has left, so that every command is used.
-    for (costs, whole) in
-        [([Cost::Take(2), Cost::Take(1)], true), ([Cost::Take(1), Cost::Refund(1_000_000)], false)]
-    {
+    let parts = |costs: &[Cost]| costs.iter().map(|cost| trial(&tag, *cost)).collect::<Vec<_>>();
+    let noted = |costs: &[Cost]| costs.iter().map(|cost| trial(&tag, *cost).with_notes()).collect();
+    let id = |number| ReservationId([number; RESERVATION_BYTES]);
+    let reserve =
+        |number| Cost::Reserve(ReservedCost { id: id(number), permits: 2, ttl: Span::from_secs(2) });
+    let commit = |number, actual| Cost::Commit(Commit { id: id(number), actual, debt_max: 0 });
+    let calls: [(Vec<Part>, bool); 5] = [
+        (parts(&[Cost::Take(2), Cost::Take(1)]), true),
+        (parts(&[Cost::Take(1), Cost::Refund(1_000_000)]), false),
+        // At two instants.
+        (noted(&[reserve(1)]), false),
+        (noted(&[reserve(2)]), false),
+        (noted(&[commit(2, 1), commit(1, 0)]), false),
+    ];
+    for (parts, whole) in calls {
         let mut call = DecideCall::new();
-        for cost in costs {
+        for part in parts {
             // Fails only for two limits of one bucket.
-            let _ = call.add(Arc::new(trial(&tag, cost)));
+            let _ = call.add(Arc::new(part));
         }
         let mut packed = Vec::new();
         let terms = CallTerms { clock: None, epochs: &ReplicationEpochs::default(), keys_bound: None };
         call.write(&mut packed, &DECIDE, whole, terms);
         accept(node, &tag, node.upkeep_packed(&packed, ANSWER_MAX).await).await?;
     }
-    Ok(())
+    accept(node, &tag, node.upkeep(&clear, ANSWER_MAX).await).await
 }
 
 /// Whether an answer speaks against the server for good.
@@ -145,7 +161,7 @@ fn trial_key(tag: &str, name: &str) -> String {
 /// only that it did what it must not.
 async fn missing_rights(node: &Arc<Node>, tag: &str) -> String {
     let key = trial_key(tag, "right");
-    let commands: [(&str, &[&str]); 18] = [
+    let commands: [(&str, &[&str]); 26] = [
         ("TIME", &[]),
         ("GET", &[&key]),
         ("SET", &[&key, "", "PX", "1000"]),
@@ -157,6 +173,14 @@ async fn missing_rights(node: &Arc<Node>, tag: &str) -> String {
         ("LLEN", &[&key]),
         ("LTRIM", &[&key, "0", "0"]),
         ("RPOP", &[&key]),
+        ("LRANGE", &[&key, "0", "0"]),
+        ("LSET", &[&key, "0", ""]),
+        ("HGET", &[&key, ""]),
+        ("HSET", &[&key, "", ""]),
+        ("HDEL", &[&key, ""]),
+        ("HEXISTS", &[&key, ""]),
+        ("HINCRBY", &[&key, "", "0"]),
+        ("HMGET", &[&key, ""]),
         ("ZADD", &[&key, "0", ""]),
         ("ZREM", &[&key, ""]),
         ("ZCARD", &[&key]),
@@ -202,14 +226,14 @@ fn trial(tag: &str, cost: Cost) -> Part {
         escrowed: false,
         lends: false,
         gathered: 0,
+        noted: false,
     };
     let item = |bucket, cost| Item { bucket, cost, enforced: false, lease: None };
     let step = if cost.taken() > 0 { HoldStep::Acquire } else { HoldStep::Release };
     let hold = Cost::Hold(Hold { step, holder: Holder::UNKNOWN, places: cost.taken() });
-
     Part {
         slot: ClusterSlot(0),
-        action: Action::Put,
+        action: if cost.is_reserved() { Action::Charge } else { Action::Put },
         buckets: SmallVec::from_iter([
             bucket(Algorithm::TokenBucket, "level"),
             bucket(Algorithm::SlidingLog, "log"),

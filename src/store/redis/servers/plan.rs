@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::core::algorithm::Counting;
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;
+use crate::core::reservation::{Commit, ReservationFate};
 use crate::core::rule::Mode;
 use crate::engine::port::{Charge, ChargeResult, Intent};
 use crate::store::redis::batch::call::{Action, Bucket, Item, Part};
@@ -46,6 +47,7 @@ pub(in crate::store::redis) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, B
         escrowed: is_escrowed(charge.rule),
         lends: lends(charge.rule, &charge.limit, charge.whole),
         gathered: gathered(charge.rule, &charge.limit, charge.whole),
+        noted: false,
     };
     (name.slot, bucket)
 }
@@ -90,7 +92,12 @@ pub(in crate::store::redis) fn split(
         part.charges.push(Item { bucket, cost: charge.cost, enforced: charge.enforced, lease: None });
         places.push(place);
     }
-    parts.into_iter().map(|(part, places)| Planned { part: Arc::new(part), places }).collect()
+    let noted = charges.iter().any(|charge| charge.cost.is_reserved());
+    let planned = |(part, places): (Part, _)| {
+        let part = Arc::new(if noted { part.with_notes() } else { part });
+        Planned { part, places }
+    };
+    parts.into_iter().map(planned).collect()
 }
 
 /// A charge that Redis did not answer, with its bucket there.
@@ -124,7 +131,8 @@ pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<
             .buckets
             .get(item.bucket)
             .is_some_and(|bucket| bucket.escrowed && bucket.algorithm.counting() == Counting::Window);
-        if windows {
+        // A note knows its window.
+        if windows && !item.cost.is_reserved() {
             // What goes back may come in the next window, which never took it: there a limit that is never
             // exceeded would be.
             continue;
@@ -132,6 +140,9 @@ pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<
         let cost = match item.cost {
             Cost::Take(permits) if charged.counted.verdict.admitted => Cost::Refund(permits),
             Cost::Refund(_) if charged.counted.returned > 0 => Cost::Take(charged.counted.returned),
+            Cost::Reserve(reserve) if charged.counted.reservation == Some(ReservationFate::Held) => {
+                Cost::Commit(Commit { id: reserve.id, actual: 0, debt_max: 0 })
+            }
             // Who held already keeps what an earlier decision gave.
             Cost::Hold(hold) if hold.step == HoldStep::Acquire && charged.counted.returned > 0 => {
                 Cost::Hold(Hold { step: HoldStep::Release, ..hold })
@@ -154,7 +165,9 @@ pub(in crate::store::redis) fn untaken(counted: &mut ChargeResult, cost: Cost) {
         // Of a holder who held already nothing goes back.
         Cost::Hold(_) => counted.returned,
         // What was reported stays charged.
-        Cost::Report(_) => 0,
+        Cost::Report(_) | Cost::Commit(_) => 0,
+        // Of what was reserved before nothing goes back.
+        Cost::Reserve(_) if counted.reservation != Some(ReservationFate::Held) => 0,
         cost => cost.taken(),
     };
     if counted.verdict.admitted && permits > 0 {
@@ -162,5 +175,7 @@ pub(in crate::store::redis) fn untaken(counted: &mut ChargeResult, cost: Cost) {
         counted.verdict.delay = crate::core::time::Span::ZERO;
         counted.used = counted.used.saturating_sub(permits);
     }
-    counted.returned = 0;
+    if !matches!(cost, Cost::Commit(_)) {
+        counted.returned = 0;
+    }
 }

@@ -3,14 +3,16 @@
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
 use crate::core::hold::{HoldStep, Holder};
 use crate::core::key::Key;
-use crate::core::request::{Cost, ReportedCost};
-use crate::core::reservation::Commit;
+use crate::core::request::Cost;
+use crate::core::reservation::{Commit, ReservationFate, ReservedCharge, ReservedCost};
+use crate::core::reservation_notes::{CommitResult, ReservationNotes};
 use crate::core::table::WEIGHT_KEPT;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::redis::batch::call::Bucket;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::servers::plan::Unanswered;
+use crate::store::slot::CROWDED_RETRY;
 
 /// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as
 /// untold.
@@ -34,6 +36,9 @@ pub(super) struct Own {
     pub(super) owed: u64,
     /// Where something was reported: the most that the bucket owes beyond its limit.
     pub(super) debt_max: Option<u32>,
+    /// What is reserved of it. Redis is told of what was used alone: what is not yet committed when it is back
+    /// is then charged there in full.
+    pub(super) notes: Option<Box<ReservationNotes>>,
     /// Whether its key waits among the debtors.
     pub(super) listed: bool,
     pub(super) bucket: Bucket,
@@ -67,6 +72,54 @@ pub(super) fn share(limit: Limit, daemons: u32) -> Limit {
 }
 
 impl Own {
+    /// Gives back what has lapsed. Returns the permits given back.
+    fn lapse(&mut self, now: Timestamp) -> u64 {
+        let notes = self.notes.as_mut().filter(|notes| notes.is_due(now));
+        notes.map_or(0, |notes| notes.lapse(&mut self.state, &self.share, now))
+    }
+
+    /// Takes what fits of this daemon's share, and notes it.
+    fn reserve(&mut self, reserve: &ReservedCost, now: Timestamp) -> (Verdict, Option<ReservationFate>) {
+        let notes = self.notes.get_or_insert_default();
+        if notes.holds(reserve.id) {
+            let verdict = self.state.check(&self.share, None, now, 0);
+            return (Verdict { admitted: true, retry: None, ..verdict }, Some(ReservationFate::HeldBefore));
+        }
+        let verdict = self.state.check(&self.share, None, now, reserve.permits);
+        if verdict.admitted && notes.is_full() {
+            let retry = Some(CROWDED_RETRY);
+            let verdict = Verdict { admitted: false, retry, delay: Span::ZERO, ..verdict };
+            return (verdict, Some(ReservationFate::Crowded));
+        }
+        if !verdict.admitted {
+            return (verdict, None);
+        }
+        self.state.take(&self.share, now, reserve.permits);
+        let charge = ReservedCharge {
+            permits: reserve.permits,
+            at: self.state.instant(now),
+            used: self.state.level_at(&self.share, now),
+            number: notes.noted(),
+            due: now + reserve.ttl,
+        };
+        notes.note(reserve.id, charge, &self.share);
+        (verdict, Some(ReservationFate::Held))
+    }
+
+    /// Charges what was used, and owes it to Redis. What Redis has noted is not known here, so there it is
+    /// charged in full.
+    fn commit(&mut self, commit: &Commit, now: Timestamp) -> CommitResult {
+        let notes = self.notes.get_or_insert_default();
+        let reserved = notes.permits_of(commit.id);
+        let done = notes.commit(&mut self.state, &self.share, None, now, commit);
+        if done.fate != ReservationFate::Repeated && commit.actual > 0 {
+            let used = commit.actual.min(reserved).saturating_add(done.reported);
+            self.owed = self.owed.saturating_add(used);
+            self.debt_max = self.debt_max.max(Some(commit.debt_max));
+        }
+        done
+    }
+
     /// What is owed to Redis of it, which then owes nothing; `None` where nothing that matters is owed.
     pub(super) fn settle(&mut self, key: &Key, now: Timestamp) -> Option<Owed> {
         // What has drained or left its window meanwhile no longer matters to Redis either.
@@ -128,23 +181,28 @@ impl Entry {
             let used = known.map_or(0, |known| known.used(&charge.limit, now));
             state.take(&share, now, used.div_ceil(u64::from(daemons)).saturating_add(before));
             let (bucket, slot) = (unanswered.bucket.clone(), unanswered.slot);
-            Box::new(Own { state, share, owed: 0, debt_max: None, listed: false, bucket, slot })
+            Box::new(Own { state, share, owed: 0, debt_max: None, notes: None, listed: false, bucket, slot })
         });
         own.share = share;
         if charge.cost != Cost::Peek {
             own.state.settle(&share, None, now);
         }
         let (mut returned, mut reported) = (0, 0);
-        // Nobody can note a reservation here: it is only asked about, and its commit charged in full.
-        let cost = match charge.cost {
-            Cost::Commit(Commit { actual: 0, .. }) => Cost::Refund(0),
-            Cost::Commit(Commit { actual: permits, debt_max, .. }) => {
-                Cost::Report(ReportedCost { permits, debt_max })
+        let lapsed = own.lapse(now);
+        let mut reservation = None;
+        let verdict = match charge.cost {
+            Cost::Reserve(reserve) => {
+                let (verdict, fate) = own.reserve(&reserve, now);
+                reservation = fate;
+                verdict
             }
-            cost => cost,
-        };
-        let verdict = match cost {
-            Cost::Reserve(reserve) => own.state.check(&share, None, now, reserve.permits),
+            Cost::Commit(commit) => {
+                let done = own.commit(&commit, now);
+                (returned, reported, reservation) = (done.returned, done.reported, Some(done.fate));
+                let after = own.state.check(&share, None, now, 0);
+                let retry = after.retry.filter(|_| !done.fits);
+                Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after }
+            }
             Cost::Refund(permits) => {
                 returned = own.state.refund(&share, now, permits);
                 own.owed = own.owed.saturating_sub(returned);
@@ -189,8 +247,8 @@ impl Entry {
             returned,
             reported,
             paid: 0,
-            lapsed: 0,
-            reservation: None,
+            lapsed,
+            reservation,
             degraded: true,
         }
     }
