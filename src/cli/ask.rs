@@ -10,15 +10,22 @@ use serde_json::{Map, Value, json};
 use super::table::{span, table};
 use super::{DENIED, Ended, Failure, Server, say};
 
-/// One request.
+/// Who asks, and where.
 #[derive(Debug, Args)]
-pub(super) struct Ask {
+pub(super) struct Subject {
     /// Attributes of the request, as name=value: user=u_42 path=/search
     #[arg(value_name = "NAME=VALUE")]
     attributes: Vec<String>,
     /// The gateway's namespace of rules.
     #[arg(long, default_value = "default")]
     pub(super) domain: String,
+}
+
+/// One request.
+#[derive(Debug, Args)]
+pub(super) struct Ask {
+    #[command(flatten)]
+    pub(super) subject: Subject,
     /// Permits it asks for; 0 only asks, a negative number gives back.
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub(super) cost: i64,
@@ -45,24 +52,17 @@ impl Check {
         if !reply.json["allowed"].is_boolean() {
             return Err(ask.server.is_no_daemon());
         }
-        if ask.server.json {
-            say(reply.text.trim_end());
-        } else {
-            show(&reply.json);
-            if reply.json["rules"].as_array().is_some_and(Vec::is_empty) {
-                ask.name_domains();
-            }
-        }
+        ask.subject.tell(&ask.server, &reply.text, &reply.json);
         Ok(ending(&reply.json))
     }
 }
 
-impl Ask {
+impl Subject {
     pub(super) fn body(&self) -> Result<Value, Failure> {
         let pairs = self.pairs()?.into_iter();
         let attributes: Map<String, Value> =
             pairs.map(|(name, value)| (name.to_owned(), value.into())).collect();
-        Ok(json!({ "domain": self.domain, "attributes": attributes, "cost": self.cost }))
+        Ok(json!({ "domain": self.domain, "attributes": attributes }))
     }
 
     /// The attributes as they were given.
@@ -85,16 +85,35 @@ impl Ask {
         Ok(pairs)
     }
 
+    /// Prints a decision.
+    pub(super) fn tell(&self, server: &Server, text: &str, decision: &Value) {
+        if server.json {
+            return say(text.trim_end());
+        }
+        show(decision);
+        if decision["rules"].as_array().is_some_and(Vec::is_empty) {
+            self.name_domains(server);
+        }
+    }
+
     /// Says which domains have rules, where the one that was asked for has none.
-    fn name_domains(&self) {
+    fn name_domains(&self, server: &Server) {
         // Whoever may not see the rules has the answer all the same.
-        let Ok(reply) = self.server.get("/v1/rules") else { return };
+        let Ok(reply) = server.get("/v1/rules") else { return };
         let rules = reply.json["rules"].as_array().map_or(&[][..], Vec::as_slice);
         let domains: BTreeSet<&str> =
             rules.iter().map(|rule| rule["domain"].as_str().unwrap_or("default")).collect();
         if !domains.contains(self.domain.as_str()) {
             say(no_domain(&self.domain, &domains));
         }
+    }
+}
+
+impl Ask {
+    pub(super) fn body(&self) -> Result<Value, Failure> {
+        let mut body = self.subject.body()?;
+        body["cost"] = self.cost.into();
+        Ok(body)
     }
 
     /// Asks why; charges nothing.
@@ -107,8 +126,8 @@ impl Ask {
         show(&reply.json["decision"]);
         let considered = reply.json["considered"].as_array().map_or(&[][..], Vec::as_slice);
         if considered.is_empty() {
-            say(format_args!("\nThe domain `{}` has no rules.", self.domain));
-            self.name_domains();
+            say(format_args!("\nThe domain `{}` has no rules.", self.subject.domain));
+            self.subject.name_domains(&self.server);
             return Ok(ExitCode::SUCCESS);
         }
         let mut rows = table(&["rule considered", "outcome", "why"], &[]);

@@ -27,6 +27,7 @@ mod migrate;
 mod people;
 mod quota;
 mod regions;
+mod reserve;
 mod rules;
 mod serve;
 mod server_tls;
@@ -116,6 +117,12 @@ enum Command {
     Renew(hold::Lease),
     /// Gives back what a lease holds.
     Release(hold::Lease),
+    /// Reserves permits before a cost is known, and prints the reservation. Exit code 0 allowed, 4 denied.
+    Reserve(reserve::Reserve),
+    /// Charges what a reservation has used, and releases the rest.
+    Commit(reserve::CommitArgs),
+    /// Releases all that is reserved.
+    Cancel(reserve::Reserved),
     /// Looks at rules and changes them.
     #[command(subcommand)]
     Rules(rules::Rules),
@@ -201,6 +208,9 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Acquire(acquire) => acquire.run(),
         Command::Renew(lease) => lease.renew(),
         Command::Release(lease) => lease.release(),
+        Command::Reserve(reserve) => reserve.run(),
+        Command::Commit(commit) => commit.run(),
+        Command::Cancel(reserved) => reserved.cancel(),
         Command::Rules(rules) => rules.run(),
         Command::Users(users) => users.run(),
         Command::Keys(keys) => keys.run(),

@@ -22,12 +22,12 @@ pub(super) struct Why {
 impl Why {
     /// Shows what `GET /v1/why` says.
     pub(super) fn run(&self) -> Ended {
-        let attributes = self.ask.pairs()?;
+        let attributes = self.ask.subject.pairs()?;
         if attributes.is_empty() {
             return Err(Failure::Usage("say of whom, by attributes such as user=u_42".to_owned()));
         }
         let cost = self.ask.cost.to_string();
-        let reply = self.ask.server.get(&route(&self.ask.domain, Some(cost), &attributes))?;
+        let reply = self.ask.server.get(&route(&self.ask.subject.domain, Some(cost), &attributes))?;
         if !reply.json["limited"].is_boolean() {
             return Err(self.ask.server.is_no_daemon());
         }

@@ -304,3 +304,33 @@ fn certificates_are_made_and_their_keys_kept_private() {
         0
     );
 }
+
+#[test]
+fn a_reservation_is_made_and_settled_by_hand() {
+    let daemon = Daemon::with_rules(
+        "[[rules]]\nname = \"tokens\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 50\nwindow = \"365d\"\n",
+    );
+    let reserve = ["reserve", "user=u_42", "--amount", "30", "--ttl", "60s"];
+    let made = daemon.run(&reserve);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let reservation = made.out.lines().last().unwrap().to_owned();
+    assert!(made.out.contains("Reserved for 1m") && made.out.contains("20 left of 50"), "{}", made.out);
+    assert_eq!(daemon.run(&reserve).code, 4, "no more than 20 are left");
+
+    let done = daemon.run(&["commit", &reservation, "--actual", "5"]);
+    assert!(done.code == 0 && done.out.contains("Charged 5"), "{} {}", done.out, done.err);
+    let again = daemon.run(&["commit", &reservation, "--actual", "5"]);
+    assert!(again.code == 0 && again.out.contains("settled before"), "{} {}", again.out, again.err);
+
+    let made = daemon.run(&[&reserve[..], &["--id", "mine", "--json"]].concat());
+    let made: serde_json::Value = serde_json::from_str(&made.out).unwrap();
+    let cancelled = daemon.run(&["cancel", made["reservation"].as_str().unwrap()]);
+    assert!(cancelled.code == 0 && cancelled.out.contains("nothing was charged"), "{}", cancelled.out);
+    assert_eq!(daemon.check_cost(&[("user", "u_42")], 0)["remaining"], 45);
+
+    for wrong in [&["reserve", "user=u_42", "--amount", "0"][..], &["reserve", "user=u_42"], &["commit", "x"]]
+    {
+        assert_eq!(daemon.run(wrong).code, 2, "{wrong:?}");
+    }
+    assert_eq!(daemon.run(&["cancel", "AAAA"]).code, 1);
+}
