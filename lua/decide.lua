@@ -82,6 +82,8 @@ end
 if strangers then return { -1, strangers } end
 if notes then notes.open(buckets, views, ttl_fixed) end
 
+local PEEK, TAKE, REFUND, LEASE, REPORT = 0, 1, 2, 3, 4
+
 -- A decision that would make a key beyond the bound is left to the caller, and changes nothing. The server is
 -- asked how many keys it holds only where one is to be made. Who may not ask that has no bound.
 local bound, held = tonumber(ARGV[5] or ""), nil
@@ -110,7 +112,7 @@ local function room_for_all(charges)
     local c = charges[i]
     local b = buckets[c.place]
     local makes = c.kind == TAKE or c.kind == REPORT or (c.kind == LEASE and b.kind ~= CONCURRENCY)
-    if c.id then more, makes = more + notes.missing(b), c.permits > 0 end
+    if c.id then more, makes = more + b.noted.missing(b), c.permits > 0 end
     if makes and is_new(b) then more = more + 1 end
   end
   if not room_for(more) then return false end
@@ -131,7 +133,7 @@ local function look(charges)
     local takes = c.kind == TAKE or c.kind == REPORT
     local cost = b.pending + (takes and c.permits or 0)
     if c.id then
-      notes.look(b, now, c)
+      b.noted.look(b, now, c)
     elseif b.kind == CONCURRENCY then
       held_check(b, now, c, cost)
       if c.kind == PEEK then c.fits = c.remaining > 0 end
@@ -142,11 +144,11 @@ local function look(charges)
     else
       c.fits = c.kind == REFUND or c.kind == LEASE or bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost)
     end
-    if not c.fits and b.due and b.due <= now and b.notes and not c.lapsed then
+    if not c.fits and b.due and b.due <= now and b.noted and not c.lapsed then
       -- It is asked once more.
-      c.lapsed = notes.lapse(b, now)
+      c.lapsed = b.noted.lapse(b, now)
     else
-      if b.notes then c.seen = notes.seen(b)
+      if b.noted then c.seen = b.noted.seen(b)
       elseif not c.fits and b.due and b.due <= now then lapsed = true end
       if takes and c.fits then b.pending = cost end
       if not c.fits and c.enforced then admitted = false end
@@ -173,7 +175,7 @@ local function settle(charges, admitted, action)
     elseif c.kind == REPORT then
       if action == 0 then moved = bucket_report(b, now, c.permits, c.debt_max) end
     elseif c.id then
-      moved = notes.settle(b, now, c, admitted, action)
+      moved = b.noted.settle(b, now, c, admitted, action)
     elseif keep and c.fits then
       if c.kind == TAKE then
         bucket_put(b, now, c.permits)
@@ -200,10 +202,10 @@ local function settle(charges, admitted, action)
         if c.fits then c.retry = 0 end
       end
       tell(c.fits, c.remaining, c.reset, c.retry, log_used(b, now), moved)
-    elseif b.notes then
+    elseif b.noted then
       tell(c.fits, 0, 0, 0, 0, moved)
     end
-    if b.notes then reply[#reply] = reply[#reply] .. notes.tell(c) end
+    if b.noted then reply[#reply] = reply[#reply] .. b.noted.tell(c) end
   end
 end
 
@@ -240,15 +242,17 @@ while at <= #input do
       if flags < 16 then
         kind, debt_max, at = REPORT, struct.unpack(">I4", input, at)
       elseif flags < 32 then
-        kind = flags < 24 and RESERVE or COMMIT
+        kind = flags < 24 and notes.RESERVE or notes.COMMIT
         id, debt_max, at = struct.unpack(">c16I4", input, at)
       end
     end
     if buckets[place_].kind == CONCURRENCY then holder, at = struct.unpack("c16", input, at) end
     charges[i] = {
-      place = place_, permits = permits, kind = kind, holder = holder, debt_max = debt_max, id = id,
+      place = place_, permits = permits, kind = kind, holder = holder, debt_max = debt_max,
       enforced = floor(flags / 4) % 2 == 1, part = math.max(1, floor(flags / 8)),
     }
+    -- One more field would make each of these tables twice as large.
+    if id then charges[i].id = id end
   end
   if simple then
     -- Decided above.

@@ -10,8 +10,6 @@ local FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, TOKEN_BUCKET, LEAKY_BUCKET, GCR
 local function counts_by_level(b)
   return b.kind == TOKEN_BUCKET or b.kind == LEAKY_BUCKET or b.kind == GCRA
 end
--- What a charge asks of its bucket.
-local PEEK, TAKE, REFUND, LEASE, REPORT, RESERVE, COMMIT = 0, 1, 2, 3, 4, 5, 6
 local kinds, escrowed = {}, #ARGV[2] == 22
 for i = 1, #ARGV[2], 23 do
   kinds[string.byte(ARGV[2], i)] = true

@@ -16,7 +16,9 @@
 
 local notes
 if ARGV[8] then
-  notes = {}
+  -- What a charge asks of its bucket, beside what decide.lua knows.
+  local RESERVE, COMMIT = 5, 6
+  notes = { RESERVE = RESERVE, COMMIT = COMMIT }
   local HELD, HELD_BEFORE, CROWDED, RELEASED, LAPSED, REPEATED = 1, 2, 3, 4, 5, 6
   local RESERVATIONS_MAX, COMMITS_MAX, LAPSES_MAX = 10000, 10000, 100
   local TTL_MAX, COMMIT_KEPT, CROWDED_RETRY = 600000000, 1200000000, 1000000
@@ -56,7 +58,8 @@ if ARGV[8] then
     for i = 1, #all do
       local b = all[i]
       if string.byte(ARGV[8], i) == 1 then
-        b.notes, b.order = KEYS[place + 1], KEYS[place + 2]
+        -- Whoever has the bucket has these functions: what is captured costs every call.
+        b.noted, b.notes, b.order = notes, KEYS[place + 1], KEYS[place + 2]
         place = place + 2
         if b.kind ~= CONCURRENCY then mark_due(b) end
       end

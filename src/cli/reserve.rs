@@ -17,7 +17,7 @@ pub(super) struct Reserve {
     /// Permits to reserve, all or none.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     amount: u64,
-    /// How long they are reserved, such as 30s or 5m: 60s unless written, at most the shortest window and 10m.
+    /// How long they are reserved, such as 30s: 60s unless written, at most the shortest window and 10m.
     #[arg(long)]
     ttl: Option<String>,
     /// Names the request: reserving twice by one id reserves once.

@@ -56,8 +56,8 @@ impl KeySlot {
     }
 
     /// Gives back what has lapsed, where a charge does not fit or speaks of reservations. Returns the permits
-    /// given back, if anything has lapsed: then the charge is to be looked at again, since its own reservation
-    /// may be among that.
+    /// given back, if anything has lapsed: then the charge is to be looked at again, since its own
+    /// reservation may be among that.
     fn lapse(&mut self, charge: &Charge<'_>, looked: &Evaluation, named: Named<'_>) -> Option<u64> {
         if looked.fits() && !charge.cost.is_reserved() {
             return None;
@@ -77,7 +77,7 @@ impl KeySlot {
         if let Some(place) = place {
             self.buckets.recount(place, log);
         }
-        self.rate_notes(at, before, looked.limit());
+        self.rate_notes(at, before);
         Some(returned)
     }
 
@@ -127,7 +127,7 @@ impl KeySlot {
             };
             notes.note(reserve.id, charge, limit);
         }
-        self.rate_notes(at, before, limit);
+        self.rate_notes(at, before);
         ReservationFate::Held
     }
 
@@ -175,7 +175,7 @@ impl KeySlot {
         (counted.returned, counted.reported) = (done.returned, done.reported);
         counted.reservation = Some(done.fate);
         if let Some(at) = at {
-            self.rate_notes(at, before, limit);
+            self.rate_notes(at, before);
         }
         match place {
             Some(place) => self.rate_bucket(charge, limit, now, place, &mut counted),
@@ -186,7 +186,7 @@ impl KeySlot {
         counted
     }
 
-    fn rate_notes(&mut self, at: TablePlace, before: usize, limit: &Limit) {
+    fn rate_notes(&mut self, at: TablePlace, before: usize) {
         self.reserved.recount(at, before);
         let Some(notes) = self.reserved.get(at) else { return };
         let weight = if notes.has_held() { WEIGHT_KEPT } else { COMMITTED_WEIGHT };

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 /// The parts, in the order in which they need each other.
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 14] = [
     include_str!("../../../../lua/kinds.lua"),
     include_str!("../../../../lua/number.lua"),
     include_str!("../../../../lua/calendar.lua"),

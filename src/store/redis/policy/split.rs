@@ -163,8 +163,8 @@ impl Core {
         counted
     }
 
-    /// Settles a reservation in the sub-key that holds it. That it is settled is remembered in the sub-key that
-    /// its id names first, whoever held it. What none of them holds any more is a report.
+    /// Settles a reservation in the sub-key that holds it. That it is settled is remembered in the sub-key
+    /// that its id names first, whoever held it. What none of them holds any more is a report.
     async fn commit_over_parts(
         self: &Arc<Self>,
         charge: &Charge<'_>,
@@ -361,8 +361,8 @@ impl Core {
     }
 }
 
-/// The turn of a reservation, the same in every daemon: so that its commit, and who reserves again by the same
-/// id, come by the same sub-keys.
+/// The turn of a reservation, the same in every daemon: so that its commit, and who reserves again by the
+/// same id, come by the same sub-keys.
 fn turn_of(id: ReservationId) -> u32 {
     id.0.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes) >> 8)
 }

@@ -36,8 +36,8 @@ pub(super) struct Own {
     pub(super) owed: u64,
     /// Where something was reported: the most that the bucket owes beyond its limit.
     pub(super) debt_max: Option<u32>,
-    /// What is reserved of it. Redis is told of what was used alone: what is not yet committed when it is back
-    /// is then charged there in full.
+    /// What is reserved of it. Redis is told of what was used alone: what is committed when it is back is
+    /// charged there in full.
     pub(super) notes: Option<Box<ReservationNotes>>,
     /// Whether its key waits among the debtors.
     pub(super) listed: bool,
