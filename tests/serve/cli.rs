@@ -314,7 +314,7 @@ fn a_reservation_is_made_and_settled_by_hand() {
     let made = daemon.run(&reserve);
     assert_eq!(made.code, 0, "{}", made.err);
     let reservation = made.out.lines().last().unwrap().to_owned();
-    assert!(made.out.contains("Reserved for 1m") && made.out.contains("20 left of 50"), "{}", made.out);
+    assert!(made.out.contains("Reserved for 1 min") && made.out.contains("20 left of 50"), "{}", made.out);
     assert_eq!(daemon.run(&reserve).code, 4, "no more than 20 are left");
 
     let done = daemon.run(&["commit", &reservation, "--actual", "5"]);
