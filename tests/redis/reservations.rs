@@ -285,7 +285,8 @@ fn number_of(server: &Server, words: &[&str]) -> usize {
 fn ten_thousand_are_held_and_no_more_and_all_of_them_can_be_given_back() {
     let server = Server::start(&[]);
     let (store, _clock) = clocked(&server);
-    let limit = Limit { permits: 50_000, window: Span::from_secs(86_400), burst: 50_000, queue: 0, calendar: None };
+    let limit =
+        Limit { permits: 50_000, window: Span::from_secs(86_400), burst: 50_000, queue: 0, calendar: None };
     let kinds = [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::TokenBucket];
     for (algorithm, number) in kinds.into_iter().zip(1_u32..) {
         let rule = compiled(&format!("many{number}"), algorithm, limit, number * 8);
@@ -320,7 +321,8 @@ fn ten_thousand_are_held_and_no_more_and_all_of_them_can_be_given_back() {
 fn notes_stay_small_while_reservations_come_and_go() {
     let server = Server::start(&[]);
     let (store, _clock) = clocked(&server);
-    let limit = Limit { permits: 1_000, window: Span::from_secs(86_400), burst: 1_000, queue: 0, calendar: None };
+    let limit =
+        Limit { permits: 1_000, window: Span::from_secs(86_400), burst: 1_000, queue: 0, calendar: None };
     let rule = compiled("coming", Algorithm::TokenBucket, limit, 8);
     for number in 0..3_000_u32 {
         assert!(ask(&store, &rule, reserving(number, 10, MINUTE), NOW).verdict.admitted);

@@ -323,7 +323,7 @@ fn a_reservation_is_made_and_settled_by_hand() {
     assert!(again.code == 0 && again.out.contains("settled before"), "{} {}", again.out, again.err);
 
     let made = daemon.run(&[&reserve[..], &["--id", "mine", "--json"]].concat());
-    let made: serde_json::Value = serde_json::from_str(&made.out).unwrap();
+    let made: Value = serde_json::from_str(&made.out).unwrap();
     let cancelled = daemon.run(&["cancel", made["reservation"].as_str().unwrap()]);
     assert!(cancelled.code == 0 && cancelled.out.contains("nothing was charged"), "{}", cancelled.out);
     assert_eq!(daemon.check_cost(&[("user", "u_42")], 0)["remaining"], 45);
