@@ -11,12 +11,11 @@
 //! hour.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use super::algorithm::Limit;
-use super::rule::Rule;
 use super::time::{Span, Timestamp};
 
 #[cfg(test)]
@@ -87,9 +86,11 @@ pub enum NoCalendar {
 /// Where the windows of one calendar begin.
 pub struct Calendar {
     name: CalendarName,
-    /// Where each stretch of windows of one length begins; none is empty, and the first begins at the epoch.
-    starts: Vec<u64>,
+    /// Stretches of windows of one length. None is empty, the first begins at the epoch, and behind the last
+    /// one is a mark at the end of time.
     stretches: Vec<Stretch>,
+    /// Which of them was sought last.
+    latest: AtomicUsize,
     longest: Span,
     shortest: Span,
 }
@@ -97,6 +98,8 @@ pub struct Calendar {
 /// Windows of one length. The last one ends where the next stretch begins, and may be longer or shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stretch {
+    /// Where it begins.
+    start: u64,
     /// The index of its first window.
     first: u64,
     /// The length of its windows.
@@ -104,6 +107,9 @@ struct Stretch {
     /// How many windows it has behind its first one.
     last: u64,
 }
+
+/// What no calendar says of any instant.
+const NEVER_ENDS: CalendarWindow = CalendarWindow { index: 0, start: 0, end: u64::MAX };
 
 /// Windows of one length, as [`Calendar::around`] tells of them. The last one ends where the next stretch
 /// begins.
@@ -191,43 +197,73 @@ impl Calendar {
 
     /// The window that holds `at`.
     #[must_use]
+    #[inline]
     pub fn at(&self, at: Timestamp) -> CalendarWindow {
-        let place = self.starts.partition_point(|start| *start <= at.0).saturating_sub(1);
-        let (Some(start), Some(stretch)) = (self.starts.get(place), self.stretches.get(place)) else {
-            return CalendarWindow { index: 0, start: 0, end: u64::MAX };
-        };
-        self.window(place, *start, stretch, (at.0.saturating_sub(*start) / stretch.step).min(stretch.last))
+        match self.pair(self.latest.load(Ordering::Relaxed)) {
+            Some((stretch, next)) if stretch.start <= at.0 && at.0 < next.start => stretch.at(at.0, next),
+            _ => self.search(at.0),
+        }
     }
 
     /// The window of this index.
     #[must_use]
     pub fn of(&self, index: u64) -> CalendarWindow {
         let place = self.stretches.partition_point(|stretch| stretch.first <= index).saturating_sub(1);
-        let (Some(start), Some(stretch)) = (self.starts.get(place), self.stretches.get(place)) else {
-            return CalendarWindow { index: 0, start: 0, end: u64::MAX };
-        };
-        self.window(place, *start, stretch, index.saturating_sub(stretch.first).min(stretch.last))
+        match self.pair(place.min(self.stretches.len().saturating_sub(2))) {
+            Some((stretch, next)) => {
+                stretch.window(index.saturating_sub(stretch.first).min(stretch.last), next)
+            }
+            None => NEVER_ENDS,
+        }
     }
 
-    /// The stretches around `at`, for whoever searches in them elsewhere: that of `at`, 12 before it and three
+    /// Seeks the stretch that holds an instant, and remembers it: nearly always it holds the next one too.
+    #[cold]
+    fn search(&self, at: u64) -> CalendarWindow {
+        let place = self.place(at);
+        self.latest.store(place, Ordering::Relaxed);
+        self.pair(place).map_or(NEVER_ENDS, |(stretch, next)| stretch.at(at, next))
+    }
+
+    /// Which stretch holds an instant; never the mark behind the last one.
+    fn place(&self, at: u64) -> usize {
+        let after = self.stretches.partition_point(|stretch| stretch.start <= at);
+        after.min(self.stretches.len().saturating_sub(1)).saturating_sub(1)
+    }
+
+    /// A stretch, and the one behind it.
+    fn pair(&self, place: usize) -> Option<(&Stretch, &Stretch)> {
+        match self.stretches.get(place..)? {
+            [stretch, next, ..] => Some((stretch, next)),
+            _ => None,
+        }
+    }
+
+    /// The stretches around `at`, for whoever searches in them elsewhere: that of `at`, 12 before and three
     /// after it.
     pub fn around(&self, at: Timestamp) -> impl Iterator<Item = CalendarStretch> + '_ {
-        let place = self.starts.partition_point(|start| *start <= at.0).saturating_sub(1);
+        let place = self.place(at.0);
         let from = place.saturating_sub(STRETCHES_BEFORE);
-        let both =
-            self.starts.iter().zip(&self.stretches).skip(from).take(place - from + STRETCHES_AFTER + 1);
-        both.map(|(start, stretch)| CalendarStretch {
-            start: *start,
-            first: stretch.first,
-            step: stretch.step,
-        })
+        let all = self.stretches.len().saturating_sub(1);
+        let until = (place + STRETCHES_AFTER + 1).min(all);
+        let stretches = self.stretches.get(from..until).unwrap_or_default();
+        stretches.iter().map(|one| CalendarStretch { start: one.start, first: one.first, step: one.step })
+    }
+}
+
+impl Stretch {
+    /// The window that holds `at`, which is not before this stretch; `next` comes behind it.
+    #[inline]
+    fn at(&self, at: u64, next: &Self) -> CalendarWindow {
+        self.window((at.saturating_sub(self.start) / self.step).min(self.last), next)
     }
 
-    fn window(&self, place: usize, start: u64, stretch: &Stretch, number: u64) -> CalendarWindow {
-        let begin = start.saturating_add(number.saturating_mul(stretch.step));
-        let next = if number == stretch.last { self.starts.get(place + 1).copied() } else { None };
-        let end = next.unwrap_or_else(|| begin.saturating_add(stretch.step));
-        CalendarWindow { index: stretch.first.saturating_add(number), start: begin, end }
+    /// The window of this number among its own. None of them begins beyond the end of time.
+    #[inline]
+    fn window(&self, number: u64, next: &Self) -> CalendarWindow {
+        let start = self.start + number * self.step;
+        let end = if number == self.last { next.start } else { start.saturating_add(self.step) };
+        CalendarWindow { index: self.first + number, start, end }
     }
 }
 
@@ -250,23 +286,13 @@ impl From<&'static Calendar> for Windows {
     }
 }
 
-impl Limit {
-    /// Its windows.
-    #[must_use]
-    pub const fn windows(&self) -> Windows {
-        Windows { length: self.window, calendar: self.calendar }
-    }
-}
-
-impl Rule {
-    /// The windows of its buckets.
-    #[must_use]
-    pub const fn windows(&self) -> Windows {
-        Windows { length: self.window, calendar: self.calendar }
-    }
-}
-
 impl Windows {
+    /// Those of a calendar, or else of this length.
+    #[must_use]
+    pub const fn new(length: Span, calendar: Option<&'static Calendar>) -> Self {
+        Self { length, calendar }
+    }
+
     /// The length of a window; of a calendar, that of its longest one.
     #[must_use]
     pub const fn length(self) -> Span {
@@ -489,24 +515,26 @@ impl Drawn {
     fn finish(self, name: CalendarName) -> Calendar {
         let micros = |seconds: i64| u64::try_from(seconds).unwrap_or(0).saturating_mul(SECOND).max(1);
         let runs = self.since_the_epoch();
-        let (mut starts, mut stretches) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
+        let mut stretches = Vec::with_capacity(runs.len() + 1);
         let (mut first, mut longest, mut shortest) = (0_u64, 1, i64::MAX);
         for (number, (start, step, count)) in runs.iter().copied().enumerate() {
             let (step_us, end) = (micros(step), runs.get(number + 1).map(|(next, ..)| *next));
             let last = match end {
                 Some(_) => u64::try_from(count - 1).unwrap_or(0),
-                None => u64::MAX / step_us,
+                // As many as time has room for.
+                None => (u64::MAX - micros(start)) / step_us,
             };
             let of_last = end.map_or(step, |end| end - start - (count - 1) * step);
             if number > 0 {
                 longest = longest.max(of_last).max(if count > 1 { step } else { 0 });
                 shortest = shortest.min(of_last).min(if count > 1 { step } else { i64::MAX });
             }
-            starts.push(micros(start) / SECOND * SECOND);
-            stretches.push(Stretch { first, step: step_us, last });
+            let start = u64::try_from(start).unwrap_or(0).saturating_mul(SECOND);
+            stretches.push(Stretch { start, first, step: step_us, last });
             first = first.saturating_add(last).saturating_add(1);
         }
         let (longest, shortest) = (Span(micros(longest)), Span(micros(shortest.min(longest))));
-        Calendar { name, starts, stretches, longest, shortest }
+        stretches.push(Stretch { start: u64::MAX, first: u64::MAX, step: 1, last: 0 });
+        Calendar { name, stretches, latest: AtomicUsize::new(0), longest, shortest }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::algorithm::Algorithm;
 use super::answer::AnswerOptions;
-use super::calendar::Calendar;
+use super::calendar::{Calendar, Windows};
 use super::identity::Block;
 use super::price::PriceTable;
 use super::time::Span;
@@ -242,6 +242,12 @@ impl Rule {
             answer: None,
             price: None,
         }
+    }
+
+    /// The windows of its buckets.
+    #[must_use]
+    pub const fn windows(&self) -> Windows {
+        Windows::new(self.window, self.calendar)
     }
 
     /// The most that a bucket owes under `limit` permits, where `whole` is what the rule's own limit is in

@@ -176,6 +176,7 @@ impl FixedWindow {
         let place = WindowPlace::of(limit, self.at);
         match limit.calendar {
             None => Timestamp(place.start) + Span(limit.window.0.saturating_mul(windows)),
+            Some(_) if windows == 1 => Timestamp(place.start.saturating_add(place.length)),
             Some(_) => limit.windows().start(place.index.saturating_add(windows)),
         }
     }

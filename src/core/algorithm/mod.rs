@@ -5,7 +5,7 @@
 //! earlier call's is read as that earlier instant: nothing refills twice and nothing is forgotten. No limit,
 //! cost, window or instant makes the arithmetic overflow or drift.
 
-use super::calendar::Calendar;
+use super::calendar::{Calendar, Windows};
 use super::hold::{Hold, Holder};
 use super::request::{Cost, ReportedCost};
 use super::reservation::ReservedCharge;
@@ -109,6 +109,12 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// Its windows.
+    #[must_use]
+    pub const fn windows(&self) -> Windows {
+        Windows::new(self.window, self.calendar)
+    }
+
     /// Permits that one bucket holds at most, as this algorithm counts: those of a window, or of a full
     /// bucket.
     #[must_use]

@@ -62,8 +62,8 @@ pub(super) fn read_windows(
         "window does not go with calendar, which says how long its windows are: remove one of them";
     fields.refuse("window", sentence, problems);
     if algorithm.is_some_and(|algorithm| algorithm != Algorithm::FixedWindow) {
-        let sentence = "calendar goes with algorithm = \"fixed_window\" alone, which counts each of its windows from \
-                        zero: remove algorithm, or write window in the place of calendar";
+        let sentence = "calendar goes with algorithm = \"fixed_window\" alone, which counts each window \
+                        from zero: remove algorithm, or write window in the place of calendar";
         problems.report(&at, sentence);
     }
     let time_zone = fields.text("time_zone", ZONE_BYTES_MAX, problems).unwrap_or(ZONE_DEFAULT).to_owned();
@@ -111,8 +111,8 @@ fn known(name: CalendarName) -> Result<&'static Calendar, String> {
     }
     if known.len() >= CALENDARS_MAX {
         return Err(format!(
-            "this would be more than {CALENDARS_MAX} different calendars since the daemon began: use fewer, or \
-             restart it"
+            "this would be more than {CALENDARS_MAX} different calendars since the daemon began: \
+             use fewer, or restart it"
         ));
     }
     let calendar = Calendar::new(name.clone()).map_err(|problem: NoCalendar| problem.to_string())?;
