@@ -146,7 +146,6 @@ impl Daemon {
                 scope: Scope::Region(from.region.clone()),
                 counters: vec![Counter { node: "a".into(), since: START }],
                 own: None,
-                without_allowance: false,
             };
             let report = Report {
                 key_id: 1,
@@ -181,6 +180,7 @@ impl Daemon {
             refused: 0,
             largest: 1,
             own: None,
+            without_allowance: false,
         };
         self.replica.handle_touched(self.now, &touched);
         self.replica.handle_timeout(self.now);

@@ -40,10 +40,9 @@ pub(crate) struct Decided {
     pub(crate) without_allowance: bool,
 }
 
-/// What a daemon did to each bucket and window since its replica was last told, and whether its store did so
-/// without an allowance.
+/// What a daemon did to each bucket and window since its replica was last told.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies(BTreeMap<(Key, u64), ([u64; 4], Option<OwnLimit>, bool)>);
+pub(crate) struct Tallies(BTreeMap<(Key, u64), Touched>);
 
 /// The rule as every daemon reads it.
 #[derive(Debug, Clone)]
@@ -284,35 +283,35 @@ impl Tallies {
     ) {
         let length = rule.limit().window;
         let window = if windowed(rule.compiled.rule.algorithm) { now.window_index(length) } else { 0 };
-        let (tally, by, without_allowance) = self.0.entry((rule.key(user), window)).or_default();
-        *by = own;
-        *without_allowance |= decided.without_allowance;
-        tally[0] += cost;
-        tally[3] = tally[3].max(cost);
+        let key = rule.key(user);
+        let world_key = || WorldKey {
+            rule: RuleName { domain: "default".to_owned(), name: RULE.to_owned() },
+            identity: key.identity().to_vec(),
+        };
+        let tally = self.0.entry((key.clone(), window)).or_insert_with(|| Touched {
+            key: world_key(),
+            window,
+            offered: 0,
+            admitted: 0,
+            returned: 0,
+            refused: 0,
+            largest: 0,
+            own,
+            without_allowance: false,
+        });
+        tally.own = own;
+        tally.without_allowance |= decided.without_allowance;
+        tally.offered += cost;
+        tally.largest = tally.largest.max(cost);
         if decided.admitted {
-            tally[1] += cost;
+            tally.admitted += cost;
         } else {
-            tally[2] = tally[2].max(cost);
+            tally.refused = tally.refused.max(cost);
         }
     }
 
     /// Takes everything out.
     pub(crate) fn drain(&mut self) -> Vec<Touched> {
-        let rule = RuleName { domain: "default".to_owned(), name: RULE.to_owned() };
-        let touched = |((key, window), ([offered, admitted, refused, largest], own, without_allowance)): (
-            (Key, u64),
-            ([u64; 4], Option<OwnLimit>, bool),
-        )| Touched {
-            key: WorldKey { rule: rule.clone(), identity: key.identity().to_vec() },
-            window,
-            offered,
-            admitted,
-            returned: 0,
-            refused,
-            largest,
-            own,
-            without_allowance,
-        };
-        std::mem::take(&mut self.0).into_iter().map(touched).collect()
+        std::mem::take(&mut self.0).into_values().collect()
     }
 }
