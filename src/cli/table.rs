@@ -28,6 +28,7 @@ pub(super) fn span(millis: u64) -> String {
         60_000..3_600_000 => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1_000),
         3_600_000..86_400_000 if millis.is_multiple_of(3_600_000) => format!("{} h", millis / 3_600_000),
         3_600_000..86_400_000 => format!("{} h {} min", millis / 3_600_000, millis % 3_600_000 / 60_000),
+        _ if millis % 86_400_000 < 3_600_000 => format!("{} d", millis / 86_400_000),
         _ => format!("{} d {} h", millis / 86_400_000, millis % 86_400_000 / 3_600_000),
     }
 }
