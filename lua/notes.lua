@@ -274,6 +274,8 @@ if ARGV[8] then
   local function commit(b, now, c)
     local at = instant(b, now)
     bucket_settle(b, now)
+    -- As every charge, the first commit of a window closes the one before, also where it moves nothing.
+    if b.view and b.ledger then window_report(b, now, 0, 0) end
     c.reserved = 0
     local known = redis.call("ZSCORE", b.order, "c" .. c.id)
     if known and tonumber(known) > APART + at then
