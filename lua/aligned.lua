@@ -5,14 +5,14 @@
 -- error bound (7), divided capacity (4; 0.1.0 did not write it), big-endian.
 -- Mirrors: WindowPlace, WindowShare, WindowAccount, carried and faded of src/core/algorithm/aligned.rs.
 
--- Where the window of a bucket that holds `at` begins, its index, and how much of it has passed.
+-- The window of a bucket that holds `at`: its begin, its index, and the part of it that has passed.
 local function place(b, at)
   if b.stretches then return stretch_place(b.stretches, at) end
   local index, elapsed = divide(at, b.window)
   return at - elapsed, index, elapsed
 end
 
--- Where the window of a bucket of this index begins.
+-- The begin of a bucket's window of this index.
 local function window_start(b, index)
   if b.stretches then return stretch_start(b.stretches, index) end
   return index * b.window

@@ -23,7 +23,7 @@ if ARGV[7] then
     calendars[place_] = stretches
   end
 
-  -- Where the window that holds `at` begins, its index, and how much of it has passed.
+  -- The window that holds `at`: its begin, its index, and the part of it that has passed.
   function stretch_place(stretches, at)
     local i = #stretches
     while i > 1 and stretches[i].start > at do i = i - 1 end
@@ -34,7 +34,7 @@ if ARGV[7] then
     return start, s.first + number, at - start
   end
 
-  -- Where the window of an index begins.
+  -- The begin of the window of an index.
   function stretch_start(stretches, index)
     local i = #stretches
     while i > 1 and stretches[i].first > index do i = i - 1 end

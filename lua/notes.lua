@@ -1,4 +1,4 @@
--- What is reserved of a bucket: a note for each reservation, until it is committed or lapses. The permits
+-- The reservations of a bucket: a note for each, until it is committed or lapses. The permits
 -- themselves are charged to the bucket. So whatever goes back, the bucket never counts less than what was used.
 --
 -- No reply of its own: a part of decide.lua, and defined only where ARGV[8] is given. An earliest lapse is
@@ -16,7 +16,7 @@
 
 local notes
 if ARGV[8] then
-  -- What a charge asks of its bucket, beside what decide.lua knows.
+  -- The kinds of charges beside those that decide.lua knows.
   local RESERVE, COMMIT = 5, 6
   notes = { RESERVE = RESERVE, COMMIT = COMMIT }
   local HELD, HELD_BEFORE, CROWDED, RELEASED, LAPSED, REPEATED = 1, 2, 3, 4, 5, 6
@@ -58,7 +58,7 @@ if ARGV[8] then
     for i = 1, #all do
       local b = all[i]
       if string.byte(ARGV[8], i) == 1 then
-        -- Whoever has the bucket has these functions: what is captured costs every call.
+        -- Each bucket carries these functions: a captured variable would cost every call.
         b.noted, b.notes, b.order = notes, KEYS[place + 1], KEYS[place + 2]
         place = place + 2
         if b.kind ~= CONCURRENCY then mark_due(b) end
@@ -66,7 +66,7 @@ if ARGV[8] then
     end
   end
 
-  -- How many keys a note would make.
+  -- The number of keys that a note would make.
   function notes.missing(b)
     if b.due then return 0 end
     return redis.call("ZCARD", b.order) > 0 and 1 or 2
@@ -98,7 +98,7 @@ if ARGV[8] then
     return tonumber(redis.call("HGET", b.notes, "t") or 0)
   end
 
-  -- What charges before this one gave back since it was noted.
+  -- The permits that charges before this one gave back since it was noted.
   local function before_gave_back(b, c)
     local total = given_back(b)
     local later, fields = 0, {}
@@ -208,7 +208,7 @@ if ARGV[8] then
       end
     end
     if #ids > 0 then
-      -- What is charged to a capacity whose rights move goes on being held.
+      -- A charge to a capacity whose rights move goes on being held.
       if b.rights and counts_by_level(b) then level_raise(b, now) end
       keep(b, now)
       mark_due(b)
@@ -340,7 +340,7 @@ if ARGV[8] then
     return ""
   end
 
-  -- What else is told of a charge of a bucket whose notes are looked at.
+  -- The rest of the answer to a charge of a bucket whose notes are looked at.
   function notes.tell(c)
     return struct.pack(">BI6I6I6", c.fate or 0, c.lapsed or 0, c.reserved or 0, c.back_part or 0) .. c.seen
   end

@@ -306,7 +306,7 @@ struct Failing {
 }
 
 impl Failing {
-    /// Whether it is time to say it again; if so, it is taken as said.
+    /// True if it is time to say it again. Then it counts as said.
     fn takes_its_turn(&mut self) -> bool {
         let to_say = self.said_at.is_none_or(|said| self.seconds.saturating_sub(said) >= SAY_EVERY_SECONDS);
         if to_say {

@@ -89,7 +89,7 @@ impl Default for Settings {
     }
 }
 
-/// Whether gateways should ask this daemon.
+/// True if gateways should ask this daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Readiness {
     /// Not yet: it has no rules or no peers so far.

@@ -34,7 +34,7 @@ pub(in crate::api) const STORE_WORDS: [&str; 3] = ["ok", "degraded", "down"];
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Decision")]
 pub struct DecisionJson<'a> {
-    /// Whether the request may pass.
+    /// True if the request may pass.
     pub allowed: bool,
     /// The request's domain.
     pub domain: &'a str,
@@ -42,7 +42,7 @@ pub struct DecisionJson<'a> {
     pub cost: i64,
     /// The region that answers.
     pub region: &'a str,
-    /// Whether any rule was answered by its failure policy.
+    /// True if the failure policy of any rule answered.
     pub degraded: bool,
     /// The tightest rule; absent when no rule applied.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ pub struct DecisionJson<'a> {
     /// Its limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// What it leaves.
+    /// The permits that it leaves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
     /// Until its bucket is unused again, or its window ends.
@@ -58,20 +58,20 @@ pub struct DecisionJson<'a> {
     pub reset_ms: Option<u64>,
     /// Until the request could pass: 0 when it may now, null when it never can.
     pub retry_after_ms: Option<u64>,
-    /// How long to hold the request back: the delay of `throttle`, less what the daemon held back itself.
+    /// The time to hold the request back: the delay of `throttle`, less what the daemon held it back.
     pub delay_ms: u64,
     /// 200, or the denying rule's status.
     pub status: u16,
     /// The denying rule's text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<&'a str>,
-    /// What each rule said.
+    /// The answer of each rule.
     #[schemars(with = "Vec<RuleOutcomeJson<'a>>")]
     pub rules: RuleOutcomeList<'a>,
     /// By which places are renewed and given back; absent when none are held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
-    /// What is reserved, to be committed or cancelled.
+    /// The reservation, to be committed or cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
     /// Until the first of its places is free again without renewing, or a reservation lapses.
@@ -103,40 +103,40 @@ pub fn read_reservation(text: &str) -> Option<Reservation> {
     Reservation::from_bytes(&URL_SAFE_NO_PAD.decode(text).ok()?)
 }
 
-/// What became of a reservation that was committed or cancelled.
+/// The fate of a reservation that was committed or cancelled.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Committed", deny_unknown_fields)]
 pub struct CommittedJson {
-    /// Whether this call settled it: false where an earlier one did.
+    /// True if this call settled it; false if an earlier one did.
     pub committed: bool,
-    /// Whether some of it was not reserved any more, and so was charged in full.
+    /// True if some of it was not reserved any more, and so was charged in full.
     pub lapsed: bool,
-    /// Whether the store could not be asked for some of it, which its failure policy charged: do not send it
+    /// True if the store could not be asked for some of it, which its failure policy charged: do not send it
     /// again.
     pub degraded: bool,
 }
 
-/// What became of a lease that was to be renewed.
+/// The fate of a lease that was to be renewed.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Renewed", deny_unknown_fields)]
 pub struct RenewedJson {
-    /// Whether all of it is held for another hold.
+    /// True if all of it is held for another hold.
     pub renewed: bool,
     /// Until the first of its places is free again without renewing once more; absent where not all were
     /// renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
-    /// Whether the store could not be asked for some of it.
+    /// True if the store could not be asked for some of it.
     pub degraded: bool,
 }
 
-/// What became of a lease that was to be given back.
+/// The fate of a lease that was to be given back.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Released", deny_unknown_fields)]
 pub struct ReleasedJson {
-    /// Whether all of it was still held.
+    /// True if all of it was still held.
     pub released: bool,
-    /// Whether the store could not be asked for some of it: that is free when its hold ends.
+    /// True if the store could not be asked for some of it: that is free when its hold ends.
     pub degraded: bool,
 }
 
@@ -157,20 +157,20 @@ impl Serialize for RuleOutcomeList<'_> {
     }
 }
 
-/// What one rule said.
+/// The answer of one rule.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Ruled")]
 pub struct RuleOutcomeJson<'a> {
     /// The rule.
     pub rule: &'a str,
-    /// Whether it lets the request pass.
+    /// True if it lets the request pass.
     pub allowed: bool,
-    /// Whether its "no" is only logged; absent when it is not.
+    /// True if its "no" is only logged; absent when it is not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shadow: bool,
     /// Permits per window.
     pub limit: u32,
-    /// What it counts, where the rule says so.
+    /// The unit that it counts, where the rule names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<&'a str>,
     /// The request's cost in permits, where the rule has prices.
@@ -184,23 +184,23 @@ pub struct RuleOutcomeJson<'a> {
     pub reset_ms: u64,
     /// Until this cost could pass: 0 when it may now, null when it never can.
     pub retry_after_ms: Option<u64>,
-    /// Whether its failure policy answered.
+    /// True if its failure policy answered.
     pub degraded: bool,
     /// The worldwide side; absent unless the rule is worldwide.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global: Option<GlobalJson>,
 }
 
-/// What is believed of a worldwide limit.
+/// The belief of this region about a worldwide limit.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RuledGlobal")]
 pub struct GlobalJson {
-    /// How it is held.
+    /// The mode in which it is held.
     #[schemars(with = "String", extend("enum" = MODES))]
     pub mode: Mode,
     /// Permits in use worldwide, as far as is known here.
     pub believed_used: u64,
-    /// How far the truth may lie above that.
+    /// The most by which the truth may lie above that.
     pub error_bound: u64,
 }
 
@@ -259,19 +259,19 @@ impl<'a> RuleOutcomeJson<'a> {
     }
 }
 
-/// Why a request is decided as it is.
+/// The reasons for which a request is decided as it is.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Explanation")]
 pub struct ExplanationJson<'a> {
-    /// What the answer would be.
+    /// The answer as it would be.
     pub decision: DecisionJson<'a>,
     /// Rules of the domain, in order of precedence: all that match and as many others as fit.
     pub considered: Vec<ConsideredJson<'a>>,
-    /// How many rules of the domain are not listed, none of which matches unless very many do.
+    /// The number of rules of the domain that are not listed; none of them matches unless very many do.
     pub left_out: usize,
 }
 
-/// What one rule had to do with a request.
+/// The part of one rule in a decision.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Considered", deny_unknown_fields)]
 pub struct ConsideredJson<'a> {
@@ -291,9 +291,9 @@ pub struct RegionsJson<'a> {
     pub region: &'a str,
     /// Its own name.
     pub node: &'a str,
-    /// Whether it is serving.
+    /// True if it is serving.
     pub live: bool,
-    /// Where this region counts.
+    /// The store in which this region counts.
     pub store: StoreJson<'a>,
     /// Every region that may hold a share, present or not: `peers.regions`.
     pub configured: &'a [String],
@@ -307,7 +307,7 @@ pub struct RegionsJson<'a> {
     pub rights: Vec<RightsJson<'a>>,
     /// The `split` rules whose weights are being changed: this region still holds the smaller of its shares.
     pub changing: Vec<ChangingJson<'a>>,
-    /// What is wrong with the cluster now, as this daemon sees it.
+    /// The troubles of the cluster now, as this daemon sees them.
     pub notices: Vec<NoticeJson<'a>>,
 }
 
@@ -322,14 +322,14 @@ pub struct NoticeJson<'a> {
     pub text: &'a str,
 }
 
-/// Where a region counts.
+/// The store in which a region counts.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Store")]
 pub struct StoreJson<'a> {
     /// `memory` or `redis`.
     #[schemars(extend("enum" = ["memory", "redis"]))]
     pub backend: &'static str,
-    /// How its servers are arranged; absent for a store without servers.
+    /// The arrangement of its servers; absent for a store without servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<&'static str>,
     /// `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
@@ -338,7 +338,7 @@ pub struct StoreJson<'a> {
     /// Daemons that count in it together, this one included; absent for a store of this daemon alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub daemons: Option<u32>,
-    /// What is wrong now, a sentence each.
+    /// The troubles of now, a sentence each.
     pub problems: &'a [String],
     /// Its servers.
     pub servers: Vec<ServerJson<'a>>,
@@ -362,10 +362,10 @@ pub struct ServerJson<'a> {
     /// The newest trouble.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<&'a str>,
-    /// How long ago that was.
+    /// The time since then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_age_ms: Option<u64>,
-    /// What its operator should change.
+    /// The change that its operator should make.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<&'a str>,
 }
@@ -418,26 +418,25 @@ pub struct PeerJson<'a> {
     pub region: &'a str,
     /// Its own name.
     pub node: &'a str,
-    /// Where it is dialled.
+    /// The address at which it is dialled.
     pub address: &'a str,
-    /// Whether the link to it is up.
+    /// True if the link to it is up.
     pub connected: bool,
-    /// Whether membership believes it alive.
+    /// True if membership believes it alive.
     pub live: bool,
-    /// Whether it is shutting down.
+    /// True if it is shutting down.
     pub draining: bool,
     /// Round trip; null before the first.
     pub rtt_ms: Option<u64>,
     /// Age of the newest frame heard from it; null before the first.
     pub lag_ms: Option<u64>,
-    /// How far its clock seems to be ahead of this daemon's, negative if it is behind; null before it is
-    /// known.
+    /// The lead of its clock over this daemon's, negative if it is behind; null before it is known.
     pub clock_ahead_ms: Option<i64>,
     /// Bytes sent to it since the start.
     pub sent_bytes: u64,
     /// Bytes received from it since the start.
     pub received_bytes: u64,
-    /// Why the link is down, if it is.
+    /// The reason for which the link is down, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<&'a str>,
 }
@@ -463,7 +462,7 @@ impl<'a> PeerJson<'a> {
     }
 }
 
-/// How far the worldwide total of a rule may lie above what is believed.
+/// The most by which the worldwide total of a rule may lie above the believed one.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ErrorBound")]
 pub struct ErrorBoundJson<'a> {
@@ -531,14 +530,14 @@ impl<'a> RightsJson<'a> {
 pub struct ChangingJson<'a> {
     /// The rule.
     pub rule: &'a str,
-    /// Whether nothing is admitted meanwhile: these are the first weights that the regions agree on.
+    /// True if nothing is admitted meanwhile: these are the first weights that the regions agree on.
     pub first: bool,
     /// Regions and daemons (`region/node`) that have not said that they hold them; at most eight. Empty: the
     /// larger share begins as soon as what was spent of the old ones has faded.
     pub waiting_for: &'a [String],
 }
 
-/// What a bucket holds.
+/// The contents of a bucket.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Bucket")]
 pub struct BucketJson<'a> {
@@ -557,14 +556,14 @@ pub struct BucketJson<'a> {
     pub remaining: u64,
     /// Until it is unused again, or its window ends.
     pub reset_ms: u64,
-    /// Whether the store did not answer, so that this is only what the daemon knows by itself.
+    /// True if the store did not answer, so that the daemon tells only what it knows by itself.
     pub degraded: bool,
     /// The other regions; absent before anything was heard of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub world: Option<BucketWorldJson<'a>>,
 }
 
-/// What the world leaves one bucket in this region.
+/// The part that the world leaves one bucket in this region.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BucketWorld")]
 pub struct BucketWorldJson<'a> {
@@ -576,7 +575,7 @@ pub struct BucketWorldJson<'a> {
     /// they are known to have admitted since this daemon follows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_region: Option<&'a BTreeMap<String, u64>>,
-    /// How far the worldwide count may lie above what is believed, in permits.
+    /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
 }
 
@@ -621,7 +620,7 @@ pub struct ResetJson<'a> {
     /// Whose it is: the values of the rule's `per`.
     #[schemars(with = "BTreeMap<String, String>")]
     pub identity: serde_json::Map<String, serde_json::Value>,
-    /// Whether there was one.
+    /// True if there was one.
     pub existed: bool,
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::table::{span, table};
 use super::{DENIED, Ended, Failure, Server, say};
 
-/// Who asks, and where.
+/// The client, and its domain.
 #[derive(Debug, Args)]
 pub(super) struct Subject {
     /// Attributes of the request, as name=value: user=u_42 path=/search

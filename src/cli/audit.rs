@@ -16,9 +16,9 @@ use crate::config::{Config, Flags};
 use crate::daemon;
 use crate::telemetry::log;
 
-/// How often `--follow` looks.
+/// Time between two looks of `--follow`.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// How far back each look goes: a daemon may record a decision so much later.
+/// The time that each look goes back: a daemon may record a decision so much later.
 const FOLLOW_BACK: &str = "30s";
 /// Most decisions of one look.
 const FOLLOW_ROWS: u32 = 1_000;
@@ -137,7 +137,7 @@ impl Filters {
 
     /// Shows each decision once, soon after it was recorded.
     fn follow(&self) -> Ended {
-        // What was recorded before is asked for without following.
+        // Older decisions are shown without `--follow`.
         let mut shown = Shown::default();
         let mut first = true;
         loop {

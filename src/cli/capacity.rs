@@ -50,7 +50,7 @@ pub(super) struct Capacity {
     /// Rules that match one request.
     #[arg(long, value_parser = positive, default_value = "1")]
     matching: f64,
-    /// Where a region counts.
+    /// The store in which a region counts.
     #[arg(long, value_enum, default_value_t = CapacityStore::Redis)]
     store: CapacityStore,
     /// Bytes of a key's name.
@@ -73,7 +73,7 @@ enum CapacityStore {
     Redis,
 }
 
-/// What one region needs.
+/// The needs of one region.
 #[derive(Debug, PartialEq)]
 struct Need {
     daemon_cores: u64,

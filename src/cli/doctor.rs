@@ -26,7 +26,7 @@ pub(super) struct Doctor {
     server: Server,
 }
 
-/// How one thing is.
+/// The state of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Fine,
@@ -44,7 +44,7 @@ impl Verdict {
     }
 }
 
-/// What was looked at, each with a sentence.
+/// The things that were looked at, each with a sentence.
 #[derive(Debug, Default)]
 struct Findings(Vec<(Verdict, &'static str, String)>);
 
@@ -89,7 +89,7 @@ impl Doctor {
         Ok(if worst == Verdict::Broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// How the daemon at `--server` is.
+    /// Looks at the daemon at `--server`.
     fn running(&self, findings: &mut Findings) {
         let ready = match self.server.get("/readyz") {
             Ok(ready) => ready.json,
@@ -142,7 +142,7 @@ impl Doctor {
     }
 }
 
-/// What the store's servers need, and how many peers are linked.
+/// Tells of the store's servers, and of the peers that are linked.
 fn servers(regions: &Value, findings: &mut Findings) {
     for server in regions.pointer("/store/servers").and_then(Value::as_array).into_iter().flatten() {
         let address = server["address"].as_str().unwrap_or("a server");
@@ -160,7 +160,7 @@ fn servers(regions: &Value, findings: &mut Findings) {
     }
 }
 
-/// What the configuration names on this machine.
+/// Looks at the files that the configuration names.
 fn configured(config: &Config, now: Timestamp, findings: &mut Findings) {
     findings.add(Verdict::Fine, "configuration", format!("region {}, node {}", config.region, config.node));
     match daemon::rules_of(config) {

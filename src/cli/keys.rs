@@ -47,7 +47,7 @@ pub(super) enum Keys {
         /// When it ends: 2026-12-01T00:00:00Z, or a length of time such as 90d.
         #[arg(long)]
         expires: Option<String>,
-        /// What it is for.
+        /// Its purpose.
         #[arg(long)]
         note: Option<String>,
         #[command(flatten)]
@@ -68,7 +68,7 @@ pub(super) enum Keys {
         /// When it ends.
         #[arg(long)]
         expires: Option<String>,
-        /// What it is for.
+        /// Its purpose.
         #[arg(long)]
         note: Option<String>,
         #[command(flatten)]

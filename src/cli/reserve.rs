@@ -38,7 +38,7 @@ pub(super) struct Reserved {
     server: Server,
 }
 
-/// What is reserved, and what was used.
+/// A reservation, and the permits that were used.
 #[derive(Debug, Args)]
 pub(super) struct CommitArgs {
     #[command(flatten)]

@@ -23,7 +23,7 @@ pub(super) enum Tiers {
     Set {
         /// Its name.
         name: String,
-        /// What it is for.
+        /// Its purpose.
         #[arg(long, default_value = "")]
         description: String,
         #[command(flatten)]

@@ -12,7 +12,7 @@ use super::usage::text;
 use super::{Ended, Failure, say};
 use crate::core::written::parse_moment;
 
-/// Who is asked about.
+/// The client that is asked about.
 #[derive(Debug, Args)]
 pub(super) struct Why {
     #[command(flatten)]

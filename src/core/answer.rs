@@ -13,7 +13,7 @@ pub struct AnswerOptions {
     pub problem: bool,
     /// Answers name the bucket, by a hash.
     pub partition_key: bool,
-    /// What the limit counts, where that is not requests.
+    /// The unit that the limit counts, where that is not requests.
     pub unit: Option<String>,
 }
 

@@ -30,7 +30,7 @@ const YEAR_END: i16 = 2200;
 const STRETCHES_BEFORE: usize = 12;
 const STRETCHES_AFTER: usize = 3;
 
-/// What a calendar's windows are.
+/// The kind of a calendar's windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CalendarPeriod {
@@ -60,7 +60,7 @@ impl CalendarPeriod {
     }
 }
 
-/// What tells calendars apart.
+/// The name of a calendar, which tells it from others.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CalendarName {
     /// Its windows.
@@ -72,7 +72,7 @@ pub struct CalendarName {
     pub starts_on: u8,
 }
 
-/// Why there is no such calendar.
+/// The reasons for which there is no such calendar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoCalendar {
     /// The zone is not in the data.
@@ -83,7 +83,7 @@ pub enum NoCalendar {
     StartsOn(CalendarPeriod, u8),
 }
 
-/// Where the windows of one calendar begin.
+/// The windows of one calendar.
 pub struct Calendar {
     name: CalendarName,
     /// Stretches of windows of one length. None is empty, the first begins at the epoch, and behind the last
@@ -98,24 +98,24 @@ pub struct Calendar {
 /// Windows of one length. The last one ends where the next stretch begins, and may be longer or shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stretch {
-    /// Where it begins.
+    /// Its begin.
     start: u64,
     /// The index of its first window.
     first: u64,
     /// The length of its windows.
     step: u64,
-    /// How many windows it has behind its first one.
+    /// Its windows behind the first one.
     last: u64,
 }
 
-/// What no calendar says of any instant.
+/// A window that no calendar has.
 const NEVER_ENDS: CalendarWindow = CalendarWindow { index: 0, start: 0, end: u64::MAX };
 
 /// Windows of one length, as [`Calendar::around`] tells of them. The last one ends where the next stretch
 /// begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalendarStretch {
-    /// Where it begins, in microseconds since the epoch.
+    /// Its begin, in microseconds since the epoch.
     pub start: u64,
     /// The index of its first window.
     pub first: u64,
@@ -128,9 +128,9 @@ pub struct CalendarStretch {
 pub struct CalendarWindow {
     /// Its number.
     pub index: u64,
-    /// Where it begins, in microseconds since the epoch.
+    /// Its begin, in microseconds since the epoch.
     pub start: u64,
-    /// Where it ends; after `start`.
+    /// Its end; after `start`.
     pub end: u64,
 }
 
@@ -158,7 +158,7 @@ impl Calendar {
     /// Works it out: less than a millisecond, and up to 70 kilobytes.
     ///
     /// # Errors
-    /// Where the zone is not known, or the period has no such day.
+    /// The zone is not known, or the period has no such day.
     pub fn new(name: CalendarName) -> Result<Self, NoCalendar> {
         let from = u8::from(name.period.starts_on_max() > 0);
         if !(from..=name.period.starts_on_max()).contains(&name.starts_on) {
@@ -177,7 +177,7 @@ impl Calendar {
         Ok(drawn.finish(name))
     }
 
-    /// What it was made of.
+    /// Its name.
     #[must_use]
     pub const fn name(&self) -> &CalendarName {
         &self.name
@@ -320,7 +320,7 @@ impl Windows {
         }
     }
 
-    /// Where the window of this index begins.
+    /// The begin of the window of this index.
     #[must_use]
     pub fn start(self, index: u64) -> Timestamp {
         match self.calendar {
@@ -329,7 +329,7 @@ impl Windows {
         }
     }
 
-    /// Where the window of this index ends: the next one begins there.
+    /// The end of the window of this index: the next one begins there.
     #[must_use]
     pub fn end(self, index: u64) -> Timestamp {
         match self.calendar {

@@ -9,7 +9,7 @@ use super::hold::Lease;
 use super::rule::{Action, Mode};
 use super::time::Span;
 
-/// What one rule said.
+/// The answer of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOutcome {
     /// The rule's name.
@@ -48,7 +48,7 @@ pub struct RuleOutcome {
 /// What a region believes of a worldwide limit at the moment of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worldwide {
-    /// How it is held.
+    /// The mode in which it is held.
     pub mode: Mode,
     /// Permits in use worldwide, as far as is known here.
     pub believed_used: u64,
@@ -59,7 +59,7 @@ pub struct Worldwide {
 /// The answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request may pass.
+    /// True if the request may pass.
     pub allowed: bool,
     /// What each deciding rule said, in order of precedence.
     pub rules: SmallVec<[RuleOutcome; 2]>,

@@ -27,10 +27,10 @@ const RUN_GAP: Span = Span::from_secs(60);
 /// Halvings after which nothing is left of any count.
 const HALVINGS_MAX: u64 = 63;
 
-/// What one decision did to one bucket.
+/// The effect of one decision on one bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct HotCharge {
-    /// Whether the bucket said no.
+    /// True if the bucket said no.
     pub denied: bool,
     /// Permits charged.
     pub taken: u64,
@@ -40,7 +40,7 @@ pub struct HotCharge {
     pub counting: Counting,
 }
 
-/// What was counted lately.
+/// The counts of late.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HotSums {
     /// Requests.
@@ -92,7 +92,7 @@ pub struct DenialRun {
 pub struct HotBucket {
     /// The bucket. One that is longer than [`KEY_BYTES_MAX`] is its shape alone.
     pub key: Key,
-    /// Whether the key was too long to be kept.
+    /// True if the key was too long to be kept.
     pub is_long: bool,
     /// Since the bucket got its place.
     pub sums: HotSums,

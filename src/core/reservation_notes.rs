@@ -26,7 +26,7 @@ const NOTE_BYTES: usize = 128;
 /// What a commit did to its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitResult {
-    /// What became of the reservation.
+    /// The fate of the reservation.
     pub fate: ReservationFate,
     /// Permits given back.
     pub returned: u64,

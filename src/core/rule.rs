@@ -54,7 +54,7 @@ pub enum Mode {
     Escrow,
 }
 
-/// What a `gossip` rule does while a region is cut off.
+/// The policy of a `gossip` rule while a region is cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnPartition {
@@ -110,7 +110,7 @@ pub enum Debt {
 /// The worldwide side of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Global {
-    /// How the limit is held.
+    /// The mode in which the limit is held.
     pub mode: Mode,
     /// Weight by region, each at least 1 in sum; empty means equal over the configured regions.
     pub shares: Vec<(String, u32)>,

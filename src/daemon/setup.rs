@@ -229,7 +229,7 @@ pub struct DemoRule {
     pub limit: u32,
     /// The window.
     pub window: Span,
-    /// How it is held.
+    /// The mode in which it is held.
     pub mode: Mode,
 }
 

@@ -286,7 +286,7 @@ impl Engine {
 pub(super) fn taken_of(taken: TakenCost, counted: &ChargeResult) -> u64 {
     match taken.cost {
         Cost::Report(_) => counted.reported,
-        // What is held already was told when it was taken.
+        // Permits that are held already were told when they were taken.
         Cost::Reserve(_) if counted.reservation != Some(ReservationFate::Held) => 0,
         cost if taken.charged && counted.verdict.admitted => cost.taken(),
         _ => 0,

@@ -43,11 +43,11 @@ pub fn holder_of(id: &str) -> Holder {
 /// What became of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stepped {
-    /// Whether all of it was still held.
+    /// True if all of it was still held.
     pub held: bool,
     /// Until the first of its places is free again without renewing once more.
     pub hold: Span,
-    /// Whether the store could not be asked for some of it.
+    /// True if the store could not be asked for some of it.
     pub degraded: bool,
 }
 

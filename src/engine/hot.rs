@@ -182,7 +182,7 @@ impl HotMetrics {
     }
 }
 
-/// What rows are ordered by.
+/// The order of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HotBy {
     /// Denials.
@@ -219,10 +219,10 @@ impl HotBy {
     }
 }
 
-/// What is asked of the counts.
+/// A question to the counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotAsked {
-    /// What rows are ordered by.
+    /// The order of rows.
     pub by: HotBy,
     /// Only buckets of this rule.
     pub rule: Option<String>,
@@ -233,7 +233,7 @@ pub struct HotAsked {
 /// The heaviest buckets and rules, as this daemon counted them.
 #[derive(Debug, Clone)]
 pub struct HotView {
-    /// What a count is divided by to get a rate.
+    /// A count divided by this span is a rate.
     pub span: Span,
     /// Everything that this daemon decided.
     pub all: HotSums,
@@ -252,9 +252,9 @@ pub struct HotRow {
     pub domain: String,
     /// Names and values of the rule's `per`, as they may be shown.
     pub identity: Vec<(String, String)>,
-    /// Whether its denials are only logged.
+    /// True if its denials are only logged.
     pub shadow: bool,
-    /// What was counted.
+    /// The counts.
     pub bucket: HotBucket,
 }
 
@@ -265,9 +265,9 @@ pub struct HotRuleRow {
     pub rule: String,
     /// Its domain.
     pub domain: String,
-    /// Whether its denials are only logged.
+    /// True if its denials are only logged.
     pub shadow: bool,
-    /// What was counted.
+    /// The counts.
     pub sums: HotSums,
 }
 
@@ -286,7 +286,7 @@ impl Engine {
             return self.hot.count_without_bucket(found.rule.shape, denied, now);
         };
         let is_step = matches!(taken.cost, Cost::Refund(_) | Cost::Commit(_));
-        // Who gives back or only looks uses nothing up; who looks and is denied is somebody to look for.
+        // A client that gives back or only looks uses nothing up; one that is denied is to be found.
         if is_step || (taken.cost.taken() == 0 && !denied) {
             return;
         }
@@ -373,7 +373,7 @@ impl Engine {
     }
 }
 
-/// Whether a rule's denials are only logged.
+/// True if a rule's denials are only logged.
 pub(super) fn is_shadow(loaded: &Loaded, compiled: &Compiled) -> bool {
     loaded.shadow || compiled.rule.action == Action::LogOnly
 }

@@ -98,7 +98,7 @@ pub struct ChargeResult {
     pub verdict: Verdict,
     /// What the world was believed to leave, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
-    /// How far the worldwide count may lie above what is believed, in permits.
+    /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
     /// Permits in use in this region after this charge.
     pub used: u64,
@@ -144,7 +144,7 @@ pub struct BucketInfo {
     pub verdict: Verdict,
     /// What the world leaves this region, if others have been heard of.
     pub view: Option<Allowance>,
-    /// How far the worldwide count may lie above what is believed, in permits.
+    /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
     /// Whether this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,

@@ -57,7 +57,7 @@ pub struct Committed {
     pub committed: bool,
     /// Whether some of it was not reserved any more, so that there it was charged in full.
     pub lapsed: bool,
-    /// Whether the store could not be asked for some of it.
+    /// True if the store could not be asked for some of it.
     pub degraded: bool,
 }
 

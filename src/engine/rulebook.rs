@@ -94,7 +94,7 @@ pub struct RuleChange {
 pub struct Done {
     /// The revision that holds it; for a dry run, and where nothing changed, the one that was there.
     pub revision: u64,
-    /// What changed.
+    /// The changes.
     pub changes: Vec<RuleChange>,
 }
 

@@ -12,7 +12,7 @@ use crate::core::time::Span;
 /// Why a request is decided as it is. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// What the answer would be.
+    /// The answer as it would be.
     pub decision: Decision,
     /// Rules of the domain, in order of precedence, and what each had to do with the request.
     pub considered: Vec<(String, Reason)>,
@@ -42,7 +42,7 @@ pub struct BucketStatus {
     /// Permits that each other region is known to have admitted in the window (without windows: since the
     /// bucket is followed), while it is one of [`WorldStatus::buckets`].
     pub by_region: Option<BTreeMap<String, u64>>,
-    /// How far the worldwide count may lie above what is believed, in permits.
+    /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
     /// Whether this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
@@ -82,7 +82,7 @@ pub struct StoreHealth {
     pub servers: Vec<ServerHealth>,
     /// Daemons that count in it together, this one included; `None` for a store of this daemon alone.
     pub daemons: Option<u32>,
-    /// What is wrong now, a sentence each.
+    /// The troubles of now, a sentence each.
     pub problems: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ pub struct ServerHealth {
     pub rtt: Option<Span>,
     /// The newest trouble, and how long ago it was.
     pub error: Option<(String, Span)>,
-    /// What its operator should change.
+    /// The change that its operator should make.
     pub warning: Option<String>,
 }
 
@@ -109,13 +109,13 @@ pub struct ServerHealth {
 pub struct PeerStatus {
     /// Its region and node.
     pub name: NodeName,
-    /// Where it is dialled.
+    /// The address at which it is dialled.
     pub address: String,
-    /// Whether the link to it is up.
+    /// True if the link to it is up.
     pub connected: bool,
-    /// Whether membership believes it alive.
+    /// True if membership believes it alive.
     pub live: bool,
-    /// Whether it is shutting down.
+    /// True if it is shutting down.
     pub draining: bool,
     /// Round trip, as measured by QUIC.
     pub rtt: Option<Span>,
@@ -125,7 +125,7 @@ pub struct PeerStatus {
     pub ahead: Option<i64>,
     /// Bytes sent to it since the start, and received from it.
     pub bytes: (u64, u64),
-    /// Why the link is down, if it is.
+    /// The reason for which the link is down, if it is.
     pub error: Option<String>,
 }
 

@@ -19,10 +19,10 @@ use crate::core::time::Span;
 /// Most buckets of one answer: those of the request come first, then those that were denied most.
 pub const WHY_BUCKETS_MAX: usize = 20;
 
-/// Why a client is limited, or that it is not.
+/// The reasons for which a client is limited, or that it is not.
 #[derive(Debug, Clone)]
 pub struct Why {
-    /// What the answer would be now.
+    /// The answer as it would be now.
     pub decision: Decision,
     /// The buckets that decide it, and others of the same client that were denied lately.
     pub buckets: Vec<WhyBucket>,
@@ -31,22 +31,22 @@ pub struct Why {
 /// One bucket of the client.
 #[derive(Debug, Clone)]
 pub struct WhyBucket {
-    /// What it holds. Its identity is as it may be shown.
+    /// Its contents. Its identity is as it may be shown.
     pub status: BucketStatus,
     /// The rule's domain.
     pub domain: String,
-    /// How regions agree on it; `None`: each counts for itself.
+    /// The mode in which regions agree on it; `None`: each counts for itself.
     pub mode: Option<Mode>,
-    /// Whether the rule's denials are only logged.
+    /// True if the rule's denials are only logged.
     pub shadow: bool,
-    /// Whether the request would be counted here.
+    /// True if the request would be counted here.
     pub matches: bool,
-    /// Whether the bucket would say no: to the request, or to one permit where the request is not counted.
+    /// True if the bucket would say no: to the request, or to one permit where the request is not counted.
     pub denies: bool,
     /// When denied: until the cost could pass; `None` if never. Where the request is not counted: until the
     /// bucket is unused again, or its window ends.
     pub retry: Option<Span>,
-    /// What was counted of it lately, if it has a place among the counted.
+    /// Its counts of late, if it has a place among the counted.
     pub hot: Option<HotBucket>,
     /// Permits that each region is known to have admitted, this one first; others only where they have told.
     pub used_by: Vec<(String, u64)>,

@@ -39,7 +39,7 @@ pub struct Tally {
     pub limit: Option<OwnLimit>,
     /// Whether that is not the rule's.
     pub is_own: bool,
-    /// Whether the store decided without an allowance that it was told.
+    /// True if the store decided without an allowance.
     pub without_allowance: bool,
 }
 

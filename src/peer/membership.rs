@@ -51,13 +51,13 @@ const REGIONS_BYTES_MAX: usize = 4_096;
 pub struct Member {
     /// Its region and node, as its certificate names them.
     pub name: NodeName,
-    /// Where it is dialled.
+    /// The address at which it is dialled.
     pub address: SocketAddr,
     /// Which of its processes: when it began, in ms since the epoch.
     pub incarnation: u64,
-    /// Whether it is shutting down.
+    /// True if it is shutting down.
     pub draining: bool,
-    /// Whether membership believes it alive.
+    /// True if membership believes it alive.
     pub live: bool,
     /// Which weights of `split` rules it holds, once it has said so.
     pub shares: Option<WeightsStatement>,

@@ -20,10 +20,9 @@ use crate::redis_servers::{Cluster, Server, until};
 use crate::redis_store::{compiled, key, runtime, settings, store};
 use crate::support::authority::Authority;
 use crate::support::daemon::Daemon;
+use crate::support::reservations::{ALGORITHMS, commit, remaining, reserve, rules};
 use crate::support::{eventually, free_udp};
 
-const ALGORITHMS: [&str; 6] =
-    ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra"];
 const KINDS: [Algorithm; 6] = [
     Algorithm::FixedWindow,
     Algorithm::SlidingWindow,
@@ -33,41 +32,11 @@ const KINDS: [Algorithm; 6] = [
     Algorithm::Gcra,
 ];
 
-/// One rule for each algorithm, met by its name, of 100 permits a day.
-fn rules() -> String {
-    let rule = |algorithm: &str| {
-        format!(
-            "[[rules]]\nname = \"{algorithm}\"\nmatch = {{ how = \"{algorithm}\" }}\nper = [\"user\"]\n\
-             algorithm = \"{algorithm}\"\nlimit = 100\nwindow = \"24h\"\n"
-        )
-    };
-    ALGORITHMS.map(rule).concat()
-}
-
 fn on(topology: &str, nodes: &[String], more: &str) -> String {
     format!(
         "[store]\nbackend = \"redis\"\n{more}[store.redis]\ntopology = \"{topology}\"\nnodes = {nodes:?}\n\
          timeout = \"2s\"\n"
     )
-}
-
-fn reserve(daemon: &Daemon, (how, user): (&str, &str), more: &Value) -> Value {
-    let mut body = json!({ "attributes": { "how": how, "user": user } });
-    more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
-    let reply = daemon.post("/v1/reserve", &body);
-    assert_eq!(reply.status, 200, "{reply:?}");
-    reply.json()
-}
-
-fn commit(daemon: &Daemon, reserved: &Value, actual: u64) -> Value {
-    let reply =
-        daemon.post("/v1/commit", &json!({ "reservation": reserved["reservation"], "actual": actual }));
-    assert_eq!(reply.status, 200, "{reply:?}");
-    reply.json()
-}
-
-fn remaining(daemon: &Daemon, (how, user): (&str, &str)) -> u64 {
-    daemon.check_cost(&[("user", user), ("how", how)], 0)["remaining"].as_u64().unwrap()
 }
 
 #[test]

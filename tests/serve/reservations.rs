@@ -3,40 +3,8 @@
 use serde_json::{Value, json};
 
 use super::support::daemon::Daemon;
+use super::support::reservations::{ALGORITHMS, commit, remaining, reserve, rules};
 use super::support::{eventually, http};
-
-const ALGORITHMS: [&str; 6] =
-    ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra"];
-
-/// One rule for each algorithm, met by its name, of 100 permits a day.
-fn rules() -> String {
-    let rule = |algorithm: &str| {
-        format!(
-            "[[rules]]\nname = \"{algorithm}\"\nmatch = {{ how = \"{algorithm}\" }}\nper = [\"user\"]\n\
-             algorithm = \"{algorithm}\"\nlimit = 100\nwindow = \"24h\"\n"
-        )
-    };
-    ALGORITHMS.map(rule).concat()
-}
-
-fn reserve(daemon: &Daemon, (how, user): (&str, &str), more: Value) -> Value {
-    let mut body = json!({ "attributes": { "how": how, "user": user } });
-    more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
-    let reply = daemon.post("/v1/reserve", &body);
-    assert_eq!(reply.status, 200, "{reply:?}");
-    reply.json()
-}
-
-fn commit(daemon: &Daemon, reserved: &Value, actual: u64) -> Value {
-    let reply =
-        daemon.post("/v1/commit", &json!({ "reservation": reserved["reservation"], "actual": actual }));
-    assert_eq!(reply.status, 200, "{reply:?}");
-    reply.json()
-}
-
-fn remaining(daemon: &Daemon, (how, user): (&str, &str)) -> u64 {
-    daemon.check_cost(&[("user", user), ("how", how)], 0)["remaining"].as_u64().unwrap()
-}
 
 #[test]
 fn five_at_once_of_20_each_and_then_more_use_100_at_most() {
@@ -44,7 +12,7 @@ fn five_at_once_of_20_each_and_then_more_use_100_at_most() {
     for how in ALGORITHMS {
         let who = (how, "race");
         let made: Vec<Value> = std::thread::scope(|scope| {
-            let one = || reserve(&daemon, who, json!({ "amount": 20 }));
+            let one = || reserve(&daemon, who, &json!({ "amount": 20 }));
             let all: Vec<_> = (0..12).map(|_| scope.spawn(one)).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });
@@ -65,15 +33,15 @@ fn a_commit_charges_once_what_was_used_and_a_cancellation_nothing() {
     let daemon = Daemon::with_rules(&rules());
     for how in ALGORITHMS {
         let who = (how, "once");
-        let more = reserve(&daemon, who, json!({ "amount": 20 }));
+        let more = reserve(&daemon, who, &json!({ "amount": 20 }));
         assert_eq!(
             commit(&daemon, &more, 50),
             json!({ "committed": true, "lapsed": false, "degraded": false })
         );
         assert_eq!(commit(&daemon, &more, 50)["committed"], false, "{how}");
         assert!((49..=50).contains(&remaining(&daemon, who)), "{how}");
-        let none = reserve(&daemon, who, json!({ "amount": 30, "id": "the same" }));
-        let again = reserve(&daemon, who, json!({ "amount": 30, "id": "the same" }));
+        let none = reserve(&daemon, who, &json!({ "amount": 30, "id": "the same" }));
+        let again = reserve(&daemon, who, &json!({ "amount": 30, "id": "the same" }));
         assert_eq!(again["allowed"], true, "an id reserves once: {again}");
         let left = remaining(&daemon, who);
         assert!((19..=20).contains(&left), "{how}: {left}");
@@ -81,9 +49,9 @@ fn a_commit_charges_once_what_was_used_and_a_cancellation_nothing() {
         assert_eq!(cancelled.json()["committed"], true, "{how}: {cancelled:?}");
         let left = remaining(&daemon, who);
         assert!((49..=50).contains(&left), "{how}: {left}");
-        let owes = reserve(&daemon, who, json!({ "amount": 1 }));
+        let owes = reserve(&daemon, who, &json!({ "amount": 1 }));
         assert_eq!(commit(&daemon, &owes, 1 << 63)["committed"], true, "{how}");
-        assert_eq!(reserve(&daemon, who, json!({ "amount": 1 }))["allowed"], false, "{how}");
+        assert_eq!(reserve(&daemon, who, &json!({ "amount": 1 }))["allowed"], false, "{how}");
     }
 }
 
@@ -92,10 +60,10 @@ fn what_lapsed_is_free_again_and_is_charged_in_full_when_it_is_committed_late() 
     let daemon = Daemon::with_rules(&rules());
     for how in ALGORITHMS {
         let who = (how, "late");
-        let late = reserve(&daemon, who, json!({ "amount": 100, "ttl": "300ms" }));
+        let late = reserve(&daemon, who, &json!({ "amount": 100, "ttl": "300ms" }));
         assert_eq!((&late["allowed"], &late["expires_ms"]), (&json!(true), &json!(300)), "{late}");
         eventually("the lapse", || {
-            (reserve(&daemon, who, json!({ "amount": 90, "id": "next" }))["allowed"] == true).then_some(())
+            (reserve(&daemon, who, &json!({ "amount": 90, "id": "next" }))["allowed"] == true).then_some(())
         });
         let done = commit(&daemon, &late, 7);
         assert_eq!(done, json!({ "committed": true, "lapsed": true, "degraded": false }), "{how}");
@@ -118,7 +86,7 @@ fn what_is_no_reservation_is_refused_by_its_field() {
     ] {
         assert_eq!(http::post(daemon.http, "/v1/reserve", body).status, 400, "{body}");
     }
-    let made = reserve(&daemon, ("gcra", "bad"), json!({ "amount": 1 }));
+    let made = reserve(&daemon, ("gcra", "bad"), &json!({ "amount": 1 }));
     for actual in ["-1", "NaN", "1.5", "18446744073709551616", "\"1\""] {
         let body = format!(r#"{{"reservation":{},"actual":{actual}}}"#, made["reservation"]);
         assert_eq!(http::post(daemon.http, "/v1/commit", body).status, 400, "{actual}");

@@ -14,6 +14,7 @@ pub(crate) mod paced;
 pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;
+pub(crate) mod reservations;
 pub(crate) mod rls;
 pub(crate) mod rolling;
 pub(crate) mod spellings;

@@ -32,7 +32,7 @@ const RULE: &str = "per-user";
 #[derive(Debug, Clone)]
 pub(crate) struct Store(Arc<MemoryStore>);
 
-/// What a store decided on one request.
+/// The decision of a store on one request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Decided {
     pub(crate) admitted: bool,

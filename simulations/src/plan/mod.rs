@@ -248,7 +248,7 @@ impl FaultKind {
     }
 }
 
-/// How the limit is held.
+/// The mode in which the limit is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Way {
     /// Mode `gossip`.

@@ -441,7 +441,7 @@ impl Game<'_> {
     }
 }
 
-/// Whether both list the same regions and give the same weights, however these are written: a region without
+/// True if both list the same regions and give the same weights, however these are written: a region without
 /// a weight need not be named.
 fn means(one: &Ground, other: &Ground) -> bool {
     one.0 == other.0 && weights(one) == weights(other)

@@ -265,7 +265,7 @@ impl Game<'_> {
             let off = i64::try_from(self.dice.below(rates.clock_max)).unwrap_or(0);
             let one = region(&mut self.dice);
             let before = self.world.clock(one);
-            // What left its interval by the last that the clock showed has left it.
+            // A permit that left its interval by the last instant of the clock has left it.
             self.books.follow(&self.world);
             self.world.set_clock(one, if self.dice.chance(0.5) { off } else { -off });
             self.books.follow(&self.world);

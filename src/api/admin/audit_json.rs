@@ -14,7 +14,7 @@ use crate::engine::status::BucketStatus;
 pub(super) struct AuditJson<'a> {
     /// Newest first.
     pub(super) decisions: Vec<DecidedJson<'a>>,
-    /// What to give as `after` for those that follow; absent when there are none.
+    /// The `after` that gives those that follow; absent when there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<String>,
 }
@@ -55,9 +55,9 @@ pub(super) struct DecidedJson<'a> {
     status: i64,
     /// Until the request could have passed.
     retry_after_ms: Option<i64>,
-    /// How long the decision took.
+    /// The time that the decision took.
     latency_us: Option<i64>,
-    /// How many decisions it stands for.
+    /// The number of decisions that it stands for.
     weight: i64,
 }
 
@@ -92,7 +92,7 @@ impl<'a> DecidedJson<'a> {
 pub(super) struct UsageJson<'a> {
     /// The step of time: `minute`, `hour` or `day`.
     pub(super) by: &'static str,
-    /// What a row is the sum of: `time`, `rule`, `user`, `path` or `region`.
+    /// The group of which a row is the sum: `time`, `rule`, `user`, `path` or `region`.
     pub(super) group: &'static str,
     /// From when on, RFC 3339.
     pub(super) from: String,
@@ -100,10 +100,10 @@ pub(super) struct UsageJson<'a> {
     pub(super) to: String,
     /// The sums.
     pub(super) rows: Vec<UsageRowJson<'a>>,
-    /// What each rule that counts by user alone leaves the user that was asked for.
+    /// The permits that each rule which counts by user alone leaves the user that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) quotas: Option<Vec<QuotaJson<'a>>>,
-    /// Whether more rules apply to the user than `quotas` tells.
+    /// True if more rules apply to the user than `quotas` tells.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) quotas_more: bool,
 }
@@ -117,7 +117,7 @@ const fn is_false(flag: &bool) -> bool {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UsageRow")]
 pub(super) struct UsageRowJson<'a> {
-    /// Where the step of time begins, if rows are steps of time.
+    /// The begin of the step of time, if rows are steps of time.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
     /// Which rule, if rows are rules.
@@ -138,12 +138,12 @@ pub(super) struct UsageRowJson<'a> {
     denied: u64,
     /// Permits that were charged.
     cost: i64,
-    /// How long decisions took; absent where that was not measured.
+    /// The time that decisions took; absent where that was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_us: Option<LatencyJson>,
 }
 
-/// How long decisions took, in microseconds.
+/// The time that decisions took, in microseconds.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Latency")]
 struct LatencyJson {
@@ -176,7 +176,7 @@ impl<'a> UsageRowJson<'a> {
     }
 }
 
-/// What a rule leaves a user now, in the region that answers.
+/// The permits that a rule leaves a user now, in the region that answers.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UserQuota")]
 pub(super) struct QuotaJson<'a> {

@@ -19,7 +19,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
 /// Records of an answer that does not say how many.
 const CHANGES_DEFAULT: u32 = 50;
 
-/// What operators changed, newest first.
+/// The changes by operators, newest first.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Changes")]
 pub(in crate::api) struct ChangesJson {

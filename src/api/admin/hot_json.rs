@@ -17,7 +17,7 @@ use crate::engine::history::Decided;
 use crate::engine::hot::{HotBy, HotRow, HotRuleRow, HotView};
 use crate::engine::why::{Why, WhyBucket};
 
-/// Who asks most, lately, as one daemon counted it. Counts halve every 30 seconds.
+/// The clients that asked most of late, as one daemon counted them. Counts halve every 30 seconds.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Hot")]
 pub(super) struct HotJson<'a> {
@@ -25,7 +25,7 @@ pub(super) struct HotJson<'a> {
     region: &'a str,
     /// Its own name.
     node: &'a str,
-    /// What rows are ordered by.
+    /// The order of rows.
     #[schemars(extend("enum" = HotBy::ALL.map(|(name, _)| name)))]
     by: &'static str,
     /// The time that the counts speak of, halved as they are: a count divided by it is a rate.
@@ -38,7 +38,7 @@ pub(super) struct HotJson<'a> {
     rules: Vec<HotRuleJson<'a>>,
 }
 
-/// What was counted lately.
+/// The counts of late.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HotSums")]
 pub(super) struct HotSumsJson {
@@ -67,10 +67,10 @@ pub(super) struct HotRowJson<'a> {
     /// Whose it is: the values of the rule's `per`; empty where they are longer than 512 bytes. Of an API key
     /// of others its fingerprint, of a path nothing of its query.
     identity: BTreeMap<&'a str, &'a str>,
-    /// Whether the values were too long to be kept.
+    /// True if the values were too long to be kept.
     #[serde(skip_serializing_if = "is_false")]
     long: bool,
-    /// Whether denials are only logged.
+    /// True if denials are only logged.
     shadow: bool,
     /// Requests.
     requests: u64,
@@ -78,7 +78,7 @@ pub(super) struct HotRowJson<'a> {
     denied: u64,
     /// Permits charged.
     cost: u64,
-    /// What part that is of everything, by what rows are ordered by: 0 to 1.
+    /// The part of everything that this is, by the order of rows: 0 to 1.
     #[schemars(range(min = 0, max = 1))]
     share: f64,
     /// Requests that may be missing because they came before the bucket had a place among the counted.
@@ -93,7 +93,7 @@ pub(super) struct HotRowJson<'a> {
     denied_last: Option<String>,
 }
 
-/// What one rule decided.
+/// The decisions of one rule.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HotRule")]
 pub(super) struct HotRuleJson<'a> {
@@ -101,7 +101,7 @@ pub(super) struct HotRuleJson<'a> {
     rule: &'a str,
     /// Its domain.
     domain: &'a str,
-    /// Whether denials are only logged.
+    /// True if denials are only logged.
     shadow: bool,
     /// Requests.
     requests: u64,
@@ -109,7 +109,7 @@ pub(super) struct HotRuleJson<'a> {
     denied: u64,
     /// Permits charged.
     cost: u64,
-    /// What part that is of everything, by what rows are ordered by: 0 to 1.
+    /// The part of everything that this is, by the order of rows: 0 to 1.
     #[schemars(range(min = 0, max = 1))]
     share: f64,
 }
@@ -180,7 +180,7 @@ fn named(identity: &[(String, String)]) -> BTreeMap<&str, &str> {
     identity.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Why a client is limited, or that it is not.
+/// The reasons for which a client is limited, or that it is not.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Why")]
 pub(super) struct WhyJson<'a> {
@@ -190,9 +190,9 @@ pub(super) struct WhyJson<'a> {
     node: &'a str,
     /// When this was looked at, RFC 3339.
     at: String,
-    /// Whether the request would be denied now, or another bucket of the client denies.
+    /// True if the request would be denied now, or another bucket of the client denies.
     limited: bool,
-    /// What the answer would be now.
+    /// The answer as it would be now.
     decision: DecisionJson<'a>,
     /// The buckets that decide it, and others of the same client that were denied lately; at most 20.
     buckets: Vec<WhyBucketJson<'a>>,
@@ -211,15 +211,15 @@ pub(super) struct WhyBucketJson<'a> {
     domain: &'a str,
     /// Whose it is: the values of the rule's `per`.
     identity: BTreeMap<&'a str, &'a str>,
-    /// How regions hold its limit together; absent: each counts for itself.
+    /// The mode in which regions hold its limit together; absent: each counts for itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", extend("enum" = MODES))]
     mode: Option<Mode>,
-    /// Whether denials are only logged.
+    /// True if denials are only logged.
     shadow: bool,
-    /// Whether the request would be counted here. False: it was found by what it denied lately.
+    /// True if the request would be counted here. False: its denials of late named it.
     matches: bool,
-    /// Whether it says no now: to the request, or to one permit where the request is not counted here.
+    /// True if it says no now: to the request, or to one permit where the request is not counted here.
     denies: bool,
     /// Permits per window.
     limit: u32,
@@ -234,19 +234,19 @@ pub(super) struct WhyBucketJson<'a> {
     /// Until the request could pass: 0 when it may now, null when it never can. Where the request is not
     /// counted here and the bucket denies, as `reset_ms`.
     retry_after_ms: Option<u64>,
-    /// Whether the store did not answer, so that this is only what the daemon knows by itself.
+    /// True if the store did not answer, so that the daemon tells only what it knows by itself.
     degraded: bool,
     /// Permits by region, as far as they have told each other: this one's, and those of the others.
     used_by: BTreeMap<&'a str, u64>,
-    /// What the world leaves this region; absent before anything was heard of others.
+    /// The part that the world leaves this region; absent before anything was heard of others.
     #[serde(skip_serializing_if = "Option::is_none")]
     world: Option<BucketWorldJson<'a>>,
-    /// What this daemon counted of it lately; absent where it has no place among the counted.
+    /// The counts that this daemon has of it of late; absent where it has no place among the counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     lately: Option<LatelyJson>,
 }
 
-/// What one daemon counted of a bucket lately. Counts halve every 30 seconds.
+/// The counts of a bucket of late, of one daemon. Counts halve every 30 seconds.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Lately")]
 pub(super) struct LatelyJson {

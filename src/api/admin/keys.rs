@@ -65,13 +65,13 @@ pub(in crate::api) struct DraftBody {
     #[serde(alias = "expires")]
     #[schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"]))]
     expires_at: Option<String>,
-    /// What its operator notes.
+    /// The note of its operator.
     #[serde(default)]
     #[schemars(length(max = NOTE_BYTES_MAX))]
     note: String,
 }
 
-/// What changes of an API key. What is absent stays.
+/// The changes of an API key. Absent fields stay.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "KeyBody")]
@@ -83,14 +83,14 @@ pub(in crate::api) struct ChangeBody {
     tier: Option<Option<String>>,
     /// Limits of the key's own, by the name of a rule that counts.
     overrides: Option<OverridesBody>,
-    /// Whether it may be used.
+    /// True if it may be used.
     active: Option<bool>,
     /// A point in time (RFC 3339) or a length of time from now. It must lie ahead; null: it does not expire.
     #[serde(default, deserialize_with = "given", alias = "expires")]
     #[schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"]))]
     #[schemars(with = "Option<String>")]
     expires_at: Option<Option<String>>,
-    /// What its operator notes.
+    /// The note of its operator.
     #[schemars(length(max = NOTE_BYTES_MAX))]
     note: Option<String>,
     /// Why; it is kept in the record of changes.
@@ -104,7 +104,7 @@ pub(in crate::api) struct ChangeBody {
 pub(in crate::api) struct KeysJson {
     /// The keys.
     keys: Vec<KeyRecord>,
-    /// What to give as `after` for those that follow; null: there are none.
+    /// The `after` that gives those that follow; null: there are none.
     next: Option<String>,
 }
 

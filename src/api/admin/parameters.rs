@@ -29,7 +29,7 @@ impl Parameters {
         })
     }
 
-    /// How many rows.
+    /// Most rows.
     pub(super) fn limit(&mut self) -> Result<u32, Refusal> {
         let Some(text) = self.take("limit") else { return Ok(ROWS_DEFAULT) };
         let limit = text.parse().ok().filter(|limit| (1..=ROWS_MAX).contains(limit));

@@ -34,7 +34,7 @@ pub(super) struct OwnLimitBody {
     burst: Option<u32>,
 }
 
-/// Why something is changed.
+/// The reason of a change.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ReasonBody {
@@ -50,7 +50,7 @@ impl ReasonBody {
     }
 }
 
-/// What was removed.
+/// The thing that was removed.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Removed", deny_unknown_fields)]
 pub(in crate::api) struct RemovedJson<'a> {

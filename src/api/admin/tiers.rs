@@ -40,7 +40,7 @@ pub(in crate::api) struct TierBody {
     /// As the path names the tier.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     name: Option<String>,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default)]
     #[schemars(length(max = NOTE_BYTES_MAX))]
     description: String,

@@ -97,7 +97,7 @@ pub(in crate::api) struct BlockBody {
 pub(in crate::api) struct UsersJson {
     /// The users.
     users: Vec<UserRecord>,
-    /// What to give as `after` for those that follow; null: there are none.
+    /// The `after` that gives those that follow; null: there are none.
     next: Option<String>,
 }
 

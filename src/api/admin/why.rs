@@ -30,10 +30,10 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
 const RECORDS_WAIT: Duration = Duration::from_millis(500);
 /// Denials of the audit log that are told.
 const RECORDS_MAX: u32 = 5;
-/// How far back.
+/// The time that is looked back.
 const RECORDS_SPAN: Span = Span::from_secs(24 * 3_600);
 
-/// Who is asked about.
+/// The client that is asked about.
 struct WhyQuery {
     domain: String,
     cost: i64,

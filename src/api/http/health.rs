@@ -13,27 +13,27 @@ use crate::engine::rulebook::RulesStatus;
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Whether gateways should ask this daemon, and how it stands with its rules.
+/// The state of a daemon, of its store and of its rules.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Ready")]
 pub(in crate::api) struct ReadyJson<'a> {
-    /// Whether gateways should ask this daemon.
+    /// True if gateways should ask this daemon.
     ready: bool,
-    /// What the daemon does.
+    /// The state of the daemon.
     #[schemars(extend("enum" = ["starting", "serving", "impaired", "draining"]))]
     state: &'static str,
     /// The revision of the rules in force.
     revision: u64,
-    /// How the region's store is: `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
+    /// The state of the store: `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
     #[schemars(extend("enum" = STORE_WORDS))]
     store: &'static str,
-    /// What is wrong with the store, a sentence each.
+    /// The troubles of the store, a sentence each.
     store_problems: &'a [String],
-    /// How it stands with the rules in force.
+    /// The state of the rules in force.
     rules: &'a RulesStatus,
     /// Rules that are valid and hardly meant so.
     warnings: Vec<String>,
-    /// What is wrong with the cluster now, as this daemon sees it.
+    /// The troubles of the cluster now, as this daemon sees them.
     notices: Vec<&'a str>,
     /// Background tasks that ended and do not start again; absent when there are none.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]

@@ -18,7 +18,7 @@ pub(in crate::api) struct CheckJson {
     /// Which rules are asked; `default` unless said.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     domain: Option<String>,
-    /// What is known of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
+    /// The attributes of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
     #[schemars(transform = attribute_names)]
     attributes: BTreeMap<String, String>,
     /// Permits asked for; 1 unless said. 0 only asks, a negative cost gives permits back.
@@ -26,14 +26,14 @@ pub(in crate::api) struct CheckJson {
     cost: Option<i64>,
 }
 
-/// What was used already.
+/// A use that happened already.
 #[derive(JsonSchema)]
 #[schemars(rename = "Report", deny_unknown_fields, transform = never_null)]
 pub(in crate::api) struct ReportJson {
     /// Which rules are charged; `default` unless said.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     domain: Option<String>,
-    /// What is known of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
+    /// The attributes of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
     #[schemars(transform = attribute_names)]
     attributes: BTreeMap<String, String>,
     /// Permits used. All of them are charged, whatever is left; what exceeds the limit is owed. 0 only asks.
@@ -48,7 +48,7 @@ pub(in crate::api) struct AcquisitionJson {
     /// Which rules are asked; `default` unless said.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     domain: Option<String>,
-    /// What is known of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
+    /// The attributes of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
     #[schemars(transform = attribute_names)]
     attributes: BTreeMap<String, String>,
     /// Places that it holds, and permits that rules without holders charge; 1 unless said. 0 only asks.
@@ -66,7 +66,7 @@ pub(in crate::api) struct ReserveBody {
     /// Which rules are asked; `default` unless said.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     domain: Option<String>,
-    /// What is known of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
+    /// The attributes of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
     #[schemars(transform = attribute_names)]
     attributes: BTreeMap<String, String>,
     /// Permits to reserve.

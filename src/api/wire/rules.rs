@@ -29,13 +29,13 @@ pub(in crate::api) struct RuleBody {
     /// The domain whose requests it decides; `default` unless said.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     domain: Option<String>,
-    /// What attributes must be: a text, a glob or a network, or a list of which one must do.
+    /// The conditions on attributes: a text, a glob or a network, or a list of which one must hold.
     #[serde(rename = "match")]
     matches: Option<BTreeMap<String, MatchBody>>,
     /// The attributes whose values have a bucket each.
     #[schemars(inner(length(min = 1, max = TEXT_BYTES_MAX)), extend("uniqueItems" = true))]
     per: Option<Vec<String>>,
-    /// How it counts; `sliding_window` unless said.
+    /// The algorithm by which it counts; `sliding_window` unless said.
     #[schemars(extend("enum" = [
         "fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra", "concurrency"
     ]))]
@@ -53,7 +53,7 @@ pub(in crate::api) struct RuleBody {
     time_zone: Option<String>,
     /// On which day a calendar's week (`monday` unless said), month, quarter or year (1 unless said) begins.
     starts_on: Option<StartsOnBody>,
-    /// How long a place of a `concurrency` rule is held without renewing.
+    /// The time for which a place of a `concurrency` rule is held without renewing.
     #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["30s"]))]
     hold: Option<String>,
     /// Permits at once, of an algorithm with buckets; the limit unless said.
@@ -64,7 +64,7 @@ pub(in crate::api) struct RuleBody {
     /// Rules with a smaller number come first; 100 unless said.
     #[schemars(range(min = i32::MIN, max = i32::MAX))]
     priority: Option<i32>,
-    /// What happens to a request that it decides; `reject` unless said.
+    /// The action on a request that it decides; `reject` unless said.
     #[schemars(extend("enum" = ["reject", "throttle", "log_only", "allow", "block"]))]
     action: Option<String>,
     /// The longest delay that `throttle` asks for.
@@ -76,11 +76,11 @@ pub(in crate::api) struct RuleBody {
     /// Headers of the answer to a request that passes.
     #[schemars(transform = answer_headers)]
     headers_admitted: Option<BTreeMap<String, String>>,
-    /// Whether the text of a denial is a problem document (RFC 9457), whatever a client accepts.
+    /// True if the text of a denial is a problem document (RFC 9457), whatever a client accepts.
     problem: Option<bool>,
-    /// Whether answers name the bucket, by a hash.
+    /// True if answers name the bucket, by a hash.
     partition_key: Option<bool>,
-    /// What the limit counts, where that is not requests.
+    /// The unit that the limit counts, where that is not requests.
     #[schemars(regex(pattern = "^[a-z0-9_-]{1,32}$"))]
     unit: Option<String>,
     /// Permits for one unit of cost, by default and by attribute=value.
@@ -96,22 +96,22 @@ pub(in crate::api) struct RuleBody {
     /// The text of a denial.
     #[schemars(length(min = 1, max = 4_096))]
     message: Option<String>,
-    /// What it does while its store cannot answer.
+    /// The policy while its store cannot answer.
     #[schemars(extend("enum" = ["local", "open", "closed"]))]
     on_failure: Option<String>,
     /// Which calls are charged: those that are admitted, or all, in full and whatever is left.
     #[schemars(extend("enum" = ["admitted", "always"]))]
     charge: Option<String>,
-    /// Whether what is reported beyond the limit is owed or forgotten.
+    /// The fate of reports beyond the limit: they are owed, or forgotten.
     #[schemars(extend("enum" = ["carry", "forgive"]))]
     debt: Option<String>,
     /// The most permits that one bucket owes; the limit unless said.
     debt_max: Option<u32>,
-    /// Whether it matches only requests without attributes that it does not name.
+    /// True if it matches only requests without attributes that it does not name.
     exact: Option<bool>,
-    /// Whether it decides at all.
+    /// True if it decides at all.
     enabled: Option<bool>,
-    /// How all regions hold the limit together; absent: each region enforces it on its own.
+    /// The way in which all regions hold the limit together; absent: each region enforces it on its own.
     global: Option<RuleGlobalBody>,
     /// Into how many parts each key is split, for keys that are asked very often.
     #[schemars(range(min = 1, max = 64))]
@@ -134,7 +134,7 @@ pub(in crate::api) enum StartsOnBody {
     ),
 }
 
-/// What one attribute must be.
+/// The condition on one attribute.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
 #[schemars(untagged)]
@@ -156,20 +156,20 @@ pub(in crate::api) enum PriceBody {
     Text(#[schemars(regex(pattern = "^[0-9]+([.][0-9]{1,6})?$"))] String),
 }
 
-/// How all regions hold a limit together.
+/// The way in which all regions hold a limit together.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
 #[schemars(rename = "RuleGlobal", deny_unknown_fields, transform = never_null)]
 pub(in crate::api) struct RuleGlobalBody {
-    /// How the limit is held.
+    /// The mode in which the limit is held.
     #[schemars(extend("enum" = MODES))]
     mode: Option<String>,
-    /// What each region weighs among the others.
+    /// The weight of each region among the others.
     shares: Option<BTreeMap<String, u32>>,
     /// A region's share is never below this part of the limit, in percent.
     #[schemars(extend("additionalProperties" = { "type": "integer", "minimum": 0, "maximum": 100 }))]
     minimums: Option<BTreeMap<String, u8>>,
-    /// What a `gossip` rule does while a region is cut off.
+    /// The policy of a `gossip` rule while a region is cut off.
     #[schemars(extend("enum" = ["share", "freeze", "last_known", "ignore", "deny"]))]
     on_partition: Option<String>,
     /// A duration of at most 5s, such as "200ms".
@@ -209,15 +209,15 @@ pub(in crate::api) struct OneRuleJson {
     pub(in crate::api) rule: Value,
 }
 
-/// What a change came to.
+/// The outcome of a change.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Changed", deny_unknown_fields)]
 pub(in crate::api) struct ChangedJson {
     /// The revision that holds it; for a dry run, and where nothing changed, the one that was there.
     pub(in crate::api) revision: u64,
-    /// Whether it was only asked what would change.
+    /// True if nothing was changed, and the caller only asked.
     pub(in crate::api) dry_run: bool,
-    /// What changed.
+    /// The changes.
     pub(in crate::api) changes: Vec<RuleChange>,
 }
 
@@ -240,7 +240,7 @@ pub(in crate::api) struct RollbackBody {
     revision: u64,
 }
 
-/// What each region may spend of a worldwide rule's limit.
+/// The shares of regions in a worldwide rule's limit.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Quotas", deny_unknown_fields)]
 pub(in crate::api) struct QuotasJson<'a> {
@@ -248,27 +248,27 @@ pub(in crate::api) struct QuotasJson<'a> {
     pub(in crate::api) revision: u64,
     /// The rule.
     pub(in crate::api) rule: &'a str,
-    /// How the limit is held.
+    /// The mode in which the limit is held.
     #[schemars(with = "String", extend("enum" = MODES))]
     pub(in crate::api) mode: Mode,
     /// Permits per window, worldwide.
     pub(in crate::api) limit: u32,
-    /// What each region weighs among the others.
+    /// The weight of each region among the others.
     pub(in crate::api) shares: BTreeMap<String, u64>,
     /// In percent of the limit: no share is below its minimum.
     pub(in crate::api) minimums: BTreeMap<String, u64>,
-    /// What the shares come to in permits.
+    /// The shares in permits.
     pub(in crate::api) permits: BTreeMap<String, u64>,
 }
 
-/// What each region is to spend.
+/// The shares that regions are to have.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "the route reads it as a tree, so that each problem is told by its place")]
 #[schemars(deny_unknown_fields, transform = never_null)]
 pub(in crate::api) struct QuotasBody {
     /// The revision that the change was made for; another one refuses it.
     revision: Option<u64>,
-    /// What each region weighs among the others.
+    /// The weight of each region among the others.
     shares: BTreeMap<String, u32>,
     /// In percent of the limit: no share is below its minimum.
     #[schemars(extend("additionalProperties" = { "type": "integer", "minimum": 0, "maximum": 100 }))]

@@ -20,7 +20,7 @@ use crate::engine::clock::Stopwatch;
 mod draw;
 mod screen;
 
-/// How often the daemon is asked.
+/// Time between two questions to the daemon.
 const EVERY: Duration = Duration::from_secs(1);
 /// How often keys and answers are looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ const PRINTED: u32 = 20;
 /// Questions that wait for the one before. More: the next second asks anew.
 const WANTED_MAX: usize = 4;
 
-/// What rows are ordered by.
+/// The order of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum TopBy {
     /// Requests.
@@ -52,10 +52,10 @@ impl TopBy {
     }
 }
 
-/// Who asks most, now.
+/// The clients that ask most now.
 #[derive(Debug, Args)]
 pub(super) struct Top {
-    /// What rows are ordered by; keys r, d and c change it.
+    /// The order of rows; keys r, d and c change it.
     #[arg(long, value_enum, default_value_t = TopBy::Requests)]
     by: TopBy,
     /// Prints one table and ends, as it does where standard output is no terminal.
@@ -71,19 +71,19 @@ pub(super) struct Top {
     server: Server,
 }
 
-/// What the screen wants to know.
+/// The question of the screen.
 enum Wanted {
     /// The heaviest buckets and rules, and the regions.
     Now(TopBy),
-    /// Why a bucket is limited.
+    /// The reasons for which a bucket is limited.
     Why(String),
 }
 
-/// What the daemon said.
+/// The daemon's answer.
 enum Fetched {
     /// The heaviest, and the regions.
     Now(Result<(Value, Value), String>),
-    /// Why a bucket is limited.
+    /// The reasons for which a bucket is limited.
     Why(Result<Value, String>),
 }
 
@@ -251,7 +251,7 @@ fn printed(hot: &Value) -> String {
     lines.join("\n")
 }
 
-/// What names a bucket, in one line.
+/// The name of a bucket, in one line.
 fn key_of(row: &Value) -> String {
     if row["long"].as_bool() == Some(true) {
         "(too long to be kept)".to_owned()

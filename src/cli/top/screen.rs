@@ -42,7 +42,7 @@ impl Pane {
     }
 }
 
-/// What a key asks the caller for.
+/// The wish of a key to the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Nothing,
@@ -72,13 +72,13 @@ pub(super) struct TopScreen {
     pub(super) pane: Pane,
     by: TopBy,
     pub(super) filter: String,
-    /// Whether what is typed goes to the filter.
+    /// True if typed letters go to the filter.
     pub(super) is_typing: bool,
     selected: usize,
     pub(super) hot: Value,
     pub(super) regions: Value,
     pub(super) closer: Option<Closer>,
-    /// Why the newest question has no answer.
+    /// The reason for which the newest question has no answer.
     pub(super) trouble: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl TopScreen {
         }
     }
 
-    /// What rows are ordered by.
+    /// The order of rows.
     pub(super) const fn by(&self) -> TopBy {
         self.by
     }
@@ -144,7 +144,7 @@ impl TopScreen {
         self.selected.min(self.rows().len().saturating_sub(1))
     }
 
-    /// What a key does.
+    /// The effect of a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Step {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return if key.code == KeyCode::Char('c') { Step::Quit } else { Step::Nothing };

@@ -10,7 +10,7 @@ use crate::time::{Span, Timestamp};
 pub(super) struct WindowPlace {
     /// The window's index since the epoch.
     pub(super) index: u64,
-    /// Where it begins.
+    /// Its begin.
     pub(super) start: u64,
     /// Its length in microseconds; never zero.
     pub(super) length: u64,

@@ -7,7 +7,7 @@ use super::NodeName;
 pub struct Member {
     /// Its region and node.
     pub name: NodeName,
-    /// Whether membership believes it alive.
+    /// True if membership believes it alive.
     pub live: bool,
     /// Whether it is shutting down: it still speaks, but owns nothing any more.
     pub draining: bool,

@@ -87,7 +87,7 @@ pub struct Touched {
     pub largest: u64,
     /// By which limit it was decided, where that was not the rule's.
     pub own: Option<OwnLimit>,
-    /// Whether the store decided without an allowance that it was told: it has none, or forgot it.
+    /// True if the store decided without an allowance: it has none, or forgot the one that it was told.
     pub without_allowance: bool,
 }
 

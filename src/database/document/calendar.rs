@@ -116,7 +116,7 @@ fn known(name: CalendarName) -> Result<&'static Calendar, String> {
         ));
     }
     let calendar = Calendar::new(name.clone()).map_err(|problem: NoCalendar| problem.to_string())?;
-    // Whichever way a zone's name is written, it is one calendar.
+    // Several spellings of a zone are one calendar.
     let calendar = match known.get(calendar.name()) {
         Some(calendar) => *calendar,
         None => &*Box::leak(Box::new(calendar)),

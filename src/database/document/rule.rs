@@ -245,7 +245,7 @@ fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'
     Counted { algorithm, limit, windows, burst }
 }
 
-/// How long a place of a `concurrency` rule is held without renewing.
+/// The time for which a place of a `concurrency` rule is held without renewing.
 fn read_hold(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'_>) -> Span {
     if action.counts() && !fields.has("hold") {
         let why = "for how long a holder that is never heard of again keeps its place, such as \"30s\"";

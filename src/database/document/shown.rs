@@ -77,7 +77,7 @@ pub struct RuleDoc<'r> {
     pub global: Option<GlobalDoc<'r>>,
 }
 
-/// What one attribute must be.
+/// The condition on one attribute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum MatchDoc {

@@ -69,7 +69,7 @@ pub struct KeyRecord {
     #[serde(serialize_with = "as_table")]
     #[schemars(with = "BTreeMap<String, OwnLimit>")]
     pub overrides: Vec<UserLimit>,
-    /// Whether it may be used.
+    /// True if it may be used.
     pub active: bool,
     /// What its operator noted.
     pub note: String,
@@ -97,7 +97,7 @@ pub struct KeyRecord {
 pub struct TierRecord {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
 }
 

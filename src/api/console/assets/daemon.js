@@ -1,4 +1,4 @@
-// How pages ask the daemon, and what several of them show alike.
+// The questions of pages to the daemon, and the parts that several of them show alike.
 import { html, useEffect, useRef, useState } from "/console/preact.js";
 
 export const KEY = "tidegate-token";

@@ -55,7 +55,7 @@ pub struct RegionStatus {
 pub struct PeerView {
     /// Its region and node.
     pub name: NodeName,
-    /// Whether membership believes it alive.
+    /// True if membership believes it alive.
     pub live: bool,
     /// Age of the newest frame heard from it.
     pub lag: Option<Span>,
@@ -76,7 +76,7 @@ pub struct KeyStatus {
     pub others: Vec<(String, u64)>,
     /// What the store was told to enforce, if anything.
     pub view: Option<Allowance>,
-    /// How far the worldwide count may lie above what is believed, in permits.
+    /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
 }
 

@@ -126,7 +126,7 @@ pub(in crate::store::redis) struct Told {
 /// What the script says of a bucket whose notes are looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::redis) struct ToldNotes {
-    /// What became of the reservation.
+    /// The fate of the reservation.
     pub(in crate::store::redis) fate: Option<ReservationFate>,
     /// Permits that had lapsed and were given back before the charge was looked at.
     pub(in crate::store::redis) lapsed: u64,

@@ -65,7 +65,7 @@ struct Live {
     /// See [`Bucket::gathered`].
     gathered: u64,
     existed: bool,
-    /// Whether the script tells what is reserved of it.
+    /// True if the script tells of its reservations.
     noted: bool,
     /// What the part under way already takes of it.
     pending: u64,
