@@ -179,7 +179,7 @@ fn the_command_line_says_why_and_who_asks_most() {
         "Limited now: search denies with status 429; free in",
         "Three a day.",
         "search for user=u_42: used up",
-        "used 3 here, limit 3 per 1 d 0 h, 0 left",
+        "used 3 here, limit 3 per 1 d, 0 left",
         "denied since",
         "Nothing was charged.",
     ] {
