@@ -73,7 +73,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["kind"],
         "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, crowded, forbidden, \
          unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back; \
-         holders_untold: of a concurrency limit, too many to be told to Redis when it was back",
+         holders_untold: too many holders to be told when Redis was back; allowance_lost: parts of worldwide limits not written",
     ),
     ("breaker_state", MetricKind::Gauge, &["state"], "Redis servers by breaker: closed, half_open, open"),
     (

@@ -33,10 +33,11 @@ use self::policy::decide::{BACKGROUND_PATIENCE, Core};
 use self::policy::fallback::Fallback;
 use self::policy::lease::Leases;
 use self::policy::registry::Registry;
+use self::policy::unwritten::Unwritten;
 use self::servers::dispatcher::Dispatcher;
+use self::servers::metrics::StoreMetrics;
 use self::servers::node::{Common, Node};
 use self::servers::plan::bucket_of;
-use self::servers::rate_estimator::RateEstimator;
 use self::servers::topology::Places;
 use super::rights::has_rights;
 use crate::core::algorithm::{Allowance, Counting, Limit};
@@ -103,9 +104,9 @@ impl RedisStore {
             tasks: settings.tasks.clone(),
         };
         let places = Places::new(&settings, common)?;
-        let meter = Arc::new(RateEstimator::new(metrics));
+        let metrics = Arc::new(StoreMetrics::new(metrics));
         let daemons = Arc::new(Daemons::new(live));
-        let lanes = Dispatcher::new(Arc::clone(&places), Arc::clone(&meter), settings.clock.clone());
+        let lanes = Dispatcher::new(Arc::clone(&places), Arc::clone(&metrics), settings.clock.clone());
         let name = &settings.name;
         let registry = Registry::new(name, settings.topology, &places.listed(), Arc::clone(&daemons));
         let core = Arc::new(Core {
@@ -115,10 +116,11 @@ impl RedisStore {
             leases: Leases::new(settings.lease.permits_max, settings.lease.ttl),
             daemons,
             started,
-            meter,
+            metrics,
             timeout: settings.timeout,
             background: Arc::new(Semaphore::new(BACKGROUND_MAX)),
             turns: AtomicU32::new(0),
+            unwritten: Unwritten::default(),
             stop_noting: stop.child_token(),
             runtime: Handle::current(),
             stop: stop.clone(),
@@ -242,7 +244,7 @@ impl Store for RedisStore {
         let name = batch::names::bucket(&rule.rule, key, rule.rule.windows());
         let window = (rule.counting() != Counting::Level).then_some(rule.rule.window);
         let ttl = Allowance::kept_for(window).to_std();
-        self.core.write_view(
+        self.core.write_allowance(
             batch::names::view(&name.key),
             name.slot,
             pack_view(&allowance, error_bound),
@@ -296,9 +298,9 @@ impl Store for RedisStore {
     fn sweep(&self, now: Timestamp) {
         let core = &self.core;
         let map = core.lanes.places().map();
-        core.meter.breakers(map.nodes().iter().map(|node| node.phase()));
-        core.meter.servers(map.nodes());
-        core.meter.daemons(core.daemons.count());
+        core.metrics.breakers(map.nodes().iter().map(|node| node.phase()));
+        core.metrics.servers(map.nodes());
+        core.metrics.daemons(core.daemons.count());
         for node in map.nodes().iter().chain(core.lanes.places().advisers()) {
             node.review();
         }
@@ -307,6 +309,7 @@ impl Store for RedisStore {
         for owed in core.fallback.collect(now, most, |slot| core.has_room(slot)) {
             core.pay(owed, now);
         }
+        core.write_again();
         core.fallback.sweep(now);
     }
 

@@ -18,8 +18,9 @@ use crate::store::redis::policy::decide::{BACKGROUND_PATIENCE, Core};
 use crate::store::redis::policy::fallback::Owed;
 use crate::store::redis::policy::lease::{Advice, Drawn, Leftover};
 use crate::store::redis::policy::registry::BEAT;
+use crate::store::redis::policy::unwritten::{AllowanceWrite, Entered};
+use crate::store::redis::servers::metrics::Leased;
 use crate::store::redis::servers::plan::bucket_of;
-use crate::store::redis::servers::rate_estimator::Leased;
 
 /// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest
 /// matter is kept where it can be, and is counted as lost where it cannot.
@@ -62,7 +63,7 @@ impl Core {
         let Advice::Answer(counted) = advice else { return None };
         let admitted = counted.verdict.admitted;
         if admitted {
-            self.meter.leased(Leased::Used, charge.cost.taken());
+            self.metrics.leased(Leased::Used, charge.cost.taken());
         }
         Some(Outcome { admitted, counted: SmallVec::from_iter([counted]) })
     }
@@ -79,7 +80,7 @@ impl Core {
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
             let drawn = answer.ok().and_then(|answered| {
                 let charged = answered.charges.into_iter().next()?;
-                core.meter.leased(Leased::Drawn, charged.leased);
+                core.metrics.leased(Leased::Drawn, charged.leased);
                 let (permits, state, server) = (charged.leased, charged.state?, answered.now);
                 Some(Drawn { permits, state, server, sent, bucket, slot })
             });
@@ -123,7 +124,7 @@ impl Core {
     /// The part that gives leased permits back; `None` if it is too late.
     pub(in crate::store::redis) fn leftover(&self, leftover: &Leftover) -> Option<Part> {
         if leftover.lost {
-            self.meter.leased(Leased::Lost, leftover.permits);
+            self.metrics.leased(Leased::Lost, leftover.permits);
             return None;
         }
         let cost = Cost::Refund(leftover.permits);
@@ -137,7 +138,7 @@ impl Core {
     }
 
     pub(in crate::store::redis) fn returned(&self, permits: u64, done: bool) {
-        self.meter.leased(if done { Leased::Returned } else { Leased::Lost }, permits);
+        self.metrics.leased(if done { Leased::Returned } else { Leased::Lost }, permits);
     }
 
     pub(in crate::store::redis) fn give_back(self: &Arc<Self>, leftover: Leftover) {
@@ -156,18 +157,18 @@ impl Core {
     pub(in crate::store::redis) fn undo(self: &Arc<Self>, part: Part) {
         let after = |core: &Arc<Self>, answer: Result<Answered, Failure>| {
             if answer.is_err() {
-                core.meter.undo_lost();
+                core.metrics.undo_lost();
             }
         };
         if !self.in_background(part, after) {
-            self.meter.undo_lost();
+            self.metrics.undo_lost();
         }
     }
 
     /// Charges what was admitted without Redis. Until that is known, this daemon goes on with what it counted
     /// by itself.
     pub(in crate::store::redis) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
-        self.meter.untold(std::mem::take(&mut owed.untold));
+        self.metrics.untold(std::mem::take(&mut owed.untold));
         let item = |cost| Item { bucket: 0, cost, enforced: false, lease: None };
         let holds = owed.holders.iter().map(|(holder, places)| {
             item(Cost::Hold(Hold { step: HoldStep::Acquire, holder: *holder, places: *places }))
@@ -203,27 +204,53 @@ impl Core {
         }
     }
 
-    /// Writes what the world leaves of a bucket where all daemons of the region read it.
-    pub(in crate::store::redis) fn write_view(
+    /// Writes what the world leaves of a bucket where all daemons of the region read it. A write that fails is
+    /// tried again with the newest allowance until Redis would have forgotten it.
+    pub(in crate::store::redis) fn write_allowance(
         self: &Arc<Self>,
         key: Vec<u8>,
         slot: ClusterSlot,
         value: Vec<u8>,
         ttl: Duration,
     ) {
-        let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return };
+        let until = self.started.elapsed() + ttl;
+        match self.unwritten.enter(&key, AllowanceWrite { slot, value, until }) {
+            Entered::Write => self.write_newest(key),
+            Entered::Follows => {}
+            Entered::Full => self.metrics.allowance_lost(),
+        }
+    }
+
+    /// Tries those again whose writes failed.
+    pub(in crate::store::redis) fn write_again(self: &Arc<Self>) {
+        let most = self.background.available_permits();
+        for key in self.unwritten.again(self.started.elapsed(), most, |slot| self.has_room(slot)) {
+            self.write_newest(key);
+        }
+    }
+
+    /// Writes a bucket's allowances one after the other until the newest is there.
+    fn write_newest(self: &Arc<Self>, key: Vec<u8>) {
+        let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else {
+            self.unwritten.ended(&key, false);
+            return;
+        };
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
-            let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
-            let mut command = redis::cmd("SET");
-            command
-                .arg(key)
-                .arg(value)
-                .arg("PX")
-                .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
-            // Lost, it is told again: where none is there the next decision says so, and an older one is
-            // replaced by the next that differs, or within seconds.
-            let _ = core.lanes.plain(&command, slot, deadline).await;
+            while let Some(AllowanceWrite { slot, value, until }) = core.unwritten.take(&key) {
+                let ttl = until.saturating_sub(core.started.elapsed());
+                let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
+                let mut command = redis::cmd("SET");
+                command
+                    .arg(&key)
+                    .arg(value)
+                    .arg("PX")
+                    .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
+                let written = core.lanes.plain(&command, slot, deadline).await.is_ok();
+                if !core.unwritten.ended(&key, written) {
+                    break;
+                }
+            }
             drop(permit);
         });
     }

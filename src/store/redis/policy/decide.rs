@@ -27,9 +27,10 @@ use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::policy::fallback::Fallback;
 use crate::store::redis::policy::lease::Leases;
 use crate::store::redis::policy::registry::Registry;
+use crate::store::redis::policy::unwritten::Unwritten;
 use crate::store::redis::servers::dispatcher::Dispatcher;
+use crate::store::redis::servers::metrics::StoreMetrics;
 use crate::store::redis::servers::plan::{self, Planned};
-use crate::store::redis::servers::rate_estimator::RateEstimator;
 
 /// For a call in the background, in decisions' timeouts.
 pub(in crate::store::redis) const BACKGROUND_PATIENCE: u32 = 10;
@@ -45,9 +46,10 @@ pub(in crate::store::redis) struct Core {
     /// Ends the notes of this daemon before the rest of it.
     pub(in crate::store::redis) stop_noting: CancellationToken,
     pub(in crate::store::redis) started: Stopwatch,
-    pub(in crate::store::redis) meter: Arc<RateEstimator>,
+    pub(in crate::store::redis) metrics: Arc<StoreMetrics>,
     pub(in crate::store::redis) timeout: Duration,
     pub(in crate::store::redis) background: Arc<Semaphore>,
+    pub(in crate::store::redis) unwritten: Unwritten,
     /// Counts decisions of split keys, so that they take their sub-keys in turn.
     pub(in crate::store::redis) turns: AtomicU32,
     /// Views and debits come from callers outside any runtime.

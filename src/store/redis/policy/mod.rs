@@ -9,3 +9,4 @@ pub(super) mod lease;
 pub(super) mod registry;
 pub(super) mod shelf;
 pub(super) mod split;
+pub(super) mod unwritten;

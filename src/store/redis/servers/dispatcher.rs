@@ -27,8 +27,8 @@ use crate::store::redis::batch::scripts::DECIDE;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::link::{Landing, Link};
 use crate::store::redis::client::slots::ClusterSlot;
+use crate::store::redis::servers::metrics::{StoreMetrics, Timer};
 use crate::store::redis::servers::node::{BreakerPermit, Node, Wire};
-use crate::store::redis::servers::rate_estimator::{RateEstimator, Timer};
 use crate::store::redis::servers::topology::Places;
 
 /// Buckets in one call beyond which no part is added.
@@ -42,7 +42,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(in crate::store::redis) struct Dispatcher {
     places: Arc<Places>,
-    meter: Arc<RateEstimator>,
+    metrics: Arc<StoreMetrics>,
     epochs: ReplicationEpochs,
     /// A test's clock in place of the servers'.
     clock: Option<Arc<Clock>>,
@@ -59,12 +59,12 @@ struct Group {
 impl Dispatcher {
     pub(in crate::store::redis) fn new(
         places: Arc<Places>,
-        meter: Arc<RateEstimator>,
+        metrics: Arc<StoreMetrics>,
         clock: Option<Arc<Clock>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             places,
-            meter,
+            metrics,
             epochs: ReplicationEpochs::default(),
             clock,
             runtime: Handle::current(),
@@ -137,7 +137,7 @@ impl Dispatcher {
     }
 
     fn refuse(&self, leaving: Vec<Waiting>, failure: &Failure) {
-        self.meter.failed(failure);
+        self.metrics.failed(failure);
         for mut waiting in leaving {
             waiting.answer(Err(failure.clone()));
         }
@@ -170,7 +170,7 @@ impl Dispatcher {
     }
 
     fn post(self: &Arc<Self>, wire: &Wire, left: &Arc<AtomicUsize>, group: Group) {
-        self.meter.coalesced(group.waiting.len().saturating_sub(1));
+        self.metrics.coalesced(group.waiting.len().saturating_sub(1));
         let Some(pass) = wire.pass() else {
             left.fetch_sub(1, Ordering::AcqRel);
             return self.refuse(group.waiting, &Failure::Down);
@@ -183,7 +183,7 @@ impl Dispatcher {
             pass,
             left: Arc::clone(left),
             group,
-            timer: self.meter.sample(),
+            timer: self.metrics.sample(),
         };
         if let Err(refused) = wire.post(|into| into.extend_from_slice(&bytes), Box::new(flown)) {
             refused.complete(Err(Failure::Down));
@@ -215,7 +215,7 @@ impl Dispatcher {
     fn answer(&self, group: &mut Group, answers: Vec<Result<Answered, Failure>>) {
         for (waiting, answer) in group.waiting.iter_mut().zip(answers) {
             if let Err(failure) = &answer {
-                self.meter.failed(failure);
+                self.metrics.failed(failure);
                 if let Some(node) = self.places.map().node(group.slot) {
                     node.failed(failure);
                 }
@@ -278,7 +278,7 @@ impl Dispatcher {
         match answer {
             Ok(value) => rights::read(value, call.places, &self.epochs),
             Err(failure) => {
-                self.meter.failed(&failure);
+                self.metrics.failed(&failure);
                 None
             }
         }
@@ -293,7 +293,7 @@ impl Dispatcher {
     ) -> Result<Value, Failure> {
         let answer = self.redirected(&command.get_packed_command(), slot, None, deadline).await;
         if let Err(failure) = &answer {
-            self.meter.failed(failure);
+            self.metrics.failed(failure);
         }
         answer
     }
@@ -400,7 +400,7 @@ impl Landing for Flown {
         let Self { lanes, link, pass, left, group, timer } = *self;
         let node = Arc::clone(pass.node());
         if let Some(timer) = timer {
-            lanes.meter.record(timer);
+            lanes.metrics.record(timer);
         }
         node.judge(&link, pass, &answer);
         lanes.settle(group, answer);

@@ -3,7 +3,7 @@
 pub(super) mod dispatcher;
 pub(super) mod inspect;
 pub(super) mod map;
+pub(super) mod metrics;
 pub(super) mod node;
 pub(super) mod plan;
-pub(super) mod rate_estimator;
 pub(super) mod topology;

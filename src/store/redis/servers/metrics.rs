@@ -16,12 +16,13 @@ use crate::telemetry::Metrics;
 const SAMPLE: u32 = 8;
 
 /// Handles of the store's metrics; see [`crate::telemetry::metrics::METRICS`].
-pub(in crate::store::redis) struct RateEstimator {
+pub(in crate::store::redis) struct StoreMetrics {
     call_seconds: Histogram,
     errors: Vec<(&'static str, Counter)>,
     breakers: [(Phase, Gauge); 3],
     coalesced: Counter,
     undo_lost: Counter,
+    allowance_lost: Counter,
     reply_lost: Counter,
     untold: Counter,
     leases: [Counter; 4],
@@ -48,13 +49,13 @@ pub(in crate::store::redis) enum Leased {
     Lost,
 }
 
-impl std::fmt::Debug for RateEstimator {
+impl std::fmt::Debug for StoreMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Meter")
+        f.write_str("StoreMetrics")
     }
 }
 
-impl RateEstimator {
+impl StoreMetrics {
     pub(in crate::store::redis) fn new(metrics: &Arc<Metrics>) -> Self {
         let error = |kind| metrics.counter("store_errors_total", "kind", kind);
         let breaker = |state| metrics.gauge("breaker_state", "state", state);
@@ -69,6 +70,7 @@ impl RateEstimator {
             ],
             coalesced: metrics.coalesced_checks.clone(),
             undo_lost: error("undo_lost"),
+            allowance_lost: error("allowance_lost"),
             reply_lost: error("reply_lost"),
             untold: error("holders_untold"),
             troubles: Cause::ALL
@@ -105,6 +107,11 @@ impl RateEstimator {
         if failure.is_uncertain() {
             self.reply_lost.increment(1);
         }
+    }
+
+    /// Of a bucket, where too many others were not written yet.
+    pub(in crate::store::redis) fn allowance_lost(&self) {
+        self.allowance_lost.increment(1);
     }
 
     pub(in crate::store::redis) fn undo_lost(&self) {
