@@ -1,7 +1,7 @@
 //! The store in Redis beside the raw limit of the same server in the same run: `redis-benchmark` with our own
 //! script.
 //!
-//! `cargo bench --bench redis` prints tables; `-- latency`, `single`, `cluster`, `hot`, `doors`, `cpu` or
+//! `cargo bench --bench redis` prints tables; `-- latency`, `crate`, `single`, `cluster`, `hot`, `doors`, `cpu` or
 //! `memory` only one of them. `doors` asks a whole daemon from outside, by the `sim` that lies beside it
 //! (`cargo build --release --workspace`). Raw and own runs alternate, and medians are printed, since
 //! everything, the server included, shares the machine's cores with whatever else runs there: read the
@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis_servers::{Cluster, Server, now};
 use redis_store::{compiled, key, runtime, settings, store};
 use support::command::TIDEGATE;
@@ -64,6 +65,9 @@ const RANDOM: &str = "tg:{user=__rand_int__}:b";
 /// nor rights (zero would end the command line).
 const BARE_BUCKET: &[u8] =
     &[1, 0x41, 0x42, 0x43, 0x0f, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0x0f, 1, 1, 1, 1, 1, 1, 1, 4];
+
+/// Its decision: one permit of the first bucket.
+const BARE_DECISION: &[u8] = &[0, 0, 1, 0, 1, 1 | 4, 0, 0, 0, 0, 1];
 
 fn rule(name: &str, algorithm: Algorithm, shape: u32) -> Compiled {
     // Bytes without a zero: redis-benchmark takes them on its command line.
@@ -200,8 +204,7 @@ fn raw(port: u16, key: &str, clients: usize, pipeline: usize, more: &[&str]) -> 
         .stderr(Stdio::null())
         .spawn()
         .expect("redis-benchmark is installed: apt-get install redis-tools");
-    let decision = [0, 0, 1, 0, 1, 1 | 4, 0, 0, 0, 0, 1];
-    child.stdin.take().expect("a pipe").write_all(&decision).expect("it reads");
+    child.stdin.take().expect("a pipe").write_all(BARE_DECISION).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().last().unwrap_or_default().to_owned();
@@ -270,36 +273,101 @@ fn single() {
     }
 }
 
+/// A connection of the `redis` crate that many tasks share.
+fn crate_client(server: &Server) -> MultiplexedConnection {
+    let client = redis::Client::open(server.url()).expect("an address");
+    runtime().block_on(client.get_multiplexed_async_connection()).expect("it answers")
+}
+
+/// The bare script through the `redis` crate, from this many tasks at once.
+fn run_bare(client: &MultiplexedConnection, tasks: usize, users: usize) -> Figures {
+    let turn = Arc::new(AtomicUsize::new(0));
+    let start = now();
+    let task = |_| {
+        let (mut client, turn) = (client.clone(), Arc::clone(&turn));
+        runtime().spawn(async move {
+            let (mut latencies, mut done) = (Vec::new(), 0_usize);
+            loop {
+                let sampled = (done % 16 == 0).then(now);
+                if sampled.is_some() && start.elapsed() >= FOR {
+                    return (latencies, done);
+                }
+                let key = format!("tg:{{user=u{}}}:b", turn.fetch_add(1, Ordering::Relaxed) % users);
+                let mut call = redis::cmd("EVALSHA");
+                call.arg(script_hash()).arg(1).arg(key).arg("").arg(BARE_BUCKET).arg(BARE_DECISION);
+                let answer: redis::RedisResult<redis::Value> = call.query_async(&mut client).await;
+                answer.expect("it answers");
+                done += 1;
+                if let Some(sampled) = sampled {
+                    latencies.push(sampled.elapsed().as_secs_f64() * 1e6);
+                    tokio::task::yield_now().await;
+                }
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..tasks).map(task).collect();
+    let (mut latencies, mut done) = (Vec::new(), 0);
+    for task in tasks {
+        let (own, count) = runtime().block_on(task).expect("it ends");
+        latencies.extend(own);
+        done += count;
+    }
+    latencies.sort_by(f64::total_cmp);
+    let at = |percent: usize| latencies.get(latencies.len() * percent / 100).copied().unwrap_or(0.0);
+    let rate = done as f64 / start.elapsed().as_secs_f64();
+    Figures { rate, p50: at(50), p99: at(99), done, admitted: done }
+}
+
+/// What connections of our own are for: the same script and keys through the `redis` crate's.
+fn beside_the_crate() {
+    let server = Server::start(&[]);
+    let (store, rules) = (started(Topology::Single, vec![server.url()]), one_rule());
+    runtime().block_on(ask(&store, &[&rules[0]], "warm"));
+    println!("distinct keys, single server; raw: one multiplexed connection of the redis crate");
+    let client = crate_client(&server);
+    for tasks in [1, 16, 64, 256] {
+        let bare = || {
+            let before = own_cpu();
+            let figures = run_bare(&client, tasks, KEYS);
+            (figures, own_cpu() - before)
+        };
+        let own = || {
+            let before = own_cpu();
+            let figures = run(&store, &rules, tasks, KEYS);
+            (figures, own_cpu() - before)
+        };
+        let (mut spent, mut done) = ([0.0; 2], [0_usize; 2]);
+        let mut add = |at: usize, (figures, seconds): (Figures, f64)| {
+            spent[at] += seconds;
+            done[at] += figures.done;
+            figures
+        };
+        let (mut raws, mut owns) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            raws.push(add(0, bare()));
+            owns.push(add(1, own()));
+        }
+        let ratio = median(raws.iter().zip(&owns).map(|(raw, own)| own.rate / raw.rate).collect());
+        print(&format!("{tasks} at once, through the crate"), &medians(&raws));
+        print(&format!("{tasks} at once, through the store"), &medians(&owns));
+        let each = |at: usize| spent[at] / done[at] as f64 * 1e6;
+        println!(
+            "  {:<50} {ratio:>9.2} times the rate; CPU of the client {:.1} µs a decision beside {:.1}",
+            "",
+            each(1),
+            each(0)
+        );
+    }
+}
+
 /// One caller: what the store adds to the bare call of an asynchronous client.
 fn latency() {
     let server = Server::start(&[]);
     let (store, rules) = (started(Topology::Single, vec![server.url()]), one_rule());
     runtime().block_on(ask(&store, &[&rules[0]], "warm"));
     println!("latency for one caller, single server");
-    let client = redis::Client::open(server.url()).expect("an address");
-    let client = runtime().block_on(client.get_multiplexed_async_connection()).expect("it answers");
-    let bare = || {
-        let mut client = client.clone();
-        let task = runtime().spawn(async move {
-            let (start, mut latencies) = (now(), Vec::new());
-            while start.elapsed() < FOR {
-                let key = format!("tg:{{user=u{}}}:b", latencies.len());
-                let mut call = redis::cmd("EVALSHA");
-                call.arg(script_hash()).arg(1).arg(key).arg("").arg(BARE_BUCKET);
-                call.arg([0_u8, 0, 1, 0, 1, 1 | 4, 0, 0, 0, 0, 1].as_slice());
-                let asked = now();
-                let answer: redis::RedisResult<redis::Value> = call.query_async(&mut client).await;
-                answer.expect("it answers");
-                latencies.push(asked.elapsed().as_secs_f64() * 1e6);
-            }
-            latencies
-        });
-        let mut latencies = runtime().block_on(task).expect("it ends");
-        latencies.sort_by(f64::total_cmp);
-        let done = latencies.len();
-        let at = |percent: usize| latencies[done * percent / 100];
-        Figures { rate: done as f64 / FOR.as_secs_f64(), p50: at(50), p99: at(99), done, admitted: done }
-    };
+    let client = crate_client(&server);
+    let bare = || run_bare(&client, 1, KEYS);
     let raws: Vec<_> = (0..ROUNDS).map(|_| raw(server.port, RANDOM, 1, 1, &[])).collect();
     print("blocking client, raw", &medians(&raws));
     let (raw, own) = beside("asynchronous client", bare, || run(&store, &rules, 1, KEYS));
@@ -507,8 +575,9 @@ fn memory() {
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let tables: [(&str, fn()); 7] = [
+    let tables: [(&str, fn()); 8] = [
         ("latency", latency),
+        ("crate", beside_the_crate),
         ("single", single),
         ("cluster", clustered),
         ("hot", hot),

@@ -15,6 +15,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod built_on_envoy;
 mod caddy;
 mod every;
 mod haproxy;

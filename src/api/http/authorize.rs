@@ -10,6 +10,10 @@
 //! | `api_key` | `X-Api-Key`, else the credentials in `Authorization`: a key of ours by its public name, any other by its [`fingerprint`], never the secret itself |
 //! | any other `<name>` | `X-Tidegate-<Name>`, for gateways that know more; the name in lower case |
 //!
+//! A gateway that appends the original request's target to the path that it asks, as Envoy's `ext_authz` does,
+//! asks `/v1/authorize/domain=NAME`: what follows is `path`, the request's own method and host are `method` and
+//! `host`, and the query is the client's.
+//!
 //! The query of the route itself may say `domain` and `cost`. The gateway must set these headers or remove
 //! what a client sent under their names; where two that mean the same disagree the request is refused, since
 //! one of them is a client's.
@@ -17,7 +21,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use http::request::Parts;
 
 use super::{Answered, ConnectionContext, origin, query, reply};
@@ -37,16 +41,26 @@ const OWN_PREFIX: &str = "x-tidegate-";
 const READ_ELSEWHERE: [&str; 6] = ["ip", "path", "method", "host", "api_key", "region"];
 const FINGERPRINT_BYTES: usize = 16;
 
+/// What the path begins with where a gateway appends the original request's target.
+pub(super) const APPENDED: &str = "/v1/authorize/domain=";
+/// The methods of that: each that the original request may have.
+pub(super) const ANY_METHOD: &str = "*";
+
 type Attributes<'h> = Vec<(&'h str, Cow<'h, str>)>;
 
 impl ConnectionContext<'_> {
     /// 200, or the deciding rule's status and text; rate-limit headers with both.
     pub(super) async fn authorize(self, head: &Parts) -> Answered {
         self.doors.knows_rules()?;
-        let asked = AuthorizeQuery::read(head.uri.query().unwrap_or_default())?;
+        let appended = Appended::of(head);
+        let question = match &appended {
+            Some(appended) => &appended.question,
+            None => head.uri.query().unwrap_or_default(),
+        };
+        let asked = AuthorizeQuery::read(question)?;
         self.may_ask(asked.cost)?;
         refuse_page(head, asked.cost)?;
-        let attributes = self.attributes(&head.headers)?;
+        let attributes = self.attributes(head, appended.as_ref())?;
         let attributes = attributes.iter().map(|(name, value)| (*name, &**value)).collect();
         let requests = [Request::new(&asked.domain, attributes, asked.cost)];
         let asker = ClientIdentity::of_values(&self.doors.settings, &requests);
@@ -65,20 +79,21 @@ impl ConnectionContext<'_> {
         Ok(reply)
     }
 
-    fn attributes(self, headers: &HeaderMap) -> Result<Attributes<'_>, Refusal> {
+    fn attributes<'h>(
+        self,
+        head: &'h Parts,
+        appended: Option<&'h Appended<'h>>,
+    ) -> Result<Attributes<'h>, Refusal> {
+        let headers = &head.headers;
         let mut attributes = Attributes::new();
         if let Some(ip) = self.client(headers) {
             attributes.push(("ip", ip.into()));
         }
-        if let Some(target) = agreed(headers, "x-forwarded-uri", "x-original-uri")? {
-            attributes.push(("path", target));
-        }
-        if let Some(method) = agreed(headers, "x-forwarded-method", "x-original-method")? {
-            attributes.push(("method", method));
-        }
-        if let Some(host) = text(headers, "x-forwarded-host") {
-            attributes.push(("host", host));
-        }
+        let original = match appended {
+            Some(appended) => appended.original(head),
+            None => forwarded(headers)?,
+        };
+        attributes.extend(["path", "method", "host"].into_iter().zip(original).filter_map(with_value));
         for name in [AUTHORIZATION.as_str(), "x-api-key"] {
             refuse_two(headers, name)?;
         }
@@ -121,6 +136,53 @@ impl ConnectionContext<'_> {
         let hops = hops.map(|value| std::str::from_utf8(value.as_bytes()).unwrap_or("?"));
         let client = address::client(hops, self.doors.settings.trusted_proxies, self.peer.address);
         client.map(|address| address.to_canonical().to_string())
+    }
+}
+
+/// Path, method and host of the original request.
+type Original<'h> = [Option<Cow<'h, str>>; 3];
+
+fn with_value<'h>((name, value): (&'h str, Option<Cow<'h, str>>)) -> Option<(&'h str, Cow<'h, str>)> {
+    value.map(|value| (name, value))
+}
+
+/// The original request as the gateway's headers tell it.
+fn forwarded(headers: &HeaderMap) -> Result<Original<'_>, Refusal> {
+    Ok([
+        agreed(headers, "x-forwarded-uri", "x-original-uri")?,
+        agreed(headers, "x-forwarded-method", "x-original-method")?,
+        text(headers, "x-forwarded-host"),
+    ])
+}
+
+/// A question whose path ends with the original request's target.
+#[derive(Debug, PartialEq, Eq)]
+struct Appended<'h> {
+    /// What would be the query of a question that says the rest by headers.
+    question: String,
+    /// The original target, path and query.
+    target: &'h str,
+}
+
+impl<'h> Appended<'h> {
+    fn of(head: &'h Parts) -> Option<Self> {
+        Self::read(head.uri.path_and_query()?.as_str())
+    }
+
+    fn read(whole: &'h str) -> Option<Self> {
+        let rest = whole.strip_prefix(APPENDED)?;
+        let (domain, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        // Of its own query the route would take a cost as well.
+        let domain = domain.replace('&', "%26");
+        let target = if target.starts_with('/') { target } else { "/" };
+        Some(Self { question: format!("domain={domain}"), target })
+    }
+
+    /// What came as headers of another gateway is the client's here.
+    fn original(&self, head: &'h Parts) -> Original<'h> {
+        let host = head.uri.authority().map(|authority| Cow::Borrowed(authority.as_str()));
+        let host = host.or_else(|| text(&head.headers, HOST.as_str()));
+        [Some(Cow::Borrowed(self.target)), Some(Cow::Borrowed(head.method.as_str())), host]
     }
 }
 
@@ -299,6 +361,18 @@ mod tests {
             headers.append(HeaderName::try_from(*name).unwrap(), HeaderValue::from_bytes(value).unwrap());
         }
         headers
+    }
+
+    #[test]
+    fn what_a_gateway_appends_is_the_original_target() {
+        let read = |whole| Appended::read(whole).map(|appended| (appended.question, appended.target));
+        let found = |question: &str, target| Some((question.to_owned(), target));
+        assert_eq!(read("/v1/authorize/domain=edge/a/b?cost=-9"), found("domain=edge", "/a/b?cost=-9"));
+        assert_eq!(read("/v1/authorize/domain=edge"), found("domain=edge", "/"));
+        assert_eq!(read("/v1/authorize/domain=edge?cost=-9"), found("domain=edge", "/"));
+        assert_eq!(read("/v1/authorize/domain=edge&cost=-9/a"), found("domain=edge%26cost=-9", "/a"));
+        assert_eq!(read("/v1/authorize/a/domain=edge"), None);
+        assert_eq!(read("/v1/authorize?domain=edge"), None);
     }
 
     #[test]

@@ -268,6 +268,9 @@ pub(super) const ROUTES: &[(&str, Route, &str)] = &[
 
 impl Route {
     fn find(path: &str) -> Option<(Self, &'static str)> {
+        if path.starts_with(authorize::APPENDED) {
+            return Some((Self::Authorize, authorize::ANY_METHOD));
+        }
         ROUTES.iter().find(|(known, ..)| *known == path).map(|(_, route, methods)| (*route, *methods))
     }
 }
@@ -331,7 +334,8 @@ impl ConnectionContext<'_> {
         let Some((route, methods)) = Route::find(head.uri.path()) else {
             return self.administer(&head, body, arriving).await;
         };
-        if !methods.split(", ").any(|method| method == head.method.as_str()) {
+        let known = methods == authorize::ANY_METHOD;
+        if !known && !methods.split(", ").any(|method| method == head.method.as_str()) {
             return Err(refuse_method(methods));
         }
         let brings_body = methods == "POST";

@@ -1,0 +1,183 @@
+//! Envoy with what the page on gateways built on it has them configure.
+//!
+//! None of those gateways is to be had where the tests run. What they hand to Envoy is Envoy's own, and is run
+//! by it here.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::Gateway;
+use super::support::daemon::Daemon;
+use super::support::process::Process;
+use super::support::{free_tcp, http, origin};
+
+const PAGE: &str = include_str!("../../docs/tasks/limit-an-api-behind-gateways-built-on-envoy.md");
+
+const RULES: &str = r#"
+[[rules]]
+name = "per-user"
+domain = "edge"
+match = { path = "/api/*" }
+per = ["user"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+
+[[rules]]
+name = "writes"
+domain = "edge"
+match = { method = "POST", host = "shop.example" }
+action = "block"
+
+[[rules]]
+name = "per-key"
+domain = "edge"
+match = { path = "/keys/*" }
+per = ["api_key"]
+algorithm = "fixed_window"
+limit = 2
+window = "24h"
+"#;
+
+fn program() -> String {
+    let named = std::env::var("TIDEGATE_TEST_ENVOY").ok();
+    let usable = |path: &String| {
+        Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/target/envoy");
+    named.into_iter().chain([installed.to_owned(), "envoy".to_owned()]).find(usable).unwrap_or_else(|| {
+        panic!("no Envoy: run tests/run, which installs it, or name one in TIDEGATE_TEST_ENVOY")
+    })
+}
+
+/// The lines of the page between two of its lines, moved left by this many columns.
+fn of_page(after: &str, before: &str, columns: usize) -> String {
+    let (_, rest) = PAGE.split_once(after).unwrap_or_else(|| panic!("the page says {after:?}"));
+    let (lines, _) = rest.split_once(before).unwrap_or_else(|| panic!("the page says {before:?}"));
+    lines.lines().map(|line| format!("{}\n", line.get(columns..).unwrap_or_default())).collect()
+}
+
+fn indented(text: &str, columns: usize) -> String {
+    text.lines().map(|line| format!("{:columns$}{line}\n", "")).collect()
+}
+
+/// Envoy with one filter before the router, what its virtual host adds, and a cluster of the daemon.
+fn envoy(filter: &str, virtual_host: &str, cluster: &str, daemon: SocketAddr, is_http2: bool) -> Gateway {
+    let folder = TempDir::new().unwrap();
+    let (addr, service) = (free_tcp(), origin::start());
+    let http2 = if is_http2 { "{ http2_protocol_options: {} }" } else { "{ http_protocol_options: {} }" };
+    let config = format!(
+        r#"
+static_resources:
+  listeners:
+  - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: front
+          use_remote_address: true
+          route_config:
+            virtual_hosts:
+            - name: everything
+              domains: ["*"]
+              routes: [{{ match: {{ prefix: "/" }}, route: {{ cluster: service }} }}]
+{}
+          http_filters:
+{}
+          - name: envoy.filters.http.router
+            typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}
+  clusters:
+  - name: service
+    type: STATIC
+    load_assignment:
+      cluster_name: service
+      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]
+  - name: {cluster}
+    type: STATIC
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http2}
+    load_assignment:
+      cluster_name: {cluster}
+      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]
+"#,
+        addr.port(),
+        indented(virtual_host, 14),
+        indented(filter, 12).replacen("            name:", "          - name:", 1),
+        service.port(),
+        daemon.port()
+    );
+    let file = folder.path().join("envoy.yaml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new(program());
+    command.arg("-c").arg(&file).args([
+        "--concurrency",
+        "1",
+        "--disable-hot-restart",
+        "--log-level",
+        "warning",
+    ]);
+    let process = Process::start(&mut command, &folder.path().join("envoy.log"));
+    Gateway::serving(addr, process, folder)
+}
+
+#[test]
+fn what_the_page_has_istio_patch_into_envoy_holds_a_limit() {
+    let daemon = Daemon::with_rules(RULES);
+    let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
+    let virtual_host = of_page("operation: MERGE\n        value:\n", "```", 10);
+    // A starved machine may take longer than users would wait.
+    let slow = filter.replace("timeout: 0.1s", "timeout: 5s");
+    assert_ne!(slow, filter, "the page says how long an answer may take");
+    let cluster = "outbound|8081||tidegate.tidegate.svc.cluster.local";
+    let front = envoy(&slow, &virtual_host, cluster, daemon.grpc, true);
+    let statuses = |user: &str, path: &str| -> Vec<u16> {
+        (0..4).map(|_| http::get(front.addr, path, &[("x-user", user)]).status).collect()
+    };
+    assert_eq!(statuses("ann", "/api/things"), [200, 200, 200, 429]);
+    assert_eq!(statuses("bob", "/api/things"), [200, 200, 200, 429]);
+    assert_eq!(statuses("ann", "/other"), [200; 4]);
+}
+
+#[test]
+fn what_the_page_has_envoy_gateway_ask_holds_a_limit() {
+    let daemon = Daemon::with_rules(RULES);
+    let path = of_page("path: /v1/authorize/", "\n```", 0);
+    let filter = format!(
+        r#"name: envoy.filters.http.ext_authz
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
+  transport_api_version: V3
+  failure_mode_allow: true
+  http_service:
+    server_uri: {{ uri: "http://tidegate", cluster: tidegate, timeout: 5s }}
+    path_prefix: /v1/authorize/{}
+    authorization_request: {{ allowed_headers: {{ patterns: [{{ exact: x-api-key }}, {{ exact: x-tidegate-user }}] }} }}
+    authorization_response: {{ allowed_client_headers: {{ patterns: [{{ prefix: ratelimit }}, {{ exact: retry-after }}] }} }}
+"#,
+        path.trim()
+    );
+    let front = envoy(&filter, "", "tidegate", daemon.http, false);
+    let ask = |path: &str| http::get(front.addr, path, &[("x-tidegate-user", "ann")]);
+    // The query is the client's: it names neither cost nor domain.
+    let statuses: Vec<u16> = ["/api/a", "/api/b?cost=-9", "/api/c?domain=none", "/api/d?cost=0"]
+        .map(|path| ask(path).status)
+        .into();
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let denied = ask("/api/a");
+    assert!(denied.header("retry-after").is_some(), "{denied:?}");
+    assert_eq!(ask("/other").status, 200);
+    assert_eq!(front.statuses("key-a", "/keys/x", 3), [200, 200, 429]);
+    let post = |host: &str| {
+        let head = format!(
+            "POST /orders HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        );
+        http::raw(front.addr, head.as_bytes()).unwrap().status
+    };
+    assert_eq!((post("shop.example"), post("other.example")), (403, 200));
+}
