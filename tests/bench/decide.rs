@@ -3,7 +3,8 @@
 //!
 //! `cargo bench --bench decide` measures; `tests/bench/instructions` counts instructions with callgrind,
 //! which runs this with `--count RULES N`, where in the place of RULES the windows of one rule may stand:
-//! `window`, `hour`, `day` or `month`.
+//! `window`, `hour`, `day` or `month`; or `level` for a user within a team within an organisation, `levels` for
+//! each of the three.
 
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark")]
 
@@ -54,6 +55,16 @@ fn all_of(count: usize) -> Vec<Rule> {
     (0..count).map(|index| rule(format!("rule-{index}"), None)).collect()
 }
 
+/// The last so many of three levels: an organisation, its teams, their people.
+fn levels(count: usize) -> Vec<Rule> {
+    const PER: [&str; 3] = ["org", "team", "user"];
+    let level = |depth: usize| Rule {
+        per: PER.iter().take(depth).map(|name| (*name).to_owned()).collect(),
+        ..rule(format!("level-{depth}"), None)
+    };
+    (1..=PER.len()).rev().take(count).map(level).collect()
+}
+
 /// One rule that counts by windows of one length, or of a calendar.
 fn windows(word: &str) -> Vec<Rule> {
     let mut rule = rule("rule-0".to_owned(), Some("/api/0".to_owned()));
@@ -70,7 +81,8 @@ fn windows(word: &str) -> Vec<Rule> {
 }
 
 fn decide(engine: &Engine, user: &str) -> bool {
-    let attributes: Attributes<'_> = [("user", user), ("path", "/api/0")].into_iter().collect();
+    let attributes: Attributes<'_> =
+        [("user", user), ("path", "/api/0"), ("org", "acme"), ("team", "search")].into_iter().collect();
     let request = Request::new("default", attributes, Cost::Take(1));
     match engine.decide(std::slice::from_ref(&request)) {
         Answer::Now(decisions) => decisions[0].allowed,
@@ -118,7 +130,11 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == "--count") {
         let what = arguments[at + 1].as_str();
         let decisions: usize = arguments[at + 2].parse().unwrap();
-        let engine = engine(what.parse().map_or_else(|_| windows(what), one_of));
+        let engine = engine(match what {
+            "level" => levels(1),
+            "levels" => levels(3),
+            _ => what.parse().map_or_else(|_| windows(what), one_of),
+        });
         for _ in 0..decisions {
             assert!(decide(&engine, "u_42"));
         }
@@ -137,6 +153,9 @@ fn main() {
     }
     for word in ["window", "hour", "day", "month"] {
         show(&format!("1 rule by {word}, 1,000 keys"), &engine(windows(word)), &warm);
+    }
+    for count in [1, 3] {
+        show(&format!("{count} of organisation, team and user, 1,000 keys"), &engine(levels(count)), &warm);
     }
     let single = engine(one_of(1));
     show("1 rule, a million keys at random", &single, &many);

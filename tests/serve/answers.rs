@@ -160,3 +160,40 @@ fn explain_and_the_command_line_show_unit_and_price() {
     let shown = daemon.run(&["check", "user=u", "model=large"]).out;
     assert!(shown.contains("91 tokens left of 100") && shown.contains("allowed, cost 3"), "{shown}");
 }
+
+/// The rules that the manual shows, with limits that a test can reach.
+fn levels() -> String {
+    let manual = include_str!("../../docs/reference/rules.md");
+    let (_, rest) = manual.split_once("**Organisation, team, user.**").unwrap();
+    let (_, rest) = rest.split_once("```toml\n").unwrap();
+    let (rules, _) = rest.split_once("```").unwrap();
+    let limits =
+        [("limit = 10_000", "limit = 4"), ("limit = 2_000", "limit = 3"), ("limit = 500", "limit = 2")];
+    limits.into_iter().fold(rules.replace("1m", "24h"), |rules, (shown, small)| {
+        assert_eq!(rules.matches(shown).count(), 1, "{rules}");
+        rules.replace(shown, small)
+    })
+}
+
+#[test]
+fn limits_of_an_organisation_its_teams_and_their_people_are_held_in_one_decision() {
+    let daemon = Daemon::with_rules(&levels());
+    let ask = |org: &str, team: &str, user: &str| {
+        let answer = daemon.check(&[("org", org), ("team", team), ("user", user)]);
+        (answer["allowed"] == true, answer["rule"].as_str().unwrap_or_default().to_owned())
+    };
+    let denied_by = |rule: &str| (false, rule.to_owned());
+    assert!(ask("acme", "search", "ann").0 && ask("acme", "search", "ann").0);
+    assert_eq!(ask("acme", "search", "ann"), denied_by("person"));
+    assert!(ask("acme", "search", "bob").0);
+    assert_eq!(
+        ask("acme", "search", "bob"),
+        denied_by("team"),
+        "nothing was charged to the team by a denial"
+    );
+    assert!(ask("acme", "sales", "ann").0, "her permits in another team are others");
+    assert_eq!(ask("acme", "sales", "cid"), denied_by("organisation"));
+    assert!(ask("other", "search", "ann").0, "a team of the same name elsewhere is another");
+    let alone = daemon.check(&[("org", "acme")]);
+    assert_eq!((&alone["allowed"], &alone["rule"]), (&json!(false), &json!("organisation")), "{alone}");
+}
