@@ -9,15 +9,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Inside, ListenerPem, ListenerTls};
 use crate::config;
+use crate::core::notice::{Notice, NoticeKind};
 use crate::core::time::Timestamp;
+use crate::engine::Engine;
 use crate::engine::clock::Clock;
+use crate::engine::notices::NoticeSource;
 use crate::peer::certificate;
 use crate::telemetry::Metrics;
 
 /// How often to look at the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// So long before a certificate ends its operator is told, once.
-const WARN_SECONDS: i64 = 30 * 24 * 3_600;
+const WARN_SECONDS: i64 = 30 * DAY_SECONDS;
+const DAY_SECONDS: i64 = 24 * 3_600;
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
@@ -59,8 +63,13 @@ impl InForce {
         Ok(new)
     }
 
+    /// Seconds until it ends.
+    fn left(&self, now: Timestamp) -> i64 {
+        self.ends.saturating_sub(i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX))
+    }
+
     fn stage(&self, now: Timestamp) -> Stage {
-        let left = self.ends.saturating_sub(i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX));
+        let left = self.left(now);
         if left <= 0 {
             Stage::Ended
         } else if left < WARN_SECONDS {
@@ -128,6 +137,26 @@ impl WatchedTls {
         }
     }
 
+    /// The notice that its certificate ends soon, or has ended.
+    fn notice(&self, now: Timestamp) -> Option<Notice> {
+        let (stage, left, day) = {
+            let in_force = self.in_force();
+            (in_force.stage(now), in_force.left(now), certificate::date(in_force.ends))
+        };
+        let what = format!("the certificate of listen.{}", self.name);
+        let when = match stage {
+            Stage::Holds => return None,
+            Stage::EndsSoon => format!("ends on {day}, in {} days", left / DAY_SECONDS),
+            Stage::Ended => format!("ended on {day}: clients refuse it"),
+        };
+        Some(Notice {
+            kind: NoticeKind::Certificate,
+            subject: format!("listen.{}", self.name),
+            text: format!("{what} {when}: write a new one to {}", self.files.cert.display()),
+            over: format!("{what} was replaced"),
+        })
+    }
+
     /// Reads the files again. What is wrong is logged, and the certificate before stays in force.
     pub(super) async fn reload(&self) {
         let (files, name) = (self.files.clone(), self.name);
@@ -150,8 +179,11 @@ impl WatchedTls {
         }
     }
 
-    /// Follows the files until `stop`.
-    pub(super) async fn watch(self, stop: CancellationToken) {
+    /// Follows the files until `stop`, and publishes what is to be known of the certificate.
+    pub(super) async fn watch(self, engine: Arc<Engine>, stop: CancellationToken) {
+        let source =
+            if self.name == "grpc" { NoticeSource::GrpcListener } else { NoticeSource::HttpListener };
+        let mut shown = None;
         let mut in_force = changes(&self.files).await;
         let mut seen = in_force.clone();
         loop {
@@ -168,6 +200,11 @@ impl WatchedTls {
             }
             seen = now;
             self.say_its_end(Clock::System.now());
+            let notice = self.notice(Clock::System.now());
+            if notice != shown {
+                shown.clone_from(&notice);
+                engine.publish_notices(source, notice.into_iter().collect());
+            }
         }
     }
 }

@@ -190,8 +190,10 @@ impl Daemon {
         }
         let listener_tls: Vec<WatchedTls> = http_tls.into_iter().chain(grpc_tls).collect();
         for watched in listener_tls.clone() {
-            let ending = stop.clone();
-            tasks.spawn("listener_tls", &stop, move || watched.clone().watch(ending.clone()));
+            let (own, ending) = (Arc::clone(&engine), stop.clone());
+            tasks.spawn("listener_tls", &stop, move || {
+                watched.clone().watch(Arc::clone(&own), ending.clone())
+            });
         }
         if let Some(path) = setup.admin_tokens.clone() {
             let (guard, ending) = (Arc::clone(&guard), stop.clone());

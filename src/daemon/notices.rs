@@ -13,7 +13,7 @@ use crate::core::regions::compared::{Compared, Digests};
 use crate::core::rule::{Mode, OnPartition};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::Engine;
-use crate::engine::notices::ComparedRule;
+use crate::engine::notices::{ComparedRule, NoticeSource};
 use crate::engine::status::WorldStatus;
 use crate::peer::{CertificateDates, LinkStatus, Member, Peers, Refuser, certificate};
 
@@ -46,7 +46,8 @@ impl Look {
         let (mut notices, mut heard) = (Notices::default(), HashSet::new());
         let (mut revision, mut rules) = (None, Vec::new());
         let mut shown = Vec::new();
-        self.gauge(&notices);
+        self.engine.publish_notices(NoticeSource::Cluster, Vec::new());
+        self.gauge();
         loop {
             tokio::select! {
                 biased;
@@ -75,23 +76,17 @@ impl Look {
                     }
                 }
             }
-            self.gauge(&notices);
+            self.gauge();
             let now_shown: Vec<Notice> = notices.shown().cloned().collect();
             if now_shown != shown {
                 shown.clone_from(&now_shown);
-                self.engine.publish_notices(now_shown);
+                self.engine.publish_notices(NoticeSource::Cluster, now_shown);
             }
         }
     }
 
-    fn gauge(&self, notices: &Notices) {
+    fn gauge(&self) {
         let metrics = self.engine.metrics();
-        for kind in NoticeKind::ALL {
-            let count = notices.shown().filter(|notice| notice.kind == kind).count();
-            metrics
-                .gauge("notices", "about", kind.as_str())
-                .set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
-        }
         let dates = *self.dates.lock().unwrap_or_else(PoisonError::into_inner);
         for (which, seconds) in [("node", dates.node), ("authority", dates.authority)] {
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]

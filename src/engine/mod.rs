@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::identity::{Refusal, Who};
 use crate::core::key::{Key, identity_values};
-use crate::core::notice::Notice;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::regions::gossip::uncertainty::BucketAnswer;
 use crate::core::regions::{Effect, NodeName, Touched, WorldRule};
@@ -92,7 +91,7 @@ pub struct Engine {
     rules_status: ArcSwap<RulesStatus>,
     warnings: warnings::NewestWarnings,
     unknown_domains: unmatched::Unknown,
-    notices: ArcSwap<Vec<Notice>>,
+    notices: notices::PublishedNotices,
     excess: Excesses,
     hot: hot::HotCounts,
     hot_metrics: hot::HotMetrics,
@@ -144,7 +143,7 @@ impl Engine {
             rules_status: ArcSwap::default(),
             warnings: warnings::NewestWarnings::default(),
             unknown_domains: unmatched::Unknown::new(&metrics),
-            notices: ArcSwap::default(),
+            notices: notices::PublishedNotices::default(),
             excess: Excesses::default(),
             hot: hot::HotCounts::new(began),
             hot_metrics: hot::HotMetrics::new(&metrics),

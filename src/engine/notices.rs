@@ -1,15 +1,18 @@
-//! What an operator should know of the cluster, as last looked at, and what the others are told so that they
-//! can look.
+//! What an operator should know of this daemon and its cluster, as last looked at, and what the others are told
+//! so that they can look.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
 
 use super::Engine;
-use crate::core::notice::Notice;
+use crate::core::notice::{Notice, NoticeKind};
 use crate::core::regions::compared::Digest;
 use crate::core::rule::{Global, Mode};
 use crate::core::ruleset::Compiled;
 use crate::core::share::Weights;
+use crate::telemetry::Metrics;
 
 /// One worldwide rule, for comparison with the others' of its name.
 #[derive(Debug)]
@@ -22,16 +25,48 @@ pub struct ComparedRule {
     pub settings: Digest,
 }
 
+/// Who looks, and replaces what it told before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NoticeSource {
+    /// The regions, daemons and certificates of the cluster.
+    Cluster,
+    /// The certificate of the HTTP listener.
+    HttpListener,
+    /// The certificate of the gRPC listener.
+    GrpcListener,
+}
+
+/// The notices of all sources.
+#[derive(Debug, Default)]
+pub(super) struct PublishedNotices {
+    by_source: Mutex<BTreeMap<NoticeSource, Vec<Notice>>>,
+    all: ArcSwap<Vec<Notice>>,
+}
+
+impl PublishedNotices {
+    fn publish(&self, source: NoticeSource, notices: Vec<Notice>, metrics: &Metrics) {
+        let mut by_source = self.by_source.lock().unwrap_or_else(PoisonError::into_inner);
+        by_source.insert(source, notices);
+        let all: Vec<Notice> = by_source.values().flatten().cloned().collect();
+        for kind in NoticeKind::ALL {
+            let count = all.iter().filter(|notice| notice.kind == kind).count();
+            let gauge = metrics.gauge("notices", "about", kind.as_str());
+            gauge.set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+        }
+        self.all.store(Arc::new(all));
+    }
+}
+
 impl Engine {
     /// What is so now and has been told.
     #[must_use]
     pub fn notices(&self) -> Arc<Vec<Notice>> {
-        self.notices.load_full()
+        self.notices.all.load_full()
     }
 
-    /// Publishes what is so now.
-    pub fn publish_notices(&self, notices: Vec<Notice>) {
-        self.notices.store(Arc::new(notices));
+    /// Publishes what is so now by this source, and how many of each kind there are by all.
+    pub fn publish_notices(&self, source: NoticeSource, notices: Vec<Notice>) {
+        self.notices.publish(source, notices, &self.metrics);
     }
 
     /// These rules are not the same in all regions now.

@@ -176,6 +176,11 @@ fn certificates_are_exchanged_and_revoked_while_the_daemon_runs() {
     eventually("the daemon says that its certificate ends soon", || {
         secured.log().contains("the certificate of listen.http ends soon").then_some(())
     });
+    eventually("/readyz says so too", || {
+        secured.curl(&["--http2"], "/readyz")?;
+        let body = std::fs::read_to_string(secured.path().join("body")).unwrap();
+        body.contains("the certificate of listen.http ends on").then_some(())
+    });
     assert!(secured.metric(ENDS).is_some_and(|now| now < ends), "{ends}");
     // Another authority's certificate is in force within seconds.
     let other = WebAuthority::new();
