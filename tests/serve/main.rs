@@ -33,6 +33,7 @@ mod mistakes;
 mod names;
 mod paced;
 mod recipes;
+mod reference;
 mod regions;
 mod reports;
 mod reservations;

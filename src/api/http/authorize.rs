@@ -10,9 +10,9 @@
 //! | `api_key` | `X-Api-Key`, else the credentials in `Authorization`: a key of ours by its public name, any other by its [`fingerprint`], never the secret itself |
 //! | any other `<name>` | `X-Tidegate-<Name>`, for gateways that know more; the name in lower case |
 //!
-//! A gateway that appends the original request's target to the path that it asks, as Envoy's `ext_authz` does,
-//! asks `/v1/authorize/domain=NAME`: what follows is `path`, the request's own method and host are `method` and
-//! `host`, and the query is the client's.
+//! A gateway that appends the original request's target to the path that it asks, as Envoy's `ext_authz`
+//! does, asks `/v1/authorize/domain=NAME`: what follows is `path`, the request's own method and host are
+//! `method` and `host`, and the query is the client's.
 //!
 //! The query of the route itself may say `domain` and `cost`. The gateway must set these headers or remove
 //! what a client sent under their names; where two that mean the same disagree the request is refused, since

@@ -204,8 +204,8 @@ impl Core {
         }
     }
 
-    /// Writes what the world leaves of a bucket where all daemons of the region read it. A write that fails is
-    /// tried again with the newest allowance until Redis would have forgotten it.
+    /// Writes what the world leaves of a bucket where all daemons of the region read it. A write that fails
+    /// is tried again with the newest allowance until Redis would have forgotten it.
     pub(in crate::store::redis) fn write_allowance(
         self: &Arc<Self>,
         key: Vec<u8>,

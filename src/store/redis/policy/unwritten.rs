@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::store::redis::client::slots::ClusterSlot;
 
-/// Most buckets whose allowances are not in Redis yet. More are not written: an older allowance stays in force
-/// there until its bucket's next one.
+/// Most buckets whose allowances are not in Redis yet. More are not written: an older allowance stays in
+/// force there until its bucket's next one.
 const UNWRITTEN_MAX: usize = 10_000;
 
 /// What Redis is told of one bucket.
