@@ -93,6 +93,20 @@ impl Browser {
         })
     }
 
+    /// How many elements there are of an XPath.
+    pub(crate) fn count(&self, path: &str) -> usize {
+        let body = json!({ "using": "xpath", "value": path });
+        self.post("elements", &body).as_array().map_or(0, Vec::len)
+    }
+
+    /// The longest time for which the page was busy without a pause since it was opened, in milliseconds.
+    pub(crate) fn longest_task(&self) -> f64 {
+        let run = "const done = arguments[0], all = [0]; new PerformanceObserver((list) => \
+                   all.push(...list.getEntries().map((one) => one.duration))).observe({ type: 'longtask', buffered: true }); \
+                   setTimeout(() => done(Math.max(...all)), 500)";
+        self.post("execute/async", &json!({ "script": run, "args": [] })).as_f64().unwrap_or_default()
+    }
+
     pub(crate) fn click(&self, path: &str) {
         // An update may draw the element anew between finding and clicking.
         eventually(&format!("{path} can be clicked"), || {

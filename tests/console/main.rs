@@ -57,7 +57,7 @@ fn pictures() -> PathBuf {
     folder
 }
 
-const PAGES: [(&str, &[&str]); 6] = [
+const PAGES: [(&str, &[&str]); 7] = [
     ("world", &["eu-west", "this daemon", "Worldwide rules"]),
     (
         "rules",
@@ -70,6 +70,7 @@ const PAGES: [(&str, &[&str]); 6] = [
         ],
     ),
     ("quotas", &["world", "75 %", "25 %"]),
+    ("hot", &["Who asks most now, at eu-west/", "search <b> user=u_42", "requests/s", "Rules"]),
     ("decisions", &["Decisions of the last day", "u_42"]),
     ("identities", &["User"]),
     ("health", &["serving", "memory: ok", "eu-west/"]),
@@ -174,6 +175,19 @@ fn a_user_is_blocked_and_let_in_again_in_the_browser() {
 fn a_region_that_is_cut_off_is_shown_without_touching_the_page() {
     let rules = "[[rules]]\nname = \"search\"\nalgorithm = \"fixed_window\"\nlimit = 100\nwindow = \"1m\"\n\
                  [rules.global]\nmode = \"gossip\"\n";
+    let daemons = two_regions(rules);
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/#world", daemons[0].http));
+    browser.shows("connected");
+    let [_here, mut away] = <[Daemon; 2]>::try_from(daemons).ok().unwrap();
+    away.kill();
+    browser.shows("cut off");
+    away.start_again();
+    browser.shows("connected");
+}
+
+/// A daemon of each of two regions.
+fn two_regions(rules: &str) -> Vec<Daemon> {
     let authority = Authority::new();
     let peers = [free_udp(), free_udp()];
     let config = |place: usize| {
@@ -186,15 +200,74 @@ fn a_region_that_is_cut_off_is_shown_without_touching_the_page() {
             peers[1 - place]
         )
     };
-    let daemons: Vec<Daemon> = (0..2).map(|place| Daemon::with(rules, &config(place), &[])).collect();
+    (0..2).map(|place| Daemon::with(rules, &config(place), &[])).collect()
+}
+
+#[test]
+fn who_asks_most_and_why_it_is_limited_is_shown_in_the_browser() {
+    let (daemon, browser) = (daemon(), Browser::start());
+    for _ in 0..150 {
+        daemon.check(&[("user", "u_42")]);
+    }
+    browser.open(&format!("http://{}/#hot", daemon.http));
+    browser.shows("search <b> user=u_42");
+    browser.button("Why");
+    browser.shows("Why user=u_42");
+    // A window may end in between: then the client is not limited, and the page says that.
+    browser.shows("imited");
+    browser.shows("used by region");
+    browser.button("Close");
+    browser.fill("//label[contains(., 'Rule')]/input", "none");
+    browser.shows("Nobody asked of late.");
+}
+
+#[test]
+fn what_each_region_used_of_a_worldwide_limit_is_shown_in_the_browser() {
+    let rules = "[[rules]]\nname = \"quota\"\nper = [\"team\"]\nalgorithm = \"fixed_window\"\nlimit = 100\nwindow = \"24h\"\n\
+                 [rules.global]\nmode = \"gossip\"\n";
+    let daemons = two_regions(rules);
     let browser = Browser::start();
     browser.open(&format!("http://{}/#world", daemons[0].http));
     browser.shows("connected");
-    let [_here, mut away] = <[Daemon; 2]>::try_from(daemons).ok().unwrap();
-    away.kill();
-    browser.shows("cut off");
-    away.start_again();
-    browser.shows("connected");
+    let admitted = daemons[1].admitted(&[("team", "red")], 30);
+    assert!(admitted > 0);
+    // Peeks of this region make it a bucket that is asked for here.
+    eventually("this region knows what the other used", || {
+        let peek = daemons[0].check_cost(&[("team", "red")], 0);
+        (peek["rules"][0]["global"]["believed_used"] == admitted as u64).then_some(())
+    });
+    browser.shows("quota team=red");
+    browser.shows("Used of worldwide limits");
+    let cell = format!(
+        "//td[normalize-space()='quota team=red']/following-sibling::td[normalize-space()='{admitted}']"
+    );
+    eventually("the other region's use stands in the table", || (browser.count(&cell) > 0).then_some(()));
+}
+
+/// Ten thousand rules and fifty regions: the list draws what is seen, and a page is there at once.
+#[test]
+fn ten_thousand_rules_and_fifty_regions_are_no_stutter() {
+    let many: String = (0..10_000)
+        .map(|place| {
+            format!("[[rules]]\nname = \"rule-{place:05}\"\nper = [\"user\"]\nlimit = 10\nwindow = \"1m\"\n")
+        })
+        .collect();
+    let regions: Vec<String> = (0..50).map(|place| format!("\"region-{place:02}\"")).collect();
+    let config = format!("region = \"region-00\"\n[peers]\nregions = [{}]\n", regions.join(", "));
+    let daemon = Daemon::with(&many, &config, &[]);
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/#rules", daemon.http));
+    browser.shows("10000 rules, revision");
+    browser.shows("rule-00000");
+    let drawn = browser.count("//div[@class='list']//button");
+    assert!((1..=100).contains(&drawn), "{drawn} rows are drawn of 10,000");
+    browser.fill("//input[@type='search' or contains(@aria-label, 'Search')]", "rule-09999");
+    browser.shows("rule-09999");
+    eprintln!("the page was busy for {} ms at most", browser.longest_task());
+    browser.open(&format!("http://{}/#world", daemon.http));
+    browser.shows("region-49");
+    browser.picture(&pictures().join("fifty-regions.png"));
+    assert!(browser.said().is_empty(), "{:?}", browser.said());
 }
 
 #[test]

@@ -36,7 +36,7 @@ macro_rules! script {
     };
 }
 
-static FILES: [Asset; 12] = [
+static FILES: [Asset; 13] = [
     Asset { path: "/console/icon.svg", content_type: "image/svg+xml", text: include_str!("assets/icon.svg") },
     Asset {
         path: "/console/console.css",
@@ -52,6 +52,7 @@ static FILES: [Asset; 12] = [
     script!("daemon"),
     script!("decisions"),
     script!("health"),
+    script!("hot"),
     script!("identities"),
     script!("preact"),
     script!("quotas"),

@@ -3,6 +3,7 @@ import { html, render, useState, useEffect } from "/console/preact.js";
 import { KEY, read } from "/console/daemon.js";
 import { Decisions } from "/console/decisions.js";
 import { Health } from "/console/health.js";
+import { Hot } from "/console/hot.js";
 import { Identities } from "/console/identities.js";
 import { Quotas } from "/console/quotas.js";
 import { Rules } from "/console/rules.js";
@@ -22,6 +23,7 @@ const PAGES = {
   world: ["World", World],
   rules: ["Rules", Rules],
   quotas: ["Quotas", Quotas],
+  hot: ["Hot", Hot],
   decisions: ["Decisions", Decisions],
   identities: ["Identities", Identities],
   health: ["Health", Health],

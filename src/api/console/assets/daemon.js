@@ -56,6 +56,19 @@ export function span(millis) {
 /* A moment as an operator reads it, in UTC to the second. */
 export const moment = (text) => text?.replace("T", " ").replace(/\.\d+Z$|Z$/, "");
 
+/* Names and values in a line, as in user=u_42, but those that are left out. */
+export const named = (pairs, without = []) => Object.entries(pairs).filter(([name]) => !without.includes(name)).map(([name, value]) => `${name}=${value}`).join(" ");
+
+/* Does it now and two seconds after each time that it was done, for as long as it is shown. */
+export function useEach(doIt, changes) {
+  useEffect(() => {
+    let over = false, timer;
+    const again = async () => { await doIt(); if (!over) timer = setTimeout(again, 2000); };
+    again();
+    return () => { over = true; clearTimeout(timer); };
+  }, changes);
+}
+
 /* What came of a call: `bad` is an error. */
 export const Said = ({ said }) => said && html`<pre role="status" class=${said.bad ? "bad" : ""}>${said.bad ?? said.text}</pre>`;
 

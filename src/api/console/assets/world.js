@@ -1,6 +1,22 @@
 // World: regions, the links between them, and how exact worldwide limits are.
-import { html } from "/console/preact.js";
-import { ms } from "/console/daemon.js";
+import { html, useState } from "/console/preact.js";
+import { ask, ms, named, route, Table, useEach } from "/console/daemon.js";
+
+const BUCKETS_MAX = 10;
+
+/* The buckets of worldwide rules that are asked for most, by what each region has used of them. */
+function Uses({ rules, regions, own }) {
+  const [rows, setRows] = useState([]);
+  useEach(async () => {
+    const hot = await ask("GET", route("/v1/hot", { by: "requests", limit: 200 })).catch(() => ({ buckets: [] }));
+    const worldwide = hot.buckets.filter((row) => !row.long && rules.includes(row.rule)).slice(0, BUCKETS_MAX);
+    const shown = await Promise.all(worldwide.map((row) => ask("GET", route("/v1/buckets", { ...row.identity, rule: row.rule })).catch(() => undefined)));
+    setRows(shown.filter(Boolean));
+  }, [rules.join("\n")]);
+  const used = (bucket, region) => region === own ? bucket.used : bucket.world?.by_region?.[region] ?? "–";
+  return html`<section><h2>Used of worldwide limits</h2><${Table} head=${["bucket", "limit", ...regions, "all", "error bound"]} none="No bucket of a worldwide rule was asked for of late."
+    rows=${rows.map((bucket) => [`${bucket.rule} ${named(bucket.identity)}`, bucket.limit, ...regions.map((region) => used(bucket, region)), bucket.used + (bucket.world?.others_used ?? 0), bucket.world?.error_bound ?? 0])}/></section>`;
+}
 
 export function World({ regions }) {
   if (!regions) return html`<main><section>Waiting for the first update …</section></main>`;
@@ -30,5 +46,6 @@ export function World({ regions }) {
         <td class=${peer.connected ? "good" : "bad"}>${regions.cut_off.includes(peer.region) ? "cut off" : peer.connected ? "connected" : peer.error ?? "not connected"}</td>
         <td>${ms(peer.rtt_ms)}</td><td>${ms(peer.lag_ms)}</td><td>${ms(peer.clock_ahead_ms)}</td></tr>`)}</table></section>
     <section><h2>Worldwide rules</h2><table><tr><th>rule</th><th>error bound</th><th>because of</th></tr>
-      ${regions.rules.map((rule) => html`<tr><td>${rule.rule}</td><td>${rule.error_bound}</td><td>${rule.because}</td></tr>`)}</table></section></main>`;
+      ${regions.rules.map((rule) => html`<tr><td>${rule.rule}</td><td>${rule.error_bound}</td><td>${rule.because}</td></tr>`)}</table></section>
+    <${Uses} rules=${regions.rules.map((rule) => rule.rule)} regions=${all} own=${regions.region}/></main>`;
 }
