@@ -175,7 +175,7 @@ fn a_user_is_blocked_and_let_in_again_in_the_browser() {
 fn a_region_that_is_cut_off_is_shown_without_touching_the_page() {
     let rules = "[[rules]]\nname = \"search\"\nalgorithm = \"fixed_window\"\nlimit = 100\nwindow = \"1m\"\n\
                  [rules.global]\nmode = \"gossip\"\n";
-    let daemons = two_regions(rules);
+    let (_authority, daemons) = two_regions(rules);
     let browser = Browser::start();
     browser.open(&format!("http://{}/#world", daemons[0].http));
     browser.shows("connected");
@@ -186,8 +186,8 @@ fn a_region_that_is_cut_off_is_shown_without_touching_the_page() {
     browser.shows("connected");
 }
 
-/// A daemon of each of two regions.
-fn two_regions(rules: &str) -> Vec<Daemon> {
+/// A daemon of each of two regions, and the authority whose files they read.
+fn two_regions(rules: &str) -> (Authority, Vec<Daemon>) {
     let authority = Authority::new();
     let peers = [free_udp(), free_udp()];
     let config = |place: usize| {
@@ -200,7 +200,8 @@ fn two_regions(rules: &str) -> Vec<Daemon> {
             peers[1 - place]
         )
     };
-    (0..2).map(|place| Daemon::with(rules, &config(place), &[])).collect()
+    let daemons = (0..2).map(|place| Daemon::with(rules, &config(place), &[])).collect();
+    (authority, daemons)
 }
 
 #[test]
@@ -218,14 +219,14 @@ fn who_asks_most_and_why_it_is_limited_is_shown_in_the_browser() {
     browser.shows("used by region");
     browser.button("Close");
     browser.fill("//label[contains(., 'Rule')]/input", "none");
-    browser.shows("Nobody asked of late.");
+    browser.shows("there is no rule \"none\"");
 }
 
 #[test]
 fn what_each_region_used_of_a_worldwide_limit_is_shown_in_the_browser() {
     let rules = "[[rules]]\nname = \"quota\"\nper = [\"team\"]\nalgorithm = \"fixed_window\"\nlimit = 100\nwindow = \"24h\"\n\
                  [rules.global]\nmode = \"gossip\"\n";
-    let daemons = two_regions(rules);
+    let (_authority, daemons) = two_regions(rules);
     let browser = Browser::start();
     browser.open(&format!("http://{}/#world", daemons[0].http));
     browser.shows("connected");

@@ -25,7 +25,7 @@ function Why({ asked, close }) {
 
 export function Hot() {
   const [order, setOrder] = useState("denied"), [rule, setRule] = useState(""), [hot, setHot] = useState(), [asked, setAsked] = useState(), [said, setSaid] = useState();
-  useEach(() => ask("GET", route("/v1/hot", { by: order, rule, limit: 100 })).then((found) => { setHot(found); setSaid(); }, (error) => setSaid({ bad: error.message })), [order, rule]);
+  useEach(() => ask("GET", route("/v1/hot", { by: order, rule, limit: 100 })).then((found) => { setHot(found); setSaid(); }, (error) => { setHot(); setSaid({ bad: error.message }); }), [order, rule]);
   const cells = (row) => [rate(row.requests, hot.span_ms), html`<span class=${row.denied ? "bad" : ""}>${rate(row.denied, hot.span_ms)}</span>`, rate(row.cost, hot.span_ms), `${Math.round(row.share * 1000) / 10} %`];
   const head = ["requests/s", "denied/s", "permits/s", `of all ${ORDERS[order]}`];
   return html`<main><section><h2>Who asks most now${hot ? `, at ${hot.region}/${hot.node}` : ""}</h2>
@@ -33,7 +33,7 @@ export function Hot() {
         <label>By <select onChange=${(event) => setOrder(event.target.value)}>${Object.entries(ORDERS).map(([name, title]) => html`<option value=${name} selected=${name === order}>${title}</option>`)}</select></label>
         <label>Rule <input value=${rule} onInput=${(event) => setRule(event.target.value)}/></label></form>
       <${Said} said=${said}/>
-      ${hot && html`<${Table} head=${["bucket", ...head, "denied since", ""]} none="Nobody asked of late."
+      ${hot && html`<${Table} head=${["bucket", ...head, "denied since", "ask"]} none="Nobody asked of late."
         rows=${hot.buckets.map((row) => [`${row.rule} ${row.long ? "(long values)" : named(row.identity)}`, ...cells(row), moment(row.denied_since) ?? "",
           Object.keys(row.identity).length > 0 && html`<button onClick=${() => setAsked({ ...row.identity, domain: row.domain })}>Why</button>`])}/>`}</section>
     ${asked && html`<${Why} asked=${asked} close=${() => setAsked()}/>`}

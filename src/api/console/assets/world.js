@@ -3,6 +3,8 @@ import { html, useState } from "/console/preact.js";
 import { ask, ms, named, route, Table, useEach } from "/console/daemon.js";
 
 const BUCKETS_MAX = 10;
+/* More regions are named along their own direction, and their links without words: the table has those. */
+const LEVEL_MAX = 16;
 
 /* The buckets of worldwide rules that are asked for most, by what each region has used of them. */
 function Uses({ rules, regions, own }) {
@@ -31,15 +33,21 @@ export function World({ regions }) {
     const up = peers.find((peer) => peer.connected && peer.live);
     return { name, up, bad: !up || regions.cut_off.includes(name), at: at(name), text: label(name, 40) };
   });
+  const isMany = all.length > LEVEL_MAX, size = isMany ? 7 : 14;
+  // Read from the inside to the outside on the right, the other way round on the left.
+  const along = (name) => {
+    const [x, y] = at(name, 14), isLeft = Math.cos(turn(name)) < -1e-9, degrees = turn(name) * 180 / Math.PI + (isLeft ? 180 : 0);
+    return html`<text class=${isLeft ? "to" : "from"} x=${x} y=${y} transform=${`rotate(${degrees} ${x} ${y})`}>${name}</text>`;
+  };
   return html`<main class="world">
     <section><h2>Regions, as ${regions.region} sees them</h2>
       <svg viewBox="0 0 800 600" role="img" aria-label="Regions and the links to them">
         ${others.map(({ at: [x, y], bad }) => html`<line x1=${ox} y1=${oy} x2=${x} y2=${y} class=${bad ? "bad" : ""}/>`)}
-        ${others.map(({ at: [x, y], bad, up }) => html`<text class=${bad ? "bad" : "soft"} x=${(ox + x) / 2} y=${(oy + y) / 2}>${bad ? "cut off" : ms(up.rtt_ms)}</text>`)}
-        ${others.map(({ name, at: [x, y], bad, text }) => html`<g><circle cx=${x} cy=${y} r="14" class=${bad ? "bad" : ""}/>
-          <text x=${text.x} y=${text.y}>${name}</text></g>`)}
-        <circle cx=${ox} cy=${oy} r="18" class="own"/><text x=${own.x} y=${own.y - 9}>${regions.region}</text>
-        <text class="soft" x=${own.x} y=${own.y + 10}>this daemon</text>
+        ${!isMany && others.map(({ at: [x, y], bad, up }) => html`<text class=${bad ? "bad" : "soft"} x=${(ox + x) / 2} y=${(oy + y) / 2}>${bad ? "cut off" : ms(up.rtt_ms)}</text>`)}
+        ${others.map(({ name, at: [x, y], bad, text }) => html`<g><circle cx=${x} cy=${y} r=${size} class=${bad ? "bad" : ""}/>
+          ${isMany ? along(name) : html`<text x=${text.x} y=${text.y}>${name}</text>`}</g>`)}
+        <circle cx=${ox} cy=${oy} r=${size + 4} class="own"/>${isMany ? along(regions.region) : html`<text x=${own.x} y=${own.y - 9}>${regions.region}</text>
+        <text class="soft" x=${own.x} y=${own.y + 10}>this daemon</text>`}
       </svg></section>
     <section><h2>Links</h2><table><tr><th>region</th><th>node</th><th>state</th><th>round trip</th><th>lag</th><th>clock</th></tr>
       ${regions.peers.map((peer) => html`<tr><td>${peer.region}</td><td>${peer.node}</td>
