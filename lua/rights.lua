@@ -17,8 +17,8 @@
 --          of places the value of places.lua, and how many are held
 --          -1 where the key holds a bucket of another shape, or without windows where it is too early to name
 --          this memory
--- Mirrors  Ledger::carry_out of src/core/regions/escrow/ledger.rs; without windows LevelTerms::carry_out of
--- level.rs and places.rs beside it
+-- Mirrors  WindowLedger::carry_out of src/core/regions/escrow/window.rs; without windows LevelTerms::carry_out
+-- of level.rs and places.rs beside it
 
 local now = ARGV[1]
 local ttl_fixed
