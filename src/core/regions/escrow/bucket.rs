@@ -14,7 +14,7 @@ use super::super::membership::RegionId;
 use super::super::{Touched, WorldKey};
 use super::ledger::{Ledger, Step, StepRequest, StepResult};
 use super::level::{LevelLedger, LevelPartner};
-use super::own::EscrowOwnLimit;
+use super::own_limit::EscrowOwnLimit;
 use super::places::{PlacesLedger, PlacesPartner};
 use super::totals::total;
 use super::window::{WindowLedger, WindowPartner, need};

@@ -28,6 +28,7 @@ mod ledger;
 pub mod level;
 mod link;
 mod own;
+mod own_limit;
 mod part;
 pub mod places;
 mod planner;
@@ -522,7 +523,7 @@ impl Escrow {
             self.buckets.len() - 1
         });
         let mut bucket = EscrowBucket::new(key.clone(), rule, now);
-        bucket.owned = own.map(|own| own::EscrowOwnLimit::new(Some(own)));
+        bucket.owned = own.map(|own| own_limit::EscrowOwnLimit::new(Some(own)));
         *self.buckets.get_mut(id)? = Some(bucket);
         self.index.insert(key.clone(), id);
         Some(id)

@@ -358,7 +358,8 @@ impl CommonCuts {
         foreseen: WindowBudgets,
     ) -> u64 {
         let foreseen = if window == self.window { foreseen.now } else { foreseen.next };
-        let expected = self.expected.iter().filter_map(|(_, before)| before.of(window)).fold(foreseen, u64::min);
+        let expected =
+            self.expected.iter().filter_map(|(_, before)| before.of(window)).fold(foreseen, u64::min);
         let in_force = self.in_force(now, window);
         let divided =
             || self.divide(ReportsUsed::InForce, window, ground).get(Regions::OWN).unwrap_or(ground.limit);
