@@ -318,6 +318,32 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32
     result.unwrap();
 }
 
+#[test]
+fn a_step_of_another_way_to_count_changes_nothing_in_any_store() {
+    let server = Server::start(&[]);
+    let redis = store(settings(Topology::Single, vec![server.url()]), 1);
+    let memory = MemoryStore::new(100);
+    let now = Clock::System.now();
+    let giving = || Giving { to: "eu-west".into(), session: 1, permits: 1 };
+    let window = now.window_index(SECOND);
+    let steps = [
+        (Counting::Window, ask_window(window, WindowStep::Give(giving()))),
+        (Counting::Level, ask(Step::Level(LevelStep::Give(giving())))),
+        (Counting::Concurrency, ask(Step::Places { heard: now, step: PlacesStep::Give(giving()) })),
+    ];
+    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra, Algorithm::Concurrency] {
+        let rule = escrowed(&format!("{algorithm:?}"), algorithm, 20, 8, SECOND);
+        for (counting, step) in &steps {
+            if *counting == algorithm.counting() {
+                continue;
+            }
+            for store in [&memory as &dyn Store, &redis] {
+                assert_eq!(rights(store, &rule, "u", step, now), None, "{algorithm:?} and {counting:?}");
+            }
+        }
+    }
+}
+
 /// A report burns the rights that the region has. The rest is paid with what comes or is minted next, before
 /// anything is admitted again, and nothing goes to others meanwhile.
 #[test]

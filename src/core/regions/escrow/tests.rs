@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use super::super::super::algorithm::{Counting, Limit};
 use super::super::super::rule::Global;
 use super::super::super::wire::rights::{
-    CountedLimit, LevelTotals, MovedTotals, RightsFrame, Statement, Total, Transfer, WindowTotals,
+    CountedLimit, LevelTotals, MovedTotals, PlacesTotals, RightKind, RightsFrame, Statement, Total, Transfer,
+    WindowTotals,
 };
 use super::super::super::wire::{DEMAND_MAX, OwnLimit};
 use super::*;
