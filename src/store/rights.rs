@@ -77,7 +77,7 @@ pub(super) fn lends(rule: &Compiled, limit: &Limit, whole: &Limit) -> bool {
 pub(super) struct ChargeTerms {
     pub(super) view: Option<Allowance>,
     pub(super) now: Timestamp,
-    /// How much of the recovery window is left, in which nothing is admitted: too little of the past is known.
+    /// How much is left of the recovery window, in which nothing is admitted.
     pub(super) recovery: Option<Span>,
     /// What is counted against.
     pub(super) limit: Limit,
@@ -256,7 +256,8 @@ impl KeySlot {
         self.state(place).map_or(0, |state| state.used_of(limit, Some(&view), window, budget))
     }
 
-    /// Carries out one step. `None`: the rule's rights do not move so, or there is no room to remember the step.
+    /// Carries out one step. `None`: the rule's rights do not move so, or there is no room to remember the
+    /// step.
     pub(super) fn rights(
         &mut self,
         rule: &Compiled,

@@ -78,7 +78,7 @@ pub(super) struct Evaluation {
     pub(super) now: Timestamp,
     /// What it is counted against.
     limit: Limit,
-    /// How much of the recovery window is left, in which nothing is admitted: too little of the past is known.
+    /// How much is left of the recovery window, in which nothing is admitted.
     recovery: Option<Span>,
     /// Permits of lapsed reservations that were given back for this look.
     pub(super) lapsed: u64,

@@ -1,7 +1,7 @@
 //! Messages of `escrow` mode: what regions tell of their rights, and rights on their way.
 //!
-//! Everything in them is cumulative and carries its sessions and its window, where there is one, so that loss,
-//! duplication, reordering and any delay do nothing.
+//! Everything in them is cumulative and carries its sessions and its window, where there is one, so that
+//! loss, duplication, reordering and any delay do nothing.
 
 use super::{OwnLimit, RuleName};
 use crate::algorithm::Counting;

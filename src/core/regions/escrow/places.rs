@@ -340,8 +340,8 @@ impl PlacesTerms {
 }
 
 impl PlacesLedger {
-    /// An empty one, whose session has this name: the instant at which it is made. Of two memories of a region
-    /// the later has the larger.
+    /// An empty one, whose session has this name: the instant at which it is made. Of two memories of a
+    /// region the later has the larger.
     #[must_use]
     pub const fn new(session: u64) -> Self {
         Self { session, owned: 0, share: 0, capacity: 0, is_recovered: false, partners: Vec::new() }
@@ -436,8 +436,8 @@ impl LoanPartner {
         if self.session == session { self.taken } else { 0 }
     }
 
-    /// It has said what it has of us: what a lost memory had lent to it is counted as lent, unless all of that
-    /// is known or `over`.
+    /// It has said what it has of us: what a lost memory had lent to it is counted as lent, unless all of
+    /// that is known or `over`.
     fn report(&mut self, has: u64, over: bool) {
         let again = std::mem::replace(&mut self.has_reported, true);
         if !again && !over {

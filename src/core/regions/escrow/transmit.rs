@@ -118,8 +118,7 @@ impl Escrow {
     }
 }
 
-/// What is told of a ledger: to another region all that moved (`whole`), and to a sibling only which rights are
-/// spoken of.
+/// The totals that are told of a ledger: to another region all that moved (`whole`), to a sibling none.
 fn totals_of(ledger: &Ledger, whole: bool, safety: &EscrowSafety) -> MovedTotals {
     let none = Vec::new;
     match ledger {

@@ -1,5 +1,5 @@
-//! What one daemon does about the rights of a window: pushes them to whoever will run dry, and settles windows
-//! that are over.
+//! What one daemon does about the rights of a window: pushes them to whoever will run dry, and settles
+//! windows that are over.
 //!
 //! Nothing here matters to exactness: the store gives only what is free.
 
@@ -140,8 +140,8 @@ impl Escrow {
         self.note(Event::Closed { key, window, used: all, limit });
     }
 
-    /// Whether a region can honestly have sent so much of a window. What a third region gave it is known soon,
-    /// and comes again until then; what exceeds all that third regions have never can be.
+    /// Whether a region can honestly have sent so much of a window. What a third region gave it is known
+    /// soon, and comes again until then; what exceeds all that third regions have never can be.
     pub(in super::super) fn can_have_rights(
         &mut self,
         now: Timestamp,
