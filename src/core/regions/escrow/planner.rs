@@ -219,12 +219,7 @@ impl Escrow {
                 continue;
             }
             let permits = (*permits).min(most);
-            let given = match kind {
-                RightKind::Places => {
-                    bucket.balance.as_ref().map_or(0, |balance| balance.ledger.given_to(&to, session))
-                }
-                RightKind::Window(_) | RightKind::Level => 0,
-            };
+            let given = bucket.balance.as_ref().map_or(0, |balance| balance.ledger.given_to(&to, session));
             let partner = bucket.partner_mut(region);
             partner.gave = Some(now);
             if early {

@@ -79,7 +79,7 @@ impl Escrow {
     fn hear(&mut self, now: Timestamp, region: RegionId, from: &NodeName, said: Statement) {
         self.tally.entries_in = self.tally.entries_in.saturating_add(1);
         let key = WorldKey { rule: said.rule.clone(), identity: said.identity.clone() };
-        if !self.rules.contains_key(&key.rule) {
+        if !self.counts(&key, said.totals.kind()) {
             self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
             return;
         }
@@ -90,10 +90,6 @@ impl Escrow {
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
         let counting = bucket.counting();
-        if said.totals.kind().counting() != counting {
-            self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
-            return;
-        }
         if region == Regions::OWN {
             bucket.hear_sibling(now, &from.node, &said);
         } else if is_far_ahead(said.totals.kind(), bucket.kind_at(now)) {
@@ -111,20 +107,21 @@ impl Escrow {
         self.plan(now, id);
     }
 
+    /// Whether a bucket is one of a rule that is known here and has such rights.
+    fn counts(&self, key: &WorldKey, kind: RightKind) -> bool {
+        self.rules.get(&key.rule).is_some_and(|rule| rule.counting() == kind.counting())
+    }
+
     /// Rights for this region have come: the store takes them in, at most once.
     fn take(&mut self, now: Timestamp, region: RegionId, sent: &Transfer) {
         self.tally.entries_in = self.tally.entries_in.saturating_add(1);
         let key = WorldKey { rule: sent.rule.clone(), identity: sent.identity.clone() };
-        if region == Regions::OWN || !self.rules.contains_key(&key.rule) {
+        if region == Regions::OWN || !self.counts(&key, sent.kind) {
             self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
             return;
         }
         let Some(id) = self.follow(now, &key, sent.limit.own) else { return };
         let Some(bucket) = self.bucket(id) else { return };
-        if sent.kind.counting() != bucket.counting() {
-            self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
-            return;
-        }
         if sent.kind != bucket.kind_at(now) && self.config.safety.windows_are_labels {
             // What comes early comes again.
             self.tally.other_windows = self.tally.other_windows.saturating_add(1);
