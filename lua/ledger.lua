@@ -9,7 +9,7 @@
 -- in the place of what was used stands until when, in milliseconds after that of the own session. A
 -- replication epoch is one server's time as a primary: its replication id. What was written before it may be
 -- lost, so a window that began before it mints nothing, and a level counts as full when it began.
--- Mirrors: Ledger of src/core/regions/escrow/ledger.rs, LevelTerms of level.rs beside it, and the terms of
+-- Mirrors: WindowLedger of src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms of
 -- src/store/rights.rs.
 
 local read_epoch, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,

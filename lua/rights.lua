@@ -5,20 +5,20 @@
 -- ARGV[2]  the bucket, 23 bytes as in decide.lua
 -- ARGV[3]  the replication epochs that the caller knows, 47 bytes each: replication id (40), since when in
 --          microseconds (7)
--- ARGV[4]  the step: window (7; without windows how many permits a take may keep beyond the capacity), kind
---          (1: 0 read, 1 give, 2 take, 3 acknowledge, 4 meet, 5 vouch), the other region's session (8), the
---          session of ours that it is meant for (8), permits (5), then the other region's name. Of places the
---          window is the instant at which the reason was heard; to meet says in the last two what the region
---          gave and has, each plus one, zero where it did not say; to vouch names all regions, each after its
---          length
+-- ARGV[4]  the step: first (7: of rights of a window its index; of a level how many permits a take may keep
+--          beyond the capacity; of places the instant at which the reason was heard), kind (1: 0 read, 1 give,
+--          2 take, 3 acknowledge, 4 open a session, 5 confirm the recovery), the other region's session (8),
+--          the session of ours that it is meant for (8), permits (5), then the other region's name. To open a
+--          session says in the last two numbers what the region gave and has, each plus one, zero where it did
+--          not say; to confirm the recovery names all regions, each after its length
 -- ARGV[7]  see calendar.lua; [5] and [6] are empty where it is given
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8);
 --          the replication epoch (47) if the caller did not know it, or an empty string
 --          of places the value of places.lua, and how many are held
 --          -1 where the key holds a bucket of another shape, or without windows where it is too early to name
 --          this memory
--- Mirrors  Ledger::carry_out of src/core/regions/escrow/ledger.rs; without windows LevelTerms::carry_out of
--- level.rs and places.rs beside it
+-- Mirrors  WindowLedger::carry_out of src/core/regions/escrow/window.rs; without windows LevelTerms::carry_out
+-- of level.rs and places.rs beside it
 
 local now = ARGV[1]
 local ttl_fixed
@@ -41,7 +41,7 @@ if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or not bucket_load(b) then 
 local epoch = read_epoch(ARGV[3], now)
 rights_terms(b, epoch, now)
 
-local for_window, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
+local first, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
 local region = string.sub(ARGV[4], next_at)
 local GIVEN, TAKEN, ACKNOWLEDGED, KEPT_BEYOND = 0, 1, 2, 3
 
@@ -49,7 +49,7 @@ if b.kind == CONCURRENCY then
   if now < b.doubt then return { -1 } end
   places_terms(b, epoch, now, true)
   local held = b.len and b.len - redis.call("ZCOUNT", b.key, "-inf", string.format("%.0f", now)) or 0
-  local step = { at = for_window, kind = kind, session = session, own = own, amount = amount, region = region }
+  local step = { at = first, kind = kind, session = session, own = own, amount = amount, region = region }
   local value, own_session, kept = places_step(b, epoch, held, now, step)
   local ttl = ttl_fixed or math.ceil(kept / 1000)
   redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl))
@@ -197,7 +197,7 @@ if b.kind ~= FIXED_WINDOW then
     end
   elseif kind == TAKE and own == own_session then
     local came = receive(entries, region, session, amount)
-    local kept = math.min(math.max(0, came - used_freely()), math.max(0, for_window - l.taken))
+    local kept = math.min(math.max(0, came - used_freely()), math.max(0, first - l.taken))
     if kept > 0 and keep(entries, region, session, kept) then
       if l.taken == 0 then
         l.closed_used = math.max(0, floor((now + KEPT_LIFE) / 1000) - floor(l.closed_window / 1000))
@@ -258,7 +258,7 @@ local function change(wanted, change_by)
   return total
 end
 
-if for_window == at then
+if first == at then
   if kind == GIVE and amount > 0 and amount <= ledger_budget(l) - used then
     l.given = l.given + change(0, function(total) return total + amount end)
   elseif kind == TAKE and own == session_of(epoch) then

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::regions::escrow::window::{WindowLedger, WindowStep};
 use tidegate::core::regions::escrow::{Ledger, Step, StepRequest, StepResult};
 use tidegate::core::regions::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::rights::{CountedLimit, RightsFrame, Transfer};
+use tidegate::core::wire::rights::{CountedLimit, RightKind, RightsFrame, Transfer};
 use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Answer;
@@ -146,12 +147,12 @@ impl WorldPort for Remembered {
         (1, vec![rule, seats])
     }
     fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {
-        let mut ledger = Ledger { session: SESSION, ..Ledger::default() };
+        let mut ledger = WindowLedger { session: SESSION, ..WindowLedger::default() };
         ledger.enter(self.now().window_index(WINDOW), 500, 0);
-        if let Step::Take { permits, .. } = ask.step {
-            self.count("taken", permits);
+        if let Step::Window { step: WindowStep::Take(taking), .. } = &ask.step {
+            self.count("taken", taking.permits);
         }
-        Answer::Now(Some(StepResult { ledger, used: 0 }))
+        Answer::Now(Some(StepResult { ledger: Ledger::Window(ledger), used: 0 }))
     }
     fn now(&self) -> Timestamp {
         Clock::System.now()
@@ -391,7 +392,7 @@ async fn rights_that_cannot_be_are_not_taken_and_counted_by_reason() {
     let transfer = |permits: u64| Transfer {
         rule: seats().rule,
         identity: seats().identity,
-        window: Clock::System.now().window_index(WINDOW),
+        kind: RightKind::Window(Clock::System.now().window_index(WINDOW)),
         session: 9,
         to_session: SESSION,
         permits,
@@ -403,9 +404,13 @@ async fn rights_that_cannot_be_are_not_taken_and_counted_by_reason() {
     let sent = Clock::System.now() + Span::from_secs(60);
     peers.send_rights(&to, &RightsFrame { sent, statements: Vec::new(), transfers: vec![transfer(1)] });
     eu.port.refuses("future").await;
-    let early = transfer(1);
-    send(Transfer { window: early.window + 9, ..early });
+    let early = RightKind::Window(Clock::System.now().window_index(WINDOW) + 9);
+    send(Transfer { kind: early, ..transfer(1) });
     eu.port.passes_over("rights_window").await;
+    // The rule counts windows here.
+    send(Transfer { kind: RightKind::Level, ..transfer(1) });
+    let unknown = || eu.port.refused.lock().unwrap().get("rights_unknown_rule").copied();
+    eventually("it is counted with those of unknown rules", || unknown() == Some(2)).await;
     // Half of the limit is its share, and nobody gave it more.
     send(transfer(501));
     eu.port.refuses("rights_beyond").await;

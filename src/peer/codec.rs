@@ -170,7 +170,7 @@ fn check_rights(frame: &RightsFrame) -> Result<(), Refusal> {
         && frame
             .statements
             .iter()
-            .all(|said| named(&said.rule, &said.identity) && listed(&said.taken) && listed(&said.given))
+            .all(|said| named(&said.rule, &said.identity) && said.totals.lists().into_iter().all(listed))
         && frame.transfers.iter().all(|sent| named(&sent.rule, &sent.identity));
     if fits { Ok(()) } else { Err(Refusal::Oversize) }
 }
@@ -214,7 +214,9 @@ mod tests {
 
     use super::*;
     use crate::core::time::{Span, Timestamp};
-    use crate::core::wire::rights::{Statement, Transfer};
+    use crate::core::wire::rights::{
+        ClosedWindow, LevelTotals, MovedTotals, PlacesTotals, RightKind, Statement, Transfer, WindowTotals,
+    };
     use crate::core::wire::{Acknowledgement, Amount, Counter, OwnLimit, rounded};
 
     const SENT: u64 = 1_760_000_000_000_000;
@@ -341,21 +343,23 @@ mod tests {
             statements: vec![Statement {
                 rule: rule(),
                 identity: b"u\0x".to_vec(),
-                window: 300,
                 stamp: Timestamp(70_000),
                 session: 9,
                 free: 40,
                 demand: 2_000_000,
                 wanted: 3,
-                taken: vec![total(5)],
-                given: vec![total(7)],
-                closed: Some((299, 100)),
+                totals: MovedTotals::Window(WindowTotals {
+                    window: 300,
+                    taken: vec![total(5)],
+                    given: vec![total(7)],
+                    closed: Some(ClosedWindow { window: 299, used: 100 }),
+                }),
                 limit: CountedLimit::default(),
             }],
             transfers: vec![Transfer {
                 rule: rule(),
                 identity: b"u\0x".to_vec(),
-                window: 300,
+                kind: RightKind::Window(300),
                 session: 9,
                 to_session: 10,
                 permits: 7,
@@ -369,6 +373,21 @@ mod tests {
     fn the_bytes_of_rights_are_pinned() {
         assert_eq!(hex(&encode_rights(&rights()).unwrap()), GOLDEN_RIGHTS);
         assert_eq!(decode(&encode_rights(&rights()).unwrap()), Ok(Message::Rights(rights())));
+    }
+
+    #[test]
+    fn permits_of_levels_and_places_come_as_they_went() {
+        let total = |permits| vec![Total { region: "eu".into(), session: 9, permits }];
+        let mut frame = rights();
+        let level = LevelTotals { settled: total(4), kept: total(2) };
+        let places = PlacesTotals { taken: total(3), given: total(1) };
+        for (totals, kind) in
+            [(MovedTotals::Level(level), RightKind::Level), (MovedTotals::Places(places), RightKind::Places)]
+        {
+            frame.statements[0].totals = totals;
+            frame.transfers[0].kind = kind;
+            assert_eq!(decode(&encode_rights(&frame).unwrap()), Ok(Message::Rights(frame.clone())));
+        }
     }
 
     #[test]
@@ -398,7 +417,9 @@ mod tests {
         let mut many = rights();
         many.transfers = vec![many.transfers[0].clone(); RIGHTS_ENTRIES_MAX];
         let mut totals = rights();
-        totals.statements[0].taken = vec![totals.statements[0].taken[0].clone(); TOTALS_MAX + 1];
+        let total = Total { region: "eu".into(), session: 1, permits: 1 };
+        let (taken, given) = (vec![total; TOTALS_MAX + 1], Vec::new());
+        totals.statements[0].totals = MovedTotals::Places(PlacesTotals { taken, given });
         for too_big in [many, totals] {
             assert_eq!(encode_rights(&too_big), Err(Refusal::Oversize));
             let mut bytes = vec![VERSION, KIND_RIGHTS];

@@ -2,8 +2,8 @@
 //! runs.
 //!
 //! Its buckets are never forgotten before they end, what this process cannot know is not admitted, and a
-//! clock that steps back changes nothing. The steps themselves are the ledger's ([`Ledger`]), the same as in
-//! `lua/rights.lua`.
+//! clock that steps back changes nothing. The steps themselves are those of each ledger ([`WindowLedger`],
+//! [`LevelTerms`], [`PlacesTerms`]), the same as in `lua/rights.lua`.
 
 use std::borrow::Cow;
 
@@ -11,11 +11,10 @@ use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{
     Algorithm, Allowance, Counting, Limit, PLACES_PER_HOLDER_MAX, State, Verdict, WindowAllowance,
 };
-use crate::core::regions::escrow::level::{self, MESSAGE_LIFE, under_way_max};
-use crate::core::regions::escrow::places::{self, Margins};
-use crate::core::regions::escrow::{
-    Ledger, RECOVERY_MARGIN, Step, StepRequest, StepResult, can_move, is_known,
-};
+use crate::core::regions::escrow::level::{LevelLedger, LevelStep, LevelTerms, MESSAGE_LIFE, under_way_max};
+use crate::core::regions::escrow::places::{Margins, PlacesLedger, PlacesStep, PlacesTerms};
+use crate::core::regions::escrow::window::{WindowLedger, WindowStep, is_known};
+use crate::core::regions::escrow::{Ledger, RECOVERY_MARGIN, Step, StepRequest, StepResult, can_move};
 use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
 use crate::core::table::{TablePlace, WEIGHT_KEPT};
@@ -78,8 +77,8 @@ pub(super) fn lends(rule: &Compiled, limit: &Limit, whole: &Limit) -> bool {
 pub(super) struct ChargeTerms {
     pub(super) view: Option<Allowance>,
     pub(super) now: Timestamp,
-    /// For how long nothing is admitted because too little of the past is known.
-    pub(super) doubt: Option<Span>,
+    /// How much is left of the recovery window, in which nothing is admitted.
+    pub(super) recovery: Option<Span>,
     /// What is counted against.
     pub(super) limit: Limit,
     /// What would fit if all that can come from other regions were here, and when it may.
@@ -92,7 +91,7 @@ impl ChargeTerms {
         if !verdict.admitted && verdict.retry.is_none() && asked <= self.most.0 {
             verdict.retry = Some(self.most.1);
         }
-        if let Some(left) = self.doubt {
+        if let Some(left) = self.recovery {
             *verdict = Verdict { admitted: false, remaining: 0, retry: Some(left), ..*verdict };
         }
     }
@@ -116,12 +115,11 @@ impl KeySlot {
     ) -> ChargeTerms {
         let limit = &held.limit;
         let now = now.max(self.newest);
-        let terms = ChargeTerms { view: None, now, doubt: None, limit: *limit, most: (0, Span::ZERO) };
+        let terms = ChargeTerms { view: None, now, recovery: None, limit: *limit, most: (0, Span::ZERO) };
         if moving(rule) == Some(Counting::Level) {
-            let ledger = self.rights.find(named.hash, named.key.bytes());
-            let ledger = ledger.and_then(|place| self.rights.get(place));
+            let ledger = self.ledger(named).and_then(Ledger::as_level);
             let most = (gathered(rule, limit, whole), GATHERING);
-            return ChargeTerms { view: level::LevelTerms::view(ledger, now), most, ..terms };
+            return ChargeTerms { view: LevelTerms::view(ledger, now), most, ..terms };
         }
         // How far back what was admitted still counts.
         let matters = match rule.rule.algorithm {
@@ -130,12 +128,11 @@ impl KeySlot {
             _ => Span::ZERO,
         };
         let known = self.begun + matters + RECOVERY_MARGIN;
-        let doubts = matters > Span::ZERO && self.begun > Timestamp(0) && self.safety.doubt_is_burnt;
-        let doubt = doubts.then(|| known.since(now)).filter(|left| left.0 > 0);
+        let recovers = matters > Span::ZERO && self.begun > Timestamp(0) && self.safety.doubt_is_burnt;
+        let recovery = recovers.then(|| known.since(now)).filter(|left| left.0 > 0);
         if moving(rule) == Some(Counting::Concurrency) {
             let moves = lends(rule, limit, whole);
-            let ledger = self.rights.find(named.hash, named.key.bytes());
-            let ledger = ledger.and_then(|place| self.rights.get(place));
+            let ledger = self.ledger(named).and_then(Ledger::as_places);
             let held_to = self.places(held).limit(ledger, now);
             let limit = match (moves, ledger) {
                 (true, _) => held_to,
@@ -144,19 +141,19 @@ impl KeySlot {
                 (false, None) => Limit { permits: held.own(), ..*limit },
             };
             let most = if moves { u64::from(whole.permits).min(PLACES_PER_HOLDER_MAX) } else { 0 };
-            return ChargeTerms { doubt, limit, most: (most, limit.window), ..terms };
+            return ChargeTerms { recovery, limit, most: (most, limit.window), ..terms };
         }
         if !has_rights(rule) {
-            return ChargeTerms { doubt, ..terms };
+            return ChargeTerms { recovery, ..terms };
         }
         let place = self.find(named);
         let counted =
             self.state(place).map_or_else(|| limit.windows().index(now), |state| state.window_at(limit, now));
-        let ledger = self.rights.find(named.hash, named.key.bytes()).and_then(|place| self.rights.get(place));
+        let ledger = self.ledger(named).and_then(Ledger::as_window);
         let window = counted.max(ledger.map_or(0, |ledger| ledger.window));
         let minted = self.minted(held, window);
         let budget = match ledger.filter(|ledger| ledger.window == window) {
-            Some(ledger) if ledger.minted > minted => Ledger { minted, ..ledger.clone() }.budget(),
+            Some(ledger) if ledger.minted > minted => WindowLedger { minted, ..ledger.clone() }.budget(),
             Some(ledger) => ledger.budget(),
             None => minted,
         };
@@ -165,9 +162,14 @@ impl KeySlot {
         ChargeTerms { view: Some(view), now, ..terms }
     }
 
-    fn places(&self, held: &HeldLimit) -> places::PlacesTerms {
+    /// What is noted of a bucket's rights.
+    fn ledger(&self, named: Named<'_>) -> Option<&Ledger> {
+        self.rights.get(self.rights.find(named.hash, named.key.bytes())?)
+    }
+
+    fn places(&self, held: &HeldLimit) -> PlacesTerms {
         let (share, hold) = (u64::from(held.own()), held.limit.window);
-        places::PlacesTerms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
+        PlacesTerms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
     }
 
     /// What this region mints in a window: its share, unless too little of the window is known.
@@ -175,9 +177,9 @@ impl KeySlot {
         if is_known(window, held.limit.windows(), self.begun) { u64::from(held.own()) } else { 0 }
     }
 
-    fn level(&self, rule: &Compiled, limit: &Limit) -> level::LevelTerms {
+    fn level(&self, rule: &Compiled, limit: &Limit) -> LevelTerms {
         let algorithm = rule.rule.algorithm;
-        level::LevelTerms { algorithm, limit: *limit, begun: self.begun, safety: self.safety }
+        LevelTerms { algorithm, limit: *limit, begun: self.begun, safety: self.safety }
     }
 
     /// A bucket that is not there.
@@ -215,7 +217,7 @@ impl KeySlot {
             return None;
         }
         let terms = self.level(rule, limit);
-        let ledger = self.rights.find(named.hash, named.key.bytes()).and_then(|place| self.rights.get(place));
+        let ledger = self.ledger(named).and_then(Ledger::as_level);
         let charged = terms.least(ledger, now) > 0;
         charged.then(|| {
             let mut state = state.cloned().unwrap_or_else(|| terms.fresh(now));
@@ -234,9 +236,9 @@ impl KeySlot {
     ) {
         let Some(at) = self.rights.find(named.hash, named.key.bytes()) else { return };
         let minted = self.minted(held, window);
-        let Some(before) = self.rights.get(at).map(|ledger| ledger.window) else { return };
-        let used = self.used_in(&held.limit, (before, minted), at, place);
-        if let Some(ledger) = self.rights.get_mut(at) {
+        let Some(Ledger::Window(ledger)) = self.rights.get(at) else { return };
+        let used = self.used_in(&held.limit, (ledger.window, minted), at, place);
+        if let Some(Ledger::Window(ledger)) = self.rights.get_mut(at) {
             ledger.enter(window, minted, used);
         }
     }
@@ -254,7 +256,8 @@ impl KeySlot {
         self.state(place).map_or(0, |state| state.used_of(limit, Some(&view), window, budget))
     }
 
-    /// Carries out one step. `None`: the rule's rights do not move, or there is no room to remember the step.
+    /// Carries out one step. `None`: the rule's rights do not move so, or there is no room to remember the
+    /// step.
     pub(super) fn rights(
         &mut self,
         rule: &Compiled,
@@ -263,20 +266,30 @@ impl KeySlot {
         ask: &StepRequest,
         now: Timestamp,
     ) -> Option<StepResult> {
-        match moving(rule)? {
-            Counting::Window => self.window_rights(rule, held, named, ask, now),
-            Counting::Level => self.level_rights(rule, &held.limit, named, ask, now),
-            Counting::Concurrency => self.lent(held, named, ask, now),
+        match (moving(rule)?, &ask.step) {
+            (Counting::Window, Step::Read) => self.window_rights(rule, held, named, None, now),
+            (Counting::Window, Step::Window { window, step }) => {
+                self.window_rights(rule, held, named, Some((*window, step)), now)
+            }
+            (Counting::Level, Step::Read) => self.level_rights(rule, &held.limit, named, None, now),
+            (Counting::Level, Step::Level(step)) => {
+                self.level_rights(rule, &held.limit, named, Some(step), now)
+            }
+            (Counting::Concurrency, Step::Read) => self.lent(held, named, None, now),
+            (Counting::Concurrency, Step::Places { heard, step }) => {
+                self.lent(held, named, Some((*heard, step)), now)
+            }
+            _ => None,
         }
     }
 
-    /// Carries out one step on the rights of a window.
+    /// Carries out one step on the rights of a window, or only looks.
     fn window_rights(
         &mut self,
         rule: &Compiled,
         held: &HeldLimit,
         named: Named<'_>,
-        ask: &StepRequest,
+        step: Option<(u64, &WindowStep)>,
         now: Timestamp,
     ) -> Option<StepResult> {
         let limit = &held.limit;
@@ -288,16 +301,17 @@ impl KeySlot {
             None => {
                 self.newest = self.newest.max(now);
                 let session = self.begun.0.max(1);
-                let mut ledger = Ledger { session, ..Ledger::default() };
+                let mut ledger = WindowLedger { session, ..WindowLedger::default() };
                 ledger.enter(window, self.minted(held, window), 0);
-                match self.rights.insert(named.hash, key, ledger.clone(), now, |_| false) {
+                let kept = Ledger::Window(ledger.clone());
+                match self.rights.insert(named.hash, key, kept, now, |_| false) {
                     Ok(inserted) => inserted.place,
-                    Err(_) if ask.step == Step::Read => {
+                    Err(_) if step.is_none() => {
                         let (budget, view) = (ledger.budget(), terms.view);
                         let used = self
                             .state(place)
                             .map_or(0, |state| state.used_of(limit, view.as_ref(), window, budget));
-                        return Some(StepResult { ledger, used });
+                        return Some(StepResult { ledger: Ledger::Window(ledger), used });
                     }
                     Err(_) => return None,
                 }
@@ -307,26 +321,28 @@ impl KeySlot {
         let minted = self.minted(held, window);
         let used = self.used_in(limit, (window, minted), at, place);
         let safety = self.safety;
-        let ledger = self.rights.get_mut(at)?;
-        ledger.carry_out(ask, used, &safety);
+        let Some(Ledger::Window(ledger)) = self.rights.get_mut(at) else { return None };
+        if let Some((of, step)) = step {
+            ledger.carry_out(of, step, used, &safety);
+        }
         let ledger = ledger.clone();
         // What came pays what is owed, before anything is admitted.
         if let Some(state) = place.and_then(|place| self.buckets.get_mut(place)) {
             let begun = limit.windows().start(window);
             state.settle(limit, Some(&view_of(window, ledger.budget(), minted)), now.max(begun));
         }
-        let balance = StepResult { used: self.used_in(limit, (window, minted), at, place), ledger };
+        let used = self.used_in(limit, (window, minted), at, place);
         // It says how its window ended until the next one ends.
         self.rights.rate(at, limit.windows().start(window.saturating_add(2)), WEIGHT_KEPT);
-        Some(balance)
+        Some(StepResult { ledger: Ledger::Window(ledger), used })
     }
 
-    /// Carries out one step on places that are lent.
+    /// Carries out one step on places that are lent, or only looks.
     fn lent(
         &mut self,
         held_to: &HeldLimit,
         named: Named<'_>,
-        ask: &StepRequest,
+        step: Option<(Timestamp, &PlacesStep)>,
         now: Timestamp,
     ) -> Option<StepResult> {
         let now = now.max(self.newest);
@@ -338,25 +354,25 @@ impl KeySlot {
             Some(at) => at,
             None => {
                 self.newest = self.newest.max(now);
-                let ledger = Ledger::without_windows(now);
+                let ledger = Ledger::Places(PlacesLedger::new(now.0.max(1)));
                 self.rights.insert(named.hash, named.key.bytes(), ledger, now, |_| false).ok()?.place
             }
         };
-        let held = self.state(self.find(named)).map_or(0, |state| state.used(limit, now));
-        let ledger = self.rights.get_mut(at)?;
-        terms.carry_out(ledger, held, ask, now);
-        let balance = terms.balance(ledger, held, now);
-        let kept = terms.kept(ledger);
+        let used = self.state(self.find(named)).map_or(0, |state| state.used(limit, now));
+        let Some(Ledger::Places(ledger)) = self.rights.get_mut(at) else { return None };
+        terms.carry_out(ledger, used, step, now);
+        let (ledger, kept) = (ledger.clone(), terms.kept(ledger));
         self.rights.rate(at, now + kept, WEIGHT_KEPT);
-        Some(balance)
+        Some(StepResult { ledger: Ledger::Places(ledger), used })
     }
 
+    /// Carries out one step on the permits of a level, or only looks.
     fn level_rights(
         &mut self,
         rule: &Compiled,
         limit: &Limit,
         named: Named<'_>,
-        ask: &StepRequest,
+        step: Option<&LevelStep>,
         now: Timestamp,
     ) -> Option<StepResult> {
         let now = now.max(self.newest);
@@ -369,7 +385,7 @@ impl KeySlot {
             Some(at) => at,
             None => {
                 self.newest = self.newest.max(now);
-                let ledger = Ledger::without_windows(now);
+                let ledger = Ledger::Level(LevelLedger::new(now));
                 self.rights.insert(named.hash, key, ledger, now, |_| false).ok()?.place
             }
         };
@@ -378,12 +394,13 @@ impl KeySlot {
             None => self.insert(terms.fresh(now), named, now, |_| false)?,
         };
         let (ledger, state) = self.rights.get_mut(at).zip(self.buckets.get_mut(place))?;
-        terms.carry_out(state, ledger, ask, now);
-        let balance = terms.balance(state, ledger, now);
+        let Ledger::Level(ledger) = ledger else { return None };
+        terms.carry_out(state, ledger, step, now);
+        let (used, ledger) = (terms.used(state, ledger, now), ledger.clone());
         let expiry = state.expiry(limit);
         self.buckets.rate(place, expiry, WEIGHT_KEPT);
         // Nothing that was sent from this ledger may arrive after it is forgotten.
         self.rights.rate(at, now + MESSAGE_LIFE + MESSAGE_LIFE, WEIGHT_KEPT);
-        Some(balance)
+        Some(StepResult { ledger: Ledger::Level(ledger), used })
     }
 }

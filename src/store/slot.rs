@@ -78,8 +78,8 @@ pub(super) struct Evaluation {
     pub(super) now: Timestamp,
     /// What it is counted against.
     limit: Limit,
-    /// For how long nothing is admitted because too little of the past is known.
-    doubt: Option<Span>,
+    /// How much is left of the recovery window, in which nothing is admitted.
+    recovery: Option<Span>,
     /// Permits of lapsed reservations that were given back for this look.
     pub(super) lapsed: u64,
     /// What is known of a reservation before it is charged.
@@ -133,7 +133,7 @@ impl Evaluation {
         if admitted {
             verdict.retry = None;
         }
-        if let Some(left) = self.doubt {
+        if let Some(left) = self.recovery {
             (verdict.remaining, verdict.retry) = (0, Some(left));
         }
         verdict
@@ -231,8 +231,19 @@ impl KeySlot {
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) | Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
-        let doubt = terms.and_then(|terms| terms.doubt);
-        Evaluation { place, verdict, view, told, error_bound, now: at, limit, doubt, lapsed: 0, fate: None }
+        let recovery = terms.and_then(|terms| terms.recovery);
+        Evaluation {
+            place,
+            verdict,
+            view,
+            told,
+            error_bound,
+            now: at,
+            limit,
+            recovery,
+            lapsed: 0,
+            fate: None,
+        }
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.

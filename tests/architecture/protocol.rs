@@ -18,6 +18,11 @@ const TYPES: &[(&str, &str)] = &[
     ("src/core/regions/split.rs", "WeightsStatement"),
     ("src/core/regions/split.rs", "Phase"),
     ("src/core/regions/escrow/ledger.rs", "Step"),
+    ("src/core/regions/escrow/totals.rs", "Giving"),
+    ("src/core/regions/escrow/totals.rs", "Taking"),
+    ("src/core/regions/escrow/window.rs", "WindowStep"),
+    ("src/core/regions/escrow/level.rs", "LevelStep"),
+    ("src/core/regions/escrow/places.rs", "PlacesStep"),
     ("src/peer/rules.rs", "RulesStatement"),
 ];
 /// The switches of the protocol's safety rules.

@@ -12,9 +12,12 @@ use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::calendar::{CalendarPeriod, Windows};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
 use tidegate::core::regions::WorldKey;
-use tidegate::core::regions::escrow::level::{LevelTerms, RECOVERY_WINDOW};
-use tidegate::core::regions::escrow::places::{self, Margins};
-use tidegate::core::regions::escrow::{EscrowSafety, ReferenceStore, Step, StepRequest, StepResult};
+use tidegate::core::regions::escrow::level::{LevelStep, LevelTerms, RECOVERY_WINDOW};
+use tidegate::core::regions::escrow::places::{self, Margins, PlacesStep};
+use tidegate::core::regions::escrow::window::WindowStep;
+use tidegate::core::regions::escrow::{
+    EscrowSafety, Giving, Ledger, ReferenceStore, Step, StepRequest, StepResult, Taking,
+};
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::reservation::{Commit, ReservationId, ReservedCost};
 use tidegate::core::rule::{Global, Mode};
@@ -81,9 +84,14 @@ fn charge_cost(
     outcome.counted[0]
 }
 
-fn ask(window: u64, step: Step) -> StepRequest {
+fn ask(step: Step) -> StepRequest {
     let rule = RuleName { domain: "default".into(), name: "r".into() };
-    StepRequest { key: WorldKey { rule, identity: Vec::new() }, window, step, own: None }
+    StepRequest { key: WorldKey { rule, identity: Vec::new() }, step, own: None }
+}
+
+/// A step on rights of a window.
+fn ask_window(window: u64, step: WindowStep) -> StepRequest {
+    ask(Step::Window { window, step })
 }
 
 fn rights(
@@ -134,22 +142,30 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 const REGIONS: [&str; 2] = ["eu-west", "us-east"];
 
-fn step_of(act: &Act, own: u64, window: u64) -> Option<StepRequest> {
+/// The step of an act: of a level where there is no `window`, which knows none that comes late.
+fn step_of(act: &Act, own: u64, window: Option<u64>) -> Option<StepRequest> {
     Some(match act {
-        Act::Read => ask(window, Step::Read),
+        Act::Read => ask(Step::Read),
         Act::Give { to, session, permits } => {
-            let to = REGIONS[*to].to_owned();
-            ask(window, Step::Give { to, session: *session, permits: *permits })
+            let giving = Giving { to: REGIONS[*to].to_owned(), session: *session, permits: *permits };
+            match window {
+                Some(window) => ask_window(window, WindowStep::Give(giving)),
+                None => ask(Step::Level(LevelStep::Give(giving))),
+            }
         }
         Act::Take { from, session, fenced, late, permits, keep } => {
             let from = REGIONS[*from].to_owned();
             let to_session = own + u64::from(*fenced && !*late);
-            let window = window.saturating_sub(u64::from(*late));
-            ask(window, Step::Take { from, session: *session, to_session, permits: *permits, keep: *keep })
+            let taking = Taking { from, session: *session, to_session, permits: *permits };
+            match window {
+                Some(window) => ask_window(window - u64::from(*late), WindowStep::Take(taking)),
+                None => ask(Step::Level(LevelStep::Take { taking, keep: *keep })),
+            }
         }
+        Act::Acknowledge { .. } if window.is_some() => return None,
         Act::Acknowledge { to, session, permits } => {
-            let to = REGIONS[*to].to_owned();
-            ask(window, Step::Acknowledge { to, session: *session, permits: *permits })
+            let (to, session, permits) = (REGIONS[*to].to_owned(), *session, *permits);
+            ask(Step::Level(LevelStep::Acknowledge { to, session, permits }))
         }
         Act::Charge(_) | Act::Report(..) | Act::Reserve(..) | Act::Commit(..) | Act::Pass(_) => {
             return None;
@@ -160,12 +176,24 @@ fn step_of(act: &Act, own: u64, window: u64) -> Option<StepRequest> {
 /// All that must be equal whatever the store calls its own memory.
 fn shown(balance: &StepResult) -> String {
     let mut ledger = balance.ledger.clone();
-    ledger.session = 0;
-    ledger.given.sort();
-    ledger.taken.sort();
-    ledger.acknowledged.sort();
-    if let Some(kept) = &mut ledger.kept {
-        kept.totals.sort();
+    match &mut ledger {
+        Ledger::Window(ledger) => {
+            ledger.session = 0;
+            ledger.given.sort();
+            ledger.taken.sort();
+        }
+        Ledger::Level(ledger) => {
+            ledger.session = 0;
+            ledger.forwarded.sort();
+            ledger.taken.sort();
+            if let Some(kept) = &mut ledger.kept {
+                kept.totals.sort();
+            }
+        }
+        Ledger::Places(ledger) => {
+            ledger.session = 0;
+            ledger.partners.sort();
+        }
     }
     format!("{ledger:?} {}", balance.used)
 }
@@ -260,10 +288,14 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32
                     }
                 }
                 _ => {
-                    let window = if algorithm.counting() == Counting::Level { 0 } else { windows.index(now) };
-                    let read = ask(window, Step::Read);
+                    let level = algorithm.counting() == Counting::Level;
+                    let window = (!level).then(|| windows.index(now));
+                    let read = ask(Step::Read);
                     let sessions = [&memory as &dyn Store, &redis]
-                        .map(|store| rights(store, &rule, &user, &read, now).unwrap().ledger.session);
+                        .map(|store| rights(store, &rule, &user, &read, now).unwrap().ledger.session());
+                    if step_of(act, 0, window).is_none() {
+                        continue;
+                    }
                     let step = |own| step_of(act, own, window).unwrap();
                     let one = rights(&memory, &rule, &user, &step(sessions[0]), now).unwrap();
                     let two = rights(&redis, &rule, &user, &step(sessions[1]), now).unwrap();
@@ -275,7 +307,7 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32
                         );
                         continue;
                     }
-                    let own = vault.balance(now).ledger.session;
+                    let own = vault.balance(now).ledger.session();
                     let three = vault.carry_out(now, &step(own)).unwrap();
                     prop_assert_eq!((three.ledger.budget(), three.used), (one.ledger.budget(), one.used));
                 }
@@ -284,6 +316,32 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32
         Ok(())
     });
     result.unwrap();
+}
+
+#[test]
+fn a_step_of_another_way_to_count_changes_nothing_in_any_store() {
+    let server = Server::start(&[]);
+    let redis = store(settings(Topology::Single, vec![server.url()]), 1);
+    let memory = MemoryStore::new(100);
+    let now = Clock::System.now();
+    let giving = || Giving { to: "eu-west".into(), session: 1, permits: 1 };
+    let window = now.window_index(SECOND);
+    let steps = [
+        (Counting::Window, ask_window(window, WindowStep::Give(giving()))),
+        (Counting::Level, ask(Step::Level(LevelStep::Give(giving())))),
+        (Counting::Concurrency, ask(Step::Places { heard: now, step: PlacesStep::Give(giving()) })),
+    ];
+    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra, Algorithm::Concurrency] {
+        let rule = escrowed(&format!("{algorithm:?}"), algorithm, 20, 8, SECOND);
+        for (counting, step) in &steps {
+            if *counting == algorithm.counting() {
+                continue;
+            }
+            for store in [&memory as &dyn Store, &redis] {
+                assert_eq!(rights(store, &rule, "u", step, now), None, "{algorithm:?} and {counting:?}");
+            }
+        }
+    }
 }
 
 /// A report burns the rights that the region has. The rest is paid with what comes or is minted next, before
@@ -306,34 +364,31 @@ fn what_is_owed_is_paid_with_the_next_rights_in_memory_and_in_redis() {
             now
         };
         let window = |micros: u64| at(micros).window_index(SECOND);
-        let step = |micros: u64, step: Step| {
-            rights(store, &rule, "u", &ask(window(micros), step), at(micros)).unwrap()
+        let step = |micros: u64, step: WindowStep| {
+            rights(store, &rule, "u", &ask_window(window(micros), step), at(micros)).unwrap()
         };
+        let read = |micros: u64| rights(store, &rule, "u", &ask(Step::Read), at(micros)).unwrap();
         let admits = |micros: u64, cost: u64| charge(store, &rule, "u", cost, at(micros)).verdict.admitted;
         assert!(admits(0, 3));
         let report = Cost::Report(ReportedCost { permits: 30, debt_max: 100 });
         let told = charge_cost(store, &rule, "u", report, at(1));
         assert_eq!((told.verdict.admitted, told.verdict.remaining, told.reported), (false, 0, 30));
         // Eight were minted and are burnt; 25 are owed.
-        let read = step(2, Step::Read);
-        assert_eq!((read.used, read.free()), (8, 0));
-        let session = read.ledger.session;
-        let take = |permits| Step::Take {
-            from: "eu-west".into(),
-            session: 1,
-            to_session: session,
-            permits,
-            keep: 0,
-        };
-        let give = || Step::Give { to: "us-east".into(), session: 1, permits: 1 };
+        let first = read(2);
+        assert_eq!((first.used, first.free()), (8, 0));
+        let to_session = first.ledger.session();
+        let take =
+            |permits| WindowStep::Take(Taking { from: "eu-west".into(), session: 1, to_session, permits });
+        let give = || WindowStep::Give(Giving { to: "us-east".into(), session: 1, permits: 1 });
+        let gave = |result: StepResult| result.ledger.given().count();
         // Ten come, and pay ten.
         assert_eq!(step(3, take(10)).free(), 0);
         assert!(!admits(4, 1));
-        assert!(step(5, give()).ledger.given.is_empty());
+        assert_eq!(gave(step(5, give())), 0);
         // The next window mints eight, which pay; so does the one after it, of which one permit is left.
         assert!(!admits(1_000_000, 1));
-        assert_eq!(step(1_000_001, Step::Read).free(), 0);
-        assert!(step(1_000_002, give()).ledger.given.is_empty());
+        assert_eq!(read(1_000_001).free(), 0);
+        assert_eq!(gave(step(1_000_002, give())), 0);
         let owing = charge_cost(store, &rule, "u", Cost::Peek, at(1_000_003)).verdict;
         assert_eq!((owing.admitted, owing.retry), (false, Some(Span(999_997))));
         assert!(admits(2_000_000, 1) && !admits(2_000_001, 1));
@@ -375,26 +430,27 @@ fn lendings() -> impl Strategy<Value = Vec<Lending>> {
 }
 
 fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<StepRequest> {
-    let at = |late: &u64| now.0 - late;
     let name = |region: &usize| REGIONS[*region].to_owned();
+    let places = |late: u64, step| ask(Step::Places { heard: Timestamp(now.0 - late), step });
     Some(match act {
         Lending::Hold { .. } | Lending::Pass(_) => return None,
-        Lending::Read => ask(0, Step::Read),
+        Lending::Read => ask(Step::Read),
         Lending::Give { to, session, permits } => {
-            ask(now.0, Step::Give { to: name(to), session: *session, permits: *permits })
+            let (to, session, permits) = (name(to), *session, *permits);
+            places(0, PlacesStep::Give(Giving { to, session, permits }))
         }
         Lending::Take { from, session, fenced, late, permits } => {
             let to_session = own + u64::from(*fenced);
             let (from, session, permits) = (name(from), *session, *permits);
-            ask(at(late), Step::Take { from, session, to_session, permits, keep: 0 })
+            places(*late, PlacesStep::Take(Taking { from, session, to_session, permits }))
         }
-        Lending::Meet { region, session, has, gave, late } => ask(
-            at(late),
-            Step::OpenSession { region: name(region), session: *session, has: *has, gave: *gave },
-        ),
+        Lending::Meet { region, session, has, gave, late } => {
+            let (region, session) = (name(region), *session);
+            places(*late, PlacesStep::OpenSession { region, session, has: *has, gave: *gave })
+        }
         Lending::Vouch { all } => {
             let regions = if *all { REGIONS.map(str::to_owned).to_vec() } else { vec![name(&0)] };
-            ask(now.0, Step::ConfirmRecovery { regions })
+            places(0, PlacesStep::ConfirmRecovery { regions })
         }
     })
 }
@@ -481,14 +537,14 @@ fn places_do_the_same(server: &Server, cases: u32) {
                     }
                 }
                 _ => {
-                    let read = ask(0, Step::Read);
+                    let read = ask(Step::Read);
                     let sessions = [&memory as &dyn Store, &redis]
-                        .map(|store| rights(store, &rule, "u", &read, now).unwrap().ledger.session);
+                        .map(|store| rights(store, &rule, "u", &read, now).unwrap().ledger.session());
                     let step = |own| lending_step(act, own, now).unwrap();
                     let one = rights(&memory, &rule, "u", &step(sessions[0]), now).unwrap();
                     let two = rights(&redis, &rule, "u", &step(sessions[1]), now).unwrap();
                     prop_assert_eq!(shown(&one), shown(&two), "{:?}", act);
-                    let own = vault.carry_out(now, &read).unwrap().ledger.session;
+                    let own = vault.carry_out(now, &read).unwrap().ledger.session();
                     let three = vault.carry_out(now, &step(own)).unwrap();
                     if !own_limits {
                         prop_assert_eq!((three.ledger.budget(), three.used), (one.ledger.budget(), one.used));
@@ -512,10 +568,11 @@ fn a_store_burns_the_window_in_which_it_began() {
     let late = MemoryStore::new(100).begun(begun);
     let now = Timestamp(START.0 + 700_000);
     let window = now.window_index(SECOND);
-    let session = rights(&late, &rule, "u", &ask(window, Step::Read), now).unwrap().ledger.session;
-    let take = Step::Take { from: "eu-west".into(), session: 1, to_session: session, permits: 2, keep: 0 };
+    let session = rights(&late, &rule, "u", &ask(Step::Read), now).unwrap().ledger.session();
+    let take = Taking { from: "eu-west".into(), session: 1, to_session: session, permits: 2 };
+    let take = ask_window(window, WindowStep::Take(take));
     assert!(!charge(&late, &rule, "u", 1, now).verdict.admitted);
-    assert_eq!(rights(&late, &rule, "u", &ask(window, take), now).unwrap().free(), 2);
+    assert_eq!(rights(&late, &rule, "u", &take, now).unwrap().free(), 2);
     assert!(charge(&late, &rule, "u", 2, now).verdict.admitted);
     assert!(!charge(&late, &rule, "u", 1, now).verdict.admitted);
 }
@@ -556,7 +613,7 @@ fn for_a_minute_a_store_keeps_room_for_what_the_one_before_may_have_forwarded() 
     }
     // Others, who would forward to it, are told of a memory once its name cannot be that of an earlier one.
     let young = MemoryStore::new(100).begun(START);
-    let read = ask(0, Step::Read);
+    let read = ask(Step::Read);
     assert_eq!(rights(&young, &rule, "u", &read, START + Span::from_millis(900)), None);
     assert!(rights(&young, &rule, "u", &read, START + Span::from_millis(1_100)).is_some());
 }
@@ -580,8 +637,9 @@ fn a_clock_that_steps_back_admits_nothing_twice() {
     let store = MemoryStore::new(100).begun(START);
     let later = Timestamp(START.0 + 20_300_000);
     let window = later.window_index(SECOND);
-    let give = Step::Give { to: "eu-west".into(), session: 1, permits: 5 };
-    assert_eq!(rights(&store, &rule, "u", &ask(window, give), later).unwrap().free(), 3);
+    let give = Giving { to: "eu-west".into(), session: 1, permits: 5 };
+    let give = ask_window(window, WindowStep::Give(give));
+    assert_eq!(rights(&store, &rule, "u", &give, later).unwrap().free(), 3);
     assert!(charge(&store, &rule, "u", 3, later).verdict.admitted);
     let earlier = Timestamp(START.0 + 18_000_000);
     assert!(!charge(&store, &rule, "u", 1, earlier).verdict.admitted);

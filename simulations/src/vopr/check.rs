@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate::core::algorithm::{Algorithm, Counting};
-use tidegate::core::regions::escrow::StepResult;
+use tidegate::core::regions::escrow::{Ledger, StepResult};
 use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::wire::rights::RightKind;
 
 use super::case::{Case, STEP};
 use super::intervals::Intervals;
@@ -306,20 +307,20 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
             })
             .collect();
         let level = world.plan.rule.algorithm.counting() == Counting::Level;
-        let newest = balances.iter().flatten().map(|balance| balance.ledger.window).max().unwrap_or(0);
+        let newest = balances.iter().flatten().map(|balance| balance.ledger.kind()).max();
         let mut budgets = 0;
         for (one, balance) in balances.iter().enumerate() {
             let Some(balance) = balance else { continue };
-            budgets += match balance.ledger.window == newest {
+            budgets += match &balance.ledger {
                 // What one keeps of another's is charged there. Of what was under way when a share shrank the
                 // others take no more than the share at once.
-                true if level => {
-                    let charged = balance.ledger.charged();
-                    let charged = if changes { charged.min(balance.ledger.minted) } else { charged };
-                    (balance.free() + charged).saturating_sub(balance.ledger.kept())
+                Ledger::Level(ledger) => {
+                    let charged = ledger.charged();
+                    let charged = if changes { charged.min(ledger.minted) } else { charged };
+                    (balance.free() + charged).saturating_sub(ledger.kept())
                 }
-                true => balance.ledger.budget(),
-                false => 0,
+                ledger if Some(ledger.kind()) == newest => ledger.budget(),
+                _ => 0,
             };
             // Of a share that has just shrunk more may be used already.
             if balance.used > balance.ledger.budget() && !changes {
@@ -330,7 +331,7 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                     balance.ledger.budget()
                 ));
             }
-            for taken in &balance.ledger.taken {
+            for taken in balance.ledger.taken() {
                 let Some(giver) = names.iter().position(|name| *name == taken.region) else {
                     return Err(format!("rights came from nowhere: {}", taken.region));
                 };
@@ -338,10 +339,10 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                 else {
                     continue;
                 };
-                if other.window != balance.ledger.window || other.session != taken.session {
+                if other.kind() != balance.ledger.kind() || other.session() != taken.session {
                     continue;
                 }
-                let given = other.given_to(names[one], balance.ledger.session);
+                let given = other.given_to(names[one], balance.ledger.session());
                 if taken.permits > given {
                     return Err(format!(
                         "{} took {} of {given} rights that {} gave",
@@ -350,6 +351,10 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                 }
             }
         }
+        let newest = match newest {
+            Some(RightKind::Window(window)) => window,
+            Some(RightKind::Level | RightKind::Places) | None => 0,
+        };
         let start = Timestamp::window_start(newest, world.plan.rule.window);
         let burst = || game.case.own.get(&user).map_or(world.plan.rule.burst, |own| own.burst);
         let most = if level { u64::from(burst()) } else { game.books.largest_since(user, start) };

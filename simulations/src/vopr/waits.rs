@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use tidegate::core::regions::escrow::StepResult;
 use tidegate::core::time::{Span, Timestamp};
 
 use super::play::Game;
@@ -108,12 +109,13 @@ impl Game<'_> {
             };
             let all: Option<Vec<_>> = (0..world.plan.regions.len()).map(balance).collect();
             let Some(all) = all else { continue };
-            let window = all.iter().map(|balance| balance.ledger.window).max().unwrap_or(0);
+            let of = |balance: &StepResult| balance.ledger.as_window().map_or(0, |ledger| ledger.window);
+            let window = all.iter().map(of).max().unwrap_or(0);
             let present = (0..all.len())
                 .all(|region| world.clock(region).window_index(world.plan.rule.window) == window);
             let dry = present
                 && Timestamp::window_start(window, world.plan.rule.window) > peace
-                && all.iter().all(|balance| balance.ledger.window == window && balance.free() == 0);
+                && all.iter().all(|balance| of(balance) == window && balance.free() == 0);
             match (dry, self.waits.dry.get(&user)) {
                 (true, Some((of, _))) if *of == window => {}
                 (true, _) => {

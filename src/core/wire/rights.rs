@@ -1,9 +1,10 @@
 //! Messages of `escrow` mode: what regions tell of their rights, and rights on their way.
 //!
-//! Everything in them is cumulative and carries its window and its sessions, so that loss, duplication,
-//! reordering and any delay do nothing.
+//! Everything in them is cumulative and carries its sessions and its window, where there is one, so that
+//! loss, duplication, reordering and any delay do nothing.
 
 use super::{OwnLimit, RuleName};
+use crate::algorithm::Counting;
 use crate::time::Timestamp;
 
 /// Most statements and transfers in one frame, together.
@@ -22,16 +23,13 @@ pub struct RightsFrame {
     pub transfers: Vec<Transfer>,
 }
 
-/// What a region holds of one bucket in one window, and what it is asked for. It is request and
-/// acknowledgement in one.
+/// What a region holds of one bucket, and what it is asked for. It is request and acknowledgement in one.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
     /// The rule's domain and name.
     pub rule: RuleName,
     /// The values of its `per`, as [`crate::key::Key::identity`] gives them.
     pub identity: Vec<u8>,
-    /// Which window this speaks of.
-    pub window: u64,
     /// When it was said, by the sender's clock.
     pub stamp: Timestamp,
     /// Names the memory of the sender's store: another number means that what it held before is lost.
@@ -40,19 +38,110 @@ pub struct Statement {
     pub free: u64,
     /// Permits asked for, per second, in millionths; at most [`super::DEMAND_MAX`].
     pub demand: u64,
-    /// The largest cost that was refused in this window; zero if none was.
+    /// The largest cost that was refused lately; zero if none was.
     pub wanted: u64,
-    /// Rights received in this window, by region and session of the giver. Without windows those that are
-    /// kept beyond the capacity are not among them yet.
-    pub taken: Vec<Total>,
-    /// Rights given in this window, by region and session of the receiver. Without windows those received
-    /// that are kept beyond the capacity, by region and session of the giver; they are part of `free`.
-    pub given: Vec<Total>,
-    /// What was admitted in the window before, once that is over: its index and the count.
-    pub closed: Option<(u64, u64)>,
+    /// What went to other regions and came from them.
+    pub totals: MovedTotals,
     /// By which limit the sender counts the bucket.
     #[serde(skip)]
     pub limit: CountedLimit,
+}
+
+/// Which rights of a bucket a message speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub enum RightKind {
+    /// Those of one window, by its index. They may be spent in no other. The later window is the larger.
+    Window(u64),
+    /// Permits of a level.
+    Level,
+    /// Places.
+    Places,
+}
+
+/// What moved between the sender's region and all others, by what the bucket counts.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum MovedTotals {
+    /// Rights of a window.
+    Window(WindowTotals),
+    /// Permits of a level.
+    Level(LevelTotals),
+    /// Places.
+    Places(PlacesTotals),
+}
+
+/// Rights of one window that moved.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct WindowTotals {
+    /// The index of the window.
+    pub window: u64,
+    /// Rights received in this window, by region and session of the giver.
+    pub taken: Vec<Total>,
+    /// Rights given in this window, by region and session of the receiver.
+    pub given: Vec<Total>,
+    /// What was admitted in the window before, once that is over.
+    pub closed: Option<ClosedWindow>,
+}
+
+/// What was used of a window that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ClosedWindow {
+    /// Its index.
+    pub window: u64,
+    /// Permits admitted in it.
+    pub used: u64,
+}
+
+/// Permits of a level that were received, by region and session of the giver.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LevelTotals {
+    /// Those that are in the level, or were: their giver need not be charged for them any more.
+    pub settled: Vec<Total>,
+    /// Those that are kept beyond the capacity, part of what is free. Their giver is charged for them.
+    pub kept: Vec<Total>,
+}
+
+/// Places that moved since two sessions met, lent or given back.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PlacesTotals {
+    /// Places received, by region and session of the giver.
+    pub taken: Vec<Total>,
+    /// Places given, by region and session of the receiver. None are told while the share does not cover what
+    /// is lent.
+    pub given: Vec<Total>,
+}
+
+impl RightKind {
+    /// What a bucket with such rights counts.
+    #[must_use]
+    pub const fn counting(self) -> Counting {
+        match self {
+            Self::Window(_) => Counting::Window,
+            Self::Level => Counting::Level,
+            Self::Places => Counting::Concurrency,
+        }
+    }
+}
+
+impl MovedTotals {
+    /// Which rights it speaks of.
+    #[must_use]
+    pub const fn kind(&self) -> RightKind {
+        match self {
+            Self::Window(totals) => RightKind::Window(totals.window),
+            Self::Level(_) => RightKind::Level,
+            Self::Places(_) => RightKind::Places,
+        }
+    }
+
+    /// All its lists.
+    #[must_use]
+    pub fn lists(&self) -> [&[Total]; 2] {
+        match self {
+            Self::Window(totals) => [&totals.taken, &totals.given],
+            Self::Level(totals) => [&totals.settled, &totals.kept],
+            Self::Places(totals) => [&totals.taken, &totals.given],
+        }
+    }
 }
 
 /// By which limit a bucket counts. It follows the statements and transfers of a frame, where any is not the
@@ -65,14 +154,14 @@ pub struct CountedLimit {
     pub said_by_others: bool,
 }
 
-/// Rights that went from one region to another in one window, all together.
+/// Rights that went from one region to another, all together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Total {
     /// The other region.
     pub region: String,
     /// The other region's session.
     pub session: u64,
-    /// Permits since the window began.
+    /// Permits since the window began; of levels and places since the two sessions met.
     pub permits: u64,
 }
 
@@ -84,13 +173,13 @@ pub struct Transfer {
     pub rule: RuleName,
     /// The values of its `per`.
     pub identity: Vec<u8>,
-    /// The window in which they may be spent.
-    pub window: u64,
+    /// Which rights they are.
+    pub kind: RightKind,
     /// The giver's session.
     pub session: u64,
     /// The receiver's session: another one must not take them.
     pub to_session: u64,
-    /// Permits given to it in this window, all together.
+    /// Permits given to it, all together.
     pub permits: u64,
     /// By which limit the sender counts the bucket.
     #[serde(skip)]

@@ -27,14 +27,10 @@ impl World<'_> {
                 return String::new();
             };
             let ledger = &balance.ledger;
-            let net = |(given, taken): (u64, u64)| format!("{given}/{taken}");
-            let totals: Vec<String> = ledger
-                .given
-                .iter()
-                .zip(&ledger.taken)
-                .map(|pair| net((pair.0.permits, pair.1.permits)))
-                .collect();
-            let (own, capacity) = (ledger.minted, ledger.budget());
+            let pairs = ledger.given().zip(ledger.taken());
+            let totals: Vec<String> =
+                pairs.map(|(given, taken)| format!("{}/{}", given.permits, taken.permits)).collect();
+            let (own, capacity) = (ledger.minted(), ledger.budget());
             format!("r{at} owns {own}, may hold {capacity}, holds {}, gave and took {totals:?}", balance.used)
         };
         self.regions.iter().enumerate().map(of).collect::<Vec<_>>().join("; ")
@@ -77,16 +73,16 @@ impl World<'_> {
                 .filter_map(|at| Some(self.regions.get(at)?.vaults.get(user)?.balance(self.clock(at))))
                 .collect();
             for (one, balance) in balances.iter().enumerate() {
-                let ledger = &balance.ledger;
-                for taken in &ledger.taken {
+                let Some(ledger) = balance.ledger.as_places() else { continue };
+                for taken in balance.ledger.taken() {
                     let giver = balances.iter().enumerate().find(|(at, _)| format!("r{at}") == taken.region);
-                    let Some((_, other)) = giver.filter(|(_, other)| other.ledger.session == taken.session)
+                    let Some((_, other)) = giver.filter(|(_, other)| other.ledger.session() == taken.session)
                     else {
                         continue;
                     };
-                    let carried = ledger.bond(&taken.region).is_some_and(|bond| bond.carried);
+                    let uncounted = ledger.partner(taken.region).is_some_and(|partner| partner.is_uncounted);
                     let given = other.ledger.given_to(&format!("r{one}"), ledger.session);
-                    if taken.permits > given && !carried {
+                    if taken.permits > given && !uncounted {
                         return Err(format!(
                             "r{one} took {} of {given} places that {} gave, of user {user}",
                             taken.permits, taken.region

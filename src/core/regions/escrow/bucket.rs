@@ -8,13 +8,16 @@ use super::super::super::algorithm::Counting;
 use super::super::super::calendar::Windows;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::DEMAND_MAX;
-use super::super::super::wire::rights::{CountedLimit, Statement, Total};
+use super::super::super::wire::rights::{CountedLimit, MovedTotals, RightKind, Statement};
 use super::super::demand::Demand;
 use super::super::membership::RegionId;
 use super::super::{Touched, WorldKey};
-use super::ledger::{StepRequest, StepResult};
-use super::own::EscrowOwnLimit;
-use super::window_plan::need;
+use super::ledger::{Ledger, Step, StepRequest, StepResult};
+use super::level::{LevelLedger, LevelPartner};
+use super::own_limit::EscrowOwnLimit;
+use super::places::{PlacesLedger, PlacesPartner};
+use super::totals::total;
+use super::window::{WindowLedger, WindowPartner, need};
 use super::{FollowedRule, Share};
 
 /// What was heard longer ago says nothing of now. At least this, and two windows.
@@ -32,12 +35,6 @@ const BELIEVED: Span = Span::from_millis(1_500);
 pub(super) const IDLE: Span = Span::from_secs(2);
 /// Of places the demand is that of now: how long they are held says nothing of it.
 const PLACES_WINDOW: Span = Span::from_secs(1);
-/// What refills in so many seconds may come sooner than it was sent apart: words overtake each other.
-const OVERTAKING_S: u128 = 1;
-/// What a third region gave the sender of rights is known here within so long.
-const PROVEN_WITHIN: Span = Span::from_secs(1);
-/// Rights that could not be proven so long ago say nothing of those that come now.
-const FORGIVEN_AFTER: Span = Span::from_secs(10);
 /// Most steps that wait for the store. More are dropped; they come again.
 const STEPS_MAX: usize = 64;
 
@@ -59,16 +56,31 @@ pub(super) struct EscrowBucket {
     pub(super) stirred: bool,
     alive: Timestamp,
     demand: Demand,
-    /// What this daemon saw in the present window.
-    window: u64,
-    admitted: u64,
     wanted: u64,
     refused: Option<Timestamp>,
     siblings: Vec<SiblingStatement>,
     partners: Vec<RegionStatement>,
     pub(super) told: Option<LastStatement>,
-    /// When the store was last asked to own its whole share.
-    pub(super) vouched: Option<Timestamp>,
+    pub(super) notes: BucketNotes,
+}
+
+/// What is noted of a bucket beyond that, by what it counts.
+#[derive(Debug)]
+pub(super) enum BucketNotes {
+    Window(WindowNotes),
+    Level,
+    Places {
+        /// When the store was last asked to own its whole share.
+        asked_to_recover: Option<Timestamp>,
+    },
+}
+
+/// What is noted of windows.
+#[derive(Debug, Default)]
+pub(super) struct WindowNotes {
+    /// The window in which this daemon saw something last, and what it admitted there.
+    window: u64,
+    admitted: u64,
     /// The newest window whose final count was settled.
     pub(super) settled: u64,
     /// The newest window in which nobody had rights left.
@@ -76,9 +88,8 @@ pub(super) struct EscrowBucket {
 }
 
 /// What another region said, and what it is owed.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct RegionStatement {
-    pub(super) window: u64,
     pub(super) stamp: Timestamp,
     /// When, by the own clock.
     pub(super) heard: Option<Timestamp>,
@@ -88,34 +99,108 @@ pub(super) struct RegionStatement {
     wanted: u64,
     /// Since when it has said that it cannot serve what it wants.
     lacks: Option<Timestamp>,
-    pub(super) taken: Vec<Total>,
-    pub(super) given: Vec<Total>,
-    pub(super) closed: Option<(u64, u64)>,
     /// By which limit it counts.
     pub(super) limit: CountedLimit,
     /// When it was given something last.
     pub(super) gave: Option<Timestamp>,
-    /// The newest transfer sent to it: when, its window and total.
-    pub(super) sent: Option<(Timestamp, u64, u64)>,
-    /// What it was told last: the window, and whether it served there what was wanted.
-    pub(super) said: Option<(u64, bool)>,
+    /// The newest transfer sent to it.
+    pub(super) sent: Option<SentTransfer>,
+    /// What it was told last: of which rights, and whether they served what was wanted.
+    pub(super) said: Option<(RightKind, bool)>,
     pub(super) owes_statement: bool,
     pub(super) owes_transfer: bool,
-    /// Only where a test lets rights be sent before they are taken out: the window and their total.
-    pub(super) promised: (u64, u64),
-    /// When the store was last told of it.
-    pub(super) noted: Option<Timestamp>,
-    /// When it was last told because it did not know the own memory.
-    pub(super) introduced: Option<Timestamp>,
-    /// What may still be forwarded from it now, in millionths, as of when; see `believes`.
-    credit: Option<(Timestamp, u128)>,
-    /// What was taken off its credit in its session.
-    credited: (u64, u64),
-    /// Since when it has sent nothing but what it cannot have by what the others told.
-    unproven: Option<Timestamp>,
+    /// Only where a test lets rights be sent before they are taken out: which, and their total.
+    pub(super) promised: Option<(RightKind, u64)>,
+    pub(super) rights: PartnerRights,
+}
+
+/// What another region said of its rights, by what the bucket counts.
+#[derive(Debug, Clone)]
+pub(super) enum PartnerRights {
+    Window(WindowPartner),
+    Level(LevelPartner),
+    Places(PlacesPartner),
+}
+
+/// A transfer that was sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SentTransfer {
+    pub(super) at: Timestamp,
+    pub(super) kind: RightKind,
+    pub(super) permits: u64,
 }
 
 impl RegionStatement {
+    const fn new(counting: Counting) -> Self {
+        Self {
+            stamp: Timestamp(0),
+            heard: None,
+            session: 0,
+            free: 0,
+            demand: 0,
+            wanted: 0,
+            lacks: None,
+            limit: CountedLimit { own: None, said_by_others: false },
+            gave: None,
+            sent: None,
+            said: None,
+            owes_statement: false,
+            owes_transfer: false,
+            promised: None,
+            rights: match counting {
+                Counting::Window => PartnerRights::Window(WindowPartner::new()),
+                Counting::Level => PartnerRights::Level(LevelPartner::new()),
+                Counting::Concurrency => PartnerRights::Places(PlacesPartner::new()),
+            },
+        }
+    }
+
+    /// Which rights it spoke of.
+    pub(super) const fn kind(&self) -> RightKind {
+        match &self.rights {
+            PartnerRights::Window(partner) => RightKind::Window(partner.totals.window),
+            PartnerRights::Level(_) => RightKind::Level,
+            PartnerRights::Places(_) => RightKind::Places,
+        }
+    }
+
+    /// What it says to have, of rights of this kind that a region's session gave it.
+    pub(super) fn has_of(&self, kind: RightKind, region: &str, session: u64) -> u64 {
+        if self.kind() != kind {
+            return 0;
+        }
+        let taken = match &self.rights {
+            PartnerRights::Window(partner) => &partner.totals.taken,
+            PartnerRights::Level(partner) => &partner.totals.settled,
+            PartnerRights::Places(partner) => &partner.totals.taken,
+        };
+        total(taken, region, session)
+    }
+
+    pub(super) const fn as_window_mut(&mut self) -> Option<&mut WindowPartner> {
+        if let PartnerRights::Window(partner) = &mut self.rights { Some(partner) } else { None }
+    }
+
+    pub(super) const fn as_window(&self) -> Option<&WindowPartner> {
+        if let PartnerRights::Window(partner) = &self.rights { Some(partner) } else { None }
+    }
+
+    pub(super) const fn as_level_mut(&mut self) -> Option<&mut LevelPartner> {
+        if let PartnerRights::Level(partner) = &mut self.rights { Some(partner) } else { None }
+    }
+
+    pub(super) const fn as_level(&self) -> Option<&LevelPartner> {
+        if let PartnerRights::Level(partner) = &self.rights { Some(partner) } else { None }
+    }
+
+    pub(super) const fn as_places_mut(&mut self) -> Option<&mut PlacesPartner> {
+        if let PartnerRights::Places(partner) = &mut self.rights { Some(partner) } else { None }
+    }
+
+    pub(super) const fn as_places(&self) -> Option<&PlacesPartner> {
+        if let PartnerRights::Places(partner) = &self.rights { Some(partner) } else { None }
+    }
+
     /// The largest cost that it had to refuse, as far as it said so lately.
     pub(super) fn wanted(&self, now: Timestamp) -> u64 {
         if self.heard.is_some_and(|heard| now.since(heard) < BELIEVED) { self.wanted } else { 0 }
@@ -131,46 +216,8 @@ impl RegionStatement {
         self.lacks.map_or(Span::ZERO, |since| now.since(since))
     }
 
-    /// It sent more of a window than is known here that it can have. Whether those who gave it the rest may
-    /// not have been heard yet.
-    pub(super) fn may_prove(&mut self, now: Timestamp) -> bool {
-        let since = self.unproven.filter(|since| now.since(*since) <= FORGIVEN_AFTER).unwrap_or(now);
-        self.unproven = Some(since);
-        now.since(since) <= PROVEN_WITHIN
-    }
-
-    /// It sent what it can have.
-    pub(super) fn proves(&mut self) {
-        self.unproven = None;
-    }
-
-    pub(super) const fn promised_in(&self, window: u64) -> u64 {
-        if self.promised.0 == window { self.promised.1 } else { 0 }
-    }
-
-    /// Whether it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a
-    /// region has no more to forward than its part of the burst and of the rate.
-    pub(super) fn believes(
-        &mut self,
-        now: Timestamp,
-        share: Share,
-        session: u64,
-        permits: u64,
-        taken: u64,
-    ) -> bool {
-        let known = if self.credited.0 == session { self.credited.1.max(taken) } else { taken };
-        let most = u128::from(share.minted_most) * 1_000_000 + u128::from(share.refill_most) * OVERTAKING_S;
-        let (at, left) = self.credit.unwrap_or((now, most));
-        // A thousandth more, as its clock may be faster.
-        let refilled = u128::from(share.refill_most) * u128::from(now.since(at).0) / 999_000;
-        let left = left.saturating_add(refilled).min(most);
-        let asked = u128::from(permits.saturating_sub(known)) * 1_000_000;
-        let honest = asked <= left;
-        if honest {
-            self.credited = (session, permits.max(known));
-        }
-        self.credit = Some((at.max(now), if honest { left - asked } else { left }));
-        honest
+    pub(super) fn promised_of(&self, kind: RightKind) -> u64 {
+        self.promised.filter(|(of, _)| *of == kind).map_or(0, |(_, permits)| permits)
     }
 }
 
@@ -180,7 +227,7 @@ struct SiblingStatement {
     node: String,
     heard: Timestamp,
     demand: u64,
-    window: u64,
+    kind: RightKind,
     wanted: u64,
 }
 
@@ -188,7 +235,7 @@ struct SiblingStatement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LastStatement {
     pub(super) at: Timestamp,
-    pub(super) window: u64,
+    pub(super) kind: RightKind,
     pub(super) session: u64,
     pub(super) free: u64,
     pub(super) demand: u64,
@@ -200,9 +247,10 @@ pub(super) struct LastStatement {
 impl EscrowBucket {
     pub(super) fn new(key: WorldKey, rule: Arc<FollowedRule>, now: Timestamp) -> Self {
         let limit = rule.rule.limit;
-        let window = match rule.counting() {
-            Counting::Concurrency => PLACES_WINDOW,
-            Counting::Window | Counting::Level => limit.window,
+        let (window, notes) = match rule.counting() {
+            Counting::Window => (limit.window, BucketNotes::Window(WindowNotes::default())),
+            Counting::Level => (limit.window, BucketNotes::Level),
+            Counting::Concurrency => (PLACES_WINDOW, BucketNotes::Places { asked_to_recover: None }),
         };
         Self {
             key,
@@ -216,16 +264,12 @@ impl EscrowBucket {
             stirred: false,
             alive: now,
             demand: Demand::new(window, limit.permits),
-            window: 0,
-            admitted: 0,
             wanted: 0,
             refused: None,
             siblings: Vec::new(),
             partners: Vec::new(),
             told: None,
-            vouched: None,
-            settled: 0,
-            dry: 0,
+            notes,
         }
     }
 
@@ -238,14 +282,25 @@ impl EscrowBucket {
         self.rule.rule.limit.windows()
     }
 
-    /// The window that its rights are spent in now, zero where there are none. A store whose clock is ahead
-    /// says so.
-    pub(super) fn window_at(&self, now: Timestamp) -> u64 {
-        if self.counting() != Counting::Window {
-            return 0;
+    /// Which rights are spent now. A store whose clock is ahead says so.
+    pub(super) fn kind_at(&self, now: Timestamp) -> RightKind {
+        match self.counting() {
+            Counting::Window => RightKind::Window(self.window_at(now)),
+            Counting::Level => RightKind::Level,
+            Counting::Concurrency => RightKind::Places,
         }
-        let told = self.balance.as_ref().map_or(0, |balance| balance.ledger.window);
-        self.windows().index(now).max(told)
+    }
+
+    /// The window that rights are spent in now.
+    fn window_at(&self, now: Timestamp) -> u64 {
+        let told = self.balance.as_ref().and_then(|balance| balance.ledger.as_window());
+        self.windows().index(now).max(told.map_or(0, |ledger| ledger.window))
+    }
+
+    /// When the next window begins, where there are any.
+    pub(super) fn next_window(&self, now: Timestamp) -> Option<Timestamp> {
+        let RightKind::Window(window) = self.kind_at(now) else { return None };
+        Some(self.start(window.saturating_add(1)))
     }
 
     pub(super) fn start(&self, window: u64) -> Timestamp {
@@ -257,9 +312,27 @@ impl EscrowBucket {
         self.start(window.saturating_add(1)).since(now.max(self.start(window)))
     }
 
-    /// The own rights, if they were told for the present window.
+    /// The own rights, if they were told of those that are spent now.
     pub(super) fn current(&self, now: Timestamp) -> Option<&StepResult> {
-        self.balance.as_ref().filter(|balance| balance.ledger.window == self.window_at(now))
+        self.balance.as_ref().filter(|balance| balance.ledger.kind() == self.kind_at(now))
+    }
+
+    /// The same of a window.
+    pub(super) fn current_window(&self, now: Timestamp) -> Option<(&StepResult, &WindowLedger)> {
+        let balance = self.current(now)?;
+        Some((balance, balance.ledger.as_window()?))
+    }
+
+    /// The same of a level.
+    pub(super) fn current_level(&self, now: Timestamp) -> Option<(&StepResult, &LevelLedger)> {
+        let balance = self.current(now)?;
+        Some((balance, balance.ledger.as_level()?))
+    }
+
+    /// The same of places.
+    pub(super) fn current_places(&self, now: Timestamp) -> Option<(&StepResult, &PlacesLedger)> {
+        let balance = self.current(now)?;
+        Some((balance, balance.ledger.as_places()?))
     }
 
     /// Takes in what was decided. `refused` is the largest cost that is still hoped for.
@@ -267,13 +340,14 @@ impl EscrowBucket {
         self.alive = self.alive.max(now);
         self.stirred = true;
         self.demand.offered(now, touched.offered, touched.largest);
-        if touched.window > self.window {
-            (self.window, self.admitted, self.wanted) = (touched.window, 0, 0);
+        let BucketNotes::Window(notes) = &mut self.notes else {
+            return self.want(now, touched.admitted > 0, refused);
+        };
+        if touched.window > notes.window {
+            (notes.window, notes.admitted, self.wanted) = (touched.window, 0, 0);
         }
-        if self.counting() != Counting::Window {
-            self.want(now, touched.admitted > 0, refused);
-        } else if touched.window == self.window {
-            self.admitted = self.admitted.saturating_add(touched.admitted).saturating_sub(touched.returned);
+        if touched.window == notes.window {
+            notes.admitted = notes.admitted.saturating_add(touched.admitted).saturating_sub(touched.returned);
             self.forget_wants(now);
             // Refusals of less say nothing of whether somebody still wants the most.
             if refused > 0 && refused >= self.wanted {
@@ -304,10 +378,10 @@ impl EscrowBucket {
     /// What another daemon of the region is asked for.
     pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, said: &Statement) {
         self.alive = self.alive.max(now);
-        let (heard, demand, window, wanted) = (now, said.demand, said.window, said.wanted);
+        let (heard, demand, kind, wanted) = (now, said.demand, said.totals.kind(), said.wanted);
         self.siblings.retain(|sibling| sibling.node != node && now.since(sibling.heard) < MEMORY);
         if self.siblings.len() < super::super::LINKS_MAX {
-            self.siblings.push(SiblingStatement { node: node.to_owned(), heard, demand, window, wanted });
+            self.siblings.push(SiblingStatement { node: node.to_owned(), heard, demand, kind, wanted });
         }
     }
 
@@ -317,15 +391,22 @@ impl EscrowBucket {
         let by_sessions = self.counting() != Counting::Window;
         let partner = self.partner_mut(region);
         let silent = partner.heard.is_none_or(|heard| now.since(heard) > MEMORY);
-        let newer = (said.window, said.stamp) > (partner.window, partner.stamp);
-        let known = !silent && (said.window, said.session) == (partner.window, partner.session);
+        let (kind, known_kind) = (said.totals.kind(), partner.kind());
+        let newer = (kind, said.stamp) > (known_kind, partner.stamp);
+        let known = !silent && (kind, said.session) == (known_kind, partner.session);
         // Of two memories the later has the larger name, but where a clock went back between them: of windows
         // the newer statement then stands.
         let over = said.session < partner.session && (by_sessions || (!newer && !silent));
         if over || (!newer && !silent && said.session == partner.session) {
             return false;
         }
-        partner.window = said.window;
+        match (&mut partner.rights, said.totals) {
+            (PartnerRights::Window(partner), MovedTotals::Window(totals)) => partner.hear(totals),
+            (PartnerRights::Level(partner), MovedTotals::Level(totals)) => partner.totals = totals,
+            (PartnerRights::Places(partner), MovedTotals::Places(totals)) => partner.totals = totals,
+            // It counts in another way, by another rule of that name.
+            _ => return false,
+        }
         partner.stamp = said.stamp;
         partner.heard = Some(now);
         partner.session = said.session;
@@ -334,10 +415,7 @@ impl EscrowBucket {
         let since = partner.lacks.filter(|_| known).unwrap_or(now);
         partner.lacks = (said.wanted > said.free).then_some(since);
         partner.wanted = said.wanted;
-        partner.taken = said.taken;
-        partner.given = said.given;
         partner.limit = said.limit;
-        partner.closed = said.closed.or(partner.closed);
         true
     }
 
@@ -347,7 +425,7 @@ impl EscrowBucket {
 
     pub(super) fn partner_mut(&mut self, region: RegionId) -> &mut RegionStatement {
         if self.partners.len() <= region {
-            self.partners.resize_with(region + 1, RegionStatement::default);
+            self.partners.resize(region + 1, RegionStatement::new(self.counting()));
         }
         &mut self.partners[region]
     }
@@ -372,16 +450,18 @@ impl EscrowBucket {
         self.demand.noise(rate)
     }
 
-    /// The largest cost that this daemon refused in `window`.
-    pub(super) const fn own_wanted(&self, window: u64) -> u64 {
-        if self.window == window { self.wanted } else { 0 }
+    /// The largest cost that this daemon refused of these rights.
+    pub(super) fn own_wanted(&self, kind: RightKind) -> u64 {
+        match (&self.notes, kind) {
+            (BucketNotes::Window(notes), RightKind::Window(window)) if notes.window != window => 0,
+            _ => self.wanted,
+        }
     }
 
-    /// The largest cost refused in `window` by the region that still finds no room.
-    pub(super) fn wanted(&self, window: u64) -> u64 {
-        let of_window = |sibling: &&SiblingStatement| sibling.window == window;
-        let siblings = self.siblings.iter().filter(of_window).map(|sibling| sibling.wanted).max();
-        self.own_wanted(window).max(siblings.unwrap_or(0))
+    /// The largest cost refused of these rights by the region that still finds no room.
+    pub(super) fn wanted(&self, kind: RightKind) -> u64 {
+        let siblings = self.siblings.iter().filter(|sibling| sibling.kind == kind);
+        self.own_wanted(kind).max(siblings.map(|sibling| sibling.wanted).max().unwrap_or(0))
     }
 
     /// What was heard longer ago than this says nothing of the demand now.
@@ -396,39 +476,34 @@ impl EscrowBucket {
 
     /// Whether its rights may have to move: it will use more than half of its share, or others move theirs.
     pub(super) fn is_hot(&self, now: Timestamp, share: Share) -> bool {
-        let window = self.window_at(now);
+        let kind = self.kind_at(now);
         let spoken = |(_, partner): (_, &RegionStatement)| {
-            partner.window.saturating_add(1) >= window
+            speaks_lately(partner.kind(), kind)
                 && partner.heard.is_some_and(|heard| now.since(heard) < self.memory())
         };
         let ledger = self.current(now).map(|balance| &balance.ledger);
         let demand = self.demand(now);
-        let itself = match self.counting() {
-            Counting::Window => {
+        let itself = match (&self.notes, kind) {
+            (BucketNotes::Window(notes), RightKind::Window(window)) => {
+                let ledger = ledger.and_then(Ledger::as_window);
                 let moved = ledger.is_some_and(|ledger| !ledger.given.is_empty() || !ledger.taken.is_empty());
-                let used = if self.window == window { self.admitted } else { 0 };
+                let used = if notes.window == window { notes.admitted } else { 0 };
                 let wish = need(demand, self.left(window, now)) + i128::from(used) * 1_000_000;
                 moved || (demand > 0 && wish * 2 > i128::from(share.minted) * 1_000_000)
             }
-            Counting::Level => {
-                let charged = ledger.is_some_and(|ledger| ledger.charged() > 0);
+            (BucketNotes::Level, _) => {
+                let charged = ledger.and_then(Ledger::as_level).is_some_and(|ledger| ledger.charged() > 0);
                 charged || (demand > 0 && demand > share.refill / 2)
             }
-            Counting::Concurrency => false,
+            (BucketNotes::Places { .. } | BucketNotes::Window(_), _) => false,
         };
-        itself || self.wanted(window) > 0 || self.partners().any(spoken)
+        itself || self.wanted(kind) > 0 || self.partners().any(spoken)
     }
 
     /// Whether places are lent or borrowed, so that there is something to confirm.
     pub(super) fn has_loans(&self) -> bool {
-        self.counting() == Counting::Concurrency
-            && self.balance.as_ref().is_some_and(|balance| {
-                let ledger = &balance.ledger;
-                ledger
-                    .given
-                    .iter()
-                    .any(|given| ledger.lent_to(&given.region) > 0 || ledger.borrowed_from(&given.region) > 0)
-            })
+        let ledger = self.balance.as_ref().and_then(|balance| balance.ledger.as_places());
+        ledger.is_some_and(PlacesLedger::has_loans)
     }
 
     /// Whether somebody was refused here just now, served since or not.
@@ -438,7 +513,7 @@ impl EscrowBucket {
 
     /// Whether nobody was refused here for a while.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.wanted(0) == 0 && self.refused.is_none_or(|refused| now.since(refused) >= IDLE)
+        self.wanted(RightKind::Places) == 0 && self.refused.is_none_or(|refused| now.since(refused) >= IDLE)
     }
 
     /// Keeps it for as long as if something were asked of it now.
@@ -452,7 +527,8 @@ impl EscrowBucket {
     }
 
     /// Has a step wait for the store.
-    pub(super) fn wait(&mut self, ask: StepRequest) {
+    pub(super) fn wait(&mut self, step: Step) {
+        let ask = StepRequest { key: self.key.clone(), step, own: None };
         if self.steps.len() < STEPS_MAX && !self.steps.contains(&ask) {
             self.steps.push_back(ask);
         }
@@ -461,5 +537,13 @@ impl EscrowBucket {
     /// When it may be forgotten.
     pub(super) fn expiry(&self) -> Timestamp {
         self.alive + self.memory() + STILL
+    }
+}
+
+/// Whether what was said of some rights still says something of those that are spent now.
+const fn speaks_lately(said: RightKind, present: RightKind) -> bool {
+    match (said, present) {
+        (RightKind::Window(said), RightKind::Window(present)) => said.saturating_add(1) >= present,
+        _ => true,
     }
 }

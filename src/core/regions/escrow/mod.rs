@@ -1,10 +1,11 @@
 //! Never above the limit, whatever happens: rights that move between regions.
 //!
-//! Each region mints its share of a window's rights and may spend only what its store holds ([`ledger`]).
-//! Rights move while the window runs: whoever has too many pushes them to whoever will run dry ([`push`]),
-//! before it does. Nothing outlives its window, so every error heals with the next one. What a store has
-//! forgotten it does not mint again: it burns it. Buckets without windows forward what refills ([`level`]),
-//! and places are lent and come home ([`places`]).
+//! Each region mints its share of a window's rights and may spend only what its store holds ([`window`]).
+//! Rights move while the window runs: whoever has too many pushes them to whoever will run dry, before it
+//! does. Nothing outlives its window, so every error heals with the next one. What a store has forgotten it
+//! does not mint again: it burns it. Buckets without windows forward what refills ([`level`]), and places are
+//! lent and come home ([`places`]). Each of the three has a ledger, steps and a planner of its own; what they
+//! share is beside them.
 //!
 //! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`].
 //! Only the store is trusted with rights; whatever this machine forgets or gets wrong costs use, never
@@ -24,19 +25,19 @@ use super::{Member, NodeName, Touched, WorldKey, WorldRule};
 
 mod bucket;
 mod ledger;
-mod lending;
 pub mod level;
-mod level_plan;
 mod link;
 mod own;
+mod own_limit;
 mod part;
 pub mod places;
 mod planner;
 mod receive;
 mod reference_store;
 mod status;
+mod totals;
 mod transmit;
-mod window_plan;
+pub mod window;
 
 #[cfg(test)]
 mod tests;
@@ -45,9 +46,10 @@ use self::bucket::EscrowBucket;
 use self::link::EscrowLink;
 use self::places::Margins;
 
-pub use self::ledger::{Ledger, RECOVERY_MARGIN, Reserve, Step, StepRequest, StepResult, is_known};
+pub use self::ledger::{Ledger, Step, StepRequest, StepResult};
 pub use self::reference_store::ReferenceStore;
 pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
+pub use self::totals::{Giving, MovedRights, RECOVERY_MARGIN, Taking};
 pub use self::transmit::rights_frame_bytes;
 
 /// The safety rules, each of which a test can switch off to show that it matters. All on in every daemon.
@@ -521,7 +523,7 @@ impl Escrow {
             self.buckets.len() - 1
         });
         let mut bucket = EscrowBucket::new(key.clone(), rule, now);
-        bucket.owned = own.map(|own| own::EscrowOwnLimit::new(Some(own)));
+        bucket.owned = own.map(|own| own_limit::EscrowOwnLimit::new(Some(own)));
         *self.buckets.get_mut(id)? = Some(bucket);
         self.index.insert(key.clone(), id);
         Some(id)

@@ -2,7 +2,7 @@
 //!
 //! Each region owns its share of the places and may hold as many, less what it lent, plus what it has
 //! borrowed. Both are read from cumulative totals of each pair of regions, as rights of windows are
-//! ([`super::ledger`]): what was given and not come back is *lent*, what was taken and not given back is
+//! ([`super::window`]): what was given and not come back is *lent*, what was taken and not given back is
 //! *borrowed*. A region lends only places of its own; what it borrowed it can only give back. The same steps
 //! are in `lua/places.lua`.
 //!
@@ -20,7 +20,7 @@
 //! 2. *What it borrowed* is lost with its session: it is the owner's again (see 1), and what is still under
 //!    way to it is fenced.
 //! 3. *What it lent.* Its next memory owns nothing until each other region has said, in a session that knows
-//!    of this one, what it still has ([`Step::OpenSession`]; from then on nothing of the old session is
+//!    of this one, what it still has ([`PlacesStep::OpenSession`]; from then on nothing of the old session is
 //!    taken), and counts that as lent. Who does not say so in time has nothing left: a region uses what it
 //!    borrowed only for [`Margins::loan_life`] after the owner was heard, in the session that lent it or one
 //!    that has counted it. So a lost memory's loans have ended, and with them who was held there, when
@@ -38,10 +38,15 @@
 
 use super::super::super::algorithm::Limit;
 use super::super::super::time::{Span, Timestamp};
-use super::super::super::wire::rights::{TOTALS_MAX, Total};
+use super::super::super::wire::rights::{PlacesTotals, TOTALS_MAX};
 use super::EscrowSafety;
-use super::ledger::{Ledger, RECOVERY_MARGIN, Step, StepRequest, StepResult};
 use super::level::MESSAGE_LIFE;
+use super::totals::{Giving, MovedRights, RECOVERY_MARGIN, Taking};
+
+mod partner;
+mod planner;
+
+pub(super) use self::partner::PlacesPartner;
 
 /// For so long after its owner was heard a region may use what it borrowed.
 pub const LOAN_LIFE: Span = Span::from_secs(60);
@@ -84,31 +89,67 @@ pub struct PlacesTerms {
     pub safety: EscrowSafety,
 }
 
-/// What a ledger of places says beyond its totals.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LoanBook {
+/// Something to be done to places that are lent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlacesStep {
+    /// Take places out for another region: lend own ones, or give back what was borrowed.
+    Give(Giving),
+    /// Put in what another region gave.
+    Take(Taking),
+    /// Know a region's session, and what it says of the own one.
+    OpenSession {
+        /// Which region.
+        region: String,
+        /// Its session.
+        session: u64,
+        /// All that it has taken from this session of ours; `None`: it does not know this session yet.
+        has: Option<u64>,
+        /// All that it gave to this session of ours; `None`: it does not know it, or lets what it lent run
+        /// out.
+        gave: Option<u64>,
+    },
+    /// Own the whole share if all of these have said what they have of a memory before this one.
+    ConfirmRecovery {
+        /// All other regions.
+        regions: Vec<String>,
+    },
+}
+
+/// One region's places of one bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacesLedger {
+    /// Names the memory of this store; see [`super::super::super::wire::rights::Statement::session`].
+    pub session: u64,
+    /// Places that are the region's to hold or to lend: its share, or none until it is known what an earlier
+    /// memory had lent.
+    pub owned: u64,
     /// The region's part of the limit when the ledger was last used.
     pub share: u64,
     /// Places that could be held then.
     pub capacity: u64,
-    /// Every other region has said what it has of a memory before this one.
-    pub vouched: bool,
-    /// Regions that have been met. Each has one entry in what was given and one in what was taken, of its
-    /// latest session.
-    pub bonds: Vec<LoanPartner>,
+    /// Whether every other region has said what it has of a memory before this one.
+    pub is_recovered: bool,
+    /// Regions that have been met.
+    pub partners: Vec<LoanPartner>,
 }
 
-/// What is known of another region beyond totals.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What moved between this region and another, and what is known of that one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoanPartner {
     /// Which.
     pub region: String,
+    /// Its latest session.
+    pub session: u64,
+    /// Places that went to that session, all together.
+    pub given: u64,
+    /// Places that came from it, all together.
+    pub taken: u64,
     /// When it last confirmed what was borrowed from it, by the own clock.
     pub heard: Timestamp,
-    /// It has said what it has of a memory before ours.
-    pub told: bool,
-    /// Something was borrowed from a memory that it lost, and it has not yet counted that as lent.
-    pub carried: bool,
+    /// Whether it has said what it has of a memory before ours.
+    pub has_reported: bool,
+    /// Whether something was borrowed from a memory that it lost, and it has not yet counted that as lent.
+    pub is_uncounted: bool,
 }
 
 impl PlacesTerms {
@@ -127,249 +168,290 @@ impl PlacesTerms {
 
     /// Places that are this region's to hold or to lend.
     #[must_use]
-    pub fn own(&self, ledger: Option<&Ledger>, now: Timestamp) -> u64 {
-        let vouched = ledger.and_then(|ledger| ledger.loans.as_ref()).is_some_and(|loans| loans.vouched);
-        if vouched || self.is_past(now) { self.share } else { 0 }
+    pub fn own(&self, ledger: Option<&PlacesLedger>, now: Timestamp) -> u64 {
+        let recovered = ledger.is_some_and(|ledger| ledger.is_recovered);
+        if recovered || self.is_past(now) { self.share } else { 0 }
     }
 
     /// Places that may be held here at `now`.
     #[must_use]
-    pub fn capacity(&self, ledger: Option<&Ledger>, now: Timestamp) -> u64 {
+    pub fn capacity(&self, ledger: Option<&PlacesLedger>, now: Timestamp) -> u64 {
         let own = self.own(ledger, now);
         let Some(ledger) = ledger else { return own };
-        let bonds = ledger.loans.iter().flat_map(|loans| &loans.bonds);
-        let borrowed =
-            bonds.filter(|bond| self.is_alive(bond, now)).map(|bond| ledger.borrowed_from(&bond.region));
+        let alive = ledger.partners.iter().filter(|partner| self.is_alive(partner, now));
+        let borrowed = alive.map(LoanPartner::borrowed);
         borrowed.fold(own.saturating_sub(ledger.lent()), u64::saturating_add)
     }
 
     /// The limit that holders are checked against.
     #[must_use]
-    pub fn limit(&self, ledger: Option<&Ledger>, now: Timestamp) -> Limit {
+    pub fn limit(&self, ledger: Option<&PlacesLedger>, now: Timestamp) -> Limit {
         let permits = u32::try_from(self.capacity(ledger, now)).unwrap_or(u32::MAX);
         Limit { calendar: None, permits, window: self.hold, burst: permits, queue: 0 }
     }
 
-    fn is_alive(&self, bond: &LoanPartner, now: Timestamp) -> bool {
-        now < bond.heard + self.margins.loan_life || !self.safety.loans_lapse
+    fn is_alive(&self, partner: &LoanPartner, now: Timestamp) -> bool {
+        now < partner.heard + self.margins.loan_life || !self.safety.loans_lapse
     }
 
-    /// Whether nobody can hold what was borrowed under this bond any more.
-    fn is_over(&self, bond: &LoanPartner, now: Timestamp) -> bool {
-        now >= bond.heard + self.margins.loan_life + self.hold
+    /// Whether nobody can hold what was borrowed from this region any more.
+    fn is_over(&self, partner: &LoanPartner, now: Timestamp) -> bool {
+        now >= partner.heard + self.margins.loan_life + self.hold
     }
 
-    /// Carries out a step of a ledger beside which `held` places have holders.
-    pub fn carry_out(&self, ledger: &mut Ledger, held: u64, ask: &StepRequest, now: Timestamp) {
+    /// Carries out a step whose reason was `heard` then, or only looks. Beside the ledger `held` places have
+    /// holders.
+    pub fn carry_out(
+        &self,
+        ledger: &mut PlacesLedger,
+        held: u64,
+        step: Option<(Timestamp, &PlacesStep)>,
+        now: Timestamp,
+    ) {
         self.drop_lost(ledger, now);
-        // Not later than now, whatever clock it was read from.
-        let heard = Timestamp(ask.window).min(now);
-        match &ask.step {
-            Step::Read | Step::Acknowledge { .. } => {}
-            Step::Give { to, session, permits } => self.give(ledger, (to, *session, *permits), held, now),
-            Step::Take { from, session, to_session, permits, .. } => {
-                let ours = *to_session == ledger.session || !self.safety.sessions_are_fenced;
-                if ours && self.meet(ledger, from, *session, now) {
-                    let taken = ledger.taken_from(from, *session);
-                    if let Some(total) = entry(&mut ledger.taken, from) {
-                        total.permits = if self.safety.takes_are_cumulative {
-                            taken.max(*permits)
-                        } else {
-                            taken.saturating_add(*permits)
-                        };
-                    }
-                    self.confirm(ledger, from, *permits >= taken, heard);
-                }
-            }
-            Step::OpenSession { region, session, has, gave } => {
-                if self.meet(ledger, region, *session, now) {
-                    if let Some(has) = has {
-                        self.count(ledger, region, *has, now);
-                    }
-                    if let Some(gave) = gave {
-                        self.confirm(ledger, region, *gave >= ledger.taken_from(region, *session), heard);
-                    }
-                }
-            }
-            Step::ConfirmRecovery { regions } => {
-                if let Some(loans) = &mut ledger.loans {
-                    let told =
-                        |name: &String| loans.bonds.iter().any(|bond| bond.region == *name && bond.told);
-                    loans.vouched = loans.vouched || regions.iter().all(told);
-                }
-            }
+        if let Some((heard, step)) = step {
+            // Not later than now, whatever clock it was read from.
+            self.change(ledger, held, (heard.min(now), step), now);
         }
         self.show(ledger, now);
     }
 
-    /// Has a ledger say what holds at `now`.
-    fn show(&self, ledger: &mut Ledger, now: Timestamp) {
-        ledger.minted = self.own(Some(ledger), now);
-        let capacity = self.capacity(Some(ledger), now);
-        let loans = ledger.loans.get_or_insert_default();
-        (loans.share, loans.capacity) = (self.share, capacity);
+    fn change(
+        &self,
+        ledger: &mut PlacesLedger,
+        held: u64,
+        (heard, step): (Timestamp, &PlacesStep),
+        now: Timestamp,
+    ) {
+        match step {
+            PlacesStep::Give(giving) => self.give(ledger, giving, held, now),
+            PlacesStep::Take(taking) => self.take(ledger, taking, heard, now),
+            PlacesStep::OpenSession { region, session, has, gave } => {
+                let over = ledger.is_recovered || self.is_past(now);
+                let Some(partner) = self.open_session(ledger, region, *session, now) else { return };
+                if let Some(has) = has {
+                    partner.report(*has, over);
+                }
+                if let Some(gave) = gave {
+                    partner.confirm(*gave >= partner.taken_in(*session), heard);
+                }
+            }
+            PlacesStep::ConfirmRecovery { regions } => {
+                let reported = |name: &String| ledger.partner(name).is_some_and(|known| known.has_reported);
+                ledger.is_recovered = ledger.is_recovered || regions.iter().all(reported);
+            }
+        }
     }
 
-    /// The ledger as it is at `now`, with the places that are held.
+    /// Has a ledger say what holds at `now`.
+    fn show(&self, ledger: &mut PlacesLedger, now: Timestamp) {
+        let (owned, capacity) = (self.own(Some(ledger), now), self.capacity(Some(ledger), now));
+        (ledger.owned, ledger.share, ledger.capacity) = (owned, self.share, capacity);
+    }
+
+    /// The ledger as it is at `now`.
     #[must_use]
-    pub fn balance(&self, ledger: &Ledger, held: u64, now: Timestamp) -> StepResult {
+    pub fn shown(&self, ledger: &PlacesLedger, now: Timestamp) -> PlacesLedger {
         let mut ledger = ledger.clone();
         self.show(&mut ledger, now);
-        StepResult { ledger, used: held }
+        ledger
     }
 
     /// How long a ledger is kept after it was used.
     #[must_use]
-    pub fn kept(&self, ledger: &Ledger) -> Span {
-        let bonds = ledger.loans.iter().flat_map(|loans| &loans.bonds);
-        let level =
-            |bond: &LoanPartner| ledger.lent_to(&bond.region) == 0 && ledger.borrowed_from(&bond.region) == 0;
+    pub fn kept(&self, ledger: &PlacesLedger) -> Span {
         let recall = self.margins.recall(self.hold);
         // What was under way from here has come before another ledger can be begun.
-        if bonds.clone().all(level) { recall } else { recall.max(LENT_KEPT) }
+        if ledger.has_loans() { recall.max(LENT_KEPT) } else { recall }
     }
 
-    fn give(&self, ledger: &mut Ledger, (to, session, permits): (&str, u64, u64), held: u64, now: Timestamp) {
-        let Some(bond) = ledger.bond(to).filter(|_| ledger.session_of(to) == Some(session)) else { return };
+    fn give(&self, ledger: &mut PlacesLedger, giving: &Giving, held: u64, now: Timestamp) {
+        let (permits, all_lent) = (giving.permits, ledger.lent());
+        let (owned, capacity) = (self.own(Some(ledger), now), self.capacity(Some(ledger), now));
+        let partner = ledger.partner_mut(&giving.to).filter(|partner| partner.session == giving.session);
+        let Some(partner) = partner else { return };
         // Its owner has not counted this loan yet, and perhaps never will.
-        if bond.carried && self.safety.gives_back_only_what_is_counted {
+        if partner.is_uncounted && self.safety.gives_back_only_what_is_counted {
             return;
         }
-        let capacity = self.capacity(Some(ledger), now);
-        let borrowed = ledger.borrowed_from(to);
+        let borrowed = partner.borrowed();
         // What is not used any more leaves no place less to hold.
-        let unused = if self.is_alive(bond, now) || held > capacity { 0 } else { borrowed };
+        let unused = if self.is_alive(partner, now) || held > capacity { 0 } else { borrowed };
         let free = capacity.saturating_sub(held).saturating_add(unused);
-        let lent = ledger.lent().saturating_add(permits.saturating_sub(borrowed));
-        let owned = permits <= borrowed || lent <= self.own(Some(ledger), now);
+        let lent = all_lent.saturating_add(permits.saturating_sub(borrowed));
+        let own = permits <= borrowed || lent <= owned;
         let enough = permits <= free || !self.safety.gives_only_what_is_free;
-        let may = permits > 0 && enough && (owned || !self.safety.lends_only_its_own);
-        if let Some(total) = entry(&mut ledger.given, to).filter(|_| may) {
-            total.permits = total.permits.saturating_add(permits);
+        if permits > 0 && enough && (own || !self.safety.lends_only_its_own) {
+            partner.given = partner.given.saturating_add(permits);
         }
     }
 
-    /// Follows a region into a later session. `false`: this one is over, or there is no room for another
-    /// region.
-    fn meet(&self, ledger: &mut Ledger, region: &str, session: u64, now: Timestamp) -> bool {
-        let Some(known) = ledger.session_of(region) else {
-            let loans = ledger.loans.get_or_insert_default();
-            if loans.bonds.len() >= TOTALS_MAX {
-                return false;
-            }
-            let region = region.to_owned();
-            ledger.given.push(Total { region: region.clone(), session, permits: 0 });
-            ledger.taken.push(Total { region: region.clone(), session, permits: 0 });
-            loans.bonds.push(LoanPartner { region, heard: Timestamp(0), told: false, carried: false });
-            return true;
-        };
-        if known >= session {
-            return known == session || !self.safety.sessions_are_fenced;
-        }
-        // What was lent to the memory before is at home again; what is borrowed of it is for it to count.
-        let borrowed = ledger.borrowed_from(region);
-        let Some(bond) = ledger.loans.as_mut().and_then(|loans| loans.bond_mut(region)) else { return false };
-        let carried = if self.is_over(bond, now) && self.safety.loans_lapse { 0 } else { borrowed };
-        bond.carried = carried > 0;
-        if let Some(given) = entry(&mut ledger.given, region) {
-            (given.session, given.permits) = (session, 0);
-        }
-        if let Some(taken) = entry(&mut ledger.taken, region) {
-            (taken.session, taken.permits) = (session, carried);
-        }
-        true
-    }
-
-    /// A region has said what it has of us: what a lost memory had lent to it is counted as lent.
-    fn count(&self, ledger: &mut Ledger, region: &str, has: u64, now: Timestamp) {
-        let vouched = ledger.loans.as_ref().is_some_and(|loans| loans.vouched);
-        let Some(bond) = ledger.loans.as_mut().and_then(|loans| loans.bond_mut(region)) else { return };
-        if std::mem::replace(&mut bond.told, true) || vouched || self.is_past(now) {
+    fn take(&self, ledger: &mut PlacesLedger, taking: &Taking, heard: Timestamp, now: Timestamp) {
+        if taking.to_session != ledger.session && self.safety.sessions_are_fenced {
             return;
         }
-        if let Some(given) = entry(&mut ledger.given, region) {
-            given.permits = given.permits.max(has);
-        }
+        let partner = self.open_session(ledger, &taking.from, taking.session, now);
+        let Some(partner) = partner else { return };
+        let (permits, taken) = (taking.permits, partner.taken_in(taking.session));
+        partner.taken = match self.safety.takes_are_cumulative {
+            true => taken.max(permits),
+            false => taken.saturating_add(permits),
+        };
+        partner.confirm(permits >= taken, heard);
     }
 
-    /// An owner was heard that counts as lent what is borrowed from it, or `counts` that now.
-    fn confirm(&self, ledger: &mut Ledger, region: &str, counts: bool, heard: Timestamp) {
-        let Some(bond) = ledger.loans.as_mut().and_then(|loans| loans.bond_mut(region)) else { return };
-        if counts || !bond.carried {
-            bond.carried = false;
-            bond.heard = bond.heard.max(heard);
+    /// Follows a region into a later session. `None`: this one is over, or there is no room for another
+    /// region.
+    fn open_session<'l>(
+        &self,
+        ledger: &'l mut PlacesLedger,
+        region: &str,
+        session: u64,
+        now: Timestamp,
+    ) -> Option<&'l mut LoanPartner> {
+        let place = match ledger.partners.iter().position(|partner| partner.region == region) {
+            Some(place) => place,
+            None if ledger.partners.len() >= TOTALS_MAX => return None,
+            None => {
+                ledger.partners.push(LoanPartner::met(region, session));
+                ledger.partners.len() - 1
+            }
+        };
+        let partner = ledger.partners.get_mut(place)?;
+        if partner.session < session {
+            // What was lent to the memory before is at home again; what is borrowed of it is for it to count.
+            let over = self.is_over(partner, now) && self.safety.loans_lapse;
+            let uncounted = if over { 0 } else { partner.borrowed() };
+            (partner.session, partner.given, partner.taken) = (session, 0, uncounted);
+            partner.is_uncounted = uncounted > 0;
         }
+        (partner.session == session || !self.safety.sessions_are_fenced).then_some(partner)
     }
 
     /// Gives up what was borrowed from a memory that is lost, once its owner may count without it.
-    fn drop_lost(&self, ledger: &mut Ledger, now: Timestamp) {
-        let Ledger { given, taken, loans: Some(loans), .. } = ledger else { return };
-        for bond in &mut loans.bonds {
-            if bond.carried && self.safety.loans_lapse && self.is_over(bond, now) {
-                bond.carried = false;
-                let back =
-                    given.iter().find(|total| total.region == bond.region).map_or(0, |given| given.permits);
-                if let Some(taken) = entry(taken, &bond.region) {
-                    taken.permits = taken.permits.min(back);
-                }
+    fn drop_lost(&self, ledger: &mut PlacesLedger, now: Timestamp) {
+        for partner in &mut ledger.partners {
+            if partner.is_uncounted && self.safety.loans_lapse && self.is_over(partner, now) {
+                partner.is_uncounted = false;
+                partner.taken = partner.taken.min(partner.given);
             }
         }
     }
 }
 
-impl LoanBook {
-    fn bond_mut(&mut self, region: &str) -> Option<&mut LoanPartner> {
-        self.bonds.iter_mut().find(|bond| bond.region == region)
-    }
-}
-
-impl Ledger {
-    /// What is known of another region, where places are lent.
+impl PlacesLedger {
+    /// An empty one, whose session has this name: the instant at which it is made. Of two memories of a
+    /// region the later has the larger.
     #[must_use]
-    pub fn bond(&self, region: &str) -> Option<&LoanPartner> {
-        self.loans.as_ref()?.bonds.iter().find(|bond| bond.region == region)
+    pub const fn new(session: u64) -> Self {
+        Self { session, owned: 0, share: 0, capacity: 0, is_recovered: false, partners: Vec::new() }
     }
 
-    /// Places lent to a region that have not come back.
+    /// What is known of another region.
     #[must_use]
-    pub fn lent_to(&self, region: &str) -> u64 {
-        net(&self.given, &self.taken, region)
+    pub fn partner(&self, region: &str) -> Option<&LoanPartner> {
+        self.partners.iter().find(|partner| partner.region == region)
+    }
+
+    fn partner_mut(&mut self, region: &str) -> Option<&mut LoanPartner> {
+        self.partners.iter_mut().find(|partner| partner.region == region)
     }
 
     /// Places borrowed from a region that were not given back.
     #[must_use]
     pub fn borrowed_from(&self, region: &str) -> u64 {
-        net(&self.taken, &self.given, region)
+        self.partner(region).map_or(0, LoanPartner::borrowed)
     }
 
     /// Places lent to all regions together.
     #[must_use]
     pub fn lent(&self) -> u64 {
-        self.given.iter().map(|given| self.lent_to(&given.region)).fold(0, u64::saturating_add)
+        self.partners.iter().map(LoanPartner::lent).fold(0, u64::saturating_add)
+    }
+
+    /// Whether anything is lent or borrowed.
+    #[must_use]
+    pub fn has_loans(&self) -> bool {
+        self.partners.iter().any(|partner| partner.lent() > 0 || partner.borrowed() > 0)
     }
 
     /// Whether the share covers what is lent. If not, a larger one was lent of, and nothing is said that
     /// would confirm it.
     #[must_use]
     pub fn is_covered(&self) -> bool {
-        self.loans.as_ref().is_none_or(|loans| self.lent() <= loans.share)
+        self.lent() <= self.share
     }
 
-    /// The latest session of a region that was met.
-    fn session_of(&self, region: &str) -> Option<u64> {
-        self.given.iter().find(|total| total.region == region).map(|total| total.session)
+    /// What others are told. What is lent is confirmed only while the share covers it.
+    #[must_use]
+    pub fn totals(&self) -> PlacesTotals {
+        let taken = self.partners.iter().map(|partner| partner.taken().into()).collect();
+        let given = self.partners.iter().filter(|_| self.is_covered());
+        PlacesTotals { taken, given: given.map(|partner| partner.given().into()).collect() }
+    }
+
+    /// Whether it does not own its share yet.
+    #[must_use]
+    pub const fn is_recovering(&self) -> bool {
+        self.owned < self.share
     }
 }
 
-fn net(from: &[Total], to: &[Total], region: &str) -> u64 {
-    let of = |totals: &[Total]| {
-        totals.iter().find(|total| total.region == region).map_or(0, |total| total.permits)
-    };
-    of(from).saturating_sub(of(to))
-}
+impl LoanPartner {
+    fn met(region: &str, session: u64) -> Self {
+        Self {
+            region: region.to_owned(),
+            session,
+            given: 0,
+            taken: 0,
+            heard: Timestamp(0),
+            has_reported: false,
+            is_uncounted: false,
+        }
+    }
 
-fn entry<'t>(totals: &'t mut [Total], region: &str) -> Option<&'t mut Total> {
-    totals.iter_mut().find(|total| total.region == region)
+    /// Places lent to it that have not come back.
+    #[must_use]
+    pub const fn lent(&self) -> u64 {
+        self.given.saturating_sub(self.taken)
+    }
+
+    /// Places borrowed from it that were not given back.
+    #[must_use]
+    pub const fn borrowed(&self) -> u64 {
+        self.taken.saturating_sub(self.given)
+    }
+
+    /// What went there.
+    pub(super) fn given(&self) -> MovedRights<'_> {
+        MovedRights { region: &self.region, session: self.session, permits: self.given }
+    }
+
+    /// What came from there.
+    pub(super) fn taken(&self) -> MovedRights<'_> {
+        MovedRights { region: &self.region, session: self.session, permits: self.taken }
+    }
+
+    const fn taken_in(&self, session: u64) -> u64 {
+        if self.session == session { self.taken } else { 0 }
+    }
+
+    /// It has said what it has of us: what a lost memory had lent to it is counted as lent, unless all of
+    /// that is known or `over`.
+    fn report(&mut self, has: u64, over: bool) {
+        let again = std::mem::replace(&mut self.has_reported, true);
+        if !again && !over {
+            self.given = self.given.max(has);
+        }
+    }
+
+    /// Its owner was heard: it counts as lent what is borrowed from it, or `counts` that now.
+    fn confirm(&mut self, counts: bool, heard: Timestamp) {
+        if counts || !self.is_uncounted {
+            self.is_uncounted = false;
+            self.heard = self.heard.max(heard);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -389,48 +471,58 @@ mod tests {
         }
     }
 
-    fn ask(now: Timestamp, step: Step) -> StepRequest {
-        let rule = super::super::RuleName { domain: "default".into(), name: "r".into() };
-        StepRequest {
-            key: super::super::WorldKey { rule, identity: Vec::new() },
-            window: now.0,
-            step,
-            own: None,
-        }
+    fn meet(region: &str, session: u64, has: Option<u64>, gave: Option<u64>) -> PlacesStep {
+        PlacesStep::OpenSession { region: region.into(), session, has, gave }
     }
 
-    fn meet(region: &str, session: u64, has: Option<u64>, gave: Option<u64>) -> Step {
-        Step::OpenSession { region: region.into(), session, has, gave }
+    fn give(to: &str, permits: u64) -> PlacesStep {
+        gives(to, 7, permits)
     }
 
-    fn give(to: &str, permits: u64) -> Step {
-        Step::Give { to: to.into(), session: 7, permits }
+    fn gives(to: &str, session: u64, permits: u64) -> PlacesStep {
+        PlacesStep::Give(Giving { to: to.into(), session, permits })
     }
 
-    fn take(ledger: &Ledger, from: &str, session: u64, permits: u64) -> Step {
-        Step::Take { from: from.into(), session, to_session: ledger.session, permits, keep: 0 }
+    fn take(ledger: &PlacesLedger, from: &str, session: u64, permits: u64) -> PlacesStep {
+        PlacesStep::Take(Taking { from: from.into(), session, to_session: ledger.session, permits })
+    }
+
+    fn empty(now: Timestamp) -> PlacesLedger {
+        PlacesLedger::new(now.0)
+    }
+
+    /// The session of a region, and what went there and came from there.
+    fn moved(ledger: &PlacesLedger, region: &str) -> (u64, u64, u64) {
+        let partner = ledger.partner(region).unwrap();
+        (partner.session, partner.given, partner.taken)
     }
 
     /// Carries out steps beside `held` holders; what may be held then.
-    fn after(terms: &PlacesTerms, ledger: &mut Ledger, held: u64, now: Timestamp, steps: &[Step]) -> u64 {
+    fn after(
+        terms: &PlacesTerms,
+        ledger: &mut PlacesLedger,
+        held: u64,
+        now: Timestamp,
+        steps: &[PlacesStep],
+    ) -> u64 {
         for step in steps {
-            terms.carry_out(ledger, held, &ask(now, step.clone()), now);
+            terms.carry_out(ledger, held, Some((now, step)), now);
         }
         terms.capacity(Some(ledger), now)
     }
 
     #[test]
     fn what_is_held_is_not_lent_and_what_is_lent_is_not_held() {
-        let (terms, mut ledger) = (terms(5, Timestamp(0)), Ledger::without_windows(NOW));
+        let (terms, mut ledger) = (terms(5, Timestamp(0)), empty(NOW));
         assert_eq!(after(&terms, &mut ledger, 2, NOW, &[give("b", 1)]), 5, "nobody has met b");
         assert_eq!(after(&terms, &mut ledger, 2, NOW, &[meet("b", 7, None, None), give("b", 4)]), 5);
         assert_eq!(after(&terms, &mut ledger, 2, NOW, &[give("b", 3)]), 2);
-        assert_eq!((ledger.lent(), ledger.lent_to("b")), (3, 3));
+        assert_eq!((ledger.lent(), ledger.partner("b").map(LoanPartner::lent)), (3, Some(3)));
     }
 
     #[test]
     fn what_was_borrowed_only_goes_home() {
-        let (terms, mut ledger) = (terms(0, Timestamp(0)), Ledger::without_windows(NOW));
+        let (terms, mut ledger) = (terms(0, Timestamp(0)), empty(NOW));
         let steps = [meet("b", 7, None, None), meet("c", 7, None, None), take(&ledger, "b", 7, 4)];
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 4);
         assert_eq!(after(&terms, &mut ledger, 1, NOW, &[give("c", 1)]), 4);
@@ -439,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_loan_is_of_use_while_its_owner_is_heard_and_revives_when_it_is_heard_again() {
-        let (terms, mut ledger) = (terms(1, Timestamp(0)), Ledger::without_windows(NOW));
+        let (terms, mut ledger) = (terms(1, Timestamp(0)), empty(NOW));
         let steps = [take(&ledger, "b", 7, 4)];
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 5);
         let late = NOW + LOAN_LIFE;
@@ -449,24 +541,24 @@ mod tests {
 
     #[test]
     fn a_new_memory_owns_nothing_until_all_have_said_what_they_have_or_all_loans_are_over() {
-        let (terms, mut ledger) = (terms(5, NOW), Ledger::without_windows(NOW));
+        let (terms, mut ledger) = (terms(5, NOW), empty(NOW));
         let now = NOW + SECOND;
-        let vouch = Step::ConfirmRecovery { regions: vec!["b".into(), "c".into()] };
+        let vouch = PlacesStep::ConfirmRecovery { regions: vec!["b".into(), "c".into()] };
         let told = [meet("b", 7, Some(2), None), vouch.clone()];
         assert_eq!(after(&terms, &mut ledger, 0, now, &told), 0);
         assert_eq!(after(&terms, &mut ledger, 0, now, &[meet("c", 7, Some(0), None), vouch]), 3);
-        let mut silent = Ledger::without_windows(NOW);
+        let mut silent = empty(NOW);
         let over = NOW + terms.margins.recall(terms.hold);
-        assert_eq!(after(&terms, &mut silent, 0, Timestamp(over.0 - 1), &[Step::Read]), 0);
-        assert_eq!(after(&terms, &mut silent, 0, over, &[Step::Read]), 5);
+        assert_eq!(after(&terms, &mut silent, 0, Timestamp(over.0 - 1), &[]), 0);
+        assert_eq!(after(&terms, &mut silent, 0, over, &[]), 5);
         // What is said too late was dropped by who says it, or will be.
         assert_eq!(after(&terms, &mut silent, 0, over, &[meet("b", 7, Some(2), None)]), 5);
     }
 
     #[test]
     fn what_was_borrowed_of_a_lost_memory_is_kept_for_its_owner_to_count_and_dropped_if_it_does_not() {
-        let (terms, begun) = (terms(1, Timestamp(0)), Ledger::without_windows(NOW));
-        let lent = |ledger: &mut Ledger| after(&terms, ledger, 0, NOW, &[take(&begun, "b", 7, 4)]);
+        let (terms, begun) = (terms(1, Timestamp(0)), empty(NOW));
+        let lent = |ledger: &mut PlacesLedger| after(&terms, ledger, 0, NOW, &[take(&begun, "b", 7, 4)]);
         let (mut counted, mut forgotten) = (begun.clone(), begun.clone());
         assert_eq!((lent(&mut counted), lent(&mut forgotten)), (5, 5));
         let soon = NOW + Span::from_secs(50);
@@ -476,7 +568,7 @@ mod tests {
         let later = NOW + LOAN_LIFE + terms.hold;
         assert_eq!(terms.capacity(Some(&counted), later), 5);
         assert_eq!(after(&terms, &mut forgotten, 0, later, &[meet("b", 9, Some(0), Some(0))]), 1);
-        assert_eq!(forgotten.taken_from("b", 9), 0);
+        assert_eq!(moved(&forgotten, "b"), (9, 0, 0));
         // What the lost memory had sent is not taken any more.
         assert_eq!(after(&terms, &mut counted, 0, later, &[take(&begun, "b", 7, 6)]), 5);
     }
@@ -486,24 +578,24 @@ mod tests {
         let hold = Span::from_secs(10);
         let at = |seconds| NOW + Span::from_secs(seconds);
         // The owner lends eight of its ten, and loses its memory.
-        let (before, mut lender) = (terms(10, Timestamp(0)), Ledger::without_windows(NOW));
-        let (own, mut borrower) = (terms(10, Timestamp(0)), Ledger::without_windows(NOW));
+        let (before, mut lender) = (terms(10, Timestamp(0)), empty(NOW));
+        let (own, mut borrower) = (terms(10, Timestamp(0)), empty(NOW));
         let meets = meet("b", borrower.session, None, None);
-        let gives = Step::Give { to: "b".into(), session: borrower.session, permits: 8 };
-        assert_eq!(after(&before, &mut lender, 0, at(2), &[meets, gives]), 2);
+        let lends = gives("b", borrower.session, 8);
+        assert_eq!(after(&before, &mut lender, 0, at(2), &[meets, lends]), 2);
         let takes = take(&borrower, "a", lender.session, 8);
         assert_eq!(after(&own, &mut borrower, 0, at(2), &[takes]), 18);
         // The next memory is heard by the borrower, and does not hear it.
-        let (next, mut owner) = (terms(10, at(10)), Ledger::without_windows(at(10) + hold + RECOVERY_MARGIN));
+        let (next, mut owner) = (terms(10, at(10)), empty(at(10) + hold + RECOVERY_MARGIN));
         let session = owner.session;
-        let heard = [meet("a", session, None, None), Step::Give { to: "a".into(), session, permits: 8 }];
+        let heard = [meet("a", session, None, None), gives("a", session, 8)];
         assert_eq!(after(&own, &mut borrower, 0, at(24), &heard), 18);
-        assert_eq!(borrower.given_to("a", session), 0);
+        assert_eq!(moved(&borrower, "a").1, 0);
         // The cut ends when the loan is over on both sides. Whatever the borrower says then is of no loan.
         let late = at(10) + next.margins.recall(hold) + SECOND;
         after(&own, &mut borrower, 0, late, &[meet("a", session, Some(0), Some(0))]);
-        let (has, gave) = (borrower.taken_from("a", session), borrower.given_to("a", session));
-        assert_eq!((has, gave), (0, 0));
+        let (known, gave, has) = moved(&borrower, "a");
+        assert_eq!((known, has, gave), (session, 0, 0));
         let told = [meet("b", borrower.session, Some(has), Some(gave))];
         let owned = after(&next, &mut owner, 0, late, &told);
         assert_eq!((owned, own.capacity(Some(&borrower), late)), (10, 10));
@@ -511,16 +603,16 @@ mod tests {
 
     #[test]
     fn what_was_borrowed_of_a_lost_memory_goes_home_once_it_is_counted() {
-        let (terms, mut ledger) = (terms(0, Timestamp(0)), Ledger::without_windows(NOW));
+        let (terms, mut ledger) = (terms(0, Timestamp(0)), empty(NOW));
         let steps = [take(&ledger, "b", 5, 4), meet("b", 7, None, None), give("b", 4)];
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 4);
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &[meet("b", 7, Some(0), Some(4)), give("b", 4)]), 0);
-        assert_eq!(ledger.given_to("b", 7), 4);
+        assert_eq!(moved(&ledger, "b").1, 4);
     }
 
     #[test]
     fn what_was_lent_to_a_lost_memory_is_at_home_again_once_the_next_one_speaks() {
-        let (terms, mut ledger) = (terms(5, Timestamp(0)), Ledger::without_windows(NOW));
+        let (terms, mut ledger) = (terms(5, Timestamp(0)), empty(NOW));
         let steps = [meet("b", 7, None, None), give("b", 4)];
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 1);
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &[meet("b", 9, None, None)]), 5);
@@ -528,7 +620,7 @@ mod tests {
 
     #[test]
     fn a_ledger_with_loans_is_not_forgotten_because_a_clock_was_set_forward() {
-        let (terms, mut ledger) = (terms(5, Timestamp(0)), Ledger::without_windows(NOW));
+        let (terms, mut ledger) = (terms(5, Timestamp(0)), empty(NOW));
         after(&terms, &mut ledger, 0, NOW, &[meet("b", 7, None, None)]);
         assert_eq!(terms.kept(&ledger), terms.margins.recall(terms.hold));
         after(&terms, &mut ledger, 0, NOW, &[give("b", 1)]);

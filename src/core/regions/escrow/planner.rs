@@ -1,29 +1,42 @@
-//! What one daemon does about one bucket: looks at its rights, gives, and decides what to tell.
+//! What one daemon does about one bucket, whatever it counts: looks at its rights, sends what was given, and
+//! decides what to tell. What it gives is worked out by the planner of each way of counting.
+
+use smallvec::SmallVec;
 
 use super::super::super::algorithm::Counting;
 use super::super::super::time::{Span, Timestamp};
-use super::super::super::wire::rights::Total;
+use super::super::super::wire::rights::RightKind;
 use super::super::membership::{RegionId, Regions};
 use super::bucket::{EscrowBucket, LastStatement, RegionStatement};
-use super::ledger::{Step, StepRequest, StepResult, total};
-use super::level_plan::{LevelEstimate, level_transfers};
-use super::window_plan::{RegionEstimate, SpendingTime, need, window_transfers};
-use super::{Escrow, Event, Share, level};
+use super::ledger::{Step, StepResult};
+use super::places::LoanPartner;
+use super::totals::{Giving, MovedRights};
+use super::window::need;
+use super::{Escrow, Event};
 
 /// Millionths in a permit.
-const UNIT: i128 = 1_000_000;
+pub(super) const UNIT: i128 = 1_000_000;
 /// Least time between two gifts to one region, and between two urgent statements.
 pub(super) const GAP: Span = Span::from_millis(20);
-/// The same of a bucket that refills within half a second: what waits here takes up room that refills.
-const GAP_BRIEF: Span = Span::from_millis(10);
-/// For so long one of the regions that gather for large costs is given to.
-const GATHERED_IN_TURN: Span = Span::from_secs(4);
 /// A region that cannot serve what was refused says so again after so long.
 const LACKS_AGAIN: Span = Span::from_millis(500);
 /// One way to a region to which there is no link.
 const OWD_DEFAULT: Span = Span::from_millis(50);
 /// A region that was not heard for so long gets nothing: what is sent to it would lie on the way.
 const PATIENCE: Span = Span::from_millis(600);
+
+/// What the other regions believe of this one by what they were told last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extrapolated {
+    /// Free permits, in millionths.
+    pub(super) believed: i128,
+    /// Permits that they take for spent since, in millionths.
+    pub(super) spent: i128,
+    /// Permits of which a small part does not matter.
+    pub(super) whole: u64,
+    /// By how much the rights here become fewer, in millionths of a permit a second.
+    pub(super) drain: u64,
+}
 
 impl Escrow {
     /// Looks at a bucket because something happened or its time has come.
@@ -46,8 +59,7 @@ impl Escrow {
             let gap = if hot { look_gap } else { slow_gap };
             let due = bucket.looked.is_none_or(|looked| now.since(looked) >= gap || now < looked);
             if due {
-                let (key, window) = (bucket.key.clone(), bucket.window_at(now));
-                bucket.wait(StepRequest { key, window, step: Step::Read, own: None });
+                bucket.wait(Step::Read);
                 self.next_step(now, id);
             }
         }
@@ -71,21 +83,26 @@ impl Escrow {
     /// Takes in what the store told.
     pub(super) fn learn(&mut self, id: usize, balance: StepResult) {
         let Some(bucket) = self.bucket_mut(id) else { return };
+        if balance.ledger.counting() != bucket.counting() {
+            // Another rule of that name was in force when the store answered.
+            return;
+        }
         let before = bucket.balance.take();
         let same = before.as_ref().filter(|before| {
-            (before.ledger.window, before.ledger.session) == (balance.ledger.window, balance.ledger.session)
+            (before.ledger.kind(), before.ledger.session())
+                == (balance.ledger.kind(), balance.ledger.session())
         });
         let mut moved = Vec::new();
-        for given in &balance.ledger.given {
-            let known = same.map_or(0, |before| before.ledger.given_to(&given.region, given.session));
-            if given.permits > known {
-                moved.push(Event::Gave { to: given.region.clone(), permits: given.permits - known });
+        for MovedRights { region, session, permits } in balance.ledger.given() {
+            let known = same.map_or(0, |before| before.ledger.given_to(region, session));
+            if permits > known {
+                moved.push(Event::Gave { to: region.to_owned(), permits: permits - known });
             }
         }
-        for taken in &balance.ledger.taken {
-            let known = same.map_or(0, |before| before.ledger.taken_from(&taken.region, taken.session));
-            if taken.permits > known {
-                moved.push(Event::Took { from: taken.region.clone(), permits: taken.permits - known });
+        for MovedRights { region, session, permits } in balance.ledger.taken() {
+            let known = same.map_or(0, |before| before.ledger.taken_from(region, session));
+            if permits > known {
+                moved.push(Event::Took { from: region.to_owned(), permits: permits - known });
             }
         }
         let takers: Vec<String> = moved
@@ -96,12 +113,14 @@ impl Escrow {
             })
             .collect();
         // Who was met for the first time is to know that it was.
-        let bonds = balance.ledger.given.iter().filter(|_| balance.ledger.loans.is_some());
-        let is_new = |total: &&Total| {
-            let before = before.as_ref().map(|before| before.ledger.given.as_slice()).unwrap_or_default();
-            !before.iter().any(|known| (&known.region, known.session) == (&total.region, total.session))
+        let before = before.as_ref().and_then(|before| before.ledger.as_places());
+        let is_new = |partner: &&LoanPartner| {
+            let known = before.and_then(|before| before.partner(&partner.region));
+            known.is_none_or(|known| known.session != partner.session)
         };
-        let met: Vec<String> = bonds.filter(is_new).map(|total| total.region.clone()).collect();
+        let partners = balance.ledger.as_places().map(|ledger| ledger.partners.as_slice());
+        let new = partners.unwrap_or_default().iter().filter(is_new);
+        let met: Vec<String> = new.map(|partner| partner.region.clone()).collect();
         bucket.balance = Some(balance);
         for from in takers.into_iter().chain(met) {
             self.acknowledge(id, &from);
@@ -153,163 +172,17 @@ impl Escrow {
         }
     }
 
-    /// Says once a window that nobody has rights left.
-    fn run_dry(&mut self, now: Timestamp, id: usize) {
-        let Some(bucket) = self.bucket(id) else { return };
-        let Some(balance) = bucket.current(now).filter(|balance| balance.free() == 0) else { return };
-        let (key, window) = (bucket.key.clone(), balance.ledger.window);
-        let dry = bucket.dry < window && self.config.safety.says_who_is_dry;
-        if !dry || self.others_hold(now, &key) {
-            return;
-        }
-        if let Some(bucket) = self.bucket_mut(id) {
-            bucket.dry = window;
-        }
-        self.note(Event::Dry { key, window });
-    }
-
-    /// Has the store take out what others need more.
-    fn push(&mut self, now: Timestamp, id: usize) {
-        let Some(bucket) = self.bucket(id) else { return };
-        let Some(balance) = bucket.current(now) else { return };
-        let window = balance.ledger.window;
-        let length = bucket.windows().length_of(window);
-        let left = bucket.left(window, now);
-        let holdings: Vec<RegionEstimate> =
-            (0..self.regions.len()).map(|region| self.holding(now, bucket, balance, region)).collect();
-        let course = SpendingTime {
-            limit: u64::from(bucket.rule.rule.limit.permits),
-            length,
-            elapsed: Span(length.0.saturating_sub(left.0)),
-            owd_max: self.owd_max(),
-        };
-        let gifts = window_transfers(course, &holdings);
-        self.give(now, id, &gifts);
-    }
-
-    /// Forwards what lies idle in a bucket without windows to where it is needed.
-    fn forward(&mut self, now: Timestamp, id: usize) {
-        let Some(bucket) = self.bucket(id) else { return };
-        let Some(balance) = bucket.current(now) else { return };
-        let mut basins: Vec<LevelEstimate> =
-            (0..self.regions.len()).map(|region| self.basin(now, bucket, balance, region)).collect();
-        // Of those that gather for costs larger than their capacities all give to one: else none ever had
-        // enough.
-        let gathers = |basin: &LevelEstimate| basin.wanted > basin.capacity;
-        let all = basins.iter().enumerate().filter(|(_, basin)| gathers(basin));
-        let first =
-            all.map(|(region, _)| region).min_by_key(|region| self.turn_to_gather(now, bucket, *region));
-        for (region, basin) in basins.iter_mut().enumerate() {
-            if gathers(basin) && first != Some(region) {
-                (basin.wanted, basin.demand) = (0, 0);
-            }
-        }
-        let ahead = self.config.interval + self.owd_max() + self.owd_max();
-        let streams = level_transfers(ahead, &basins);
-        self.give(now, id, &streams);
-    }
-
-    /// How many turns of gathering lie before that of a region: each has one after the other, as their clocks
-    /// agree about.
-    fn turn_to_gather(&self, now: Timestamp, bucket: &EscrowBucket, region: RegionId) -> usize {
-        let regions = bucket.rule.shares.len().max(1);
-        let turn = usize::try_from(now.window_index(GATHERED_IN_TURN)).unwrap_or(0);
-        (self.order(bucket, region) + turn % regions) % regions
-    }
-
     /// The place of a region among those of a bucket, as all of them count.
     pub(super) fn order(&self, bucket: &EscrowBucket, region: RegionId) -> usize {
         let name = self.regions.name(region);
         bucket.rule.shares.keys().take_while(|one| one.as_str() < name).count()
     }
 
-    /// What is believed of one region's level.
-    fn basin(
-        &self,
-        now: Timestamp,
-        bucket: &EscrowBucket,
-        own: &StepResult,
-        region: RegionId,
-    ) -> LevelEstimate {
-        let share = bucket.rule.share(self.regions.name(region));
-        let most = i128::from(share.minted) * UNIT;
-        let order = self.order(bucket, region);
-        let mut basin = LevelEstimate {
-            capacity: most,
-            refill: share.refill,
-            free: most,
-            order,
-            ..LevelEstimate::default()
-        };
-        if region == Regions::OWN {
-            basin.demand = bucket.demand(now);
-            basin.free = i128::from(own.free()) * UNIT;
-            basin.wanted = wanted(share, bucket.wanted(0));
-            return basin;
-        }
-        // Who has said nothing needs nothing that it does not have.
-        let Some(partner) = bucket.partner(region) else { return basin };
-        let Some(heard) = partner.heard.filter(|heard| now.since(*heard) < bucket.memory()) else {
-            return basin;
-        };
-        let owd = self.owd(region);
-        basin.demand = partner.demand;
-        basin.wanted = wanted(share, partner.wanted(now));
-        basin.since = partner.lacks_for(now);
-        let under_way = self.under_way(own, partner, region);
-        let kept = total(&partner.given, self.own_region(), own.ledger.session);
-        let coming = under_way.saturating_sub(kept);
-        // When what is sent now arrives. What comes before is spent like what is there.
-        let then = now.since(heard) + owd + owd;
-        basin.free = basin.after(i128::from(partner.free.saturating_add(coming)) * UNIT, then);
-        let gap = if basin.is_brief() { GAP_BRIEF } else { GAP };
-        if self.is_reachable(now, partner, region, gap) {
-            // One region that is silent must not have all that may be under way, unless that is what it
-            // takes.
-            let others = own.ledger.charged().saturating_sub(under_way);
-            let whole = level::under_way_max(own.ledger.minted).saturating_sub(others);
-            let part = i128::from(whole.div_ceil(2).saturating_sub(under_way)) * UNIT;
-            let enough = basin.wanted - basin.free <= part;
-            basin.room = if self.regions.len() > 2 && !basin.is_brief() && enough {
-                part
-            } else {
-                i128::from(whole.saturating_sub(under_way)) * UNIT
-            };
-        }
-        basin
-    }
-
-    /// Has the store charge no more what the others have acknowledged, or can never take.
-    pub(super) fn settle(&mut self, now: Timestamp, id: usize) {
-        let Some(bucket) = self.bucket(id) else { return };
-        let Some(balance) = bucket.current(now) else { return };
-        let ledger = &balance.ledger;
-        let mut asks = Vec::new();
-        for (region, partner) in bucket.partners() {
-            let name = self.regions.name(region);
-            let Some(given) = ledger.given.iter().find(|given| given.region == name) else { continue };
-            let has = total(&partner.taken, self.own_region(), ledger.session);
-            let later = partner.session > given.session;
-            if later
-                || (partner.session == given.session && has > ledger.acknowledged_by(name, given.session))
-            {
-                let (to, session) = (name.to_owned(), partner.session);
-                let step = Step::Acknowledge { to, session, permits: has };
-                asks.push(StepRequest { key: bucket.key.clone(), window: 0, step, own: None });
-            }
-        }
-        let Some(bucket) = self.bucket_mut(id) else { return };
-        asks.into_iter().for_each(|ask| bucket.wait(ask));
-    }
-
     /// What was given to a region and is not known to have arrived.
     pub(super) fn under_way(&self, own: &StepResult, partner: &RegionStatement, region: RegionId) -> u64 {
-        let acked = if partner.window == own.ledger.window {
-            total(&partner.taken, self.own_region(), own.ledger.session)
-        } else {
-            0
-        };
-        own.ledger.given_to(self.regions.name(region), partner.session).saturating_sub(acked)
+        let ledger = &own.ledger;
+        let acked = partner.has_of(ledger.kind(), self.own_region(), ledger.session());
+        ledger.given_to(self.regions.name(region), partner.session).saturating_sub(acked)
     }
 
     /// Whether what is given to a region now would arrive, and nothing was given to it just now.
@@ -326,80 +199,35 @@ impl Escrow {
         rested && audible && partner.session != 0
     }
 
-    /// Has the store take out so many permits for each region.
-    fn give(&mut self, now: Timestamp, id: usize, gifts: &[u64]) {
-        let Some(bucket) = self.bucket(id) else { return };
-        let Some(balance) = bucket.current(now) else { return };
-        let window = balance.ledger.window;
-        let safety = self.config.safety;
-        let mut asks = Vec::new();
-        for (region, permits) in gifts.iter().enumerate().skip(1).filter(|(_, permits)| **permits > 0) {
-            let Some(partner) = bucket.partner(region) else { continue };
-            let permits = (*permits).min(balance.free());
-            let (to, session) = (self.regions.name(region).to_owned(), partner.session);
-            asks.push((
-                region,
-                StepRequest {
-                    key: bucket.key.clone(),
-                    window,
-                    step: Step::Give { to, session, permits },
-                    own: None,
-                },
-            ));
-        }
+    /// Has the store take out so many permits for each region, but no more than `most` for one, by a step of
+    /// its kind.
+    pub(super) fn give(
+        &mut self,
+        now: Timestamp,
+        id: usize,
+        (gifts, most): (&[u64], u64),
+        step: impl Fn(Giving) -> Step,
+    ) {
+        let early = !self.config.safety.debits_before_credits;
+        let names: SmallVec<[String; 8]> =
+            (0..self.regions.len()).map(|region| self.regions.name(region).to_owned()).collect();
         let Some(bucket) = self.bucket_mut(id) else { return };
-        for (region, ask) in asks {
+        let Some(kind) = bucket.current(now).map(|balance| balance.ledger.kind()) else { return };
+        for ((region, permits), to) in gifts.iter().enumerate().zip(names).skip(1) {
+            let Some(session) = bucket.partner(region).map(|partner| partner.session) else { continue };
+            if *permits == 0 {
+                continue;
+            }
+            let permits = (*permits).min(most);
+            let given = bucket.balance.as_ref().map_or(0, |balance| balance.ledger.given_to(&to, session));
             let partner = bucket.partner_mut(region);
             partner.gave = Some(now);
-            if let (false, Step::Give { permits, .. }) = (safety.debits_before_credits, &ask.step) {
-                partner.promised = (window, partner.promised_in(window).saturating_add(*permits));
+            if early {
+                let before = if kind == RightKind::Places { given } else { partner.promised_of(kind) };
+                partner.promised = Some((kind, before.saturating_add(permits)));
             }
-            bucket.wait(ask);
+            bucket.wait(step(Giving { to, session, permits }));
         }
-    }
-
-    /// What is believed of one region.
-    fn holding(
-        &self,
-        now: Timestamp,
-        bucket: &EscrowBucket,
-        own: &StepResult,
-        region: RegionId,
-    ) -> RegionEstimate {
-        let window = own.ledger.window;
-        let left = bucket.left(window, now);
-        let name = self.regions.name(region);
-        let minted = bucket.rule.minted(name);
-        let silent = RegionEstimate {
-            weight: bucket.rule.weight(name),
-            free: i128::from(minted) * UNIT,
-            order: self.order(bucket, region),
-            ..RegionEstimate::default()
-        };
-        if region == Regions::OWN {
-            let wanted = i128::from(bucket.wanted(window)) * UNIT;
-            let (free, need) = (i128::from(own.free()) * UNIT, need(bucket.demand(now), left));
-            return RegionEstimate { free, need, wanted, ..silent };
-        }
-        let partner = bucket.partner(region).filter(|partner| partner.heard.is_some());
-        // Nothing was said, so it needs nothing that it does not have.
-        let Some(partner) = partner else { return silent };
-        let heard = partner.heard.unwrap_or_default();
-        let fresh = now.since(heard) < bucket.memory();
-        let demand = if fresh { i128::from(partner.demand) } else { 0 };
-        let owd = self.owd(region);
-        let (free, age, wanted) = if partner.window == window {
-            (partner.free, now.since(heard) + owd, partner.wanted(now))
-        } else {
-            (minted, now.since(bucket.start(window)), 0)
-        };
-        let spent = demand * i128::from(age.0) / UNIT;
-        let under_way = self.under_way(own, partner, region);
-        let free = (i128::from(free) * UNIT - spent).max(0) + i128::from(under_way) * UNIT;
-        let demand = if fresh { partner.demand } else { 0 };
-        let reachable = left > owd && self.is_reachable(now, partner, region, GAP);
-        let (need, wanted) = (need(demand, left), i128::from(wanted) * UNIT);
-        RegionEstimate { free, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
     }
 
     /// Owes every region the rights that were taken out for it and that it has not acknowledged.
@@ -408,10 +236,13 @@ impl Escrow {
             let patience = self.patience(region);
             let Some(permits) = self.unacknowledged(now, id, region) else { continue };
             let Some(bucket) = self.bucket_mut(id) else { return };
-            let window = bucket.window_at(now);
+            let kind = bucket.kind_at(now);
             let partner = bucket.partner_mut(region);
-            let under_way = partner.sent.is_some_and(|(at, of, sent)| {
-                of == window && sent >= permits && now.since(at) < patience && now >= at
+            let under_way = partner.sent.is_some_and(|sent| {
+                sent.kind == kind
+                    && sent.permits >= permits
+                    && now.since(sent.at) < patience
+                    && now >= sent.at
             });
             if !under_way {
                 partner.owes_transfer = true;
@@ -424,23 +255,19 @@ impl Escrow {
     /// given to it.
     pub(super) fn unacknowledged(&self, now: Timestamp, id: usize, region: RegionId) -> Option<u64> {
         let bucket = self.bucket(id)?;
-        let balance = bucket.current(now).filter(|balance| balance.ledger.is_covered())?;
-        let partner = bucket.partner(region)?;
-        let mut given = balance.ledger.given_to(self.regions.name(region), partner.session);
-        if !self.config.safety.debits_before_credits {
-            given = given.max(partner.promised_in(balance.ledger.window));
+        let ledger = &bucket.current(now)?.ledger;
+        if ledger.as_places().is_some_and(|places| !places.is_covered()) {
+            return None;
         }
-        let acked = if partner.window == balance.ledger.window {
-            total(&partner.taken, self.own_region(), balance.ledger.session)
-        } else {
-            0
-        };
+        let partner = bucket.partner(region)?;
+        let mut given = ledger.given_to(self.regions.name(region), partner.session);
+        if !self.config.safety.debits_before_credits {
+            given = given.max(partner.promised_of(ledger.kind()));
+        }
+        let acked = partner.has_of(ledger.kind(), self.own_region(), ledger.session());
         // A share that shrank while more was under way: whoever knows the smaller one alone believes no more
         // than that at once.
-        let at_once = match bucket.counting() {
-            Counting::Level => balance.ledger.minted.max(1),
-            Counting::Window | Counting::Concurrency => u64::MAX,
-        };
+        let at_once = ledger.as_level().map_or(u64::MAX, |level| level.minted.max(1));
         (given > acked).then_some(given.min(acked.saturating_add(at_once)))
     }
 
@@ -449,14 +276,14 @@ impl Escrow {
         let Some(bucket) = self.bucket(id) else { return };
         let Some(balance) = bucket.current(now) else { return };
         let owned = self.owns(&bucket.key);
-        let window = balance.ledger.window;
+        let kind = balance.ledger.kind();
         let told = LastStatement {
             at: now,
-            window,
-            session: balance.ledger.session,
+            kind,
+            session: balance.ledger.session(),
             free: balance.free(),
             demand: if owned { bucket.demand(now) } else { bucket.own_demand(now) },
-            wanted: if owned { bucket.wanted(window) } else { bucket.own_wanted(window) },
+            wanted: if owned { bucket.wanted(kind) } else { bucket.own_wanted(kind) },
             limit: bucket.held_limit(now),
         };
         let due = if owned { self.worth_telling(now, bucket, told) } else { tells_owner(now, bucket, told) };
@@ -470,7 +297,7 @@ impl Escrow {
             if let Some(bucket) = self.bucket_mut(id) {
                 let partner = bucket.partner_mut(region);
                 // Also where nothing can be sent now: the others are not told again and again for its sake.
-                (partner.owes_statement, partner.said) = (true, Some((window, told.wanted <= told.free)));
+                (partner.owes_statement, partner.said) = (true, Some((kind, told.wanted <= told.free)));
             }
             self.owe(id, region);
         }
@@ -478,34 +305,23 @@ impl Escrow {
 
     /// Whether the others would go wrong by what they were told before.
     fn worth_telling(&self, now: Timestamp, bucket: &EscrowBucket, new: LastStatement) -> bool {
-        if bucket.counting() == Counting::Concurrency {
+        if new.kind == RightKind::Places {
             return self.places_worth_telling(now, bucket, new);
         }
-        let share = bucket.rule.share(self.own_region());
-        let Some(old) = bucket.told else { return bucket.is_hot(now, share) };
+        let Some(old) = bucket.told else {
+            return bucket.is_hot(now, bucket.rule.share(self.own_region()));
+        };
         let since = now.since(old.at);
-        let turned = old.window < new.window && old.window + 1 == new.window;
+        let turned = match (old.kind, new.kind) {
+            (RightKind::Window(old), RightKind::Window(new)) => old < new && old + 1 == new,
+            _ => false,
+        };
         if (old.session, old.limit) != (new.session, new.limit) || turned {
             return true;
         }
-        let (free, age) = if old.window == new.window {
-            (old.free, since)
-        } else {
-            (share.minted, now.since(bucket.start(new.window)))
-        };
-        let spent = i128::from(old.demand) * i128::from(age.0) / UNIT;
-        let free = i128::from(free) * UNIT;
-        let limit = &bucket.rule.rule.limit;
-        let (believed, whole, drain) = if bucket.counting() == Counting::Level {
-            let (capacity, refill) = (i128::from(share.minted) * UNIT, share.refill);
-            let basin = LevelEstimate { capacity, refill, demand: old.demand, ..LevelEstimate::default() };
-            (
-                basin.after(free, age),
-                limit.capacity(bucket.rule.rule.algorithm),
-                new.demand.saturating_sub(refill),
-            )
-        } else {
-            ((free - spent).max(0), u64::from(limit.permits), new.demand)
+        let Extrapolated { believed, spent, whole, drain } = match new.kind {
+            RightKind::Window(window) => self.window_extrapolated(now, bucket, (old, new), window),
+            RightKind::Level | RightKind::Places => self.level_extrapolated(now, bucket, (old, new)),
         };
         let off = (believed - i128::from(new.free) * UNIT).abs();
         let tolerated = i128::from(whole) * UNIT * 3 / 100 + 2 * (spent * UNIT).isqrt();
@@ -514,13 +330,13 @@ impl Escrow {
         // They were told, perhaps with what they gave, that all is served.
         let lacks = new.wanted > new.free;
         let unheard = |(_, partner): (_, &RegionStatement)| {
-            lacks && partner.said.is_some_and(|(window, served)| served || window != new.window)
+            lacks && partner.said.is_some_and(|(kind, served)| served || kind != new.kind)
         };
         let hungry = new.wanted > old.wanted || bucket.partners().any(unheard);
         let dry = i128::from(new.free) * UNIT < need(drain, self.owd_max() + self.owd_max());
         let others = bucket
             .partners()
-            .any(|(_, partner)| partner.free > 0 || partner.window < new.window || partner.heard.is_none());
+            .any(|(_, partner)| partner.free > 0 || partner.kind() < new.kind || partner.heard.is_none());
         // Where each permit counts, those who divide them have to know who has given one.
         let scarce =
             tolerated < UNIT && off >= UNIT && bucket.partners().any(|(_, one)| one.lacks_lately(now));
@@ -532,31 +348,6 @@ impl Escrow {
         urgent || periodic || again || (heartbeat && (new.demand > 0 || old.demand > 0))
     }
 
-    /// Settles the window before the present one, once everybody who used it has said how much.
-    fn close(&mut self, now: Timestamp, id: usize) {
-        let Some(bucket) = self.bucket(id) else { return };
-        let Some((window, used)) = bucket.balance.as_ref().and_then(|balance| balance.ledger.closed) else {
-            return;
-        };
-        if window <= bucket.settled || !self.owns(&bucket.key) {
-            return;
-        }
-        let spoke = |partner: &RegionStatement| partner.heard.is_some() && partner.window >= window;
-        let mut all = used;
-        for (_, partner) in bucket.partners().filter(|(_, partner)| spoke(partner)) {
-            match partner.closed {
-                Some((of, used)) if of == window => all = all.saturating_add(used),
-                _ => return,
-            }
-        }
-        let Some(rule) = self.rules.get(&bucket.key.rule) else { return };
-        let (key, limit) = (bucket.key.clone(), u64::from(bucket.largest_limit(now, &rule.rule.limit)));
-        if let Some(bucket) = self.bucket_mut(id) {
-            bucket.settled = window;
-        }
-        self.note(Event::Closed { key, window, used: all, limit });
-    }
-
     /// When to look at a bucket again.
     pub(super) fn schedule(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
@@ -564,16 +355,15 @@ impl Escrow {
         if bucket.is_hot(now, bucket.rule.share(self.own_region())) {
             let gap = if bucket.stirred { self.config.look_gap } else { self.config.interval };
             next = next.min(bucket.looked.map_or(now, |looked| looked + gap));
-            if bucket.counting() == Counting::Window {
-                next = next.min(bucket.start(bucket.window_at(now).saturating_add(1)));
-            }
+            next = bucket.next_window(now).map_or(next, |turn| next.min(turn));
         }
         if bucket.has_loans() {
             next = next.min(bucket.looked.map_or(now, |looked| looked + self.confirmation_gap()));
         }
         for region in 1..self.regions.len() {
             if self.unacknowledged(now, id, region).is_some() {
-                let sent = bucket.partner(region).and_then(|partner| partner.sent).map_or(now, |(at, ..)| at);
+                let sent =
+                    bucket.partner(region).and_then(|partner| partner.sent).map_or(now, |sent| sent.at);
                 next = next.min(sent + self.patience(region));
             }
         }
@@ -605,7 +395,7 @@ impl Escrow {
     }
 
     /// One way to a region.
-    fn owd(&self, region: RegionId) -> Span {
+    pub(super) fn owd(&self, region: RegionId) -> Span {
         self.ways.get(region).copied().flatten().map_or(OWD_DEFAULT, |(nearest, _)| nearest)
     }
 
@@ -630,11 +420,6 @@ impl Escrow {
     fn patience(&self, region: RegionId) -> Span {
         Span(self.owd(region).0.saturating_mul(3)).max(Span::from_millis(30)) + self.config.look_gap
     }
-}
-
-/// A cost that a region was asked for, in millionths, if it can gather so much at all.
-fn wanted(share: Share, cost: u64) -> i128 {
-    if cost <= share.gathered { i128::from(cost) * UNIT } else { 0 }
 }
 
 /// Whether the daemon that speaks for the bucket should hear what this one is asked for.

@@ -9,26 +9,34 @@ use super::super::super::calendar::Windows;
 use super::super::super::hold::{Hold, HoldStep};
 use super::super::super::time::Timestamp;
 use super::EscrowSafety;
-use super::ledger::{Ledger, Step, StepRequest, StepResult, is_known};
-use super::level::LevelTerms;
-use super::places;
+use super::ledger::{Ledger, Step, StepRequest, StepResult};
+use super::level::{LevelLedger, LevelTerms};
+use super::places::{PlacesLedger, PlacesTerms};
+use super::window::{WindowLedger, is_known};
 
-/// One bucket of one region.
+/// One bucket of one region, by what it counts.
 #[derive(Debug, Clone)]
-pub struct ReferenceStore {
-    ledger: Ledger,
-    kind: Kind,
-}
+pub struct ReferenceStore(Bucket);
 
 #[derive(Debug, Clone)]
-enum Kind {
-    Windows(CountedWindows),
-    Level(LevelTerms, State),
-    Places(places::PlacesTerms, State),
+enum Bucket {
+    Window(CountedWindows),
+    Level {
+        terms: LevelTerms,
+        state: State,
+        ledger: LevelLedger,
+    },
+    Places {
+        terms: PlacesTerms,
+        state: State,
+        /// Its memory is named when it is first asked for, once it may be.
+        ledger: Option<PlacesLedger>,
+    },
 }
 
 #[derive(Debug, Clone)]
 struct CountedWindows {
+    ledger: WindowLedger,
     used: u64,
     windows: Windows,
     /// What the region mints in each window.
@@ -49,45 +57,43 @@ impl ReferenceStore {
         minted: u64,
         safety: EscrowSafety,
     ) -> Self {
-        let windows = windows.into();
-        let ledger = Ledger { session, ..Ledger::default() };
-        Self { ledger, kind: Kind::Windows(CountedWindows { used: 0, windows, minted, begun, safety }) }
+        let (windows, ledger) = (windows.into(), WindowLedger { session, ..WindowLedger::default() });
+        Self(Bucket::Window(CountedWindows { ledger, used: 0, windows, minted, begun, safety }))
     }
 
-    /// One of a bucket without windows, made at `now`.
+    /// One of a level, made at `now`.
     #[must_use]
     pub fn level(terms: LevelTerms, now: Timestamp) -> Self {
-        Self { ledger: Ledger::without_windows(now), kind: Kind::Level(terms, terms.fresh(now)) }
+        Self(Bucket::Level { terms, state: terms.fresh(now), ledger: LevelLedger::new(now) })
     }
 
-    /// One of places that are lent. Its memory is named when it is first asked for, once it may be.
+    /// One of places that are lent.
     #[must_use]
-    pub fn places(terms: places::PlacesTerms) -> Self {
-        let state = State::new(Algorithm::Concurrency);
-        Self { ledger: Ledger::default(), kind: Kind::Places(terms, state) }
+    pub fn places(terms: PlacesTerms) -> Self {
+        Self(Bucket::Places { terms, state: State::new(Algorithm::Concurrency), ledger: None })
     }
 
     /// Another part of the limit is in force, where windows or levels count: as with every request to a store
     /// of a daemon.
     pub fn set_part(&mut self, part: Limit) {
-        match &mut self.kind {
-            Kind::Windows(windows) => windows.minted = u64::from(part.permits),
-            Kind::Level(terms, _) => terms.limit = part,
-            Kind::Places(..) => {}
+        match &mut self.0 {
+            Bucket::Window(windows) => windows.minted = u64::from(part.permits),
+            Bucket::Level { terms, .. } => terms.limit = part,
+            Bucket::Places { .. } => {}
         }
     }
 
     /// Another share of the places is in force.
     pub fn set_share(&mut self, share: u64) {
-        if let Kind::Places(terms, _) = &mut self.kind {
+        if let Bucket::Places { terms, .. } = &mut self.0 {
             terms.share = share;
         }
     }
 
     /// A holder's step. Whether it may, and the places that it newly took, kept or gave back.
     pub fn step(&mut self, now: Timestamp, hold: &Hold) -> (bool, u64) {
-        let Self { ledger, kind: Kind::Places(terms, state) } = self else { return (false, 0) };
-        let limit = terms.limit(Some(ledger), now);
+        let Bucket::Places { terms, state, ledger } = &mut self.0 else { return (false, 0) };
+        let limit = terms.limit(ledger.as_ref(), now);
         let known = hold.step != HoldStep::Acquire;
         let settled = terms.is_settled(now) || !terms.safety.doubt_is_burnt;
         let may = (known || settled) && state.check_hold(&limit, now, hold).admitted;
@@ -102,17 +108,16 @@ impl ReferenceStore {
 
     /// Decides one request. The window that it was admitted in, if it was; zero where there are none.
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Option<u64> {
-        let Self { ledger, kind } = self;
-        match kind {
-            Kind::Windows(windows) => {
-                windows.enter(ledger, now);
-                let fits = windows.used.saturating_add(cost) <= ledger.budget();
+        match &mut self.0 {
+            Bucket::Window(windows) => {
+                windows.enter(now);
+                let fits = windows.used.saturating_add(cost) <= windows.ledger.budget();
                 if fits {
                     windows.used += cost;
                 }
-                fits.then_some(ledger.window)
+                fits.then_some(windows.ledger.window)
             }
-            Kind::Level(terms, state) => {
+            Bucket::Level { terms, state, ledger } => {
                 terms.raise(state, Some(ledger), now);
                 let view = LevelTerms::view(Some(ledger), now);
                 let fits = state.check(&terms.limit, view.as_ref(), now, cost).admitted;
@@ -121,30 +126,38 @@ impl ReferenceStore {
                 }
                 fits.then_some(0)
             }
-            Kind::Places(..) => None,
+            Bucket::Places { .. } => None,
         }
     }
 
-    /// Carries out a step and shows the ledger. `None`: it is too early to name this memory to others.
+    /// Carries out a step and shows the ledger. `None`: it is too early to name this memory to others, or the
+    /// step is one of another way to count.
     pub fn carry_out(&mut self, now: Timestamp, ask: &StepRequest) -> Option<StepResult> {
-        let Self { ledger, kind } = self;
-        match kind {
-            Kind::Windows(windows) => {
-                windows.enter(ledger, now);
-                if ask.step != Step::Read {
-                    ledger.carry_out(ask, windows.used, &windows.safety);
-                }
+        match (&mut self.0, &ask.step) {
+            (Bucket::Window(windows), Step::Read) => windows.enter(now),
+            (Bucket::Window(windows), Step::Window { window, step }) => {
+                windows.enter(now);
+                windows.ledger.carry_out(*window, step, windows.used, &windows.safety);
             }
-            Kind::Level(terms, _) if !terms.is_settled(now) => return None,
-            Kind::Level(terms, state) => terms.carry_out(state, ledger, ask, now),
-            Kind::Places(terms, _) if !terms.is_settled(now) && terms.safety.doubt_is_burnt => return None,
-            Kind::Places(terms, state) => {
-                if ledger.session == 0 {
-                    *ledger = Ledger::without_windows(now);
-                }
+            (Bucket::Level { terms, .. }, _) if !terms.is_settled(now) => return None,
+            (Bucket::Level { terms, state, ledger }, Step::Read) => terms.carry_out(state, ledger, None, now),
+            (Bucket::Level { terms, state, ledger }, Step::Level(step)) => {
+                terms.carry_out(state, ledger, Some(step), now);
+            }
+            (Bucket::Places { terms, .. }, _) if !terms.is_settled(now) && terms.safety.doubt_is_burnt => {
+                return None;
+            }
+            (Bucket::Places { terms, state, ledger }, step) => {
+                let step = match step {
+                    Step::Read => None,
+                    Step::Places { heard, step } => Some((*heard, step)),
+                    Step::Window { .. } | Step::Level(_) => return None,
+                };
+                let ledger = ledger.get_or_insert_with(|| PlacesLedger::new(now.0.max(1)));
                 let held = state.used(&terms.limit(Some(ledger), now), now);
-                terms.carry_out(ledger, held, ask, now);
+                terms.carry_out(ledger, held, step, now);
             }
+            _ => return None,
         }
         Some(self.balance(now))
     }
@@ -152,30 +165,37 @@ impl ReferenceStore {
     /// The ledger as it is.
     #[must_use]
     pub fn balance(&self, now: Timestamp) -> StepResult {
-        match &self.kind {
-            Kind::Windows(windows) => StepResult { ledger: self.ledger.clone(), used: windows.used },
-            Kind::Level(terms, state) => {
-                let mut state = state.clone();
-                terms.raise(&mut state, Some(&self.ledger), now);
-                terms.balance(&state, &self.ledger, now)
+        match &self.0 {
+            Bucket::Window(windows) => {
+                StepResult { ledger: Ledger::Window(windows.ledger.clone()), used: windows.used }
             }
-            Kind::Places(terms, state) => {
-                let held = state.used(&terms.limit(Some(&self.ledger), now), now);
-                terms.balance(&self.ledger, held, now)
+            Bucket::Level { terms, state, ledger } => {
+                let mut state = state.clone();
+                terms.raise(&mut state, Some(ledger), now);
+                let used = terms.used(&state, ledger, now);
+                StepResult { ledger: Ledger::Level(ledger.clone()), used }
+            }
+            Bucket::Places { terms, state, ledger } => {
+                let used = state.used(&terms.limit(ledger.as_ref(), now), now);
+                let shown = ledger.as_ref().map_or_else(
+                    || terms.shown(&PlacesLedger::new(0), now),
+                    |ledger| terms.shown(ledger, now),
+                );
+                StepResult { ledger: Ledger::Places(shown), used }
             }
         }
     }
 }
 
 impl CountedWindows {
-    fn enter(&mut self, ledger: &mut Ledger, now: Timestamp) {
+    fn enter(&mut self, now: Timestamp) {
         let window = self.windows.index(now);
-        if window > ledger.window {
+        if window > self.ledger.window {
             let known = is_known(window, self.windows, self.begun) || !self.safety.doubt_is_burnt;
-            ledger.enter(window, if known { self.minted } else { 0 }, self.used);
+            self.ledger.enter(window, if known { self.minted } else { 0 }, self.used);
             self.used = 0;
         }
         // A share that shrinks does so at once; one that grows waits for the next window.
-        ledger.minted = ledger.minted.min(self.minted);
+        self.ledger.minted = self.ledger.minted.min(self.minted);
     }
 }

@@ -8,6 +8,7 @@ use super::super::WorldKey;
 use super::Escrow;
 
 use super::ledger::StepResult;
+use super::totals::MovedRights;
 
 /// What the machine has seen since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +34,7 @@ pub struct EscrowTally {
     pub early: u64,
     /// Transfers of more than their sender can have.
     pub beyond: u64,
-    /// Statements and transfers of rules that are not known here.
+    /// Statements and transfers of rules that are not known here, or count in another way here.
     pub unknown_rules: u64,
     /// Buckets that were not followed for want of room; they keep their static shares.
     pub no_room: u64,
@@ -82,16 +83,19 @@ impl EscrowRule {
     fn add(&mut self, balance: &StepResult, share: u64, under_way: u64) {
         let ledger = &balance.ledger;
         self.buckets += 1;
-        self.minted = self.minted.saturating_add(ledger.minted);
+        self.minted = self.minted.saturating_add(ledger.minted());
         self.free = self.free.saturating_add(balance.free());
         self.under_way = self.under_way.saturating_add(under_way);
         self.in_doubt += usize::from(ledger.is_recovering(share));
-        for (totals, sums) in [(&ledger.given, &mut self.given), (&ledger.taken, &mut self.taken)] {
-            for total in totals {
-                let sum = sums.entry(total.region.clone()).or_default();
-                *sum = sum.saturating_add(total.permits);
-            }
-        }
+        add_up(ledger.given(), &mut self.given);
+        add_up(ledger.taken(), &mut self.taken);
+    }
+}
+
+fn add_up<'l>(totals: impl Iterator<Item = MovedRights<'l>>, sums: &mut BTreeMap<String, u64>) {
+    for total in totals {
+        let sum = sums.entry(total.region.to_owned()).or_default();
+        *sum = sum.saturating_add(total.permits);
     }
 }
 
@@ -130,10 +134,10 @@ impl Escrow {
     #[must_use]
     pub fn others_hold(&self, now: Timestamp, key: &WorldKey) -> bool {
         let Some(bucket) = self.index.get(key).and_then(|id| self.bucket(*id)) else { return false };
-        let window = bucket.window_at(now);
+        let kind = bucket.kind_at(now);
         (1..self.regions.len()).any(|region| {
             let audible = self.heard(region).is_some_and(|heard| now.since(heard).0 < 2_000_000);
-            let partner = bucket.partner(region).filter(|partner| partner.window == window);
+            let partner = bucket.partner(region).filter(|partner| partner.kind() == kind);
             audible && partner.is_none_or(|partner| partner.free > 0)
         })
     }

@@ -7,7 +7,10 @@ use proptest::prelude::*;
 
 use super::super::super::algorithm::{Counting, Limit};
 use super::super::super::rule::Global;
-use super::super::super::wire::rights::{CountedLimit, RightsFrame, Statement, Total, Transfer};
+use super::super::super::wire::rights::{
+    CountedLimit, LevelTotals, MovedTotals, PlacesTotals, RightKind, RightsFrame, Statement, Total, Transfer,
+    WindowTotals,
+};
 use super::super::super::wire::{DEMAND_MAX, OwnLimit};
 use super::*;
 
@@ -221,9 +224,9 @@ impl EscrowWorld {
         let transfer = Transfer {
             rule: rule_name(),
             identity: key().identity,
-            window: ledger(to).window,
-            session: ledger(from).session,
-            to_session: ledger(to).session,
+            kind: ledger(to).kind(),
+            session: ledger(from).session(),
+            to_session: ledger(to).session(),
             permits,
             limit: CountedLimit::default(),
         };
@@ -330,16 +333,16 @@ impl EscrowWorld {
         let balances: Vec<StepResult> =
             self.regions.iter().zip(clocks).map(|(region, now)| region.vault.balance(now)).collect();
         for (one, balance) in balances.iter().enumerate() {
-            for taken in &balance.ledger.taken {
+            for taken in balance.ledger.taken() {
                 let Some(giver) = self.regions.iter().position(|region| region.name.region == taken.region)
                 else {
                     return Err(format!("taken from nowhere: {}", taken.region));
                 };
                 let other = &balances[giver].ledger;
-                if other.window != balance.ledger.window || other.session != taken.session {
+                if other.kind() != balance.ledger.kind() || other.session() != taken.session {
                     continue;
                 }
-                let given = other.given_to(&self.regions[one].name.region, balance.ledger.session);
+                let given = other.given_to(&self.regions[one].name.region, balance.ledger.session());
                 if taken.permits > given {
                     return Err(format!("{} taken of {given} given", taken.permits));
                 }
@@ -529,6 +532,7 @@ fn no_number_that_another_region_says_is_too_large() {
 
 fn numbers_are_bounded(mut world: EscrowWorld) {
     let level = world.algorithm.counting() == Counting::Level;
+    let total = |permits| vec![Total { region: "r1".into(), session: START.0, permits }];
     for step in 0..100 {
         world.request(1, 1);
         world.tick();
@@ -536,15 +540,18 @@ fn numbers_are_bounded(mut world: EscrowWorld) {
         let said = Statement {
             rule: rule_name(),
             identity: key().identity,
-            window: if level { 0 } else { world.now.window_index(world.limit.window) },
             stamp: Timestamp(world.now.0 + 1),
             session: 1 + u64::try_from(step / 50).unwrap_or(0),
             free: most,
             demand: DEMAND_MAX,
             wanted: u64::MAX >> (step % 64),
-            taken: vec![Total { region: "r1".into(), session: START.0, permits: most }],
-            given: vec![Total { region: "r1".into(), session: START.0, permits: u64::MAX }],
-            closed: None,
+            totals: if level {
+                MovedTotals::Level(LevelTotals { settled: total(most), kept: total(u64::MAX) })
+            } else {
+                let window = world.now.window_index(world.limit.window);
+                let (taken, given) = (total(most), total(u64::MAX));
+                MovedTotals::Window(WindowTotals { window, taken, given, closed: None })
+            },
             limit: CountedLimit::default(),
         };
         let frame = RightsFrame { sent: world.now, statements: vec![said], transfers: Vec::new() };

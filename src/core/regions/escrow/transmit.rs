@@ -1,11 +1,15 @@
 //! Makes frames for other daemons: bounded in size and number, always with the newest that is known.
 
-use super::super::super::algorithm::Counting;
 use super::super::super::time::Timestamp;
-use super::super::super::wire::rights::{RIGHTS_ENTRIES_MAX, RightsFrame, Statement, Transfer};
+use super::super::super::wire::rights::{
+    LevelTotals, MovedTotals, PlacesTotals, RIGHTS_ENTRIES_MAX, RightsFrame, Statement, Transfer,
+    WindowTotals,
+};
 use super::super::membership::{RegionId, Regions};
 use super::super::{FRAME_BYTES_MAX, NodeName};
-use super::Escrow;
+use super::bucket::SentTransfer;
+use super::ledger::Ledger;
+use super::{Escrow, EscrowSafety};
 
 /// What a frame takes without entries, and the numbers of each kind of entry at most in the usual case.
 const HEAD_BYTES: usize = 16;
@@ -48,10 +52,11 @@ impl Escrow {
                 let partner = bucket.partner_mut(region);
                 (partner.owes_statement, partner.owes_transfer) = (false, false);
                 if let Some(said) = &statement {
-                    partner.said = Some((said.window, said.wanted <= said.free));
+                    partner.said = Some((said.totals.kind(), said.wanted <= said.free));
                 }
                 if let Some(transfer) = &transfer {
-                    partner.sent = Some((now, transfer.window, transfer.permits));
+                    let (kind, permits) = (transfer.kind, transfer.permits);
+                    partner.sent = Some(SentTransfer { at: now, kind, permits });
                 }
             }
             if transfer.is_some() {
@@ -79,31 +84,16 @@ impl Escrow {
         if !bucket.partner(region)?.owes_statement {
             return None;
         }
-        let window = balance.ledger.window;
-        let whole = region != Regions::OWN;
-        let confirms = balance.ledger.is_covered();
+        let (kind, whole) = (balance.ledger.kind(), region != Regions::OWN);
         Some(Statement {
             rule: bucket.key.rule.clone(),
             identity: bucket.key.identity.clone(),
-            window,
             stamp: now,
-            session: balance.ledger.session,
+            session: balance.ledger.session(),
             free: balance.free(),
             demand: if whole { bucket.demand(now) } else { bucket.own_demand(now) },
-            wanted: if whole { bucket.wanted(window) } else { bucket.own_wanted(window) },
-            taken: match whole {
-                false => Vec::new(),
-                true if self.config.safety.kept_stays_charged => balance.ledger.settled(),
-                true => balance.ledger.taken.clone(),
-            },
-            given: match &balance.ledger.kept {
-                Some(kept) if whole => kept.totals.clone(),
-                None if whole && confirms && bucket.counting() != Counting::Level => {
-                    balance.ledger.given.clone()
-                }
-                _ => Vec::new(),
-            },
-            closed: balance.ledger.closed.filter(|_| whole),
+            wanted: if whole { bucket.wanted(kind) } else { bucket.own_wanted(kind) },
+            totals: totals_of(&balance.ledger, whole, &self.config.safety),
             limit: bucket.held_limit(now),
         })
     }
@@ -119,8 +109,8 @@ impl Escrow {
         Some(Transfer {
             rule: bucket.key.rule.clone(),
             identity: bucket.key.identity.clone(),
-            window: ledger.window,
-            session: ledger.session,
+            kind: ledger.kind(),
+            session: ledger.session(),
             to_session: partner.session,
             permits,
             limit: bucket.held_limit(now),
@@ -128,8 +118,29 @@ impl Escrow {
     }
 }
 
+/// The totals that are told of a ledger: to another region all that moved (`whole`), to a sibling none.
+fn totals_of(ledger: &Ledger, whole: bool, safety: &EscrowSafety) -> MovedTotals {
+    let none = Vec::new;
+    match ledger {
+        Ledger::Window(ledger) if whole => MovedTotals::Window(WindowTotals {
+            window: ledger.window,
+            taken: ledger.taken.clone(),
+            given: ledger.given.clone(),
+            closed: ledger.closed,
+        }),
+        Ledger::Window(ledger) => {
+            let window = ledger.window;
+            MovedTotals::Window(WindowTotals { window, taken: none(), given: none(), closed: None })
+        }
+        Ledger::Level(ledger) if whole => MovedTotals::Level(ledger.totals(safety)),
+        Ledger::Level(_) => MovedTotals::Level(LevelTotals { settled: none(), kept: none() }),
+        Ledger::Places(ledger) if whole => MovedTotals::Places(ledger.totals()),
+        Ledger::Places(_) => MovedTotals::Places(PlacesTotals { taken: none(), given: none() }),
+    }
+}
+
 fn statement_bytes(said: &Statement) -> usize {
-    let totals = said.taken.iter().chain(&said.given).map(|total| total.region.len() + TOTAL_BYTES);
+    let totals = said.totals.lists().into_iter().flatten().map(|total| total.region.len() + TOTAL_BYTES);
     STATEMENT_BYTES
         + said.rule.domain.len()
         + said.rule.name.len()

@@ -99,7 +99,7 @@ pub(super) struct CommonCuts {
     /// What all reports that had arrived gave when last looked at.
     foreseen: Option<ExpectedBudgets>,
     /// The same before later reports arrived, until the first of those is used.
-    held: VecDeque<(Timestamp, ExpectedBudgets)>,
+    expected: VecDeque<(Timestamp, ExpectedBudgets)>,
 }
 
 /// What the reports that have arrived will give the own region.
@@ -185,9 +185,9 @@ impl CommonCuts {
         self.waiting += 1;
         self.lasting = None;
         let foreseen = self.foreseen.take().filter(|before| at > now.max(before.at));
-        self.held.extend(foreseen.map(|before| (at, before)));
-        if self.held.len() > STEPS_MAX {
-            self.held.pop_front();
+        self.expected.extend(foreseen.map(|before| (at, before)));
+        if self.expected.len() > STEPS_MAX {
+            self.expected.pop_front();
         }
         if register.waiting.len() > WAITING_MAX
             && let Some((_, early)) = register.waiting.pop_front()
@@ -304,7 +304,7 @@ impl CommonCuts {
         } else {
             let now = self.foreseen(own, windows.0, ground, settled);
             let foreseen = WindowBudgets { now, next: self.foreseen(own, windows.1, ground, settled) };
-            self.held.retain(|(until, _)| *until > own.stamp);
+            self.expected.retain(|(until, _)| *until > own.stamp);
             let at = self.registers.iter().filter_map(|(_, register)| register.waiting.back());
             let at = at.map(|(at, _)| *at).fold(own.stamp, Timestamp::max);
             self.foreseen = Some(ExpectedBudgets { window: self.window, at, allowance: foreseen });
@@ -358,11 +358,12 @@ impl CommonCuts {
         foreseen: WindowBudgets,
     ) -> u64 {
         let foreseen = if window == self.window { foreseen.now } else { foreseen.next };
-        let held = self.held.iter().filter_map(|(_, before)| before.of(window)).fold(foreseen, u64::min);
+        let expected =
+            self.expected.iter().filter_map(|(_, before)| before.of(window)).fold(foreseen, u64::min);
         let in_force = self.in_force(now, window);
         let divided =
             || self.divide(ReportsUsed::InForce, window, ground).get(Regions::OWN).unwrap_or(ground.limit);
-        in_force.unwrap_or_else(divided).min(held)
+        in_force.unwrap_or_else(divided).min(expected)
     }
 
     /// The least that the cuts of the last [`GROWTH_DELAY`] gave for a window.

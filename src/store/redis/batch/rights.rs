@@ -6,15 +6,17 @@
 
 use redis::{Cmd, Value};
 
-use crate::core::algorithm::{Algorithm, Counting};
+use crate::core::algorithm::Counting;
 use crate::core::calendar::Calendar;
 use crate::core::key::Key;
-use crate::core::regions::escrow::places::{LoanBook, LoanPartner};
-use crate::core::regions::escrow::{Ledger, Reserve, Step, StepRequest, StepResult};
+use crate::core::regions::escrow::level::{Forwarded, LevelLedger, LevelStep, Reserve};
+use crate::core::regions::escrow::places::{LoanPartner, PlacesLedger, PlacesStep};
+use crate::core::regions::escrow::window::{WindowLedger, WindowStep};
+use crate::core::regions::escrow::{Giving, Ledger, Step, StepRequest, StepResult, Taking};
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
-use crate::core::wire::rights::Total;
+use crate::core::wire::rights::{ClosedWindow, Total};
 use crate::engine::clock::Clock;
 use crate::engine::port::HeldLimit;
 use crate::store::redis::batch::bytes::{burst_or_share, pull, push, push_calendar};
@@ -32,8 +34,97 @@ pub(in crate::store::redis) struct StepCall {
     bucket: Vec<u8>,
     step: Vec<u8>,
     calendar: Option<&'static Calendar>,
-    /// Whether it is about places that are lent.
-    pub(in crate::store::redis) places: bool,
+    /// What the bucket counts.
+    pub(in crate::store::redis) counting: Counting,
+}
+
+/// The numbers and the name of a step, as the script reads them.
+#[derive(Debug, Clone, Copy, Default)]
+struct StepFields<'s> {
+    /// The index of a window; of a level how many permits may be kept beyond the capacity; of places the
+    /// instant at which the reason was heard.
+    first: u64,
+    kind: u8,
+    region: &'s str,
+    session: u64,
+    own: u64,
+    permits: u64,
+}
+
+const GIVE: u8 = 1;
+const TAKE: u8 = 2;
+const ACKNOWLEDGE: u8 = 3;
+const OPEN_SESSION: u8 = 4;
+const CONFIRM_RECOVERY: u8 = 5;
+
+impl<'s> StepFields<'s> {
+    /// `None`: a bucket that counts so knows no such step.
+    fn of(counting: Counting, step: &'s Step) -> Option<Self> {
+        Some(match (counting, step) {
+            (_, Step::Read) => Self::default(),
+            (Counting::Window, Step::Window { window, step }) => {
+                let fields = match step {
+                    WindowStep::Give(giving) => Self::giving(giving),
+                    WindowStep::Take(taking) => Self::taking(taking),
+                };
+                Self { first: *window, ..fields }
+            }
+            (Counting::Level, Step::Level(step)) => match step {
+                LevelStep::Give(giving) => Self::giving(giving),
+                LevelStep::Take { taking, keep } => {
+                    Self { first: (*keep).min(PERMITS_MAX), ..Self::taking(taking) }
+                }
+                LevelStep::Acknowledge { to, session, permits } => {
+                    let (kind, region, session, permits) = (ACKNOWLEDGE, to.as_str(), *session, *permits);
+                    Self { kind, region, session, permits, ..Self::default() }
+                }
+            },
+            (Counting::Concurrency, Step::Places { heard, step }) => {
+                let fields = match step {
+                    PlacesStep::Give(giving) => Self::giving(giving),
+                    PlacesStep::Take(taking) => Self::taking(taking),
+                    PlacesStep::OpenSession { region, session, has, gave } => Self {
+                        kind: OPEN_SESSION,
+                        region,
+                        session: *session,
+                        own: said(*gave),
+                        permits: said(*has),
+                        ..Self::default()
+                    },
+                    PlacesStep::ConfirmRecovery { .. } => Self { kind: CONFIRM_RECOVERY, ..Self::default() },
+                };
+                Self { first: heard.0, ..fields }
+            }
+            _ => return None,
+        })
+    }
+
+    fn giving(giving: &'s Giving) -> Self {
+        let Giving { to, session, permits } = giving;
+        Self { kind: GIVE, region: to, session: *session, permits: *permits, ..Self::default() }
+    }
+
+    fn taking(taking: &'s Taking) -> Self {
+        let Taking { from, session, to_session, permits } = taking;
+        Self { kind: TAKE, region: from, session: *session, own: *to_session, permits: *permits, first: 0 }
+    }
+}
+
+/// A total that a region may have said: what was not said is zero, and any number one more than it is.
+fn said(total: Option<u64>) -> u64 {
+    total.map_or(0, |total| total.saturating_add(1))
+}
+
+/// The names of all regions that must have reported, each after its length.
+fn names_of(step: &Step) -> Option<Vec<u8>> {
+    let mut names = Vec::new();
+    if let Step::Places { step: PlacesStep::ConfirmRecovery { regions }, .. } = step {
+        for region in regions {
+            names.push(u8::try_from(region.len()).ok()?);
+            names.extend_from_slice(region.as_bytes());
+        }
+    }
+    Some(names)
 }
 
 impl StepCall {
@@ -53,45 +144,20 @@ impl StepCall {
         push(&mut bucket, u64::from(burst_or_share(rule.rule.algorithm, held)), 4);
         push(&mut bucket, u64::from(limit.queue), 4);
         bucket.push(2);
-        let mut names = Vec::new();
-        // What was not said is zero, and any number one more than it is.
-        let said = |total: &Option<u64>| total.map_or(0, |total| total.saturating_add(1));
-        let (kind, region, session, own, permits) = match &ask.step {
-            Step::Read => (0, "", 0, 0, 0),
-            Step::OpenSession { region, session, has, gave } => {
-                (4, region.as_str(), *session, said(gave), said(has))
-            }
-            Step::ConfirmRecovery { regions } => {
-                for region in regions {
-                    names.push(u8::try_from(region.len()).ok()?);
-                    names.extend_from_slice(region.as_bytes());
-                }
-                (5, "", 0, 0, 0)
-            }
-            Step::Give { to, session, permits } => (1, to.as_str(), *session, 0, *permits),
-            Step::Take { from, session, to_session, permits, .. } => {
-                (2, from.as_str(), *session, *to_session, *permits)
-            }
-            Step::Acknowledge { to, session, permits } => (3, to.as_str(), *session, 0, *permits),
-        };
-        if region.len() > NAME_BYTES_MAX || permits > PERMITS_MAX {
+        let counting = rule.counting();
+        let fields = StepFields::of(counting, &ask.step)?;
+        if fields.region.len() > NAME_BYTES_MAX || fields.permits > PERMITS_MAX {
             return None;
         }
-        let mut step = Vec::with_capacity(32 + region.len());
-        // Without windows there is room for another number.
-        let window = match ask.step {
-            Step::Take { keep, .. } if rule.counting() == Counting::Level => keep.min(PERMITS_MAX),
-            _ => ask.window,
-        };
-        push(&mut step, window, 7);
-        step.push(kind);
-        push(&mut step, session, 8);
-        push(&mut step, own, 8);
-        push(&mut step, permits, 5);
-        step.extend_from_slice(region.as_bytes());
-        step.extend_from_slice(&names);
-        let places = rule.rule.algorithm == Algorithm::Concurrency;
-        Some(Self { name, bucket, step, calendar: limit.calendar, places })
+        let mut step = Vec::with_capacity(32 + fields.region.len());
+        push(&mut step, fields.first, 7);
+        step.push(fields.kind);
+        push(&mut step, fields.session, 8);
+        push(&mut step, fields.own, 8);
+        push(&mut step, fields.permits, 5);
+        step.extend_from_slice(fields.region.as_bytes());
+        step.extend_from_slice(&names_of(&ask.step)?);
+        Some(Self { name, bucket, step, calendar: limit.calendar, counting })
     }
 
     /// The command, by the script's hash or with its whole text.
@@ -126,7 +192,7 @@ impl StepCall {
 /// Reads a reply. `None`: the key holds something else, or the reply is of another shape.
 pub(in crate::store::redis) fn read(
     value: Value,
-    places: bool,
+    counting: Counting,
     epochs: &ReplicationEpochs,
 ) -> Option<StepResult> {
     let Value::Array(values) = value else { return None };
@@ -142,47 +208,91 @@ pub(in crate::store::redis) fn read(
     };
     epochs.learn(epoch);
     let session = pull(&mut session.as_slice(), 8)?;
-    let ledger = if places { unpack_places(ledger, session) } else { unpack(ledger, session) };
-    Some(StepResult { ledger: ledger?, used: u64::try_from(*used).ok()? })
+    let ledger = match counting {
+        Counting::Window => Ledger::Window(unpack_window(ledger, session)?),
+        Counting::Level => Ledger::Level(unpack_level(ledger, session)?),
+        Counting::Concurrency => Ledger::Places(unpack_places(ledger, session)?),
+    };
+    Some(StepResult { ledger, used: u64::try_from(*used).ok()? })
 }
 
-fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
+/// The head of a ledger of windows or levels, as the script writes it.
+struct LedgerHead {
+    window: u64,
+    minted: u64,
+    /// The window before and what was used of it; of a level its own session and, in milliseconds after that,
+    /// until when permits are kept.
+    closed: (u64, u64),
+}
+
+fn unpack_head(bytes: &[u8]) -> Option<(LedgerHead, &[u8])> {
     let mut rest = bytes;
     let window = pull(&mut rest, 7)?;
     let (_, mut rest) = rest.split_at_checked(ID_BYTES)?;
     let minted = pull(&mut rest, 5)?;
     let (_, _) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
     let closed = (pull(&mut rest, 7)?, pull(&mut rest, 5)?);
-    let mut ledger = Ledger { window, session, minted, ..Ledger::default() };
-    // Without windows the session is kept in the place of the window before.
-    ledger.closed = (window > 0 && closed.0 > 0).then_some(closed);
-    let until = Timestamp((session / 1_000).saturating_add(closed.1).saturating_mul(1_000));
+    Some((LedgerHead { window, minted, closed }, rest))
+}
+
+/// The kinds of entries of a ledger, as the script writes them.
+const GIVEN: u64 = 0;
+const TAKEN: u64 = 1;
+const ACKNOWLEDGED: u64 = 2;
+
+/// The next entry of a ledger of windows or levels, and its kind.
+fn unpack_entry(rest: &mut &[u8]) -> Option<(u64, Total)> {
+    let kind = pull(rest, 1)?;
+    let (session, permits) = (pull(rest, 8)?, pull(rest, 5)?);
+    let len = usize::try_from(pull(rest, 1)?).ok()?;
+    let (name, after) = rest.split_at_checked(len)?;
+    *rest = after;
+    Some((kind, Total { region: std::str::from_utf8(name).ok()?.to_owned(), session, permits }))
+}
+
+fn unpack_window(bytes: &[u8], session: u64) -> Option<WindowLedger> {
+    let (LedgerHead { window, minted, closed }, mut rest) = unpack_head(bytes)?;
+    let closed = (closed.0 > 0).then_some(ClosedWindow { window: closed.0, used: closed.1 });
+    let mut ledger = WindowLedger { window, session, minted, given: Vec::new(), taken: Vec::new(), closed };
     while !rest.is_empty() {
-        let kind = pull(&mut rest, 1)?;
-        let (session, permits) = (pull(&mut rest, 8)?, pull(&mut rest, 5)?);
-        let len = usize::try_from(pull(&mut rest, 1)?).ok()?;
-        let (name, after) = rest.split_at_checked(len)?;
-        rest = after;
-        let total = Total { region: std::str::from_utf8(name).ok()?.to_owned(), session, permits };
-        match kind {
-            0 => ledger.given.push(total),
-            1 => ledger.taken.push(total),
-            2 => ledger.acknowledged.push(total),
-            _ => {
-                let kept = ledger.kept.get_or_insert_with(|| Box::new(Reserve { until, totals: Vec::new() }));
-                kept.totals.push(total);
-            }
+        match unpack_entry(&mut rest)? {
+            (GIVEN, total) => ledger.given.push(total),
+            (TAKEN, total) => ledger.taken.push(total),
+            _ => return None,
         }
     }
     Some(ledger)
 }
 
-fn unpack_places(bytes: &[u8], session: u64) -> Option<Ledger> {
+fn unpack_level(bytes: &[u8], session: u64) -> Option<LevelLedger> {
+    let (head, mut rest) = unpack_head(bytes)?;
+    let until = Timestamp((session / 1_000).saturating_add(head.closed.1).saturating_mul(1_000));
+    let (minted, mut kept) = (head.minted, Vec::new());
+    let mut ledger = LevelLedger { session, minted, forwarded: Vec::new(), taken: Vec::new(), kept: None };
+    while !rest.is_empty() {
+        match unpack_entry(&mut rest)? {
+            (GIVEN, Total { region, session, permits }) => {
+                ledger.forwarded.push(Forwarded { region, session, permits, acknowledged: 0 });
+            }
+            // The script writes it after what was given.
+            (ACKNOWLEDGED, total) => {
+                let forwarded = ledger.forwarded.iter_mut().find(|to| to.region == total.region)?;
+                forwarded.acknowledged = total.permits;
+            }
+            (TAKEN, total) => ledger.taken.push(total),
+            (_, total) => kept.push(total),
+        }
+    }
+    ledger.kept = (!kept.is_empty()).then_some(Reserve { until, totals: kept });
+    Some(ledger)
+}
+
+fn unpack_places(bytes: &[u8], session: u64) -> Option<PlacesLedger> {
     let (_, mut rest) = bytes.split_at_checked(ID_BYTES)?;
-    let minted = pull(&mut rest, 5)?;
+    let owned = pull(&mut rest, 5)?;
     let (capacity, share) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
-    let mut loans = LoanBook { share, capacity, vouched: pull(&mut rest, 1)? > 0, bonds: Vec::new() };
-    let mut ledger = Ledger { session, minted, ..Ledger::default() };
+    let is_recovered = pull(&mut rest, 1)? > 0;
+    let mut ledger = PlacesLedger { owned, share, capacity, is_recovered, ..PlacesLedger::new(session) };
     let _ = pull(&mut rest, 8)?;
     while !rest.is_empty() {
         let session = pull(&mut rest, 8)?;
@@ -192,10 +302,16 @@ fn unpack_places(bytes: &[u8], session: u64) -> Option<Ledger> {
         let (name, after) = rest.split_at_checked(len)?;
         rest = after;
         let region = std::str::from_utf8(name).ok()?.to_owned();
-        ledger.given.push(Total { region: region.clone(), session, permits: given });
-        ledger.taken.push(Total { region: region.clone(), session, permits: taken });
-        loans.bonds.push(LoanPartner { region, heard, told: flags & 1 > 0, carried: flags & 2 > 0 });
+        let (has_reported, is_uncounted) = (flags & 1 > 0, flags & 2 > 0);
+        ledger.partners.push(LoanPartner {
+            region,
+            session,
+            given,
+            taken,
+            heard,
+            has_reported,
+            is_uncounted,
+        });
     }
-    ledger.loans = Some(Box::new(loans));
     Some(ledger)
 }

@@ -276,7 +276,7 @@ impl Dispatcher {
             answer = self.redirected(&packed(true), slot, None, deadline).await;
         }
         match answer {
-            Ok(value) => rights::read(value, call.places, &self.epochs),
+            Ok(value) => rights::read(value, call.counting, &self.epochs),
             Err(failure) => {
                 self.metrics.failed(&failure);
                 None

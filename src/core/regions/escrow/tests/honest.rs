@@ -56,3 +56,55 @@ fn names_that_change_with_every_deployment_never_shut_out_the_newest() {
         assert!(machine.handle_frame(now, &name, frame()).is_ok(), "pod {pod}");
     }
 }
+
+#[test]
+fn rights_of_another_way_to_count_are_passed_over_and_counted() {
+    let mut world = EscrowWorld::new(2, 100, CALM, EscrowSafety::ALL);
+    world.press(1, 20, 20);
+    let now = world.clock(1);
+    let sessions = [0, 1].map(|place| world.regions[place].vault.balance(now).ledger.session());
+    let before = world.regions[1].vault.balance(now);
+    for kind in [RightKind::Level, RightKind::Places] {
+        let totals = match kind {
+            RightKind::Places => MovedTotals::Places(PlacesTotals { taken: Vec::new(), given: Vec::new() }),
+            _ => MovedTotals::Level(LevelTotals { settled: Vec::new(), kept: Vec::new() }),
+        };
+        let said = Statement {
+            rule: rule_name(),
+            identity: key().identity,
+            stamp: now,
+            session: sessions[0],
+            free: 0,
+            demand: 0,
+            wanted: 50,
+            totals,
+            limit: CountedLimit::default(),
+        };
+        let sent = Transfer {
+            rule: rule_name(),
+            identity: key().identity,
+            kind,
+            session: sessions[0],
+            to_session: sessions[1],
+            permits: 5,
+            limit: CountedLimit::default(),
+        };
+        let frame = RightsFrame { sent: now, statements: vec![said], transfers: vec![sent] };
+        let from = world.regions[0].name.clone();
+        assert_eq!(world.regions[1].machine.handle_frame(now, &from, frame), Ok(()));
+        world.pump(1);
+    }
+    assert_eq!(world.regions[1].machine.tally().unknown_rules, 4);
+    assert_eq!(world.regions[1].vault.balance(now), before);
+}
+
+#[test]
+fn what_a_store_tells_of_another_way_to_count_is_not_believed() {
+    let mut world = EscrowWorld::new(2, 100, CALM, EscrowSafety::ALL);
+    world.press(1, 20, 20);
+    let (now, machine) = (world.now, &mut world.regions[1].machine);
+    let before = machine.status(now);
+    let ledger = Ledger::Level(level::LevelLedger::new(now));
+    machine.handle_balance(now, &key(), Some(StepResult { ledger, used: 0 }));
+    assert_eq!(machine.status(now).rules, before.rules);
+}

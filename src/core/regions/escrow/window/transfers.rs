@@ -6,8 +6,8 @@
 
 use smallvec::SmallVec;
 
-use super::super::super::time::Span;
-use super::part::{WholePermits, given};
+use super::super::part::{WholePermits, given};
+use crate::time::Span;
 
 /// Millionths in a permit, and microseconds in a second.
 const UNIT: i128 = 1_000_000;
@@ -16,41 +16,44 @@ const SURPRISE: Span = Span::from_secs(1);
 
 /// What is believed of one region, permits in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct RegionEstimate {
-    pub(super) weight: u64,
+pub(in super::super) struct RegionEstimate {
+    pub(in super::super) weight: u64,
     /// Rights that it can spend, those on their way to it included.
-    pub(super) free: i128,
+    pub(in super::super) free: i128,
     /// What it will want until the window ends.
-    pub(super) need: i128,
+    pub(in super::super) need: i128,
     /// The largest cost that it had to refuse.
-    pub(super) wanted: i128,
+    pub(in super::super) wanted: i128,
     /// Whether rights sent now would still arrive in time, and nothing was given to it just now.
-    pub(super) reachable: bool,
+    pub(in super::super) reachable: bool,
     /// Its place among all, as everybody counts, and for how long it has lacked what it wants.
-    pub(super) order: usize,
-    pub(super) since: Span,
+    pub(in super::super) order: usize,
+    pub(in super::super) since: Span,
 }
 
 /// The window that rights are spent in.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SpendingTime {
+pub(in super::super) struct SpendingTime {
     /// Permits.
-    pub(super) limit: u64,
-    pub(super) length: Span,
-    pub(super) elapsed: Span,
+    pub(in super::super) limit: u64,
+    pub(in super::super) length: Span,
+    pub(in super::super) elapsed: Span,
     /// The longest way to another region.
-    pub(super) owd_max: Span,
+    pub(in super::super) owd_max: Span,
 }
 
 /// What a demand of so many millionths of a permit a second will ask for in `time`, with one standard
 /// deviation of chance.
-pub(super) fn need(demand: u64, time: Span) -> i128 {
+pub(in super::super) fn need(demand: u64, time: Span) -> i128 {
     let mean = i128::from(demand) * i128::from(time.0) / UNIT;
     mean + (mean * UNIT).isqrt()
 }
 
 /// Whole permits to give to each region, in the order of `holdings`; the first is the own one.
-pub(super) fn window_transfers(course: SpendingTime, holdings: &[RegionEstimate]) -> SmallVec<[u64; 8]> {
+pub(in super::super) fn window_transfers(
+    course: SpendingTime,
+    holdings: &[RegionEstimate],
+) -> SmallVec<[u64; 8]> {
     let mut gifts: SmallVec<[u64; 8]> = SmallVec::from_elem(0, holdings.len());
     let targets = targets(holdings);
     let Some((own, own_target)) = holdings.first().zip(targets.first()) else { return gifts };

@@ -7,9 +7,9 @@
 
 use smallvec::SmallVec;
 
-use super::super::super::time::Span;
-use super::part::{WholePermits, given};
-use super::window_plan::need;
+use super::super::part::{WholePermits, given};
+use super::super::window::need;
+use crate::time::Span;
 
 /// Millionths in a permit.
 const UNIT: i128 = 1_000_000;
@@ -19,22 +19,22 @@ const SOON: Span = Span::from_millis(5);
 
 /// What is believed of one region; permits in millionths, rates in millionths of a permit a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct LevelEstimate {
+pub(in super::super) struct LevelEstimate {
     /// The most that its level can hold.
-    pub(super) capacity: i128,
+    pub(in super::super) capacity: i128,
     /// By how much it refills by itself.
-    pub(super) refill: u64,
+    pub(in super::super) refill: u64,
     /// What it is asked for.
-    pub(super) demand: u64,
+    pub(in super::super) demand: u64,
     /// What it can admit at once, what is on its way to it included.
-    pub(super) free: i128,
+    pub(in super::super) free: i128,
     /// The largest cost that it had to refuse.
-    pub(super) wanted: i128,
+    pub(in super::super) wanted: i128,
     /// The most that may be forwarded to it now; zero where nothing would arrive.
-    pub(super) room: i128,
+    pub(in super::super) room: i128,
     /// Its place among all, as everybody counts, and for how long it has lacked what it wants.
-    pub(super) order: usize,
-    pub(super) since: Span,
+    pub(in super::super) order: usize,
+    pub(in super::super) since: Span,
 }
 
 impl LevelEstimate {
@@ -51,7 +51,7 @@ impl LevelEstimate {
     }
 
     /// Whether all of it refills within half a second: then it is soon gone again, wherever it lies.
-    pub(super) fn is_brief(&self) -> bool {
+    pub(in super::super) fn is_brief(&self) -> bool {
         self.capacity * 2 < i128::from(self.refill)
     }
 
@@ -90,7 +90,7 @@ impl LevelEstimate {
     }
 
     /// What is there after `time`, if nothing else comes.
-    pub(super) fn after(&self, free: i128, time: Span) -> i128 {
+    pub(in super::super) fn after(&self, free: i128, time: Span) -> i128 {
         let flow = i128::from(self.refill) - i128::from(self.demand);
         (free + flow * i128::from(time.0) / UNIT).clamp(0, self.capacity.max(free))
     }
@@ -102,7 +102,7 @@ fn need_mean(rate: u64, time: Span) -> i128 {
 
 /// Whole permits to forward to each region, in the order of `basins`; the first is the own one. `ahead` is
 /// how long it takes until what is told now has had its effect.
-pub(super) fn level_transfers(ahead: Span, basins: &[LevelEstimate]) -> SmallVec<[u64; 8]> {
+pub(in super::super) fn level_transfers(ahead: Span, basins: &[LevelEstimate]) -> SmallVec<[u64; 8]> {
     let mut streams: SmallVec<[u64; 8]> = SmallVec::from_elem(0, basins.len());
     let Some(own) = basins.first() else { return streams };
     let parts: SmallVec<[WholePermits; 8]> = basins.iter().map(|basin| basin.part(ahead)).collect();
