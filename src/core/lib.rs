@@ -14,6 +14,7 @@ pub mod hot;
 pub mod identity;
 pub mod key;
 pub mod notice;
+pub mod penalty;
 pub mod price;
 pub mod regions;
 pub mod request;

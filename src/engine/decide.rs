@@ -186,7 +186,11 @@ impl Engine {
                             }
                             leased.note((found, request), key, cost, counted);
                         }
-                        plan.counted(found, shadow, (counted, cost), (elsewhere, now))
+                        let mut ruled = plan.counted(found, shadow, (counted, cost), (elsewhere, now));
+                        if charges {
+                            self.note_crossings(plan.loaded, (found, key), (cost, counted), &mut ruled, now);
+                        }
+                        ruled
                     }
                 };
                 if intent == Intent::Charge {
@@ -371,6 +375,8 @@ fn refusal(refused: &IdentityRefused) -> Decision {
         answer: None,
         partition: None,
         priced: None,
+        penalty: None,
+        warning: false,
     };
     Decision {
         allowed: false,
@@ -534,6 +540,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             answer: found.rule.rule.answer.clone(),
             partition: None,
             priced: None,
+            penalty: None,
+            warning: false,
         }
     }
 
@@ -561,6 +569,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             answer: rule.answer.clone(),
             partition: None,
             priced: None,
+            penalty: None,
+            warning: false,
         }
     }
 
@@ -646,6 +656,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             answer: rule.answer.clone(),
             partition: partition_key(found),
             priced: rule.price.is_some().then(|| cost.to_signed()),
+            penalty: counted.penalty,
+            warning: false,
         }
     }
 

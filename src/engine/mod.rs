@@ -30,6 +30,7 @@ pub mod admin;
 pub mod audit;
 mod bound;
 pub mod clock;
+mod crossings;
 pub mod decide;
 mod each;
 mod excess;
@@ -96,6 +97,7 @@ pub struct Engine {
     excess: Excesses,
     hot: hot::HotCounts,
     hot_metrics: hot::HotMetrics,
+    warned: crossings::Warned,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
     refused: [Counter; 4],
@@ -148,6 +150,7 @@ impl Engine {
             excess: Excesses::default(),
             hot: hot::HotCounts::new(began),
             hot_metrics: hot::HotMetrics::new(&metrics),
+            warned: crossings::Warned::default(),
             metrics,
             degraded,
             refused,
@@ -478,6 +481,7 @@ impl Engine {
             }),
             error_bound,
             degraded: info.is_some_and(|info| info.degraded),
+            penalty: info.and_then(|info| info.penalty),
         };
         Some((status, key))
     }

@@ -278,12 +278,16 @@ impl Metrics {
         self.recorder.register_counter(&key("rights_moved_total", labels), &METADATA)
     }
 
-    /// Permits above a global rule's limit.
-    pub fn overshoot(&self, rule: &str) -> Counter {
+    /// A counter of one rule.
+    pub fn rule_counter(&self, name: &'static str, rule: &str) -> Counter {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner).contains_key(rule);
         let rule = if known { rule.to_owned() } else { "other".to_owned() };
-        let labels = vec![Label::new("rule", rule)];
-        self.recorder.register_counter(&key("global_overshoot_permits_total", labels), &METADATA)
+        self.recorder.register_counter(&key(name, vec![Label::new("rule", rule)]), &METADATA)
+    }
+
+    /// Permits above a global rule's limit.
+    pub fn overshoot(&self, rule: &str) -> Counter {
+        self.rule_counter("global_overshoot_permits_total", rule)
     }
 
     /// Regions come from certificates of the cluster's own authority, but even those are only so many.

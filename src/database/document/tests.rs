@@ -198,14 +198,6 @@ fn keys_are_split_where_parts_can_hold_the_limit_together() {
 }
 
 #[test]
-fn what_this_version_cannot_do_is_refused_not_ignored() {
-    assert_eq!(
-        problems_of("[rules.penalty]\nthreshold = 3"),
-        ["rules.toml:5:8: penalties are not supported by this version"]
-    );
-}
-
-#[test]
 fn only_an_escrowed_rule_waits_for_rights() {
     let waiting = read(
         "[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\nglobal = { mode = \"escrow\", wait = \"200ms\" }",

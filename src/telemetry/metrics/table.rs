@@ -20,6 +20,18 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Decisions by deciding rule and outcome: allowed, denied, shadow_denied",
     ),
     (
+        "penalties_total",
+        MetricKind::Counter,
+        &["rule"],
+        "Penalties that began: clients that a rule with a penalty denied too often; of rules that have one",
+    ),
+    (
+        "warnings_total",
+        MetricKind::Counter,
+        &["rule"],
+        "Buckets that were found used beyond the rule's warn_at, once in each window; of rules that have one",
+    ),
+    (
         "unmatched_requests_total",
         MetricKind::Counter,
         &["domain", "reason"],
