@@ -73,8 +73,22 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
         problems.report(&entry.at, "[audit] needs [postgres], which keeps what it records");
     }
     let audit = postgres.is_some().then_some(audit);
+    let events = super::events::read(&mut fields, folder, problems);
     fields.finish(problems);
-    Some(Config { region, node, listen, rules, store, peers, requests, identity, postgres, admin, audit })
+    Some(Config {
+        region,
+        node,
+        listen,
+        rules,
+        store,
+        peers,
+        requests,
+        identity,
+        postgres,
+        admin,
+        audit,
+        events,
+    })
 }
 
 fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Listen {
@@ -488,7 +502,7 @@ fn one_in(part: f64) -> Sample {
 }
 
 /// A path; relative ones of the file begin at its folder.
-fn path(
+pub(super) fn path(
     fields: &mut Fields<'_>,
     key: &'static str,
     folder: &Path,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use metrics::Counter;
 
@@ -45,6 +45,8 @@ pub(super) struct Side {
     pub(super) penalties: Option<Counter>,
     /// Warnings, of a rule that warns.
     pub(super) warnings: Option<Counter>,
+    /// When it was told last that it blocks, in microseconds; 0: never.
+    pub(super) block_told: AtomicU64,
     /// What this region is held to, for a `split` or `escrow` rule.
     share: Option<Share>,
     /// What this region is held to while a `gossip` rule has buckets in use that are not followed.
@@ -63,6 +65,7 @@ impl Side {
             metrics: handles,
             penalties: rule.penalty.as_ref().map(|_| counter("penalties_total")),
             warnings: rule.warn_at.map(|_| counter("warnings_total")),
+            block_told: AtomicU64::new(0),
             share: None,
             alone: None,
         }
@@ -71,7 +74,8 @@ impl Side {
     fn with_share(&self, share: Option<Share>, alone: Option<Alone>) -> Self {
         let (name, message) = (Arc::clone(&self.name), self.message.clone());
         let (penalties, warnings) = (self.penalties.clone(), self.warnings.clone());
-        Self { name, message, metrics: self.metrics.clone(), penalties, warnings, share, alone }
+        let block_told = AtomicU64::new(self.block_told.load(Ordering::Relaxed));
+        Self { name, message, metrics: self.metrics.clone(), penalties, warnings, block_told, share, alone }
     }
 }
 

@@ -33,6 +33,7 @@ pub mod clock;
 mod crossings;
 pub mod decide;
 mod each;
+pub mod events;
 mod excess;
 pub mod history;
 pub mod hold;
@@ -45,6 +46,7 @@ mod pace;
 mod partition;
 pub mod port;
 pub mod quotas;
+mod refusal;
 pub mod reserve;
 pub mod rulebook;
 mod split;
@@ -106,6 +108,7 @@ pub struct Engine {
     lookups: OnceLock<Arc<Lookups>>,
     tier_default: OnceLock<Box<str>>,
     audit: Option<Arc<audit::Queue>>,
+    events: Arc<events::EventQueue>,
     tasks: Tasks,
     /// Rules are on their way, and none were there yet.
     awaits_rules: AtomicBool,
@@ -129,6 +132,7 @@ impl Engine {
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
         let shares = Shares::new(name.clone(), Vec::new(), None);
         let began = clock.now();
+        let events = events::EventQueue::new(&metrics);
         Self {
             name,
             clock,
@@ -156,6 +160,7 @@ impl Engine {
             refused,
             uncharged,
             audit: None,
+            events,
             lookups: OnceLock::new(),
             tier_default: OnceLock::new(),
             tasks: Tasks::default(),

@@ -32,6 +32,7 @@ mod members;
 mod mistakes;
 mod names;
 mod paced;
+mod penalties;
 mod regions;
 mod reports;
 mod reservations;

@@ -11,6 +11,7 @@ pub(crate) mod daemon;
 pub(crate) mod http;
 pub(crate) mod origin;
 pub(crate) mod paced;
+pub(crate) mod penalties;
 pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;

@@ -383,6 +383,25 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
     ),
     ("audit_archived_rows_total", MetricKind::Counter, &[], "Records moved from the database to the archive"),
     (
+        "events_total",
+        MetricKind::Counter,
+        &["kind"],
+        "Events told: warning, penalty, block, partition_begun, partition_ended, breaker_open, breaker_closed, certificate",
+    ),
+    (
+        "events_dropped_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Events that the receiver will not hear of: queue_full, spool_full, spool_failed, expired (not taken within events.keep), damaged",
+    ),
+    (
+        "events_batches_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Batches of events sent to events.url: delivered, failed (they are sent again)",
+    ),
+    ("events_spooled_bytes", MetricKind::Gauge, &[], "Bytes of events that wait in the spool"),
+    (
         "task_ends_total",
         MetricKind::Counter,
         &["task"],
