@@ -1,4 +1,4 @@
-//! Events: who carries them, and those that somebody must look for.
+//! Events: where they are sent, and those that somebody must look for.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -64,3 +64,21 @@ fn a_record_is_gone_when_it_matters_no_more() {
     let kept = || server.command(&["EXISTS", "tg:{user=ann}:polite:penalty"]).unwrap();
     eventually("the record expires", || kept().contains(":0").then_some(()));
 }
+
+#[test]
+fn a_server_that_is_away_and_back_is_told_as_events() {
+    let mut server = Server::start(&[]);
+    let config = on("single", &[server.url()]).replace("2s", "200ms");
+    let daemon = Daemon::with(&rules("1h", "[1]"), &config, &[]);
+    let told = |kind: &str| {
+        let line = format!("tidegate_events_total{{kind=\"{kind}\"}}");
+        eventually(kind, || {
+            daemon.check(&[("user", "ann")]);
+            (daemon.metric(&line)? > 0.0).then_some(())
+        });
+    };
+    server.kill();
+    told("breaker_open");
+    let _server = server.restart();
+    told("breaker_closed");
+}

@@ -24,6 +24,7 @@ mod connections;
 mod demo;
 mod drain;
 mod elsewhere;
+mod events;
 mod grpc;
 mod hot;
 mod identity;

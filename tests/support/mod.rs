@@ -15,6 +15,7 @@ pub(crate) mod penalties;
 pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;
+pub(crate) mod receiver;
 pub(crate) mod reservations;
 pub(crate) mod rls;
 pub(crate) mod rolling;
