@@ -266,6 +266,10 @@ impl Engine {
         if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
             return;
         }
+        if counted.penalty.is_some() && taken == 0 && counted.lapsed == 0 {
+            // No other region's permits would let it pass.
+            return;
+        }
         let taken = taken.saturating_add(counted.paid);
         let returned = counted.lapsed.saturating_add(if charged { counted.returned } else { 0 });
         let window = window_of(found.rule.rule.algorithm, found.limit.windows(), now);
@@ -581,6 +585,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         let rule = found.rule;
         let fits = used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
         let unheard = rule.rule.global.is_some() && !verdict.admitted && view.is_none() && !degraded;
+        let unheard = unheard && counted.penalty.is_none();
         unheard && fits && self.loaded.first_of(rule, &found.limit, elsewhere.regions).is_some()
     }
 

@@ -46,7 +46,8 @@ fn heard(receiver: &Receiver, user: &str) -> Vec<String> {
 /// Events that wait in the spool.
 fn on_disk(daemon: &Daemon) -> usize {
     let files = std::fs::read_dir(daemon.folder().join("events-spool")).into_iter().flatten().flatten();
-    let whole = files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "events"));
+    let whole =
+        files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "events"));
     let texts = whole.filter_map(|path| std::fs::read_to_string(path).ok());
     texts.map(|text| text.matches("\"kind\":").count()).sum()
 }

@@ -23,6 +23,8 @@ pub(super) struct Punishing {
     pub(super) charge: Charging,
     pub(super) split_keys: u32,
     pub(super) window: Span,
+    /// Whether requests wait for rights of other regions, and so are decided several times.
+    pub(super) waits: bool,
 }
 
 /// Reads `[rules.penalty]`; `None` where there is none.
@@ -70,6 +72,8 @@ fn refusal(rule: Punishing) -> Option<&'static str> {
         Some("does not go with charge = \"always\": what is reported has happened, and is not denied")
     } else if rule.split_keys > 1 {
         Some("does not go with split_keys: a denial is of one part of a key, not of the client")
+    } else if rule.waits {
+        Some("does not go with wait, which asks several times for one request")
     } else {
         None
     }
@@ -192,6 +196,12 @@ mod tests {
             (format!("[rules.penalty]\n{most}\ncooldown = \"1d\""), "did you mean \"cool_down\"?"),
             (format!("charge = \"always\"\n[rules.penalty]\n{most}"), "does not go with charge"),
             (format!("split_keys = 2\n[rules.penalty]\n{most}"), "does not go with split_keys"),
+            (
+                format!(
+                    "global = {{ mode = \"escrow\", shares = {{ a = 1 }}, wait = \"1s\" }}\n[rules.penalty]\n{most}"
+                ),
+                "does not go with wait",
+            ),
             ("warn_at = 0".to_owned(), "warn_at must be from 1 to 100, not 0"),
             ("warn_at = 101".to_owned(), "warn_at must be from 1 to 100, not 101"),
         ] {

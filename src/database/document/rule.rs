@@ -103,7 +103,8 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     }
     let split_keys = read_split_keys(&mut fields, action, &counted, global.is_some(), problems);
     let (charge, debt) = read_charge(&mut fields, action, counted.algorithm, problems);
-    let punishing = Punishing { kind, charge, split_keys, window: counted.windows.length() };
+    let waits = global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
+    let punishing = Punishing { kind, charge, split_keys, window: counted.windows.length(), waits };
     let penalty = read_penalty(&mut fields, punishing, problems);
     let warn_at = read_warn_at(&mut fields, kind, problems);
     fields.finish(problems);

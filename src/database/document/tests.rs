@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::algorithm::Algorithm;
 use crate::core::answer::AnswerOptions;
+use crate::core::penalty::PenaltyTerms;
 use crate::core::price::{AttributePrice, Price, PriceTable};
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern};
 use crate::core::time::Span;
@@ -391,6 +392,8 @@ fn the_interface_describes_the_fields_of_a_rule_that_are_read_and_no_others() {
                 ..Global::new(Mode::Gossip)
             }),
             split_keys: 2,
+            warn_at: Some(80),
+            penalty: Some(terms()),
             ..Rule::new("r", Algorithm::TokenBucket, 5, Span::from_secs(1))
         },
         Rule::new("c", Algorithm::Concurrency, 5, Span::from_secs(1)),
@@ -417,6 +420,11 @@ fn equal_texts_have_equal_hashes_in_every_build() {
 
 fn text_of_header(limit: u32) -> String {
     format!("a \"{limit}\"; b")
+}
+
+fn terms() -> std::sync::Arc<PenaltyTerms> {
+    let (window, cool_down) = (Span::from_secs(60), Span::from_millis(10));
+    std::sync::Arc::new(PenaltyTerms { threshold: 3, window, cool_down, multipliers: vec![1, 5] })
 }
 
 fn any_rule() -> impl Strategy<Value = Rule> {
@@ -447,6 +455,9 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 ..Global::new(if exact { Mode::Gossip } else { Mode::Escrow })
             };
             Rule {
+                warn_at: counts.then_some(80),
+                // Read and shown in `penalty.rs`.
+                penalty: None,
                 name,
                 domain: "edge".to_owned(),
                 conditions: matched.into_iter().map(condition).collect(),
