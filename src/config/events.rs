@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::as_text;
-use super::read::path;
+use super::path::path;
 use crate::core::time::Span;
 use crate::core::written::{Fields, Problems};
 

@@ -8,6 +8,7 @@
 mod address;
 mod admin_socket;
 mod events;
+mod path;
 mod read;
 mod sources;
 

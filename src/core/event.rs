@@ -54,7 +54,7 @@ impl EventKind {
 
 /// Something that happened once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct EventRecord {
     /// What.
     pub kind: EventKind,
     /// When, by this daemon's clock.
@@ -71,7 +71,7 @@ pub struct Event {
     pub text: String,
 }
 
-impl Event {
+impl EventRecord {
     /// An event of no rule.
     #[must_use]
     pub const fn of_subject(kind: EventKind, at: Timestamp, subject: String, text: String) -> Self {

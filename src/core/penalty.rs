@@ -1,4 +1,5 @@
-//! Progressive penalties: a client that is denied too often is shut out for a while, and for longer each time.
+//! Progressive penalties: a client that is denied too often is shut out for a while, and for longer each
+//! time.
 //!
 //! Denials inside a detection window are counted. When they reach the threshold a cool-down begins, in which
 //! the bucket admits nothing. Each further penalty that begins within one detection window after the last one

@@ -8,7 +8,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::config;
-use crate::core::event::{Event, EventKind};
+use crate::core::event::{EventKind, EventRecord};
 use crate::core::notice::{Notice, NoticeChange, NoticeKind};
 use crate::core::time::Timestamp;
 use crate::database::events::EventCourierSetup;
@@ -50,12 +50,12 @@ pub(super) async fn watch_breakers(engine: Arc<Engine>, stop: CancellationToken)
                     open.insert(server.address.clone());
                     let why = server.error.as_ref().map_or("", |(error, _)| error.as_str());
                     let text = format!("{} is not asked any more: {why}", server.address);
-                    Event::of_subject(EventKind::BreakerOpen, now, server.address.clone(), text)
+                    EventRecord::of_subject(EventKind::BreakerOpen, now, server.address.clone(), text)
                 }
                 // One that is half open is asked a little, and may fail again.
                 Some("closed") if open.remove(&server.address) => {
                     let text = format!("{} is asked again", server.address);
-                    Event::of_subject(EventKind::BreakerClosed, now, server.address.clone(), text)
+                    EventRecord::of_subject(EventKind::BreakerClosed, now, server.address.clone(), text)
                 }
                 _ => continue,
             };
@@ -67,9 +67,9 @@ pub(super) async fn watch_breakers(engine: Arc<Engine>, stop: CancellationToken)
 }
 
 /// The event that a change of the cluster's notices is, if it is one.
-pub(super) fn of_notice(change: &NoticeChange, now: Timestamp) -> Option<Event> {
+pub(super) fn of_notice(change: &NoticeChange, now: Timestamp) -> Option<EventRecord> {
     let event = |kind, notice: &Notice, text: &str| {
-        Some(Event::of_subject(kind, now, notice.subject.clone(), text.to_owned()))
+        Some(EventRecord::of_subject(kind, now, notice.subject.clone(), text.to_owned()))
     };
     match change {
         NoticeChange::Begun(notice) => match notice.kind {

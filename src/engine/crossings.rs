@@ -1,9 +1,9 @@
 //! What a decision has just crossed: a share of the limit that its rule warns of, and penalties that began.
 //! Each is counted, and told as an event. So are requests that a `block` rule denies, once a minute.
 //!
-//! A warning is told by the level, not by the step: a bucket that is used beyond `warn_at` is warned of by the
-//! first charge that this daemon sees so in a window. So nothing is missed where permits were drawn ahead or
-//! another daemon charged them, and what a daemon had told before a restart it tells again.
+//! A warning is told by the level, not by the step: a bucket that is used beyond `warn_at` is warned of by
+//! the first charge that this daemon sees so in a window. So nothing is missed where permits were drawn ahead
+//! or another daemon charged them, and what a daemon had told before a restart it tells again.
 
 use std::hash::BuildHasher as _;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::hot::shown_identity;
 use super::loaded::{Loaded, Side};
 use super::port::ChargeResult;
 use crate::core::decision::RuleOutcome;
-use crate::core::event::{Event, EventKind};
+use crate::core::event::{EventKind, EventRecord};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::rule::Mode;
@@ -129,11 +129,11 @@ fn of_rule(
     numbers: Vec<(&'static str, u64)>,
     text: String,
     at: Timestamp,
-) -> Event {
+) -> EventRecord {
     let rule = &found.rule.rule;
     let identity = key.map(|key| shown_identity(found.rule, key)).unwrap_or_default();
     let rule = Some((rule.domain.clone(), rule.name.clone()));
-    Event { kind, at, rule, identity, subject: None, numbers, text }
+    EventRecord { kind, at, rule, identity, subject: None, numbers, text }
 }
 
 /// Permits in use, and the limit that they are compared with: under `gossip` of all regions together, as far

@@ -7,7 +7,7 @@ use metrics::Counter;
 use tokio::sync::Notify;
 
 use super::Engine;
-use crate::core::event::{Event, EventKind};
+use crate::core::event::{EventKind, EventRecord};
 use crate::telemetry::Metrics;
 
 /// Events that wait in memory. One that comes then is dropped and counted.
@@ -16,7 +16,7 @@ const QUEUE_MAX: usize = 4_096;
 /// Events that wait.
 #[derive(Debug)]
 pub struct EventQueue {
-    waiting: Mutex<VecDeque<Event>>,
+    waiting: Mutex<VecDeque<EventRecord>>,
     arrived: Notify,
     /// By kind.
     told: Vec<Counter>,
@@ -35,12 +35,12 @@ impl EventQueue {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<EventRecord>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes an event, in the order of the calls.
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, event: EventRecord) {
         let place = EventKind::ALL.iter().position(|kind| *kind == event.kind);
         if let Some(counter) = place.and_then(|place| self.told.get(place)) {
             counter.increment(1);
@@ -56,7 +56,7 @@ impl EventQueue {
     }
 
     /// Hands over all that wait, oldest first.
-    pub fn take(&self) -> Vec<Event> {
+    pub fn take(&self) -> Vec<EventRecord> {
         std::mem::take(&mut *self.lock()).into()
     }
 

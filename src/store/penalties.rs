@@ -46,7 +46,7 @@ pub(in crate::store) fn close(counted: &mut ChargeResult, penalty: Option<Penalt
     match role {
         PenaltyRole::Asks => penalty.close(&mut counted.verdict),
         PenaltyRole::Looks => penalty.close_look(&mut counted.verdict),
-        PenaltyRole::Passes => {}
+        PenaltyRole::Passes => return,
     }
     counted.penalty = Some(penalty);
 }

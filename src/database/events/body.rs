@@ -6,7 +6,7 @@ use ring::hmac;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::core::event::Event;
+use crate::core::event::EventRecord;
 use crate::core::regions::NodeName;
 use crate::core::written::format_moment;
 
@@ -39,8 +39,8 @@ struct EventJson<'a> {
 
 /// The body of a batch.
 #[must_use]
-pub fn batch_body<'e>(id: &'e str, node: &'e NodeName, events: &'e [Event]) -> Vec<u8> {
-    let event = |(number, one): (usize, &'e Event)| EventJson {
+pub fn batch_body<'e>(id: &'e str, node: &'e NodeName, events: &'e [EventRecord]) -> Vec<u8> {
+    let event = |(number, one): (usize, &'e EventRecord)| EventJson {
         id: format!("{id}/{number}"),
         kind: one.kind.as_str(),
         at: format_moment(one.at),
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_batch_says_what_happened_where_and_to_whom() {
         let events = [
-            Event {
+            EventRecord {
                 kind: EventKind::Warning,
                 at: Timestamp(1_790_000_000_000_000),
                 rule: Some(("default".into(), "search".into())),
@@ -92,7 +92,7 @@ mod tests {
                 numbers: vec![("used", 80), ("limit", 100)],
                 text: "80 of 100".into(),
             },
-            Event::of_subject(EventKind::PartitionBegun, Timestamp(0), "us".into(), "away".into()),
+            EventRecord::of_subject(EventKind::PartitionBegun, Timestamp(0), "us".into(), "away".into()),
         ];
         let node = NodeName { region: "eu".into(), node: "n1".into() };
         let json: Value = serde_json::from_slice(&batch_body("b", &node, &events)).unwrap();

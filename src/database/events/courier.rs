@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::body::{batch_body, signature};
 use super::spool::{EventBatch, EventSpool, EventSpoolError};
-use crate::core::event::Event;
+use crate::core::event::EventRecord;
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::Engine;
@@ -404,7 +404,7 @@ const fn seconds(at: Timestamp) -> u64 {
 }
 
 /// One line an event, and no more than [`LINES_MAX`] at once.
-fn log(events: &[Event]) {
+fn log(events: &[EventRecord]) {
     for event in events.iter().take(LINES_MAX) {
         let rule = event.rule.as_ref().map_or("", |(_, name)| name.as_str());
         let subject = event.subject.as_deref().unwrap_or_default();

@@ -319,7 +319,8 @@ impl DecideCall {
             resp::word(into, b"");
         }
         if has_penalty {
-            resp::word(into, &packed_penalties(&self.buckets));
+            let terms = self.buckets.iter().map(|bucket| bucket.penalty.as_deref());
+            resp::word(into, &packed_penalties(terms));
         }
     }
 

@@ -1,19 +1,20 @@
 //! Penalties as the script reads and tells them; see `lua/penalty.lua`.
 
-use crate::core::penalty::{MULTIPLIERS_MAX, PenaltyRecord};
+use crate::core::penalty::{MULTIPLIERS_MAX, PenaltyRecord, PenaltyTerms};
 use crate::core::time::Timestamp;
 use crate::store::redis::batch::bytes::{pull, push};
-use crate::store::redis::batch::call::Bucket;
 
 /// Longest length that the script is told, in microseconds: longer ones are all alike, and it counts in
 /// doubles.
 const LENGTH_MAX: u64 = 1 << 50;
 
 /// The terms of every bucket, in order.
-pub(in crate::store::redis) fn packed_penalties(buckets: &[Bucket]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(buckets.len() * (19 + 4 * 4));
-    for bucket in buckets {
-        let Some(terms) = &bucket.penalty else {
+pub(in crate::store::redis) fn packed_penalties<'a>(
+    of_buckets: impl Iterator<Item = Option<&'a PenaltyTerms>>,
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for terms in of_buckets {
+        let Some(terms) = terms else {
             bytes.push(0);
             continue;
         };
