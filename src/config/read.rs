@@ -1,7 +1,7 @@
 //! From the tree to a checked [`Config`].
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::address::{Listener, is_host_and_port};
 use super::path::{PATH_BYTES_MAX, path};
