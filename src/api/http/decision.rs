@@ -178,7 +178,7 @@ mod tests {
                     }),
                     partition: None,
                     priced: (limit % 3 == 0).then_some(i64::from(limit) - 7),
-                    penalty: (limit % 5 < 2).then(|| Penalty {
+                    penalty: (limit % 5 < 2).then_some(Penalty {
                         left: Span(reset),
                         multiplier: limit,
                         begun: limit % 5 == 0,
