@@ -1,7 +1,7 @@
 -- Decides any number of decisions over the buckets of one slot, in order, each all-or-nothing.
 --
 -- KEYS     the buckets, then the views of those that are worldwide, in the same order, then two of each
---          bucket whose notes are looked at, see notes.lua
+--          bucket whose notes are looked at, see notes.lua, then one of each whose rule has a penalty
 -- ARGV[1]  empty; a test may give the time in microseconds, which is the server's TIME otherwise
 -- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window
 --          in microseconds (6), burst (4; of windows and places what is this region's own of permits), queue
@@ -20,11 +20,13 @@
 -- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now;
 --          zero, empty or absent for all of it
 -- ARGV[7]  the calendars, see calendar.lua; absent or empty where no bucket counts by one
--- ARGV[8]  see notes.lua
+-- ARGV[8]  see notes.lua; absent or empty where no notes are looked at
+-- ARGV[9]  see penalty.lua; absent or empty where no rule has a penalty
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for
 --          a new key, or 3 where it did not fit and something reserved has lapsed: then nothing was decided,
 --          and who asks again has the notes looked at; each bucket's value as it was before (empty: none, or
 --          a log or holders); each view (empty: none; 5 bytes: permits that may be used beyond the capacity);
+--          each record of a penalty as it was before (empty: none), see penalty.lua;
 --          then for each charge of a log, of holders or of a lease, in order, 35 bytes: fits (1), remaining
 --          (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased, reported or moved
 --          (6); where notes are looked at so of every charge, and behind it what became of the reservation
@@ -80,7 +82,8 @@ for i = 1, count do
   reply[2 + i] = b.raw
 end
 if strangers then return { -1, strangers } end
-if notes then notes.open(buckets, views, ttl_fixed) end
+local noted_keys = notes and notes.open(buckets, views, ttl_fixed) or 0
+if penalties then penalties.open(buckets, views + noted_keys, reply) end
 
 local PEEK, TAKE, REFUND, LEASE, REPORT = 0, 1, 2, 3, 4
 
@@ -150,6 +153,7 @@ local function look(charges)
     else
       if b.noted then c.seen = b.noted.seen(b)
       elseif not c.fits and b.due and b.due <= now then lapsed = true end
+      if b.penalty then b.penalty.close(b, now, c) end
       if takes and c.fits then b.pending = cost end
       if not c.fits and c.enforced then admitted = false end
       i = i + 1
@@ -206,6 +210,7 @@ local function settle(charges, admitted, action)
       tell(c.fits, 0, 0, 0, 0, moved)
     end
     if b.noted then reply[#reply] = reply[#reply] .. b.noted.tell(c) end
+    if b.penalty and action == 0 then b.penalty.settle(b, now, c, room_for, reply) end
   end
 end
 
@@ -219,7 +224,7 @@ while at <= #input do
     -- The common decision, without a table for it.
     local place_, flags, permits, next_at = struct.unpack(">I2BI5", input, at)
     local b = buckets[place_]
-    simple = flags % 4 == TAKE and flags < 8 and b.kind ~= SLIDING_LOG and b.kind ~= CONCURRENCY
+    simple = flags % 4 == TAKE and flags < 8 and b.kind ~= SLIDING_LOG and b.kind ~= CONCURRENCY and not b.penalty
     if simple and bound and is_new(b) and not room_for(1) then
       verdicts[#verdicts + 1] = "2"
       at, length = next_at, 0
@@ -280,6 +285,7 @@ while at <= #input do
   end
 end
 if notes then notes.write(buckets, now) end
+if penalties then penalties.write(buckets, now, ttl_fixed) end
 for i = 1, count do
   local b = buckets[i]
   if b.changed then

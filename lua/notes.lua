@@ -15,7 +15,7 @@
 -- src/core/algorithm/mod.rs.
 
 local notes
-if ARGV[8] then
+if (ARGV[8] or "") ~= "" then
   -- The kinds of charges beside those that decide.lua knows.
   local RESERVE, COMMIT = 5, 6
   notes = { RESERVE = RESERVE, COMMIT = COMMIT }
@@ -52,9 +52,10 @@ if ARGV[8] then
     end
   end
 
-  -- Opens the notes of those buckets whose notes are looked at.
+  -- Opens the notes of those buckets whose notes are looked at. Returns how many keys they have.
   function notes.open(all, place, ttl_fixed)
     notes.ttl_fixed = ttl_fixed
+    local opened = 0
     for i = 1, #all do
       local b = all[i]
       if string.byte(ARGV[8], i) == 1 then
@@ -62,8 +63,10 @@ if ARGV[8] then
         b.noted, b.notes, b.order = notes, KEYS[place + 1], KEYS[place + 2]
         place = place + 2
         if b.kind ~= CONCURRENCY then mark_due(b) end
+        opened = opened + 2
       end
     end
+    return opened
   end
 
   -- The number of keys that a note would make.

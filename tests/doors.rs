@@ -89,6 +89,7 @@ impl Counts {
                 paid: 0,
                 lapsed: 0,
                 reservation: None,
+                penalty: None,
                 degraded: false,
             });
         }
@@ -138,6 +139,7 @@ impl Store for Counts {
                 view: None,
                 error_bound: 0,
                 degraded: false,
+                penalty: None,
             })
         })
     }

@@ -408,6 +408,7 @@ mod tests {
             StoreJson,
         };
         use crate::core::algorithm::{Allowance, WindowAllowance};
+        use crate::core::penalty::Penalty;
         use crate::core::regions::NodeName;
         use crate::core::regions::escrow::EscrowRule;
         use crate::core::time::Span;
@@ -471,6 +472,7 @@ mod tests {
             by_region: Some(sums()),
             error_bound: 0,
             degraded: false,
+            penalty: Some(Penalty { left: Span(1), multiplier: 2, begun: false }),
         };
         let bucket = serde_json::to_value(BucketJson::new(&bucket)).unwrap();
         assert_eq!(bucket["world"]["by_region"]["us"], 3);

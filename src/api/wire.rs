@@ -5,6 +5,7 @@
 //! long has waited long enough.
 
 pub(in crate::api) mod checks;
+mod penalty;
 pub(in crate::api) mod rules;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ use crate::core::reservation::Reservation;
 use crate::core::rule::Mode;
 use crate::core::time::Span;
 use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth, StoreHealth, StoreState};
+
+pub use penalty::PenaltyJson;
 
 /// The names of [`Mode`].
 pub(in crate::api) const MODES: [&str; 3] = ["gossip", "split", "escrow"];
@@ -186,6 +189,13 @@ pub struct RuleOutcomeJson<'a> {
     pub retry_after_ms: Option<u64>,
     /// True if its failure policy answered.
     pub degraded: bool,
+    /// The penalty that shuts the client out; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub penalty: Option<PenaltyJson>,
+    /// True if this request is the first in its window that found the bucket used beyond the rule's
+    /// `warn_at`; absent when it is not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub warning: bool,
     /// The worldwide side; absent unless the rule is worldwide.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global: Option<GlobalJson>,
@@ -250,6 +260,8 @@ impl<'a> RuleOutcomeJson<'a> {
             reset_ms: ruled.reset.millis_up(),
             retry_after_ms: if ruled.allowed { Some(0) } else { ruled.retry.map(Span::millis_up) },
             degraded: ruled.degraded,
+            penalty: ruled.penalty.as_ref().map(PenaltyJson::new),
+            warning: ruled.warning,
             global: ruled.global.map(|global| GlobalJson {
                 mode: global.mode,
                 believed_used: global.believed_used,
@@ -558,6 +570,9 @@ pub struct BucketJson<'a> {
     pub reset_ms: u64,
     /// True if the store did not answer, so that the daemon tells only what it knows by itself.
     pub degraded: bool,
+    /// The penalty that shuts the client out; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub penalty: Option<PenaltyJson>,
     /// The other regions; absent before anything was heard of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub world: Option<BucketWorldJson<'a>>,
@@ -592,6 +607,7 @@ impl<'a> BucketJson<'a> {
             remaining: bucket.remaining,
             reset_ms: bucket.reset.millis_up(),
             degraded: bucket.degraded,
+            penalty: bucket.penalty.as_ref().map(PenaltyJson::new),
             world: BucketWorldJson::of(bucket),
         }
     }

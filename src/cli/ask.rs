@@ -208,13 +208,15 @@ pub(super) fn show(decision: &Value) {
         };
         let degraded = if rule["degraded"].as_bool() == Some(true) { ", degraded" } else { "" };
         let cost = rule["cost"].as_i64().map(|cost| format!(", cost {cost}")).unwrap_or_default();
+        let penalty = penalty_of(rule);
+        let warning = if rule["warning"].as_bool() == Some(true) { ", warning" } else { "" };
         let global = &rule["global"];
         let worldwide = global["believed_used"]
             .as_u64()
             .map(|used| format!("{used} ({})", global["error_bound"].as_u64().unwrap_or(0)));
         let mut row = vec![
             text(&rule["rule"]),
-            format!("{answer}{degraded}{cost}"),
+            format!("{answer}{degraded}{penalty}{warning}{cost}"),
             format!("{}{}", rule["limit"], unit(rule)),
             rule["window_ms"].as_u64().filter(|millis| *millis > 0).map(span).unwrap_or_default(),
             rule["remaining"].to_string(),
@@ -224,6 +226,14 @@ pub(super) fn show(decision: &Value) {
         rows.add_row(row);
     }
     say(rows);
+}
+
+/// The penalty in force, behind an answer; empty for none.
+pub(super) fn penalty_of(told: &Value) -> String {
+    let penalty = &told["penalty"];
+    let ends = penalty["ends_ms"].as_u64();
+    ends.map(|millis| format!(", penalty x{} for {}", penalty["multiplier"], span(millis)))
+        .unwrap_or_default()
 }
 
 /// What a rule counts, behind a number.

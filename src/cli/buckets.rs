@@ -95,6 +95,10 @@ fn told(bucket: &Value) -> String {
         span(number("reset_ms")),
     ]);
     let mut lines = vec![rows.to_string()];
+    if let Some(ends) = bucket["penalty"]["ends_ms"].as_u64() {
+        let multiplier = &bucket["penalty"]["multiplier"];
+        lines.push(format!("A penalty (x{multiplier}) shuts this client out for {} more.", span(ends)));
+    }
     if bucket["degraded"].as_bool() == Some(true) {
         lines.push("The store did not answer: this is only what the daemon knows by itself.".to_owned());
     }

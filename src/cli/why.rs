@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::ask::Ask;
+use super::ask::{Ask, penalty_of};
 use super::client::query;
 use super::table::{span, table};
 use super::usage::text;
@@ -103,6 +103,7 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     let flag = |name: &str| bucket[name].as_bool() == Some(true);
     let state = match (flag("denies"), flag("shadow"), bucket["remaining"].as_u64()) {
         (true, true, _) => "would deny (shadow)",
+        (true, false, _) if bucket["penalty"].is_object() => "shut out",
         (true, false, Some(0)) => "used up",
         (true, false, _) => "denies",
         (false, ..) => "has room",
@@ -122,8 +123,12 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     };
     let degraded = if flag("degraded") { "; the store does not answer" } else { "" };
     lines.push(format!(
-        "  used {} here, limit {}{window}, {} left; {}{degraded}",
-        bucket["used"], bucket["limit"], bucket["remaining"], free
+        "  used {} here, limit {}{window}, {} left; {}{degraded}{}",
+        bucket["used"],
+        bucket["limit"],
+        bucket["remaining"],
+        free,
+        penalty_of(bucket)
     ));
     tell_regions(lines, bucket);
     let lately = &bucket["lately"];

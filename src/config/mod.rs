@@ -7,6 +7,8 @@
 
 mod address;
 mod admin_socket;
+mod events;
+mod path;
 mod read;
 mod sources;
 
@@ -26,6 +28,7 @@ pub use self::address::Listener;
 pub use self::admin_socket::{
     AdminSocket, admin_beside, admin_candidates, admin_folder, admin_name, user_id,
 };
+pub use self::events::Events;
 pub use self::sources::Flags;
 pub use crate::core::written::{Problem, TextPlace};
 
@@ -57,6 +60,9 @@ pub struct Config {
     /// `[audit]`: what is remembered of decisions; there only with `[postgres]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
+    /// `[events]`: where events are sent; absent: they are only logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<Events>,
 }
 
 /// `[listen]`: addresses to listen on. Port 0 takes any free port.

@@ -1,9 +1,10 @@
 //! From the tree to a checked [`Config`].
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::address::{Listener, is_host_and_port};
+use super::path::{PATH_BYTES_MAX, path};
 use super::{
     Admin, AdminSocket, Audit, Backend, Config, Identity, Jwt, Lease, Listen, ListenerTls, OnInvalid,
     PeerTls, Peers, Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
@@ -15,8 +16,6 @@ use crate::core::written::{At, Fields, Problems, TreeNode, text};
 
 /// Longest name of a region or node, in bytes: it is in every certificate and in metric labels.
 const NAME_BYTES_MAX: usize = 64;
-/// Longest path, in bytes.
-const PATH_BYTES_MAX: usize = 4_096;
 /// Ports of the three listeners.
 const PORTS: (u16, u16, u16) = (8080, 8081, 7946);
 
@@ -73,8 +72,22 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
         problems.report(&entry.at, "[audit] needs [postgres], which keeps what it records");
     }
     let audit = postgres.is_some().then_some(audit);
+    let events = super::events::read(&mut fields, folder, problems);
     fields.finish(problems);
-    Some(Config { region, node, listen, rules, store, peers, requests, identity, postgres, admin, audit })
+    Some(Config {
+        region,
+        node,
+        listen,
+        rules,
+        store,
+        peers,
+        requests,
+        identity,
+        postgres,
+        admin,
+        audit,
+        events,
+    })
 }
 
 fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Listen {
@@ -485,25 +498,6 @@ fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and a billion")]
 fn one_in(part: f64) -> Sample {
     Sample(if part < 1e-9 { 0 } else { (1.0 / part).round() as u32 })
-}
-
-/// A path; relative ones of the file begin at its folder.
-fn path(
-    fields: &mut Fields<'_>,
-    key: &'static str,
-    folder: &Path,
-    problems: &mut Problems<'_>,
-) -> Option<PathBuf> {
-    let entry = fields.take(key)?;
-    let text = text(&entry.node, key, PATH_BYTES_MAX, problems)?;
-    if text.contains('\0') {
-        problems.report(&entry.node.at, format!("{key} must be a path, without NUL"));
-        return None;
-    }
-    match entry.node.at {
-        At::Offset(_) => Some(folder.join(text)),
-        At::Field(_) | At::Outside(_) => Some(PathBuf::from(text)),
-    }
 }
 
 const NAME_LETTERS: &str = "letters, digits, \".\", \"_\" and \"-\"";

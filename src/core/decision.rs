@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::answer::{AnswerOptions, PartitionKey};
 use super::hold::Lease;
+use super::penalty::Penalty;
 use super::rule::{Action, Mode};
 use super::time::Span;
 
@@ -43,6 +44,10 @@ pub struct RuleOutcome {
     pub partition: Option<PartitionKey>,
     /// The request's cost in permits, where the rule has prices.
     pub priced: Option<i64>,
+    /// The penalty in force.
+    pub penalty: Option<Penalty>,
+    /// Whether the bucket has just been used beyond what its rule warns of.
+    pub warning: bool,
 }
 
 /// What a region believes of a worldwide limit at the moment of a decision.

@@ -9,6 +9,7 @@ use super::algorithm::Algorithm;
 use super::answer::AnswerOptions;
 use super::calendar::{Calendar, Windows};
 use super::identity::Block;
+use super::penalty::PenaltyTerms;
 use super::price::PriceTable;
 use super::time::Span;
 
@@ -209,6 +210,10 @@ pub struct Rule {
     pub answer: Option<Arc<AnswerOptions>>,
     /// What the cost of a request is worth; `None`: one permit for one unit.
     pub price: Option<Arc<PriceTable>>,
+    /// What happens to a client that it denies too often; `None`: nothing.
+    pub penalty: Option<Arc<PenaltyTerms>>,
+    /// From how many percent of the limit on a bucket is warned of.
+    pub warn_at: Option<u8>,
 }
 
 impl Rule {
@@ -241,6 +246,8 @@ impl Rule {
             debt: Debt::Carry { max: None },
             answer: None,
             price: None,
+            penalty: None,
+            warn_at: None,
         }
     }
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Daemon;
+use super::{Daemon, events};
 use crate::api::Readiness;
+use crate::engine::clock::Deadline;
 
 /// Longest time for what is in flight when the listeners have stopped.
 pub(super) const DRAIN_DOORS: Duration = Duration::from_secs(7);
@@ -83,6 +84,7 @@ impl Daemon {
         if let Some(audit) = &self.audit {
             audit.drain().await;
         }
+        self.courier.drain(Deadline::after(events::DRAIN)).await;
         self.stop.cancel();
         let _ = timeout(Duration::from_millis(500), self.tasks.ended()).await;
         if let Some(world) = self.world.take() {

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Admin, Guard, Listener, Readiness, Servers, Settings, Shutdown};
+use crate::database::events::EventCourier;
 use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
@@ -23,6 +24,7 @@ mod audit;
 mod database_rules;
 mod descriptors;
 mod drain;
+mod events;
 mod file_people;
 mod file_rules;
 mod identity;
@@ -81,6 +83,8 @@ pub struct Daemon {
     listener_tls: Vec<WatchedTls>,
     stored: Option<Arc<DatabaseRules>>,
     audit: Option<Remembering>,
+    /// Carries events.
+    courier: EventCourier,
     readiness: Arc<watch::Sender<Readiness>>,
     /// How long to serve on once it is to stop.
     drain: Duration,
@@ -164,6 +168,12 @@ impl Daemon {
             None => None,
         };
         let audit = audit.map(|audit| audit.start(&engine, &stop, &tasks));
+        let courier =
+            EventCourier::start(&engine, setup.events.as_ref().map(events::courier), &stop, &tasks)?;
+        let (own, ending) = (Arc::clone(&engine), stop.clone());
+        tasks.spawn("events_breakers", &stop, move || {
+            events::watch_breakers(Arc::clone(&own), ending.clone())
+        });
         let shelf = store.shelf();
         let ledger = identity::ledger(&setup, database.as_ref());
         let kept = identity::Kept { database: database.as_ref(), shelf, ledger: &ledger };
@@ -278,6 +288,7 @@ impl Daemon {
             identities,
             listener_tls,
             audit,
+            courier,
             readiness,
             drain: setup.drain,
             stop_doors,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::events;
 use crate::core::notice::{Notice, NoticeChange, NoticeKind, Notices};
 use crate::core::regions::compared::{Compared, Digests};
 use crate::core::rule::{Mode, OnPartition};
@@ -67,6 +68,9 @@ impl Look {
             let now = self.engine.now();
             let found = self.found(now, &rules, &mut heard);
             for change in notices.handle_look(now, found) {
+                if let Some(event) = events::of_notice(&change, now) {
+                    self.engine.events().tell(event);
+                }
                 match change {
                     NoticeChange::Begun(notice) => {
                         tracing::warn!(about = notice.kind.as_str(), "{}", notice.text);

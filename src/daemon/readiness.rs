@@ -99,6 +99,7 @@ mod tests {
             postgres: None,
             identity: IdentitySetup::default(),
             audit: None,
+            events: None,
         }
     }
 

@@ -102,6 +102,8 @@ pub struct Setup {
     pub identity: IdentitySetup,
     /// What is remembered of decisions; `None` for nothing, and without a database.
     pub audit: Option<config::Audit>,
+    /// Where events are sent; `None`: they are only logged.
+    pub events: Option<config::Events>,
 }
 
 impl Setup {
@@ -151,6 +153,7 @@ impl Setup {
             postgres: super::schema::settings(config),
             identity: IdentitySetup::of(config),
             audit: config.audit.clone().filter(|audit| audit.enabled),
+            events: config.events.clone(),
         })
     }
 }
@@ -293,5 +296,6 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         postgres: None,
         identity: IdentitySetup::default(),
         audit: None,
+        events: None,
     })
 }

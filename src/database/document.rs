@@ -5,6 +5,7 @@
 
 mod answer;
 mod calendar;
+mod penalty;
 mod people;
 mod rule;
 mod shown;

@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod document;
 pub mod envoy;
+pub mod events;
 pub mod file;
 pub mod held;
 pub mod postgres;

@@ -14,6 +14,7 @@ use super::identity::{IdentityRefused, Persons, rewritten};
 use super::loaded::Loaded;
 use super::partition::partition_key;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
+use super::refusal::refusal;
 use super::unmatched;
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Verdict};
@@ -39,8 +40,6 @@ const AGREED_SOON: Span = Span::from_secs(1);
 /// When to ask again where a region keeps to its first share until it has heard the others: a few ways
 /// between regions.
 const HEARD_SOON: Span = Span::from_secs(1);
-/// Status of the answer to one who may not ask at all.
-const REFUSED_STATUS: u16 = 403;
 
 type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
@@ -186,11 +185,15 @@ impl Engine {
                             }
                             leased.note((found, request), key, cost, counted);
                         }
-                        plan.counted(found, shadow, (counted, cost), (elsewhere, now))
+                        let mut ruled = plan.counted(found, shadow, (counted, cost), (elsewhere, now));
+                        if charges {
+                            self.note_crossings(plan.loaded, (found, key), (cost, counted), &mut ruled, now);
+                        }
+                        ruled
                     }
                 };
                 if intent == Intent::Charge {
-                    self.count(plan, found, &ruled);
+                    self.count(plan, found, &ruled, now);
                     self.count_hot(found, &ruled, hot, now);
                 }
                 rules.push(ruled);
@@ -215,8 +218,11 @@ impl Engine {
         decisions
     }
 
-    fn count(&self, plan: &Plan<'_, '_>, found: &Match<'_>, ruled: &RuleOutcome) {
+    fn count(&self, plan: &Plan<'_, '_>, found: &Match<'_>, ruled: &RuleOutcome, now: Timestamp) {
         let Some(side) = plan.loaded.side(found.rule) else { return };
+        if ruled.action == Action::Block && !ruled.shadow {
+            self.note_block(side, found, now);
+        }
         match (ruled.allowed, ruled.shadow) {
             (true, _) => side.metrics.allowed.increment(1),
             (false, false) => side.metrics.denied.increment(1),
@@ -258,6 +264,10 @@ impl Engine {
         let looked = cost.charged() == Cost::Peek;
         let asks = found.rule.rule.charge == Charging::Always && !is_held(found);
         if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
+            return;
+        }
+        if counted.penalty.is_some() && taken == 0 && counted.lapsed == 0 {
+            // No other region's permits would let it pass.
             return;
         }
         let taken = taken.saturating_add(counted.paid);
@@ -350,35 +360,6 @@ pub(super) fn window_of(algorithm: Algorithm, windows: Windows, now: Timestamp) 
     match algorithm.counting() {
         Counting::Window => windows.index(now),
         Counting::Level | Counting::Concurrency => 0,
-    }
-}
-
-/// The answer to one who may not ask at all.
-fn refusal(refused: &IdentityRefused) -> Decision {
-    let ruled = RuleOutcome {
-        rule: refused.why.name().into(),
-        action: Action::Block,
-        allowed: false,
-        shadow: false,
-        limit: 0,
-        window: Span::ZERO,
-        remaining: 0,
-        reset: Span::ZERO,
-        retry: refused.retry,
-        delay: Span::ZERO,
-        degraded: false,
-        global: None,
-        answer: None,
-        partition: None,
-        priced: None,
-    };
-    Decision {
-        allowed: false,
-        rules: SmallVec::from_iter([ruled]),
-        tightest: Some(0),
-        status: REFUSED_STATUS,
-        message: Some(Arc::clone(&refused.message)),
-        lease: None,
     }
 }
 
@@ -534,6 +515,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             answer: found.rule.rule.answer.clone(),
             partition: None,
             priced: None,
+            penalty: None,
+            warning: false,
         }
     }
 
@@ -561,6 +544,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             answer: rule.answer.clone(),
             partition: None,
             priced: None,
+            penalty: None,
+            warning: false,
         }
     }
 
@@ -600,6 +585,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         let rule = found.rule;
         let fits = used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
         let unheard = rule.rule.global.is_some() && !verdict.admitted && view.is_none() && !degraded;
+        let unheard = unheard && counted.penalty.is_none();
         unheard && fits && self.loaded.first_of(rule, &found.limit, elsewhere.regions).is_some()
     }
 
@@ -646,6 +632,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             answer: rule.answer.clone(),
             partition: partition_key(found),
             priced: rule.price.is_some().then(|| cost.to_signed()),
+            penalty: counted.penalty,
+            warning: false,
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use metrics::Counter;
 
 use super::port::HeldLimit;
 use super::split::{self, Share};
@@ -39,6 +41,12 @@ pub(super) struct Side {
     pub(super) name: Arc<str>,
     pub(super) message: Option<Arc<str>>,
     pub(super) metrics: RuleMetrics,
+    /// Penalties that began, of a rule that has them.
+    pub(super) penalties: Option<Counter>,
+    /// Warnings, of a rule that warns.
+    pub(super) warnings: Option<Counter>,
+    /// When it was told last that it blocks, in microseconds; 0: never.
+    pub(super) block_told: AtomicU64,
     /// What this region is held to, for a `split` or `escrow` rule.
     share: Option<Share>,
     /// What this region is held to while a `gossip` rule has buckets in use that are not followed.
@@ -47,10 +55,17 @@ pub(super) struct Side {
 
 impl Side {
     fn new(compiled: &Compiled, metrics: &Metrics) -> Self {
+        let rule = &compiled.rule;
+        // First, since it gives the rule its labels.
+        let handles = metrics.rule(&rule.name);
+        let counter = |name| metrics.rule_counter(name, &rule.name);
         Self {
-            name: compiled.rule.name.as_str().into(),
-            message: compiled.rule.message.as_deref().map(Into::into),
-            metrics: metrics.rule(&compiled.rule.name),
+            name: rule.name.as_str().into(),
+            message: rule.message.as_deref().map(Into::into),
+            metrics: handles,
+            penalties: rule.penalty.as_ref().map(|_| counter("penalties_total")),
+            warnings: rule.warn_at.map(|_| counter("warnings_total")),
+            block_told: AtomicU64::new(0),
             share: None,
             alone: None,
         }
@@ -58,7 +73,9 @@ impl Side {
 
     fn with_share(&self, share: Option<Share>, alone: Option<Alone>) -> Self {
         let (name, message) = (Arc::clone(&self.name), self.message.clone());
-        Self { name, message, metrics: self.metrics.clone(), share, alone }
+        let (penalties, warnings) = (self.penalties.clone(), self.warnings.clone());
+        let block_told = AtomicU64::new(self.block_told.load(Ordering::Relaxed));
+        Self { name, message, metrics: self.metrics.clone(), penalties, warnings, block_told, share, alone }
     }
 }
 

@@ -29,8 +29,10 @@ pub mod admin;
 pub mod audit;
 mod bound;
 pub mod clock;
+mod crossings;
 pub mod decide;
 mod each;
+pub mod events;
 mod excess;
 pub mod history;
 pub mod hold;
@@ -43,6 +45,7 @@ mod pace;
 mod partition;
 pub mod port;
 pub mod quotas;
+mod refusal;
 pub mod reserve;
 pub mod rulebook;
 mod split;
@@ -95,6 +98,7 @@ pub struct Engine {
     excess: Excesses,
     hot: hot::HotCounts,
     hot_metrics: hot::HotMetrics,
+    warned: crossings::Warned,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
     refused: [Counter; 4],
@@ -103,6 +107,7 @@ pub struct Engine {
     lookups: OnceLock<Arc<Lookups>>,
     tier_default: OnceLock<Box<str>>,
     audit: Option<Arc<audit::Queue>>,
+    events: Arc<events::EventQueue>,
     tasks: Tasks,
     /// Rules are on their way, and none were there yet.
     awaits_rules: AtomicBool,
@@ -126,6 +131,7 @@ impl Engine {
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
         let shares = Shares::new(name.clone(), Vec::new(), None);
         let began = clock.now();
+        let events = events::EventQueue::new(&metrics);
         Self {
             name,
             clock,
@@ -147,11 +153,13 @@ impl Engine {
             excess: Excesses::default(),
             hot: hot::HotCounts::new(began),
             hot_metrics: hot::HotMetrics::new(&metrics),
+            warned: crossings::Warned::default(),
             metrics,
             degraded,
             refused,
             uncharged,
             audit: None,
+            events,
             lookups: OnceLock::new(),
             tier_default: OnceLock::new(),
             tasks: Tasks::default(),
@@ -477,6 +485,7 @@ impl Engine {
             }),
             error_bound,
             degraded: info.is_some_and(|info| info.degraded),
+            penalty: info.and_then(|info| info.penalty),
         };
         Some((status, key))
     }

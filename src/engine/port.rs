@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
 use crate::core::key::Key;
+use crate::core::penalty::Penalty;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
@@ -112,6 +113,8 @@ pub struct ChargeResult {
     pub lapsed: u64,
     /// What became of a reservation; of any other charge nothing.
     pub reservation: Option<ReservationFate>,
+    /// The penalty in force.
+    pub penalty: Option<Penalty>,
     /// Whether the failure policy answered instead of the store.
     pub degraded: bool,
 }
@@ -148,6 +151,8 @@ pub struct BucketInfo {
     pub error_bound: u64,
     /// Whether this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
+    /// The penalty in force.
+    pub penalty: Option<Penalty>,
 }
 
 impl BucketInfo {

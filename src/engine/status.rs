@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::core::algorithm::Allowance;
 use crate::core::decision::Decision;
+use crate::core::penalty::Penalty;
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::regions::{NodeName, WorldKey};
 use crate::core::ruleset::Reason;
@@ -46,6 +47,8 @@ pub struct BucketStatus {
     pub error_bound: u64,
     /// Whether this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
+    /// The penalty in force.
+    pub penalty: Option<Penalty>,
 }
 
 /// A bucket that was to count from zero again.

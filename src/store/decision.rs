@@ -74,7 +74,7 @@ impl<'a, 's> Decision<'a, 's> {
             let same = |plan: &&Plan<'_>| plan.named.is(named) && plan.takes() && !held(plan);
             let before = decision.plans.iter().filter(same).map(|plan| plan.charge.cost.taken());
             let before = before.fold(0, u64::saturating_add);
-            let looked = locked.evaluate(charge, *named, before, now);
+            let looked = locked.judge(charge, *named, before, now);
             let (made, without_room) = (false, false);
             decision.plans.push(Plan { charge, named: *named, slot, looked, made, without_room });
         }
@@ -92,10 +92,15 @@ impl<'a, 's> Decision<'a, 's> {
                 self.unmake();
             }
         }
-        let counted = self.plans.iter().map(|plan| match self.slots.get_mut(plan.slot) {
-            Some((_, slot)) if charges && (admitted || plan.charge.cost.is_report()) => charge(slot, plan),
-            Some((_, slot)) => answer(slot, plan, admitted),
-            None => plan.looked.counted(),
+        let now = self.now;
+        let counted = self.plans.iter().map(|plan| {
+            let Some((_, slot)) = self.slots.get_mut(plan.slot) else { return plan.looked.counted() };
+            let mut counted = match charges && (admitted || plan.charge.cost.is_report()) {
+                true => charge(slot, plan),
+                false => answer(slot, plan, admitted),
+            };
+            slot.punish(plan.charge, &plan.looked, plan.named, (intent, now), &mut counted);
+            counted
         });
         Outcome { admitted, counted: counted.collect() }
     }

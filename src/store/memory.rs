@@ -110,9 +110,9 @@ impl MemoryStore {
     fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Outcome {
         let mut outcome = Outcome { admitted: false, counted: SmallVec::new() };
         self.with(charge.key, |slot, named| {
-            let looked = slot.evaluate(charge, named, 0, now);
+            let looked = slot.judge(charge, named, 0, now);
             let charges = looked.fits() || charge.cost.is_report();
-            let counted = if intent == Intent::Ask || !charges {
+            let mut counted = if intent == Intent::Ask || !charges {
                 slot.uncharged(charge, &looked, named)
             } else {
                 let place = match looked.place {
@@ -123,6 +123,9 @@ impl MemoryStore {
                 };
                 slot.charged(charge, &looked, place, named)
             };
+            if charge.rule.rule.penalty.is_some() {
+                slot.punish(charge, &looked, named, (intent, now), &mut counted);
+            }
             outcome.admitted = counted.verdict.admitted || !charge.enforced;
             outcome.counted.push(counted);
         });

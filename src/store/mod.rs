@@ -2,6 +2,7 @@
 
 mod decision;
 pub mod memory;
+mod penalties;
 pub mod redis;
 mod reservations;
 mod rights;

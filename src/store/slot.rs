@@ -6,6 +6,7 @@ use super::rights::{is_closed, is_escrowed, paying};
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
+use crate::core::penalty::PenaltyRecord;
 use crate::core::regions::escrow::{EscrowSafety, Ledger};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
@@ -39,6 +40,8 @@ pub(super) struct KeySlot {
     pub(super) rights: Table<Ledger>,
     /// What is reserved; see [`super::reservations`].
     pub(super) reserved: Table<ReservationNotes>,
+    /// What clients did that may bring a penalty; see [`super::penalties`].
+    pub(super) penalties: Table<PenaltyRecord>,
     /// Nothing from before this instant is remembered.
     pub(super) begun: Timestamp,
     /// The newest instant at which something was forgotten: nothing may count before it that is exact.
@@ -121,6 +124,7 @@ impl Evaluation {
             paid: 0,
             lapsed: self.lapsed,
             reservation: self.fate,
+            penalty: None,
             degraded: false,
         }
     }
@@ -172,6 +176,7 @@ impl KeySlot {
             views: Table::new(keys_max),
             rights: Table::new(keys_max),
             reserved: Table::weighing(keys_max, ReservationNotes::heap_bytes),
+            penalties: Table::new(keys_max),
             begun: Timestamp(0),
             newest: Timestamp(0),
             safety: EscrowSafety::ALL,
@@ -495,7 +500,9 @@ impl KeySlot {
         let whole = &held_to.limit;
         let held = self.held(rule, named).copied();
         let state = self.state(self.find(named));
-        if held.is_none() && state.is_none() && !is_escrowed(rule) {
+        let terms = rule.rule.penalty.as_ref();
+        let penalty = terms.and_then(|terms| self.penalty(terms, named, now));
+        if held.is_none() && state.is_none() && penalty.is_none() && !is_escrowed(rule) {
             return None;
         }
         let (mut view, mut now, mut limit) = (held.map(|held| held.view), now, *whole);
@@ -508,20 +515,25 @@ impl KeySlot {
         if let Some(terms) = &terms {
             terms.hold(&mut verdict, 1);
         }
+        if let Some(penalty) = &penalty {
+            penalty.close_look(&mut verdict);
+        }
         Some(BucketInfo {
             used: state.used(&limit, now),
             verdict,
             view,
             error_bound: held.map_or(0, |held| held.error_bound),
             degraded: false,
+            penalty,
         })
     }
 
     /// Forgets a bucket. `false`: it was not there.
     pub(super) fn reset(&mut self, named: Named<'_>) -> bool {
         self.forget_notes(named);
+        let punished = self.forget_penalty(named);
         let found = self.buckets.find(named.hash, named.key.bytes());
-        found.is_some_and(|place| self.buckets.remove(place).is_some())
+        found.is_some_and(|place| self.buckets.remove(place).is_some()) || punished
     }
 
     /// Forgets a bounded part of what has expired.
@@ -531,6 +543,7 @@ impl KeySlot {
         self.views.sweep(now, SWEEP_ENTRIES);
         self.rights.sweep(now, SWEEP_ENTRIES);
         self.reserved.sweep(now, SWEEP_ENTRIES);
+        self.penalties.sweep(now, SWEEP_ENTRIES);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -543,7 +556,21 @@ impl KeySlot {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.buckets.bytes() + self.views.bytes() + self.rights.bytes() + self.reserved.bytes()
+        self.buckets.bytes()
+            + self.views.bytes()
+            + self.rights.bytes()
+            + self.reserved.bytes()
+            + self.penalties.bytes()
+    }
+
+    /// Counts a record that was forgotten before its time to make room for another one.
+    pub(super) fn note_evicted(&mut self, evicted: bool) {
+        self.evicted += u64::from(evicted);
+    }
+
+    /// Counts a record that found no room.
+    pub(super) fn note_full(&mut self) {
+        self.full += 1;
     }
 
     /// Buckets forgotten before their time, and charges that found no room.

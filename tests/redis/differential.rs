@@ -9,12 +9,13 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowance};
 use tidegate::core::calendar::{Calendar, CalendarPeriod};
+use tidegate::core::penalty::PenaltyTerms;
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::reservation::{Commit, ReservationId, ReservedCost};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::clock::Clock;
-use tidegate::engine::port::{Charge, Intent, Outcome, Store};
+use tidegate::engine::port::{Charge, ChargeResult, Intent, Outcome, Store};
 use tidegate::store::MemoryStore;
 use tidegate::store::redis::{RedisSettings, Topology};
 
@@ -198,14 +199,20 @@ fn worded(mut outcome: Outcome, charges: &[(usize, Cost, bool)]) -> Outcome {
 fn play(
     redis: &dyn Store,
     clock: &Clock,
-    turn: u32,
+    (turn, begun): (u32, &std::cell::Cell<usize>),
     (rules, steps, filled): &(Vec<(usize, Limit)>, Vec<Step>, bool),
 ) -> Result<(), TestCaseError> {
     let memory = MemoryStore::new(1_000_000);
     let mut rules: Vec<Compiled> = (0..)
         .zip(rules)
         .map(|(index, (algorithm, limit))| {
-            compiled(&format!("r{turn}-{index}"), ALGORITHMS[*algorithm], *limit, turn * 64 + index * 8)
+            let name = format!("r{turn}-{index}");
+            let mut rule = compiled(&name, ALGORITHMS[*algorithm], *limit, turn * 64 + index * 8);
+            // A record that has expired is forgotten by the one store and kept by the other for a clock that
+            // steps back.
+            let punishes = (turn + index) % 2 == 0 && !*filled;
+            rule.rule.penalty = punishes.then(|| Arc::new(terms(turn + index)));
+            rule
         })
         .collect();
     let mut now = 1_790_000_000_000_000_u64;
@@ -243,14 +250,17 @@ fn play(
         let found = runtime().block_on(redis.decide(&charges, step.intent, Timestamp(now)));
         let degraded = found.counted.iter().any(|counted| counted.degraded);
         assert!(!degraded, "a server did not answer in time, so nothing can be compared");
+        let begins = |counted: &&ChargeResult| counted.penalty.is_some_and(|penalty| penalty.begun);
+        begun.set(begun.get() + expected.counted.iter().filter(begins).count());
         let (found, expected) = (worded(found, &step.charges), worded(expected, &step.charges));
         prop_assert_eq!(&found, &expected, "step {} of {:?}", index, step);
         for (rule, key) in rules.iter().zip(&keys) {
-            let expected =
-                memory.info(rule, key, rule.limit.into(), Timestamp(now)).map_or(0, |info| info.used);
+            let expected = memory
+                .info(rule, key, rule.limit.into(), Timestamp(now))
+                .map_or((0, None), |info| (info.used, info.penalty));
             let found = runtime()
                 .block_on(redis.bucket(rule, key, rule.limit.into(), Timestamp(now)))
-                .map_or(0, |info| info.used);
+                .map_or((0, None), |info| (info.used, info.penalty));
             prop_assert_eq!(
                 found,
                 expected,
@@ -262,6 +272,16 @@ fn play(
         }
     }
     Ok(())
+}
+
+/// A penalty that histories reach.
+fn terms(number: u32) -> PenaltyTerms {
+    PenaltyTerms {
+        threshold: 1 + number / 2 % 3,
+        window: Span([20_000, 2_000_000, 3_600_000_000][number as usize / 6 % 3]),
+        cool_down: Span([10_000, 300_000, 60_000_000][number as usize / 4 % 3]),
+        multipliers: [vec![1], vec![1, 2, 4], vec![3, 1, 1_000]][number as usize / 2 % 3].clone(),
+    }
 }
 
 fn differ(settings: RedisSettings, histories_max: u32) {
@@ -276,7 +296,7 @@ fn differ_in(settings: RedisSettings, histories_max: u32, reserve: bool) {
     let timeout = std::time::Duration::from_secs(30);
     let settings = RedisSettings { clock: Some(Arc::clone(&clock)), timeout, ..settings };
     let redis = store(settings, 1);
-    let turn = std::cell::Cell::new(0_u32);
+    let (turn, begun) = (std::cell::Cell::new(0_u32), std::cell::Cell::new(0_usize));
     let config = Config {
         cases: histories_max,
         failure_persistence: None,
@@ -285,11 +305,12 @@ fn differ_in(settings: RedisSettings, histories_max: u32, reserve: bool) {
     };
     let result = TestRunner::new(config).run(&histories(reserve), |history| {
         turn.set(turn.get() + 1);
-        play(&redis, &clock, turn.get(), &history)
+        play(&redis, &clock, (turn.get(), &begun), &history)
     });
     if let Err(failure) = result {
         panic!("{failure}");
     }
+    assert!(begun.get() > 0, "no penalty began in any of these histories");
 }
 
 #[test]

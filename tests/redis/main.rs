@@ -24,6 +24,7 @@ mod differential;
 mod first_share;
 mod full;
 mod metrics;
+mod penalties;
 mod people;
 mod reservations;
 mod rights;

@@ -8,7 +8,7 @@ use super::support::postgres::Postgres;
 use super::support::{eventually, free_udp};
 use tidegate::telemetry::{METRICS, MetricKind};
 
-const RULES: &str = r#"[{"name":"r","per":["user"],"algorithm":"fixed_window","limit":5,"window":"24h","global":{"mode":"escrow"}}]"#;
+const RULES: &str = r#"[{"name":"r","per":["user"],"algorithm":"fixed_window","limit":5,"window":"24h","warn_at":80,"penalty":{"threshold":3,"window":"1h"},"global":{"mode":"escrow"}}]"#;
 
 /// An increase from nothing to one is none to an alert: a counter must be at 0 before its first event.
 #[test]

@@ -204,9 +204,13 @@ fn a_region_that_is_cut_off_and_heard_again_is_told_with_what_applies() {
     daemons[1].kill();
     logs(&daemons[0], "WARN region eu is cut off: on_partition=deny for search");
     eventually("it is shown", || told(&daemons[0]).contains("region eu is cut off").then_some(()));
+    let events =
+        |daemon: &Daemon, kind: &str| daemon.metric(&format!("tidegate_events_total{{kind=\"{kind}\"}}"));
+    assert!(events(&daemons[0], "partition_begun") >= Some(1.0));
     assert_eq!(daemons[0].get("/readyz").status, 200);
     daemons[1].start_again();
     logs(&daemons[0], "INFO region eu is heard");
+    assert!(events(&daemons[0], "partition_ended") >= Some(1.0));
 }
 
 #[test]

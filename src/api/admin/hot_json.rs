@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::audit_json::DecidedJson;
-use crate::api::wire::{BucketWorldJson, DecisionJson, MODES};
+use crate::api::wire::{BucketWorldJson, DecisionJson, MODES, PenaltyJson};
 use crate::core::hot::{HotBucket, HotSums};
 use crate::core::regions::NodeName;
 use crate::core::request::Request;
@@ -236,6 +236,9 @@ pub(super) struct WhyBucketJson<'a> {
     retry_after_ms: Option<u64>,
     /// True if the store did not answer, so that the daemon tells only what it knows by itself.
     degraded: bool,
+    /// The penalty that shuts the client out; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalty: Option<PenaltyJson>,
     /// Permits by region, as far as they have told each other: this one's, and those of the others.
     used_by: BTreeMap<&'a str, u64>,
     /// The part that the world leaves this region; absent before anything was heard of others.
@@ -319,6 +322,7 @@ impl<'a> WhyBucketJson<'a> {
             reset_ms: status.reset.millis_up(),
             retry_after_ms: bucket.retry.map(Span::millis_up),
             degraded: status.degraded,
+            penalty: status.penalty.as_ref().map(PenaltyJson::new),
             used_by: bucket.used_by.iter().map(|(region, used)| (region.as_str(), *used)).collect(),
             world: BucketWorldJson::of(status),
             lately: bucket.hot.as_ref().map(LatelyJson::new),

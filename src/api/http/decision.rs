@@ -3,7 +3,7 @@
 //! Says exactly what [`DecisionJson`] says when serde writes it, which a property test holds; but in a few
 //! long pieces instead of a hundred short ones, since a batch spends most of its time here.
 
-use crate::api::wire::{DecisionJson, GlobalJson, RuleOutcomeJson};
+use crate::api::wire::{DecisionJson, GlobalJson, PenaltyJson, RuleOutcomeJson};
 use crate::core::rule::Mode;
 
 /// Appends the decision.
@@ -82,6 +82,17 @@ fn ruled(into: &mut Vec<u8>, ruled: &RuleOutcomeJson<'_>) {
     number(into, b",\"reset_ms\":", ruled.reset_ms);
     retry(into, ruled.retry_after_ms);
     into.extend_from_slice(degraded(ruled.degraded));
+    if let Some(PenaltyJson { ends_ms, multiplier, begun }) = &ruled.penalty {
+        number(into, b",\"penalty\":{\"ends_ms\":", *ends_ms);
+        number(into, b",\"multiplier\":", u64::from(*multiplier));
+        if *begun {
+            into.extend_from_slice(b",\"begun\":true");
+        }
+        into.push(b'}');
+    }
+    if ruled.warning {
+        into.extend_from_slice(b",\"warning\":true");
+    }
     if let Some(GlobalJson { mode, believed_used, error_bound }) = &ruled.global {
         into.extend_from_slice(match mode {
             Mode::Gossip => b",\"global\":{\"mode\":\"gossip\"",
@@ -128,6 +139,7 @@ mod tests {
     use crate::core::answer::AnswerOptions;
     use crate::core::decision::{Decision, Leased, RuleOutcome, Worldwide};
     use crate::core::hold::{HeldPlaces, Holder, Lease};
+    use crate::core::penalty::Penalty;
     use crate::core::request::{Attributes, Cost, Request};
     use crate::core::rule::Action;
     use crate::core::time::Span;
@@ -166,6 +178,12 @@ mod tests {
                     }),
                     partition: None,
                     priced: (limit % 3 == 0).then_some(i64::from(limit) - 7),
+                    penalty: (limit % 5 < 2).then_some(Penalty {
+                        left: Span(reset),
+                        multiplier: limit,
+                        begun: limit % 5 == 0,
+                    }),
+                    warning: limit % 7 == 0,
                 },
             )
     }

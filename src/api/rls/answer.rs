@@ -203,6 +203,8 @@ mod tests {
             answer: None,
             partition: None,
             priced: None,
+            penalty: None,
+            warning: false,
         }
     }
 

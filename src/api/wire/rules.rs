@@ -107,6 +107,11 @@ pub(in crate::api) struct RuleBody {
     debt: Option<String>,
     /// The most permits that one bucket owes; the limit unless said.
     debt_max: Option<u32>,
+    /// The share of the limit in use, in percent, from which on a bucket is warned of.
+    #[schemars(range(min = 1, max = 100))]
+    warn_at: Option<u8>,
+    /// The penalty of clients that are denied too often.
+    penalty: Option<PenaltyBody>,
     /// True if it matches only requests without attributes that it does not name.
     exact: Option<bool>,
     /// True if it decides at all.
@@ -132,6 +137,26 @@ pub(in crate::api) enum StartsOnBody {
         ]))]
         String,
     ),
+}
+
+/// The penalty of clients that are denied too often.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
+#[schemars(rename = "RulePenalty", transform = never_null)]
+pub(in crate::api) struct PenaltyBody {
+    /// Denials within the window that begin a penalty.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    threshold: u32,
+    /// The time within which denials are counted, and after a penalty the time in which the next one takes
+    /// the next multiplier.
+    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["10m"]))]
+    window: String,
+    /// The length of the first penalty before it is multiplied; the rule's window unless said.
+    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["1m"]))]
+    cool_down: Option<String>,
+    /// By what the cool-down is multiplied, penalty by penalty; 1, 2, 4, 8 unless said.
+    #[schemars(length(min = 1, max = 16), inner(range(min = 1, max = 1_000_000)))]
+    multipliers: Option<Vec<u32>>,
 }
 
 /// The condition on one attribute.

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::answer::{RuleKind, read_answer, read_price};
 use super::calendar::read_windows;
+use super::penalty::{Punishing, read_penalty, read_warn_at};
 use crate::core::algorithm::{
     Algorithm, CONCURRENCY_LIMIT_MAX, Counting, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX,
 };
@@ -102,7 +103,10 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     }
     let split_keys = read_split_keys(&mut fields, action, &counted, global.is_some(), problems);
     let (charge, debt) = read_charge(&mut fields, action, counted.algorithm, problems);
-    fields.refuse("penalty", "penalties are not supported by this version", problems);
+    let waits = global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
+    let punishing = Punishing { kind, charge, split_keys, window: counted.windows.length(), waits };
+    let penalty = read_penalty(&mut fields, punishing, problems);
+    let warn_at = read_warn_at(&mut fields, kind, problems);
     fields.finish(problems);
     let Counted { algorithm, limit, windows, burst } = counted;
     let name = name?;
@@ -131,6 +135,8 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
         debt,
         answer,
         price,
+        penalty,
+        warn_at,
     })
 }
 

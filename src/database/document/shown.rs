@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::calendar::WEEKDAYS;
+use super::penalty::PenaltyDoc;
 
 use crate::core::algorithm::{Algorithm, Counting};
 use crate::core::calendar::{Calendar, CalendarName, CalendarPeriod};
@@ -58,6 +59,8 @@ pub struct RuleDoc<'r> {
     pub debt: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debt_max: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warn_at: Option<u8>,
     pub per: &'r [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<&'r str>,
@@ -75,6 +78,8 @@ pub struct RuleDoc<'r> {
     pub conditions: BTreeMap<&'r str, MatchDoc>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global: Option<GlobalDoc<'r>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub penalty: Option<PenaltyDoc<'r>>,
 }
 
 /// The condition on one attribute.
@@ -141,6 +146,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
                 Debt::Carry { max } => max,
                 Debt::Forgive => None,
             },
+            warn_at: rule.warn_at,
             per: &rule.per,
             unit: answer.and_then(|answer| answer.unit.as_deref()),
             problem: answer.is_some_and(|answer| answer.problem),
@@ -150,6 +156,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             price: rule.price.as_deref().map(shown_prices).unwrap_or_default(),
             conditions: conditions.collect(),
             global: rule.global.as_ref().map(GlobalDoc::from),
+            penalty: rule.penalty.as_deref().map(PenaltyDoc::from),
         }
     }
 }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::algorithm::Algorithm;
 use crate::core::answer::AnswerOptions;
+use crate::core::penalty::PenaltyTerms;
 use crate::core::price::{AttributePrice, Price, PriceTable};
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern};
 use crate::core::time::Span;
@@ -195,14 +196,6 @@ fn keys_are_split_where_parts_can_hold_the_limit_together() {
     assert!(problem("algorithm = \"leaky_bucket\"\nsplit_keys = 2").contains("leaky_bucket"));
     assert!(problem("split_keys = 2\n[rules.global]\nmode = \"gossip\"").contains("[rules.global]"));
     assert!(problem("action = \"block\"\nsplit_keys = 2").contains("rules that count"));
-}
-
-#[test]
-fn what_this_version_cannot_do_is_refused_not_ignored() {
-    assert_eq!(
-        problems_of("[rules.penalty]\nthreshold = 3"),
-        ["rules.toml:5:8: penalties are not supported by this version"]
-    );
 }
 
 #[test]
@@ -399,6 +392,8 @@ fn the_interface_describes_the_fields_of_a_rule_that_are_read_and_no_others() {
                 ..Global::new(Mode::Gossip)
             }),
             split_keys: 2,
+            warn_at: Some(80),
+            penalty: Some(terms()),
             ..Rule::new("r", Algorithm::TokenBucket, 5, Span::from_secs(1))
         },
         Rule::new("c", Algorithm::Concurrency, 5, Span::from_secs(1)),
@@ -425,6 +420,11 @@ fn equal_texts_have_equal_hashes_in_every_build() {
 
 fn text_of_header(limit: u32) -> String {
     format!("a \"{limit}\"; b")
+}
+
+fn terms() -> std::sync::Arc<PenaltyTerms> {
+    let (window, cool_down) = (Span::from_secs(60), Span::from_millis(10));
+    std::sync::Arc::new(PenaltyTerms { threshold: 3, window, cool_down, multipliers: vec![1, 5] })
 }
 
 fn any_rule() -> impl Strategy<Value = Rule> {
@@ -455,6 +455,9 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 ..Global::new(if exact { Mode::Gossip } else { Mode::Escrow })
             };
             Rule {
+                warn_at: counts.then_some(80),
+                // Read and shown in `penalty.rs`.
+                penalty: None,
                 name,
                 domain: "edge".to_owned(),
                 conditions: matched.into_iter().map(condition).collect(),

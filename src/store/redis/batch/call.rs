@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Limit, State, WindowAllowance};
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
+use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::request::Cost;
 use crate::core::reservation::{ReservationFate, TTL_MAX};
 use crate::core::time::Timestamp;
@@ -19,6 +20,7 @@ use crate::engine::port::HeldLimit;
 use crate::store::redis::batch::bytes::{burst_or_share, pull, push, push_calendar};
 use crate::store::redis::batch::epochs::{EPOCH_BYTES, ReplicationEpochs};
 use crate::store::redis::batch::names;
+use crate::store::redis::batch::penalties::{packed_penalties, read_penalty};
 use crate::store::redis::batch::scripts::Script;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::resp;
@@ -65,6 +67,8 @@ pub(in crate::store::redis) struct Bucket {
     pub(in crate::store::redis) gathered: u64,
     /// Whether what is reserved of it is looked at. Calls of those who do not know of any pay nothing for it.
     pub(in crate::store::redis) noted: bool,
+    /// What happens to clients that are denied too often. Calls without any pay nothing for it.
+    pub(in crate::store::redis) penalty: Option<Arc<PenaltyTerms>>,
 }
 
 /// One charge of a part.
@@ -109,6 +113,8 @@ pub(in crate::store::redis) struct Before {
     pub(in crate::store::redis) packed: Vec<u8>,
     /// What the world leaves, and by how much it may err.
     pub(in crate::store::redis) view: Option<(Allowance, u64)>,
+    /// What its client did. `None`: there was no room to note that.
+    pub(in crate::store::redis) penalty: Option<PenaltyRecord>,
 }
 
 /// What the script says itself of a charge of a log or a lease, or of a bucket whose notes are looked at.
@@ -245,8 +251,11 @@ impl DecideCall {
         let noted = || self.buckets.iter().filter(|bucket| bucket.noted);
         let views_count = views().count();
         let has_noted = noted().next().is_some();
-        let keys = keys + 2 * noted().count();
+        let penalised = || self.buckets.iter().filter(|bucket| bucket.penalty.is_some());
+        let has_penalty = penalised().next().is_some();
+        let keys = keys + 2 * noted().count() + penalised().count();
         let arguments = match (has_calendar, has_first, keys_bound) {
+            _ if has_penalty => 6,
             _ if has_noted => 5,
             (true, ..) => 4,
             (_, true, _) => 3,
@@ -271,6 +280,9 @@ impl DecideCall {
         }
         for name in noted().flat_map(|bucket| names::notes(&bucket.key)) {
             resp::word(into, &name);
+        }
+        for bucket in penalised() {
+            resp::word(into, &names::penalty(&bucket.key));
         }
         match clock {
             Some(now) => resp::word(into, itoa::Buffer::new().format(now.0).as_bytes()),
@@ -297,12 +309,18 @@ impl DecideCall {
         }
         if has_calendar {
             resp::word(into, &self.packed_calendars(clock.unwrap_or_else(|| Clock::System.now())));
-        } else if has_noted {
+        } else if has_noted || has_penalty {
             resp::word(into, b"");
         }
         if has_noted {
             let marks: Vec<u8> = self.buckets.iter().map(|bucket| u8::from(bucket.noted)).collect();
             resp::word(into, &marks);
+        } else if has_penalty {
+            resp::word(into, b"");
+        }
+        if has_penalty {
+            let terms = self.buckets.iter().map(|bucket| bucket.penalty.as_deref());
+            resp::word(into, &packed_penalties(terms));
         }
     }
 
@@ -427,11 +445,17 @@ impl DecideCall {
             let packed = value.get(4..).unwrap_or_default();
             // Behind it stands when the first reservation lapses.
             let len = packed.len().min(State::packed_max(bucket.algorithm));
-            before.push(Before { packed: packed.get(..len).unwrap_or_default().to_vec(), view: None });
+            let packed = packed.get(..len).unwrap_or_default().to_vec();
+            before.push(Before { packed, view: None, penalty: None });
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
             if bucket.worldwide || bucket.escrowed {
                 before.view = read_view(&next().ok_or_else(unexpected)?, bucket.algorithm.counting());
+            }
+        }
+        for (bucket, before) in self.buckets.iter().zip(&mut before) {
+            if bucket.penalty.is_some() {
+                before.penalty = read_penalty(&next().ok_or_else(unexpected)?);
             }
         }
         let mut told = Vec::new();

@@ -5,6 +5,7 @@ pub(super) mod bytes;
 pub(super) mod call;
 pub(super) mod epochs;
 pub(super) mod names;
+pub(super) mod penalties;
 pub(super) mod replay;
 pub(super) mod rights;
 pub(super) mod scripts;

@@ -83,6 +83,11 @@ pub(in crate::store::redis) fn notes(key: &[u8]) -> [Vec<u8>; 2] {
     [b":notes".as_slice(), b":notes-order"].map(|suffix| [key, suffix].concat())
 }
 
+/// The key of what a bucket's client did that may bring a penalty.
+pub(in crate::store::redis) fn penalty(key: &[u8]) -> Vec<u8> {
+    [key, b":penalty"].concat()
+}
+
 /// Appends the tag. Gives back which sub-key of a split key it is for.
 fn push_tag(name: &mut Vec<u8>, rule: &Rule, key: &Key) -> Option<u32> {
     let (values, index) = values_of(rule, key);
@@ -227,6 +232,7 @@ mod tests {
             prop_assert_eq!(name.slot, slot_of_key(&name.key));
             prop_assert_eq!(name.slot, slot_of_key(&beside(&name.key, 7)));
             prop_assert_eq!(name.slot, slot_of_key(&view(&name.key)));
+            prop_assert_eq!(name.slot, slot_of_key(&penalty(&name.key)));
             for key in notes(&name.key) {
                 prop_assert_eq!(name.slot, slot_of_key(&key));
             }

@@ -8,10 +8,12 @@
 use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
+use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{Commit, ReservationFate};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
+use crate::store::penalties::{PenaltyRole, close};
 use crate::store::redis::batch::call::{Action, Before, Bucket, DecideCall, Item, PartFate, Reply, Told};
 use crate::store::redis::client::failure::Failure;
 use crate::store::rights::GATHERING;
@@ -52,7 +54,7 @@ struct Fate {
 }
 
 /// A bucket while its parts are replayed.
-struct Live {
+struct Live<'a> {
     algorithm: Algorithm,
     limit: Limit,
     state: State,
@@ -69,11 +71,18 @@ struct Live {
     noted: bool,
     /// What the part under way already takes of it.
     pending: u64,
+    /// What happens to clients that are denied too often, and what this one did.
+    penalty: Option<(&'a PenaltyTerms, PenaltyRecord)>,
+    /// Whether there was no room to note that.
+    unnoted: bool,
 }
 
 /// Replays a call. One answer for each part.
-pub(in crate::store::redis) fn replay(call: &DecideCall, reply: &Reply) -> Vec<Result<Answered, Failure>> {
-    let live = |(bucket, before): (&Bucket, &Before)| {
+pub(in crate::store::redis) fn replay<'c>(
+    call: &'c DecideCall,
+    reply: &Reply,
+) -> Vec<Result<Answered, Failure>> {
+    let live = |(bucket, before): (&'c Bucket, &Before)| {
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
@@ -91,9 +100,11 @@ pub(in crate::store::redis) fn replay(call: &DecideCall, reply: &Reply) -> Vec<R
             existed,
             noted: bucket.noted,
             pending: 0,
+            penalty: bucket.penalty.as_deref().map(|terms| (terms, before.penalty.unwrap_or_default())),
+            unnoted: before.penalty.is_none(),
         }
     };
-    let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
+    let mut buckets: Vec<Live<'c>> = call.buckets.iter().zip(&reply.before).map(live).collect();
     let mut told = reply.told.iter();
     let parts = call.parts.iter().zip(&reply.fates);
     parts
@@ -129,14 +140,16 @@ pub(in crate::store::redis) fn replay(call: &DecideCall, reply: &Reply) -> Vec<R
             let fate = Fate { action: part.action, admitted };
             for ((item, charged), word) in part.charges.iter().zip(&mut charges).zip(words) {
                 let Some(live) = buckets.get_mut(place_of(item)) else { continue };
+                let fitted = charged.counted.verdict.admitted;
                 live.settle(fate, item, charged, word, reply.now);
+                live.punish(fate, item, (charged, fitted), reply.now);
             }
             Ok(Answered { now: reply.now, admitted, charges, lapsed: false })
         })
         .collect()
 }
 
-impl Live {
+impl Live<'_> {
     /// Whether the script alone knows what the bucket holds.
     const fn stays(&self) -> bool {
         matches!(self.state, State::SlidingLog(_) | State::Concurrency(_))
@@ -176,6 +189,7 @@ impl Live {
             paid: 0,
             lapsed: 0,
             reservation: None,
+            penalty: None,
             degraded: false,
         };
         Charged { counted, leased: 0, state: None, existed: self.existed }
@@ -211,6 +225,15 @@ impl Live {
             Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) | Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
+        }
+        let role = PenaltyRole::of(&item.cost, fate);
+        let penalty = self.penalty.as_ref().and_then(|(terms, record)| record.in_force(terms, now));
+        if let Some(penalty) = penalty.filter(|_| item.lease.is_none()) {
+            match role {
+                PenaltyRole::Asks => penalty.close(&mut verdict),
+                PenaltyRole::Looks => penalty.close_look(&mut verdict),
+                PenaltyRole::Passes => {}
+            }
         }
         let waits = item.lease.is_none() && !held && !matches!(item.cost, Cost::Hold(_) | Cost::Commit(_));
         if verdict.admitted && waits {
@@ -287,7 +310,23 @@ impl Live {
     }
 }
 
-impl Live {
+impl Live<'_> {
+    /// Counts a denial as the script has, and puts the penalty in force into the answer. `fitted` is what was
+    /// said before anything was charged.
+    fn punish(&mut self, fate: Fate, item: &Item, (charged, fitted): (&mut Charged, bool), now: Timestamp) {
+        let stays = self.stays();
+        let Some((terms, record)) = &mut self.penalty else { return };
+        // Of what stays in Redis the script alone says whether it fits.
+        let fits = if stays { charged.counted.verdict.admitted } else { fitted };
+        if item.lease.is_some() || fate.action == Action::Put || fits {
+            return;
+        }
+        let role = PenaltyRole::of(&item.cost, charged.counted.reservation);
+        let counts = fate.action == Action::Charge && role == PenaltyRole::Asks && !self.unnoted;
+        let penalty = if counts { record.violate(terms, now) } else { record.in_force(terms, now) };
+        close(&mut charged.counted, penalty, role);
+    }
+
     /// Does what the script says that a commit did.
     fn commit(&mut self, commit: &Commit, counted: &mut ChargeResult, told: &Told, now: Timestamp) {
         let reserved = told.noted.as_ref().map_or(0, |noted| noted.reserved);

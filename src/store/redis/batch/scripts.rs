@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 /// The parts, in the order in which they need each other.
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 15] = [
     include_str!("../../../../lua/kinds.lua"),
     include_str!("../../../../lua/number.lua"),
     include_str!("../../../../lua/calendar.lua"),
@@ -18,6 +18,7 @@ const PARTS: [&str; 14] = [
     include_str!("../../../../lua/ledger.lua"),
     include_str!("../../../../lua/places.lua"),
     include_str!("../../../../lua/notes.lua"),
+    include_str!("../../../../lua/penalty.lua"),
 ];
 
 const DECIDES: &str = include_str!("../../../../lua/decide.lua");

@@ -117,7 +117,8 @@ impl Core {
         let charged = answered.charges.first()?;
         let stays = matches!(rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency);
         let used = stays && charged.counted.used > 0;
-        (charged.existed || used || charged.counted.view.is_some()).then(|| {
+        let known = charged.counted.view.is_some() || charged.counted.penalty.is_some();
+        (charged.existed || used || known).then(|| {
             let mut info = info_of(&charged.counted);
             let unused = unused.min(info.used);
             info.used -= unused;
@@ -143,7 +144,7 @@ impl Core {
         // Where daemons have two versions of the rule, either may stand beside the other.
         for key in [names::beside(&bucket.key, bucket.shape), bucket.key] {
             let notes = names::notes(&key);
-            command.arg(key).arg(&notes);
+            command.arg(names::penalty(&key)).arg(key).arg(&notes);
         }
         self.fallback.forget(key);
         // Permits that were drawn are forgotten with the bucket that they were charged to.
@@ -284,5 +285,6 @@ const fn info_of(counted: &ChargeResult) -> BucketInfo {
         view: counted.view,
         error_bound: counted.error_bound,
         degraded: counted.degraded,
+        penalty: counted.penalty,
     }
 }

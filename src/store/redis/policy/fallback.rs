@@ -484,6 +484,7 @@ const fn answer(verdict: Verdict) -> ChargeResult {
         paid: 0,
         lapsed: 0,
         reservation: None,
+        penalty: None,
         degraded: true,
     }
 }

@@ -116,7 +116,7 @@ pub(in crate::store::redis) struct Drawn {
 }
 
 /// Whether permits of this charge can be drawn ahead: not where each admission has its own delay or holder,
-/// nor where a view may take the budget back at any moment.
+/// nor where a view may take the budget back at any moment, nor where Redis counts each denial.
 fn leasable(charge: &Charge<'_>) -> bool {
     let algorithm = match charge.rule.rule.algorithm {
         Algorithm::FixedWindow | Algorithm::SlidingWindow => true,
@@ -124,7 +124,8 @@ fn leasable(charge: &Charge<'_>) -> bool {
         Algorithm::SlidingLog | Algorithm::LeakyBucket | Algorithm::Concurrency => false,
     };
     let alone = charge.rule.rule.global.as_ref().is_none_or(|global| global.mode == Mode::Split);
-    algorithm && alone && charge.enforced
+    let counts_denials = charge.rule.rule.penalty.is_some();
+    algorithm && alone && charge.enforced && !counts_denials
 }
 
 impl Leases {
@@ -365,6 +366,7 @@ const fn counted(verdict: Verdict, used: u64) -> ChargeResult {
         paid: 0,
         lapsed: 0,
         reservation: None,
+        penalty: None,
         degraded: false,
     }
 }

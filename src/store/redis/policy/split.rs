@@ -340,6 +340,7 @@ impl Core {
                 view: None,
                 error_bound: 0,
                 degraded: infos().any(|info| info.degraded),
+                penalty: None,
             }
         })
     }

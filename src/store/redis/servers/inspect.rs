@@ -227,6 +227,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         lends: false,
         gathered: 0,
         noted: false,
+        penalty: None,
     };
     let item = |bucket, cost| Item { bucket, cost, enforced: false, lease: None };
     let step = if cost.taken() > 0 { HoldStep::Acquire } else { HoldStep::Release };

@@ -48,6 +48,7 @@ pub(in crate::store::redis) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, B
         lends: lends(charge.rule, &charge.limit, charge.whole),
         gathered: gathered(charge.rule, &charge.limit, charge.whole),
         noted: false,
+        penalty: rule.penalty.clone(),
     };
     (name.slot, bucket)
 }

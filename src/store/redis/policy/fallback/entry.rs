@@ -249,6 +249,7 @@ impl Entry {
             paid: 0,
             lapsed,
             reservation,
+            penalty: None,
             degraded: true,
         }
     }
