@@ -160,14 +160,22 @@ impl Redis {
     /// It takes nothing more, or again.
     pub(super) fn set_full(&self, full: bool) -> anyhow::Result<()> {
         // What it holds stays: it is told that this is more than it may hold.
-        let most = if full { "1" } else { "0" };
+        self.order(&format!("CONFIG SET maxmemory {}", if full { "1" } else { "0" }))
+    }
+
+    /// Deletes all that it holds.
+    pub(super) fn flush(&self) -> anyhow::Result<()> {
+        self.order("FLUSHALL")
+    }
+
+    /// Gives it a command that it answers with `OK`.
+    fn order(&self, command: &str) -> anyhow::Result<()> {
         let mut stream = std::net::TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let command = format!("CONFIG SET maxmemory {most}\r\n");
-        stream.write_all(command.as_bytes())?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
         let mut answer = [0; 5];
         stream.read_exact(&mut answer)?;
-        ensure!(&answer == b"+OK\r\n", "redis-server refused {}", command.trim_end());
+        ensure!(&answer == b"+OK\r\n", "redis-server refused {command}");
         Ok(())
     }
 
