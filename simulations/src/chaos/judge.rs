@@ -431,6 +431,10 @@ impl Evidence<'_> {
             let took =
                 back.map(|(at, _)| Duration::from_secs(crate::number::place(at)).saturating_sub(fault.until));
             let took = took.unwrap_or(Duration::MAX);
+            // Daemons that had too little of the machine could not do better.
+            if took > USED_AGAIN && self.is_starved(looked_at) {
+                continue;
+            }
             judged += 1;
             if slowest.is_none_or(|(most, _)| took > most) {
                 slowest = Some((took, fault.kind.word()));

@@ -199,6 +199,10 @@ fn a_limit_that_is_not_used_again_is_noticed() {
     };
     assert_eq!(evidence(&plan, Way::Gossip, &run(5_000), &cut).used_again().kept, Kept::Yes);
     assert_eq!(evidence(&plan, Way::Gossip, &run(8_000), &cut).used_again().kept, Kept::No);
+    // Where the machine was too busy to answer in time, nobody knows why it took so long.
+    let mut slow = run(8_000);
+    slow.iter_mut().for_each(|seen| seen.answered = seen.sent + Duration::from_millis(70));
+    assert_eq!(evidence(&plan, Way::Gossip, &slow, &cut).used_again().kept, Kept::NotJudged);
 }
 
 #[test]
