@@ -13,6 +13,10 @@ const PLACES: [&str; 3] = [
     "/usr/lib/faketime/libfaketimeMT.so.1",
 ];
 
+/// Debian's redis-server takes its memory from jemalloc, which asks for the time before libfaketime is ready and
+/// waits for that in vain. With the C library before it, memory comes from there.
+const LIBC: &str = "libc.so.6";
+
 fn library() -> Option<PathBuf> {
     PLACES.iter().map(PathBuf::from).find(|path| path.exists())
 }
@@ -57,7 +61,7 @@ impl Clocks {
     pub(super) fn variables(&self, region: usize) -> Vec<(String, String)> {
         let file = self.file(region).display().to_string();
         let all = [
-            ("LD_PRELOAD", self.library.display().to_string()),
+            ("LD_PRELOAD", format!("{}:{LIBC}", self.library.display())),
             ("FAKETIME_TIMESTAMP_FILE", file),
             // Only the time of day is wrong: how long something took is not.
             ("DONT_FAKE_MONOTONIC", "1".to_owned()),
@@ -110,6 +114,24 @@ fn text(ahead: i64, drift_ppm: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_redis_server_goes_by_the_clock_that_was_moved() {
+        use crate::chaos::daemon::Redis;
+
+        if !can_be_moved() {
+            println!("skipped: libfaketime is not installed");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let text = "[rule]\nlimit = 10\nwindow = \"1s\"\n[demand]\npattern = \"bal2\"\n[[regions]]\nname = \"eu\"\nahead = \"30s\"\n";
+        let plan = crate::plan::read("s.toml", text).unwrap();
+        let clocks = Clocks::new(&plan, folder.path().join("clocks")).unwrap().unwrap();
+        let redis = Redis::start(folder.path().join("redis"), clocks.variables(0)).unwrap();
+        let shown = redis.seconds().unwrap();
+        let now = crate::chaos::clients::since_epoch().as_secs();
+        assert!((25..=40).contains(&shown.saturating_sub(now)), "{shown} where it is {now}");
+    }
 
     #[test]
     fn a_clock_is_written_as_libfaketime_reads_it() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 use super::process::{PATIENCE, Process, free_port};
 
@@ -72,16 +72,44 @@ impl Cluster {
 
     /// Kills the primary that holds most keys.
     pub(super) fn kill_primary(&mut self) {
+        self.lost = self.fullest();
+        if let Some(server) = self.lost.and_then(|place| self.servers.get_mut(place)) {
+            server.process = None;
+        }
+    }
+
+    /// Tells the replica of the primary that holds most keys to take over, and waits until it has.
+    pub(super) fn fail_over(&self) -> anyhow::Result<()> {
+        let primary = self.fullest().and_then(|place| self.servers.get(place));
+        let port = primary.context("the cluster has no primary")?.address.port().to_string();
+        let follows = |server: &&Server| {
+            let role = server.ask(&["ROLE"]);
+            role.starts_with("slave") && role.lines().any(|line| line.trim() == port)
+        };
+        let replica = self.servers.iter().find(follows).context("the fullest primary has no replica")?;
+        let said = replica.ask(&["CLUSTER", "FAILOVER"]);
+        ensure!(said.trim() == "OK", "CLUSTER FAILOVER: {}", said.trim());
+        wait_until("the replica has taken over", || replica.ask(&["ROLE"]).starts_with("master"))
+    }
+
+    /// Deletes all that it holds.
+    pub(super) fn flush(&self) -> anyhow::Result<()> {
+        for server in self.servers.iter().filter(|server| server.ask(&["ROLE"]).starts_with("master")) {
+            let said = server.ask(&["FLUSHALL"]);
+            ensure!(said.trim() == "OK", "FLUSHALL: {}", said.trim());
+        }
+        Ok(())
+    }
+
+    /// The place of the primary that holds most keys.
+    fn fullest(&self) -> Option<usize> {
         let keys = |server: &Server| {
             let is_primary = server.process.is_some() && server.ask(&["ROLE"]).starts_with("master");
             is_primary.then(|| server.ask(&["DBSIZE"]).trim().parse::<u64>().unwrap_or_default())
         };
         let fullest =
             self.servers.iter().enumerate().filter_map(|(place, server)| Some((keys(server)?, place)));
-        self.lost = fullest.max().map(|(_, place)| place);
-        if let Some(server) = self.lost.and_then(|place| self.servers.get_mut(place)) {
-            server.process = None;
-        }
+        fullest.max().map(|(_, place)| place)
     }
 
     /// Starts the server that was killed. It is empty, and a replica from now on if another one took over.

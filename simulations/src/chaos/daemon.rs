@@ -160,22 +160,44 @@ impl Redis {
     /// It takes nothing more, or again.
     pub(super) fn set_full(&self, full: bool) -> anyhow::Result<()> {
         // What it holds stays: it is told that this is more than it may hold.
-        let most = if full { "1" } else { "0" };
+        self.order(&format!("CONFIG SET maxmemory {}", if full { "1" } else { "0" }))
+    }
+
+    /// Deletes all that it holds.
+    pub(super) fn flush(&self) -> anyhow::Result<()> {
+        self.order("FLUSHALL")
+    }
+
+    /// The seconds since the epoch, by its clock.
+    #[cfg(test)]
+    pub(super) fn seconds(&self) -> anyhow::Result<u64> {
         let mut stream = std::net::TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let command = format!("CONFIG SET maxmemory {most}\r\n");
-        stream.write_all(command.as_bytes())?;
+        stream.write_all(b"TIME\r\n")?;
+        let mut answer = [0; 20];
+        stream.read_exact(&mut answer)?;
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let seconds = text.lines().nth(2).context("TIME answers otherwise")?;
+        Ok(seconds.trim().parse()?)
+    }
+
+    /// Gives it a command that it answers with `OK`.
+    fn order(&self, command: &str) -> anyhow::Result<()> {
+        let mut stream = std::net::TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
         let mut answer = [0; 5];
         stream.read_exact(&mut answer)?;
-        ensure!(&answer == b"+OK\r\n", "redis-server refused {}", command.trim_end());
+        ensure!(&answer == b"+OK\r\n", "redis-server refused {command}");
         Ok(())
     }
 
-    fn wait(&self) -> anyhow::Result<()> {
+    fn wait(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while std::net::TcpStream::connect(self.address).is_err() {
-            if Instant::now() > deadline {
-                bail!("redis-server does not listen at {}", self.address);
+            if self.process.as_mut().is_none_or(Process::has_ended) || Instant::now() > deadline {
+                let log = std::fs::read(self.folder.join("redis.log")).unwrap_or_default();
+                bail!("redis-server does not listen at {}:\n{}", self.address, String::from_utf8_lossy(&log));
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

@@ -12,11 +12,13 @@ const PATTERNS: [&str; 10] =
     ["bal0.9", "bal1.5", "bal2", "one2", "skew2", "mov2", "walk1.5", "anti2", "spike2", "restart2"];
 const ALGORITHMS: [&str; 7] =
     ["fixed_window", "fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket"];
-const PARTITIONS: [&str; 5] = ["share", "share", "deny", "freeze", "last_known"];
+const PARTITIONS: [&str; 6] = ["share", "share", "deny", "freeze", "last_known", "ignore"];
 const STORES: [&str; 2] = ["memory", "redis"];
 const STORES_OF_FEW: [&str; 3] = ["memory", "redis", "cluster"];
+/// How often each region has a store of its own kind.
+const MIXED: f64 = 0.2;
 const DOORS: [&str; 5] = ["direct", "direct", "direct", "envoy", "nginx"];
-const FAULTS: [&str; 17] = [
+const FAULTS: [&str; 21] = [
     "cut",
     "cut",
     "crash",
@@ -34,7 +36,15 @@ const FAULTS: [&str; 17] = [
     "certificates-end",
     "disk-full",
     "store-frozen",
+    "slow",
+    "store-flushed",
+    "restart",
+    "renamed",
 ];
+/// How often a region comes or goes, and nothing else happens.
+const REGIONS_CHANGE: f64 = 0.12;
+/// Faults beside which nothing else happens.
+const ALONE: [&str; 4] = ["\"roll\"", "\"certificates-end\"", "\"restart\"", "\"renamed\""];
 /// Seconds before the first fault, and after the last.
 const QUIET: u64 = 4;
 
@@ -45,16 +55,24 @@ pub(super) fn story(seed: u64, can_be_moved: bool) -> String {
     let regions = dice.between(2, 4);
     // A cluster is six servers a region, so few regions have one.
     let few = regions == 2;
-    let store = pick(&mut dice, if few { &STORES_OF_FEW } else { &STORES });
-    let daemons: Vec<u64> =
-        (0..regions).map(|_| if store == "memory" { 1 } else { dice.between(1, 2) }).collect();
+    let kinds: &[&'static str] = if few { &STORES_OF_FEW } else { &STORES };
+    let store = pick(&mut dice, kinds);
+    let mixed = dice.chance(MIXED);
+    let stores: Vec<&'static str> =
+        (0..regions).map(|_| if mixed { pick(&mut dice, kinds) } else { store }).collect();
+    let of_region = |store: &&'static str| if *store == "memory" { 1 } else { dice.between(1, 2) };
+    let daemons: Vec<u64> = stores.iter().map(of_region).collect();
     let door = pick(&mut dice, &DOORS);
     let database = dice.chance(0.3);
     let way = pick(&mut dice, &["gossip", "gossip", "split", "escrow", "escrow"]);
     let algorithm = pick(&mut dice, &ALGORITHMS);
     let limit = dice.between(6, 30) * 10;
-    let mut drawn = Drawn { dice, regions, limit, daemons: daemons.clone(), database, door, store };
-    let (mut faults, ends) = drawn.faults();
+    let mut drawn =
+        Drawn { dice, regions, limit, daemons: daemons.clone(), database, door, stores: stores.clone(), way };
+    let (mut faults, ends) = match drawn.change_of_regions() {
+        Some(change) => change,
+        None => drawn.faults(),
+    };
     let mut clocks = Dice::new(seed, PURPOSE_OF_CLOCKS);
     let wrong = if can_be_moved { clocks_of(&mut clocks, regions, ends) } else { WrongClocks::default() };
     faults += &wrong.step;
@@ -66,7 +84,9 @@ pub(super) fn story(seed: u64, can_be_moved: bool) -> String {
     );
     let named = daemons.iter().enumerate().map(|(region, daemons)| {
         let clock = wrong.ahead.as_ref().filter(|(of, _)| *of == region).map_or("", |(_, clock)| clock);
-        format!("{{ name = \"region-{region}\", daemons = {daemons}{clock} }}")
+        let own = stores.get(region).filter(|own| **own != store);
+        let own = own.map_or_else(String::new, |own| format!(", store = \"{own}\""));
+        format!("{{ name = \"region-{region}\", daemons = {daemons}{own}{clock} }}")
     });
     let _ = writeln!(text, "regions = [{}]", named.collect::<Vec<_>>().join(", "));
     let window = if dice.chance(0.7) { "1s" } else { "2s" };
@@ -137,10 +157,30 @@ struct Drawn {
     daemons: Vec<u64>,
     database: bool,
     door: &'static str,
-    store: &'static str,
+    stores: Vec<&'static str>,
+    way: &'static str,
 }
 
 impl Drawn {
+    /// A region that is added or removed, and the second in which that is over; `None` where no region can be
+    /// in this world, or none is.
+    fn change_of_regions(&mut self) -> Option<(String, u64)> {
+        if !self.dice.chance(REGIONS_CHANGE) || self.regions < 3 || self.door != "direct" {
+            return None;
+        }
+        let kinds: &[&str] = if self.way == "gossip" { &["join"] } else { &["join", "leave"] };
+        let kind = self.dice.pick(kinds).copied().unwrap_or_default();
+        let listed = kind == "leave" || self.dice.chance(0.7);
+        let order = if listed { "" } else { "listed = false\n" };
+        let text = format!(
+            "[[faults]]\nat = \"{QUIET}s\"\nkind = \"{kind}\"\nregion = \"region-{}\"\n{order}",
+            self.dice.below(self.regions)
+        );
+        // Shares move first, and the daemons of the others are restarted one after the other.
+        let takes = if listed { 8 + 6 * self.daemons.iter().sum::<u64>() } else { QUIET };
+        Some((text, QUIET + takes))
+    }
+
     /// Up to three faults, and the second in which the last one is over. A fault begins before the one before
     /// is over, or when regions had time to recover.
     fn faults(&mut self) -> (String, u64) {
@@ -150,7 +190,7 @@ impl Drawn {
             let Some((fault, takes)) = self.fault(lasts) else { continue };
             // A daemon that stands still cannot be restarted in order, nor one be started with a certificate
             // that has ended, so nothing else happens meanwhile.
-            let alone = fault.contains("roll") || fault.contains("certificates-end");
+            let alone = ALONE.iter().any(|kind| fault.contains(kind));
             if alone && at < ends {
                 continue;
             }
@@ -166,18 +206,30 @@ impl Drawn {
     fn fault(&mut self, lasts: u64) -> Option<(String, u64)> {
         let kind = self.dice.pick(&FAULTS).copied().unwrap_or_default();
         let region = self.dice.below(self.regions);
-        let daemons = self.daemons.get(crate::number::index(region)).copied().unwrap_or(1);
+        let place = crate::number::index(region);
+        let daemons = self.daemons.get(place).copied().unwrap_or(1);
+        let store = self.stores.get(place).copied().unwrap_or_default();
         let of_daemon = format!("region = \"region-{region}\"\ndaemon = {}\n", self.dice.below(daemons));
         let text = match kind {
-            "cut" => {
+            "cut" | "slow" => {
                 let direction = self.dice.pick(&["both", "both", "in", "out"]).copied().unwrap_or_default();
+                let by = match kind {
+                    "slow" => format!("by = \"{}ms\"\n", self.dice.between(20, 300)),
+                    _ => String::new(),
+                };
                 format!(
-                    "for = \"{lasts}s\"\nkind = \"cut\"\nregions = [\"region-{region}\"]\ndirection = \"{direction}\"\n"
+                    "for = \"{lasts}s\"\nkind = \"{kind}\"\n{by}regions = [\"region-{region}\"]\ndirection = \"{direction}\"\n"
                 )
             }
             "crash" | "stop" => format!("for = \"{lasts}s\"\nkind = \"{kind}\"\n{of_daemon}"),
-            "store-lost" if self.store == "cluster" => {
-                format!("for = \"{lasts}s\"\nkind = \"primary-lost\"\nregion = \"region-{region}\"\n")
+            "store-lost" if store == "cluster" => match self.dice.chance(0.5) {
+                true => {
+                    format!("for = \"{lasts}s\"\nkind = \"primary-lost\"\nregion = \"region-{region}\"\n")
+                }
+                false => format!("kind = \"failover\"\nregion = \"region-{region}\"\n"),
+            },
+            "store-flushed" if store != "memory" => {
+                format!("kind = \"store-flushed\"\nregion = \"region-{region}\"\n")
             }
             "store-lost" => format!("kind = \"store-lost\"\nregion = \"region-{region}\"\n"),
             "storm" => format!(
@@ -192,10 +244,15 @@ impl Drawn {
             }
             // A gateway before one daemon has nobody to ask while that is restarted.
             "roll" if self.door == "direct" || self.daemons.iter().all(|daemons| *daemons > 1) => {
-                let each = if self.door == "envoy" { 9 } else { 6 };
-                return Some(("kind = \"roll\"\n".to_owned(), each * self.daemons.iter().sum::<u64>()));
+                return Some((
+                    "kind = \"roll\"\n".to_owned(),
+                    self.restart() * self.daemons.iter().sum::<u64>(),
+                ));
             }
-            "store-full" | "store-frozen" if self.store == "redis" => {
+            "restart" | "renamed" if self.door == "direct" || daemons > 1 => {
+                return Some((format!("kind = \"{kind}\"\n{of_daemon}"), self.restart()));
+            }
+            "store-full" | "store-frozen" if store == "redis" => {
                 format!("for = \"{lasts}s\"\nkind = \"{kind}\"\nregion = \"region-{region}\"\n")
             }
             "disk-full" => format!("for = \"{lasts}s\"\nkind = \"disk-full\"\n{of_daemon}"),
@@ -220,6 +277,13 @@ impl Drawn {
     }
 }
 
+impl Drawn {
+    /// The seconds that the restart of a daemon in good order takes.
+    fn restart(&self) -> u64 {
+        if self.door == "envoy" { 9 } else { 6 }
+    }
+}
+
 /// The names and texts of so many stories, beginning with this seed.
 pub(super) fn stories(times: u32, first: u64, can_be_moved: bool) -> impl Iterator<Item = (String, String)> {
     (0..u64::from(times)).map(move |next| {
@@ -234,6 +298,24 @@ mod tests {
     use crate::chaos::clock::any_is_wrong;
     use crate::number::place;
     use crate::plan::read;
+
+    #[test]
+    fn a_thousand_seeds_draw_every_fault_store_door_and_policy() {
+        let all: Vec<String> = (0..1_000).map(|seed| story(seed, true)).collect();
+        let is_drawn = |text: &str| all.iter().any(|story| story.contains(text));
+        for kind in crate::plan::fault_words() {
+            assert!(is_drawn(&format!("kind = \"{kind}\"")), "no seed draws the fault {kind}");
+        }
+        for word in ["memory", "redis", "cluster", "direct", "envoy", "nginx", "gossip", "split", "escrow"] {
+            assert!(is_drawn(&format!("\"{word}\"")), "no seed draws {word}");
+        }
+        for word in PARTITIONS.iter().chain(&ALGORITHMS) {
+            assert!(is_drawn(&format!("\"{word}\"")), "no seed draws {word}");
+        }
+        for word in ["direction = \"in\"", "direction = \"out\"", "listed = false", "drift_ppm", "ahead"] {
+            assert!(is_drawn(word), "no seed draws {word}");
+        }
+    }
 
     #[test]
     fn a_thousand_seeds_draw_stories_that_can_be_read_and_repeat() {

@@ -70,21 +70,23 @@ const AFTER: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
     /// Scenario files, or names of stories in simulations/stories/; `all` plays every one of those.
-    #[arg(required_unless_present = "draw")]
+    #[arg(required_unless_present_any = ["draw", "seed"])]
     scenarios: Vec<String>,
     /// Draws so many stories besides, from this seed (`--seed`, 1 unless given) and those that follow; each
     /// is printed, and kept as a file beside its page. One that cannot be played does not stop the others.
+    /// A seed without a story draws one.
     #[arg(long)]
     draw: Option<u32>,
     /// Only these ways (comma-separated) of gossip, split and escrow instead of the file's.
     #[arg(long, value_delimiter = ',')]
     ways: Vec<String>,
-    /// Another seed than the file's: for demand and network.
+    /// Another seed than the file's, for demand and network; without a file the seed from which a story is
+    /// drawn.
     #[arg(long)]
     seed: Option<u64>,
     /// Plays the story on daemons that are there: a file with their addresses and the commands that break
     /// them. Give the one way that they hold the rule by.
-    #[arg(long, conflicts_with = "draw")]
+    #[arg(long, conflicts_with = "draw", requires = "scenarios")]
     deployment: Option<PathBuf>,
     /// The daemon's program; without it the one beside this program.
     #[arg(long)]
@@ -150,7 +152,8 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
     }
     plot::prepare()?;
     let (mut runs, mut broken, mut unplayed) = (0, 0, 0);
-    if let Some(times) = settings.draw {
+    let draws_one = settings.scenarios.is_empty();
+    if let Some(times) = settings.draw.or(draws_one.then_some(1)) {
         std::fs::create_dir_all(&settings.out)?;
         for (name, text) in draw::stories(times, settings.seed.unwrap_or(1), clock::can_be_moved()) {
             let file = settings.out.join(name).with_extension("toml");
@@ -171,7 +174,8 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         plan.ways =
             named.into_iter().filter(|way| matches!(way, Way::Gossip | Way::Split | Way::Escrow)).collect();
         writeln!(out, "{}\n{}", plan.name, plan.about)?;
-        let mut all = Vec::new();
+        let (mut all, simulated) =
+            (Vec::new(), if is_drawn { simulated(&plan).unwrap_or_default() } else { simulated(&plan)? });
         for &way in &plan.ways {
             let name = format!("{}-{}", run::stem(file), way.word());
             let system = || system(&plan, way, settings, &program);
@@ -187,13 +191,13 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
                 }
                 Err(why) => return Err(why),
             };
-            page::print(way, &shown, out)?;
+            page::print(way, &shown, &simulated, out)?;
             runs += 1;
             broken += usize::from(shown.is_broken());
             all.push(shown);
         }
         if !settings.no_plots && !all.is_empty() {
-            let path = page::write(&plan, &all, &simulated(&plan)?, (&settings.out, &run::stem(file)))?;
+            let path = page::write(&plan, &all, &simulated, (&settings.out, &run::stem(file)))?;
             writeln!(out, "report: {}", path.display())?;
         }
         writeln!(out)?;

@@ -12,7 +12,12 @@ use crate::report::html::escaped;
 use crate::run::write_plots;
 
 /// Prints figures and verdicts of one way.
-pub(super) fn print(way: Way, shown: &Shown, out: &mut impl Write) -> std::io::Result<()> {
+pub(super) fn print(
+    way: Way,
+    shown: &Shown,
+    simulated: &[Outcome],
+    out: &mut impl Write,
+) -> std::io::Result<()> {
     let figures = &shown.outcome.figures;
     writeln!(
         out,
@@ -23,6 +28,13 @@ pub(super) fn print(way: Way, shown: &Shown, out: &mut impl Write) -> std::io::R
         figures.over_mean,
         latencies(shown)
     )?;
+    if let Some(Outcome { figures, .. }) = of_way(simulated, way) {
+        writeln!(
+            out,
+            "    in virtual time: used {:.2} %, above the limit {:.2} % at most and {:.3} % on average",
+            figures.used, figures.over_max, figures.over_mean
+        )?;
+    }
     for verdict in shown.verdicts.iter().filter(|verdict| verdict.says_something()) {
         writeln!(out, "    {:<10}  {}", verdict.kept.word(), verdict.promise)?;
         writeln!(out, "                {}", verdict.found)?;
@@ -56,23 +68,7 @@ pub(super) fn write(
 
 fn sections(all: &[Shown], simulated: &[Outcome]) -> String {
     let mut page = String::new();
-    if !simulated.is_empty() {
-        page.push_str(
-            "<h2>The same in virtual time</h2><table><tr><th>way<th>over max %<th>over mean %<th>use %</tr>",
-        );
-        for outcome in simulated {
-            let figures = &outcome.figures;
-            let _ = write!(
-                page,
-                "<tr><td>{}<td>{:.2}<td>{:.3}<td>{:.2}</tr>",
-                outcome.way.title(),
-                figures.over_max,
-                figures.over_mean,
-                figures.used
-            );
-        }
-        page.push_str("</table>");
-    }
+    beside(&mut page, all, simulated);
     for shown in all {
         let _ = write!(
             page,
@@ -108,6 +104,43 @@ fn sections(all: &[Shown], simulated: &[Outcome]) -> String {
         }
     }
     page
+}
+
+/// The figures of real daemons and those of the same story in virtual time, side by side.
+fn beside(page: &mut String, all: &[Shown], simulated: &[Outcome]) {
+    let pairs: Vec<(&Outcome, &Outcome)> = all
+        .iter()
+        .filter_map(|shown| Some((&shown.outcome, of_way(simulated, shown.outcome.way)?)))
+        .collect();
+    if pairs.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<h2>Beside the same in virtual time</h2><table><tr><th>way<th>over max %<th>simulated<th>over mean %<th>simulated\
+         <th>use %<th>simulated<th>use min %<th>simulated</tr>",
+    );
+    for (real, simulated) in pairs {
+        let (real_figures, figures) = (&real.figures, &simulated.figures);
+        let _ = write!(
+            page,
+            "<tr><td>{}<td>{:.2}<td>{:.2}<td>{:.3}<td>{:.3}<td>{:.2}<td>{:.2}<td>{:.1}<td>{:.1}</tr>",
+            real.way.title(),
+            real_figures.over_max,
+            figures.over_max,
+            real_figures.over_mean,
+            figures.over_mean,
+            real_figures.used,
+            figures.used,
+            real_figures.used_min,
+            figures.used_min
+        );
+    }
+    page.push_str("</table>");
+}
+
+/// The outcome of this way.
+fn of_way(outcomes: &[Outcome], way: Way) -> Option<&Outcome> {
+    outcomes.iter().find(|outcome| outcome.way == way)
 }
 
 fn faults(page: &mut String, faults: &[Happened]) {
@@ -160,7 +193,8 @@ mod tests {
         let shown = Shown { outcome, verdicts, latencies: [Duration::from_millis(1); 3], faults, logs: None };
         let folder = tempfile::tempdir().unwrap();
         crate::report::plot::prepare().unwrap();
-        let path = write(&plan, &[shown], &[], (folder.path(), "story")).unwrap();
+        let simulated = drive(&plan, Way::Gossip).unwrap();
+        let path = write(&plan, &[shown], &[simulated], (folder.path(), "story")).unwrap();
         let page = std::fs::read_to_string(path).unwrap();
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text:?} is not on the page"));
         assert!(at("1 BROKEN</span>, 1 kept") < at("<b>roll</b> from 1.0 s to 4.0 s"));
@@ -169,6 +203,7 @@ mod tests {
             at("It is so") < at("1 more promises not judged")
                 && at("1 more promises not judged") < at("Who knows")
         );
+        assert!(at("Beside the same in virtual time") < at("It is not so"));
         assert!(page.contains("answers took, ms") && !page.contains("lag, ms"));
         assert!(!page.contains("kB/s"), "what real daemons send is not known");
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tidegate::core::time::Span;
 use tokio::net::UdpSocket;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -109,6 +110,11 @@ impl Wan {
                 }
             }
         });
+    }
+
+    /// What these regions and the others send each other takes so much longer, or no longer does.
+    pub(super) fn slow(&self, regions: &[usize], ways: (bool, bool), by: Span, begins: bool) {
+        self.change(|now| now.weather.slow(regions, ways, by, begins));
     }
 
     /// Another loss and jitter.

@@ -26,7 +26,7 @@ use super::process::free_port;
 use super::wan::Wan;
 use crate::BadInput;
 use crate::model::shell::{partition_word, windowed};
-use crate::plan::{Door, FaultKind, Plan, Way};
+use crate::plan::{Door, FaultKind, Plan, Region, StoreKind, Way};
 
 /// The longest that daemons may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,8 +56,9 @@ pub(super) struct World {
     /// Regions that are added later: nobody else lists them, and they do not run.
     unlisted: Vec<usize>,
     wan: Wan,
-    redis: Vec<Redis>,
-    clusters: Vec<Cluster>,
+    /// By region, where one counts in it.
+    redis: BTreeMap<usize, Redis>,
+    clusters: BTreeMap<usize, Cluster>,
     database: Option<Postgres>,
     clocks: Option<Clocks>,
     /// One for each region, where clients do not ask the daemons themselves.
@@ -85,12 +86,21 @@ impl World {
         let wan = Wan::new(plan.weather.clone(), plan.regions.len(), plan.seed)?;
         let clocks = Clocks::new(plan, folder.path().join("clocks"))?;
         let variables = |region| clocks.as_ref().map(|clocks| clocks.variables(region)).unwrap_or_default();
-        let clusters = (0..if plan.cluster { plan.regions.len() } else { 0 })
-            .map(|place| Cluster::start(&folder.path().join(format!("cluster-{place}")), variables(place)))
-            .collect::<anyhow::Result<Vec<_>>>()?;
-        let redis = (0..if plan.shared_store && !plan.cluster { plan.regions.len() } else { 0 })
-            .map(|place| Redis::start(folder.path().join(format!("redis-{place}")), variables(place)))
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        let (mut clusters, mut redis) = (BTreeMap::new(), BTreeMap::new());
+        for place in 0..plan.regions.len() {
+            match plan.store_of(place) {
+                StoreKind::Memory => {}
+                StoreKind::Redis => {
+                    let server =
+                        Redis::start(folder.path().join(format!("redis-{place}")), variables(place))?;
+                    redis.insert(place, server);
+                }
+                StoreKind::Cluster => {
+                    let folder = folder.path().join(format!("cluster-{place}"));
+                    clusters.insert(place, Cluster::start(&folder, variables(place))?);
+                }
+            }
+        }
         tidegate(program, folder.path(), &["cert", "ca", "--out", "ca"])?;
         let (limit, weights) = (plan.rule.limit, plan.regions.iter().map(|region| region.weight).collect());
         let database = plan.database.then(|| Postgres::start(program)).transpose()?;
@@ -252,8 +262,8 @@ impl World {
         let regions: Vec<&str> = listed.map(of_region).collect();
         let single =
             |redis: &Redis| format!("topology = \"single\"\nnodes = [\"redis://{}\"]", redis.address);
-        let store = self.redis.get(*region).map(single);
-        let store = store.or_else(|| self.clusters.get(*region).map(Cluster::nodes));
+        let store = self.redis.get(region).map(single);
+        let store = store.or_else(|| self.clusters.get(region).map(Cluster::nodes));
         let keys = self.plan.store_keys_max.map_or_else(String::new, |keys| format!("max_keys = {keys}\n"));
         let store = store.map_or_else(
             || if keys.is_empty() { String::new() } else { format!("[store]\n{keys}") },
@@ -325,6 +335,9 @@ impl World {
             FaultKind::Cut { regions, inward, outward } => self.wan.cut(regions, (*inward, *outward), broken),
             FaultKind::Storm { loss, jitter } if broken => self.wan.storm(*loss, *jitter),
             FaultKind::Storm { .. } => self.wan.storm(self.plan.weather.loss, self.plan.weather.jitter),
+            FaultKind::Slow { regions, inward, outward, by } => {
+                self.wan.slow(regions, (*inward, *outward), *by, broken);
+            }
             FaultKind::Crash { region, daemon } => {
                 let daemon = self.daemon(*region, *daemon)?;
                 if broken { daemon.kill() } else { daemon.start()? }
@@ -332,7 +345,7 @@ impl World {
             FaultKind::Stop { region, daemon } => {
                 self.daemon(*region, *daemon)?.signal(if broken { "STOP" } else { "CONT" })?;
             }
-            FaultKind::StoreLost { region } if broken => match self.redis.get_mut(*region) {
+            FaultKind::StoreLost { region } if broken => match self.redis.get_mut(region) {
                 Some(redis) => redis.start_again()?,
                 None => {
                     for daemon in self.daemons.iter_mut().filter(|daemon| daemon.region == *region) {
@@ -350,13 +363,33 @@ impl World {
                 self.write_rules()?;
             }
             FaultKind::Roll if broken => self.roll().await?,
-            FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) | FaultKind::Roll => {}
+            FaultKind::Restart { region, daemon } if broken => {
+                if let Some(place) = self.place_of(*region, *daemon) {
+                    self.restart(place).await?;
+                }
+            }
+            FaultKind::Failover { region } if broken => {
+                if let Some(cluster) = self.clusters.get_mut(region) {
+                    cluster.fail_over()?;
+                }
+            }
+            FaultKind::StoreFlushed { region } if broken => {
+                self.redis.get(region).map_or(Ok(()), Redis::flush)?;
+                self.clusters.get(region).map_or(Ok(()), Cluster::flush)?;
+            }
+            FaultKind::StoreLost { .. }
+            | FaultKind::Limit(_)
+            | FaultKind::Weights(_)
+            | FaultKind::Roll
+            | FaultKind::Restart { .. }
+            | FaultKind::Failover { .. }
+            | FaultKind::StoreFlushed { .. } => {}
             FaultKind::ClockStep { region, by } => {
                 if let Some(clocks) = &mut self.clocks {
                     clocks.step(*region, if broken { *by } else { by.saturating_neg() })?;
                 }
             }
-            FaultKind::PrimaryLost { region } => match self.clusters.get_mut(*region) {
+            FaultKind::PrimaryLost { region } => match self.clusters.get_mut(region) {
                 Some(cluster) if broken => cluster.kill_primary(),
                 Some(cluster) => cluster.start_again()?,
                 None => {}
@@ -377,12 +410,12 @@ impl World {
                 }
             }
             FaultKind::StoreFull { region } => {
-                if let Some(redis) = self.redis.get(*region) {
+                if let Some(redis) = self.redis.get(region) {
                     redis.set_full(broken)?;
                 }
             }
             FaultKind::StoreFrozen { region } => {
-                if let Some(redis) = self.redis.get(*region) {
+                if let Some(redis) = self.redis.get(region) {
                     redis.signal(if broken { "STOP" } else { "CONT" })?;
                 }
             }
@@ -516,23 +549,30 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     if !plan.database && any(FaultKind::is_of_the_database) {
         return refuse("what happens to PostgreSQL needs database = true");
     }
-    if !plan.cluster && any(|kind| matches!(kind, FaultKind::PrimaryLost { .. })) {
-        return refuse("primary-lost needs store = \"cluster\"");
-    }
-    if (plan.cluster || !plan.shared_store) && any(|kind| matches!(kind, FaultKind::StoreFull { .. })) {
-        return refuse("store-full needs store = \"redis\"");
-    }
-    if (plan.cluster || !plan.shared_store) && any(|kind| matches!(kind, FaultKind::StoreFrozen { .. })) {
-        return refuse("store-frozen needs store = \"redis\"");
+    for fault in &plan.faults {
+        let (region, needs): (usize, &[StoreKind]) = match fault.kind {
+            FaultKind::PrimaryLost { region } | FaultKind::Failover { region } => {
+                (region, &[StoreKind::Cluster])
+            }
+            FaultKind::StoreFull { region } | FaultKind::StoreFrozen { region } => {
+                (region, &[StoreKind::Redis])
+            }
+            FaultKind::StoreFlushed { region } => (region, &[StoreKind::Redis, StoreKind::Cluster]),
+            // A cluster loses one primary (primary-lost), and not everything at once.
+            FaultKind::StoreLost { region } => (region, &[StoreKind::Memory, StoreKind::Redis]),
+            _ => continue,
+        };
+        if !needs.contains(&plan.store_of(region)) {
+            let known = StoreKind::WORDS.iter().filter(|(_, kind)| needs.contains(kind));
+            let words: Vec<String> = known.map(|(word, _)| format!("{word:?}")).collect();
+            return refuse(&format!("{} needs store = {}", fault.kind.word(), words.join(" or ")));
+        }
     }
     if !plan.database && any(|kind| matches!(kind, FaultKind::DiskFull { .. })) {
         return refuse("disk-full needs database = true: the spool of the audit log is what fills");
     }
     if plan.door == Door::Direct && any(|kind| matches!(kind, FaultKind::GatewayLost { .. })) {
         return refuse("gateway-lost needs a door: \"envoy\" or \"nginx\"");
-    }
-    if plan.cluster && any(|kind| matches!(kind, FaultKind::StoreLost { .. })) {
-        return refuse("a cluster loses one primary (primary-lost), and not everything at once");
     }
     let changes = any(|kind| matches!(kind, FaultKind::Join { .. } | FaultKind::Leave { .. }));
     if changes && (plan.door != Door::Direct || plan.regions.iter().any(|region| region.weight != 1)) {
@@ -544,10 +584,11 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     if plan.door != Door::Direct && plan.demand.cost != 1 {
         return refuse("a request through a gateway costs 1");
     }
-    if plan.shared_store || plan.regions.iter().all(|region| region.daemons == 1) {
+    let fits = |(place, region): (usize, &Region)| region.daemons == 1 || !plan.counts_in_memory(place);
+    if plan.regions.iter().enumerate().all(fits) {
         return Ok(());
     }
-    refuse("several daemons of a region need shared_store = true")
+    refuse("several daemons of a region need store = \"redis\" or \"cluster\"")
 }
 
 fn tidegate(program: &Path, folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {

@@ -11,6 +11,7 @@ use tidegate::core::request::Cost;
 use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
 
+use super::duties::Duties;
 use super::engine::Engines;
 use super::node::{Books, Message, Node, OwnLimits, Setting};
 use super::shell::{RuleInForce, Store, mode};
@@ -72,6 +73,7 @@ pub(crate) struct World {
     keeps_to_shares: bool,
     /// Rules of `gossip` in force.
     care: GossipSafety,
+    duties: Duties,
     sessions: u64,
     revision: u64,
     dice: Dice,
@@ -127,6 +129,7 @@ impl World {
             refused: 0,
             keeps_to_shares: false,
             care: GossipSafety::ALL,
+            duties: Duties::ALL,
             sessions: 0,
             revision: 1,
             dice: Dice::new(plan.seed, 5),
@@ -149,6 +152,12 @@ impl World {
     pub(crate) fn set_care(&mut self, care: GossipSafety) {
         self.care = care;
         self.daemons.iter_mut().for_each(|daemon| daemon.node.replica.set_care(care));
+    }
+
+    /// What daemons do for their machines, also those that begin from now on.
+    pub(crate) fn set_duties(&mut self, duties: Duties) {
+        self.duties = duties;
+        self.daemons.iter_mut().for_each(|daemon| daemon.node.duties = duties);
     }
 
     /// Daemons keep to their shares as the engine has them do, where the protocol says so: also those that
@@ -197,6 +206,7 @@ impl World {
         };
         let mut node = Node::new(&setting, self.rule.clone(), books, before, self.clock(region));
         node.replica.set_care(self.care);
+        node.duties = self.duties;
         if self.keeps_to_shares {
             node.keep_to_shares();
         }
@@ -547,6 +557,9 @@ impl Model for World {
             | FaultKind::Limit(_)
             | FaultKind::Weights(_)
             | FaultKind::Stop { .. }
+            | FaultKind::Restart { .. }
+            | FaultKind::Failover { .. }
+            | FaultKind::StoreFlushed { .. }
             | FaultKind::Roll
             | FaultKind::PrimaryLost { .. }
             | FaultKind::DatabaseLost
@@ -562,6 +575,9 @@ impl Model for World {
             | FaultKind::Leave { .. }
             | FaultKind::Join { .. }
             | FaultKind::Renamed { .. } => {}
+            FaultKind::Slow { regions, inward, outward, by } => {
+                self.network.weather.slow(regions, (*inward, *outward), *by, broken);
+            }
             FaultKind::Storm { loss, jitter } => {
                 let calm = &self.plan.weather;
                 let (loss, jitter) = if broken { (*loss, *jitter) } else { (calm.loss, calm.jitter) };

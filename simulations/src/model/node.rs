@@ -21,6 +21,7 @@ use tidegate::core::wire::rights::RightsFrame;
 use tidegate::core::wire::{Frame, OwnLimit};
 use tidegate::peer::codec::encode_frame;
 
+use super::duties::Duties;
 use super::engine::{DaemonEngine, Engines};
 use super::rights::{Memory, Vaults};
 use super::shell::{Decided, RuleInForce, Store, Tallies, mode, windowed, world_key};
@@ -92,6 +93,8 @@ pub(crate) struct Node {
     own_store: OwnStore,
     /// The region's share of a `gossip` rule, and whether the protocol holds the region to it now.
     part: Option<(Weights, bool)>,
+    /// What is done for its machines.
+    pub(crate) duties: Duties,
     /// Windows that closed above their limit, by the daemon's own alarm.
     pub(crate) alarms: u64,
     /// By bucket: the newest window in which no region has rights left, as far as is known.
@@ -188,6 +191,7 @@ impl Node {
             ),
             own_store: if plan.shared_store { OwnStore::Lasting } else { OwnStore::Begun(now) },
             part: None,
+            duties: Duties::ALL,
             alarms: 0,
             dry: BTreeMap::new(),
         };
@@ -382,13 +386,22 @@ impl Node {
     /// A message came. `false`: it was refused.
     pub(crate) fn hear(&mut self, now: Timestamp, from: &NodeName, message: Message) -> bool {
         match message {
-            Message::Frame(frame) => self.replica.handle_frame(now, from, Frame::clone(&frame)).is_ok(),
+            Message::Frame(frame) => {
+                let frame = self.duties.heard(Frame::clone(&frame), now);
+                self.replica.handle_frame(now, from, frame).is_ok()
+            }
             Message::Rights(frame) => self.escrow.handle_frame(now, from, RightsFrame::clone(&frame)).is_ok(),
             Message::Word(word) => {
                 if let Some(known) = self.words.iter_mut().find(|(name, _)| name == from) {
                     known.1 = Some(word);
                 }
-                self.split.handle_members(now, self.words.clone());
+                let mut words = self.words.clone();
+                if !self.duties.waits_for_others {
+                    // As if all had said what this daemon wants.
+                    let own = self.split.word();
+                    words.iter_mut().for_each(|(_, word)| *word = Some(own));
+                }
+                self.split.handle_members(now, words);
                 true
             }
         }
@@ -440,6 +453,7 @@ impl Node {
                     part.1 = !rules.is_empty();
                 }
                 while let Some(effect) = self.replica.poll_effect() {
+                    let effect = self.duties.told(effect);
                     match &self.engine {
                         Some(engine) => engine.apply(&effect),
                         None => self.books.store.apply(&self.rule, &effect, now),

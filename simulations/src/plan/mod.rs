@@ -6,6 +6,8 @@ use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 
+#[cfg(test)]
+pub(crate) use self::read::fault_words;
 pub(crate) use self::read::read;
 use crate::pattern::Pattern;
 
@@ -63,11 +65,30 @@ impl Door {
         [("direct", Self::Direct), ("envoy", Self::Envoy), ("nginx", Self::Nginx)];
 }
 
+/// Where the daemons of a region count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreKind {
+    /// Each in its own memory.
+    Memory,
+    /// In one Redis server.
+    Redis,
+    /// In a Redis cluster of three primaries and three replicas.
+    Cluster,
+}
+
+impl StoreKind {
+    /// Each with its word in scenario files.
+    pub(crate) const WORDS: [(&'static str, Self); 3] =
+        [("memory", Self::Memory), ("redis", Self::Redis), ("cluster", Self::Cluster)];
+}
+
 /// A region.
 #[derive(Debug, Clone)]
 pub(crate) struct Region {
     pub(crate) name: String,
     pub(crate) daemons: usize,
+    /// Another store than the other regions have. Real daemons only.
+    pub(crate) store: Option<StoreKind>,
     /// Its part of the limit where parts are fixed.
     pub(crate) weight: u32,
     /// How far its clock is ahead at the start, in microseconds.
@@ -145,12 +166,20 @@ pub(crate) enum FaultKind {
     Weights(Vec<u32>),
     /// More of the messages are lost.
     Storm { loss: f64, jitter: f64 },
+    /// What these regions and the others send each other takes so much longer.
+    Slow { regions: Vec<usize>, inward: bool, outward: bool, by: Span },
+    /// A daemon ends in good order, and begins again. Real daemons only.
+    Restart { region: usize, daemon: usize },
     /// A daemon stands still: it is there, and answers nobody. Real daemons only.
     Stop { region: usize, daemon: usize },
     /// All daemons are restarted in order, each when the one before is ready again. Real daemons only.
     Roll,
     /// The fullest primary of a region's Redis cluster is killed, and starts again empty. Real daemons only.
     PrimaryLost { region: usize },
+    /// The replica of the fullest primary of a region's Redis cluster is told to take over. Real daemons only.
+    Failover { region: usize },
+    /// All that a region's Redis holds is deleted, and it goes on. Real daemons only.
+    StoreFlushed { region: usize },
     /// PostgreSQL is killed, and starts again with its data. Real daemons only.
     DatabaseLost,
     /// PostgreSQL stands still: it is there, and answers nobody. Real daemons only.
@@ -192,9 +221,13 @@ impl FaultKind {
             Self::Limit(_) => "limit",
             Self::Weights(_) => "weights",
             Self::Storm { .. } => "storm",
+            Self::Slow { .. } => "slow",
+            Self::Restart { .. } => "restart",
             Self::Stop { .. } => "stop",
             Self::Roll => "roll",
             Self::PrimaryLost { .. } => "primary-lost",
+            Self::Failover { .. } => "failover",
+            Self::StoreFlushed { .. } => "store-flushed",
             Self::DatabaseLost => "database-lost",
             Self::DatabaseFrozen => "database-frozen",
             Self::DatabaseReadOnly => "database-read-only",
@@ -229,8 +262,11 @@ impl FaultKind {
         matches!(
             self,
             Self::Stop { .. }
+                | Self::Restart { .. }
                 | Self::Roll
                 | Self::PrimaryLost { .. }
+                | Self::Failover { .. }
+                | Self::StoreFlushed { .. }
                 | Self::DatabaseLost
                 | Self::DatabaseFrozen
                 | Self::DatabaseReadOnly
@@ -329,10 +365,27 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Where the real daemons of a region count.
+    pub(crate) fn store_of(&self, region: usize) -> StoreKind {
+        let of_all = match (self.shared_store, self.cluster) {
+            (_, true) => StoreKind::Cluster,
+            (true, false) => StoreKind::Redis,
+            (false, false) => StoreKind::Memory,
+        };
+        self.regions.get(region).and_then(|region| region.store).unwrap_or(of_all)
+    }
+
+    /// Whether the counts of a region end with its real daemons.
+    pub(crate) fn counts_in_memory(&self, region: usize) -> bool {
+        self.store_of(region) == StoreKind::Memory
+    }
+}
+
 impl Region {
     /// A region named by its place.
     pub(crate) fn numbered(place: usize) -> Self {
-        Self { name: format!("region-{place}"), daemons: 1, weight: 1, ahead: 0, drift_ppm: 0 }
+        Self { name: format!("region-{place}"), daemons: 1, store: None, weight: 1, ahead: 0, drift_ppm: 0 }
     }
 }
 
@@ -351,6 +404,25 @@ impl Weather {
         let delay = |one, other| Span(rtt.0 / 2 * part(one, other) / 1_000);
         let delay = (0..regions).map(|one| (0..regions).map(|other| delay(one, other)).collect()).collect();
         Self { delay, jitter: 0.1, loss: 0.01, double: 0.0, reorder: 0.0 }
+    }
+
+    /// What goes between these regions and the others takes so much longer, as far as `inward` and `outward`
+    /// say, or no longer does.
+    pub(crate) fn slow(
+        &mut self,
+        regions: &[usize],
+        (inward, outward): (bool, bool),
+        by: Span,
+        begins: bool,
+    ) {
+        for (from, row) in self.delay.iter_mut().enumerate() {
+            for (to, delay) in row.iter_mut().enumerate() {
+                let (from, to) = (regions.contains(&from), regions.contains(&to));
+                if (inward && to && !from) || (outward && from && !to) {
+                    *delay = if begins { *delay + by } else { Span(delay.0.saturating_sub(by.0)) };
+                }
+            }
+        }
     }
 
     /// The longest way.

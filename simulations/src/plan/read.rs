@@ -5,7 +5,7 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 use tidegate::core::written::{Fields, Problem, Problems, TreeNode, Value, parse_span, suggestion};
 
-use super::{Demand, Door, Fault, FaultKind, Plan, Region, RulePlan, Way, Weather};
+use super::{Demand, Door, Fault, FaultKind, Plan, Region, RulePlan, StoreKind, Way, Weather};
 use crate::dice::Dice;
 use crate::number::index;
 use crate::pattern::Pattern;
@@ -41,9 +41,13 @@ enum Kind {
     Limit,
     Weights,
     Storm,
+    Slow,
     Stop,
+    Restart,
     Roll,
     PrimaryLost,
+    Failover,
+    StoreFlushed,
     DatabaseLost,
     DatabaseFrozen,
     DatabaseReadOnly,
@@ -59,7 +63,7 @@ enum Kind {
     Renamed,
 }
 
-const KINDS: [(&str, Kind); 23] = [
+const KINDS: [(&str, Kind); 27] = [
     ("cut", Kind::Cut),
     ("crash", Kind::Crash),
     ("store-lost", Kind::StoreLost),
@@ -67,9 +71,13 @@ const KINDS: [(&str, Kind); 23] = [
     ("limit", Kind::Limit),
     ("weights", Kind::Weights),
     ("storm", Kind::Storm),
+    ("slow", Kind::Slow),
     ("stop", Kind::Stop),
+    ("restart", Kind::Restart),
     ("roll", Kind::Roll),
     ("primary-lost", Kind::PrimaryLost),
+    ("failover", Kind::Failover),
+    ("store-flushed", Kind::StoreFlushed),
     ("database-lost", Kind::DatabaseLost),
     ("database-frozen", Kind::DatabaseFrozen),
     ("database-read-only", Kind::DatabaseReadOnly),
@@ -84,6 +92,12 @@ const KINDS: [(&str, Kind); 23] = [
     ("join", Kind::Join),
     ("renamed", Kind::Renamed),
 ];
+
+/// The words of all faults.
+#[cfg(test)]
+pub(crate) fn fault_words() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|(word, _)| *word)
+}
 
 /// Reads a scenario. `file` is how problems name it.
 ///
@@ -114,9 +128,9 @@ fn whole(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Plan> {
     let interval = fields.span("interval", Span::from_millis(10), Span::from_secs(60), problems);
     let shared_store = fields.boolean("shared_store", problems).unwrap_or(false);
     // Whether daemons of a region share their store, and whether that is a cluster.
-    let stores = [("memory", (false, false)), ("redis", (true, false)), ("cluster", (true, true))];
-    let (shared, cluster) = fields.word("store", &stores, problems).unwrap_or((shared_store, false));
-    let shared_store = shared || shared_store;
+    let store = fields.word("store", &StoreKind::WORDS, problems);
+    let shared_store = shared_store || store.is_some_and(|store| store != StoreKind::Memory);
+    let cluster = store == Some(StoreKind::Cluster);
     let door = fields.word("door", &Door::WORDS, problems).unwrap_or_default();
     let database = fields.boolean("database", problems).unwrap_or(false);
     let keys_max = fields.integer("keys_max", 1, 10_000_000, problems).map_or(100_000, i64::unsigned_abs);
@@ -193,6 +207,7 @@ fn regions(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Vec<Region> 
             problems.report(&node.at, format!("two regions are named {:?}", region.name));
         }
         region.daemons = fields.integer("daemons", 1, 16, problems).map_or(1, |n| index(n.unsigned_abs()));
+        region.store = fields.word("store", &StoreKind::WORDS, problems);
         region.weight =
             fields.integer("weight", 0, 1_000_000, problems).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
         region.ahead = signed_span(&mut fields, "ahead", problems).unwrap_or(0);
@@ -391,14 +406,14 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
         region
     };
     Some(match kind {
-        Kind::Cut => {
+        Kind::Cut | Kind::Slow => {
             let names = fault.texts("regions", 64, problems).unwrap_or_default();
             let places: Vec<usize> = names
                 .iter()
                 .filter_map(|name| regions.iter().position(|region| region.name == *name))
                 .collect();
             if places.is_empty() || places.len() != names.len() {
-                problems.report(fault.at, "a cut needs regions = [...], each of them known");
+                problems.report(fault.at, "this fault needs regions = [...], each of them known");
             }
             let (inward, outward) = fault
                 .word(
@@ -407,15 +422,21 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
                     problems,
                 )
                 .unwrap_or((true, true));
-            FaultKind::Cut { regions: places, inward, outward }
+            if matches!(kind, Kind::Cut) {
+                return Some(FaultKind::Cut { regions: places, inward, outward });
+            }
+            let by = fault.span("by", Span::from_millis(1), Span::from_secs(10), problems);
+            let by = by.unwrap_or(Span::from_millis(200));
+            FaultKind::Slow { regions: places, inward, outward, by }
         }
-        Kind::Crash | Kind::Stop | Kind::DiskFull | Kind::LogLost | Kind::Renamed => {
+        Kind::Crash | Kind::Stop | Kind::Restart | Kind::DiskFull | Kind::LogLost | Kind::Renamed => {
             let region = region(fault, problems)?;
             let daemons = regions.get(region).map_or(1, |region| region.daemons);
             let last = i64::try_from(daemons).unwrap_or(1) - 1;
             let daemon = fault.integer("daemon", 0, last, problems).map_or(0, |n| index(n.unsigned_abs()));
             match kind {
                 Kind::Stop => FaultKind::Stop { region, daemon },
+                Kind::Restart => FaultKind::Restart { region, daemon },
                 Kind::DiskFull => FaultKind::DiskFull { region, daemon },
                 Kind::LogLost => FaultKind::LogLost { region, daemon },
                 Kind::Renamed => FaultKind::Renamed { region, daemon },
@@ -424,6 +445,8 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
         }
         Kind::Roll => FaultKind::Roll,
         Kind::PrimaryLost => FaultKind::PrimaryLost { region: region(fault, problems)? },
+        Kind::Failover => FaultKind::Failover { region: region(fault, problems)? },
+        Kind::StoreFlushed => FaultKind::StoreFlushed { region: region(fault, problems)? },
         Kind::DatabaseLost => FaultKind::DatabaseLost,
         Kind::DatabaseFrozen => FaultKind::DatabaseFrozen,
         Kind::DatabaseReadOnly => FaultKind::DatabaseReadOnly,

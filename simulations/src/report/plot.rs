@@ -34,6 +34,8 @@ const WORLD: RGBColor = RGBColor(20, 20, 20);
 const LIMIT: RGBColor = RGBColor(214, 39, 40);
 /// How broad the lines of regions are, from the last one back to the first.
 const WIDTHS: [u32; 4] = [1, 3, 5, 7];
+/// How much longer than the run its axis is, so that the legend covers nothing.
+const LEGEND: f64 = 1.2;
 /// More regions than this are drawn as the world alone.
 const REGIONS_MAX: usize = 8;
 
@@ -226,7 +228,7 @@ where
         .margin(8)
         .x_label_area_size(28)
         .y_label_area_size(70)
-        .build_cartesian_2d(0.0..end.max(1e-6), 0.0..highest.max(1e-6))?;
+        .build_cartesian_2d(0.0..(end * LEGEND).max(1e-6), 0.0..highest.max(1e-6))?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)

@@ -21,6 +21,7 @@ use super::play::{Enforced, play};
 use super::reports::{self, ReportsCase};
 use super::restarts::{self, RestartsCase};
 use super::tables::{self, TablesCase};
+use crate::model::duties::Duties;
 
 /// By rule, a seed whose world noticed that it was off.
 const NOTICED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/mutations.txt");
@@ -107,7 +108,15 @@ fn mutations() -> Vec<Mutation> {
         let wrong = move |seed| levels::play(&LevelsCase::draw(seed), safety).err();
         Mutation::new(format!("levels without {rule}"), wrong)
     });
-    all.chain([agrees, tells]).chain(sliding).chain(waits).chain(denial).chain(large).collect()
+    let duty = |name: &str, focus, duties| {
+        Mutation::new(name.to_owned(), ordinary(focus, Enforced { duties, ..Enforced::ALL }))
+    };
+    let duties = [
+        duty("gossip without common_instants", Focus::All, Duties { common_instants: false, ..Duties::ALL }),
+        duty("deny without keeps_to_budget", Focus::Denial, Duties { keeps_to_budget: false, ..Duties::ALL }),
+        duty("split without waits_for_others", Focus::All, Duties { waits_for_others: false, ..Duties::ALL }),
+    ];
+    all.chain([agrees, tells]).chain(duties).chain(sliding).chain(waits).chain(denial).chain(large).collect()
 }
 
 fn ordinary(focus: Focus, rules: Enforced) -> impl Fn(u64) -> Option<String> + Send + Sync + 'static {

@@ -16,6 +16,7 @@ use super::witness::Witness;
 use crate::dice::Dice;
 use crate::model::Model;
 use crate::model::daemons::World;
+use crate::model::duties::Duties;
 use crate::model::shell::windowed;
 use crate::number::{index, place};
 use crate::plan::Way;
@@ -49,10 +50,12 @@ impl Summary {
 pub(crate) struct Enforced {
     pub(crate) safety: EscrowSafety,
     pub(crate) care: GossipSafety,
+    pub(crate) duties: Duties,
 }
 
 impl Enforced {
-    pub(crate) const ALL: Self = Self { safety: EscrowSafety::ALL, care: GossipSafety::ALL };
+    pub(crate) const ALL: Self =
+        Self { safety: EscrowSafety::ALL, care: GossipSafety::ALL, duties: Duties::ALL };
 }
 
 /// A game in progress.
@@ -91,6 +94,7 @@ pub(crate) fn play(
     let mut world =
         World::with_safety(&case.plan, case.way, rules.safety).map_err(|error| format!("{error:#}"))?;
     world.set_care(rules.care);
+    world.set_duties(rules.duties);
     world.give(case.own.clone());
     (0..world.daemons.len()).for_each(|at| world.tell(at));
     let denies = case.way == Way::Gossip && case.plan.rule.on_partition == OnPartition::Deny;

@@ -9,8 +9,10 @@ use super::super::clock::any_is_wrong;
 use super::{Evidence, Seen, Verdict};
 use crate::drive::Belief;
 use crate::number::float;
-use crate::plan::Way;
+use crate::plan::{FaultKind, Way};
 
+/// By when a region knows that something was lost or late.
+const LEARNED: Duration = Duration::from_millis(500);
 /// Points of a plot, at most.
 const POINTS_MAX: u32 = 480;
 
@@ -25,14 +27,15 @@ struct Compared<'a> {
 
 impl Evidence<'_> {
     pub(super) fn bound_is_one(&self) -> Verdict {
-        const PROMISE: &str = "`believed_used` and `error_bound` together are not less than what was used (docs/concepts/gossip.md, The error bound)";
+        const PROMISE: &str = "Together they are not less than what was used (docs/concepts/gossip.md, The error bound: `believed_used` and `error_bound`)";
         // The promise is for clocks that agree.
         if any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }
         let (mut bounds, mut too_small, mut worst) = (Vec::new(), 0_u64, None::<(u64, String)>);
         for Compared { seen, used, believed, bound } in self.compared() {
-            if !self.is_plain(self.since(seen.sent), self.since(seen.answered)) {
+            let span = (self.since(seen.sent), self.since(seen.answered));
+            if !self.is_plain(span.0, span.1) || self.is_first_loss(span) {
                 continue;
             }
             bounds.push(bound);
@@ -54,6 +57,19 @@ impl Evidence<'_> {
             )
         });
         Verdict::new(PROMISE, found)
+    }
+
+    /// True for half a second, and what comes late besides, after more was lost or late than before: a region
+    /// learns of it by the next heartbeat.
+    fn is_first_loss(&self, (from, until): (Duration, Duration)) -> bool {
+        self.told.faults.iter().any(|fault| {
+            let late = match &fault.kind {
+                FaultKind::Slow { by, .. } => Duration::from_micros(by.0),
+                FaultKind::Storm { .. } => Duration::from_micros(self.plan.weather.longest().0),
+                _ => return false,
+            };
+            fault.from <= until && fault.from + LEARNED + late >= from
+        })
     }
 
     /// What the first user's answers say, for a plot: of each short span of time the one that believed least.

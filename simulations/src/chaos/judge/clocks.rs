@@ -52,11 +52,16 @@ impl Evidence<'_> {
     }
 
     pub(super) fn clocks_are_known(&self) -> Verdict {
-        const PROMISE: &str = "`tidegate_peer_clock_offset_seconds` says how far a clock is ahead, as well as half a round trip tells (docs/concepts/clocks.md)";
+        const PROMISE: &str = "`tidegate_peer_clock_offset_seconds{region}` (in `tidegate regions`: `clock`) is how far one is ahead, as well as half a round trip tells (docs/concepts/clocks.md)";
         if !any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }
-        let longest = float(self.plan.weather.longest().0) / 1e6 * (1.0 + self.plan.weather.jitter);
+        let slower = self.told.faults.iter().map(|fault| match &fault.kind {
+            FaultKind::Slow { by, .. } => by.0,
+            _ => 0,
+        });
+        let longest = self.plan.weather.longest().0 + slower.sum::<u64>();
+        let longest = float(longest) / 1e6 * (1.0 + self.plan.weather.jitter);
         let allowed = longest + TOLERANCE;
         let (mut looked, mut worst) = (0_u64, None::<(f64, String)>);
         let all = self.told.meanwhile.iter().map(|(at, pages)| (*at, pages));

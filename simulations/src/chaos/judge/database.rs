@@ -11,7 +11,7 @@ const WAITS: Duration = Duration::from_millis(250);
 
 impl Evidence<'_> {
     pub(super) fn nothing_waits_for_the_database(&self) -> Verdict {
-        const PROMISE: &str = "No decision waits for PostgreSQL (docs/reference/postgres.md)";
+        const PROMISE: &str = "Decisions never wait for it (docs/reference/audit.md: for PostgreSQL)";
         let away: Vec<&Happened> = self
             .told
             .faults
@@ -40,11 +40,11 @@ impl Evidence<'_> {
     }
 
     pub(super) fn denials_are_remembered(&self) -> Verdict {
-        const PROMISE: &str = "Every denial is once in `audit_log`, or counted as dropped (docs/reference/audit.md, What happens to a record)";
+        const PROMISE: &str = "Each denial is in `audit_log` once, or counted as dropped (docs/reference/audit.md, What happens to a record)";
         // A daemon that is killed takes along what it held for half a second.
         let killed = self.told.faults.iter().any(|fault| match fault.kind {
             FaultKind::Crash { .. } => true,
-            FaultKind::StoreLost { .. } => !self.plan.shared_store,
+            FaultKind::StoreLost { region } => self.plan.counts_in_memory(region),
             _ => false,
         });
         let Some(Remembered { denials, dropped }) = self.remembered else {

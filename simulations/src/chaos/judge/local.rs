@@ -12,7 +12,7 @@ use crate::plan::FaultKind;
 
 impl Evidence<'_> {
     pub(super) fn local_is_held(&self) -> Verdict {
-        const PROMISE: &str = "While Redis is away `local` admits at most the limit of each key in a region, once an outage (docs/concepts/counting-in-redis.md, A bad day)";
+        const PROMISE: &str = "At most `max(limit, daemons)` is so admitted in the region (docs/concepts/counting-in-redis.md, A bad day: by `local`, of each key, once an outage)";
         if self.plan.rule.algorithm != Algorithm::FixedWindow || any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }
@@ -55,7 +55,8 @@ impl Evidence<'_> {
             FaultKind::StoreLost { region: of }
             | FaultKind::StoreFull { region: of }
             | FaultKind::StoreFrozen { region: of }
-            | FaultKind::PrimaryLost { region: of } => of == region,
+            | FaultKind::PrimaryLost { region: of }
+            | FaultKind::Failover { region: of } => of == region,
             _ => false,
         });
         of_region.filter(|fault| fault.from <= until && fault.until + NOTICED >= from).count()

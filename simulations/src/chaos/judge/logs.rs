@@ -78,8 +78,16 @@ impl Evidence<'_> {
         Some((admitted <= limit || (self.way == Way::Gossip && over <= OVER_MAX), found))
     }
 
+    /// What was admitted in the fullest of those that are `judged`, with the limit then.
+    pub(super) fn highest_interval(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(u64, u64)> {
+        let intervals = self.intervals().into_iter().filter(|interval| judged(interval.from, interval.until));
+        let with_limit =
+            intervals.map(|interval| (interval.admitted, self.limit_between(interval.from, interval.until)));
+        with_limit.max_by_key(|(admitted, limit)| i128::from(*admitted) - 2 * i128::from(*limit))
+    }
+
     pub(super) fn logs_are_held(&self) -> Verdict {
-        const PROMISE: &str = "In health a `sliding_log` under `gossip` keeps its limit in every interval, next to exactly (docs/concepts/gossip.md)";
+        const PROMISE: &str = "A `sliding_log` is held to its limit in every interval, and pays for that where demand moves (docs/concepts/gossip.md: next to exactly)";
         let rule = &self.plan.rule;
         if self.way != Way::Gossip || rule.algorithm != Algorithm::SlidingLog || any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);

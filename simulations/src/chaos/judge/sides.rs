@@ -28,7 +28,7 @@ struct Sum {
 
 impl Evidence<'_> {
     pub(super) fn sides_keep_to_policy(&self) -> Verdict {
-        const PROMISE: &str = "While a region is cut off each side admits what `on_partition` says (docs/concepts/partitions.md)";
+        const PROMISE: &str = "Under `gossip`, `on_partition` of the rule decides (docs/concepts/partitions.md: what each side of a cut admits)";
         let rule = &self.plan.rule;
         let plain = self.way == Way::Gossip
             && rule.algorithm == Algorithm::FixedWindow

@@ -18,7 +18,37 @@ fn plan(text: &str) -> Plan {
 pub(in super::super) fn promises() -> std::collections::BTreeSet<&'static str> {
     let plan = plan("");
     let of = |way| evidence(&plan, way, &[], &[]).verdicts().into_iter().map(|verdict| verdict.promise);
-    of(Way::Gossip).chain(of(Way::Escrow)).collect()
+    of(Way::Gossip).chain(of(Way::Split)).chain(of(Way::Escrow)).collect()
+}
+
+/// Text without its markup and line ends, in small letters.
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    // A link is read by its text.
+    while let Some((before, link)) = rest.split_once("](") {
+        plain += before;
+        rest = link.split_once(')').map_or("", |(_, after)| after);
+    }
+    plain += rest;
+    let letters: String = plain.chars().filter(|letter| !"*`[".contains(*letter)).collect();
+    letters.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+}
+
+#[test]
+fn every_promise_is_a_sentence_of_the_manual() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut own = Vec::new();
+    for promise in promises() {
+        let Some((sentence, page)) = promise.split_once(" (docs/") else {
+            own.push(promise);
+            continue;
+        };
+        let end = page.find(".md").unwrap();
+        let text = std::fs::read_to_string(root.join("docs").join(format!("{}.md", &page[..end]))).unwrap();
+        assert!(plain(&text).contains(&plain(sentence)), "{sentence:?} is not in docs/{}.md", &page[..end]);
+    }
+    assert_eq!(own.len(), 2, "of the judge itself, and not of the manual: {own:?}");
 }
 
 /// A request `at` so many ms, answered a millisecond later.
@@ -148,7 +178,7 @@ fn an_alarm_in_health_and_a_cause_that_is_not_named_are_noticed() {
         let all = Told { faults: cut.to_vec(), healthy, ..Told::default() };
         let mut judged = told(&plan, Way::Gossip, &[], all);
         judged.daemons = vec![("a".to_owned(), 0, log.to_owned())];
-        assert_eq!((judged.health_is_quiet().kept, judged.cause_is_named().kept), (kept, kept));
+        assert_eq!((judged.health_is_quiet().kept, judged.cut_is_named().kept), (kept, kept));
     }
 }
 
@@ -169,6 +199,10 @@ fn a_limit_that_is_not_used_again_is_noticed() {
     };
     assert_eq!(evidence(&plan, Way::Gossip, &run(5_000), &cut).used_again().kept, Kept::Yes);
     assert_eq!(evidence(&plan, Way::Gossip, &run(8_000), &cut).used_again().kept, Kept::No);
+    // Where the machine was too busy to answer in time, nobody knows why it took so long.
+    let mut slow = run(8_000);
+    slow.iter_mut().for_each(|seen| seen.answered = seen.sent + Duration::from_millis(70));
+    assert_eq!(evidence(&plan, Way::Gossip, &slow, &cut).used_again().kept, Kept::NotJudged);
 }
 
 #[test]
@@ -458,4 +492,94 @@ fn a_fault_that_this_machine_cannot_play_is_told() {
     let verdict = told(&plan, Way::Gossip, &[], Told { unplayed, ..Told::default() }).all_was_played();
     assert!(verdict.kept == Kept::NotJudged && verdict.says_something(), "{verdict:?}");
     assert!(!evidence(&plan, Way::Gossip, &[], &[]).all_was_played().says_something());
+}
+
+#[test]
+fn a_limit_that_gossip_exceeds_in_health_is_noticed() {
+    let mut plan = plan("");
+    plan.rule.limit = 100;
+    plan.length = Span::from_secs(10);
+    // Two hundred requests a second, of which so many are admitted.
+    let judged = |admitted: u64| {
+        let all: Vec<Seen> = (0..10)
+            .flat_map(|second| (0..200).map(move |place| (second, place)))
+            .map(|(second, place)| seen(second * 1_000 + place * 4, decided(place < admitted, (0, 0))))
+            .collect();
+        evidence(&plan, Way::Gossip, &all, &[]).gossip_is_near().kept
+    };
+    assert_eq!(judged(100), Kept::Yes);
+    assert_eq!(judged(101), Kept::Yes, "a permit is rounding");
+    assert_eq!(judged(103), Kept::No);
+    assert_eq!(judged(120), Kept::No);
+}
+
+#[test]
+fn a_sliding_window_is_judged_by_windows_and_by_intervals() {
+    let plan = plan("algorithm = \"sliding_window\"\n");
+    let many = |from: u64, times: u64| (0..times).map(move |place| seen(from + place, decided(true, (0, 0))));
+    let kept = |all: &[Seen]| evidence(&plan, Way::Split, all, &[]).limit_holds().kept;
+    let fine: Vec<Seen> = many(900, 10).chain(many(1_500, 5)).collect();
+    assert_eq!(kept(&fine), Kept::Yes);
+    let aligned: Vec<Seen> = many(100, 11).collect();
+    assert_eq!(kept(&aligned), Kept::No);
+    let straddling: Vec<Seen> = many(900, 10).chain(many(1_100, 10)).collect();
+    assert_eq!(kept(&straddling), Kept::No, "twenty within an interval of a second");
+}
+
+#[test]
+fn a_cause_that_the_log_does_not_name_is_noticed() {
+    let mut plan = plan("");
+    plan.length = Span::from_secs(20);
+    let fault = |kind: FaultKind| {
+        vec![Happened { kind, from: Duration::from_secs(2), until: Duration::from_secs(12) }]
+    };
+    let all = seconds_with(&[10; 20]);
+    let judged = |kind: FaultKind, log: &str| {
+        let mut judged = told(&plan, Way::Gossip, &all, Told { faults: fault(kind), ..Told::default() });
+        judged.daemons = (0..3).map(|region| (format!("d{region}"), region, log.to_owned())).collect();
+        judged.causes_are_named().kept
+    };
+    for (kind, line) in [
+        (FaultKind::StoreFull { region: 1 }, "redis has no memory left: on_failure of the rules decides"),
+        (FaultKind::StoreFrozen { region: 1 }, "redis answers too late"),
+        (FaultKind::DatabaseLost, "records of decisions wait in the spool: broken"),
+        (FaultKind::DatabaseFrozen, "records of decisions wait in the spool: late"),
+        (FaultKind::DatabaseReadOnly, "records of decisions wait in the spool: read-only"),
+        (
+            FaultKind::CertificatesEnd { region: 0, after: Span::from_secs(2) },
+            "this daemon's certificate ends on 1970-01-01, in 0 days",
+        ),
+        (FaultKind::Join { region: 2, listed: false }, "region ap is not in the peers.regions of eu/a"),
+    ] {
+        assert_eq!(judged(kind.clone(), line), Kept::Yes, "{kind:?}");
+        assert_eq!(judged(kind.clone(), "rules in force"), Kept::No, "{kind:?}");
+    }
+    let lost = FaultKind::LogLost { region: 0, daemon: 0 };
+    assert_eq!(judged(lost, ""), Kept::NotJudged);
+}
+
+#[test]
+fn what_an_operator_deletes_is_nothing_that_escrow_promised() {
+    let plan = plan("");
+    let eleven = admitted_in_turn(11);
+    let at = Duration::from_millis(105);
+    let flushed = [Happened { kind: FaultKind::StoreFlushed { region: 0 }, from: at, until: at }];
+    assert_eq!(evidence(&plan, Way::Escrow, &eleven, &flushed).limit_holds().kept, Kept::NotJudged);
+    let later =
+        [Happened { from: Duration::from_secs(9), until: Duration::from_secs(9), ..flushed[0].clone() }];
+    assert_eq!(evidence(&plan, Way::Escrow, &eleven, &later).limit_holds().kept, Kept::No);
+}
+
+#[test]
+fn a_gauge_that_is_zero_where_it_should_not_be_is_an_alarm() {
+    let plan = plan("");
+    for (line, kept) in [
+        ("tidegate_peer_connected{region=\"region-1\"} 1\ntidegate_notices 0", Kept::Yes),
+        ("tidegate_peer_connected{region=\"region-1\"} 0\ntidegate_notices 0", Kept::No),
+        ("tidegate_peer_connected{region=\"region-0\"} 0\ntidegate_notices 0", Kept::Yes),
+        ("tidegate_rules_source_up 0\ntidegate_notices 0", Kept::No),
+    ] {
+        let all = Told { healthy: vec![page(0, line)], ..Told::default() };
+        assert_eq!(told(&plan, Way::Gossip, &[], all).health_is_quiet().kept, kept, "{line}");
+    }
 }

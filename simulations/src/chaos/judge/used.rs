@@ -66,6 +66,15 @@ impl Evidence<'_> {
         Verdict::new(PROMISE, (judged >= ENOUGH).then_some((part >= USED, found)))
     }
 
+    /// Whether daemons had too little of the machine between two instants since the first request.
+    pub(super) fn is_starved(&self, (from, until): (Duration, Duration)) -> bool {
+        let mut all = Use::default();
+        for seen in self.seen.iter().filter(|seen| (from..=until).contains(&self.since(seen.sent))) {
+            all.count(seen);
+        }
+        all.is_starved()
+    }
+
     /// The whole windows of the run, by when they were asked, of what `is_meant`.
     pub(super) fn windows(&self, is_meant: impl Fn(&Seen) -> bool) -> Vec<Use> {
         let length = Duration::from_micros(self.plan.length.0);

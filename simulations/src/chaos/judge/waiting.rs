@@ -12,7 +12,7 @@ const ENOUGH: usize = 20;
 
 impl Evidence<'_> {
     pub(super) fn waiting_helps(&self) -> Verdict {
-        const PROMISE: &str = "Whoever waits as long as `retry_after` says is admitted if nothing else comes (docs/reference/http.md, Headers)";
+        const PROMISE: &str = "A client that waits until the reset, or `t` seconds, is admitted if nothing else comes (docs/reference/http.md, Headers: as long as `retry_after` says)";
         let mut of_user: HashMap<u64, Vec<&Seen>> = HashMap::new();
         for seen in self.seen {
             of_user.entry(seen.ask.user).or_default().push(seen);

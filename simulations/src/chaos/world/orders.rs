@@ -72,7 +72,7 @@ impl World {
     }
 
     /// Ends a daemon in good order and starts it again.
-    async fn restart(&mut self, place: usize) -> anyhow::Result<()> {
+    pub(super) async fn restart(&mut self, place: usize) -> anyhow::Result<()> {
         self.end(place).await?;
         let config = self.config(place);
         let Some(daemon) = self.daemons.get_mut(place) else { return Ok(()) };
