@@ -19,6 +19,7 @@ pub mod regions;
 pub mod request;
 pub mod reservation;
 pub mod reservation_notes;
+pub mod reservation_terms;
 pub mod ring;
 pub mod rule;
 pub mod ruleset;

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::hold::{HELD_RULES_MAX, HeldPlaces};
 use super::key::{identity_values, push_value};
+use super::reservation_terms::OnLapse;
 use super::time::{Span, Timestamp};
 use super::unit_price::Price;
 
@@ -40,6 +41,21 @@ pub struct ReservedCost {
     pub permits: u64,
     /// How long they are reserved. The engine shortens it to each rule's window.
     pub ttl: Span,
+    /// What becomes of them then. Each rule has its own, which the engine puts here.
+    pub on_lapse: OnLapse,
+}
+
+impl ReservedCost {
+    /// How long a store keeps its note. Permits that stay charged can be settled for as long as a commit is
+    /// taken, so until then the note tells what they were.
+    #[must_use]
+    pub fn noted_for(&self) -> Span {
+        let ttl = self.ttl.min(TTL_MAX);
+        match self.on_lapse {
+            OnLapse::Release => ttl,
+            OnLapse::Charge => Span(ttl.0 + COMMIT_MAX.0),
+        }
+    }
 }
 
 /// Says what a reservation has used.
@@ -64,8 +80,10 @@ pub struct ReservedCharge {
     pub used: u64,
     /// How many were noted of the bucket before it.
     pub number: u64,
-    /// When it lapses.
+    /// When its note ends.
     pub due: Timestamp,
+    /// What becomes of its permits then.
+    pub on_lapse: OnLapse,
 }
 
 /// What became of a reservation in one bucket.

@@ -6,6 +6,7 @@
 mod answer;
 mod calendar;
 mod people;
+mod reserve;
 mod rule;
 mod shown;
 

@@ -15,6 +15,7 @@ use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Decision;
+use crate::core::hold::HELD_RULES_MAX;
 use crate::core::key::Key;
 use crate::core::price::Price;
 use crate::core::regions::escrow::can_move;
@@ -115,17 +116,25 @@ struct ReservedRule<'a> {
 }
 
 impl Engine {
-    /// The reservation that a decision has just made; `None` if it reserved nothing.
+    /// The reservation that a call's decisions have just made; `None` if they reserved nothing. What exceeds
+    /// [`HELD_RULES_MAX`] rules is not named, and lapses.
     #[must_use]
-    pub fn reservation(&self, decision: &Decision) -> Option<(Reservation, Span)> {
-        let leased = decision.lease.as_deref()?;
+    pub fn reservation(&self, decisions: &[Decision]) -> Option<(Reservation, Span)> {
+        let mut leased = decisions.iter().filter_map(|decision| decision.lease.as_deref());
+        let first = leased.next()?;
+        let (mut rules, mut hold) = (first.lease.held.clone(), first.hold);
+        for more in leased {
+            let room = HELD_RULES_MAX.saturating_sub(rules.len());
+            rules.extend(more.lease.held.iter().take(room).cloned());
+            hold = hold.min(more.hold);
+        }
         let made = Reservation {
-            id: ReservationId(leased.lease.holder.0),
+            id: ReservationId(first.lease.holder.0),
             region: self.name().region.clone(),
-            lapses_ms: (self.clock.now() + leased.hold).0 / 1_000,
-            rules: leased.lease.held.clone(),
+            lapses_ms: (self.clock.now() + hold).0 / 1_000,
+            rules,
         };
-        Some((made, leased.hold))
+        Some((made, hold))
     }
 
     /// Charges what a reservation has used, and releases the rest. Doing so twice charges once.

@@ -107,6 +107,9 @@ pub(in crate::api) struct RuleBody {
     debt: Option<String>,
     /// The most permits that one bucket owes; the limit unless said.
     debt_max: Option<u32>,
+    /// The fate of permits whose reservation lapses: they are free again, or stay charged.
+    #[schemars(extend("enum" = ["release", "charge"]))]
+    on_lapse: Option<String>,
     /// True if it matches only requests without attributes that it does not name.
     exact: Option<bool>,
     /// True if it decides at all.

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::answer::{RuleKind, read_answer, read_price};
 use super::calendar::read_windows;
+use super::reserve::read_reservations;
 use crate::core::algorithm::{
     Algorithm, CONCURRENCY_LIMIT_MAX, Counting, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX,
 };
@@ -102,6 +103,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     }
     let split_keys = read_split_keys(&mut fields, action, &counted, global.is_some(), problems);
     let (charge, debt) = read_charge(&mut fields, action, counted.algorithm, problems);
+    let reservations = read_reservations(&mut fields, kind, problems);
     fields.refuse("penalty", "penalties are not supported by this version", problems);
     fields.finish(problems);
     let Counted { algorithm, limit, windows, burst } = counted;
@@ -129,6 +131,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
         split_keys,
         charge,
         debt,
+        reservations,
         answer,
         price,
     })

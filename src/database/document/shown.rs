@@ -9,6 +9,7 @@ use super::calendar::WEEKDAYS;
 use crate::core::algorithm::{Algorithm, Counting};
 use crate::core::calendar::{Calendar, CalendarName, CalendarPeriod};
 use crate::core::price::PriceTable;
+use crate::core::reservation_terms::OnLapse;
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
 use crate::core::time::Span;
 use crate::core::written::format_span;
@@ -58,6 +59,8 @@ pub struct RuleDoc<'r> {
     pub debt: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debt_max: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_lapse: Option<OnLapse>,
     pub per: &'r [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<&'r str>,
@@ -141,6 +144,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
                 Debt::Carry { max } => max,
                 Debt::Forgive => None,
             },
+            on_lapse: Some(rule.reservations.on_lapse).filter(|then| *then != OnLapse::default()),
             per: &rule.per,
             unit: answer.and_then(|answer| answer.unit.as_deref()),
             problem: answer.is_some_and(|answer| answer.problem),
