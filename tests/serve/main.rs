@@ -27,6 +27,7 @@ mod elsewhere;
 mod grpc;
 mod hot;
 mod identity;
+mod kuadrant;
 mod lifecycle;
 mod members;
 mod mistakes;

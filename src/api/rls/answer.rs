@@ -37,32 +37,63 @@ fn tightest(decision: &Decision) -> Option<&RuleOutcome> {
     decision.rules.get(decision.tightest?).filter(|ruled| counted(ruled))
 }
 
-/// Writes the answer, with the prefix that gRPC puts before a message.
-pub(super) fn encode(requests: &[Request<'_>], decisions: &[Decision]) -> Bytes {
-    let mut message = BytesMut::with_capacity(USUAL_BYTES.saturating_mul(decisions.len().max(1)));
+/// Writes a message, with the prefix that gRPC puts before it.
+fn framed(answers: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
+    let mut message = BytesMut::with_capacity(USUAL_BYTES.saturating_mul(answers.max(1)));
     message.put_bytes(0, PREFIX_BYTES);
-    let over = |(request, decision): (&Request<'_>, &Decision)| over_limit(request, decision);
-    let any_over = requests.iter().zip(decisions).any(over);
-    number(1, if any_over { CODE_OVER_LIMIT } else { CODE_OK }, &mut message);
-    for (request, decision) in requests.iter().zip(decisions) {
-        status(request, decision, &mut message);
-    }
-    if any_over {
-        denial(decisions, &mut message);
-    } else if let Some(millis) = decisions.iter().filter_map(delay).max() {
-        // For the client, and for the service behind Envoy: either may keep it.
-        header(RESPONSE_HEADER, X_DELAY, &millis.to_string(), &mut message);
-        header(REQUEST_HEADER, X_DELAY, &millis.to_string(), &mut message);
-    }
-    rule_headers(decisions, any_over, &mut message);
-    if any_over {
-        body(decisions, &mut message);
-    }
+    write(&mut message);
     let len = u32::try_from(message.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
     if let Some(prefix) = message.get_mut(1..PREFIX_BYTES) {
         prefix.copy_from_slice(&len.to_be_bytes());
     }
     message.freeze()
+}
+
+/// The answer to a report, which has no other: a client that was answered is not denied afterwards.
+pub(super) fn reported() -> Bytes {
+    framed(1, |message| number(1, CODE_OK, message))
+}
+
+/// The answer to who reserves: the reservation by its text, or none where it is denied.
+pub(super) fn reserved(reservation: Option<&str>) -> Bytes {
+    framed(1, |message| {
+        number(1, if reservation.is_some() { CODE_OK } else { CODE_OVER_LIMIT }, message);
+        if let Some(text) = reservation.filter(|text| !text.is_empty()) {
+            begin(2, text.len(), message);
+            message.extend_from_slice(text.as_bytes());
+        }
+    })
+}
+
+/// The answer to a commit: whether it released what was reserved.
+pub(super) fn committed(released: bool) -> Bytes {
+    framed(1, |message| number(1, u64::from(released), message))
+}
+
+/// Writes the answer, with the prefix that gRPC puts before a message.
+pub(super) fn encode(requests: &[Request<'_>], decisions: &[Decision]) -> Bytes {
+    framed(decisions.len(), |message| decided(requests, decisions, message))
+}
+
+/// `RateLimitResponse`.
+fn decided(requests: &[Request<'_>], decisions: &[Decision], message: &mut BytesMut) {
+    let over = |(request, decision): (&Request<'_>, &Decision)| over_limit(request, decision);
+    let any_over = requests.iter().zip(decisions).any(over);
+    number(1, if any_over { CODE_OVER_LIMIT } else { CODE_OK }, message);
+    for (request, decision) in requests.iter().zip(decisions) {
+        status(request, decision, message);
+    }
+    if any_over {
+        denial(decisions, message);
+    } else if let Some(millis) = decisions.iter().filter_map(delay).max() {
+        // For the client, and for the service behind Envoy: either may keep it.
+        header(RESPONSE_HEADER, X_DELAY, &millis.to_string(), message);
+        header(REQUEST_HEADER, X_DELAY, &millis.to_string(), message);
+    }
+    rule_headers(decisions, any_over, message);
+    if any_over {
+        body(decisions, message);
+    }
 }
 
 /// `DescriptorStatus`.

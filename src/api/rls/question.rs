@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::wire::{self, DESCRIPTORS_MAX, Descriptor, Undecodable, decode, repaired};
+use super::wire::{DESCRIPTORS_MAX, Descriptor, RequestMessage, Undecodable, decode, repaired};
 use crate::api::error::{Code, Refusal};
 use crate::core::request::{ATTRIBUTES_MAX, Cost, LimitOverride, Request, TEXT_BYTES_MAX};
 use crate::core::time::Span;
@@ -28,7 +28,7 @@ const DAY: Span = Span::from_secs(86_400);
 
 impl From<Undecodable> for Refusal {
     fn from(error: Undecodable) -> Self {
-        Self::new(Code::Malformed, format!("the message is no RateLimitRequest: {error}"))
+        Self::new(Code::Malformed, format!("the message is not the call's request: {error}"))
     }
 }
 
@@ -37,13 +37,20 @@ impl From<Undecodable> for Refusal {
 /// # Errors
 /// Only for what a gateway itself has got wrong: Envoy lets a request pass whose call is refused.
 pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<RateLimitCall<'b>, Refusal> {
-    let asked = match decode(message) {
+    match decode(message) {
         Err(Undecodable::Text) => {
             *room = repaired(message)?;
-            decode(room)?
+            of_message(decode(room)?)
         }
-        asked => asked?,
-    };
+        asked => of_message(asked?),
+    }
+}
+
+/// The questions of a request that is read.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn of_message(asked: RequestMessage<'_>) -> Result<RateLimitCall<'_>, Refusal> {
     check_domain(&asked)?;
     let mut call = RateLimitCall { questions: Questions::new(), denied: SmallVec::new() };
     let overfull = asked.descriptors_len > DESCRIPTORS_MAX;
@@ -66,7 +73,7 @@ pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<RateL
     Ok(call)
 }
 
-fn check_domain(asked: &wire::RequestMessage<'_>) -> Result<(), Refusal> {
+fn check_domain(asked: &RequestMessage<'_>) -> Result<(), Refusal> {
     if !(1..=TEXT_BYTES_MAX).contains(&asked.domain.len()) {
         let message =
             format!("a domain has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", asked.domain.len());
