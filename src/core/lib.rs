@@ -9,6 +9,7 @@ pub mod answer;
 pub mod audit;
 pub mod calendar;
 pub mod decision;
+pub mod estimate;
 pub mod hold;
 pub mod hot;
 pub mod identity;

@@ -128,6 +128,8 @@ impl Reservation {
             push_value(&mut bytes, &held.rule);
             push_value(&mut bytes, &held.own_limit.map_or_else(String::new, |limit| limit.to_string()));
             push_value(&mut bytes, &held.price.map_or_else(String::new, |price| price.to_string()));
+            // An empty value is one too.
+            push_value(&mut bytes, &held.kind.as_ref().map_or_else(String::new, |kind| format!("={kind}")));
             push_value(&mut bytes, &held.values.len().to_string());
             held.values.iter().for_each(|value| push_value(&mut bytes, value));
         }
@@ -152,12 +154,16 @@ impl Reservation {
                 "" => None,
                 price => Some(Price::parse(price)?),
             };
+            let kind = match texts.next()? {
+                "" => None,
+                kind => Some(kind.strip_prefix('=')?.to_owned()),
+            };
             let count: usize = texts.next()?.parse().ok()?;
             if count > texts.len() || rules.len() == HELD_RULES_MAX {
                 return None;
             }
             let values = texts.by_ref().take(count).map(str::to_owned).collect();
-            rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, price, values });
+            rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, price, kind, values });
         }
         let id = ReservationId(*id);
         (id != ReservationId::NONE).then_some(Self { id, region, lapses_ms, rules })
@@ -173,8 +179,16 @@ mod tests {
         let values = proptest::collection::vec(".{0,50}", 0..4);
         let price = proptest::option::of((1_u32..1_000_000, 1_u32..1_000_000))
             .prop_map(|price| price.and_then(|(whole, part)| Price::parse(&format!("{whole}.{part:06}"))));
-        let one = (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), price, values).prop_map(
-            |(domain, rule, own_limit, price, values)| HeldPlaces { domain, rule, own_limit, price, values },
+        let (own_limit, kind) = (proptest::option::of(any::<u32>()), proptest::option::of(".{0,20}"));
+        let one = (".{1,20}", ".{1,20}", own_limit, price, kind, values).prop_map(
+            |(domain, rule, own_limit, price, kind, values)| HeldPlaces {
+                domain,
+                rule,
+                own_limit,
+                price,
+                kind,
+                values,
+            },
         );
         proptest::collection::vec(one, 0..5)
     }

@@ -32,6 +32,7 @@ mod bound;
 pub mod clock;
 pub mod decide;
 mod each;
+mod estimate;
 mod excess;
 pub mod history;
 pub mod hold;

@@ -211,6 +211,9 @@ fn what_makes_no_sense_is_an_invalid_argument_and_what_is_too_much_is_over_limit
     let wide: Vec<(&str, &str)> = vec![("how", "gcra"); 65];
     assert_eq!(reserved(&client, &reserving(vec![descriptor(&wide)], 1)).code, OVER_LIMIT);
     assert_eq!(remaining(&daemon, ("gcra", "bad")), 100);
+    // No amount: a tenth of the limit, as long as nothing is known of the costs.
+    assert_eq!(reserved(&client, &reserving(of("fixed_window", "none"), 0)).code, OK);
+    assert_eq!(remaining(&daemon, ("fixed_window", "none")), 90);
     // However much it was, one whole limit is owed at most.
     assert!(!committed(&client, &committing(of("fixed_window", "bad"), "", u64::MAX)));
     let bucket = daemon.get("/v1/buckets?rule=fixed_window&user=bad").json();

@@ -83,7 +83,6 @@ fn where_the_rule_says_so_what_lapsed_stays_charged_until_it_is_settled() {
 fn what_is_no_reservation_is_refused_by_its_field() {
     let daemon = Daemon::with_rules(&rules());
     for body in [
-        r#"{"attributes":{}}"#,
         r#"{"attributes":{},"amount":0}"#,
         r#"{"attributes":{},"amount":-1}"#,
         r#"{"attributes":{},"amount":NaN}"#,

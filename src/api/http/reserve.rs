@@ -57,11 +57,17 @@ impl ConnectionContext<'_> {
             Some(id) => reservation_of(id),
             None => new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
         };
-        request.cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
+        let reserve = ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() };
+        request.cost = Cost::Reserve(reserve);
         let asked = [request];
         let asker = ClientIdentity::read(self.doors, &asked);
-        let asked = asker.stand_in(asked)?;
+        let mut asked = asker.stand_in(asked)?;
         let engine = &self.doors.engine;
+        if check.is_estimated() {
+            let [request] = &mut asked;
+            let permits = engine.estimate(request).await;
+            request.cost = Cost::Reserve(ReservedCost { permits, ..reserve });
+        }
         let decisions = engine.decide(&asked).get().await;
         let [request] = &asked;
         let decision =

@@ -67,7 +67,7 @@ pub(super) async fn answer(call: OwnCall, asked: Call, message: Message, respond
 /// Whatever the hits are, nothing is charged: a descriptor is over its limit when nothing is left.
 async fn check(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
     let mut room = Vec::new();
-    let RateLimitCall { mut questions, mut denied } = question::read(message, &mut room)?;
+    let RateLimitCall { mut questions, mut denied, .. } = question::read(message, &mut room)?;
     questions.iter_mut().for_each(|question| question.cost = Cost::Peek);
     let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.put(questions);
@@ -97,7 +97,7 @@ async fn report(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
 
 /// The questions that can be judged: what has too many attributes names no bucket.
 fn judged(call: RateLimitCall<'_>) -> Questions<'_> {
-    let RateLimitCall { questions, denied } = call;
+    let RateLimitCall { questions, denied, .. } = call;
     let places = questions.into_iter().enumerate();
     places.filter(|(place, _)| !denied.contains(place)).map(|(_, question)| question).collect()
 }
@@ -111,21 +111,21 @@ async fn reserve(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
         }
         request => request?,
     };
-    let RateLimitCall { mut questions, denied } = question::of_message(asked)?;
-    if amount == 0 {
-        return Err(Refusal::of_field("amount", "a reservation is of at least one permit"));
-    }
+    let RateLimitCall { questions, denied, .. } = question::of_message(asked)?;
     let ttl = ttl.map_or(Ok(TTL_DEFAULT), TtlMessage::span)?;
     let id = new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?;
     let asker = ClientIdentity::read(doors, &questions);
     if !denied.is_empty() || asker.refused().is_some() {
         return Ok(answer::reserved(None));
     }
+    let mut questions = asker.put(questions);
     for question in &mut questions {
-        question.cost =
-            Cost::Reserve(ReservedCost { id, permits: amount, ttl, on_lapse: OnLapse::default() });
+        let permits = match amount {
+            0 => doors.engine.estimate(question).await,
+            amount => amount,
+        };
+        question.cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
     }
-    let questions = asker.put(questions);
     let decisions = doors.engine.decide(&questions).get().await;
     if decisions.iter().any(|decision| !decision.allowed) {
         return Ok(answer::reserved(None));
@@ -170,7 +170,10 @@ impl<'b> ReserveRequest<'b> {
     fn decode(message: &'b [u8]) -> Decoded<Self> {
         let (mut amount, mut ttl) = (0, None);
         let asked = wire::decode_with(message, |field, message| match field.number {
-            3 => Ok(amount = wire::varint(field, message)?),
+            3 => {
+                amount = wire::varint(field, message)?;
+                Ok(())
+            }
             4 => TtlMessage::read(wire::bytes(field, message)?, ttl.get_or_insert_default()),
             _ => wire::skip(field, message),
         })?;
@@ -193,9 +196,13 @@ impl<'b> CommitRequest<'b> {
             3 => {
                 // No reservation of ours is anything but ASCII.
                 let bytes = wire::bytes(field, message)?;
-                Ok(reservation = std::str::from_utf8(bytes).unwrap_or_default())
+                reservation = std::str::from_utf8(bytes).unwrap_or_default();
+                Ok(())
             }
-            4 => Ok(actual = wire::varint(field, message)?),
+            4 => {
+                actual = wire::varint(field, message)?;
+                Ok(())
+            }
             _ => wire::skip(field, message),
         })?;
         Ok(Self { asked, reservation, actual })

@@ -74,7 +74,10 @@ pub(super) type Decoded<T> = Result<T, Undecodable>;
 pub(super) fn decode(message: &[u8]) -> Decoded<RequestMessage<'_>> {
     let mut hits_addend = 0;
     let asked = decode_with(message, |field, message| match field.number {
-        3 => Ok(hits_addend = low32(varint(field, message)?)),
+        3 => {
+            hits_addend = low32(varint(field, message)?);
+            Ok(())
+        }
         _ => skip(field, message),
     })?;
     Ok(RequestMessage { hits_addend, ..asked })

@@ -9,7 +9,7 @@ use super::calendar::WEEKDAYS;
 use crate::core::algorithm::{Algorithm, Counting};
 use crate::core::calendar::{Calendar, CalendarName, CalendarPeriod};
 use crate::core::price::PriceTable;
-use crate::core::reservation_terms::OnLapse;
+use crate::core::reservation_terms::{EstimateTerms, OnLapse};
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
 use crate::core::time::Span;
 use crate::core::written::format_span;
@@ -61,6 +61,8 @@ pub struct RuleDoc<'r> {
     pub debt_max: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_lapse: Option<OnLapse>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateDoc<'r>>,
     pub per: &'r [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<&'r str>,
@@ -145,6 +147,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
                 Debt::Forgive => None,
             },
             on_lapse: Some(rule.reservations.on_lapse).filter(|then| *then != OnLapse::default()),
+            estimate: EstimateDoc::of(&rule.reservations.estimate),
             per: &rule.per,
             unit: answer.and_then(|answer| answer.unit.as_deref()),
             problem: answer.is_some_and(|answer| answer.problem),
@@ -155,6 +158,24 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             conditions: conditions.collect(),
             global: rule.global.as_ref().map(GlobalDoc::from),
         }
+    }
+}
+
+/// How a rule's reservations are estimated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EstimateDoc<'r> {
+    percentile: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<u32>,
+}
+
+impl<'r> EstimateDoc<'r> {
+    /// `None`: as where a rule says nothing of it.
+    fn of(terms: &'r EstimateTerms) -> Option<Self> {
+        let own = *terms != EstimateTerms::default();
+        own.then_some(Self { percentile: terms.percentile, by: terms.by.as_deref(), first: terms.first })
     }
 }
 
