@@ -48,8 +48,8 @@ pub(super) fn kind_of(rule: &Rule, request: &Request<'_>) -> Option<String> {
 }
 
 impl Engine {
-    /// What this request should reserve: the largest estimate of the rules that count it, and at most what the
-    /// smallest of them can ever hold. At least 1.
+    /// What this request should reserve: the largest estimate of the rules that count it, and at most what
+    /// the smallest of them can ever hold. At least 1.
     pub async fn estimate(&self, request: &Request<'_>) -> u64 {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);

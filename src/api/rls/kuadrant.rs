@@ -1,8 +1,8 @@
 //! Kuadrant's rate limit service, so that its gateway plug-in works when its address is changed. The
 //! services, names and numbers are those of `kuadrant.proto`.
 //!
-//! A gateway without reservations checks when a request comes and reports when its response has been sent; one
-//! with them reserves and commits.
+//! A gateway without reservations checks when a request comes and reports when its response has been sent;
+//! one with them reserves and commits.
 
 use bytes::Bytes;
 

@@ -6,6 +6,7 @@
 
 mod answer;
 mod authority;
+mod in_flight;
 mod kuadrant;
 mod message;
 mod others;
@@ -277,7 +278,11 @@ enum AtOnce {
 /// The answer, if nothing has to be waited for.
 fn decide_now(doors: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
     let mut room = Vec::new();
-    let RateLimitCall { questions, denied } = question::read(message, &mut room)?;
+    let RateLimitCall { mut questions, denied, leases } = question::read(message, &mut room)?;
+    if !leases.is_empty() {
+        return Ok(AtOnce::Unknown);
+    }
+    in_flight::name_holder(&mut questions)?;
     let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.put(questions);
     // What takes several steps may have to be waited for in the middle, and then cannot be begun again.
@@ -339,7 +344,13 @@ async fn decide(
     respond: &mut Respond,
 ) -> Result<Option<Bytes>, Refusal> {
     let mut room = Vec::new();
-    let RateLimitCall { questions, mut denied } = question::read(message, &mut room)?;
+    let RateLimitCall { mut questions, mut denied, leases } = question::read(message, &mut room)?;
+    in_flight::give_back(doors, &leases).await;
+    if questions.is_empty() {
+        // Envoy reads no answer of what it says when a stream is done.
+        return Ok(Some(answer::reported()));
+    }
+    in_flight::name_holder(&mut questions)?;
     let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.put(questions);
     let invalid = asker.refused().map(|refusal| refusal.message.as_ref().into());

@@ -96,7 +96,7 @@ impl Numbers {
         self.0 % most
     }
 
-    /// Half are at most `median`; of those above, each doubling is exceeded by a third, up to 32 times as much.
+    /// Half are at most `median`; of those above, a third exceeds each doubling, up to 32 times as much.
     fn cost(&mut self, median: u64) -> u64 {
         let mut most = median;
         if self.below(2) == 0 {
@@ -125,8 +125,8 @@ const TICKS: u64 = 1_000;
 const LIMIT: u64 = 1_000_000;
 const MODELS: [(&str, u64); 2] = [("small", 100), ("large", 1_500)];
 
-/// Requests of two models come at one and a half times the rate that a fixed window bears, each in flight for a
-/// while, and what they cost is known only when they are done. None comes in the last ticks of a window, so
+/// Requests of two models come at one and a half times the rate that a fixed window bears, each in flight for
+/// a while, and what they cost is known only when they are done. None comes in the last ticks of a window, so
 /// that each window is judged by its own.
 fn worth(estimate: impl Fn(&Estimates, CostKind) -> u64) -> Worth {
     let (mut numbers, mut estimates) = (Numbers(0x9e37_79b9_7f4a_7c15), Estimates::default());
@@ -158,8 +158,8 @@ fn worth(estimate: impl Fn(&Estimates, CostKind) -> u64) -> Worth {
     Worth { used: worth.used / WINDOWS, over: worth.over.div_ceil(WINDOWS), ..worth }
 }
 
-/// One flat estimate is too low for one model and too high for the other: of those that exceed the limit by no
-/// more than what is learned, each leaves more of it unused.
+/// One flat estimate is too low for one model and too high for the other: of those that exceed the limit by
+/// no more than what is learned, each leaves more of it unused.
 #[test]
 fn what_is_learned_uses_more_of_a_limit_than_any_flat_estimate_that_keeps_as_near_to_it() {
     let flat = [200, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 48_000];
