@@ -11,8 +11,9 @@
 --          has lapsed), number of charges (2), then for each the bucket's place in KEYS (2), flags (1: bits
 --          0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 = a lease takes at most this part of
 --          what is free; of a take: 1 = a report, charged whatever is left, 2 = a reservation, 3 = its commit,
---          4 = a take of a bucket whose notes are looked at) and permits (5), of a report the most that may be
---          owed (4), of a reservation its id (16) and microseconds until it lapses (4), of a commit the id and
+--          4 = a take of a bucket whose notes are looked at, 5 = a reservation whose permits stay charged when
+--          it lapses) and permits (5), of a report the most that may be
+--          owed (4), of a reservation its id (16) and microseconds until its note ends (4), of a commit the id and
 --          the most that may be owed, and of concurrency the holder (16; there a take acquires, a refund
 --          releases and a lease renews)
 -- ARGV[4]  the replication epochs that the caller knows, see rights.lua; empty where nothing is escrowed
@@ -241,13 +242,16 @@ while at <= #input do
   for i = 1, length do
     local place_, flags, permits
     place_, flags, permits, at = struct.unpack(">I2BI5", input, at)
-    local holder, debt_max, id
+    local holder, debt_max, id, kept
     local kind = flags % 4
     if kind == TAKE and flags >= 8 then
       if flags < 16 then
         kind, debt_max, at = REPORT, struct.unpack(">I4", input, at)
       elseif flags < 32 then
         kind = flags < 24 and notes.RESERVE or notes.COMMIT
+        id, debt_max, at = struct.unpack(">c16I4", input, at)
+      elseif flags >= 40 then
+        kind, kept = notes.RESERVE, true
         id, debt_max, at = struct.unpack(">c16I4", input, at)
       end
     end
@@ -258,6 +262,7 @@ while at <= #input do
     }
     -- One more field would make each of these tables twice as large.
     if id then charges[i].id = id end
+    if kept then charges[i].kept = true end
   end
   if simple then
     -- Decided above.

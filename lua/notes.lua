@@ -10,7 +10,7 @@
 -- what had been given back until then (7). Beside them: "n" how many were noted; "t" what was given back;
 -- "l" the lowest number that is not forgotten; and by level (1) and place (6) what charges gave back whose
 -- numbers begin with that place in 16ths. The sorted set holds three orders, apart by their scores: numbers
--- below zero (of a level alone), instants of lapse, and beyond them until when a commit is remembered.
+-- below zero (of a level alone), instants at which notes end, and beyond them until when a commit is remembered.
 -- Mirrors: ReservationNotes of src/core/reservation_notes.rs and State::give_back of
 -- src/core/algorithm/mod.rs.
 
@@ -19,6 +19,8 @@ if (ARGV[8] or "") ~= "" then
   -- The kinds of charges beside those that decide.lua knows.
   local RESERVE, COMMIT = 5, 6
   notes = { RESERVE = RESERVE, COMMIT = COMMIT }
+  -- How an id begins among the instants at which notes end: its permits are free again then, or stay charged.
+  local RELEASED_THEN, CHARGED_THEN = "d", "k"
   local HELD, HELD_BEFORE, CROWDED, RELEASED, LAPSED, REPEATED = 1, 2, 3, 4, 5, 6
   local RESERVATIONS_MAX, COMMITS_MAX, LAPSES_MAX = 10000, 10000, 100
   local TTL_MAX, COMMIT_KEPT, CROWDED_RETRY = 600000000, 1200000000, 1000000
@@ -150,7 +152,7 @@ if (ARGV[8] or "") ~= "" then
 
   -- Takes a note out of all orders. What is given back is noted only while others are held.
   local function drop(b, c, returned)
-    redis.call("ZREM", b.order, "d" .. c.id, "n" .. c.id)
+    redis.call("ZREM", b.order, RELEASED_THEN .. c.id, CHARGED_THEN .. c.id, "n" .. c.id)
     redis.call("HDEL", b.notes, c.id)
     if redis.call("ZCOUNT", b.order, 0, BELOW_APART) == 0 then
       redis.call("DEL", b.notes)
@@ -203,7 +205,8 @@ if (ARGV[8] or "") ~= "" then
     for i = 1, #ids do
       local c = charge_of(b, string.sub(ids[i], 2))
       if c then
-        local returned, started = give_back(b, at, c, c.permits)
+        local returned, started = 0, 0
+        if string.sub(ids[i], 1, 1) == RELEASED_THEN then returned, started = give_back(b, at, c, c.permits) end
         drop(b, c, started)
         lapsed = lapsed + returned
       else
@@ -250,7 +253,7 @@ if (ARGV[8] or "") ~= "" then
     bucket_put(b, now, c.permits)
     redis.call("ZREM", b.order, "c" .. c.id)
     local number = redis.call("HINCRBY", b.notes, "n", 1)
-    -- Of a reservation the time until it lapses stands where a commit has its debt.
+    -- Of a reservation the time until its note ends stands where a commit has its debt.
     local used, due = 0, at + c.debt_max
     if counts_by_level(b) then
       used = level_amount(b, at)
@@ -258,7 +261,7 @@ if (ARGV[8] or "") ~= "" then
     end
     local total = given_back(b)
     redis.call("HSET", b.notes, c.id, struct.pack(">I5I7I4I6I7I7", c.permits, math.max(at, b.at), used, number, due, total))
-    redis.call("ZADD", b.order, due, "d" .. c.id)
+    redis.call("ZADD", b.order, due, (c.kept and CHARGED_THEN or RELEASED_THEN) .. c.id)
     keep(b, now)
     mark_due(b)
   end

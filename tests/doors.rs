@@ -537,8 +537,11 @@ async fn reflection_describes_the_service() {
     };
     let names: Vec<_> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert!(names.contains(&"envoy.service.ratelimit.v3.RateLimitService"), "{names:?}");
-    for symbol in ["envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus", "google.protobuf.Struct"]
-    {
+    for symbol in [
+        "envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus",
+        "google.protobuf.Struct",
+        "kuadrant.service.ratelimit.v1.CommitRequest",
+    ] {
         let answer = ask(MessageRequest::FileContainingSymbol(symbol.into())).await;
         assert!(matches!(answer, MessageResponse::FileDescriptorResponse(_)), "{symbol}: {answer:?}");
     }

@@ -12,23 +12,23 @@
 #![allow(unreachable_pub, reason = "the servers are shared with other tests")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+#[path = "envoy/budgets.rs"]
+mod budgets;
+#[path = "envoy/in_flight.rs"]
+mod in_flight;
 #[path = "support/redis_servers.rs"]
 mod redis_servers;
 mod support;
 
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use redis_servers::Server;
-use serde_json::Value;
-use support::authority::Authority;
 use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
 use support::spellings::{ADMIN_HOST, SEARCH};
 use support::web_authority::WebAuthority;
-use support::{eventually, free_tcp, free_udp, origin, paced, rolling};
+use support::{eventually, free_tcp, origin, paced, rolling};
 use tempfile::TempDir;
 
 fn rules(limit: u32) -> String {
@@ -316,12 +316,16 @@ fn the_snippet_that_the_demo_prints_works_as_printed() {
     });
 }
 
+/// Envoy with a file of `deploy/envoy` under its route.
+fn front_of(daemons: &[SocketAddr], under_route: &str) -> Front {
+    let route = "                          route:\n";
+    let more: String = under_route.lines().map(|line| format!("{:26}{line}\n", "")).collect();
+    Front::start_with(daemons, &[(route, &(more + route))])
+}
+
 /// Envoy with `deploy/envoy/tokens.yaml` in its place.
 fn tokens_front(grpc: SocketAddr) -> Front {
-    let route = "                          route:\n";
-    let tokens = include_str!("../deploy/envoy/tokens.yaml").lines();
-    let more: String = tokens.map(|line| format!("{:26}{line}\n", "")).collect();
-    Front::start_with(&[grpc], &[(route, &(more + route))])
+    front_of(&[grpc], include_str!("../deploy/envoy/tokens.yaml"))
 }
 
 #[test]
@@ -344,104 +348,6 @@ fn what_a_response_used_is_charged_when_its_stream_is_done() {
         }
         assert_eq!(front.get(&user, "/tokens/400").status, 429, "{user}");
     }
-}
-
-const MODES: [&str; 4] = ["local", "gossip", "split", "escrow"];
-
-/// A budget of 1,000 for each user in each mode, told apart by how the user's name begins; the share of
-/// `split` is a third.
-fn budgets() -> String {
-    let rules = MODES.map(|mode| {
-        let limit = if mode == "split" { 3_000 } else { 1_000 };
-        // A store that begins spends no rights of the window in which it began.
-        let window = if mode == "escrow" { "20s" } else { "24h" };
-        let global =
-            if mode == "local" { String::new() } else { format!("[rules.global]\nmode = \"{mode}\"\n") };
-        format!(
-            "[[rules]]\nname = \"{mode}\"\nmatch = {{ user = \"{mode}-*\" }}\nper = [\"user\"]\n\
-             algorithm = \"fixed_window\"\nlimit = {limit}\nwindow = \"{window}\"\ncharge = \"always\"\n{global}"
-        )
-    });
-    rules.concat()
-}
-
-/// Three regions, each with this configuration's store; Envoy asks the first.
-fn three_regions(stores: [String; 3]) -> [Daemon; 3] {
-    let authority = Authority::new();
-    let regions = ["ap", "eu", "us"];
-    let peers = regions.map(|_| free_udp());
-    let join: Vec<String> = peers.iter().map(ToString::to_string).collect();
-    let mut stores = stores.into_iter();
-    let daemons: Vec<Daemon> = regions
-        .iter()
-        .zip(peers)
-        .map(|(region, peer)| {
-            let tls = authority.issue(region, region);
-            let config = format!(
-                "region = \"{region}\"\nnode = \"{region}\"\n[listen]\npeer = \"{peer}\"\n{}\
-                 [peers]\njoin = {join:?}\nregions = {regions:?}\n{tls}",
-                stores.next().unwrap()
-            );
-            Daemon::with(&budgets(), &config, &[])
-        })
-        .collect();
-    let begun = Instant::now();
-    let begins =
-        |mode: &str| daemons[0].check_cost(&[("user", &format!("{mode}-first"))], 0)["allowed"] == true;
-    while !begins("split") || !begins("escrow") {
-        assert!(begun.elapsed() < Duration::from_secs(90), "exact limits do not begin");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    daemons.try_into().unwrap_or_else(|_| unreachable!("three are three"))
-}
-
-/// However a budget is held, the request after the one that used it up is denied. Under `escrow` the region
-/// gathers what the others hold before it admits again.
-fn budgets_are_held_in_every_mode(stores: [String; 3]) {
-    let daemons = three_regions(stores);
-    let front = tokens_front(daemons[0].grpc);
-    for mode in MODES {
-        let judged =
-            (0..6).filter(|user| is_held(&front, &daemons[0], mode, &format!("{mode}-{user}"))).count();
-        assert!(judged >= 3, "{mode}: a window ended in {} of 6", 6 - judged);
-    }
-}
-
-/// Uses up one budget; `false` if its window ended meanwhile.
-fn is_held(front: &Front, daemon: &Daemon, mode: &str, user: &str) -> bool {
-    let asked = || daemon.check_cost(&[("user", user)], 0);
-    let reset = |asked: Value| asked["reset_ms"].as_u64().unwrap();
-    let (began, window) = (Instant::now(), Duration::from_millis(reset(asked())));
-    for turn in 1..=3 {
-        eventually(&format!("request {turn} of {user} passes"), || {
-            (front.get(user, "/tokens/400").status == 200).then_some(())
-        });
-        // Envoy reports after it has answered.
-        eventually("the response is charged", || {
-            (asked()["remaining"].as_u64()? <= 1_000_u64.saturating_sub(turn * 400)).then_some(())
-        });
-    }
-    let statuses = front.statuses(user, "/tokens/400", 5);
-    let judged = mode != "escrow" || began.elapsed() < window;
-    assert!(!judged || statuses == [429; 5], "{user}: {statuses:?}");
-    judged
-}
-
-#[test]
-fn budgets_are_held_in_every_mode_in_memory() {
-    budgets_are_held_in_every_mode([const { String::new() }; 3]);
-}
-
-#[test]
-fn budgets_are_held_in_every_mode_in_redis() {
-    let servers = [(); 3].map(|()| Server::start(&[]));
-    let store = |server: &Server| {
-        format!(
-            "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"{}\"]\ntopology = \"single\"\ntimeout = \"1s\"\n",
-            server.url()
-        )
-    };
-    budgets_are_held_in_every_mode([store(&servers[0]), store(&servers[1]), store(&servers[2])]);
 }
 
 /// A whole configuration around the parts that the demo prints.

@@ -14,9 +14,9 @@ use super::{Ended, Server, say};
 pub(super) struct Reserve {
     #[command(flatten)]
     subject: Subject,
-    /// Permits to reserve, all or none.
+    /// Permits to reserve, all or none; unless written, as many as the rules estimate.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    amount: u64,
+    amount: Option<u64>,
     /// How long they are reserved, such as 30s: 60s unless written, at most the shortest window and 10m.
     #[arg(long)]
     ttl: Option<String>,
@@ -52,7 +52,9 @@ impl Reserve {
     /// Asks, and reserves.
     pub(super) fn run(&self) -> Ended {
         let mut body = self.subject.body()?;
-        body["amount"] = self.amount.into();
+        if let Some(amount) = self.amount {
+            body["amount"] = amount.into();
+        }
         for (name, text) in [("ttl", &self.ttl), ("id", &self.id)] {
             if let Some(text) = text {
                 body[name] = Value::from(text.as_str());
@@ -65,7 +67,8 @@ impl Reserve {
         self.subject.tell(&self.server, &reply.text, &reply.json);
         let (reservation, expires) = (reply.json["reservation"].as_str(), reply.json["expires_ms"].as_u64());
         if let (false, Some(reservation), Some(expires)) = (self.server.json, reservation, expires) {
-            say(format_args!("Reserved for {}, by the reservation\n{reservation}", span(expires)));
+            let amount = reply.json["cost"].as_u64().unwrap_or_default();
+            say(format_args!("Reserved {amount} for {}, by the reservation\n{reservation}", span(expires)));
         }
         Ok(ending(&reply.json))
     }

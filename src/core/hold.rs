@@ -55,6 +55,8 @@ pub struct HeldPlaces {
     pub own_limit: Option<u32>,
     /// The price that the request had, where the rule has prices: what a reservation uses is worth it too.
     pub price: Option<Price>,
+    /// The value of the attribute by which the rule estimates, where a reservation has one.
+    pub kind: Option<String>,
     /// The values that name the bucket, in the order of the rule's `per`.
     pub values: Vec<String>,
 }
@@ -105,6 +107,7 @@ impl Lease {
                 rule: rule.to_owned(),
                 own_limit,
                 price: None,
+                kind: None,
                 values,
             });
         }
@@ -120,7 +123,14 @@ mod tests {
     fn held() -> impl Strategy<Value = HeldPlaces> {
         let values = proptest::collection::vec(".{0,200}", 0..4);
         (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values).prop_map(
-            |(domain, rule, own_limit, values)| HeldPlaces { domain, rule, own_limit, price: None, values },
+            |(domain, rule, own_limit, values)| HeldPlaces {
+                domain,
+                rule,
+                own_limit,
+                price: None,
+                kind: None,
+                values,
+            },
         )
     }
 
@@ -145,8 +155,14 @@ mod tests {
 
     #[test]
     fn more_rules_than_one_request_may_hold_are_no_lease() {
-        let one =
-            HeldPlaces { domain: "d".into(), rule: "r".into(), own_limit: None, price: None, values: vec![] };
+        let one = HeldPlaces {
+            domain: "d".into(),
+            rule: "r".into(),
+            own_limit: None,
+            price: None,
+            kind: None,
+            values: vec![],
+        };
         let lease = |rules| Lease { holder: Holder::UNKNOWN, held: vec![one.clone(); rules] };
         assert!(Lease::from_bytes(&lease(HELD_RULES_MAX).to_bytes()).is_some());
         assert_eq!(Lease::from_bytes(&lease(HELD_RULES_MAX + 1).to_bytes()), None);

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::hold::{HELD_RULES_MAX, HeldPlaces};
 use super::key::{identity_values, push_value};
+use super::reservation_terms::OnLapse;
 use super::time::{Span, Timestamp};
 use super::unit_price::Price;
 
@@ -40,6 +41,21 @@ pub struct ReservedCost {
     pub permits: u64,
     /// How long they are reserved. The engine shortens it to each rule's window.
     pub ttl: Span,
+    /// What becomes of them then. Each rule has its own, which the engine puts here.
+    pub on_lapse: OnLapse,
+}
+
+impl ReservedCost {
+    /// How long a store keeps its note. Permits that stay charged can be settled for as long as a commit is
+    /// taken, so until then the note tells what they were.
+    #[must_use]
+    pub fn noted_for(&self) -> Span {
+        let ttl = self.ttl.min(TTL_MAX);
+        match self.on_lapse {
+            OnLapse::Release => ttl,
+            OnLapse::Charge => Span(ttl.0 + COMMIT_MAX.0),
+        }
+    }
 }
 
 /// Says what a reservation has used.
@@ -64,8 +80,10 @@ pub struct ReservedCharge {
     pub used: u64,
     /// How many were noted of the bucket before it.
     pub number: u64,
-    /// When it lapses.
+    /// When its note ends.
     pub due: Timestamp,
+    /// What becomes of its permits then.
+    pub on_lapse: OnLapse,
 }
 
 /// What became of a reservation in one bucket.
@@ -110,6 +128,8 @@ impl Reservation {
             push_value(&mut bytes, &held.rule);
             push_value(&mut bytes, &held.own_limit.map_or_else(String::new, |limit| limit.to_string()));
             push_value(&mut bytes, &held.price.map_or_else(String::new, |price| price.to_string()));
+            // An empty value is one too.
+            push_value(&mut bytes, &held.kind.as_ref().map_or_else(String::new, |kind| format!("={kind}")));
             push_value(&mut bytes, &held.values.len().to_string());
             held.values.iter().for_each(|value| push_value(&mut bytes, value));
         }
@@ -134,12 +154,16 @@ impl Reservation {
                 "" => None,
                 price => Some(Price::parse(price)?),
             };
+            let kind = match texts.next()? {
+                "" => None,
+                kind => Some(kind.strip_prefix('=')?.to_owned()),
+            };
             let count: usize = texts.next()?.parse().ok()?;
             if count > texts.len() || rules.len() == HELD_RULES_MAX {
                 return None;
             }
             let values = texts.by_ref().take(count).map(str::to_owned).collect();
-            rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, price, values });
+            rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, price, kind, values });
         }
         let id = ReservationId(*id);
         (id != ReservationId::NONE).then_some(Self { id, region, lapses_ms, rules })
@@ -155,8 +179,16 @@ mod tests {
         let values = proptest::collection::vec(".{0,50}", 0..4);
         let price = proptest::option::of((1_u32..1_000_000, 1_u32..1_000_000))
             .prop_map(|price| price.and_then(|(whole, part)| Price::parse(&format!("{whole}.{part:06}"))));
-        let one = (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), price, values).prop_map(
-            |(domain, rule, own_limit, price, values)| HeldPlaces { domain, rule, own_limit, price, values },
+        let (own_limit, kind) = (proptest::option::of(any::<u32>()), proptest::option::of(".{0,20}"));
+        let one = (".{1,20}", ".{1,20}", own_limit, price, kind, values).prop_map(
+            |(domain, rule, own_limit, price, kind, values)| HeldPlaces {
+                domain,
+                rule,
+                own_limit,
+                price,
+                kind,
+                values,
+            },
         );
         proptest::collection::vec(one, 0..5)
     }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::algorithm::{Allowance, Limit, State};
 use super::request::ReportedCost;
 use super::reservation::{COMMIT_MAX, Commit, ReservationFate, ReservationId, ReservedCharge, TTL_MAX};
+use super::reservation_terms::OnLapse;
 use super::time::{Span, Timestamp};
 
 /// Most reservations that one bucket holds at once.
@@ -107,7 +108,8 @@ impl ReservationNotes {
         for _ in 0..LAPSES_MAX {
             let Some((due, id)) = self.due.first().copied().filter(|(due, _)| *due <= now) else { break };
             self.due.remove(&(due, id));
-            if let Some(charge) = self.held.remove(&id) {
+            let charge = self.held.remove(&id).filter(|charge| charge.on_lapse == OnLapse::Release);
+            if let Some(charge) = charge {
                 returned =
                     returned.saturating_add(self.give_back(state, (limit, now), charge, charge.permits));
             }

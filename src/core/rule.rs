@@ -11,6 +11,7 @@ use super::calendar::{Calendar, Windows};
 use super::identity::Block;
 use super::penalty::PenaltyTerms;
 use super::price::PriceTable;
+use super::reservation_terms::ReservationTerms;
 use super::time::Span;
 
 /// A rule's domain where it names none.
@@ -206,6 +207,8 @@ pub struct Rule {
     pub charge: Charging,
     /// What becomes of a report's permits beyond the limit.
     pub debt: Debt,
+    /// How it reserves.
+    pub reservations: ReservationTerms,
     /// What its answers carry besides; `None`: nothing.
     pub answer: Option<Arc<AnswerOptions>>,
     /// What the cost of a request is worth; `None`: one permit for one unit.
@@ -244,6 +247,7 @@ impl Rule {
             split_keys: 1,
             charge: Charging::Admitted,
             debt: Debt::Carry { max: None },
+            reservations: ReservationTerms::default(),
             answer: None,
             price: None,
             penalty: None,

@@ -30,6 +30,13 @@ impl Price {
         (1..=PRICE_MAX).contains(&price).then_some(Self(price))
     }
 
+    /// The most units that so many permits pay.
+    #[must_use]
+    pub fn units(self, permits: u64) -> u64 {
+        let units = u128::from(permits) * u128::from(ONE) / u128::from(self.0);
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+
     /// The permits of so many units: whole ones, rounded up, at most 2^63 − 1.
     #[must_use]
     pub fn of(self, units: u64) -> u64 {
@@ -74,6 +81,10 @@ mod tests {
             let permits = price.of(units);
             prop_assert!(permits == COST_MAX || (u128::from(permits) * 1_000_000 >= exact
                 && u128::from(permits.saturating_sub(1)) * 1_000_000 <= exact));
+            if permits < COST_MAX {
+                prop_assert!(price.of(price.units(permits)) <= permits, "as many are paid");
+                prop_assert!(price.units(permits) >= units, "and no fewer than those");
+            }
         }
     }
 }

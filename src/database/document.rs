@@ -7,6 +7,7 @@ mod answer;
 mod calendar;
 mod penalty;
 mod people;
+mod reserve;
 mod rule;
 mod shown;
 

@@ -343,6 +343,7 @@ fn cost_of(found: &Match<'_>, request: &Request<'_>) -> Cost {
             Cost::Take(permits) if found.rule.rule.charge == Charging::Always => reported(found, permits),
             Cost::Reserve(reserve) => Cost::Reserve(ReservedCost {
                 ttl: reserve.ttl.min(TTL_MAX).min(found.limit.window),
+                on_lapse: found.rule.rule.reservations.on_lapse,
                 ..reserve
             }),
             cost => cost,

@@ -11,6 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::estimate::kind_of;
 use super::identity::secret::NoRandomness;
 use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use crate::core::algorithm::{Algorithm, Limit};
@@ -125,6 +126,7 @@ impl Leasing {
                 rule: rule.name.clone(),
                 own_limit: found.own_limit,
                 price: rule.price.as_ref().map(|prices| prices.of(request)),
+                kind: kind_of(rule, request),
                 values: values.into_iter().map(str::to_owned).collect(),
             });
         }

@@ -32,6 +32,7 @@ pub mod clock;
 mod crossings;
 pub mod decide;
 mod each;
+mod estimate;
 pub mod events;
 mod excess;
 pub mod history;

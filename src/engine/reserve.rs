@@ -10,11 +10,14 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::decide::window_of;
+use super::estimate::Estimator;
 use super::identity::secret::NoRandomness;
 use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Decision;
+use crate::core::estimate::CostKind;
+use crate::core::hold::HELD_RULES_MAX;
 use crate::core::key::Key;
 use crate::core::price::Price;
 use crate::core::regions::escrow::can_move;
@@ -72,18 +75,22 @@ pub enum CommitRefused {
     TooLate,
 }
 
-/// Counts reservations by what became of them.
+/// What reservations were, and what became of them.
 #[derive(Debug)]
-pub(super) struct Reservations([Counter; 5]);
+pub(super) struct Reservations {
+    counters: [Counter; 5],
+    pub(super) estimator: Estimator,
+}
 
 impl Reservations {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let events = ["reserved", "crowded", "released", "lapsed", "repeated"];
-        Self(events.map(|event| metrics.counter("reservations_total", "event", event)))
+        let counters = events.map(|event| metrics.counter("reservations_total", "event", event));
+        Self { counters, estimator: Estimator::new(metrics) }
     }
 
     fn add(&self, fate: ReservationFate) {
-        let [reserved, crowded, released, lapsed, repeated] = &self.0;
+        let [reserved, crowded, released, lapsed, repeated] = &self.counters;
         match fate {
             ReservationFate::Held => reserved.increment(1),
             ReservationFate::Crowded => crowded.increment(1),
@@ -112,20 +119,29 @@ struct ReservedRule<'a> {
     held: HeldLimit,
     whole: Limit,
     price: Price,
+    kind: CostKind,
 }
 
 impl Engine {
-    /// The reservation that a decision has just made; `None` if it reserved nothing.
+    /// The reservation that a call's decisions have just made; `None` if they reserved nothing. What exceeds
+    /// [`HELD_RULES_MAX`] rules is not named, and lapses.
     #[must_use]
-    pub fn reservation(&self, decision: &Decision) -> Option<(Reservation, Span)> {
-        let leased = decision.lease.as_deref()?;
+    pub fn reservation(&self, decisions: &[Decision]) -> Option<(Reservation, Span)> {
+        let mut leased = decisions.iter().filter_map(|decision| decision.lease.as_deref());
+        let first = leased.next()?;
+        let (mut rules, mut hold) = (first.lease.held.clone(), first.hold);
+        for more in leased {
+            let room = HELD_RULES_MAX.saturating_sub(rules.len());
+            rules.extend(more.lease.held.iter().take(room).cloned());
+            hold = hold.min(more.hold);
+        }
         let made = Reservation {
-            id: ReservationId(leased.lease.holder.0),
+            id: ReservationId(first.lease.holder.0),
             region: self.name().region.clone(),
-            lapses_ms: (self.clock.now() + leased.hold).0 / 1_000,
-            rules: leased.lease.held.clone(),
+            lapses_ms: (self.clock.now() + hold).0 / 1_000,
+            rules,
         };
-        Some((made, leased.hold))
+        Some((made, hold))
     }
 
     /// Charges what a reservation has used, and releases the rest. Doing so twice charges once.
@@ -153,11 +169,12 @@ impl Engine {
             let whole = held.own_limit.map_or(rule.limit, own);
             let key = Key::new(rule.shape, held.values.iter().map(String::as_str));
             let (held_to, price) = (loaded.held_to(rule, whole, now), held.price.unwrap_or(Price::ONE));
-            named.push(ReservedRule { rule, key, held: held_to, whole, price });
+            let kind = CostKind::of(&held.domain, &held.rule, held.kind.as_deref());
+            named.push(ReservedRule { rule, key, held: held_to, whole, price, kind });
         }
         let regions = self.regions_known();
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
-        for ReservedRule { rule, key, held, whole, price } in &named {
+        for ReservedRule { rule, key, held, whole, price, .. } in &named {
             let HeldLimit { limit, share } = *held;
             let debt_max = rule.rule.debt_max(limit.permits, whole.permits);
             charges.push(Charge {
@@ -179,6 +196,9 @@ impl Engine {
             self.tell_commit(named, counted, now);
             if let Some(fate) = counted.reservation {
                 self.reservations.add(fate);
+                if matches!(fate, ReservationFate::Released | ReservationFate::Lapsed) {
+                    self.reservations.estimator.learn(named.kind, actual);
+                }
             }
         }
         let is = |fate| outcome.counted.iter().any(|counted| counted.reservation == Some(fate));

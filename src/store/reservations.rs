@@ -123,7 +123,8 @@ impl KeySlot {
                 at: state.instant(now),
                 used: state.level_at(limit, now),
                 number: notes.noted(),
-                due: now + reserve.ttl,
+                due: now + reserve.noted_for(),
+                on_lapse: reserve.on_lapse,
             };
             notes.note(reserve.id, charge, limit);
         }

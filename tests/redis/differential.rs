@@ -12,6 +12,7 @@ use tidegate::core::calendar::{Calendar, CalendarPeriod};
 use tidegate::core::penalty::PenaltyTerms;
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::reservation::{Commit, ReservationId, ReservedCost};
+use tidegate::core::reservation_terms::OnLapse;
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::clock::Clock;
@@ -91,10 +92,11 @@ fn reservations() -> impl Strategy<Value = Cost> {
     let id = (1..6_u8).prop_map(|id| ReservationId([id; 16]));
     let ttl = prop_oneof![1_000..2_000_000_u64, Just(600_000_000)].prop_map(Span);
     let permits = prop_oneof![6 => 1..12_u64, 1 => Just(u64::from(u32::MAX)), 1 => Just(u64::MAX)];
+    let on_lapse = prop_oneof![2 => Just(OnLapse::Release), 1 => Just(OnLapse::Charge)];
     let actual = prop_oneof![8 => 0..15_u64, 1 => any::<u64>()];
     prop_oneof![
-        3 => (id.clone(), permits, ttl)
-            .prop_map(|(id, permits, ttl)| Cost::Reserve(ReservedCost { id, permits, ttl })),
+        3 => (id.clone(), permits, ttl, on_lapse)
+            .prop_map(|(id, permits, ttl, on_lapse)| Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse })),
         2 => (id, actual, 0..40_u32)
             .prop_map(|(id, actual, debt_max)| Cost::Commit(Commit { id, actual, debt_max })),
     ]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::request::Cost;
 use tidegate::core::reservation::{Commit, ReservationFate, ReservationId, ReservedCost};
+use tidegate::core::reservation_terms::OnLapse;
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::clock::Clock;
@@ -20,7 +21,9 @@ use crate::redis_servers::{Cluster, Server, until};
 use crate::redis_store::{compiled, key, runtime, settings, store};
 use crate::support::authority::Authority;
 use crate::support::daemon::Daemon;
-use crate::support::reservations::{ALGORITHMS, commit, remaining, reserve, rules};
+use crate::support::reservations::{
+    ALGORITHMS, charging_rules, commit, remaining, reserve, rules, what_lapsed_stays_charged,
+};
 use crate::support::{eventually, free_udp};
 
 const KINDS: [Algorithm; 6] = [
@@ -92,6 +95,13 @@ fn what_lapsed_is_free_for_any_check_and_charged_in_full_when_it_is_committed_la
         let left = remaining(&daemons[0], who);
         assert!((2..=3).contains(&left), "{how}: {left}");
     }
+}
+
+#[test]
+fn where_the_rule_says_so_what_lapsed_stays_charged_in_redis_until_it_is_settled() {
+    let server = Server::start(&[]);
+    let config = on("single", &[server.url()], "[store.lease]\nmax = 0\n");
+    what_lapsed_stays_charged(&Daemon::with(&charging_rules(), &config, &[]));
 }
 
 #[test]
@@ -225,7 +235,7 @@ fn id(number: u32) -> ReservationId {
 }
 
 fn reserving(number: u32, permits: u64, ttl: Span) -> Cost {
-    Cost::Reserve(ReservedCost { id: id(number), permits, ttl })
+    Cost::Reserve(ReservedCost { id: id(number), permits, ttl, on_lapse: OnLapse::Release })
 }
 
 fn committing(number: u32, actual: u64) -> Cost {

@@ -20,6 +20,7 @@ use tidegate::core::regions::escrow::{
 };
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::reservation::{Commit, ReservationId, ReservedCost};
+use tidegate::core::reservation_terms::OnLapse;
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
@@ -261,7 +262,8 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32
                     let id = |id: u8| ReservationId([id; 16]);
                     let cost = match *act {
                         Act::Reserve(name, permits, ttl) => {
-                            Cost::Reserve(ReservedCost { id: id(name), permits, ttl })
+                            let on_lapse = if name % 2 == 0 { OnLapse::Charge } else { OnLapse::Release };
+                            Cost::Reserve(ReservedCost { id: id(name), permits, ttl, on_lapse })
                         }
                         Act::Commit(name, actual) => {
                             Cost::Commit(Commit { id: id(name), actual, debt_max: 20 })

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::support::daemon::Daemon;
-use super::support::reservations::{ALGORITHMS, commit, remaining, reserve, rules};
+use super::support::reservations::{
+    ALGORITHMS, charging_rules, commit, remaining, reserve, rules, what_lapsed_stays_charged,
+};
 use super::support::{eventually, http};
 
 #[test]
@@ -73,10 +75,14 @@ fn what_lapsed_is_free_again_and_is_charged_in_full_when_it_is_committed_late() 
 }
 
 #[test]
+fn where_the_rule_says_so_what_lapsed_stays_charged_until_it_is_settled() {
+    what_lapsed_stays_charged(&Daemon::with_rules(&charging_rules()));
+}
+
+#[test]
 fn what_is_no_reservation_is_refused_by_its_field() {
     let daemon = Daemon::with_rules(&rules());
     for body in [
-        r#"{"attributes":{}}"#,
         r#"{"attributes":{},"amount":0}"#,
         r#"{"attributes":{},"amount":-1}"#,
         r#"{"attributes":{},"amount":NaN}"#,

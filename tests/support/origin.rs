@@ -1,10 +1,22 @@
 //! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500.
-//! What follows `/tokens/` in a path is told in a header.
+//! What follows `/tokens/` in a path is told in a header; what follows `/slow/` is how many milliseconds an answer
+//! takes.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::SOON;
+
+/// Slow requests that are being answered, by all services of this process, and the most there were at once.
+static SLOW: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// The most slow requests that were being answered at once.
+pub(crate) fn most_at_once() -> usize {
+    SLOW[1].load(Ordering::SeqCst)
+}
 
 /// Starts it; its thread ends with the test's process.
 pub(crate) fn start() -> SocketAddr {
@@ -32,6 +44,12 @@ fn answer(mut socket: TcpStream) -> std::io::Result<()> {
     }
     let head = String::from_utf8_lossy(&head).into_owned();
     let path = head.split(' ').nth(1).unwrap_or_default();
+    if let Some(millis) = path.strip_prefix("/slow/").and_then(|millis| millis.parse().ok()) {
+        let now = SLOW[0].fetch_add(1, Ordering::SeqCst) + 1;
+        SLOW[1].fetch_max(now, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(millis));
+        SLOW[0].fetch_sub(1, Ordering::SeqCst);
+    }
     let status = if path == "/fail" { "500 Internal Server Error" } else { "200 OK" };
     let body = format!("served {path}\n");
     let tokens = path.strip_prefix("/tokens/").map(|tokens| format!("x-tokens: {tokens}\r\n"));

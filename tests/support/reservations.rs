@@ -21,6 +21,31 @@ pub(crate) fn rules() -> String {
     ALGORITHMS.map(rule).concat()
 }
 
+/// The same rules, of which each goes on charging what has lapsed.
+pub(crate) fn charging_rules() -> String {
+    rules().replace("limit = 100\n", "limit = 100\non_lapse = \"charge\"\n")
+}
+
+/// What lapsed stays charged, and is settled by a commit that comes late.
+pub(crate) fn what_lapsed_stays_charged(daemon: &Daemon) {
+    for how in ALGORITHMS {
+        let who = (how, "late");
+        let late = reserve(daemon, who, &json!({ "amount": 60, "ttl": "300ms" }));
+        let never = reserve(daemon, who, &json!({ "amount": 30, "ttl": "300ms" }));
+        assert_eq!((&late["allowed"], &never["allowed"]), (&json!(true), &json!(true)), "{how}");
+        // Both have lapsed a second later, wherever the clock is.
+        std::thread::sleep(std::time::Duration::from_millis(1_000));
+        assert_eq!(reserve(daemon, who, &json!({ "amount": 12 }))["allowed"], false, "{how}");
+        let left = remaining(daemon, who);
+        assert!((10..=11).contains(&left), "{how}: {left}");
+        let done = commit(daemon, &late, 25);
+        assert_eq!(done, json!({ "committed": true, "lapsed": false, "degraded": false }), "{how}");
+        assert_eq!(commit(daemon, &late, 25)["committed"], false, "{how}");
+        let left = remaining(daemon, who);
+        assert!((44..=46).contains(&left), "{how}: {left} are left of 100 with 30 that lapsed and 25 used");
+    }
+}
+
 /// Reserves by the rule of this algorithm, for this user; `more` are further fields of the body.
 pub(crate) fn reserve(daemon: &Daemon, (how, user): (&str, &str), more: &Value) -> Value {
     let mut body = json!({ "attributes": { "how": how, "user": user } });

@@ -10,6 +10,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
+use prost::Message;
 use tokio::runtime::Runtime;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
@@ -55,7 +56,21 @@ impl Client {
 
     /// `ShouldRateLimit` with any bytes in the place of the message.
     pub(crate) fn ask_bytes(&self, bytes: Vec<u8>) -> Result<Bytes, Status> {
-        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        self.call_bytes("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", bytes)
+    }
+
+    /// A call of Kuadrant's service.
+    pub(crate) fn kuadrant<A: Message + Default>(
+        &self,
+        call: &str,
+        request: &impl Message,
+    ) -> Result<A, Status> {
+        let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{call}");
+        let answer = self.call_bytes(&path, request.encode_to_vec())?;
+        A::decode(answer).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn call_bytes(&self, path: &str, bytes: Vec<u8>) -> Result<Bytes, Status> {
         let mut client = tonic::client::Grpc::new(self.channel.clone());
         self.runtime.block_on(async {
             client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;

@@ -201,7 +201,7 @@ mod tests {
             held in proptest::option::of((".{0,9}", any::<u64>())),
         ) {
             let lease = held.map(|(rule, hold)| {
-                let held = vec![HeldPlaces { domain: domain.clone(), rule, own_limit: None, price: None, values: vec![] }];
+                let held = vec![HeldPlaces { domain: domain.clone(), rule, own_limit: None, price: None, kind: None, values: vec![] }];
                 Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold) })
             });
             let decision = Decision {

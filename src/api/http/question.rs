@@ -29,6 +29,8 @@ pub(super) struct Check<'b> {
     id: Option<Cow<'b, str>>,
     /// How long it reserves, as written.
     ttl: Option<Cow<'b, str>>,
+    /// Whether it leaves its cost to the daemon, where it reserves.
+    is_estimated: bool,
 }
 
 impl Check<'_> {
@@ -46,6 +48,11 @@ impl Check<'_> {
     /// How long it reserves.
     pub(super) fn ttl(&self) -> Option<&str> {
         self.ttl.as_deref()
+    }
+
+    /// Whether the daemon is to say how many permits it reserves.
+    pub(super) const fn is_estimated(&self) -> bool {
+        self.is_estimated
     }
 }
 
@@ -82,7 +89,7 @@ pub(super) fn read_named(body: &[u8]) -> Result<Check<'_>, Refusal> {
     one(parse(body, ObjectKind::Named)?)
 }
 
-/// Reads a body that reserves: one check with an `amount`, perhaps with an `id` and a `ttl`.
+/// Reads a body that reserves: one check, perhaps with an `amount`, an `id` and a `ttl`.
 pub(super) fn read_reserve(body: &[u8]) -> Result<Check<'_>, Refusal> {
     one(parse(body, ObjectKind::Reserve)?)
 }
@@ -216,13 +223,10 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
                 self.path.came_from("cost");
                 Err(A::Error::custom("is missing: a report says what was used"))
             }
-            (None, Some(_)) if cost.is_none() && self.kind == ObjectKind::Reserve => {
-                self.path.came_from("amount");
-                Err(A::Error::custom("is missing: a reservation says how many permits"))
-            }
             (None, Some(attributes)) => Ok(Question::One(Check {
                 domain: domain.unwrap_or(Cow::Borrowed(DOMAIN_DEFAULT)),
                 attributes,
+                is_estimated: cost.is_none() && self.kind == ObjectKind::Reserve,
                 cost: cost.unwrap_or(Cost::Take(1)),
                 id,
                 ttl,

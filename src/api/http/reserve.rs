@@ -12,6 +12,7 @@ use crate::api::headers;
 use crate::api::wire::{CommittedJson, DecisionJson, read_reservation, reservation_text};
 use crate::core::request::Cost;
 use crate::core::reservation::{ReservedCost, TTL_DEFAULT};
+use crate::core::reservation_terms::OnLapse;
 use crate::core::written::parse_span;
 use crate::engine::reserve::{new_reservation, reservation_of};
 
@@ -56,17 +57,23 @@ impl ConnectionContext<'_> {
             Some(id) => reservation_of(id),
             None => new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
         };
-        request.cost = Cost::Reserve(ReservedCost { id, permits, ttl });
+        let reserve = ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() };
+        request.cost = Cost::Reserve(reserve);
         let asked = [request];
         let asker = ClientIdentity::read(self.doors, &asked);
-        let asked = asker.stand_in(asked)?;
+        let mut asked = asker.stand_in(asked)?;
         let engine = &self.doors.engine;
+        if check.is_estimated() {
+            let [request] = &mut asked;
+            let permits = engine.estimate(request).await;
+            request.cost = Cost::Reserve(ReservedCost { permits, ..reserve });
+        }
         let decisions = engine.decide(&asked).get().await;
         let [request] = &asked;
         let decision =
             decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
         let mut json = DecisionJson::new(request, decision, &engine.name().region);
-        if let Some((reservation, ttl)) = engine.reservation(decision) {
+        if let Some((reservation, ttl)) = engine.reservation(std::slice::from_ref(decision)) {
             json.reservation = Some(reservation_text(&reservation));
             json.expires_ms = Some(ttl.millis_up());
         }

@@ -9,6 +9,7 @@ use prost::bytes::{BufMut as _, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use smallvec::SmallVec;
 
+use super::in_flight;
 use crate::api::headers::{X_DELAY, counted, delay, retry_after};
 use crate::api::problem;
 use crate::core::decision::{Decision, RuleOutcome};
@@ -37,32 +38,65 @@ fn tightest(decision: &Decision) -> Option<&RuleOutcome> {
     decision.rules.get(decision.tightest?).filter(|ruled| counted(ruled))
 }
 
-/// Writes the answer, with the prefix that gRPC puts before a message.
-pub(super) fn encode(requests: &[Request<'_>], decisions: &[Decision]) -> Bytes {
-    let mut message = BytesMut::with_capacity(USUAL_BYTES.saturating_mul(decisions.len().max(1)));
+/// Writes a message, with the prefix that gRPC puts before it.
+fn framed(answers: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
+    let mut message = BytesMut::with_capacity(USUAL_BYTES.saturating_mul(answers.max(1)));
     message.put_bytes(0, PREFIX_BYTES);
-    let over = |(request, decision): (&Request<'_>, &Decision)| over_limit(request, decision);
-    let any_over = requests.iter().zip(decisions).any(over);
-    number(1, if any_over { CODE_OVER_LIMIT } else { CODE_OK }, &mut message);
-    for (request, decision) in requests.iter().zip(decisions) {
-        status(request, decision, &mut message);
-    }
-    if any_over {
-        denial(decisions, &mut message);
-    } else if let Some(millis) = decisions.iter().filter_map(delay).max() {
-        // For the client, and for the service behind Envoy: either may keep it.
-        header(RESPONSE_HEADER, X_DELAY, &millis.to_string(), &mut message);
-        header(REQUEST_HEADER, X_DELAY, &millis.to_string(), &mut message);
-    }
-    rule_headers(decisions, any_over, &mut message);
-    if any_over {
-        body(decisions, &mut message);
-    }
+    write(&mut message);
     let len = u32::try_from(message.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
     if let Some(prefix) = message.get_mut(1..PREFIX_BYTES) {
         prefix.copy_from_slice(&len.to_be_bytes());
     }
     message.freeze()
+}
+
+/// The answer to a report, which has no other: a client that was answered is not denied afterwards.
+pub(super) fn reported() -> Bytes {
+    framed(1, |message| number(1, CODE_OK, message))
+}
+
+/// The answer to who reserves: the reservation by its text, or none where it is denied.
+pub(super) fn reserved(reservation: Option<&str>) -> Bytes {
+    framed(1, |message| {
+        number(1, if reservation.is_some() { CODE_OK } else { CODE_OVER_LIMIT }, message);
+        if let Some(text) = reservation.filter(|text| !text.is_empty()) {
+            begin(2, text.len(), message);
+            message.extend_from_slice(text.as_bytes());
+        }
+    })
+}
+
+/// The answer to a commit: whether it released what was reserved.
+pub(super) fn committed(released: bool) -> Bytes {
+    framed(1, |message| number(1, u64::from(released), message))
+}
+
+/// Writes the answer, with the prefix that gRPC puts before a message.
+pub(super) fn encode(requests: &[Request<'_>], decisions: &[Decision]) -> Bytes {
+    framed(decisions.len(), |message| decided(requests, decisions, message))
+}
+
+/// `RateLimitResponse`.
+fn decided(requests: &[Request<'_>], decisions: &[Decision], message: &mut BytesMut) {
+    let over = |(request, decision): (&Request<'_>, &Decision)| over_limit(request, decision);
+    let any_over = requests.iter().zip(decisions).any(over);
+    number(1, if any_over { CODE_OVER_LIMIT } else { CODE_OK }, message);
+    for (request, decision) in requests.iter().zip(decisions) {
+        status(request, decision, message);
+    }
+    if any_over {
+        denial(decisions, message);
+    } else if let Some(millis) = decisions.iter().filter_map(delay).max() {
+        // For the client, and for the service behind Envoy: either may keep it.
+        header(RESPONSE_HEADER, X_DELAY, &millis.to_string(), message);
+        header(REQUEST_HEADER, X_DELAY, &millis.to_string(), message);
+    }
+    rule_headers(decisions, any_over, message);
+    if any_over {
+        body(decisions, message);
+    } else if let Some(lease) = in_flight::lease_of(decisions) {
+        metadata("lease", &lease, message);
+    }
 }
 
 /// `DescriptorStatus`.
@@ -126,6 +160,19 @@ fn body(decisions: &[Decision], message: &mut BytesMut) {
     message.extend_from_slice(&text);
 }
 
+/// `dynamic_metadata`, of one text.
+fn metadata(name: &str, text: &str, message: &mut BytesMut) {
+    let value_len = bytes_len(text.len());
+    let entry_len = bytes_len(name.len()) + bytes_len(value_len);
+    begin(6, bytes_len(entry_len), message);
+    begin(1, entry_len, message);
+    begin(1, name.len(), message);
+    message.extend_from_slice(name.as_bytes());
+    begin(2, value_len, message);
+    begin(3, text.len(), message);
+    message.extend_from_slice(text.as_bytes());
+}
+
 /// `HeaderValue`, in one of the two lists of headers.
 fn header(list: u32, name: &str, value: &str, message: &mut BytesMut) {
     begin(list, bytes_len(name.len()) + bytes_len(value.len()), message);
@@ -176,12 +223,15 @@ fn bytes_len(len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::decision::Leased;
+    use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::request::Attributes;
     use crate::core::rule::Action;
     use envoy_types::pb::envoy::config::core::v3::HeaderValue;
     use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
     use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{DescriptorStatus, RateLimit};
     use envoy_types::pb::google::protobuf::Duration;
+    use envoy_types::pb::google::protobuf::value::Kind;
     use proptest::prelude::*;
     use prost::Message as _;
     use smallvec::smallvec;
@@ -275,6 +325,31 @@ mod tests {
         );
         let answer = decoded(&requests, &[decision(ruled(false, 0)), decision(slow)]);
         assert_eq!(answer.request_headers_to_add, [], "a call that is denied is not delayed");
+    }
+
+    #[test]
+    fn a_lease_is_told_as_metadata_unless_the_call_is_denied() {
+        let held = HeldPlaces {
+            domain: "d".into(),
+            rule: "r".into(),
+            own_limit: None,
+            price: None,
+            kind: None,
+            values: vec!["x".repeat(300)],
+        };
+        let leased = |allowed| {
+            let lease = Lease { holder: Holder([7; 16]), held: vec![held.clone()] };
+            let lease = Some(Box::new(Leased { lease, hold: Span::from_secs(30) }));
+            Decision { lease, ..decision(ruled(allowed, 3)) }
+        };
+        let requests = [request(Cost::Take(1)), request(Cost::Take(1))];
+        let answer = decoded(&requests, &[leased(true), leased(true)]);
+        let fields = answer.dynamic_metadata.unwrap().fields;
+        let Some(Kind::StringValue(text)) = &fields["lease"].kind else { panic!("{fields:?}") };
+        let lease = crate::api::wire::read_lease(text).unwrap();
+        assert_eq!((lease.holder, lease.held), (Holder([7; 16]), vec![held.clone(), held.clone()]));
+        assert_eq!(decoded(&requests, &[leased(true), leased(false)]).dynamic_metadata, None);
+        assert_eq!(decoded(&requests[..1], &[decision(ruled(true, 3))]).dynamic_metadata, None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Envoy's rate limit service, and beside it gRPC health and reflection.
+//! Envoy's rate limit service, Kuadrant's, and beside them gRPC health and reflection.
 //!
 //! Straight on HTTP/2: all calls that one read from the socket brought are decided one after the other and
 //! leave in one write. A call gets a task of its own only where its message is still arriving or the store
@@ -6,6 +6,8 @@
 
 mod answer;
 mod authority;
+mod in_flight;
+mod kuadrant;
 mod message;
 mod others;
 mod question;
@@ -220,7 +222,8 @@ impl Watch {
 /// Answers a call at once where it can be.
 fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     let (doors, unsent) = (&line.doors, &line.unsent);
-    if request.uri().path() != SHOULD_RATE_LIMIT {
+    let call = kuadrant::Call::of(request.uri().path());
+    if call.is_none() && request.uri().path() != SHOULD_RATE_LIMIT {
         let Some(place) = doors.others.place(&line.others, request.uri().path()) else {
             let sentence = "as many calls besides decisions are open as may be";
             return refuse(doors, respond, &Refusal::new(Code::Overloaded, sentence));
@@ -232,6 +235,10 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
         return refuse(doors, respond, &refusal);
     }
     let mut message = Message::new(request.into_body());
+    if let Some(asked) = call {
+        drop(tokio::spawn(kuadrant::answer(line.call(), asked, message, respond)));
+        return;
+    }
     // No waker: if the message is not there yet, the task that waits for it asks again with its own.
     let mut nobody = Context::from_waker(Waker::noop());
     match message.poll(doors, &mut nobody) {
@@ -271,7 +278,11 @@ enum AtOnce {
 /// The answer, if nothing has to be waited for.
 fn decide_now(doors: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
     let mut room = Vec::new();
-    let RateLimitCall { questions, denied } = question::read(message, &mut room)?;
+    let RateLimitCall { mut questions, denied, leases } = question::read(message, &mut room)?;
+    if !leases.is_empty() {
+        return Ok(AtOnce::Unknown);
+    }
+    in_flight::name_holder(&mut questions)?;
     let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.put(questions);
     // What takes several steps may have to be waited for in the middle, and then cannot be begun again.
@@ -333,7 +344,13 @@ async fn decide(
     respond: &mut Respond,
 ) -> Result<Option<Bytes>, Refusal> {
     let mut room = Vec::new();
-    let RateLimitCall { questions, mut denied } = question::read(message, &mut room)?;
+    let RateLimitCall { mut questions, mut denied, leases } = question::read(message, &mut room)?;
+    in_flight::give_back(doors, &leases).await;
+    if questions.is_empty() {
+        // Envoy reads no answer of what it says when a stream is done.
+        return Ok(Some(answer::reported()));
+    }
+    in_flight::name_holder(&mut questions)?;
     let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.put(questions);
     let invalid = asker.refused().map(|refusal| refusal.message.as_ref().into());
@@ -418,21 +435,18 @@ fn any_over(questions: &[Question<'_>], decisions: &Decisions) -> bool {
     questions.iter().zip(decisions).any(|(question, decision)| over_limit(question, decision))
 }
 
-async fn wait_for_message(call: OwnCall, mut message: Message, respond: Respond) {
-    let doors = &call.doors;
+async fn wait_for_message(call: OwnCall, message: Message, respond: Respond) {
+    match whole(&call.doors, message).await {
+        Ok(bytes) => wait_for_store(call, bytes, respond, false).await,
+        Err(refusal) => refuse(&call.doors, respond, &refusal),
+    }
+}
+
+/// All of a message, in time.
+async fn whole(doors: &Servers, mut message: Message) -> Result<Bytes, Refusal> {
     let whole = std::future::poll_fn(|cx| message.poll(doors, cx));
-    let bytes = match tokio::time::timeout(MESSAGE_WITHIN, whole).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(refusal)) => return refuse(doors, respond, &refusal),
-        Err(_) => {
-            return refuse(
-                doors,
-                respond,
-                &Refusal::new(Code::Incomplete, "the message did not arrive in time"),
-            );
-        }
-    };
-    wait_for_store(call, bytes, respond, false).await;
+    let late = || Refusal::new(Code::Incomplete, "the message did not arrive in time");
+    tokio::time::timeout(MESSAGE_WITHIN, whole).await.map_err(|_| late())?
 }
 
 async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tried: bool) {

@@ -33,7 +33,8 @@ use crate::api::unsent_bytes::{CountedWriter, Unsent};
 use crate::telemetry::Metrics;
 
 /// What health knows besides the empty name, which is the daemon.
-const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const SERVICES: [&str; 2] =
+    ["envoy.service.ratelimit.v3.RateLimitService", "kuadrant.service.ratelimit.v1.RateLimitService"];
 /// A single question about health, which is answered at once. It has places of its own, so that open watches
 /// never keep a gateway from finding this daemon healthy.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -214,7 +215,7 @@ fn told(readiness: Readiness) -> HealthCheckResponse {
 }
 
 fn is_known(service: &str) -> bool {
-    service.is_empty() || service == SERVICE
+    service.is_empty() || SERVICES.contains(&service)
 }
 
 type Statuses = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::wire::{self, DESCRIPTORS_MAX, Descriptor, Undecodable, decode, repaired};
+use super::in_flight;
+use super::wire::{DESCRIPTORS_MAX, Descriptor, RequestMessage, Undecodable, decode, repaired};
 use crate::api::error::{Code, Refusal};
 use crate::core::request::{ATTRIBUTES_MAX, Cost, LimitOverride, Request, TEXT_BYTES_MAX};
 use crate::core::time::Span;
@@ -18,6 +19,8 @@ pub(super) struct RateLimitCall<'b> {
     /// Places of descriptors that cannot be judged. They are denied: to Envoy an error would mean that all
     /// may pass.
     pub(super) denied: SmallVec<[usize; 1]>,
+    /// Leases of requests in flight that are done. Their descriptors ask nothing.
+    pub(super) leases: Vec<&'b str>,
 }
 
 /// What Envoy calls the client's address, and what rules call it.
@@ -28,7 +31,7 @@ const DAY: Span = Span::from_secs(86_400);
 
 impl From<Undecodable> for Refusal {
     fn from(error: Undecodable) -> Self {
-        Self::new(Code::Malformed, format!("the message is no RateLimitRequest: {error}"))
+        Self::new(Code::Malformed, format!("the message is not the call's request: {error}"))
     }
 }
 
@@ -37,20 +40,32 @@ impl From<Undecodable> for Refusal {
 /// # Errors
 /// Only for what a gateway itself has got wrong: Envoy lets a request pass whose call is refused.
 pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<RateLimitCall<'b>, Refusal> {
-    let asked = match decode(message) {
+    match decode(message) {
         Err(Undecodable::Text) => {
             *room = repaired(message)?;
-            decode(room)?
+            of_message(decode(room)?)
         }
-        asked => asked?,
-    };
+        asked => of_message(asked?),
+    }
+}
+
+/// The questions of a request that is read.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn of_message(asked: RequestMessage<'_>) -> Result<RateLimitCall<'_>, Refusal> {
     check_domain(&asked)?;
-    let mut call = RateLimitCall { questions: Questions::new(), denied: SmallVec::new() };
+    let mut call = RateLimitCall { questions: Questions::new(), denied: SmallVec::new(), leases: Vec::new() };
     let overfull = asked.descriptors_len > DESCRIPTORS_MAX;
-    for (place, descriptor) in asked.descriptors.into_iter().enumerate() {
-        let cost = cost(&descriptor, asked.hits_addend);
+    for descriptor in asked.descriptors {
+        if let Some(lease) = in_flight::given_back(&descriptor.entries) {
+            call.leases.push(lease);
+            continue;
+        }
+        let (place, cost) = (call.questions.len(), cost(&descriptor, asked.hits_addend));
         let limit = descriptor.limit.map(limit);
         let mut attributes = descriptor.entries;
+        let cost = in_flight::acquired(&mut attributes, cost);
         if overfull || attributes.len() > ATTRIBUTES_MAX || limit == Some(None) {
             call.denied.push(place);
             attributes.clear();
@@ -66,7 +81,7 @@ pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<RateL
     Ok(call)
 }
 
-fn check_domain(asked: &wire::RequestMessage<'_>) -> Result<(), Refusal> {
+fn check_domain(asked: &RequestMessage<'_>) -> Result<(), Refusal> {
     if !(1..=TEXT_BYTES_MAX).contains(&asked.domain.len()) {
         let message =
             format!("a domain has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", asked.domain.len());
@@ -196,6 +211,27 @@ mod tests {
             Some(RateLimitOverride { requests_per_unit: 5, unit: RateLimitUnit::Month.into() });
         let days = |call: RateLimitCall<'_>| call.questions[0].limit.unwrap().window.micros() / DAY.micros();
         assert_eq!(with_call(&asked.encode_to_vec(), days), Ok(30));
+    }
+
+    #[test]
+    fn a_descriptor_acquires_or_gives_back_where_an_entry_says_so() {
+        let asked = request(vec![
+            descriptor(&[("user", "ann"), ("tidegate_acquire", "1")]),
+            descriptor(&[("user", "ann"), ("tidegate_lease", "abc")]),
+            descriptor(&[("user", "ann")]),
+        ]);
+        let read = |call: RateLimitCall<'_>| {
+            let names = |question: &Request<'_>| {
+                question.attributes.iter().map(|(name, _)| (*name).to_owned()).collect()
+            };
+            let names: Vec<Vec<String>> = call.questions.iter().map(names).collect();
+            let costs: Vec<Cost> = call.questions.iter().map(|question| question.cost).collect();
+            (names, costs, call.leases.iter().map(|lease| (*lease).to_owned()).collect::<Vec<_>>())
+        };
+        let (names, costs, leases) = with_call(&asked.encode_to_vec(), read).unwrap();
+        assert_eq!(names, [vec!["user"], vec!["user"]]);
+        assert_eq!(leases, ["abc"]);
+        assert!(matches!(costs[..], [Cost::Hold(hold), Cost::Take(1)] if hold.places == 1), "{costs:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What gRPC reflection tells of the service, so that `grpcurl` and its kind need no files.
+//! What gRPC reflection tells of the services, so that `grpcurl` and its kind need no files.
 //!
 //! `descriptors.bin` is Envoy's own description of its rate limit service with all that it imports
 //! (Apache-2.0), without comments. It is made from the files that the crate `envoy-types` ships, in its
@@ -8,17 +8,23 @@
 //! protoc --include_imports --descriptor_set_out=descriptors.bin \
 //!   -I data-plane-api -I xds -I protoc-gen-validate envoy/service/ratelimit/v3/rls.proto
 //! ```
+//!
+//! `kuadrant.bin` is made of `kuadrant.proto` in the same way, without `--include_imports`: what it imports
+//! is in `descriptors.bin`.
 
 use tonic::service::Routes;
 
 /// The service, its messages and what those need.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
+/// Kuadrant's service and its messages.
+const KUADRANT: &[u8] = include_bytes!("kuadrant.bin");
 
 /// Adds both versions of reflection, of which clients still ask the older.
 pub(super) fn add(routes: Routes) -> Routes {
     let builder = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(KUADRANT)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     match (builder().build_v1(), builder().build_v1alpha()) {
@@ -48,7 +54,7 @@ mod tests {
     use prost_types::field_descriptor_proto::Type;
     use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-    use super::DESCRIPTORS;
+    use super::{DESCRIPTORS, KUADRANT};
 
     /// The description of a message by its whole name.
     fn described<'s>(set: &'s FileDescriptorSet, name: &str) -> &'s DescriptorProto {
@@ -95,7 +101,9 @@ mod tests {
     }
 
     fn set() -> FileDescriptorSet {
-        FileDescriptorSet::decode(DESCRIPTORS).unwrap()
+        let mut set = FileDescriptorSet::decode(DESCRIPTORS).unwrap();
+        set.file.extend(FileDescriptorSet::decode(KUADRANT).unwrap().file);
+        set
     }
 
     #[test]

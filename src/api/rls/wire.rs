@@ -41,10 +41,15 @@ pub(super) struct Descriptor<'b> {
 }
 
 /// One field: its number, how it is written, and what follows it.
-struct WireField {
-    number: u32,
+pub(super) struct WireField {
+    pub(super) number: u32,
     wire: WireType,
 }
+
+/// The field that holds the namespace, in every request that is read here.
+const DOMAIN: u32 = 1;
+/// The field that holds a descriptor, likewise.
+const DESCRIPTOR: u32 = 2;
 
 /// Why bytes are no request. The texts are those of the generated types' own errors, or near them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,23 +68,38 @@ impl From<DecodeError> for Undecodable {
     }
 }
 
-type Decoded<T> = Result<T, Undecodable>;
+pub(super) type Decoded<T> = Result<T, Undecodable>;
 
 /// Reads a request.
-pub(super) fn decode(mut message: &[u8]) -> Decoded<RequestMessage<'_>> {
+pub(super) fn decode(message: &[u8]) -> Decoded<RequestMessage<'_>> {
+    let mut hits_addend = 0;
+    let asked = decode_with(message, |field, message| match field.number {
+        3 => {
+            hits_addend = low32(varint(field, message)?);
+            Ok(())
+        }
+        _ => skip(field, message),
+    })?;
+    Ok(RequestMessage { hits_addend, ..asked })
+}
+
+/// Reads a request that begins like Envoy's, and whose further fields `other` reads or skips.
+pub(super) fn decode_with<'b>(
+    mut message: &'b [u8],
+    mut other: impl FnMut(&WireField, &mut &'b [u8]) -> Decoded<()>,
+) -> Decoded<RequestMessage<'b>> {
     let mut asked = RequestMessage::default();
     while let Some(field) = next(&mut message)? {
         match field.number {
-            1 => asked.domain = text(&field, &mut message)?,
-            2 => {
+            DOMAIN => asked.domain = text(&field, &mut message)?,
+            DESCRIPTOR => {
                 let descriptor = descriptor(bytes(&field, &mut message)?)?;
                 asked.descriptors_len += 1;
                 if asked.descriptors.len() < DESCRIPTORS_MAX {
                     asked.descriptors.push(descriptor);
                 }
             }
-            3 => asked.hits_addend = low32(varint(&field, &mut message)?),
-            _ => skip(&field, &mut message)?,
+            _ => other(&field, &mut message)?,
         }
     }
     Ok(asked)
@@ -137,7 +157,7 @@ fn hits(mut message: &[u8], hits: &mut u64) -> Decoded<()> {
     Ok(())
 }
 
-fn next(message: &mut &[u8]) -> Decoded<Option<WireField>> {
+pub(super) fn next(message: &mut &[u8]) -> Decoded<Option<WireField>> {
     if message.is_empty() {
         return Ok(None);
     }
@@ -152,12 +172,12 @@ fn expect(field: &WireField, wire: WireType) -> Decoded<()> {
     Err(Undecodable::Malformed(format!("invalid wire type: {:?} (expected {wire:?})", field.wire)))
 }
 
-fn varint(field: &WireField, message: &mut &[u8]) -> Decoded<u64> {
+pub(super) fn varint(field: &WireField, message: &mut &[u8]) -> Decoded<u64> {
     expect(field, WireType::Varint)?;
     Ok(decode_varint(message)?)
 }
 
-fn bytes<'b>(field: &WireField, message: &mut &'b [u8]) -> Decoded<&'b [u8]> {
+pub(super) fn bytes<'b>(field: &WireField, message: &mut &'b [u8]) -> Decoded<&'b [u8]> {
     expect(field, WireType::LengthDelimited)?;
     let len = usize::try_from(decode_varint(message)?).unwrap_or(usize::MAX);
     let (bytes, rest) =
@@ -166,17 +186,19 @@ fn bytes<'b>(field: &WireField, message: &mut &'b [u8]) -> Decoded<&'b [u8]> {
     Ok(bytes)
 }
 
-fn text<'b>(field: &WireField, message: &mut &'b [u8]) -> Decoded<&'b str> {
+pub(super) fn text<'b>(field: &WireField, message: &mut &'b [u8]) -> Decoded<&'b str> {
     std::str::from_utf8(bytes(field, message)?).map_err(|_| Undecodable::Text)
 }
 
-/// The same message with every text in UTF-8: bytes that are none become `%` and two hexadecimal digits.
+/// The same message with the namespace and the texts of descriptors in UTF-8: bytes that are none become `%`
+/// and two hexadecimal digits.
 pub(super) fn repaired(mut message: &[u8]) -> Decoded<Vec<u8>> {
     let mut whole = Vec::with_capacity(message.len() + 64);
     while let Some(field) = copied(&mut message, &mut whole)? {
         match field.number {
-            2 => put(field.number, &repaired_descriptor(field.bytes)?, &mut whole),
-            number => put(number, escaped(field.bytes).as_bytes(), &mut whole),
+            DOMAIN => put(field.number, escaped(field.bytes).as_bytes(), &mut whole),
+            DESCRIPTOR => put(field.number, &repaired_descriptor(field.bytes)?, &mut whole),
+            number => put(number, field.bytes, &mut whole),
         }
     }
     Ok(whole)
@@ -228,7 +250,7 @@ fn put(number: u32, bytes: &[u8], whole: &mut Vec<u8>) {
     whole.extend_from_slice(bytes);
 }
 
-fn skip(field: &WireField, message: &mut &[u8]) -> Decoded<()> {
+pub(super) fn skip(field: &WireField, message: &mut &[u8]) -> Decoded<()> {
     Ok(skip_field(field.wire, field.number, message, DecodeContext::default())?)
 }
 

@@ -112,6 +112,11 @@ pub(in crate::api) struct RuleBody {
     warn_at: Option<u8>,
     /// The penalty of clients that are denied too often.
     penalty: Option<PenaltyBody>,
+    /// The fate of permits whose reservation lapses: they are free again, or stay charged.
+    #[schemars(extend("enum" = ["release", "charge"]))]
+    on_lapse: Option<String>,
+    /// The amount of a reservation whose caller names none.
+    estimate: Option<RuleEstimateBody>,
     /// True if it matches only requests without attributes that it does not name.
     exact: Option<bool>,
     /// True if it decides at all.
@@ -121,6 +126,22 @@ pub(in crate::api) struct RuleBody {
     /// Into how many parts each key is split, for keys that are asked very often.
     #[schemars(range(min = 1, max = 64))]
     split_keys: Option<u32>,
+}
+
+/// The amount of reservations, by what the last ones used.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
+#[schemars(rename = "RuleEstimate", deny_unknown_fields, transform = never_null)]
+pub(in crate::api) struct RuleEstimateBody {
+    /// The percentile of the last hundred; 90 unless said.
+    #[schemars(range(min = 1, max = 100))]
+    percentile: Option<u8>,
+    /// The attribute whose values have estimates of their own.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    by: Option<String>,
+    /// The amount before ten costs are known; a tenth of the limit unless said.
+    #[schemars(range(min = 1, max = u32::MAX))]
+    first: Option<u32>,
 }
 
 /// On which day a period begins.

@@ -156,8 +156,8 @@ fn read_unit(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems<'_
     Some(unit.to_owned())
 }
 
-/// Why a rule of this kind has neither a unit nor prices, if it has none.
-fn uncounted(kind: RuleKind) -> Option<&'static str> {
+/// Why a rule of this kind has nothing that belongs to charges, if it has none.
+pub(super) fn uncounted(kind: RuleKind) -> Option<&'static str> {
     match kind {
         RuleKind { action, .. } if !action.counts() => {
             Some("belongs to rules that count; allow and block charge nothing")

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::answer::{RuleKind, read_answer, read_price};
 use super::calendar::read_windows;
 use super::penalty::{Punishing, read_penalty, read_warn_at};
+use super::reserve::read_reservations;
 use crate::core::algorithm::{
     Algorithm, CONCURRENCY_LIMIT_MAX, Counting, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX,
 };
@@ -107,6 +108,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     let punishing = Punishing { kind, charge, split_keys, window: counted.windows.length(), waits };
     let penalty = read_penalty(&mut fields, punishing, problems);
     let warn_at = read_warn_at(&mut fields, kind, problems);
+    let reservations = read_reservations(&mut fields, kind, problems);
     fields.finish(problems);
     let Counted { algorithm, limit, windows, burst } = counted;
     let name = name?;
@@ -133,6 +135,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
         split_keys,
         charge,
         debt,
+        reservations,
         answer,
         price,
         penalty,

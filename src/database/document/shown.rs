@@ -10,6 +10,7 @@ use super::penalty::PenaltyDoc;
 use crate::core::algorithm::{Algorithm, Counting};
 use crate::core::calendar::{Calendar, CalendarName, CalendarPeriod};
 use crate::core::price::PriceTable;
+use crate::core::reservation_terms::{EstimateTerms, OnLapse};
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
 use crate::core::time::Span;
 use crate::core::written::format_span;
@@ -61,6 +62,9 @@ pub struct RuleDoc<'r> {
     pub debt_max: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warn_at: Option<u8>,
+    pub on_lapse: Option<OnLapse>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateDoc<'r>>,
     pub per: &'r [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<&'r str>,
@@ -147,6 +151,8 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
                 Debt::Forgive => None,
             },
             warn_at: rule.warn_at,
+            on_lapse: Some(rule.reservations.on_lapse).filter(|then| *then != OnLapse::default()),
+            estimate: EstimateDoc::of(&rule.reservations.estimate),
             per: &rule.per,
             unit: answer.and_then(|answer| answer.unit.as_deref()),
             problem: answer.is_some_and(|answer| answer.problem),
@@ -158,6 +164,24 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             global: rule.global.as_ref().map(GlobalDoc::from),
             penalty: rule.penalty.as_deref().map(PenaltyDoc::from),
         }
+    }
+}
+
+/// How a rule's reservations are estimated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EstimateDoc<'r> {
+    percentile: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<u32>,
+}
+
+impl<'r> EstimateDoc<'r> {
+    /// `None`: as where a rule says nothing of it.
+    fn of(terms: &'r EstimateTerms) -> Option<Self> {
+        let own = *terms != EstimateTerms::default();
+        own.then_some(Self { percentile: terms.percentile, by: terms.by.as_deref(), first: terms.first })
     }
 }
 

@@ -7,6 +7,7 @@ use crate::core::algorithm::Algorithm;
 use crate::core::answer::AnswerOptions;
 use crate::core::penalty::PenaltyTerms;
 use crate::core::price::{AttributePrice, Price, PriceTable};
+use crate::core::reservation_terms::{EstimateTerms, OnLapse, ReservationTerms};
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern};
 use crate::core::time::Span;
 
@@ -503,6 +504,15 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                     1 if counts => Debt::Carry { max: Some(limit % 1_000_000) },
                     _ => Debt::Carry { max: None },
                 },
+                reservations: ReservationTerms {
+                    on_lapse: if counts && limit % 7 == 3 { OnLapse::Charge } else { OnLapse::Release },
+                    estimate: match limit % 11 {
+                        3 if counts => {
+                            EstimateTerms { percentile: 99, by: Some("model".to_owned()), first: Some(burst) }
+                        }
+                        _ => EstimateTerms::default(),
+                    },
+                },
                 answer: exact.then(|| {
                     let header = |name: &str| vec![(name.to_owned(), text_of_header(limit))];
                     std::sync::Arc::new(AnswerOptions {
@@ -639,6 +649,15 @@ fn a_debt_is_refused_where_it_has_no_effect() {
         (counted, "debt = \"forgive\"\ndebt_max = 5", "debt_max does not go with debt = \"forgive\""),
         (counted, "debt_max = -1", "debt_max must be"),
         (counted, "charge = \"sometimes\"", "charge must be"),
+        (counted, "on_lapse = \"keep\"", "on_lapse must be"),
+        (blocked, "on_lapse = \"charge\"", "on_lapse belongs to rules that count"),
+        (counted, "estimate = { percentile = 0 }", "percentile must be"),
+        (counted, "estimate = { percentile = 101 }", "percentile must be"),
+        (counted, "estimate = { first = 0 }", "first must be"),
+        (counted, "estimate = { for = \"model\" }", "unknown key \"for\""),
+        (counted, "estimate = 90", "estimate must be"),
+        (blocked, "estimate = { by = \"model\" }", "estimate belongs to rules that count"),
+        (concurrent, "on_lapse = \"charge\"", "on_lapse does not go with concurrency"),
     ] {
         let problems = read(&format!("[[rules]]\n{rule}{line}\n")).unwrap_err();
         assert!(problems[0].to_string().contains(why), "{line}: {problems:?}");

@@ -168,7 +168,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["event"],
         "Reservations by rule: reserved; released: committed in time; lapsed: committed too late and charged in full; \
-         repeated: the same again; crowded: denied because a bucket held as many as it may",
+         repeated: the same again; crowded: denied, no room for more; estimated: by the daemon; unlearned: a kind of cost forgotten",
     ),
     (
         "rights_waits_total",

@@ -13,7 +13,8 @@ use crate::core::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Lim
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::request::Cost;
-use crate::core::reservation::{ReservationFate, TTL_MAX};
+use crate::core::reservation::ReservationFate;
+use crate::core::reservation_terms::OnLapse;
 use crate::core::time::Timestamp;
 use crate::engine::clock::Clock;
 use crate::engine::port::HeldLimit;
@@ -382,7 +383,10 @@ impl DecideCall {
                 let part = match item.cost {
                     _ if item.lease.is_some() => item.lease.unwrap_or(0).min(31),
                     Cost::Report(_) => 1,
-                    Cost::Reserve(_) if !holds => 2,
+                    Cost::Reserve(reserve) if !holds => match reserve.on_lapse {
+                        OnLapse::Release => 2,
+                        OnLapse::Charge => 5,
+                    },
                     Cost::Commit(_) if !holds => 3,
                     // So that the script does not take the short way.
                     Cost::Take(_) if bucket.is_some_and(|bucket| bucket.noted) => 4,
@@ -394,7 +398,7 @@ impl DecideCall {
                     Cost::Report(report) => push(&mut bytes, u64::from(report.debt_max), 4),
                     Cost::Reserve(reserve) if !holds => {
                         bytes.extend_from_slice(&reserve.id.0);
-                        push(&mut bytes, reserve.ttl.0.min(TTL_MAX.0), 4);
+                        push(&mut bytes, reserve.noted_for().0, 4);
                     }
                     Cost::Commit(commit) if !holds => {
                         bytes.extend_from_slice(&commit.id.0);

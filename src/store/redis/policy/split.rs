@@ -15,6 +15,7 @@ use crate::core::algorithm::{Limit, Verdict};
 use crate::core::key::Key;
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{Commit, ReservationFate, ReservationId, ReservedCost};
+use crate::core::reservation_terms::OnLapse;
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::clock::Deadline;
@@ -183,7 +184,7 @@ impl Core {
         if parts == 1 || intent == Intent::Ask {
             return ask(0, charge.cost, intent).await;
         }
-        let question = ReservedCost { id: commit.id, permits: 1, ttl: Span(1) };
+        let question = ReservedCost { id: commit.id, permits: 1, ttl: Span(1), on_lapse: OnLapse::Release };
         let held = (0..parts).map(|more| ask(more, Cost::Reserve(question), Intent::Ask));
         let held = join_all(held).await;
         let holder = (0..).zip(&held).find(|(_, counted)| {

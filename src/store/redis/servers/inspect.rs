@@ -11,6 +11,7 @@ use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::hold::{Hold, HoldStep, Holder};
 use crate::core::request::Cost;
 use crate::core::reservation::{Commit, RESERVATION_BYTES, ReservationId, ReservedCost};
+use crate::core::reservation_terms::OnLapse;
 use crate::core::time::Span;
 use crate::store::redis::batch::call::{Action, Bucket, CallTerms, DecideCall, Item, Part};
 use crate::store::redis::batch::epochs::ReplicationEpochs;
@@ -115,8 +116,10 @@ pub(in crate::store::redis) async fn try_script(
     let parts = |costs: &[Cost]| costs.iter().map(|cost| trial(&tag, *cost)).collect::<Vec<_>>();
     let noted = |costs: &[Cost]| costs.iter().map(|cost| trial(&tag, *cost).with_notes()).collect();
     let id = |number| ReservationId([number; RESERVATION_BYTES]);
-    let reserve =
-        |number| Cost::Reserve(ReservedCost { id: id(number), permits: 2, ttl: Span::from_secs(2) });
+    let reserve = |number| {
+        let (ttl, on_lapse) = (Span::from_secs(2), OnLapse::Release);
+        Cost::Reserve(ReservedCost { id: id(number), permits: 2, ttl, on_lapse })
+    };
     let commit = |number, actual| Cost::Commit(Commit { id: id(number), actual, debt_max: 0 });
     let calls: [(Vec<Part>, bool); 5] = [
         (parts(&[Cost::Take(2), Cost::Take(1)]), true),

@@ -100,7 +100,8 @@ impl Own {
             at: self.state.instant(now),
             used: self.state.level_at(&self.share, now),
             number: notes.noted(),
-            due: now + reserve.ttl,
+            due: now + reserve.noted_for(),
+            on_lapse: reserve.on_lapse,
         };
         notes.note(reserve.id, charge, &self.share);
         (verdict, Some(ReservationFate::Held))

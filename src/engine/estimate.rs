@@ -1,0 +1,78 @@
+//! The amount of a reservation whose caller names none: what the rules that apply have learned from the last
+//! commits. Each daemon learns from those that it took itself.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use metrics::Counter;
+
+use super::Engine;
+use super::identity::rewritten;
+use crate::core::algorithm::Algorithm;
+use crate::core::estimate::{CostKind, Estimates};
+use crate::core::identity::Who;
+use crate::core::price::Price;
+use crate::core::request::Request;
+use crate::core::rule::Rule;
+use crate::telemetry::Metrics;
+
+/// What was learned, shared by all calls.
+#[derive(Debug)]
+pub(super) struct Estimator {
+    learned: Mutex<Estimates>,
+    estimated: Counter,
+    unlearned: Counter,
+}
+
+impl Estimator {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let counter = |event| metrics.counter("reservations_total", "event", event);
+        Self { learned: Mutex::default(), estimated: counter("estimated"), unlearned: counter("unlearned") }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Estimates> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes down what a reservation of this kind used.
+    pub(super) fn learn(&self, kind: CostKind, actual: u64) {
+        if self.lock().learn(kind, actual) {
+            self.unlearned.increment(1);
+        }
+    }
+}
+
+/// The value by which a rule tells this request's costs from others, if it does.
+pub(super) fn kind_of(rule: &Rule, request: &Request<'_>) -> Option<String> {
+    let by = rule.reservations.estimate.by.as_ref()?;
+    request.attribute(by).map(str::to_owned)
+}
+
+impl Engine {
+    /// What this request should reserve: the largest estimate of the rules that count it, and at most what
+    /// the smallest of them can ever hold. At least 1.
+    pub async fn estimate(&self, request: &Request<'_>) -> u64 {
+        let loaded = self.loaded.load_full();
+        let asked = std::slice::from_ref(request);
+        let persons = self.find(&loaded.set, asked).await;
+        let rewritten = rewritten(asked, &persons);
+        let request = rewritten.as_deref().and_then(<[_]>::first).unwrap_or(request);
+        let nobody = Who { tier: self.tier_default(), ..Who::default() };
+        let who = persons.first().map_or(nobody, |person| person.who(self.tier_default()));
+        let (mut estimate, mut most) = (1, u64::MAX);
+        let now = self.clock.now();
+        for found in loaded.set.matches_of(request, &who) {
+            let rule = &found.rule.rule;
+            if found.key.is_none() || rule.algorithm == Algorithm::Concurrency {
+                continue;
+            }
+            let limit = loaded.held_to(found.rule, found.limit, now).limit;
+            let kind = CostKind::of(&rule.domain, &rule.name, kind_of(rule, request).as_deref());
+            let own = self.reservations.estimator.lock().of(kind, &rule.reservations.estimate, limit.permits);
+            estimate = estimate.max(own);
+            let price = rule.price.as_ref().map_or(Price::ONE, |prices| prices.of(request));
+            most = most.min(price.units(limit.capacity(rule.algorithm)));
+        }
+        self.reservations.estimator.estimated.increment(1);
+        estimate.min(most).max(1)
+    }
+}
