@@ -62,6 +62,7 @@ pub struct RuleDoc<'r> {
     pub debt_max: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warn_at: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_lapse: Option<OnLapse>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateDoc<'r>>,
