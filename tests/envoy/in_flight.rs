@@ -98,7 +98,7 @@ fn a_place_whose_end_never_came_is_free_after_its_hold() {
 #[test]
 fn never_more_than_the_limit_is_in_flight_over_three_regions_under_escrow() {
     let global = "[rules.global]\nmode = \"escrow\"\n";
-    let daemons = three_regions(&rule(10, "60s", global), [const { String::new() }; 3]);
+    let daemons = three_regions(&rule(10, "20s", global), [const { String::new() }; 3]);
     let begun = Instant::now();
     while daemons.iter().any(|daemon| {
         let asked = serde_json::json!({ "attributes": { "user": "first" }, "cost": 1 });

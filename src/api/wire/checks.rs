@@ -69,8 +69,7 @@ pub(in crate::api) struct ReserveBody {
     /// The attributes of the request, by name. A value beyond 1,024 bytes counts by its beginning and a hash.
     #[schemars(transform = attribute_names)]
     attributes: BTreeMap<String, String>,
-    /// Permits to reserve; unless said, as many as the rules that apply estimate, which `cost` of the answer
-    /// says.
+    /// Permits to reserve; unless said, as many as the rules estimate, which `cost` of the answer says.
     #[schemars(range(min = 1, max = i64::MAX))]
     amount: Option<i64>,
     /// Such as 30s or 5m; 60s unless said, at most the window and ten minutes.

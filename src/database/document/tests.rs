@@ -655,7 +655,7 @@ fn a_debt_is_refused_where_it_has_no_effect() {
         (counted, "estimate = { percentile = 101 }", "percentile must be"),
         (counted, "estimate = { first = 0 }", "first must be"),
         (counted, "estimate = { for = \"model\" }", "unknown key \"for\""),
-        (counted, "estimate = 90", "estimate must be"),
+        (counted, "estimate = 90", "expected a table"),
         (blocked, "estimate = { by = \"model\" }", "estimate belongs to rules that count"),
         (concurrent, "on_lapse = \"charge\"", "on_lapse does not go with concurrency"),
     ] {
