@@ -14,7 +14,7 @@ pub mod compact;
 pub mod rights;
 
 /// Version of these messages. A frame of another version is refused and counted.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Most reports in one frame.
 pub const REPORTS_MAX: usize = 256;
 /// Longest identity in a report, in bytes.
