@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use foldhash::fast::RandomState;
+use metrics::Counter;
 
 use super::Engine;
 use super::hot::shown_identity;
@@ -23,6 +24,7 @@ use crate::core::rule::Mode;
 use crate::core::ruleset::Match;
 use crate::core::table::Table;
 use crate::core::time::{Span, Timestamp};
+use crate::telemetry::Metrics;
 
 /// Tables of buckets that were warned of, each locked for one look.
 const TABLES: usize = 16;
@@ -37,16 +39,17 @@ const BLOCK_AGAIN: Span = Span::from_secs(60);
 pub(super) struct Warned {
     tables: [Mutex<Table<u64>>; TABLES],
     hasher: RandomState,
-}
-
-impl Default for Warned {
-    fn default() -> Self {
-        let tables = std::array::from_fn(|_| Mutex::new(Table::new(WARNED_MAX / TABLES)));
-        Self { tables, hasher: RandomState::default() }
-    }
+    /// Those that found no room, or made another one lose its own.
+    forgotten: Counter,
 }
 
 impl Warned {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let tables = std::array::from_fn(|_| Mutex::new(Table::new(WARNED_MAX / TABLES)));
+        let forgotten = metrics.warnings_forgotten.clone();
+        Self { tables, hasher: RandomState::default(), forgotten }
+    }
+
     /// Remembers that a bucket is warned of in this window. `false`: it was before.
     fn note(&self, key: &Key, window: u64, (now, ends): (Timestamp, Timestamp)) -> bool {
         let hash = self.hasher.hash_one(key);
@@ -60,6 +63,9 @@ impl Warned {
         }
         let place = known.or_else(|| {
             let made = table.insert(hash, key.bytes(), window, now, |_| false);
+            if made.as_ref().map_or(true, |inserted| inserted.evicted) {
+                self.forgotten.increment(1);
+            }
             made.ok().map(|inserted| inserted.place)
         });
         if let Some(place) = place {

@@ -154,7 +154,7 @@ impl Engine {
             excess: Excesses::default(),
             hot: hot::HotCounts::new(began),
             hot_metrics: hot::HotMetrics::new(&metrics),
-            warned: crossings::Warned::default(),
+            warned: crossings::Warned::new(&metrics),
             metrics,
             degraded,
             refused,

@@ -41,6 +41,8 @@ pub struct Metrics {
     pub decision_seconds: Histogram,
     /// See `store_call_seconds` in [`METRICS`].
     pub store_call_seconds: Histogram,
+    /// See `warnings_forgotten_total` in [`METRICS`].
+    pub warnings_forgotten: Counter,
     /// See `coalesced_checks_total` in [`METRICS`].
     pub coalesced_checks: Counter,
     /// See `store_daemons` in [`METRICS`].
@@ -151,6 +153,7 @@ impl Metrics {
             decision_seconds: recorder.register_histogram(&key("decision_seconds", Vec::new()), &METADATA),
             store_call_seconds: recorder
                 .register_histogram(&key("store_call_seconds", Vec::new()), &METADATA),
+            warnings_forgotten: counter("warnings_forgotten_total"),
             coalesced_checks: counter("coalesced_checks_total"),
             store_daemons: gauge("store_daemons"),
             sync_updates: counter("sync_updates_total"),

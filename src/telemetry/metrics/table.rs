@@ -32,6 +32,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Buckets that were found used beyond the rule's warn_at, once in each window; of rules that have one",
     ),
     (
+        "warnings_forgotten_total",
+        MetricKind::Counter,
+        &[],
+        "Warnings that made room for others before their window ended, so that they may be told again",
+    ),
+    (
         "unmatched_requests_total",
         MetricKind::Counter,
         &["domain", "reason"],

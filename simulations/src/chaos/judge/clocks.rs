@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::clock::any_is_wrong;
-use super::{Evidence, Page, Verdict};
+use super::{Evidence, Page, STALL, Verdict};
 use crate::number::float;
 use crate::plan::FaultKind;
 
@@ -77,6 +77,10 @@ impl Evidence<'_> {
                     let (own, other) = (self.clock(*region, span), self.clock(place, span));
                     (other.0 - own.1, other.1 - own.0)
                 };
+                // What stood still sent late, and its frames say so for as long as they are remembered.
+                if self.stalled(STALL, (at.saturating_sub(REMEMBERED), *at)) {
+                    continue;
+                }
                 let (low, high) = (ahead(KNOWN_WITHIN).0, ahead(REMEMBERED).1);
                 looked += 1;
                 #[expect(clippy::cast_precision_loss, reason = "an offset of some seconds")]
