@@ -71,7 +71,7 @@ fn a_budget_is_held(mode: &str, stores: [String; 3]) {
         }
         turn += 1;
     }
-    println!("{mode}: {judged} budgets were held in {:?}", began.elapsed());
+    eprintln!("{mode}: {judged} budgets were held in {:?}", began.elapsed());
     assert!(judged >= at_once.max(3), "{mode}: {judged} were judged in {turn} turns");
 }
 

@@ -117,7 +117,7 @@ fn what_is_reserved_is_held_and_a_commit_releases_the_rest_once() {
         let made: Vec<_> = (0..7).map(|_| reserved(&client, &reserving(of(how, "bob"), 20))).collect();
         let codes: Vec<i32> = made.iter().map(|made| made.code).collect();
         assert_eq!(codes, [OK, OK, OK, OK, OK, OVER_LIMIT, OVER_LIMIT], "{how}");
-        assert!(made.iter().all(|made| (made.code == OK) == !made.reservation_id.is_empty()), "{made:?}");
+        assert!(made.iter().all(|made| (made.code == OK) != made.reservation_id.is_empty()), "{made:?}");
         let one = committing(of(how, "bob"), &made[0].reservation_id, 5);
         assert!(committed(&client, &one), "{how}");
         assert!(!committed(&client, &one), "{how}: a second time");

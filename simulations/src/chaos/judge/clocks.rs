@@ -78,7 +78,7 @@ impl Evidence<'_> {
                     (other.0 - own.1, other.1 - own.0)
                 };
                 // What stood still sent late, and its frames say so for as long as they are remembered.
-                if self.stalled(STALL, (at.saturating_sub(REMEMBERED), *at)) {
+                if self.stalled(STALL, (at.saturating_sub(REMEMBERED), at)) {
                     continue;
                 }
                 let (low, high) = (ahead(KNOWN_WITHIN).0, ahead(REMEMBERED).1);
