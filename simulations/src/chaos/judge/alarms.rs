@@ -6,13 +6,14 @@ use super::{Evidence, Happened, Kept, NOTICED, Page, STALL, Verdict};
 use crate::plan::{FaultKind, Way};
 
 /// Counters and gauges that stay at zero while nothing is wrong.
-const ALARMS: [&str; 22] = [
+const ALARMS: [&str; 23] = [
     "tidegate_frames_rejected_total",
     "tidegate_peer_dropped_total{queue=\"queue_full\"}",
     "tidegate_task_ends_total",
     "tidegate_log_lines_lost_total",
     "tidegate_degraded_decisions_total",
     "tidegate_audit_dropped_total",
+    "tidegate_events_dropped_total",
     "tidegate_peer_rules_refused_total",
     "tidegate_store_errors_total",
     "tidegate_store_trouble",
@@ -254,7 +255,7 @@ mod tests {
     use super::*;
 
     /// Alarms of the manual that are judged elsewhere or that no story can bring about, with the reason.
-    const OTHERS: [(&str, &str); 14] = [
+    const OTHERS: [(&str, &str); 15] = [
         ("tidegate_tasks", "a trend over hours"),
         ("tidegate_connections", "the trend beside it"),
         ("tidegate_certificate_expires_timestamp_seconds", "its notice is judged"),
@@ -266,6 +267,7 @@ mod tests {
             "tidegate_audit_spooled_bytes",
             "above zero for a moment in health; judged while PostgreSQL is away",
         ),
+        ("tidegate_events_spooled_bytes", "no story has a receiver"),
         ("tidegate_world_keys", "beside a bound that no story reaches"),
         ("tidegate_store_memory_used_bytes", "`store_trouble` is judged where a Redis is full"),
         ("tidegate_store_memory_max_bytes", "the bound beside it"),
