@@ -70,7 +70,7 @@ for i = 1, count do
       b.view = view_in_force(b, b.view, first, now)
     end
     reply[2 + views] = raw or ""
-  elseif flags >= 2 then
+  elseif flags == 2 or flags == 3 then
     views = views + 1
     epoch = epoch or read_epoch(ARGV[4], now)
     b.rights = KEYS[views]
