@@ -1,4 +1,4 @@
--- What clients did that may bring a penalty, a record for each bucket whose rule has one.
+-- Denials that may bring a client a penalty: a record for each bucket whose rule has one.
 --
 -- No reply of its own: a part of decide.lua, and defined only where ARGV[9] is given.
 -- KEYS     of each bucket whose rule has a penalty, behind the notes: its record

@@ -85,10 +85,10 @@ proptest! {
     }
 }
 
-/// Numbers that look random, the same in every run.
-struct Numbers(u64);
+/// Draws that look random, the same in every run.
+struct Draws(u64);
 
-impl Numbers {
+impl Draws {
     fn below(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -129,7 +129,7 @@ const MODELS: [(&str, u64); 2] = [("small", 100), ("large", 1_500)];
 /// a while, and what they cost is known only when they are done. None comes in the last ticks of a window, so
 /// that each window is judged by its own.
 fn worth(estimate: impl Fn(&Estimates, CostKind) -> u64) -> Worth {
-    let (mut numbers, mut estimates) = (Numbers(0x9e37_79b9_7f4a_7c15), Estimates::default());
+    let (mut numbers, mut estimates) = (Draws(0x9e37_79b9_7f4a_7c15), Estimates::default());
     let mut flying: BTreeMap<(u64, u64), (CostKind, u64, u64)> = BTreeMap::new();
     let (mut charged, mut worth) = (0, Worth { used: 0, over: 0, admitted: 0 });
     for tick in 0..WINDOWS * TICKS {

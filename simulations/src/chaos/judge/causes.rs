@@ -8,7 +8,7 @@ const LASTS: std::time::Duration = std::time::Duration::from_secs(3);
 /// A call to PostgreSQL that is not answered fails after this.
 const CALL_FAILS: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// What the log of a daemon must say of a fault.
+/// The words that the log of a daemon must say of a fault.
 struct Line {
     /// The daemons that must log it.
     logged_by: Vec<usize>,
@@ -36,7 +36,7 @@ impl Evidence<'_> {
     pub(super) fn cut_is_named(&self) -> Verdict {
         const PROMISE: &str = "That a region is cut off is logged as a warning, with what its rules do meanwhile (docs/concepts/partitions.md; that it is heard again is a line too)";
         let (mut looked, mut missing) = (0, Vec::new());
-        // Who is away meanwhile logs nothing of it.
+        // A daemon that is away meanwhile logs nothing of it.
         let alone = |fault: &&Happened| !self.disturbed(fault, (fault.from, fault.until + NOTICED));
         let faults = self.told.faults.iter().filter(alone);
         for region in faults.flat_map(|fault| self.silenced(fault)) {
@@ -72,7 +72,7 @@ impl Evidence<'_> {
         Verdict::new(PROMISE, (looked > 0).then_some((missing.is_empty(), found)))
     }
 
-    /// What must be in which log, where that is clear.
+    /// The words that must be in each log, where that is clear.
     fn line_of(&self, fault: &Happened) -> Option<Line> {
         let lasts = fault.until.saturating_sub(fault.from);
         let of_region = |region: usize| -> Vec<usize> {
@@ -122,7 +122,7 @@ impl Evidence<'_> {
         Some(Line { logged_by, words })
     }
 
-    /// Whether a region was asked all the while.
+    /// True if a region was asked all the while.
     fn is_asked(&self, region: usize, fault: &Happened) -> bool {
         let asked = self.seen.iter().filter(|seen| {
             let sent = self.since(seen.sent);
@@ -131,7 +131,7 @@ impl Evidence<'_> {
         asked.count() >= 50
     }
 
-    /// Whether anybody was denied so early in a fault that it had to be written meanwhile.
+    /// True if anybody was denied so early in a fault that it had to be written meanwhile.
     fn is_denied(&self, fault: &Happened) -> bool {
         !self.who_denied(fault).is_empty()
     }
