@@ -88,6 +88,9 @@ impl Engine {
         ruled: &mut RuleOutcome,
         now: Timestamp,
     ) {
+        if found.rule.rule.warn_at.is_none() && ruled.penalty.is_none() {
+            return;
+        }
         let Some(side) = loaded.side(found.rule) else { return };
         if let (Some(counter), Some(penalty)) = (&side.penalties, ruled.penalty.filter(|one| one.begun)) {
             counter.increment(1);
