@@ -56,10 +56,10 @@ pub(super) struct Page {
 }
 
 /// What is in PostgreSQL when all is over.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Remembered {
-    /// Denials in `audit_log`.
-    pub(super) denials: u64,
+    /// Denials in `audit_log`: the region of each by its name, and when it was decided there, since the epoch.
+    pub(super) denials: Vec<(String, Duration)>,
     /// Records that daemons dropped, as they say.
     pub(super) dropped: u64,
 }

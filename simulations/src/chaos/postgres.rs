@@ -130,11 +130,18 @@ impl Postgres {
         Ok(())
     }
 
-    /// How many denials it remembers.
-    pub(super) fn denials(&self) -> anyhow::Result<u64> {
-        let count = "SELECT coalesce(sum(weight), 0) FROM audit_log WHERE outcome = 'denied'";
-        let text = self.sql(DATABASE, count)?;
-        text.parse().with_context(|| format!("{text:?} is no number of rows"))
+    /// The denials that it remembers: the region of each, and when it was decided, since the epoch.
+    pub(super) fn denials(&self) -> anyhow::Result<Vec<(String, Duration)>> {
+        let rows = "SELECT (extract(epoch FROM at) * 1000000)::bigint, region FROM audit_log, generate_series(1, weight) \
+                    WHERE outcome = 'denied'";
+        let text = self.sql(DATABASE, rows)?;
+        text.lines()
+            .map(|line| {
+                let (at, region) = line.split_once('|').with_context(|| format!("{line:?} is no denial"))?;
+                let at = at.parse().with_context(|| format!("{line:?} begins with no time"))?;
+                Ok((region.to_owned(), Duration::from_micros(at)))
+            })
+            .collect()
     }
 
     fn sql(&self, database: &str, sql: &str) -> anyhow::Result<String> {

@@ -468,8 +468,8 @@ impl World {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let dropped = dropped(&self.pages().await);
-            let rows = database.denials().unwrap_or_default();
-            if rows + dropped >= seen || Instant::now() > deadline {
+            let rows = database.denials().unwrap_or_default().len();
+            if crate::number::place(rows) + dropped >= seen || Instant::now() > deadline {
                 // Long enough for what would be written twice.
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 return Ok(Some(Remembered { denials: database.denials()?, dropped }));

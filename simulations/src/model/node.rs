@@ -352,7 +352,10 @@ impl Node {
     fn charge(&self, user: u64, cost: u64, now: Timestamp) -> (Option<u64>, Decided) {
         let own = self.own.get(&user).copied();
         let whole = self.limit_of(own);
-        let share = self.part_of(whole, now);
+        let share = self.part_of(whole, now).map(|part| match self.mode {
+            Mode::Escrow => self.duties.minted(part),
+            Mode::Gossip | Mode::Split => part,
+        });
         if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
             // A clock that went back does not bring back a window: rights of the newest one are used.
             let admitted = self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part);
@@ -425,10 +428,10 @@ impl Node {
                     self.escrow.handle_touched(now, &touched);
                 }
                 self.escrow.handle_timeout(now);
-                self.split.handle_timeout(now);
+                self.split.handle_timeout(self.duties.clock_of_shares(now));
             }
             Mode::Split => {
-                self.split.handle_timeout(now);
+                self.split.handle_timeout(self.duties.clock_of_shares(now));
             }
         }
         if now >= self.next_sweep {
@@ -497,6 +500,7 @@ impl Node {
         }
         let limit = self.limit_of(ask.own);
         let part = self.part_of(limit, now).unwrap_or(Limit { permits: 0, burst: 0, ..limit });
+        let part = self.duties.minted(part);
         self.books.vaults.borrow_mut().carry_out(now, ask, part)
     }
 

@@ -85,7 +85,7 @@ impl Kind {
             Self::Tables => tables::play(&TablesCase::draw(seed), GossipSafety::ALL, EscrowSafety::ALL),
             Self::Joins => joins::play(&JoinsCase::draw(seed), true),
             Self::Reports => reports::play(&ReportsCase::draw(seed), true),
-            Self::Levels => levels::play(&LevelsCase::draw(seed), EscrowSafety::ALL),
+            Self::Levels => levels::play(&LevelsCase::draw(seed), Enforced::ALL),
         };
         played.map_err(|why| self.failed(seed, &self.describe(seed), &why))
     }

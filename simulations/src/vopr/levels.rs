@@ -4,12 +4,11 @@
 //! `escrow`, and where all are asked alike they use what it lets flow.
 
 use tidegate::core::algorithm::Algorithm;
-use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::request::Cost;
 use tidegate::core::time::Span;
 
 use super::arrivals::Arrivals;
-use super::play::Summary;
+use super::play::{Enforced, Summary};
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};
 use crate::dice::Dice;
 use crate::number::{float, index, len, place, seconds, whole};
@@ -129,10 +128,11 @@ struct Game<'c> {
 ///
 /// # Errors
 /// The first violation, in a sentence.
-pub(crate) fn play(case: &LevelsCase, safety: EscrowSafety) -> Result<Summary, String> {
+pub(crate) fn play(case: &LevelsCase, rules: Enforced) -> Result<Summary, String> {
     let mut engines = engines(&case.plan, &case.held.written(&[]));
-    engines.safety = safety;
+    engines.safety = rules.safety;
     let mut play = Play::new(&case.plan, case.held, engines)?;
+    play.world.set_duties(rules.duties);
     play.settle();
     let mut game = Game { case, play, asked: 0, admitted: 0 };
     for step in 0..STEPS {

@@ -100,12 +100,18 @@ fn mutations() -> Vec<Mutation> {
     let tells = Mutation::new("reports without tells".to_owned(), |seed| {
         reports::play(&ReportsCase::draw(seed), false).err()
     });
+    let safe = |safety| Enforced { safety, ..Enforced::ALL };
+    let carries_debt = false;
     let large = [
-        ("forwarded_stays_charged", EscrowSafety { forwarded_stays_charged: false, ..EscrowSafety::ALL }),
-        ("takes_are_cumulative", EscrowSafety { takes_are_cumulative: false, ..EscrowSafety::ALL }),
+        (
+            "forwarded_stays_charged",
+            safe(EscrowSafety { forwarded_stays_charged: false, ..EscrowSafety::ALL }),
+        ),
+        ("takes_are_cumulative", safe(EscrowSafety { takes_are_cumulative: false, ..EscrowSafety::ALL })),
+        ("carries_debt", Enforced { duties: Duties { carries_debt, ..Duties::ALL }, ..Enforced::ALL }),
     ]
-    .map(|(rule, safety)| {
-        let wrong = move |seed| levels::play(&LevelsCase::draw(seed), safety).err();
+    .map(|(rule, rules)| {
+        let wrong = move |seed| levels::play(&LevelsCase::draw(seed), rules).err();
         Mutation::new(format!("levels without {rule}"), wrong)
     });
     let duty = |name: &str, focus, duties| {
@@ -115,6 +121,12 @@ fn mutations() -> Vec<Mutation> {
         duty("gossip without common_instants", Focus::All, Duties { common_instants: false, ..Duties::ALL }),
         duty("deny without keeps_to_budget", Focus::Denial, Duties { keeps_to_budget: false, ..Duties::ALL }),
         duty("split without waits_for_others", Focus::All, Duties { waits_for_others: false, ..Duties::ALL }),
+        duty(
+            "split without waits_for_what_was_spent",
+            Focus::All,
+            Duties { waits_for_what_was_spent: false, ..Duties::ALL },
+        ),
+        duty("without mints_its_share", Focus::Rights, Duties { mints_its_share: false, ..Duties::ALL }),
     ];
     all.chain([agrees, tells]).chain(duties).chain(sliding).chain(waits).chain(denial).chain(large).collect()
 }

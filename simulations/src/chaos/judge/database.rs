@@ -1,8 +1,11 @@
 //! PostgreSQL: no decision waits for it, and it remembers every denial once.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::{Evidence, Happened, Kept, Remembered, STALL, Verdict};
+use super::clocks::moved;
+use super::{Evidence, Happened, Kept, Remembered, STALL, Seen, Verdict};
 use crate::number::place;
 use crate::plan::FaultKind;
 
@@ -47,16 +50,23 @@ impl Evidence<'_> {
             FaultKind::StoreLost { region } => self.plan.counts_in_memory(region),
             _ => false,
         });
-        let Some(Remembered { denials, dropped }) = self.remembered else {
+        let Some(Remembered { denials, dropped }) = &self.remembered else {
             return Verdict::new(PROMISE, None);
         };
-        let seen = place(self.seen.iter().filter(|seen| seen.answer.denied()).count());
-        // Nobody saw what was decided of these.
-        let unclear = self.seen.iter().filter(|seen| seen.answer.decision().is_none()).count();
-        let missing = seen.saturating_sub(denials + dropped);
-        let doubled = denials.saturating_sub(seen + place(unclear));
+        let (mut forgotten, mut doubled) = (0, 0);
+        for (at, region) in self.plan.regions.iter().enumerate() {
+            let of_region = denials.iter().filter(|(name, _)| *name == region.name);
+            let (no_row, too_many) = self.compare(at, of_region.map(|(_, decided)| *decided).collect());
+            forgotten += no_row;
+            doubled += too_many;
+        }
+        let named = |name: &str| self.plan.regions.iter().any(|region| region.name == name);
+        doubled += place(denials.iter().filter(|(name, _)| !named(name)).count());
+        let seen = self.seen.iter().filter(|seen| seen.answer.denied()).count();
+        let missing = forgotten.saturating_sub(*dropped);
         let found = format!(
-            "clients saw {seen} denials, {denials} are remembered and {dropped} counted as dropped: {missing} missing, {doubled} too many"
+            "clients saw {seen} denials, {} are remembered and {dropped} counted as dropped: {missing} missing, {doubled} too many",
+            denials.len()
         );
         let mut verdict = Verdict::new(PROMISE, Some((missing == 0 && doubled == 0, found)));
         if killed && doubled == 0 {
@@ -64,4 +74,42 @@ impl Evidence<'_> {
         }
         verdict
     }
+
+    /// Finds for each denial that clients of a region saw a row of its own, decided between question and
+    /// answer. Returns how many have none, and how many rows are of no denial.
+    fn compare(&self, region: usize, mut rows: Vec<Duration>) -> (u64, u64) {
+        let when = |seen: &Seen| {
+            let (low, high) = self.clock(region, (self.since(seen.sent), self.since(seen.answered)));
+            (moved(seen.sent, low).saturating_sub(STALL), moved(seen.answered, high) + STALL)
+        };
+        let of_region = || self.seen.iter().filter(|seen| seen.ask.region == region);
+        let denials = of_region().filter(|seen| seen.answer.denied()).map(when);
+        rows.sort_unstable();
+        let (no_row, others) = matched(denials.collect(), rows);
+        // Nobody saw what was decided of these.
+        let unclear = of_region().filter(|seen| seen.answer.decision().is_none()).map(when);
+        let (_, others) = matched(unclear.collect(), others);
+        (no_row, place(others.len()))
+    }
+}
+
+/// Gives each instant, in order, to the interval that ends first of those that hold it. Returns how many
+/// intervals go without, and the instants that are in none.
+fn matched(mut intervals: Vec<(Duration, Duration)>, instants: Vec<Duration>) -> (u64, Vec<Duration>) {
+    intervals.sort_unstable();
+    let (mut coming, mut open, mut without) = (intervals.into_iter().peekable(), BinaryHeap::new(), 0);
+    let mut left = Vec::new();
+    for instant in instants {
+        while let Some((_, end)) = coming.next_if(|(begin, _)| *begin <= instant) {
+            open.push(Reverse(end));
+        }
+        while open.peek().is_some_and(|Reverse(end)| *end < instant) {
+            open.pop();
+            without += 1;
+        }
+        if open.pop().is_none() {
+            left.push(instant);
+        }
+    }
+    (without + place(open.len() + coming.count()), left)
 }

@@ -208,14 +208,27 @@ fn a_limit_that_is_not_used_again_is_noticed() {
 #[test]
 fn a_denial_that_is_forgotten_or_written_twice_is_noticed() {
     let plan = plan("");
-    let all: Vec<Seen> = (0..9).map(|place| seen(100 + place, decided(false, (0, 0)))).collect();
-    for (denials, dropped, kept) in
-        [(9, 0, Kept::Yes), (7, 2, Kept::Yes), (8, 0, Kept::No), (10, 0, Kept::No), (8, 3, Kept::Yes)]
-    {
+    let all: Vec<Seen> = (0..9).map(|place| seen(1_000 + place * 500, decided(false, (0, 0)))).collect();
+    let judged = |denials: &[(u64, u64)], dropped: u64| {
         let mut judged = evidence(&plan, Way::Gossip, &all, &[]);
+        let row = |at: u64| (plan.regions[0].name.clone(), Duration::from_millis(BEGUN * 1_000 + at));
+        let denials = denials.iter().flat_map(|(at, times)| (0..*times).map(move |_| row(*at))).collect();
         judged.remembered = Some(Remembered { denials, dropped });
-        assert_eq!(judged.denials_are_remembered().kept, kept, "{denials} and {dropped}");
-    }
+        judged.denials_are_remembered().kept
+    };
+    let without = |places: &[u64]| -> Vec<(u64, u64)> {
+        (0..9).filter(|place| !places.contains(place)).map(|place| (1_000 + place * 500, 1)).collect()
+    };
+    assert_eq!(judged(&without(&[]), 0), Kept::Yes);
+    assert_eq!(judged(&without(&[2, 5]), 2), Kept::Yes);
+    assert_eq!(judged(&without(&[5]), 3), Kept::Yes, "what was dropped may have been admitted");
+    assert_eq!(judged(&without(&[5]), 0), Kept::No, "one is missing");
+    let mut twice = without(&[]);
+    twice[3].1 = 2;
+    assert_eq!(judged(&twice, 0), Kept::No, "one is there twice");
+    let mut instead = without(&[5]);
+    instead[3].1 = 2;
+    assert_eq!(judged(&instead, 0), Kept::No, "one is missing, and another is there twice");
 }
 
 #[test]
