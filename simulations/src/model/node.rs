@@ -83,6 +83,8 @@ pub(crate) struct Node {
     pub(crate) replica: Replica,
     pub(crate) escrow: Escrow,
     split: Split,
+    /// The region's part of the rule's limit, where each has one.
+    share: Option<Limit>,
     words: Vec<(NodeName, Option<WeightsStatement>)>,
     pub(crate) books: Books,
     pub(crate) tallies: Tallies,
@@ -174,6 +176,7 @@ impl Node {
             replica: Replica::new(replica),
             escrow: Escrow::new(escrow),
             split: Split::new(name.clone(), before),
+            share: None,
             name: name.clone(),
             words: Vec::new(),
             rule: rule.clone(),
@@ -223,6 +226,7 @@ impl Node {
             Mode::Split => {}
         }
         self.rule = rule;
+        self.note_share();
     }
 
     /// Who is in the cluster, with the round trips.
@@ -241,6 +245,7 @@ impl Node {
         self.words = others.map(|member| (member.name.clone(), word(&member.name))).collect();
         if self.mode != Mode::Gossip {
             self.split.handle_members(now, self.words.clone());
+            self.note_share();
         }
     }
 
@@ -281,12 +286,19 @@ impl Node {
     }
 
     /// The region's part of the rule's limit, where each has one: what it may admit, or what it mints.
-    pub(crate) fn share(&self) -> Option<Limit> {
-        let in_force = self.in_force()?;
-        let of =
-            |whole: u32| u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX);
-        let limit = self.rule.limit();
-        Some(Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit })
+    pub(crate) const fn share(&self) -> Option<Limit> {
+        self.share
+    }
+
+    /// Works the share out anew, wherever it may have changed: every request needs it.
+    fn note_share(&mut self) {
+        self.share = self.in_force().map(|in_force| {
+            let of = |whole: u32| {
+                u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX)
+            };
+            let limit = self.rule.limit();
+            Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit }
+        });
     }
 
     fn in_force(&self) -> Option<InForce> {
@@ -405,6 +417,7 @@ impl Node {
                     words.iter_mut().for_each(|(_, word)| *word = Some(own));
                 }
                 self.split.handle_members(now, words);
+                self.note_share();
                 true
             }
         }
@@ -428,11 +441,11 @@ impl Node {
                     self.escrow.handle_touched(now, &touched);
                 }
                 self.escrow.handle_timeout(now);
-                self.split.handle_timeout(self.duties.clock_of_shares(now));
             }
-            Mode::Split => {
-                self.split.handle_timeout(self.duties.clock_of_shares(now));
-            }
+            Mode::Split => {}
+        }
+        if self.mode != Mode::Gossip && self.split.handle_timeout(self.duties.clock_of_shares(now)) {
+            self.note_share();
         }
         if now >= self.next_sweep {
             self.next_sweep = now + SWEEP;

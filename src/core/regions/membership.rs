@@ -171,9 +171,11 @@ impl Regions {
             if present && region.heard.is_none() && region.ring.nodes().is_empty() {
                 region.expected = region.expected.max(now);
             }
-            let ring = Ring::new(owners);
-            if ring.nodes() != region.ring.nodes() {
-                region.ring = ring;
+            owners.sort_unstable();
+            owners.dedup();
+            // A ring is dear to make, and mostly it would be the same again.
+            if owners != region.ring.nodes() {
+                region.ring = Ring::new(owners);
                 changed.push(id);
             }
         }
