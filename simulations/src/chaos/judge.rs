@@ -105,17 +105,26 @@ impl Kept {
     }
 }
 
+/// A promise to users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Promise {
+    /// In a few words, for whoever has not read the manual.
+    pub(super) title: &'static str,
+    /// A sentence of the manual, word for word, and in brackets its page and what it speaks of there. Empty
+    /// for what the judge promises of itself.
+    pub(super) manual: &'static str,
+}
+
 /// A promise with what was found.
 #[derive(Debug, Clone)]
 pub(super) struct Verdict {
-    /// The sentence of the manual.
-    pub(super) promise: &'static str,
+    pub(super) promise: Promise,
     pub(super) kept: Kept,
     pub(super) found: String,
 }
 
 impl Verdict {
-    fn new(promise: &'static str, worst: Option<(bool, String)>) -> Self {
+    fn new(promise: Promise, worst: Option<(bool, String)>) -> Self {
         match worst {
             Some((kept, found)) => Self { promise, kept: if kept { Kept::Yes } else { Kept::No }, found },
             None => Self { promise, kept: Kept::NotJudged, found: NOTHING.to_owned() },
@@ -245,10 +254,18 @@ impl Evidence<'_> {
     }
 
     fn limit_holds(&self) -> Verdict {
-        const ESCROW: &str = "Never above the limit, whatever happens to network, clocks or processes (docs/concepts/escrow.md)";
-        const SPLIT: &str =
-            "The limit is never exceeded while each region's store keeps its counts (docs/concepts/split.md)";
-        const SHARES: &str = "Under `gossip` that is so with `on_partition = \"share\"` and `\"deny\"` (docs/concepts/partitions.md: nothing is above the limit while a region is cut off)";
+        const ESCROW: Promise = Promise {
+            title: "Escrow never admits more than the limit",
+            manual: "Never above the limit, whatever happens to network, clocks or processes (docs/concepts/escrow.md)",
+        };
+        const SPLIT: Promise = Promise {
+            title: "Split never admits more than the limit",
+            manual: "The limit is never exceeded while each region's store keeps its counts (docs/concepts/split.md)",
+        };
+        const SHARES: Promise = Promise {
+            title: "In a cut all sides together admit no more than the limit",
+            manual: "Under `gossip` that is so with `on_partition = \"share\"` and `\"deny\"` (docs/concepts/partitions.md: nothing is above the limit while a region is cut off)",
+        };
         match self.way {
             Way::Gossip => {
                 let shared = matches!(self.plan.rule.on_partition, OnPartition::Share | OnPartition::Deny);
@@ -398,7 +415,10 @@ impl Evidence<'_> {
     }
 
     fn used_again(&self) -> Verdict {
-        const PROMISE: &str = "Within three seconds 95 % of what was used before is used again (docs/concepts/partitions.md, Recovery)";
+        const PROMISE: Promise = Promise {
+            title: "Use is back within three seconds after a fault",
+            manual: "Within three seconds 95 % of what was used before is used again (docs/concepts/partitions.md, Recovery)",
+        };
         if self.way == Way::Split || self.window() > Duration::from_secs(1) || self.plan.demand.users > 1 {
             return Verdict::new(PROMISE, None);
         }
@@ -451,8 +471,10 @@ impl Evidence<'_> {
     }
 
     fn everyone_is_answered(&self) -> Verdict {
-        const PROMISE: &str =
-            "Then no request is lost (docs/tasks/run-in-production.md, Restart without losing a request)";
+        const PROMISE: Promise = Promise {
+            title: "Every request is answered, also while daemons are restarted",
+            manual: "Then no request is lost (docs/tasks/run-in-production.md, Restart without losing a request)",
+        };
         let excused = |seen: &Seen| {
             let waited = (self.since(seen.sent), self.since(seen.answered));
             self.stalled(ANSWER_WITHIN / 4, waited)
@@ -496,7 +518,7 @@ impl Evidence<'_> {
 
     /// Never broken: where a machine cannot play something, nothing was judged.
     fn all_was_played(&self) -> Verdict {
-        const PROMISE: &str = "All faults of the story were played";
+        const PROMISE: Promise = Promise { title: "All faults of the story were played", manual: "" };
         match self.told.unplayed.is_empty() {
             true => Verdict::new(PROMISE, None),
             false => {
@@ -506,8 +528,10 @@ impl Evidence<'_> {
     }
 
     fn enough_is_known(&self) -> Verdict {
-        const PROMISE: &str =
-            "The judge could judge: at most a tenth of what was admitted is of unknown window";
+        const PROMISE: Promise = Promise {
+            title: "The judge could judge: at most a tenth of what was admitted is of unknown window",
+            manual: "",
+        };
         let admitted = self.admitted().count();
         let unknown = self.admitted().filter(|seen| self.sure_window(seen).is_none()).count();
         let part = len(unknown) / len(admitted.max(1));

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::Shown;
-use super::judge::{Happened, Kept};
+use super::judge::{Happened, Kept, Promise};
 use crate::drive::Outcome;
 use crate::plan::{Plan, Way};
 use crate::report::html::escaped;
@@ -36,8 +36,11 @@ pub(super) fn print(
         )?;
     }
     for verdict in shown.verdicts.iter().filter(|verdict| verdict.says_something()) {
-        writeln!(out, "    {:<10}  {}", verdict.kept.word(), verdict.promise)?;
+        writeln!(out, "    {:<10}  {}", verdict.kept.word(), verdict.promise.title)?;
         writeln!(out, "                {}", verdict.found)?;
+        if verdict.kept == Kept::No && !verdict.promise.manual.is_empty() {
+            writeln!(out, "                the manual: {}", verdict.promise.manual)?;
+        }
     }
     match shown.verdicts.iter().filter(|verdict| !verdict.says_something()).count() {
         0 => {}
@@ -86,14 +89,15 @@ fn sections(all: &[Shown], simulated: &[Outcome]) -> String {
             let _ = write!(
                 page,
                 "<tr><td>{}<td{class}>{}<td>{}</tr>",
-                escaped(verdict.promise),
+                in_words(verdict.promise),
                 verdict.kept.word(),
                 escaped(&verdict.found)
             );
         }
         page.push_str("</table>");
         let others = shown.verdicts.iter().filter(|verdict| !verdict.says_something());
-        let others: Vec<String> = others.map(|verdict| format!("<li>{}", escaped(verdict.promise))).collect();
+        let others: Vec<String> =
+            others.map(|verdict| format!("<li>{}", in_words(verdict.promise))).collect();
         if !others.is_empty() {
             let _ = write!(
                 page,
@@ -104,6 +108,15 @@ fn sections(all: &[Shown], simulated: &[Outcome]) -> String {
         }
     }
     page
+}
+
+/// A promise and, in small letters, the sentence of the manual that it is.
+fn in_words(promise: Promise) -> String {
+    let title = escaped(promise.title);
+    if promise.manual.is_empty() {
+        return title;
+    }
+    format!("{title}<div class=\"small\">{}</div>", escaped(&promise.manual.replace('`', "")))
 }
 
 /// The figures of real daemons and those of the same story in virtual time, side by side.
@@ -179,7 +192,11 @@ mod tests {
             faults: vec![("roll", 1.0, 4.0)],
             ..Observed::default()
         });
-        let verdict = |promise, kept, found: &str| Verdict { promise, kept, found: found.to_owned() };
+        let verdict = |title, kept, found: &str| Verdict {
+            promise: Promise { title, manual: "" },
+            kept,
+            found: found.to_owned(),
+        };
         let verdicts = vec![
             verdict("It is so", Kept::Yes, "seven"),
             verdict("It is not so", Kept::No, "none"),

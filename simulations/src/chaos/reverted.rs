@@ -49,7 +49,7 @@ struct Repair {
     reverts: String,
     story: String,
     way: String,
-    /// A part of the promise that the story finds broken.
+    /// The promise that the story finds broken, by its title.
     promise: String,
     patch: PathBuf,
 }
@@ -313,6 +313,7 @@ fn tell(
 
 #[cfg(test)]
 mod tests {
+    use super::super::judge::Promise;
     use super::*;
 
     /// A working tree of one file, and where its copy goes.
@@ -391,7 +392,7 @@ mod tests {
             sources.check(&repair).unwrap();
             let plan = crate::run::load(&crate::run::find_in(super::super::STORIES, &repair.story)).unwrap();
             assert!(plan.ways.iter().any(|way| way.word() == repair.way), "{} is not told so", repair.name);
-            let named = |promise: &&&str| promise.contains(&repair.promise);
+            let named = |promise: &&Promise| promise.title == repair.promise;
             assert_eq!(promises.iter().filter(named).count(), 1, "{}: {:?}", repair.name, repair.promise);
         }
     }

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 
 const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}\
 table{border-collapse:collapse;width:100%;font-size:14px}td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}.bad{color:#b00;font-weight:bold}.small{font-size:14px;color:#555}.wide td{text-align:left}h2{margin-top:2.5rem}";
+td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}.bad{color:#b00;font-weight:bold}.small{font-size:14px;color:#555}.wide td,.wide th{text-align:left;vertical-align:top}.wide .small{font-size:12px}h2{margin-top:2.5rem}";
 
 /// The page. `pictures` in the order of `outcomes`, as SVG; `sections` come between table and pictures, as
 /// HTML.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Evidence, STALL, Verdict};
+use super::{Evidence, Promise, STALL, Verdict};
 use crate::number::float;
 use crate::plan::{FaultKind, Way};
 
@@ -16,7 +16,10 @@ const ENOUGH: u64 = 50;
 
 impl Evidence<'_> {
     pub(super) fn who_is_added_spends(&self) -> Verdict {
-        const PROMISE: &str = "A region that the others do not list spends nothing (docs/tasks/add-or-remove-a-region.md; one that all list spends its share)";
+        const PROMISE: Promise = Promise {
+            title: "A region that is added spends its share when all list it, and nothing before",
+            manual: "A region that the others do not list spends nothing (docs/tasks/add-or-remove-a-region.md; one that all list spends its share)",
+        };
         let kept = self.told.faults.iter().filter_map(|fault| {
             let FaultKind::Join { region, listed } = fault.kind else { return None };
             let from = if listed { fault.until + AGREED } else { Duration::ZERO };
@@ -47,7 +50,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn share_is_inherited(&self) -> Verdict {
-        const PROMISE: &str = "Its share is now spent by the others (docs/tasks/add-or-remove-a-region.md: of a region that was removed)";
+        const PROMISE: Promise = Promise {
+            title: "The share of a region that was removed is spent by the others",
+            manual: "Its share is now spent by the others (docs/tasks/add-or-remove-a-region.md: of a region that was removed)",
+        };
         let kept = self.told.faults.iter().filter_map(|fault| {
             let FaultKind::Leave { region } = fault.kind else { return None };
             let end = Duration::from_micros(self.plan.length.0);

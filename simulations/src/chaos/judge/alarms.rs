@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Evidence, Happened, Kept, NOTICED, Page, STALL, Verdict};
+use super::{Evidence, Happened, Kept, NOTICED, Page, Promise, STALL, Verdict};
 use crate::plan::{FaultKind, Way};
 
 /// Counters and gauges that stay at zero while nothing is wrong.
@@ -59,7 +59,10 @@ type Raised<'a> = (String, f64, Vec<&'a Page>);
 
 impl Evidence<'_> {
     pub(super) fn health_is_quiet(&self) -> Verdict {
-        const PROMISE: &str = "In health no alarm rises (docs/reference/metrics.md, Alerts)";
+        const PROMISE: Promise = Promise {
+            title: "No alarm rises in health",
+            manual: "In health no alarm rises (docs/reference/metrics.md, Alerts)",
+        };
         let first = self.told.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
         // A region whose clock is wrong from the beginning is no health.
         if self.begins_wrong() || self.stalled(STALL, (Duration::ZERO, first)) {
@@ -93,7 +96,7 @@ impl Evidence<'_> {
         self.plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0)
     }
 
-    fn all_are_zero(promise: &'static str, pages: &[Page], names: &[&str], when: &str) -> Verdict {
+    fn all_are_zero(promise: Promise, pages: &[Page], names: &[&str], when: &str) -> Verdict {
         let (mut looked, mut raised) = (0, Vec::new());
         for page in pages {
             for (line, value) in values(page, names) {
@@ -198,8 +201,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn faults_are_told(&self) -> Verdict {
-        const PROMISE: &str =
-            "What goes wrong raises its alarm while it lasts (docs/reference/metrics.md, Alerts)";
+        const PROMISE: Promise = Promise {
+            title: "What goes wrong raises its alarm",
+            manual: "What goes wrong raises its alarm while it lasts (docs/reference/metrics.md, Alerts)",
+        };
         let (mut told, mut missing) = (Vec::new(), Vec::new());
         for fault in &self.told.faults {
             let span = (fault.from, fault.until);
@@ -236,8 +241,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn all_is_right_again(&self) -> Verdict {
-        const PROMISE: &str =
-            "When all has been put right, nothing is said to be wrong (docs/reference/metrics.md, Alerts)";
+        const PROMISE: Promise = Promise {
+            title: "Nothing is said to be wrong once all is right again",
+            manual: "When all has been put right, nothing is said to be wrong (docs/reference/metrics.md, Alerts)",
+        };
         let last = self.told.faults.iter().map(|fault| fault.until).max();
         let end = self.told.meanwhile.last();
         let (Some(last), Some((at, pages))) = (last, end) else { return Verdict::new(PROMISE, None) };

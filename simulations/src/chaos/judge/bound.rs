@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::Algorithm;
 
 use super::super::clock::any_is_wrong;
-use super::{Evidence, Seen, Verdict};
+use super::{Evidence, Promise, Seen, Verdict};
 use crate::drive::Belief;
 use crate::number::float;
 use crate::plan::{FaultKind, Way};
@@ -27,7 +27,10 @@ struct Compared<'a> {
 
 impl Evidence<'_> {
     pub(super) fn bound_is_one(&self) -> Verdict {
-        const PROMISE: &str = "Together they are not less than what was used (docs/concepts/gossip.md, The error bound: `believed_used` and `error_bound`)";
+        const PROMISE: Promise = Promise {
+            title: "believed_used and error_bound together cover what was used",
+            manual: "Together they are not less than what was used (docs/concepts/gossip.md, The error bound: `believed_used` and `error_bound`)",
+        };
         // The promise is for clocks that agree.
         if any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);

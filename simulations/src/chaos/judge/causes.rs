@@ -1,6 +1,6 @@
 //! The log names what went wrong: a region that is cut off, and every other cause that an operator must find.
 
-use super::{Evidence, Happened, NOTICED, Verdict};
+use super::{Evidence, Happened, NOTICED, Promise, Verdict};
 use crate::plan::FaultKind;
 
 /// A fault that is over sooner may not have been noticed by all.
@@ -34,7 +34,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn cut_is_named(&self) -> Verdict {
-        const PROMISE: &str = "That a region is cut off is logged as a warning, with what its rules do meanwhile (docs/concepts/partitions.md; that it is heard again is a line too)";
+        const PROMISE: Promise = Promise {
+            title: "The log names a region that is cut off, and says when it is heard again",
+            manual: "That a region is cut off is logged as a warning, with what its rules do meanwhile (docs/concepts/partitions.md; that it is heard again is a line too)",
+        };
         let (mut looked, mut missing) = (0, Vec::new());
         // A daemon that is away meanwhile logs nothing of it.
         let alone = |fault: &&Happened| !self.disturbed(fault, (fault.from, fault.until + NOTICED));
@@ -56,8 +59,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn causes_are_named(&self) -> Verdict {
-        const PROMISE: &str =
-            "What goes wrong is a line of the log that names the cause (docs/reference/metrics.md, Logs)";
+        const PROMISE: Promise = Promise {
+            title: "The log names the cause of what goes wrong",
+            manual: "What goes wrong is a line of the log that names the cause (docs/reference/metrics.md, Logs)",
+        };
         let (mut looked, mut missing) = (0, Vec::new());
         for fault in &self.told.faults {
             let Some(Line { logged_by, words }) = self.line_of(fault) else { continue };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::clock::any_is_wrong;
-use super::{Evidence, Page, STALL, Verdict};
+use super::{Evidence, Page, Promise, STALL, Verdict};
 use crate::number::float;
 use crate::plan::FaultKind;
 
@@ -52,7 +52,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn clocks_are_known(&self) -> Verdict {
-        const PROMISE: &str = "`tidegate_peer_clock_offset_seconds{region}` (in `tidegate regions`: `clock`) is how far one is ahead, as well as half a round trip tells (docs/concepts/clocks.md)";
+        const PROMISE: Promise = Promise {
+            title: "Wrong clocks are known",
+            manual: "`tidegate_peer_clock_offset_seconds{region}` (in `tidegate regions`: `clock`) is how far one is ahead, as well as half a round trip tells (docs/concepts/clocks.md)",
+        };
         if !any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }

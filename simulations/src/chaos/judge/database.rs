@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use super::clocks::moved;
-use super::{Evidence, Happened, Kept, Remembered, STALL, Seen, Verdict};
+use super::{Evidence, Happened, Kept, Promise, Remembered, STALL, Seen, Verdict};
 use crate::number::place;
 use crate::plan::FaultKind;
 
@@ -14,7 +14,10 @@ const WAITS: Duration = Duration::from_millis(250);
 
 impl Evidence<'_> {
     pub(super) fn nothing_waits_for_the_database(&self) -> Verdict {
-        const PROMISE: &str = "Decisions never wait for it (docs/reference/audit.md: for PostgreSQL)";
+        const PROMISE: Promise = Promise {
+            title: "No decision waits for PostgreSQL",
+            manual: "Decisions never wait for it (docs/reference/audit.md: for PostgreSQL)",
+        };
         let away: Vec<&Happened> = self
             .told
             .faults
@@ -43,7 +46,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn denials_are_remembered(&self) -> Verdict {
-        const PROMISE: &str = "Each denial is in `audit_log` once, or counted as dropped (docs/reference/audit.md, What happens to a record)";
+        const PROMISE: Promise = Promise {
+            title: "Each denial is in the audit log once, or counted as dropped",
+            manual: "Each denial is in `audit_log` once, or counted as dropped (docs/reference/audit.md, What happens to a record)",
+        };
         // A daemon that is killed takes along what it held for half a second.
         let killed = self.told.faults.iter().any(|fault| match fault.kind {
             FaultKind::Crash { .. } => true,

@@ -6,13 +6,16 @@ use std::time::Duration;
 use tidegate::core::algorithm::Algorithm;
 
 use super::super::clock::any_is_wrong;
-use super::{Evidence, NOTICED, Verdict};
+use super::{Evidence, NOTICED, Promise, Verdict};
 use crate::number::place;
 use crate::plan::FaultKind;
 
 impl Evidence<'_> {
     pub(super) fn local_is_held(&self) -> Verdict {
-        const PROMISE: &str = "At most `max(limit, daemons)` is so admitted in the region (docs/concepts/counting-in-redis.md, A bad day: by `local`, of each key, once an outage)";
+        const PROMISE: Promise = Promise {
+            title: "While Redis is away local admits at most the limit of each key in a region",
+            manual: "At most `max(limit, daemons)` is so admitted in the region (docs/concepts/counting-in-redis.md, A bad day: by `local`, of each key, once an outage)",
+        };
         if self.plan.rule.algorithm != Algorithm::FixedWindow || any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }

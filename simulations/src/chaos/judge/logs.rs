@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::Algorithm;
 
 use super::super::clock::any_is_wrong;
-use super::{Evidence, Seen, Verdict};
+use super::{Evidence, Promise, Seen, Verdict};
 use crate::number::float;
 use crate::plan::Way;
 
@@ -87,7 +87,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn logs_are_held(&self) -> Verdict {
-        const PROMISE: &str = "A `sliding_log` is held to its limit in every interval, and pays for that where demand moves (docs/concepts/gossip.md: next to exactly)";
+        const PROMISE: Promise = Promise {
+            title: "A sliding_log keeps its limit in every interval, next to exactly",
+            manual: "A `sliding_log` is held to its limit in every interval, and pays for that where demand moves (docs/concepts/gossip.md: next to exactly)",
+        };
         let rule = &self.plan.rule;
         if self.way != Way::Gossip || rule.algorithm != Algorithm::SlidingLog || any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::Algorithm;
 
 use super::super::clock::any_is_wrong;
-use super::{Evidence, Verdict, Windows};
+use super::{Evidence, Promise, Verdict, Windows};
 use crate::number::{float, len};
 use crate::plan::Way;
 
@@ -33,8 +33,10 @@ impl Evidence<'_> {
     }
 
     pub(super) fn gossip_is_near(&self) -> Verdict {
-        const PROMISE: &str =
-            "In health that is little (docs/concepts/gossip.md: a permit that is admitted twice)";
+        const PROMISE: Promise = Promise {
+            title: "In health gossip admits little more than the limit",
+            manual: "In health that is little (docs/concepts/gossip.md: a permit that is admitted twice)",
+        };
         let rule = &self.plan.rule;
         let known = self.way == Way::Gossip
             && rule.algorithm == Algorithm::FixedWindow

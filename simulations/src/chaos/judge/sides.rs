@@ -7,7 +7,7 @@ use tidegate::core::rule::OnPartition;
 
 use super::super::clock::any_is_wrong;
 use super::used::Use;
-use super::{Evidence, Happened, NOTICED, STALL, Verdict};
+use super::{Evidence, Happened, NOTICED, Promise, STALL, Verdict};
 use crate::number::float;
 use crate::plan::{FaultKind, Way};
 
@@ -28,7 +28,10 @@ struct Sum {
 
 impl Evidence<'_> {
     pub(super) fn sides_keep_to_policy(&self) -> Verdict {
-        const PROMISE: &str = "Under `gossip`, `on_partition` of the rule decides (docs/concepts/partitions.md: what each side of a cut admits)";
+        const PROMISE: Promise = Promise {
+            title: "In a cut each side admits what on_partition says",
+            manual: "Under `gossip`, `on_partition` of the rule decides (docs/concepts/partitions.md: what each side of a cut admits)",
+        };
         let rule = &self.plan.rule;
         let plain = self.way == Way::Gossip
             && rule.algorithm == Algorithm::FixedWindow

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::core::algorithm::Algorithm;
 
-use super::{Evidence, Seen, USED, Verdict};
+use super::{Evidence, Promise, Seen, USED, Verdict};
 use crate::number::{float, index, len};
 use crate::plan::Way;
 
@@ -29,7 +29,10 @@ pub(super) struct Use {
 
 impl Evidence<'_> {
     pub(super) fn limit_is_used(&self) -> Verdict {
-        const PROMISE: &str = "In health 95 % of the limit and more are used, also where demand moves smoothly (docs/concepts/gossip.md)";
+        const PROMISE: Promise = Promise {
+            title: "In health 95 % of the limit are used",
+            manual: "In health 95 % of the limit and more are used, also where demand moves smoothly (docs/concepts/gossip.md)",
+        };
         let rule = &self.plan.rule;
         let farther = Duration::from_micros(self.plan.weather.longest().0) > FARTHEST;
         let others = self.plan.demand.users > 1 || self.plan.demand.retry || self.plan.demand.pattern.jumps();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Evidence, STALL, Seen, Verdict};
+use super::{Evidence, Promise, STALL, Seen, Verdict};
 use crate::number::len;
 
 /// Of those who waited, and beside whom nobody asked the same bucket, so many must be admitted.
@@ -12,7 +12,10 @@ const ENOUGH: usize = 20;
 
 impl Evidence<'_> {
     pub(super) fn waiting_helps(&self) -> Verdict {
-        const PROMISE: &str = "A client that waits until the reset, or `t` seconds, is admitted if nothing else comes (docs/reference/http.md, Headers: as long as `retry_after` says)";
+        const PROMISE: Promise = Promise {
+            title: "Whoever waits as long as retry_after says is admitted",
+            manual: "A client that waits until the reset, or `t` seconds, is admitted if nothing else comes (docs/reference/http.md, Headers: as long as `retry_after` says)",
+        };
         let mut of_user: HashMap<u64, Vec<&Seen>> = HashMap::new();
         for seen in self.seen {
             of_user.entry(seen.ask.user).or_default().push(seen);
