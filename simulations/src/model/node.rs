@@ -83,8 +83,8 @@ pub(crate) struct Node {
     pub(crate) replica: Replica,
     pub(crate) escrow: Escrow,
     split: Split,
-    /// The region's part of the rule's limit, where each has one.
-    share: Option<Limit>,
+    /// The weights in force and the region's part of the rule's limit by them, where each has one.
+    share: Option<(InForce, Limit)>,
     words: Vec<(NodeName, Option<WeightsStatement>)>,
     pub(crate) books: Books,
     pub(crate) tallies: Tallies,
@@ -286,8 +286,8 @@ impl Node {
     }
 
     /// The region's part of the rule's limit, where each has one: what it may admit, or what it mints.
-    pub(crate) const fn share(&self) -> Option<Limit> {
-        self.share
+    pub(crate) fn share(&self) -> Option<Limit> {
+        self.share.as_ref().map(|(_, share)| *share)
     }
 
     /// Works the share out anew, wherever it may have changed: every request needs it.
@@ -297,7 +297,8 @@ impl Node {
                 u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX)
             };
             let limit = self.rule.limit();
-            Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit }
+            let share = Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit };
+            (in_force, share)
         });
     }
 
@@ -313,7 +314,8 @@ impl Node {
         if limit == self.rule.limit() {
             return self.share();
         }
-        Some(self.in_force()?.part(limit, &self.name.region, now))
+        let (in_force, _) = self.share.as_ref()?;
+        Some(in_force.part(limit, &self.name.region, now))
     }
 
     /// Keeps to the region's share of a `gossip` rule while the protocol says so, as the engine does.
