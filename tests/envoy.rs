@@ -1,6 +1,4 @@
 //! A stock Envoy enforces our limits: the real program, with the file that `deploy/envoy` gives to users.
-//!
-//! `tests/run` installs Envoy and says where it is; without that these tests fail, they do not skip.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,14 +19,13 @@ mod redis_servers;
 mod support;
 
 use std::net::SocketAddr;
-use std::process::Command;
 
 use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
 use support::spellings::{ADMIN_HOST, SEARCH};
 use support::web_authority::WebAuthority;
-use support::{eventually, free_tcp, origin, paced, rolling};
+use support::{envoy, eventually, free_tcp, origin, paced, rolling};
 use tempfile::TempDir;
 
 fn rules(limit: u32) -> String {
@@ -81,17 +78,7 @@ impl Front {
         // On a busy machine an answer may take longer than users would wait for it.
         assert_eq!(config.matches("timeout: 0.05s").count(), 1);
         config = config.replace("timeout: 0.05s", "timeout: 5s");
-        let file = folder.path().join("envoy.yaml");
-        std::fs::write(&file, config).unwrap();
-        let mut command = Command::new(program());
-        command.arg("-c").arg(&file).args([
-            "--concurrency",
-            "1",
-            "--disable-hot-restart",
-            "--log-level",
-            "warning",
-        ]);
-        let mut envoy = Process::start(&mut command, &folder.path().join("envoy.log"));
+        let mut envoy = envoy::start(folder.path(), &config);
         eventually("Envoy has found Tidegate healthy", || {
             assert!(envoy.ended().is_none(), "Envoy ended:\n{}", envoy.output());
             daemons.iter().all(|daemon| is_healthy(admin, *daemon)).then_some(())
@@ -225,17 +212,6 @@ fn is_healthy(admin: SocketAddr, daemon: SocketAddr) -> bool {
     http::raw(admin, probe).is_some_and(|clusters| clusters.body.contains(&healthy))
 }
 
-fn program() -> String {
-    let named = std::env::var("TIDEGATE_TEST_ENVOY").ok();
-    let usable = |path: &String| {
-        Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
-    };
-    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/target/envoy");
-    named.into_iter().chain([installed.to_owned(), "envoy".to_owned()]).find(usable).unwrap_or_else(|| {
-        panic!("no Envoy: run tests/run, which installs it, or name one in TIDEGATE_TEST_ENVOY")
-    })
-}
-
 #[test]
 fn requests_past_the_limit_get_429_and_others_200() {
     let daemon = Daemon::with_rules(&rules(3));
@@ -298,17 +274,7 @@ fn the_snippet_that_the_demo_prints_works_as_printed() {
         Some((filters.to_owned(), clusters.to_owned()))
     });
     let (addr, service) = (free_tcp(), origin::start());
-    let file = folder.path().join("envoy.yaml");
-    std::fs::write(&file, around(&printed.0, &printed.1, addr, service)).unwrap();
-    let mut command = Command::new(program());
-    command.arg("-c").arg(&file).args([
-        "--concurrency",
-        "1",
-        "--disable-hot-restart",
-        "--log-level",
-        "warning",
-    ]);
-    let mut envoy = Process::start(&mut command, &folder.path().join("envoy.log"));
+    let mut envoy = envoy::start(folder.path(), &around(&printed.0, &printed.1, addr, service));
     eventually("Envoy enforces the demo's limit", || {
         assert!(envoy.ended().is_none(), "Envoy ended:\n{}", envoy.output());
         let reply = http::raw(addr, b"GET /demo HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;

@@ -203,7 +203,10 @@ fn unreached(server: &str, error: &ureq::Error) -> String {
             "what answers at {server} does not speak HTTP/1.1, as the gRPC port does not ({error})"
         )),
         ureq::Error::Io(io) if matches!(io.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
-            Some(format!("what listens at {server} closes connections without an answer ({error})"))
+            // The reset of a port for gRPC may come before its answer is read.
+            Some(format!(
+                "what listens at {server} closes connections without an answer, as the gRPC port may ({error})"
+            ))
         }
         _ => None,
     };

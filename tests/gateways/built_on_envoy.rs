@@ -4,14 +4,12 @@
 //! by it here.
 
 use std::net::SocketAddr;
-use std::process::Command;
 
 use tempfile::TempDir;
 
 use super::Gateway;
 use super::support::daemon::Daemon;
-use super::support::process::Process;
-use super::support::{free_tcp, http, origin};
+use super::support::{self, free_tcp, http, origin};
 
 const PAGE: &str = include_str!("../../docs/tasks/limit-an-api-behind-gateways-built-on-envoy.md");
 
@@ -40,17 +38,6 @@ algorithm = "fixed_window"
 limit = 2
 window = "24h"
 "#;
-
-fn program() -> String {
-    let named = std::env::var("TIDEGATE_TEST_ENVOY").ok();
-    let usable = |path: &String| {
-        Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
-    };
-    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/target/envoy");
-    named.into_iter().chain([installed.to_owned(), "envoy".to_owned()]).find(usable).unwrap_or_else(|| {
-        panic!("no Envoy: run tests/run, which installs it, or name one in TIDEGATE_TEST_ENVOY")
-    })
-}
 
 /// The lines of the page between two of its lines, moved left by this many columns.
 fn of_page(after: &str, before: &str, columns: usize) -> String {
@@ -112,17 +99,7 @@ static_resources:
         service.port(),
         daemon.port()
     );
-    let file = folder.path().join("envoy.yaml");
-    std::fs::write(&file, config).unwrap();
-    let mut command = Command::new(program());
-    command.arg("-c").arg(&file).args([
-        "--concurrency",
-        "1",
-        "--disable-hot-restart",
-        "--log-level",
-        "warning",
-    ]);
-    let process = Process::start(&mut command, &folder.path().join("envoy.log"));
+    let process = support::envoy::start(folder.path(), &config);
     Gateway::serving(addr, process, folder)
 }
 

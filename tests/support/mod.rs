@@ -8,6 +8,7 @@
 pub(crate) mod authority;
 pub(crate) mod command;
 pub(crate) mod daemon;
+pub(crate) mod envoy;
 pub(crate) mod http;
 pub(crate) mod origin;
 pub(crate) mod paced;
