@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::hold::{Hold, HoldStep};
-use super::reservation::{Commit, ReservedCost};
+use super::reservation::{Commit, ReservationId, ReservedCost};
 use super::time::Span;
 
 /// Longest name or value of an attribute, and longest domain, in bytes.
@@ -155,13 +155,15 @@ pub struct Request<'a> {
     pub limit: Option<LimitOverride>,
     /// How its values are read.
     pub forms: Forms<'a>,
+    /// Names a report, which is charged once however often it is sent.
+    pub report: Option<ReservationId>,
 }
 
 impl<'a> Request<'a> {
     /// A request whose values are read as they stand, without a limit of its own.
     #[must_use]
     pub fn new(domain: &'a str, attributes: Attributes<'a>, cost: Cost) -> Self {
-        Self { domain, attributes, cost, limit: None, forms: Forms::default() }
+        Self { domain, attributes, cost, limit: None, forms: Forms::default(), report: None }
     }
 
     /// The value of an attribute; the first where it repeats.

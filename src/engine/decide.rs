@@ -26,7 +26,7 @@ use crate::core::key::Key;
 use crate::core::regions::escrow::can_move;
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores};
 use crate::core::request::{Cost, ReportedCost, Request};
-use crate::core::reservation::{ReservationFate, ReservedCost, TTL_MAX};
+use crate::core::reservation::{Commit, ReservationFate, ReservedCost, TTL_MAX};
 use crate::core::rule::{Action, Charging, Debt, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
@@ -241,6 +241,9 @@ impl Engine {
     /// Counts what of a report was not charged.
     fn note_uncharged(&self, found: &Match<'_>, cost: Cost, counted: &ChargeResult) {
         let Cost::Report(report) = cost else { return };
+        if is_repeated(counted) {
+            return;
+        }
         let left = report.permits.saturating_sub(counted.reported);
         if left > 0 {
             let [debt_max, forgiven, store] = &self.uncharged;
@@ -261,7 +264,7 @@ impl Engine {
         if key.shape() != found.rule.shape {
             return;
         }
-        let looked = cost.charged() == Cost::Peek;
+        let looked = cost.charged() == Cost::Peek || is_repeated(counted);
         let asks = found.rule.rule.charge == Charging::Always && !is_held(found);
         if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
             return;
@@ -289,6 +292,11 @@ impl Engine {
             self.metrics.tallies_dropped.increment(1);
         }
     }
+}
+
+/// Whether this was charged before, and is not again.
+fn is_repeated(counted: &ChargeResult) -> bool {
+    counted.reservation == Some(ReservationFate::Repeated)
 }
 
 /// Permits that a charge took.
@@ -348,6 +356,17 @@ fn cost_of(found: &Match<'_>, request: &Request<'_>) -> Cost {
             }),
             cost => cost,
         },
+    }
+}
+
+/// A report that has a name is to the store the commit of a reservation that was never made: charged in full,
+/// and remembered.
+fn once(cost: Cost, request: &Request<'_>) -> Cost {
+    match (cost, request.report) {
+        (Cost::Report(ReportedCost { permits, debt_max }), Some(id)) => {
+            Cost::Commit(Commit { id, actual: permits, debt_max })
+        }
+        (cost, _) => cost,
     }
 }
 
@@ -478,7 +497,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                             None => None,
                             Some(_) => self.loaded.first_of(found.rule, &found.limit, regions),
                         },
-                        cost: self.cost_of(found, request),
+                        cost: once(self.cost_of(found, request), request),
                         enforced: !self.shadow(found),
                     });
                 }

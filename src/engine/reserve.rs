@@ -53,6 +53,13 @@ pub fn reservation_of(id: &str) -> ReservationId {
     digest.as_ref().first_chunk().copied().map_or(ReservationId::NONE, ReservationId)
 }
 
+/// The name of a report that a caller names by its own id: no reservation's, also where the caller gives both
+/// the same id.
+#[must_use]
+pub fn report_of(id: &str) -> ReservationId {
+    reservation_of(&format!("report\0{id}"))
+}
+
 /// What became of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {

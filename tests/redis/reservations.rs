@@ -21,6 +21,7 @@ use crate::redis_servers::{Cluster, Server, until};
 use crate::redis_store::{compiled, key, runtime, settings, store};
 use crate::support::authority::Authority;
 use crate::support::daemon::Daemon;
+use crate::support::reports::sent_again_it_is_charged_once;
 use crate::support::reservations::{
     ALGORITHMS, charging_rules, commit, remaining, reserve, rules, what_lapsed_stays_charged,
 };
@@ -72,6 +73,17 @@ fn five_at_once_of_20_each_over_two_daemons_of_a_cluster_use_100_at_most() {
         }
         let left = remaining(&daemons[1], who);
         assert!((24..=25).contains(&left), "{how}: five used 15 each, and {left} are left");
+    }
+}
+
+#[test]
+fn a_report_that_is_sent_again_to_another_daemon_is_charged_once() {
+    let cluster = Cluster::start_patient();
+    let config = on("cluster", &cluster.urls(), "");
+    let rules = rules().replace("limit = 100\n", "limit = 1000\n");
+    let daemons = [Daemon::with(&rules, &config, &[]), Daemon::with(&rules, &config, &[])];
+    for how in ALGORITHMS {
+        sent_again_it_is_charged_once([&daemons[0], &daemons[1]], how);
     }
 }
 

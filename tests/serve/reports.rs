@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::regions::{Authority, REGIONS, connected};
 use super::support::daemon::Daemon;
+use super::support::reports::sent_again_it_is_charged_once;
 use super::support::rls::{descriptor, request, with_hits};
 use super::support::{eventually, free_udp, http};
 
@@ -51,6 +52,22 @@ fn the_fourth_request_after_three_responses_of_400_is_denied_in_every_algorithm(
         }
         let bucket = daemon.get(&format!("/v1/buckets?rule={how}&user=u3")).json();
         assert!(matches!(bucket["used"].as_u64(), Some(1_199..=1_200)), "{bucket}");
+    }
+}
+
+#[test]
+fn a_report_that_has_a_name_is_charged_once() {
+    let daemon = Daemon::with_rules(&tokens(""));
+    for how in ALGORITHMS {
+        sent_again_it_is_charged_once([&daemon, &daemon], how);
+    }
+    let other_name = daemon.metric("tidegate_reports_uncharged_permits_total{reason=\"store\"}");
+    assert_eq!(other_name, Some(0.0), "what is charged once was not left out");
+    for id in ["", &"x".repeat(1_025)] {
+        let report = json!({ "attributes": { "user": "ann" }, "cost": 1, "id": id });
+        let refused = daemon.post("/v1/report", &report);
+        assert_eq!(refused.status, 400, "{refused:?}");
+        assert_eq!(refused.json()["error"]["field"], "id", "{refused:?}");
     }
 }
 

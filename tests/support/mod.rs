@@ -17,6 +17,7 @@ pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod receiver;
+pub(crate) mod reports;
 pub(crate) mod reservations;
 pub(crate) mod rls;
 pub(crate) mod rolling;

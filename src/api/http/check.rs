@@ -12,7 +12,9 @@ use crate::api::headers;
 use crate::api::wire::DecisionJson;
 use crate::core::decision::Decision;
 use crate::core::request::Request as Question;
+use crate::core::reservation::ReservationId;
 use crate::engine::port::Answer;
+use crate::engine::reserve::report_of;
 
 /// Room for one decision, in bytes.
 const DECISION_BYTES: usize = 384;
@@ -25,7 +27,7 @@ impl ConnectionContext<'_> {
         arriving.is_whole();
         self.doors.knows_rules()?;
         match question::read(&body)? {
-            Asked::One(check) => self.one(&check).await,
+            Asked::One(check) => self.one(&check, None).await,
             Asked::Batch(checks) => Box::pin(self.batch(&checks)).await,
         }
     }
@@ -35,12 +37,12 @@ impl ConnectionContext<'_> {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
         let check = question::read_report(&body)?;
-        self.one(&check).await
+        self.one(&check, check.id().map(report_of)).await
     }
 
-    async fn one(self, check: &Check<'_>) -> Answered {
+    async fn one(self, check: &Check<'_>, report: Option<ReservationId>) -> Answered {
         let engine = &self.doors.engine;
-        let asked = [check.request()];
+        let asked = [Question { report, ..check.request() }];
         self.may_ask(asked[0].cost)?;
         let asker = ClientIdentity::read(self.doors, &asked);
         let asked = asker.stand_in(asked)?;

@@ -187,7 +187,7 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
                 field if field == self.kind.cost_field() => {
                     map.next_value_seed(CostSeed(self.kind)).map(|read| cost.replace(read).is_some())
                 }
-                "id" if matches!(self.kind, ObjectKind::Named | ObjectKind::Reserve) => {
+                "id" if matches!(self.kind, ObjectKind::Named | ObjectKind::Report | ObjectKind::Reserve) => {
                     map.next_value_seed(TextSeed(TextRole::Id)).map(|read| id.replace(read).is_some())
                 }
                 "ttl" if self.kind == ObjectKind::Reserve => {

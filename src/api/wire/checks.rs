@@ -39,6 +39,9 @@ pub(in crate::api) struct ReportJson {
     /// Permits used. All of them are charged, whatever is left; what exceeds the limit is owed. 0 only asks.
     #[schemars(range(min = 0, max = i64::MAX))]
     cost: i64,
+    /// Names the report: sent twice by one id it is charged once.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    id: Option<String>,
 }
 
 /// One request that holds places of `concurrency` rules.

@@ -1,0 +1,35 @@
+//! Reports by an id, as one daemon or several of a region count them.
+
+use serde_json::json;
+
+use super::daemon::Daemon;
+
+/// Sends reports of the user `once` anew, to each of two daemons that count together. The rule of this name
+/// admits a thousand.
+pub(crate) fn sent_again_it_is_charged_once(daemons: [&Daemon; 2], how: &str) {
+    let used =
+        || daemons[1].get(&format!("/v1/buckets?rule={how}&user=once")).json()["used"].as_u64().unwrap_or(0);
+    let report = |at: usize, id: &str, cost: u64| {
+        let report = json!({ "attributes": { "user": "once", "how": how }, "cost": cost, "id": id });
+        let reply = daemons[at].post("/v1/report", &report);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()
+    };
+    // What drains meanwhile is less than a permit or two.
+    let is_about = |most: u64| {
+        let used = used();
+        assert!((most - 3..=most).contains(&used), "{how}: {used} of {most}");
+    };
+    for at in [0, 1, 0] {
+        let told = report(at, "r1", 400);
+        assert_eq!(told["allowed"], true, "{how}: {told}");
+        is_about(400);
+    }
+    let told = report(1, "r2", 300);
+    assert!(matches!(told["remaining"].as_u64(), Some(300..=303)), "{how}: {told}");
+    is_about(700);
+    let beyond = report(0, "r3", 500);
+    assert_eq!(beyond["allowed"], false, "{how}: {beyond}");
+    report(1, "r3", 500);
+    is_about(1_200);
+}
