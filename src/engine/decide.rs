@@ -294,7 +294,7 @@ impl Engine {
     }
 }
 
-/// Whether this was charged before, and is not again.
+/// True of what was charged before, and is not again.
 fn is_repeated(counted: &ChargeResult) -> bool {
     counted.reservation == Some(ReservationFate::Repeated)
 }
