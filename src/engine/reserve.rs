@@ -53,11 +53,12 @@ pub fn reservation_of(id: &str) -> ReservationId {
     digest.as_ref().first_chunk().copied().map_or(ReservationId::NONE, ReservationId)
 }
 
-/// The name of a report that a caller names by its own id: no reservation's, also where the caller gives both
-/// the same id.
+/// The name of a report that a caller names by its own id: the other half of the digest, so that no id of a
+/// reservation gives the same name.
 #[must_use]
 pub fn report_of(id: &str) -> ReservationId {
-    reservation_of(&format!("report\0{id}"))
+    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+    digest.as_ref().last_chunk().copied().map_or(ReservationId::NONE, ReservationId)
 }
 
 /// What became of a commit.

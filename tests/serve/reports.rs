@@ -61,8 +61,13 @@ fn a_report_that_has_a_name_is_charged_once() {
     for how in ALGORITHMS {
         sent_again_it_is_charged_once([&daemon, &daemon], how);
     }
-    let other_name = daemon.metric("tidegate_reports_uncharged_permits_total{reason=\"store\"}");
-    assert_eq!(other_name, Some(0.0), "what is charged once was not left out");
+    // An id names a report and a reservation, each for itself.
+    let who = json!({ "user": "both", "how": "fixed_window" });
+    let reserved = daemon.post("/v1/reserve", &json!({ "attributes": who, "amount": 300, "id": "r" })).json();
+    let told = daemon.post("/v1/report", &json!({ "attributes": who, "cost": 200, "id": "r" })).json();
+    assert_eq!((&reserved["allowed"], &told["remaining"]), (&json!(true), &json!(500)), "{told}");
+    let uncharged = daemon.metric("tidegate_reports_uncharged_permits_total{reason=\"store\"}");
+    assert_eq!(uncharged, Some(0.0), "a report that was charged before is not left out");
     for id in ["", &"x".repeat(1_025)] {
         let report = json!({ "attributes": { "user": "ann" }, "cost": 1, "id": id });
         let refused = daemon.post("/v1/report", &report);

@@ -15,7 +15,7 @@ pub(crate) fn sent_again_it_is_charged_once(daemons: [&Daemon; 2], how: &str) {
         assert_eq!(reply.status, 200, "{reply:?}");
         reply.json()
     };
-    // What drains meanwhile is less than a permit or two.
+    // A permit or two drain meanwhile.
     let is_about = |most: u64| {
         let used = used();
         assert!((most - 3..=most).contains(&used), "{how}: {used} of {most}");

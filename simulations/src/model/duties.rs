@@ -1,4 +1,4 @@
-//! What a daemon does for the machines of the three modes, beyond their own safety rules: each of these
+//! Duties of a daemon towards the machines of the three modes, beyond their own safety rules: each of these
 //! can be left out, to see which judge notices.
 
 use tidegate::core::algorithm::{Allowance, Limit, WindowAllowance};
