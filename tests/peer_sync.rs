@@ -12,7 +12,7 @@ use tidegate::core::regions::{Effect, NodeName, ReplicaConfig, Touched, WorldKey
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::{CountedLimit, RightKind, RightsFrame, Transfer};
-use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject};
+use tidegate::core::wire::{Amount, Counter, CrowdedRules, Frame, Report, RuleName, Scope, Subject};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Answer;
 use tidegate::engine::status::WorldStatus;
@@ -341,7 +341,8 @@ async fn lies_of_a_member_are_refused_and_counted_by_reason() {
     let mut send = |reports: Vec<Report>, ahead: Span| {
         seq += 1;
         let now = Clock::System.now();
-        let frame = Frame { incarnation, seq, sent: now + ahead, seen: None, slowest: Span::ZERO, reports };
+        let (sent, crowded) = (now + ahead, CrowdedRules::NONE);
+        let frame = Frame { incarnation, seq, sent, seen: None, slowest: Span::ZERO, crowded, reports };
         peers.send(&to, &frame);
         frame
     };

@@ -109,6 +109,9 @@ fn show_bounds(lines: &mut Vec<String>, rules: &[Value]) {
                 "this daemon has just begun and keeps to its share until the others have said what it had admitted before"
             }
             Some("room") => "more buckets are in use than peers.max_keys, so this region keeps to its share",
+            Some("crowded") => {
+                "another region has more buckets in use than its peers.max_keys, so its share is left to it"
+            }
             Some("untold") => "other regions may not have heard of it yet",
             Some("late") => "news was lost or late within the last ten seconds",
             Some("shares") => {

@@ -14,7 +14,9 @@ pub mod compact;
 pub mod rights;
 
 /// Version of these messages. A frame of another version is refused and counted.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
+/// Most rules that one frame names as crowded.
+pub const CROWDED_MAX: usize = 8;
 /// Most reports in one frame.
 pub const REPORTS_MAX: usize = 256;
 /// Longest identity in a report, in bytes.
@@ -43,8 +45,40 @@ pub struct Frame {
     /// The longest that a frame of another region lately took to the sender. Every node takes the worst of
     /// all, so that all of them use a report at the same instant.
     pub slowest: Span,
+    /// Of whose buckets in use the sender cannot follow all.
+    pub crowded: CrowdedRules,
     /// What was admitted.
     pub reports: Vec<Report>,
+}
+
+/// Rules with buckets in use that find no room in a table. Whoever says so keeps to its share of them, and
+/// does not tell of every bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CrowdedRules {
+    /// These; at most [`CROWDED_MAX`] in a frame.
+    Named(Vec<RuleName>),
+    /// More than a frame names, so every rule may be one of them.
+    All,
+}
+
+impl CrowdedRules {
+    /// No rule.
+    pub const NONE: Self = Self::Named(Vec::new());
+
+    /// Whether this rule is, or may be, one of them.
+    #[must_use]
+    pub fn contains(&self, rule: &RuleName) -> bool {
+        match self {
+            Self::Named(names) => names.contains(rule),
+            Self::All => true,
+        }
+    }
+
+    /// Whether no rule is one of them.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        matches!(self, Self::Named(names) if names.is_empty())
+    }
 }
 
 /// An acknowledgement. A frame is acknowledged only if all of its key ids were understood.

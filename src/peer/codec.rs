@@ -14,8 +14,8 @@ use super::counters::Refusal;
 use crate::core::wire::compact::{self, RULE_NAME_BYTES_MAX, Unreadable};
 use crate::core::wire::rights::{CountedLimit, RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
 use crate::core::wire::{
-    COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName, Scope, Subject,
-    VERSION,
+    COUNTS_MAX, CROWDED_MAX, CrowdedRules, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report,
+    RuleName, Scope, Subject, VERSION,
 };
 
 /// Longest message on the network, in bytes, header included.
@@ -183,7 +183,14 @@ fn decode_part<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<(T, usize)
 }
 
 fn check_bounds(frame: &Frame) -> Result<(), Refusal> {
-    let fits = frame.reports.len() <= REPORTS_MAX && frame.reports.iter().all(is_bounded);
+    let rules = match &frame.crowded {
+        CrowdedRules::Named(rules) => rules.as_slice(),
+        CrowdedRules::All => &[],
+    };
+    let fits = rules.len() <= CROWDED_MAX
+        && rules.iter().all(is_short)
+        && frame.reports.len() <= REPORTS_MAX
+        && frame.reports.iter().all(is_bounded);
     if fits { Ok(()) } else { Err(Refusal::Oversize) }
 }
 
@@ -197,11 +204,14 @@ fn is_named_shortly(subject: &Subject) -> bool {
         Scope::Region(region) => region.len(),
     };
     subject.identity.len() <= IDENTITY_BYTES_MAX
-        && subject.rule.domain.len() <= RULE_NAME_BYTES_MAX
-        && subject.rule.name.len() <= RULE_NAME_BYTES_MAX
+        && is_short(&subject.rule)
         && region <= NAME_BYTES_MAX
         && subject.counters.len() <= COUNTS_MAX
         && subject.counters.iter().all(|counter| counter.node.len() <= NAME_BYTES_MAX)
+}
+
+const fn is_short(rule: &RuleName) -> bool {
+    rule.domain.len() <= RULE_NAME_BYTES_MAX && rule.name.len() <= RULE_NAME_BYTES_MAX
 }
 
 fn sized(bytes: Vec<u8>) -> Result<Bytes, Refusal> {
@@ -256,6 +266,7 @@ mod tests {
             sent: Timestamp(SENT),
             seen: Some(Acknowledgement { incarnation: 1_760_000_000_001, seq: 3, before: 0b101 }),
             slowest: Span(80_000),
+            crowded: CrowdedRules::NONE,
             reports,
         }
     }
@@ -295,14 +306,22 @@ mod tests {
         }
     }
 
+    fn arbitrary_crowded() -> impl Strategy<Value = CrowdedRules> {
+        let name = ["\\PC{0,12}", "\\PC{0,12}"];
+        let name = name.prop_map(|[domain, name]| RuleName { domain, name });
+        let named = proptest::collection::vec(name, 0..=CROWDED_MAX).prop_map(CrowdedRules::Named);
+        prop_oneof![Just(CrowdedRules::All), named]
+    }
+
     prop_compose! {
         fn arbitrary_frame()(
             [incarnation, seq, sent, slowest] in any::<[u64; 4]>(),
             seen in proptest::option::of(any::<[u64; 3]>()),
+            crowded in arbitrary_crowded(),
             reports in proptest::collection::vec(arbitrary_report(), 0..12),
         ) -> Frame {
             let seen = seen.map(|[incarnation, seq, before]| Acknowledgement { incarnation, seq, before });
-            Frame { incarnation, seq, sent: Timestamp(sent), seen, slowest: Span(slowest), reports }
+            Frame { incarnation, seq, sent: Timestamp(sent), seen, slowest: Span(slowest), crowded, reports }
         }
     }
 
@@ -313,7 +332,7 @@ mod tests {
     /// If this fails the format has changed: nodes of the old and new build would refuse each other. Raise
     /// the version.
     #[test]
-    fn the_bytes_of_version_three_are_pinned() {
+    fn the_bytes_of_this_version_are_pinned() {
         let reports = vec![report(b"u\0x"), known(700, 6), known(70_000, 1_000)];
         assert_eq!(hex(&encode_frame(&frame(reports)).unwrap()), GOLDEN_FRAME);
         let gossip = encode_gossip("203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
@@ -466,7 +485,12 @@ mod tests {
         many_amounts.reports[0].amounts = std::iter::repeat_n(Amount::default(), COUNTS_MAX + 1).collect();
         let mut long_region = frame(vec![report(b"")]);
         subject(&mut long_region.reports[0]).scope = Scope::Region("r".repeat(NAME_BYTES_MAX + 1));
-        for too_big in [many, long_identity, long_name, many_counters, many_amounts, long_region] {
+        let mut many_crowded = frame(Vec::new());
+        let rule = RuleName { domain: "d".into(), name: "r".into() };
+        many_crowded.crowded = CrowdedRules::Named(vec![rule; CROWDED_MAX + 2]);
+        for too_big in
+            [many, many_crowded, long_identity, long_name, many_counters, many_amounts, long_region]
+        {
             assert_eq!(encode_frame(&too_big), Err(Refusal::Oversize));
             let mut bytes = vec![VERSION, KIND_SYNC];
             compact::write(&too_big, &mut bytes);

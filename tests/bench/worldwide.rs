@@ -20,7 +20,7 @@ use tidegate::core::regions::fair_share::{DivisionInput, RegionInput, ReportFigu
 use tidegate::core::regions::{NodeName, Replica, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject, rounded};
+use tidegate::core::wire::{Amount, Counter, CrowdedRules, Frame, Report, RuleName, Scope, Subject, rounded};
 
 const REGIONS: [usize; 3] = [3, 5, 50];
 const LONG_ENOUGH: Duration = Duration::from_millis(500);
@@ -161,6 +161,7 @@ impl Daemon {
                 sent: self.now,
                 seen: None,
                 slowest: Span::from_millis(40),
+                crowded: CrowdedRules::NONE,
                 reports: vec![report],
             };
             self.replica.handle_frame(self.now, &from, frame).unwrap();

@@ -29,6 +29,8 @@ use super::shell::user_name;
 pub(crate) struct Engines {
     /// Most buckets in each store.
     pub(crate) store_keys: usize,
+    /// By daemon: most buckets that it follows; where there is none, as many as the plan says.
+    pub(crate) rooms: Vec<usize>,
     /// By daemon: the rule that its operators want now, as a file would have it.
     pub(crate) rules: Vec<Value>,
     /// By daemon: the regions that it lists when it is started next.

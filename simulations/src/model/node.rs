@@ -148,6 +148,8 @@ impl Node {
         now: Timestamp,
     ) -> Self {
         let Setting { plan, way, safety, name, revision, own, engine } = setting;
+        let room = engine.as_ref().and_then(|(at, engines)| engines.rooms.get(*at)).copied();
+        let keys_max = room.unwrap_or(plan.keys_max);
         let engine = engine.map(|(at, engines)| {
             DaemonEngine::new((name, at), engines, books.store.memory(), before.clone(), now)
         });
@@ -155,7 +157,7 @@ impl Node {
         let replica = ReplicaConfig {
             regions: regions.clone(),
             interval: plan.interval,
-            keys_max: plan.keys_max,
+            keys_max,
             shared_store: plan.shared_store,
             suppresses_reports: plan.suppresses_reports,
             policy: if *way == Way::GossipCut { Policy::Cut } else { Policy::Tidegate },
@@ -164,7 +166,7 @@ impl Node {
         let escrow = EscrowConfig {
             regions,
             interval: plan.interval,
-            keys_max: plan.keys_max,
+            keys_max,
             safety: *safety,
             ..EscrowConfig::new(name.clone())
         };

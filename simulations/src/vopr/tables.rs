@@ -1,6 +1,7 @@
 //! Worlds with fewer places in their tables than buckets in use, in all three modes. What is judged is what
 //! clients see: what all regions admit together, what one that has no room is held to, and that a bucket at
-//! its limit is never forgotten.
+//! its limit is never forgotten. Where regions begin or cease to keep to their shares nothing is judged of the
+//! windows in which the others cannot know of it yet.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::GossipSafety;
@@ -16,8 +17,8 @@ use crate::plan::{Plan, Way};
 
 /// So long demand lasts.
 const STEPS: u64 = 7 * SECOND;
-/// Until tables are full and daemons have noticed.
-const NOTICED: u64 = 2 * SECOND;
+/// Until daemons of all regions have heard whose tables are full, and no reports of before are in force.
+const HEARD: Span = Span::from_secs(1);
 
 /// A world whose tables are small.
 #[derive(Debug, Clone)]
@@ -29,8 +30,8 @@ pub(crate) struct TablesCase {
     store_keys: usize,
     /// Requests of each user in each region in a step, on average.
     demand: Vec<Vec<f64>>,
-    /// Whether all regions are asked alike, so that their tables fill alike.
-    alike: bool,
+    /// By region: most buckets that its daemon follows.
+    rooms: Vec<usize>,
 }
 
 impl TablesCase {
@@ -74,18 +75,20 @@ impl TablesCase {
                 false => (0..users).map(|_| one(&part(false))).collect(),
             })
             .collect();
-        Self { held, plan, users, store_keys, demand, alike }
+        let same = dice.chance(0.6);
+        let room = |dice: &mut Dice| index(dice.between(1, users * 3 / 2));
+        let rooms = (0..regions).map(|_| if same { plan.keys_max } else { room(&mut dice) }).collect();
+        Self { held, plan, users, store_keys, demand, rooms }
     }
 
     /// In words, for who reads of a failure.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "{}, {} regions asked{} for {} users, {} followed, {} stored, longest way {} ms, loss {:.1} %",
+            "{}, {} regions asked for {} users, {:?} followed, {} stored, longest way {} ms, loss {:.1} %",
             self.held.describe(),
             self.plan.regions.len(),
-            if self.alike { " alike" } else { "" },
             self.users,
-            self.plan.keys_max,
+            self.rooms,
             self.store_keys,
             self.plan.weather.longest().0 / 1_000,
             self.plan.weather.loss * 100.0
@@ -98,6 +101,8 @@ impl TablesCase {
 struct Answered {
     /// Since when its answers name its share as the limit.
     keeps: Option<Timestamp>,
+    /// When its answers first said whether they do, and each time that this changed.
+    changes: Vec<Timestamp>,
     /// By user: the window in which its bucket had nothing left.
     at_limit: Vec<u64>,
 }
@@ -106,7 +111,6 @@ struct Game<'c> {
     case: &'c TablesCase,
     play: Play,
     regions: Vec<Answered>,
-    begun: Timestamp,
 }
 
 /// Plays a case with these rules in force.
@@ -117,14 +121,14 @@ pub(crate) fn play(case: &TablesCase, care: GossipSafety, safety: EscrowSafety) 
     let rule = case.held.written(&[]);
     let mut engines = engines(&case.plan, &rule);
     engines.store_keys = case.store_keys;
+    engines.rooms.clone_from(&case.rooms);
     engines.safety = safety;
     let mut play = Play::new(&case.plan, case.held, engines)?;
     play.world.set_care(care);
     play.settle();
-    let region = Answered { keeps: None, at_limit: vec![0; index(case.users)] };
+    let region = Answered { keeps: None, changes: Vec::new(), at_limit: vec![0; index(case.users)] };
     let regions = vec![region; case.plan.regions.len()];
-    let begun = play.world.now;
-    let mut game = Game { case, play, regions, begun };
+    let mut game = Game { case, play, regions };
     for step in 0..STEPS {
         game.turn().map_err(|why| format!("{why}, {} ms after the start", step * STEP.0 / 1_000))?;
     }
@@ -144,8 +148,7 @@ impl Game<'_> {
             }
         }
         self.play.step();
-        let most = self.case.plan.keys_max;
-        for daemon in &self.play.world.daemons {
+        for (daemon, most) in self.play.world.daemons.iter().zip(self.case.rooms.iter().copied()) {
             let followed = match self.case.held.way {
                 Some(Way::Escrow) => daemon.node.escrow.keys_len(),
                 _ => daemon.node.replica.keys_len(),
@@ -164,6 +167,9 @@ impl Game<'_> {
         let Some(of) = self.regions.get_mut(region) else { return Ok(()) };
         if self.case.held.way == Some(Way::Gossip) {
             let keeps = ruled.limit < self.case.held.limit;
+            if of.changes.is_empty() || keeps != of.keeps.is_some() {
+                of.changes.push(now);
+            }
             of.keeps = if keeps { of.keeps.or(Some(now)) } else { None };
         }
         let Some(at_limit) = of.at_limit.get_mut(index(user)) else { return Ok(()) };
@@ -216,23 +222,26 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// Where tables fill alike all regions together keep the limit, although they cannot tell each other of
-    /// all buckets.
+    /// All regions together keep the limit, although they cannot tell each other of all buckets: in each window
+    /// in which every one of them kept to its share all the time, or never did.
     fn judge(&self) -> Result<(), String> {
+        if self.case.held.way != Some(Way::Gossip) {
+            return Ok(());
+        }
         let window = self.case.held.window;
-        let begun = self.begun + Span(NOTICED * STEP.0);
-        if self.case.held.way == Some(Way::Gossip) && self.case.alike {
-            for (&(user, of), by_region) in &self.play.admitted {
-                if Timestamp::window_start(of, window) < begun {
-                    continue;
-                }
-                let (sum, limit) = (by_region.iter().sum::<u64>(), u64::from(self.case.held.limit));
-                let slack = (limit / 20).max(place(by_region.len()));
-                if sum > limit + slack {
-                    return Err(format!(
-                        "{sum} of {limit} permits admitted to user {user} in window {of}, by region {by_region:?}"
-                    ));
-                }
+        for (&(user, of), by_region) in &self.play.admitted {
+            let heard = Timestamp(Timestamp::window_start(of, window).0.saturating_sub(HEARD.0));
+            let ends = Timestamp::window_start(of + 1, window);
+            let changes = self.regions.iter().flat_map(|region| &region.changes);
+            if changes.into_iter().any(|&at| heard <= at && at < ends) {
+                continue;
+            }
+            let (sum, limit) = (by_region.iter().sum::<u64>(), u64::from(self.case.held.limit));
+            let slack = (limit / 20).max(place(by_region.len()));
+            if sum > limit + slack {
+                return Err(format!(
+                    "{sum} of {limit} permits admitted to user {user} in window {of}, by region {by_region:?}"
+                ));
             }
         }
         Ok(())

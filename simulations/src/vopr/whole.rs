@@ -111,6 +111,7 @@ pub(super) fn engines(plan: &Plan, rule: &Value) -> Engines {
     let daemons = plan.regions.len();
     Engines {
         store_keys: 10_000,
+        rooms: Vec::new(),
         rules: vec![rule.clone(); daemons],
         lists: vec![names(plan); daemons],
         keeps_stores: false,

@@ -110,13 +110,24 @@ fn claim(estate: DivisionInput, stake: &RegionInput) -> Projection {
         (0, estate.start)
     };
     let demand = i128::from(told.demand.min(DEMAND_MAX));
-    let asked = |until: Timestamp| demand * i128::from(until.since(from).0) / UNIT;
+    let asked = |until: Timestamp| in_units(demand * i128::from(until.since(from).0));
     let known = admitted + lingering;
     let guessed = known.max((known + asked(estate.cut)).min(i128::from(stake.before) * UNIT));
     let used = stake.exact.map_or(guessed, |used| i128::from(used) * UNIT + lingering);
     let rest = asked(estate.end);
-    let wanted = used.max(admitted + rest + (rest * UNIT).isqrt() * i128::from(estate.caution) / 1_000);
+    let wanted = used.max(admitted + rest + root(rest * UNIT) * i128::from(estate.caution) / 1_000);
     Projection { weight, reserve, used, wanted }
+}
+
+/// An amount in millionths of millionths, in millionths. Most are small, and of those a quotient costs a
+/// tenth.
+fn in_units(amount: i128) -> i128 {
+    i64::try_from(amount).map_or(amount / UNIT, |small| i128::from(small / 1_000_000))
+}
+
+/// The square root, rounded down; the same of most.
+fn root(amount: i128) -> i128 {
+    u64::try_from(amount).map_or_else(|_| amount.isqrt(), |small| i128::from(small.isqrt()))
 }
 
 /// Everyone's wish, and a part of what is left over.
@@ -141,15 +152,11 @@ fn levelled(limit: i128, claims: &[Projection]) -> SmallVec<[i128; 8]> {
         claim.used.max(claim.wanted.min(num * claim.weight / den))
     };
     let total = |point: LevelPoint| claims.iter().map(|claim| at(claim, point)).sum::<i128>();
-    // The quotient is worked out once for each: it is most of what a division of the limit costs.
-    let sorted_by = |(num, den): LevelPoint| (num * UNIT * UNIT / den, num, den);
-    let mut points: SmallVec<[(i128, i128, i128); 16]> = claims
-        .iter()
-        .flat_map(|claim| [sorted_by((claim.used, claim.weight)), sorted_by((claim.wanted, claim.weight))])
-        .collect();
-    points.sort_unstable();
+    let mut points: SmallVec<[LevelPoint; 16]> =
+        claims.iter().flat_map(|claim| [(claim.used, claim.weight), (claim.wanted, claim.weight)]).collect();
+    // Products in place of quotients, which would be most of what a division of the limit costs.
+    points.sort_unstable_by(|one, other| (one.0 * other.1).cmp(&(other.0 * one.1)).then(one.cmp(other)));
     points.dedup();
-    let points: SmallVec<[LevelPoint; 16]> = points.into_iter().map(|(_, num, den)| (num, den)).collect();
     let reached = points.partition_point(|&point| total(point) < limit).min(points.len().saturating_sub(1));
     let high = points.get(reached).copied().unwrap_or((limit, 1));
     let low = reached.checked_sub(1).and_then(|below| points.get(below)).copied().unwrap_or((0, 1));
@@ -183,8 +190,8 @@ fn whole(estate: DivisionInput, parts: &[i128]) -> Budgets {
     for (index, part) in parts.iter().enumerate() {
         running += part;
         let last = index + 1 == parts.len();
-        let up_to = if last { all } else { (running + i128::from(estate.rounding_offset)).div_euclid(UNIT) }
-            .max(given);
+        let tipped = running + i128::from(estate.rounding_offset);
+        let up_to = if last { all } else { in_units(tipped) }.max(given);
         out.push(u64::try_from(up_to - given).unwrap_or(0));
         given = up_to;
     }

@@ -3,6 +3,7 @@
 use super::super::ring::Ring;
 use super::super::time::{Span, Timestamp};
 use super::{Member, NodeName, WorldKey};
+use crate::wire::{CrowdedRules, RuleName};
 
 /// Most regions of a cluster.
 pub const REGIONS_MAX: usize = 64;
@@ -54,6 +55,8 @@ pub(super) struct Region {
     mending: Option<Timestamp>,
     /// When the newest process of a daemon of it began that followed another one.
     pub(super) reborn: Option<Timestamp>,
+    /// The rules of which any of its live daemons cannot follow all buckets in use.
+    pub(super) crowded: CrowdedRules,
     /// Since when it is expected to speak.
     pub(super) expected: Timestamp,
     delay: Delay,
@@ -112,6 +115,7 @@ impl Regions {
             deaf: false,
             mending: None,
             reborn: None,
+            crowded: CrowdedRules::NONE,
             expected: now,
             delay: Delay::default(),
             trip: Trip::default(),
@@ -213,6 +217,19 @@ impl Regions {
             region.left = false;
             region.reborn = region.reborn.max(Some(begun));
         }
+    }
+
+    /// Its daemons cannot follow all buckets in use of these rules. Returns those of which that was said before.
+    pub(super) fn set_crowded(&mut self, id: RegionId, rules: CrowdedRules) -> CrowdedRules {
+        match self.list.get_mut(id) {
+            Some(region) => std::mem::replace(&mut region.crowded, rules),
+            None => CrowdedRules::NONE,
+        }
+    }
+
+    /// Whether a region other than the own one keeps to its share of a rule without telling all of it.
+    pub(super) fn is_crowded(&self, id: RegionId, rule: &RuleName) -> bool {
+        id != Self::OWN && self.list.get(id).is_some_and(|region| region.crowded.contains(rule))
     }
 
     /// Whether all regions are heard.

@@ -5,7 +5,9 @@
 //! is trusted: every length is bounded before it is believed.
 //!
 //! ```text
-//! frame   := incarnation seq sent slowest seen? count report*     seen? := 0 | 1 incarnation seq before
+//! frame   := incarnation seq sent slowest seen? crowded count report*
+//! seen?   := 0 | 1 incarnation seq before
+//! crowded := count (domain name)* | 9, which stands for all rules
 //! report  := flags key-id [subject] [stamp±] [window] amounts demand
 //! subject := domain name identity (0 | 1 region) count (node since±)* own?
 //! text    := length bytes; since against sent
@@ -21,8 +23,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Acknowledgement, Amount, COUNTS_MAX, Counter, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, OwnLimit,
-    REPORTS_MAX, Report, RuleName, Scope, Subject,
+    Acknowledgement, Amount, COUNTS_MAX, CROWDED_MAX, Counter, CrowdedRules, Frame, IDENTITY_BYTES_MAX,
+    NAME_BYTES_MAX, OwnLimit, REPORTS_MAX, Report, RuleName, Scope, Subject,
 };
 use crate::time::{Span, Timestamp};
 
@@ -39,6 +41,9 @@ const SAME_TIME: u8 = 2;
 const PLAIN: u8 = 4;
 /// The subject ends with the bucket's own limit.
 const OWN: u8 = 8;
+
+/// In place of a number of crowded rules: all may be.
+const ALL_CROWDED: usize = CROWDED_MAX + 1;
 
 /// Why bytes are no frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +71,13 @@ pub fn write(frame: &Frame, bytes: &mut Vec<u8>) {
             for number in [seen.incarnation, seen.seq, seen.before] {
                 put(bytes, number);
             }
+        }
+    }
+    match &frame.crowded {
+        CrowdedRules::All => put_len(bytes, ALL_CROWDED),
+        CrowdedRules::Named(rules) => {
+            put_len(bytes, rules.len());
+            rules.iter().for_each(|rule| put_rule(bytes, rule));
         }
     }
     put_len(bytes, frame.reports.len());
@@ -105,8 +117,7 @@ pub fn write_report(sent: Timestamp, before: Option<&Report>, report: &Report, b
 }
 
 fn write_subject(sent: Timestamp, subject: &Subject, bytes: &mut Vec<u8>) {
-    put_text(bytes, subject.rule.domain.as_bytes());
-    put_text(bytes, subject.rule.name.as_bytes());
+    put_rule(bytes, &subject.rule);
     put_text(bytes, &subject.identity);
     match &subject.scope {
         Scope::Node => bytes.push(0),
@@ -141,6 +152,10 @@ pub fn read(bytes: &[u8]) -> Result<Frame, Unreadable> {
     } else {
         None
     };
+    let crowded = match rest.length(ALL_CROWDED)? {
+        ALL_CROWDED => CrowdedRules::All,
+        count => CrowdedRules::Named((0..count).map(|_| rest.rule()).collect::<Result<_, _>>()?),
+    };
     let count = rest.length(REPORTS_MAX)?;
     let mut reports: Vec<Report> = Vec::with_capacity(count);
     for _ in 0..count {
@@ -150,7 +165,7 @@ pub fn read(bytes: &[u8]) -> Result<Frame, Unreadable> {
     if !rest.0.is_empty() {
         return Err(Unreadable::Trailing);
     }
-    Ok(Frame { incarnation, seq, sent, seen, slowest: Span(slowest), reports })
+    Ok(Frame { incarnation, seq, sent, seen, slowest: Span(slowest), crowded, reports })
 }
 
 /// What is still to be read.
@@ -233,8 +248,7 @@ impl<'a> Rest<'a> {
     }
 
     fn subject(&mut self, sent: Timestamp, has_own: bool) -> Result<Subject, Unreadable> {
-        let domain = self.text(RULE_NAME_BYTES_MAX)?.to_owned();
-        let name = self.text(RULE_NAME_BYTES_MAX)?.to_owned();
+        let rule = self.rule()?;
         let identity = self.bytes(IDENTITY_BYTES_MAX)?.to_vec();
         let scope =
             if self.choice()? { Scope::Region(self.text(NAME_BYTES_MAX)?.to_owned()) } else { Scope::Node };
@@ -250,7 +264,12 @@ impl<'a> Rest<'a> {
         } else {
             None
         };
-        Ok(Subject { rule: RuleName { domain, name }, identity, scope, counters, own })
+        Ok(Subject { rule, identity, scope, counters, own })
+    }
+
+    fn rule(&mut self) -> Result<RuleName, Unreadable> {
+        let domain = self.text(RULE_NAME_BYTES_MAX)?.to_owned();
+        Ok(RuleName { domain, name: self.text(RULE_NAME_BYTES_MAX)?.to_owned() })
     }
 
     fn permits(&mut self) -> Result<u32, Unreadable> {
@@ -273,6 +292,11 @@ fn put_len(bytes: &mut Vec<u8>, length: usize) {
 fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
     put_len(bytes, text.len());
     bytes.extend_from_slice(text);
+}
+
+fn put_rule(bytes: &mut Vec<u8>, rule: &RuleName) {
+    put_text(bytes, rule.domain.as_bytes());
+    put_text(bytes, rule.name.as_bytes());
 }
 
 fn put_time(bytes: &mut Vec<u8>, sent: Timestamp, time: Timestamp) {

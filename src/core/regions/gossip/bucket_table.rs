@@ -7,6 +7,8 @@ use crate::regions::WorldKey;
 use crate::time::Timestamp;
 use crate::wire::RuleName;
 
+/// While less than this part of the table is left, or one place, it counts as nearly full.
+const NEARLY_FULL: usize = 20;
 /// How many entries are looked at to find the one that is missed least when the table is full.
 const SAMPLE: usize = 8;
 
@@ -88,7 +90,7 @@ impl BucketTable {
     /// matters more.
     pub(super) fn insert(&mut self, bucket: GossipBucket) -> Option<BucketId> {
         let now = bucket.since;
-        if self.index.len() >= self.keys_max - self.keys_max / 20 {
+        if self.index.len() >= self.keys_max - (self.keys_max / NEARLY_FULL).max(1) {
             // Just before there is no room the regions keep to their shares, so that none admits the whole
             // limit meanwhile.
             self.missed = self.least(now).and_then(|(_, least)| {

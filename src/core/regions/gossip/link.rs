@@ -12,7 +12,7 @@ use super::key_dictionary::{AcknowledgedKeyIds, PeerKeyIds};
 use crate::regions::NodeName;
 use crate::regions::membership::RegionId;
 use crate::time::{Span, Timestamp};
-use crate::wire::Acknowledgement;
+use crate::wire::{Acknowledgement, CrowdedRules};
 
 /// Most frames in flight to one daemon. Full: the oldest counts as lost.
 const FLIGHTS_MAX: usize = 256;
@@ -62,6 +62,8 @@ pub(super) struct GossipLink {
     pub(super) answered: bool,
     /// The longest delay that it announced.
     pub(super) slowest: Span,
+    /// The rules of which it said that it cannot follow all buckets in use.
+    pub(super) crowded: CrowdedRules,
     rtt: Option<Span>,
     seq: u64,
     seen: Option<Acknowledgement>,
@@ -123,6 +125,7 @@ impl GossipLink {
             heard: None,
             answered: false,
             slowest: Span::ZERO,
+            crowded: CrowdedRules::NONE,
             rtt: None,
             seq: 0,
             seen: None,

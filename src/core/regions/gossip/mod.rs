@@ -9,6 +9,7 @@ mod bucket;
 mod bucket_table;
 mod common_cuts;
 mod counts;
+mod crowded;
 mod delays;
 mod first_share;
 mod key_dictionary;

@@ -1,5 +1,5 @@
-//! What a rule does while regions are cut off: how much of the limit is kept for the silent, and who divides
-//! the rest.
+//! What a rule does while regions are cut off, or do not tell of all buckets: how much of the limit is kept
+//! for those, and who divides the rest.
 
 use smallvec::SmallVec;
 
@@ -37,21 +37,30 @@ pub(super) fn standing(
     let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
     let silent = |id: RegionId| regions.get(id).is_some_and(|region| region.cut_off);
     let mute: SmallVec<[RegionId; 2]> = all.iter().map(|&(id, _)| id).filter(|&id| silent(id)).collect();
-    if rule.global.on_partition == OnPartition::LastKnown || mute.is_empty() {
+    let crowded = |id: RegionId| regions.is_crowded(id, &rule.name);
+    let none_is_crowded = !all.iter().any(|&(id, _)| crowded(id));
+    if none_is_crowded && (rule.global.on_partition == OnPartition::LastKnown || mute.is_empty()) {
         return PartitionPlan { limit, parties: all, whole: mute.is_empty(), silent: mute };
     }
     let share = shares(limit, &all);
+    let (mut parties, mut silent_parties) = (Parties::new(), SmallVec::new());
     // What those admitted that are heard is known all the time, and they divide what they keep among
     // themselves: together they count once. Of a silent one nobody knows on which side it is.
     let (mut kept, mut kept_of_deaf, mut known_of_deaf) = (0_u64, 0_u64, 0_u64);
-    for (&(id, _), share) in all.iter().zip(share).filter(|((id, _), _)| silent(*id)) {
-        let known = admitted(id);
+    for (&(id, weight), share) in all.iter().zip(share) {
         let due = match rule.global.on_partition {
-            OnPartition::Share | OnPartition::LastKnown => share,
-            OnPartition::Freeze => given(id).unwrap_or(share),
-            OnPartition::Ignore => 0,
-            OnPartition::Deny => limit,
+            OnPartition::Share if silent(id) => share,
+            OnPartition::Freeze if silent(id) => given(id).unwrap_or(share),
+            OnPartition::Ignore if silent(id) => 0,
+            OnPartition::Deny if silent(id) => limit,
+            _ if crowded(id) => share,
+            _ => {
+                parties.push((id, weight));
+                silent_parties.extend(silent(id).then_some(id));
+                continue;
+            }
         };
+        let known = admitted(id);
         if regions.get(id).is_some_and(|region| region.deaf) {
             kept_of_deaf = kept_of_deaf.saturating_add(due);
             known_of_deaf = known_of_deaf.saturating_add(known);
@@ -60,8 +69,7 @@ pub(super) fn standing(
         }
     }
     let kept = kept.saturating_add(kept_of_deaf.max(known_of_deaf));
-    let parties = all.iter().copied().filter(|&(id, _)| !silent(id)).collect();
-    PartitionPlan { limit: limit.saturating_sub(kept), parties, silent: SmallVec::new(), whole: false }
+    PartitionPlan { limit: limit.saturating_sub(kept), parties, silent: silent_parties, whole: false }
 }
 
 /// Who divides how much of a bucket without windows.
@@ -71,7 +79,8 @@ pub(super) struct LevelPartitionPlan {
     pub(super) permits: u64,
     /// The regions of this side.
     pub(super) parties: Parties,
-    /// The others, which are cut off or were until just now: a bit for each [`RegionId`].
+    /// The others, which are cut off or were until just now, or keep to their shares for want of room: a bit
+    /// for each [`RegionId`].
     pub(super) apart: u64,
 }
 
@@ -84,20 +93,29 @@ pub(super) fn sides(
 ) -> LevelPartitionPlan {
     let limit = u64::from(rule.limit.permits);
     let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
-    let is_apart = |id: RegionId| regions.get(id).is_some_and(Region::is_apart);
+    let is_cut_off = |id: RegionId| regions.get(id).is_some_and(Region::is_apart);
+    let is_apart = |id: RegionId| is_cut_off(id) || regions.is_crowded(id, &rule.name);
     let apart = all.iter().filter(|(id, _)| is_apart(*id)).fold(0, |mask, (id, _)| mask | bit(*id));
     if apart == 0 {
         return LevelPartitionPlan { permits: limit, parties: all, apart };
     }
-    let of_the_others = |parts: &[u64]| -> u64 {
-        all.iter().zip(parts).filter(|((id, _), _)| is_apart(*id)).map(|(_, part)| *part).sum()
+    let share = shares(limit, &all);
+    let by_demand = match rule.global.on_partition {
+        OnPartition::LastKnown => by_demand(&all),
+        _ => Vec::new(),
     };
-    let kept = match rule.global.on_partition {
-        OnPartition::Share | OnPartition::Freeze => of_the_others(&shares(limit, &all)),
-        OnPartition::LastKnown => of_the_others(&by_demand(&all)),
-        OnPartition::Ignore => 0,
-        OnPartition::Deny => limit,
+    let kept_for = |place: usize, id: RegionId| -> u64 {
+        let share = share.get(place).copied().unwrap_or(0);
+        match rule.global.on_partition {
+            _ if !is_cut_off(id) => share,
+            OnPartition::Share | OnPartition::Freeze => share,
+            OnPartition::LastKnown => by_demand.get(place).copied().unwrap_or(0),
+            OnPartition::Ignore => 0,
+            OnPartition::Deny => limit,
+        }
     };
+    let others = all.iter().enumerate().filter(|(_, (id, _))| is_apart(*id));
+    let kept = others.map(|(place, &(id, _))| kept_for(place, id)).fold(0, u64::saturating_add);
     let parties = all.iter().copied().filter(|&(id, _)| !is_apart(id)).collect();
     LevelPartitionPlan { permits: limit.saturating_sub(kept), parties, apart }
 }

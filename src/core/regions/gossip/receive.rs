@@ -12,7 +12,8 @@ use crate::regions::refused::{FUTURE_MAX, Refused};
 use crate::regions::{NodeName, WorldKey};
 use crate::time::{Span, Timestamp};
 use crate::wire::{
-    COUNTS_MAX, DEMAND_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, Scope, Subject,
+    COUNTS_MAX, CROWDED_MAX, CrowdedRules, DEMAND_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX,
+    REPORTS_MAX, Report, Scope, Subject,
 };
 
 /// Clocks that differ by no more than this are taken to agree.
@@ -66,6 +67,9 @@ impl Replica {
             self.look_at_all(now);
         }
         self.tally.frames_in = self.tally.frames_in.saturating_add(1);
+        if arrival.is_some() {
+            self.hear_crowded(now, place, frame.crowded);
+        }
         let mut understood = true;
         for report in frame.reports {
             understood &= self.take_report(now, place, report, arrival.is_some());
@@ -144,6 +148,7 @@ impl Replica {
         if from.region.len() > NAME_BYTES_MAX
             || from.node.len() > NAME_BYTES_MAX
             || frame.reports.len() > REPORTS_MAX
+            || matches!(&frame.crowded, CrowdedRules::Named(names) if names.len() > CROWDED_MAX)
         {
             return Err(Refused::TooLarge);
         }

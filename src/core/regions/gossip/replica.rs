@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::bucket::{DaemonContext, GossipBucket};
 use super::bucket_table::{BucketId, BucketTable};
+use super::crowded::CROWDED_FOR;
 use super::delays::{DELAY_STEP, PATIENCE_MIN};
 use super::link::{GossipLink, OwedReport};
 use super::safety::GossipSafety;
@@ -31,8 +32,6 @@ const URGENT_GAP: Span = Span::from_millis(20);
 const BUSY_ABOVE: usize = 64;
 /// A clock that went back by no more than this is waited for.
 const STEPPED_BACK: Span = Span::from_millis(50);
-/// A rule stays crowded for so long after a bucket of it last found no room.
-const CROWDED_FOR: Span = Span::from_secs(10);
 
 /// How a replica begins.
 #[derive(Debug, Clone)]
@@ -126,7 +125,7 @@ pub struct Replica {
     pub(super) overshoot: BTreeMap<RuleName, u64>,
     /// Rules that have buckets in use which are not followed, and until when that is taken to be so. Bounded
     /// by the rules.
-    crowded: BTreeMap<RuleName, Timestamp>,
+    pub(super) crowded: BTreeMap<RuleName, Timestamp>,
     /// Whether `crowded` names other rules than when it was last taken, or holds all of them no longer.
     pub(super) crowd_changed: bool,
     /// Until when it waits to hear what its former life admitted; see [`super::lives`].
@@ -280,6 +279,7 @@ impl Replica {
                 link.live = true;
             }
         }
+        (0..self.regions.len()).for_each(|region| self.leave_shares_to(now, region));
         for id in self.keys.ids() {
             for &region in &changed {
                 let owner = before
@@ -314,9 +314,7 @@ impl Replica {
         }
         self.resend_lost(now);
         self.wait_for_word(now);
-        let crowded = self.crowded.len();
-        self.crowded.retain(|_, until| now < *until);
-        self.crowd_changed |= self.crowded.len() != crowded;
+        self.end_crowds(now);
         if now >= self.next_cut {
             let interval = self.config.interval.0.max(1_000);
             self.next_cut = Timestamp((now.0 / interval).saturating_add(1).saturating_mul(interval));
@@ -337,20 +335,6 @@ impl Replica {
                 None => {}
             }
         }
-    }
-
-    /// The rules whose buckets are to be held to this region's share, because some in use find no room to be
-    /// followed, or all because this daemon has just begun; `None` where they are the same as when this was
-    /// last asked. Regions whose tables are full alike then admit no more than the limit together, although
-    /// they cannot tell each other what they admitted.
-    pub fn poll_crowded(&mut self) -> Option<Vec<RuleName>> {
-        let all = self.waits.is_some();
-        let held = || match all {
-            true => self.rules.keys().cloned().collect(),
-            false if !self.config.care.keeps_to_shares => Vec::new(),
-            false => self.crowded.keys().cloned().collect(),
-        };
-        std::mem::take(&mut self.crowd_changed).then(held)
     }
 
     /// The next thing that the region's store must be told, or `None`.
@@ -550,7 +534,7 @@ impl Replica {
         let id = self.keys.insert(GossipBucket::new(key.clone(), rule, now));
         self.tally.dropped_keys = self.keys.dropped;
         if let Some(rule) = self.keys.missed.take() {
-            self.crowd_changed |= self.crowded.insert(rule, now + CROWDED_FOR).is_none();
+            self.crowd(now, rule);
         }
         if id.is_none() {
             self.tally.no_room = self.tally.no_room.saturating_add(1);

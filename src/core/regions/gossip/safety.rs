@@ -17,6 +17,8 @@ pub struct GossipSafety {
     pub hears_former: bool,
     /// A region that lacks room for buckets in use keeps to its share of their rules.
     pub keeps_to_shares: bool,
+    /// A region that says it lacks room is left its share by those that have room.
+    pub leaves_shares: bool,
 }
 
 impl GossipSafety {
@@ -28,6 +30,7 @@ impl GossipSafety {
         counts_all_given: true,
         hears_former: true,
         keeps_to_shares: true,
+        leaves_shares: true,
     };
 
     /// Each rule that keeps a promise in cuts or over restarts, and all rules but that one.
@@ -44,8 +47,10 @@ impl GossipSafety {
     ];
 
     /// The same of the rules that keep a promise where a table is full.
-    pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 1] =
-        [("keeps_to_shares", Self { keeps_to_shares: false, ..Self::ALL })];
+    pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 2] = [
+        ("keeps_to_shares", Self { keeps_to_shares: false, ..Self::ALL }),
+        ("leaves_shares", Self { leaves_shares: false, ..Self::ALL }),
+    ];
 
     /// The same of the rules that keep what is said of the others' use.
     pub const WITHOUT_ONE_OF_BOUNDS: [(&'static str, Self); 2] = [

@@ -8,10 +8,11 @@ use crate::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowa
 use crate::regions::{Effect, Member, NodeName, Refused, Touched, WorldKey, WorldRule};
 use crate::rule::{Global, Mode, OnPartition};
 use crate::time::{Span, Timestamp};
-use crate::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject, compact};
+use crate::wire::{Amount, Counter, CrowdedRules, Frame, Report, RuleName, Scope, Subject, compact};
 
 mod bounds;
 mod calendar;
+mod crowded;
 mod cuts;
 mod doubt;
 mod former;
@@ -531,7 +532,15 @@ fn the_table_of_buckets_stays_within_its_bound() {
 }
 
 fn frame(reports: Vec<Report>) -> Frame {
-    Frame { incarnation: 1, seq: 1, sent: START, seen: None, slowest: Span::ZERO, reports }
+    Frame {
+        incarnation: 1,
+        seq: 1,
+        sent: START,
+        seen: None,
+        slowest: Span::ZERO,
+        crowded: CrowdedRules::NONE,
+        reports,
+    }
 }
 
 fn report(scope: Scope, node: &str, stamp: Timestamp) -> Report {

@@ -1,11 +1,12 @@
 //! Makes the frames for other daemons: bounded in size, in number, and always with the newest counts.
 
+use super::crowded::NAMES_BYTES_MAX;
 use super::link::{OwedReport, SentReport};
 use super::replica::Replica;
 use crate::regions::membership::Regions;
 use crate::regions::{NodeName, WorldKey};
 use crate::time::Timestamp;
-use crate::wire::{Frame, REPORTS_MAX, Report, Scope, Subject, compact, rounded};
+use crate::wire::{CrowdedRules, Frame, REPORTS_MAX, Report, Scope, Subject, compact, rounded};
 
 /// A frame stays below this as long as one report fits into it, so that it travels as one datagram.
 pub const FRAME_BYTES_MAX: usize = 1_150;
@@ -27,7 +28,8 @@ impl Replica {
     }
 
     fn frame_for(&mut self, now: Timestamp, place: usize) -> Option<(NodeName, Frame)> {
-        let mut draft = Draft::new(now);
+        let crowded = self.crowded_here();
+        let mut draft = Draft::new(now, &crowded);
         let mut told = Vec::new();
         while let Some((item, urgent)) = self.links.get_mut(place)?.next_owed() {
             let Some((report, version)) = self.report(now, place, item) else { continue };
@@ -61,7 +63,7 @@ impl Replica {
         self.tally.reports_out =
             self.tally.reports_out.saturating_add(u64::try_from(draft.reports.len()).unwrap_or(u64::MAX));
         let incarnation = self.config.incarnation;
-        let frame = Frame { incarnation, seq, sent: now, seen, slowest, reports: draft.reports };
+        let frame = Frame { incarnation, seq, sent: now, seen, slowest, crowded, reports: draft.reports };
         Some((link.name.clone(), frame))
     }
 
@@ -112,8 +114,9 @@ struct Draft {
 }
 
 impl Draft {
-    const fn new(sent: Timestamp) -> Self {
-        Self { sent, bytes: HEAD_BYTES, reports: Vec::new(), measured: Vec::new() }
+    const fn new(sent: Timestamp, crowded: &CrowdedRules) -> Self {
+        let bytes = if crowded.is_none() { HEAD_BYTES } else { HEAD_BYTES + NAMES_BYTES_MAX };
+        Self { sent, bytes, reports: Vec::new(), measured: Vec::new() }
     }
 
     /// Adds a report if the frame has room for it; an empty one always has.

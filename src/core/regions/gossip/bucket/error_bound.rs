@@ -29,6 +29,8 @@ pub enum UncertaintyCause {
     Untold,
     /// Something came late or was lost within the last seconds.
     Late,
+    /// A region lacks room for all buckets in use of the rule, so it does not tell of each.
+    Crowded,
 }
 
 impl UncertaintyCause {
@@ -41,6 +43,7 @@ impl UncertaintyCause {
             Self::Partition => "partition",
             Self::Untold => "untold",
             Self::Late => "late",
+            Self::Crowded => "crowded",
         }
     }
 }
@@ -115,16 +118,19 @@ impl GossipBucket {
         let ends = self.windows().end(window);
         let turns = self.rule.algorithm == Algorithm::SlidingLog && ends.since(now) <= TURNS;
         for (id, region) in here.regions.iter().skip(1) {
-            let (mut bound, doubt) = if agreed && here.daemons(id) == 1 && !self.began_again(now, id, here) {
-                self.since_told(now, here, id, limit)
-            } else {
-                let doubt = match region.cut_off {
-                    true => UncertaintyCause::Partition,
-                    false if settled => UncertaintyCause::Untold,
-                    false => UncertaintyCause::Late,
+            let crowded = here.regions.is_crowded(id, &self.rule.name);
+            let (mut bound, doubt) =
+                if agreed && !crowded && here.daemons(id) == 1 && !self.began_again(now, id, here) {
+                    self.since_told(now, here, id, limit)
+                } else {
+                    let doubt = match region.cut_off {
+                        true => UncertaintyCause::Partition,
+                        false if crowded => UncertaintyCause::Crowded,
+                        false if settled => UncertaintyCause::Untold,
+                        false => UncertaintyCause::Late,
+                    };
+                    (self.unknown_of(now, id, region, here, (window, limit)), doubt)
                 };
-                (self.unknown_of(now, id, region, here, (window, limit)), doubt)
-            };
             if turns && agreed {
                 bound = bound.saturating_add(self.cut.most_to_come(id).unwrap_or(limit));
             }

@@ -1,0 +1,109 @@
+//! Regions without room for all buckets in use: what the others leave them, and until when.
+
+use super::*;
+use crate::wire::CROWDED_MAX;
+
+/// Longer than a rule stays crowded, and until the others have heard that it is not.
+const OVER: Span = Span::from_millis(10_500);
+
+fn three(rule: &WorldRule) -> (GossipCluster, NodeName, NodeName) {
+    let cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], rule);
+    (cluster, name("a", "1"), name("b", "1"))
+}
+
+fn crowd(cluster: &mut GossipCluster, who: &NodeName, rule: &WorldRule) {
+    let now = cluster.now;
+    cluster.replicas.get_mut(who).unwrap().crowd(now, rule.name.clone());
+}
+
+#[test]
+fn a_region_without_room_is_left_its_share_of_a_window_until_it_has_room_again() {
+    let (rule, window) = minute();
+    let (mut cluster, a, b) = three(&rule);
+    let budget = |cluster: &GossipCluster| window_of(&cluster.views[&a][&key("u")]).budget;
+    cluster.admit(&a, "u", window, 100);
+    cluster.run(Span::from_millis(500));
+    let alone = budget(&cluster);
+    assert!(alone > 900, "nobody else asks for it: {alone}");
+    crowd(&mut cluster, &b, &rule);
+    cluster.run(Span::from_millis(300));
+    let left = budget(&cluster);
+    assert!((600..=667).contains(&left), "a third of the limit is kept for the one without room: {left}");
+    cluster.run(OVER);
+    cluster.admit(&a, "u", window, 1);
+    cluster.run(Span::from_millis(300));
+    assert!(budget(&cluster) > 900, "{}", budget(&cluster));
+}
+
+#[test]
+fn a_region_that_told_of_more_than_its_share_is_left_that() {
+    let (rule, window) = minute();
+    let (mut cluster, a, b) = three(&rule);
+    cluster.admit(&b, "u", window, 500);
+    cluster.admit(&a, "u", window, 10);
+    cluster.run(Span::from_millis(500));
+    crowd(&mut cluster, &b, &rule);
+    cluster.run(Span::from_millis(300));
+    let left = window_of(&cluster.views[&a][&key("u")]).budget;
+    assert!(left <= 500, "{left}");
+}
+
+#[test]
+fn a_region_without_room_is_left_its_share_of_a_level_until_it_has_room_again() {
+    let second = Span::from_secs(1);
+    let rule = rule(Algorithm::TokenBucket, 900, second, OnPartition::default());
+    let (mut cluster, a, b) = three(&rule);
+    // What lies full is 900 permits; what is held back of it now, in permits.
+    let held_back = |cluster: &GossipCluster| {
+        let view = level(&cluster.views[&a][&key("u")]);
+        let grown = u64::from(view.growth) * cluster.now.since(view.since).0 / second.0;
+        (view.held_back + grown).min(u64::from(view.held_back_max))
+    };
+    let uses = |cluster: &mut GossipCluster, length: u64| {
+        for _ in 0..length {
+            cluster.admit(&a, "u", 0, 2);
+            cluster.run(TICK);
+        }
+    };
+    uses(&mut cluster, 100);
+    let alone = held_back(&cluster);
+    assert!(alone < 250, "nobody else asks for it: {alone}");
+    crowd(&mut cluster, &b, &rule);
+    uses(&mut cluster, 100);
+    let held = held_back(&cluster);
+    assert!((300..600).contains(&held), "a third of the bucket is kept for the one without room: {held}");
+    cluster.run(OVER);
+    uses(&mut cluster, 300);
+    assert!(held_back(&cluster) < 250, "{}", held_back(&cluster));
+}
+
+#[test]
+fn who_is_gone_is_left_nothing_for_want_of_room() {
+    let (rule, window) = minute();
+    let (mut cluster, a, b) = three(&rule);
+    let c = name("c", "1");
+    cluster.admit(&a, "u", window, 100);
+    crowd(&mut cluster, &b, &rule);
+    cluster.run(Span::from_millis(300));
+    let crowded = |cluster: &GossipCluster, region: &str| {
+        let regions = &cluster.replicas[&c].regions;
+        regions.is_crowded(regions.find(region).unwrap(), &rule.name)
+    };
+    assert!(crowded(&cluster, "b") && !crowded(&cluster, "a"));
+    cluster.meet(std::slice::from_ref(&b));
+    assert!(!crowded(&cluster, "b"));
+}
+
+#[test]
+fn more_rules_than_a_frame_names_are_all_rules() {
+    let (rule, _) = minute();
+    let mut replica = Replica::new(ReplicaConfig::new(name("a", "1"), 1));
+    for number in 0..=CROWDED_MAX {
+        assert!(matches!(replica.crowded_here(), CrowdedRules::Named(names) if names.len() == number));
+        replica.crowd(START, RuleName { name: format!("r{number}"), ..rule.name.clone() });
+    }
+    assert_eq!(replica.crowded_here(), CrowdedRules::All);
+    let mut long = Replica::new(ReplicaConfig::new(name("a", "1"), 1));
+    long.crowd(START, RuleName { name: "n".repeat(1_000), ..rule.name });
+    assert_eq!(long.crowded_here(), CrowdedRules::All, "a frame is one datagram");
+}
