@@ -601,24 +601,25 @@ impl GossipBucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// How much would be missed if it were forgotten: the part of its limit in use now, in thousandths. What
+    /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths. What
     /// only others ask for is not missed here, whatever they say of it.
     pub(super) fn retention_priority(&self, now: Timestamp) -> u64 {
-        let window = self.window_at(now);
-        let Some(period) = self.period(window) else { return 0 };
-        if period.live.net() == 0 && self.demand_at(now) == 0 {
+        if self.own_net(self.window_at(now)) == 0 && self.demand_at(now) == 0 {
             return 0;
         }
         self.in_use(now)
     }
 
-    /// The part of its limit that all regions have in use now, in thousandths.
+    /// The part of its limit that all regions have in use now, in thousandths. When a window has just begun
+    /// nothing is, so what was in use in the one before counts as well: the same is asked for again.
     pub(super) fn in_use(&self, now: Timestamp) -> u64 {
-        let Some(period) = self.period(self.window_at(now)) else { return 0 };
-        let own = period.live.net();
+        let used_in = |period: &Period| period.live.net().saturating_add(self.told_by_others(period));
         let (used, whole) = match self.counting() {
             Counting::Window => {
-                (own.saturating_add(self.told_by_others(period)), u64::from(self.rule.limit.permits))
+                let window = self.window_at(now);
+                let lately = self.periods.iter().filter(|period| period.window <= window);
+                let lately = lately.filter(|period| period.window + 1 >= window);
+                (lately.map(used_in).max().unwrap_or(0), u64::from(self.rule.limit.permits))
             }
             Counting::Level | Counting::Concurrency => {
                 (self.pool.in_use(now, self.rule.limit), self.rule.limit.capacity(self.rule.algorithm))

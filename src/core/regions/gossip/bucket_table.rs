@@ -90,16 +90,15 @@ impl BucketTable {
     /// matters more.
     pub(super) fn insert(&mut self, bucket: GossipBucket) -> Option<BucketId> {
         let now = bucket.since;
-        if self.index.len() >= self.keys_max - (self.keys_max / NEARLY_FULL).max(1) {
-            // Just before there is no room the regions keep to their shares, so that none admits the whole
-            // limit meanwhile.
-            self.missed = self.least(now).and_then(|(_, least)| {
-                let bucket = self.get(least).filter(|bucket| bucket.in_use(now) >= USE_MISSED)?;
-                Some(bucket.key.rule.clone())
-            });
-        }
+        let nearly_full = self.index.len() >= self.keys_max - (self.keys_max / NEARLY_FULL).max(1);
+        let least = if nearly_full { self.least(now) } else { None };
+        // Just before there is no room the regions keep to their shares, so that none admits the whole limit
+        // meanwhile.
+        self.missed = least.and_then(|(_, least)| {
+            let bucket = self.get(least).filter(|bucket| bucket.in_use(now) >= USE_MISSED)?;
+            Some(bucket.key.rule.clone())
+        });
         if self.index.len() >= self.keys_max {
-            let least = self.least(now);
             let Some((retention_priority, least)) =
                 least.filter(|&(retention_priority, _)| retention_priority < PRIORITY_KEPT)
             else {
