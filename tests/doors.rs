@@ -98,6 +98,10 @@ impl Counts {
 }
 
 impl Store for Counts {
+    fn answers_at_once(&self) -> bool {
+        !self.later
+    }
+
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, _now: Timestamp) -> Option<Outcome> {
         (!self.later).then(|| self.outcome(charges, intent))
     }

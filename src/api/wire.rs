@@ -483,9 +483,11 @@ pub struct ErrorBoundJson<'a> {
     /// In permits: the worst of its buckets.
     pub error_bound: u64,
     /// What most of it is due to: `lag` (news on its way), `stale` (a region has not been heard of it for too
-    /// long), `partition`, `untold` (far from the limit, which is not told), `shares` (the other regions
-    /// spend theirs untold), `room` (more buckets are in use than `peers.max_keys`, so this region keeps to
-    /// its share), `crowded` (the same in another region, so its share is left to it); `none` where nothing is known to be uncertain.
+    /// long), `partition`, `untold` (far from the limit, which is not told), `late` (news was lost or late),
+    /// `shares` (the other regions spend theirs untold), `room` (more buckets are in use than
+    /// `peers.max_keys`, so this region keeps to its share), `crowded` (the same in another region, so its
+    /// share is left to it), `start` (this daemon has just begun); `none` where nothing is known to be
+    /// uncertain.
     #[schemars(extend("enum" = ["lag", "stale", "partition", "untold", "late", "shares", "room", "crowded", "start", "none"]))]
     pub because: &'a str,
 }

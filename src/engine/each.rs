@@ -24,7 +24,7 @@ use crate::core::request::Request;
 const AT_ONCE_MAX: usize = 256;
 
 /// The buckets that a decision touches, by hash: two that are alike by chance only wait needlessly.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Footprint {
     buckets: SmallVec<[u64; 4]>,
     many_steps: bool,
@@ -33,16 +33,16 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// Takes down that only a lookup will tell what is charged.
-    pub(super) const fn is_unknown(&mut self) {
-        self.unknown = true;
+    /// Of a decision of which only a lookup will tell what is charged.
+    pub(super) const fn unknown() -> Self {
+        Self { buckets: SmallVec::new_const(), many_steps: false, unknown: true }
     }
 
-    /// Takes down what is charged.
-    pub(super) fn note(&mut self, charges: &[Charge<'_>], in_one_step: bool) {
+    /// Of a decision that charges these.
+    pub(super) fn of(charges: &[Charge<'_>], in_one_step: bool) -> Self {
         let hasher = BuildHasherDefault::<DefaultHasher>::new();
-        self.buckets = charges.iter().map(|charge| hasher.hash_one(charge.key)).collect();
-        self.many_steps = !in_one_step;
+        let buckets = charges.iter().map(|charge| hasher.hash_one(charge.key)).collect();
+        Self { buckets, many_steps: !in_one_step, unknown: false }
     }
 }
 
@@ -86,21 +86,21 @@ impl Engine {
         self.look_ahead(requests).await;
         let mut rest = requests;
         while let Some((first, others)) = rest.split_first() {
-            match self.decide_with(std::slice::from_ref(first), Intent::Charge, None) {
-                Answer::Now(decisions) => {
-                    decisions.iter().for_each(|decision| then(first, decision));
-                    rest = others;
-                }
-                // Not waited for, and so not begun.
-                Answer::Later(_) => {
-                    let decided = self.decide_together(rest).await;
-                    let count = decided.len().max(1);
-                    for (request, decisions) in rest.iter().zip(&decided) {
-                        decisions.iter().for_each(|decision| then(request, decision));
-                    }
-                    rest = rest.get(count..).unwrap_or_default();
-                }
+            let alone = std::slice::from_ref(first);
+            if self.store.answers_at_once()
+                && let Answer::Now(decisions) = self.decide_with(alone, Intent::Charge, None)
+            {
+                decisions.iter().for_each(|decision| then(first, decision));
+                rest = others;
+                continue;
             }
+            // Of what is waited for nothing was begun.
+            let decided = self.decide_together(rest).await;
+            let count = decided.len().max(1);
+            for (request, decisions) in rest.iter().zip(&decided) {
+                decisions.iter().for_each(|decision| then(request, decision));
+            }
+            rest = rest.get(count..).unwrap_or_default();
         }
     }
 

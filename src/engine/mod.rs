@@ -168,6 +168,12 @@ impl Engine {
         }
     }
 
+    /// Whether nothing has to be waited for, but for people who are looked up and rights on their way.
+    #[must_use]
+    pub fn answers_at_once(&self) -> bool {
+        self.store.answers_at_once()
+    }
+
     /// Looks people up from now on, rather than finding them beside the rules. Once; later calls change
     /// nothing.
     pub fn look_up_in(&self, lookups: Arc<Lookups>) {

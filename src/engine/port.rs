@@ -185,6 +185,9 @@ impl BucketInfo {
     reason = "how full it is, for metrics; nobody asks whether it is empty"
 )]
 pub trait Store: Send + Sync + 'static {
+    /// Whether [`Self::try_decide`] always answers.
+    fn answers_at_once(&self) -> bool;
+
     /// Decides at once where nothing must be waited for; `None` asks the caller to use [`Self::decide`].
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Option<Outcome>;
 

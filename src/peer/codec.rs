@@ -335,24 +335,32 @@ mod tests {
     fn the_bytes_of_this_version_are_pinned() {
         let reports = vec![report(b"u\0x"), known(700, 6), known(70_000, 1_000)];
         assert_eq!(hex(&encode_frame(&frame(reports)).unwrap()), GOLDEN_FRAME);
+        let rule = RuleName { domain: "d".into(), name: "search".into() };
+        let crowded = [CrowdedRules::Named(vec![rule]), CrowdedRules::All].map(|crowded| {
+            let bytes = encode_frame(&Frame { crowded, ..frame(Vec::new()) }).unwrap();
+            hex(&bytes)[GOLDEN_HEAD_DIGITS..].to_owned()
+        });
+        assert_eq!(crowded, ["0101640673656172636800", "0900"]);
         let gossip = encode_gossip("203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
         assert_eq!(hex(&gossip), GOLDEN_GOSSIP);
         let gossip = encode_gossip("[::1]:7946".parse().unwrap(), b"").unwrap();
         assert_eq!(hex(&gossip), GOLDEN_GOSSIP_V6);
     }
 
+    /// So much of a frame comes before the crowded rules.
+    const GOLDEN_HEAD_DIGITS: usize = 58;
     const GOLDEN_FRAME: &str = concat!(
-        "04018080b3c19c33078080b8f6de96900380f104018180b3c19c3303050301bc05076465",
+        "05018080b3c19c33078080b8f6de96900380f104018180b3c19c330305000301bc05076465",
         "6661756c74067365617263680375007801026575010465752d31809c9c39a01fac02010501a1",
         "2f06bc0506a12f06f0a204e807a12f",
     );
     const GOLDEN_RIGHTS: &str = concat!(
-        "0403fd0000ceeeb5400600010764656661756c740673656172636803750078fc70110100",
+        "0503fd0000ceeeb5400600010764656661756c740673656172636803750078fc70110100",
         "0928fc80841e000300fb2c0101026575fd0000ceeeb54006000501026575fd0000ceeeb5",
         "4006000701fb2b0164010764656661756c74067365617263680375007800fb2c01090a07",
     );
-    const GOLDEN_GOSSIP: &str = "040200cb007107fb0a1f616263";
-    const GOLDEN_GOSSIP_V6: &str = "04020100000000000000000000000000000001fb0a1f";
+    const GOLDEN_GOSSIP: &str = "050200cb007107fb0a1f616263";
+    const GOLDEN_GOSSIP_V6: &str = "05020100000000000000000000000000000001fb0a1f";
 
     fn rights() -> RightsFrame {
         let rule = || RuleName { domain: "default".into(), name: "search".into() };

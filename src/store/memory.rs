@@ -146,6 +146,10 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Option<Outcome> {
         Some(match charges {
             [charge] => self.decide_one(charge, intent, now),

@@ -242,6 +242,7 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     // No waker: if the message is not there yet, the task that waits for it asks again with its own.
     let mut nobody = Context::from_waker(Waker::noop());
     match message.poll(doors, &mut nobody) {
+        Poll::Ready(Ok(bytes)) if !doors.engine.answers_at_once() => begin(line.call(), bytes, respond),
         Poll::Ready(Ok(bytes)) => match decide_now(doors, &bytes) {
             Ok(AtOnce::Answer(answer)) => reply(unsent, respond, answer),
             Ok(AtOnce::Held(decisions)) => {
@@ -289,14 +290,15 @@ fn decide_now(doors: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
     if refunds_apart(&questions, &denied) || asker.refused().is_some() {
         return Ok(AtOnce::Unknown);
     }
-    if !denied.is_empty() || mixed(&questions) {
+    let decided = if !denied.is_empty() {
         let Answer::Now(asked) = doors.engine.ask(&questions) else { return Ok(AtOnce::Unknown) };
-        let asked = deny(asked, &denied, None);
-        if any_over(&questions, &asked) {
-            return Ok(AtOnce::Answer(encode(&questions, &asked)));
-        }
-    }
-    let decided = match doors.engine.decide(&questions) {
+        return Ok(AtOnce::Answer(encode(&questions, &deny(asked, &denied, None))));
+    } else if mixed(&questions) {
+        doors.engine.decide_unless(&questions, |asked| any_over(&questions, asked))
+    } else {
+        doors.engine.decide(&questions)
+    };
+    let decided = match decided {
         Answer::Now(decisions) if Engine::holds_back(&questions, &decisions) => {
             AtOnce::Held(Box::new(decisions))
         }
@@ -373,14 +375,12 @@ async fn charge(doors: &Servers, questions: &[Question<'_>], denied: &[usize], t
         return doors.engine.ask(questions).get().await;
     }
     if mixed(questions) {
-        let asked = doors.engine.ask(questions).get().await;
-        if any_over(questions, &asked) {
-            return asked;
-        }
+        doors.engine.decide_unless(questions, |asked| any_over(questions, asked)).get().await
     } else if tried {
-        return doors.engine.decide_later(questions).await;
+        doors.engine.decide_later(questions).await
+    } else {
+        doors.engine.decide(questions).get().await
     }
-    doors.engine.decide(questions).get().await
 }
 
 /// Gives back what is to be given back, whatever becomes of the other questions: Envoy never says it again.
@@ -433,6 +433,14 @@ fn mixed(questions: &[Question<'_>]) -> bool {
 
 fn any_over(questions: &[Question<'_>], decisions: &Decisions) -> bool {
     questions.iter().zip(decisions).any(|(question, decision)| over_limit(question, decision))
+}
+
+/// Decides at once where nothing has to be waited for after all; else goes on in a task of its own.
+fn begin(call: OwnCall, message: Bytes, respond: Respond) {
+    let mut whole = Box::pin(wait_for_store(call, message, respond, false));
+    if whole.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        drop(tokio::spawn(whole));
+    }
 }
 
 async fn wait_for_message(call: OwnCall, message: Message, respond: Respond) {

@@ -207,6 +207,10 @@ async fn reached(node: &Node, deadline: Deadline) -> Result<bool, StartError> {
 }
 
 impl Store for RedisStore {
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, _: Timestamp) -> Option<Outcome> {
         match (charges, intent) {
             ([charge], Intent::Charge) => self.core.decide_from_leases(charge),
