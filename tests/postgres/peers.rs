@@ -120,6 +120,7 @@ impl Liar {
                 cert: read(&format!("{out}/node.pem")),
                 key: read(&format!("{out}/node.key")),
             },
+            tracer: None,
         };
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
