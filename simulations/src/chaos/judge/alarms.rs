@@ -275,6 +275,7 @@ mod tests {
             "above zero for a moment in health; judged while PostgreSQL is away",
         ),
         ("tidegate_events_spooled_bytes", "no story has a receiver"),
+        ("tidegate_trace_exports_total", "no story has a collector"),
         ("tidegate_world_keys", "beside a bound that no story reaches"),
         ("tidegate_store_memory_used_bytes", "`store_trouble` is judged where a Redis is full"),
         ("tidegate_store_memory_max_bytes", "the bound beside it"),
