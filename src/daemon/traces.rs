@@ -69,6 +69,8 @@ impl TraceCounts {
     fn new(metrics: &Metrics) -> Self {
         let spans = |outcome| metrics.counter("trace_spans_total", "outcome", outcome);
         let exports = |outcome| metrics.counter("trace_exports_total", "outcome", outcome);
+        // Whoever takes spans counts them, and may not be there.
+        spans("queue_full").increment(0);
         Self {
             delivered: spans("delivered"),
             refused: spans("refused"),

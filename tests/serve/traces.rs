@@ -78,8 +78,8 @@ fn every_route_of_gateways_has_spans() {
     let receiver = Receiver::start(200);
     let daemon = Daemon::with(RULES, &config(&receiver, ""), &[]);
     for path in ["/v1/check", "/v1/report", "/v1/acquire", "/v1/reserve"] {
-        let amount = if path == "/v1/reserve" { ",\"amount\":1" } else { "" };
-        let body = format!("{{\"attributes\":{{\"user\":\"{path}\"}}{amount}}}");
+        let amount = if path == "/v1/reserve" { "amount" } else { "cost" };
+        let body = format!("{{\"attributes\":{{\"user\":\"{path}\"}},\"{amount}\":1}}");
         let reply = post(&daemon, path, &traceparent(&trace(10), true), &body);
         assert_eq!(reply.status, 200, "{path}: {reply:?}");
         let name = format!("POST {path}");
@@ -216,11 +216,13 @@ fn a_change_says_who_did_what() {
     assert_eq!((seen.trace.as_str(), seen.parent.as_str()), (TRACE, CALLER));
     assert_eq!((seen.get("tidegate.actor"), seen.get("tidegate.role")), ("local", "admin"));
     assert_eq!(seen.get("client.address"), "127.0.0.1");
-    // Rules of a file are changed in the file: the span tells that it failed.
-    let reply = http::request(daemon.http, "DELETE", "/v1/rules/two", &[], b"");
-    let seen = span(&receiver, "the refusal", |span| span.name == "DELETE /v1/rules/{name}");
-    assert_eq!((seen.get("tidegate.target"), seen.failed), ("two", true), "{seen:?}");
-    assert_eq!(seen.get("http.response.status_code"), reply.status.to_string());
+    assert_eq!(http::request(daemon.http, "DELETE", "/v1/rules/two", &[], b"").status, 200);
+    let seen = span(&receiver, "the rule", |span| span.name == "DELETE /v1/rules/{name}");
+    assert_eq!((seen.get("tidegate.target"), seen.get("tidegate.revision")), ("two", "2"), "{seen:?}");
+    assert_eq!((seen.parent.as_str(), seen.failed), ("", false));
+    assert_eq!(http::request(daemon.http, "DELETE", "/v1/rules/three", &[], b"").status, 404);
+    let seen = span(&receiver, "the refusal", |span| span.get("tidegate.target") == "three");
+    assert_eq!((seen.get("http.response.status_code"), seen.failed), ("404", true), "{seen:?}");
     daemon.get("/v1/rules");
     assert!(spans(&receiver).iter().all(|span| !span.name.starts_with("GET")), "looks are no changes");
 }
