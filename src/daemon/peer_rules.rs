@@ -158,7 +158,7 @@ async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shun
         });
         if let Err(unfit) = take(rules, peers, member, word).await {
             if let Some(span) = &mut span {
-                span.fail(unfit.to_string());
+                span.fail(&unfit.to_string());
             }
             let peer = format!("{}/{}", member.name.region, member.name.node);
             tracing::warn!(%peer, revision = word.revision, "a peer's newer rules were not taken: {unfit}");

@@ -29,7 +29,7 @@ const WAITING_MAX: usize = 4_096;
 const BATCH_SPANS_MAX: usize = 512;
 /// How long spans are collected before they are sent.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Longest text of an attribute, in bytes; the rest is cut off.
+/// Longest text of a span, in bytes; the rest is cut off.
 const TEXT_BYTES_MAX: usize = 1_024;
 /// Bits of a trace's id that decide whether it is sampled, as collectors and other services decide it.
 const SAMPLED_BITS: u32 = 56;
@@ -60,9 +60,14 @@ pub enum AttributeValue {
 
 impl From<&str> for AttributeValue {
     fn from(text: &str) -> Self {
-        let end = text.floor_char_boundary(TEXT_BYTES_MAX);
-        Self::Text(text.get(..end).unwrap_or_default().to_owned())
+        Self::Text(cut(text))
     }
+}
+
+/// A text as far as it may be told.
+fn cut(text: &str) -> String {
+    let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+    text.get(..end).unwrap_or_default().to_owned()
 }
 
 impl From<bool> for AttributeValue {
@@ -284,8 +289,8 @@ impl OpenSpan {
     }
 
     /// Says that what it is about has failed.
-    pub fn fail(&mut self, why: impl Into<String>) {
-        self.span.error = Some(why.into());
+    pub fn fail(&mut self, why: &str) {
+        self.span.error = Some(cut(why));
     }
 
     /// Who takes it.
