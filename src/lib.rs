@@ -12,7 +12,7 @@
 //! * [`api`]: the doors: Envoy's rate limit service over gRPC; check, forward-auth and views over HTTP.
 //! * [`daemon`]: wires the layers together: start, reload, drain.
 //! * [`cli`]: one file a command; client commands speak to a daemon over HTTP.
-//! * [`telemetry`]: every metric's name and handle; logs.
+//! * [`telemetry`]: every metric's name and handle; logs; spans.
 //! * [`peer`]: between daemons. One QUIC endpoint, mutual TLS, membership, and the messages on the wire.
 
 pub use tidegate_core as core;

@@ -64,6 +64,7 @@ const NAMES: &[(&str, &[&str], &str)] = &[
     ("sqlx::", &["database/"], "one layer knows SQL"),
     ("object_store::", &["database/audit/archive/"], "the archive is one place"),
     ("parquet::", &["database/audit/archive/"], "the archive is one place"),
+    ("opentelemetry_proto::", &["telemetry/traces/"], "one place writes what collectors read"),
     ("ureq::", &["cli/"], "only client commands call out over HTTP, and may block"),
     ("comfy_table::", &["cli/"], "tables are the command line's"),
     ("ratatui::", &["cli/top/"], "one command draws on the whole terminal"),

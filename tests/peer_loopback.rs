@@ -46,6 +46,7 @@ fn config(ca: &Authority, node: &NodeName, join: &[SocketAddr]) -> PeersConfig {
         incarnation: 1,
         gossip_interval: Duration::from_millis(100),
         tls: pem(ca, node),
+        tracer: None,
     }
 }
 

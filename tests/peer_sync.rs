@@ -205,6 +205,7 @@ impl Region {
                 cert: issued.certificate_pem.into(),
                 key: issued.key_pem.into(),
             },
+            tracer: None,
         };
         let (peers, events) = Peers::start(config).await.unwrap();
         let (peers, port, stop) =

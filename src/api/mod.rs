@@ -23,6 +23,7 @@ mod schema;
 mod stand_in;
 mod tls;
 pub mod token;
+mod traces;
 mod unsent_bytes;
 
 pub mod wire;

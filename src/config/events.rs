@@ -10,7 +10,7 @@ use crate::core::time::Span;
 use crate::core::written::{Fields, Problems};
 
 /// Longest address of a receiver, in bytes.
-const URL_BYTES_MAX: usize = 4_096;
+pub(super) const URL_BYTES_MAX: usize = 4_096;
 /// How much may wait for the receiver.
 const SPOOL_BYTES_DEFAULT: u64 = 64 << 20;
 
@@ -40,7 +40,7 @@ pub struct Events {
 
 /// Tokens stand in queries, and in what comes before the host.
 #[expect(clippy::ptr_arg, reason = "serde passes references")]
-fn without_query<S: serde::Serializer>(url: &String, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn without_query<S: serde::Serializer>(url: &String, serializer: S) -> Result<S::Ok, S::Error> {
     let shown = url.split(['?', '#']).next().unwrap_or_default();
     match (shown.split_once("://"), shown.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => serializer.serialize_str(&format!("{scheme}://…@{host}")),

@@ -11,6 +11,7 @@ mod events;
 mod path;
 mod read;
 mod sources;
+mod traces;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use self::admin_socket::{
 };
 pub use self::events::Events;
 pub use self::sources::Flags;
+pub use self::traces::{SampledPart, Traces};
 pub use crate::core::written::{Problem, TextPlace};
 
 /// Everything a daemon runs with, checked.
@@ -63,6 +65,9 @@ pub struct Config {
     /// `[events]`: where events are sent; absent: they are only logged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<Events>,
+    /// `[traces]`: where spans are sent; absent: none are made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traces: Option<Traces>,
 }
 
 /// `[listen]`: addresses to listen on. Port 0 takes any free port.

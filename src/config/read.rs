@@ -73,6 +73,7 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
     }
     let audit = postgres.is_some().then_some(audit);
     let events = super::events::read(&mut fields, folder, problems);
+    let traces = super::traces::read(&mut fields, problems);
     fields.finish(problems);
     Some(Config {
         region,
@@ -87,6 +88,7 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
         admin,
         audit,
         events,
+        traces,
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Daemon, events};
+use super::{Daemon, events, traces};
 use crate::api::Readiness;
 use crate::engine::clock::Deadline;
 
@@ -84,7 +84,12 @@ impl Daemon {
         if let Some(audit) = &self.audit {
             audit.drain().await;
         }
-        self.courier.drain(Deadline::after(events::DRAIN)).await;
+        let spans = async {
+            if let Some(exporting) = &self.traces {
+                exporting.drain(Deadline::after(traces::DRAIN)).await;
+            }
+        };
+        tokio::join!(self.courier.drain(Deadline::after(events::DRAIN)), spans);
         self.stop.cancel();
         let _ = timeout(Duration::from_millis(500), self.tasks.ended()).await;
         if let Some(world) = self.world.take() {

@@ -42,6 +42,7 @@ mod shares;
 mod store;
 mod supervisor;
 mod tokens;
+mod traces;
 mod upkeep;
 mod warnings;
 mod world;
@@ -67,6 +68,7 @@ use identity::Identities;
 use listener_tls::WatchedTls;
 use reload::Reloader;
 use store::Opened;
+use traces::TraceExport;
 use world::World;
 
 /// A running daemon.
@@ -85,6 +87,8 @@ pub struct Daemon {
     audit: Option<Remembering>,
     /// Carries events.
     courier: EventCourier,
+    /// Sends spans.
+    traces: Option<TraceExport>,
     readiness: Arc<watch::Sender<Readiness>>,
     /// How long to serve on once it is to stop.
     drain: Duration,
@@ -118,6 +122,8 @@ impl Daemon {
             .agreeing(setup.peers.is_some())
             .lending(setup.peers.is_some())
             .with_tasks(tasks.clone());
+        let traces = TraceExport::prepare(&setup, &metrics)?;
+        let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));
         let engine = if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine };
         let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
@@ -167,6 +173,9 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &tasks).await?),
             None => None,
         };
+        if let Some(traces) = &traces {
+            traces.start(&stop, &tasks);
+        }
         let audit = audit.map(|audit| audit.start(&engine, &stop, &tasks));
         let courier =
             EventCourier::start(&engine, setup.events.as_ref().map(events::courier), &stop, &tasks)?;
@@ -289,6 +298,7 @@ impl Daemon {
             listener_tls,
             audit,
             courier,
+            traces,
             readiness,
             drain: setup.drain,
             stop_doors,

@@ -13,6 +13,7 @@ use super::database_rules::DatabaseRules;
 use crate::core::regions::NodeName;
 use crate::database::postgres::rules::Version;
 use crate::peer::{FetchError, Member, Peers, RulesStatement};
+use crate::telemetry::traces::SpanKind;
 
 /// How often to look at what the others have, besides when it changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -147,7 +148,18 @@ async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shun
         if !rules.wants(version(&word)).await {
             continue;
         }
+        let mut span = rules.engine.tracer().map(|tracer| {
+            let mut span = tracer.open(None, "rules from peer", SpanKind::Client);
+            span.set("tidegate.peer.region", member.name.region.as_str());
+            span.set("tidegate.peer.node", member.name.node.as_str());
+            span.set("tidegate.revision", word.revision);
+            span.set("tidegate.region", own.as_str());
+            span
+        });
         if let Err(unfit) = take(rules, peers, member, word).await {
+            if let Some(span) = &mut span {
+                span.fail(&unfit.to_string());
+            }
             let peer = format!("{}/{}", member.name.region, member.name.node);
             tracing::warn!(%peer, revision = word.revision, "a peer's newer rules were not taken: {unfit}");
             rules.engine.metrics().counter("peer_rules_refused_total", "reason", unfit.word()).increment(1);

@@ -100,6 +100,7 @@ mod tests {
             identity: IdentitySetup::default(),
             audit: None,
             events: None,
+            traces: None,
         }
     }
 

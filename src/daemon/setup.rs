@@ -104,6 +104,8 @@ pub struct Setup {
     pub audit: Option<config::Audit>,
     /// Where events are sent; `None`: they are only logged.
     pub events: Option<config::Events>,
+    /// Where spans are sent; `None`: none are made.
+    pub traces: Option<config::Traces>,
 }
 
 impl Setup {
@@ -154,6 +156,7 @@ impl Setup {
             identity: IdentitySetup::of(config),
             audit: config.audit.clone().filter(|audit| audit.enabled),
             events: config.events.clone(),
+            traces: config.traces.clone(),
         })
     }
 }
@@ -297,5 +300,6 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         identity: IdentitySetup::default(),
         audit: None,
         events: None,
+        traces: None,
     })
 }

@@ -58,6 +58,7 @@ impl World {
             incarnation,
             gossip_interval: GOSSIP_INTERVAL_DEFAULT,
             tls: peers.tls.clone(),
+            tracer: engine.tracer().cloned(),
         };
         let (peers_handle, events) =
             Peers::start_in(tasks, config).await.with_context(|| named(peers.tls_files.as_ref()))?;

@@ -24,6 +24,7 @@ use crate::core::rule::{Mode, Rule, User};
 use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::telemetry::Metrics;
+use crate::telemetry::traces::Tracer;
 
 pub mod admin;
 pub mod audit;
@@ -110,6 +111,7 @@ pub struct Engine {
     audit: Option<Arc<audit::Queue>>,
     events: Arc<events::EventQueue>,
     tasks: Tasks,
+    tracer: Option<Arc<Tracer>>,
     /// Rules are on their way, and none were there yet.
     awaits_rules: AtomicBool,
 }
@@ -164,6 +166,7 @@ impl Engine {
             lookups: OnceLock::new(),
             tier_default: OnceLock::new(),
             tasks: Tasks::default(),
+            tracer: None,
             awaits_rules: AtomicBool::new(false),
         }
     }
@@ -251,6 +254,18 @@ impl Engine {
     #[must_use]
     pub const fn tasks(&self) -> &Tasks {
         &self.tasks
+    }
+
+    /// The same engine, with what takes spans.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
+        Self { tracer, ..self }
+    }
+
+    /// What takes spans; `None`: nobody is told any.
+    #[must_use]
+    pub const fn tracer(&self) -> Option<&Arc<Tracer>> {
+        self.tracer.as_ref()
     }
 
     /// The same engine, leaving records of its decisions in this queue.

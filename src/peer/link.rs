@@ -18,7 +18,8 @@ use super::counters::{Counters, Refusal};
 use super::endpoint::{self, DialError, Endpoint};
 use super::queue::Queue;
 use crate::core::regions::NodeName;
-use crate::core::time::Span;
+use crate::core::time::{Span, Timestamp};
+use crate::telemetry::traces::{SpanKind, Tracer};
 
 /// The first wait before dialling again; doubled up to [`BACKOFF_MAX`].
 pub(super) const BACKOFF_MIN: Duration = Duration::from_millis(50);
@@ -104,6 +105,7 @@ pub(super) struct LinkContext {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) counters: Arc<Counters>,
     pub(super) own: NodeName,
+    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 /// One link. Sending never waits and never fails.
@@ -220,6 +222,7 @@ pub(super) async fn run(link: Arc<Link>, context: Arc<LinkContext>) {
 async fn keep_connected(link: &Link, context: &LinkContext) {
     let mut backoff = BACKOFF_MIN;
     loop {
+        let began = context.tracer.as_ref().map(|tracer| tracer.now());
         let wait = match context.endpoint.dial(link.address).await {
             Ok((connection, name)) if name == context.own => {
                 connection.close(VarInt::from_u32(0), b"this is myself");
@@ -227,7 +230,7 @@ async fn keep_connected(link: &Link, context: &LinkContext) {
                 OWN_AGAIN
             }
             Ok((connection, name)) => {
-                if serve(link, connection, name, context).await {
+                if serve(link, connection, (name, began), context).await {
                     backoff = BACKOFF_MIN;
                 }
                 backoff
@@ -261,7 +264,12 @@ fn note_own(link: &Link) {
 }
 
 /// Sends on one connection until it ends. `true`: it lived long enough to be called good.
-async fn serve(link: &Link, connection: Connection, name: NodeName, context: &LinkContext) -> bool {
+async fn serve(
+    link: &Link,
+    connection: Connection,
+    (name, began): (NodeName, Option<Timestamp>),
+    context: &LinkContext,
+) -> bool {
     link.drop_many(Refusal::Unconnected, link.queue.keep_newest(KEPT_ON_CONNECT));
     {
         let mut state = link.lock();
@@ -294,6 +302,7 @@ async fn serve(link: &Link, connection: Connection, name: NodeName, context: &Li
                 state.confirmed = true;
                 (state.error, state.refused) = (None, None);
                 tracing::info!(address = %link.address, region = %name.region, node = %name.node, "peer connected");
+                trace(context, link.address, &name, began);
             }
             () = &mut silent => {
                 connection.close(VarInt::from_u32(4), b"silent");
@@ -311,6 +320,16 @@ async fn serve(link: &Link, connection: Connection, name: NodeName, context: &Li
     }
     state.error = Some(reason);
     was_steady
+}
+
+/// Tells of a connection that was made, from the first packet to the peer's consent.
+fn trace(context: &LinkContext, address: SocketAddr, name: &NodeName, began: Option<Timestamp>) {
+    let (Some(tracer), Some(began)) = (&context.tracer, began) else { return };
+    let mut span = tracer.open(None, "peer connect", SpanKind::Client).since(began);
+    span.set("network.peer.address", address.to_string().as_str());
+    span.set("tidegate.peer.region", name.region.as_str());
+    span.set("tidegate.peer.node", name.node.as_str());
+    span.set("tidegate.region", context.own.region.as_str());
 }
 
 /// Sends what is queued, for ever.

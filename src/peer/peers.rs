@@ -31,6 +31,7 @@ use crate::core::regions::split::WeightsStatement;
 use crate::core::wire::Frame;
 use crate::core::wire::rights::RightsFrame;
 use crate::engine::tasks::Tasks;
+use crate::telemetry::traces::Tracer;
 
 /// How often membership is gossiped unless the configuration says otherwise.
 pub const GOSSIP_INTERVAL_DEFAULT: Duration = Duration::from_millis(250);
@@ -59,6 +60,8 @@ pub struct PeersConfig {
     pub gossip_interval: Duration,
     /// Certificates.
     pub tls: TlsPem,
+    /// What takes spans; `None`: nobody is told any.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// Why a node cannot meet the others.
@@ -150,6 +153,7 @@ impl Ground {
             endpoint: Arc::clone(&endpoint),
             counters: Arc::clone(&counters),
             own: config.name.clone(),
+            tracer: config.tracer.clone(),
         };
         let links = Arc::new(Links::new(context, vec![advertise, bound], tasks.clone(), stop.clone()));
         Ok(Self {
@@ -528,6 +532,7 @@ mod tests {
                 cert: issued.certificate_pem.into(),
                 key: issued.key_pem.into(),
             },
+            tracer: None,
         }
     }
 

@@ -22,4 +22,5 @@ mod rules;
 mod schema;
 #[path = "../support/mod.rs"]
 mod support;
+mod traces;
 mod usage;

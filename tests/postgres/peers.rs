@@ -12,6 +12,8 @@ use tidegate::peer::{Peers, PeersConfig, RulesStatement, TlsPem};
 use super::rules::{Place, insert, limit, rule, wait_for};
 use super::support::command::run;
 use super::support::daemon::Daemon;
+use super::support::receiver::Receiver;
+use super::support::spans::{config as traces, span};
 use super::support::{eventually, free_udp};
 
 /// The certificate of a daemon in a cluster, and what a daemon's configuration says of them.
@@ -120,6 +122,7 @@ impl Liar {
                 cert: read(&format!("{out}/node.pem")),
                 key: read(&format!("{out}/node.key")),
             },
+            tracer: None,
         };
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -150,11 +153,12 @@ fn what_a_hostile_member_offers_is_refused_with_the_reason_and_hides_no_honest_s
     assert_eq!(run(ca.path(), &["cert", "ca", "--out", "ca"]).code, 0);
     let mut place = Place::new();
     place.sql(&insert(&rule("r", 3)));
-    let eu = free_udp();
+    let (eu, collector) = (free_udp(), Receiver::start(200));
     let config = format!(
-        "region = \"eu\"\nnode = \"n1\"\n[listen]\npeer = \"{eu}\"\n{}{}",
+        "region = \"eu\"\nnode = \"n1\"\n[listen]\npeer = \"{eu}\"\n{}{}{}",
         place.config(),
-        peers(&ca, "eu", free_udp())
+        peers(&ca, "eu", free_udp()),
+        traces(&collector, "")
     );
     let victim = Daemon::with("", &config, &[]);
     place.server.kill();
@@ -203,4 +207,11 @@ fn what_a_hostile_member_offers_is_refused_with_the_reason_and_hides_no_honest_s
     wait_for(&victim, "r", Some(8));
     assert_eq!(victim.get("/readyz").json()["rules"]["from"], "peer us/honest");
     assert_eq!(victim.get("/v1/rules").json()["revision"], 20);
+    // Each set that is fetched is a span.
+    for (node, revision, failed) in [("liar", "12", true), ("honest", "20", false)] {
+        let seen = span(&collector, "the set of a peer", |span| {
+            span.name == "rules from peer" && span.get("tidegate.revision") == revision
+        });
+        assert_eq!((seen.get("tidegate.peer.node"), seen.failed), (node, failed), "{seen:?}");
+    }
 }

@@ -47,3 +47,4 @@ mod split;
 #[path = "../support/mod.rs"]
 mod support;
 mod tls;
+mod traces;

@@ -21,6 +21,7 @@ pub(crate) mod reports;
 pub(crate) mod reservations;
 pub(crate) mod rls;
 pub(crate) mod rolling;
+pub(crate) mod spans;
 pub(crate) mod spellings;
 pub(crate) mod unjudged;
 pub(crate) mod web_authority;

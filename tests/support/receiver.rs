@@ -16,8 +16,9 @@ use super::SOON;
 pub(crate) struct Posted {
     /// The lines of its head, names in small letters.
     pub(crate) head: Vec<(String, String)>,
-    /// Its body.
+    /// Its body, as text and as it came.
     pub(crate) body: String,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Posted {
@@ -97,7 +98,7 @@ fn answer(
     let pairs = text.lines().skip(1).filter_map(|line| line.split_once(':'));
     let head: Vec<(String, String)> =
         pairs.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
-    let mut posted = Posted { head, body: String::new() };
+    let mut posted = Posted { head, body: String::new(), bytes: Vec::new() };
     let len = posted.header("content-length").parse::<usize>().unwrap_or(0);
     let mut body = bytes.split_off(end + 4);
     while body.len() < len {
@@ -107,6 +108,7 @@ fn answer(
         }
     }
     posted.body = String::from_utf8_lossy(&body).into_owned();
+    posted.bytes = body;
     let status = status.load(Ordering::SeqCst);
     let list = if status == 200 { taken } else { refused };
     list.lock().unwrap().push(posted);

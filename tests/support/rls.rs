@@ -49,6 +49,18 @@ impl Client {
         self.runtime.block_on(client.should_rate_limit(request)).map(tonic::Response::into_inner)
     }
 
+    /// The same as a part of a trace.
+    pub(crate) fn ask_within(
+        &self,
+        request: RateLimitRequest,
+        traceparent: &str,
+    ) -> Result<RateLimitResponse, Status> {
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        let mut request = tonic::Request::new(request);
+        request.metadata_mut().insert("traceparent", traceparent.parse().unwrap());
+        self.runtime.block_on(client.should_rate_limit(request)).map(tonic::Response::into_inner)
+    }
+
     /// The code with which a request is refused; `Code::Ok` if it is not.
     pub(crate) fn refusal(&self, request: RateLimitRequest) -> Code {
         self.ask(request).map_or_else(|status| status.code(), |_| Code::Ok)
@@ -56,7 +68,7 @@ impl Client {
 
     /// `ShouldRateLimit` with any bytes in the place of the message.
     pub(crate) fn ask_bytes(&self, bytes: Vec<u8>) -> Result<Bytes, Status> {
-        self.call_bytes("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", bytes)
+        self.call_bytes("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", bytes, None)
     }
 
     /// A call of Kuadrant's service.
@@ -65,16 +77,29 @@ impl Client {
         call: &str,
         request: &impl Message,
     ) -> Result<A, Status> {
+        self.kuadrant_within(call, request, None)
+    }
+
+    /// The same, as a part of a trace if there is one.
+    pub(crate) fn kuadrant_within<A: Message + Default>(
+        &self,
+        call: &str,
+        request: &impl Message,
+        traceparent: Option<&str>,
+    ) -> Result<A, Status> {
         let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{call}");
-        let answer = self.call_bytes(&path, request.encode_to_vec())?;
+        let answer = self.call_bytes(&path, request.encode_to_vec(), traceparent)?;
         A::decode(answer).map_err(|error| Status::internal(error.to_string()))
     }
 
-    fn call_bytes(&self, path: &str, bytes: Vec<u8>) -> Result<Bytes, Status> {
+    fn call_bytes(&self, path: &str, bytes: Vec<u8>, traceparent: Option<&str>) -> Result<Bytes, Status> {
         let mut client = tonic::client::Grpc::new(self.channel.clone());
         self.runtime.block_on(async {
             client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-            let request = tonic::Request::new(Bytes::from(bytes));
+            let mut request = tonic::Request::new(Bytes::from(bytes));
+            if let Some(traceparent) = traceparent {
+                request.metadata_mut().insert("traceparent", traceparent.parse().unwrap());
+            }
             let answer = client.unary(request, path.parse().unwrap(), Plain).await?;
             Ok(answer.into_inner())
         })

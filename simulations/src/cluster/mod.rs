@@ -229,6 +229,7 @@ impl Host {
             incarnation,
             gossip_interval: tidegate::peer::GOSSIP_INTERVAL_DEFAULT,
             tls: self.tls.clone(),
+            tracer: None,
         };
         let others = self.names.iter().enumerate().filter(|(at, _)| *at != self.at);
         let members: Vec<Member> = others.map(|(at, name)| member(at, name)).collect();

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use http::request::Parts;
 
-use super::{Answered, ConnectionContext, origin, query, reply};
+use super::{Answered, Arriving, ConnectionContext, origin, query, reply};
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Refusal, decision_status};
 use crate::api::token::{self, OnInvalid};
@@ -50,7 +50,7 @@ type Attributes<'h> = Vec<(&'h str, Cow<'h, str>)>;
 
 impl ConnectionContext<'_> {
     /// 200, or the deciding rule's status and text; rate-limit headers with both.
-    pub(super) async fn authorize(self, head: &Parts) -> Answered {
+    pub(super) async fn authorize(self, head: &Parts, arriving: &mut Arriving<'_>) -> Answered {
         self.doors.knows_rules()?;
         let appended = Appended::of(head);
         let question = match &appended {
@@ -68,7 +68,8 @@ impl ConnectionContext<'_> {
         let engine = &self.doors.engine;
         let decisions = engine.decide(&requests).get().await;
         let decisions = engine.held_back(&requests, decisions).await;
-        let Some(decision) = decisions.first() else { return Ok(reply::text("")) };
+        let ([request], Some(decision)) = (&requests, decisions.first()) else { return Ok(reply::text("")) };
+        arriving.decided(request, decision);
         let status = decision_status(decision.status);
         let reply = match problem::of_denial(decision, problem::accepts(&head.headers)) {
             Some(document) => reply::with_type(document, HeaderValue::from_static(problem::PROBLEM_JSON)),

@@ -27,8 +27,8 @@ impl ConnectionContext<'_> {
         arriving.is_whole();
         self.doors.knows_rules()?;
         match question::read(&body)? {
-            Asked::One(check) => self.one(&check, None).await,
-            Asked::Batch(checks) => Box::pin(self.batch(&checks)).await,
+            Asked::One(check) => self.one(&check, None, arriving).await,
+            Asked::Batch(checks) => Box::pin(self.batch(&checks, arriving)).await,
         }
     }
 
@@ -37,10 +37,15 @@ impl ConnectionContext<'_> {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
         let check = question::read_report(&body)?;
-        self.one(&check, check.id().map(report_of)).await
+        self.one(&check, check.id().map(report_of), arriving).await
     }
 
-    async fn one(self, check: &Check<'_>, report: Option<ReservationId>) -> Answered {
+    async fn one(
+        self,
+        check: &Check<'_>,
+        report: Option<ReservationId>,
+        arriving: &mut Arriving<'_>,
+    ) -> Answered {
         let engine = &self.doors.engine;
         let asked = [Question { report, ..check.request() }];
         self.may_ask(asked[0].cost)?;
@@ -53,6 +58,7 @@ impl ConnectionContext<'_> {
         let decisions = engine.held_back(&asked, decisions).await;
         let [request] = &asked;
         let Some(decision) = decisions.first() else { return Ok(reply::json_bytes(b"{}".to_vec())) };
+        arriving.decided(request, decision);
         let mut body = Vec::with_capacity(DECISION_BYTES);
         decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
         let mut reply = reply::json_bytes(body);
@@ -60,7 +66,7 @@ impl ConnectionContext<'_> {
         Ok(reply)
     }
 
-    async fn batch(self, checks: &[Check<'_>]) -> Answered {
+    async fn batch(self, checks: &[Check<'_>], arriving: &mut Arriving<'_>) -> Answered {
         let engine = &self.doors.engine;
         let questions: Vec<_> = checks.iter().map(Check::request).collect();
         questions.iter().try_for_each(|question| self.may_ask(question.cost))?;
@@ -70,6 +76,7 @@ impl ConnectionContext<'_> {
         body.extend_from_slice(b"{\"decisions\":[");
         let empty = body.len();
         let write = |request: &Question<'_>, decision: &Decision| {
+            arriving.decided(request, decision);
             if body.len() > empty {
                 body.push(b',');
             }

@@ -57,6 +57,7 @@ impl ConnectionContext<'_> {
         let [request] = &asked;
         let decision =
             decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+        arriving.decided(request, decision);
         let mut body = Vec::new();
         decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
         let mut reply = reply::json_bytes(body);

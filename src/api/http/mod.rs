@@ -17,6 +17,7 @@ pub(super) mod query;
 mod question;
 pub(super) mod reply;
 mod reserve;
+mod traced;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use super::error::{Code, Refusal};
 use super::listener::{Accepted, Peer, Socket};
 use super::openapi::openapi_json;
 use super::places::ConnectionPlace;
+use super::traces::DecisionSpan;
 use super::unsent_bytes::{UnreadLooks, Unsent};
 use crate::core::hold::HoldStep;
 use crate::core::request::Cost;
@@ -282,7 +284,8 @@ fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal 
 
 impl ConnectionContext<'_> {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Sending>, std::convert::Infallible> {
-        let mut arriving = Arriving { pulse: self.pulse, place: self.place, whole: false };
+        let span = self.span(&request);
+        let mut arriving = Arriving { pulse: self.pulse, place: self.place, whole: false, span };
         let answered = match (head::check_host(&request), Route::find(request.uri().path())) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Some((Route::Check, _))) if request.method() == Method::POST => {
@@ -290,6 +293,7 @@ impl ConnectionContext<'_> {
             }
             _ => Box::pin(self.answer_rarer(request, &mut arriving)).await,
         };
+        let span = arriving.span.take();
         drop(arriving);
         let answered = answered.and_then(|reply| self.if_there_is_room(reply));
         let mut reply = answered.unwrap_or_else(|refusal| {
@@ -298,6 +302,9 @@ impl ConnectionContext<'_> {
         });
         if self.pulse.closes_after_answer() {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(mut span) = span {
+            span.answered(reply.status());
         }
         let stream = reply.extensions_mut().remove::<StreamAnswer>().and_then(|answer| answer.take());
         Ok(reply.map(|body| Sending { body, stream, unsent: Arc::clone(self.unsent) }))
@@ -351,7 +358,7 @@ impl ConnectionContext<'_> {
             Route::Reserve => self.reserve(&head, body, arriving).await,
             Route::Commit => self.commit(&head, body, arriving).await,
             Route::Cancel => self.cancel(&head, body, arriving).await,
-            Route::Authorize => self.authorize(&head).await,
+            Route::Authorize => self.authorize(&head, arriving).await,
             Route::Metrics => Ok(health::metrics(self.doors)),
             Route::Healthz => Ok(reply::text("ok\n")),
             Route::Readyz => Ok(health::ready(self.doors)),
@@ -380,7 +387,12 @@ impl ConnectionContext<'_> {
             body::read_up_to(doors, &head.headers, body, admin::BODY_BYTES_MAX).await?
         };
         arriving.is_whole();
-        (route.handler)(admin::AdminCall { doors, head, params, body, actor }).await
+        let span = traced::change(doors, head, route, &params, &actor);
+        let answered = (route.handler)(admin::AdminCall { doors, head, params, body, actor }).await;
+        if let Some(span) = span {
+            traced::changed(span, &answered);
+        }
+        answered
     }
 }
 
@@ -389,6 +401,8 @@ struct Arriving<'p> {
     pulse: &'p IdleDetection,
     place: &'p ConnectionPlace,
     whole: bool,
+    /// The span of the request, if somebody is to be told.
+    span: Option<Box<DecisionSpan>>,
 }
 
 impl Arriving<'_> {

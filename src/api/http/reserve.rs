@@ -72,6 +72,7 @@ impl ConnectionContext<'_> {
         let [request] = &asked;
         let decision =
             decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+        arriving.decided(request, decision);
         let mut json = DecisionJson::new(request, decision, &engine.name().region);
         if let Some((reservation, ttl)) = engine.reservation(std::slice::from_ref(decision)) {
             json.reservation = Some(reservation_text(&reservation));

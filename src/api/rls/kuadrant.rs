@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::message::Message;
 use super::question::{self, Questions, RateLimitCall};
 use super::wire::{self, Decoded, RequestMessage, Undecodable};
-use super::{OwnCall, Respond, answer, deny, refuse, reply, whole};
+use super::{OwnCall, Respond, Span as CallSpan, answer, deny, end, refuse, reply, tell, whole};
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
@@ -48,24 +48,31 @@ impl Call {
 
 /// Answers one call.
 pub(super) async fn answer(call: OwnCall, asked: Call, message: Message, respond: Respond) {
-    let doors = &call.doors;
+    let OwnCall { doors, unsent, mut span, .. } = call;
+    let (doors, span) = (&doors, &mut span);
     let answered = match whole(doors, message).await {
         Ok(message) => match asked {
-            Call::Check => check(doors, &message).await,
-            Call::Report => report(doors, &message).await,
-            Call::Reserve => reserve(doors, &message).await,
+            Call::Check => check(doors, &message, span).await,
+            Call::Report => report(doors, &message, span).await,
+            Call::Reserve => reserve(doors, &message, span).await,
             Call::Commit => commit(doors, &message).await,
         },
         Err(refusal) => Err(refusal),
     };
     match answered {
-        Ok(answer) => reply(&call.unsent, respond, answer),
-        Err(refusal) => refuse(doors, respond, &refusal),
+        Ok(answer) => {
+            end(span.take(), None);
+            reply(&unsent, respond, answer);
+        }
+        Err(refusal) => {
+            end(span.take(), Some(&refusal));
+            refuse(doors, respond, &refusal);
+        }
     }
 }
 
 /// Whatever the hits are, nothing is charged: a descriptor is over its limit when nothing is left.
-async fn check(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
+async fn check(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { mut questions, mut denied, .. } = question::read(message, &mut room)?;
     questions.iter_mut().for_each(|question| question.cost = Cost::Peek);
@@ -77,10 +84,11 @@ async fn check(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
     }
     let decisions = doors.engine.decide(&questions).get().await;
     let decisions = deny(decisions, &denied, invalid);
+    tell(span, &questions, &decisions);
     Ok(answer::encode(&questions, &decisions))
 }
 
-async fn report(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
+async fn report(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
     let mut room = Vec::new();
     let call = question::read(message, &mut room)?;
     let mut questions = judged(call);
@@ -91,7 +99,8 @@ async fn report(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
     }
     let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.stand_in(questions)?;
-    doors.engine.decide(&questions).get().await;
+    let decisions = doors.engine.decide(&questions).get().await;
+    tell(span, &questions, &decisions);
     Ok(answer::reported())
 }
 
@@ -102,7 +111,7 @@ fn judged(call: RateLimitCall<'_>) -> Questions<'_> {
     places.filter(|(place, _)| !denied.contains(place)).map(|(_, question)| question).collect()
 }
 
-async fn reserve(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
+async fn reserve(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
     let room;
     let ReserveRequest { asked, amount, ttl } = match ReserveRequest::decode(message) {
         Err(Undecodable::Text) => {
@@ -127,6 +136,7 @@ async fn reserve(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
         question.cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
     }
     let decisions = doors.engine.decide(&questions).get().await;
+    tell(span, &questions, &decisions);
     if decisions.iter().any(|decision| !decision.allowed) {
         return Ok(answer::reserved(None));
     }

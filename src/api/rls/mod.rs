@@ -34,6 +34,7 @@ use super::client_identity::ClientIdentity;
 use super::connection::{END_WITHIN, LOOK_EVERY};
 use super::error::{Code, GRPC_OK, Refusal};
 use super::listener::Accepted;
+use super::traces::{DecisionSpan, parent};
 use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::Decision;
 use crate::core::request::{Cost, Request as Question};
@@ -82,7 +83,11 @@ struct OwnCall {
     doors: Arc<Servers>,
     closing: CancellationToken,
     unsent: Arc<Unsent>,
+    /// The span of the call, if somebody is to be told.
+    span: Span,
 }
+
+type Span = Option<Box<DecisionSpan>>;
 
 impl Line {
     fn call(&self) -> OwnCall {
@@ -90,6 +95,7 @@ impl Line {
             doors: Arc::clone(&self.doors),
             closing: self.closing.clone(),
             unsent: Arc::clone(&self.unsent),
+            span: None,
         }
     }
 }
@@ -234,6 +240,14 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     if let Err(refusal) = check_head(&request).and_then(|()| doors.knows_rules()) {
         return refuse(doors, respond, &refusal);
     }
+    if let Some(span) = span(doors, &request) {
+        // Its own task: what is told of it is not worth more work for the calls that are not.
+        let (own, message) = (OwnCall { span: Some(span), ..line.call() }, Message::new(request.into_body()));
+        return match call {
+            Some(asked) => drop(tokio::spawn(kuadrant::answer(own, asked, message, respond))),
+            None => drop(tokio::spawn(wait_for_message(own, message, respond))),
+        };
+    }
     let mut message = Message::new(request.into_body());
     if let Some(asked) = call {
         drop(tokio::spawn(kuadrant::answer(line.call(), asked, message, respond)));
@@ -253,6 +267,32 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
         },
         Poll::Ready(Err(refusal)) => refuse(doors, respond, &refusal),
         Poll::Pending => drop(tokio::spawn(wait_for_message(line.call(), message, respond))),
+    }
+}
+
+/// The span of this call, if somebody is to be told.
+#[inline]
+fn span(doors: &Servers, request: &Request<RecvStream>) -> Span {
+    let tracer = doors.tracer()?;
+    let path = request.uri().path().trim_start_matches('/');
+    let span = tracer.decision(parent(request.headers()), || path.to_owned().into())?;
+    let (service, method) = path.split_once('/').unwrap_or_default();
+    let about = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
+    Some(DecisionSpan::new(span, doors, &about))
+}
+
+/// Takes the decisions of a call down for its span.
+fn tell(span: &mut Span, questions: &[Question<'_>], decisions: &[Decision]) {
+    let Some(span) = span else { return };
+    for (question, decision) in questions.iter().zip(decisions) {
+        span.decided(question, decision, !over_limit(question, decision));
+    }
+}
+
+/// Ends the span of a call.
+fn end(span: Span, refusal: Option<&Refusal>) {
+    if let Some(mut span) = span {
+        span.replied(refusal);
     }
 }
 
@@ -344,6 +384,7 @@ async fn decide(
     message: &[u8],
     tried: bool,
     respond: &mut Respond,
+    span: &mut Span,
 ) -> Result<Option<Bytes>, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { mut questions, mut denied, leases } = question::read(message, &mut room)?;
@@ -366,7 +407,10 @@ async fn decide(
     };
     let decisions = deny(decisions, &denied, invalid);
     let decisions = when_due(doors, &questions, decisions, respond).await;
-    Ok(decisions.map(|decisions| encode(&questions, &decisions)))
+    Ok(decisions.map(|decisions| {
+        tell(span, &questions, &decisions);
+        encode(&questions, &decisions)
+    }))
 }
 
 /// Decides questions as one: charges all of them, or none where one is denied.
@@ -446,7 +490,10 @@ fn begin(call: OwnCall, message: Bytes, respond: Respond) {
 async fn wait_for_message(call: OwnCall, message: Message, respond: Respond) {
     match whole(&call.doors, message).await {
         Ok(bytes) => wait_for_store(call, bytes, respond, false).await,
-        Err(refusal) => refuse(&call.doors, respond, &refusal),
+        Err(refusal) => {
+            end(call.span, Some(&refusal));
+            refuse(&call.doors, respond, &refusal);
+        }
     }
 }
 
@@ -458,13 +505,18 @@ async fn whole(doors: &Servers, mut message: Message) -> Result<Bytes, Refusal> 
 }
 
 async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tried: bool) {
-    match decide(&call.doors, &message, tried, &mut respond).await {
+    let OwnCall { doors, unsent, mut span, .. } = call;
+    match decide(&doors, &message, tried, &mut respond, &mut span).await {
         Ok(answer) => {
             if let Some(answer) = answer {
-                reply(&call.unsent, respond, answer);
+                end(span, None);
+                reply(&unsent, respond, answer);
             }
         }
-        Err(refusal) => refuse(&call.doors, respond, &refusal),
+        Err(refusal) => {
+            end(span, Some(&refusal));
+            refuse(&doors, respond, &refusal);
+        }
     }
 }
 

@@ -111,7 +111,7 @@ pub(super) async fn answer(
     mut respond: Respond,
     _place: CallPlace,
 ) {
-    let OwnCall { doors, closing, unsent } = call;
+    let OwnCall { doors, closing, unsent, .. } = call;
     let request = request.map(|stream| tonic::body::Body::new(Incoming(stream)));
     let mut routes = doors.others.routes.clone();
     let begun = tokio::select! {

@@ -408,6 +408,18 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
     ),
     ("events_spooled_bytes", MetricKind::Gauge, &[], "Bytes of events that wait in the spool"),
     (
+        "trace_spans_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Spans by what became of them: delivered, refused (by the collector), undelivered (given up after three attempts), queue_full",
+    ),
+    (
+        "trace_exports_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Batches of spans posted to traces.endpoint: delivered, failed",
+    ),
+    (
         "task_ends_total",
         MetricKind::Counter,
         &["task"],

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     /// Alarms of the manual that are judged elsewhere or that no story can bring about, with the reason.
-    const OTHERS: [(&str, &str); 15] = [
+    const OTHERS: [(&str, &str); 16] = [
         ("tidegate_tasks", "a trend over hours"),
         ("tidegate_connections", "the trend beside it"),
         ("tidegate_certificate_expires_timestamp_seconds", "its notice is judged"),
@@ -275,6 +275,7 @@ mod tests {
             "above zero for a moment in health; judged while PostgreSQL is away",
         ),
         ("tidegate_events_spooled_bytes", "no story has a receiver"),
+        ("tidegate_trace_exports_total", "no story has a collector"),
         ("tidegate_world_keys", "beside a bound that no story reaches"),
         ("tidegate_store_memory_used_bytes", "`store_trouble` is judged where a Redis is full"),
         ("tidegate_store_memory_max_bytes", "the bound beside it"),
