@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, VarInt};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Refusal};
 use super::endpoint::{self, DialError, Endpoint};
 use super::queue::Queue;
+use super::trust::Trust;
 use crate::core::regions::NodeName;
 use crate::core::time::Span;
 
@@ -220,6 +222,7 @@ pub(super) async fn run(link: Arc<Link>, context: Arc<LinkContext>) {
 async fn keep_connected(link: &Link, context: &LinkContext) {
     let mut backoff = BACKOFF_MIN;
     loop {
+        let trust = context.endpoint.trust();
         let wait = match context.endpoint.dial(link.address).await {
             Ok((connection, name)) if name == context.own => {
                 connection.close(VarInt::from_u32(0), b"this is myself");
@@ -227,7 +230,7 @@ async fn keep_connected(link: &Link, context: &LinkContext) {
                 OWN_AGAIN
             }
             Ok((connection, name)) => {
-                if serve(link, connection, name, context).await {
+                if serve(link, connection, name, trust, context).await {
                     backoff = BACKOFF_MIN;
                 }
                 backoff
@@ -261,7 +264,13 @@ fn note_own(link: &Link) {
 }
 
 /// Sends on one connection until it ends. `true`: it lived long enough to be called good.
-async fn serve(link: &Link, connection: Connection, name: NodeName, context: &LinkContext) -> bool {
+async fn serve(
+    link: &Link,
+    connection: Connection,
+    name: NodeName,
+    mut trust: watch::Receiver<Arc<Trust>>,
+    context: &LinkContext,
+) -> bool {
     link.drop_many(Refusal::Unconnected, link.queue.keep_newest(KEPT_ON_CONNECT));
     {
         let mut state = link.lock();
@@ -298,6 +307,12 @@ async fn serve(link: &Link, connection: Connection, name: NodeName, context: &Li
             () = &mut silent => {
                 connection.close(VarInt::from_u32(4), b"silent");
                 break format!("no answer for {} s", (SILENCE_LOOK * SILENT_LOOKS).as_secs());
+            }
+            Ok(()) = trust.changed() => {
+                let now = Arc::clone(&trust.borrow_and_update());
+                if let Some(why) = endpoint::end_if_withdrawn(&connection, &now) {
+                    break why;
+                }
             }
             () = &mut steady, if !was_steady => was_steady = true,
             never = &mut pump => match never {},

@@ -119,6 +119,7 @@ impl Liar {
                 ca: read("ca/ca.pem"),
                 cert: read(&format!("{out}/node.pem")),
                 key: read(&format!("{out}/node.key")),
+                revoked: Vec::new(),
             },
         };
         let runtime =
