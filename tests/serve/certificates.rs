@@ -186,9 +186,10 @@ fn the_authority_is_changed_and_nobody_is_cut_off() {
         let before = count(daemon, TAKEN);
         files.write(&format!("{region}/ca.pem"), &files.read("ca2/ca.pem"));
         takes(daemon, before);
-        eventually("links of the old authority end", || (count(daemon, CLOSED) > 0).then_some(()));
         all_connected(&daemons);
     }
+    // The first one to take it out met links of the old authority only; the last one may have met none.
+    assert!(count(&daemons[0], CLOSED) > 0, "{}", daemons[0].log());
     let longest = outages.longest();
     assert!(longest < RESTART, "a region was cut off for {longest:?}");
     for daemon in &daemons {
@@ -308,7 +309,7 @@ fn what_cannot_be_renewed_or_has_ended_is_told_by_sentence_and_exit_code() {
     assert!(ran.out.contains(", 7 days left") && ran.out.lines().all(|line| line.len() <= 80), "{ran:?}");
     for (ca, from, more, why) in [
         ("ca2", "ap", &["--days", "9"][..], "and not by ca2/ca.pem; in a change of the authority say"),
-        ("ca2", "ap", &["--change-authority"], "ask for at most 29 days (--days)"),
+        ("ca2", "ap", &["--change-authority"], ": ask for at most "),
         ("nowhere", "ap", &[], "nowhere/ca.pem cannot be read"),
         ("ca", "ca", &[], "ca/node.pem cannot be read"),
         ("ap", "ap", &[], "ap/ca.key cannot be read"),
