@@ -57,7 +57,7 @@ impl CertificateLife {
     }
 
     /// The stage that it has reached and that is to be told now.
-    pub(super) fn to_tell(&mut self, now: Timestamp) -> Option<CertificateStage> {
+    pub(super) fn next_to_tell(&mut self, now: Timestamp) -> Option<CertificateStage> {
         let stage = self.stage(now);
         let reached = stage > self.told;
         if reached {
@@ -78,17 +78,17 @@ mod tests {
     #[test]
     fn each_stage_is_told_once_for_each_certificate() {
         let mut life = CertificateLife::new(100 * DAY_SECONDS);
-        assert_eq!(life.to_tell(day(60)), None);
-        assert_eq!(life.to_tell(day(71)), Some(CertificateStage::EndsSoon));
-        assert_eq!(life.to_tell(day(72)), None);
+        assert_eq!(life.next_to_tell(day(60)), None);
+        assert_eq!(life.next_to_tell(day(71)), Some(CertificateStage::EndsSoon));
+        assert_eq!(life.next_to_tell(day(72)), None);
         life.replace(100 * DAY_SECONDS);
-        assert_eq!(life.to_tell(day(73)), None, "the same file was read again");
-        assert_eq!(life.to_tell(day(100)), Some(CertificateStage::Ended));
-        assert_eq!(life.to_tell(day(101)), None);
-        assert_eq!(life.to_tell(day(60)), None, "a clock that went back");
+        assert_eq!(life.next_to_tell(day(73)), None, "the same file was read again");
+        assert_eq!(life.next_to_tell(day(100)), Some(CertificateStage::Ended));
+        assert_eq!(life.next_to_tell(day(101)), None);
+        assert_eq!(life.next_to_tell(day(60)), None, "a clock that went back");
         life.replace(200 * DAY_SECONDS);
-        assert_eq!(life.to_tell(day(101)), None);
-        assert_eq!(life.to_tell(day(200)), Some(CertificateStage::Ended), "nobody looked before");
-        assert_eq!(life.to_tell(day(201)), None);
+        assert_eq!(life.next_to_tell(day(101)), None);
+        assert_eq!(life.next_to_tell(day(200)), Some(CertificateStage::Ended), "nobody looked before");
+        assert_eq!(life.next_to_tell(day(201)), None);
     }
 }

@@ -87,7 +87,7 @@ impl WatchedTls {
     /// Tells once that the certificate in force ends soon, and once that it has ended: in the log, and as an
     /// event.
     fn tell_its_end(&self, now: Timestamp, engine: &Engine) {
-        let Some(stage) = self.in_force().to_tell(now) else { return };
+        let Some(stage) = self.in_force().next_to_tell(now) else { return };
         let (file, until) = (self.files.cert.display(), certificate::date(self.in_force().ends()));
         if stage == CertificateStage::Ended {
             tracing::error!(%file, %until, "the certificate of listen.{} has ended", self.name);

@@ -71,7 +71,7 @@ impl Look {
                 life.replace(read.ends());
                 let is_its =
                     |notice: &&Notice| notice.kind == NoticeKind::Certificate && notice.subject == which;
-                if let Some(notice) = life.to_tell(now).and_then(|_| found.iter().find(is_its)) {
+                if let Some(notice) = life.next_to_tell(now).and_then(|_| found.iter().find(is_its)) {
                     let (subject, text) = (notice.subject.clone(), notice.text.clone());
                     let event = EventRecord::of_subject(EventKind::Certificate, now, subject, text);
                     self.engine.events().tell(event);

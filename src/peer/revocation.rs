@@ -137,7 +137,7 @@ mod tests {
             let ca = std::fs::read(dir.join("ca/ca.pem")).unwrap();
             check(&pem(dir, ca, node, list()), NOW).map(drop)
         };
-        let made = revoke(&dir.join("ca"), &[a.clone()], NOW).unwrap();
+        let made = revoke(&dir.join("ca"), std::slice::from_ref(&a), NOW).unwrap();
         assert_eq!(made, Revoked { path: dir.join("ca/revoked.pem"), certificates: 1 });
         assert!(matches!(judged("a"), Err(TlsError::Revoked)) && judged("b").is_ok());
         let later = NOW + Span::from_secs(60);
