@@ -13,7 +13,7 @@ use tidegate::peer::certificate::{Authority, SERVER_NAME, create_ca, issue};
 use tidegate::peer::codec::{MESSAGE_BYTES_MAX, encode_frame};
 use tidegate::peer::counters::Refusal;
 use tidegate::peer::{
-    Member, PEER_QUEUE_LEN_MAX, PeerEvent, Peers, PeersConfig, StartError, TlsError, TlsPem,
+    Member, PEER_QUEUE_LEN_MAX, PeerEvent, Peers, PeersConfig, Refuser, StartError, TlsError, TlsPem,
 };
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -34,6 +34,7 @@ fn pem(ca: &Authority, node: &NodeName) -> TlsPem {
         ca: ca.certificate_pem().into(),
         cert: issued.certificate_pem.into(),
         key: issued.key_pem.into(),
+        revoked: Vec::new(),
     }
 }
 
@@ -478,6 +479,41 @@ async fn certificates_are_replaced_while_running() {
     let c = Node::start(newcomer).await;
     a.live(2).await;
     assert!(c.live(1).await.iter().any(|member| member.name == name("eu", "a")));
+    a.peers.send(&name("us", "b"), &frame(1, 1, 1));
+    b.next_frame().await;
+}
+
+/// The authority is taken out while a node still shows its certificate: the link ends in both directions, and
+/// comes back by itself when the node has another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_link_ends_when_its_certificate_is_accepted_no_more() {
+    let (old, new) = (create_ca(now()).unwrap(), create_ca(now()).unwrap());
+    let (a, mut b) = pair(&old).await;
+    let both = |node: &NodeName| {
+        let mut pem = pem(&new, node);
+        pem.ca.extend(old.certificate_pem().as_bytes());
+        pem
+    };
+    let connected = |node: &Node| node.peers.links().iter().any(|link| link.connected);
+    eventually("both are connected", || connected(&a) && connected(&b)).await;
+    a.peers.reload(&both(&name("eu", "a"))).unwrap();
+    let mut trusting = pem(&old, &name("us", "b"));
+    trusting.ca.extend(new.certificate_pem().as_bytes());
+    b.peers.reload(&trusting).unwrap();
+    sleep(Duration::from_millis(300)).await;
+    assert!(connected(&a) && connected(&b), "links whose certificates are accepted stay");
+    a.peers.reload(&pem(&new, &name("eu", "a"))).unwrap();
+    eventually("it is refused", || a.refused(Refusal::Certificate) > 0).await;
+    eventually("the link is down", || !connected(&a) && !connected(&b)).await;
+    let refused = |node: &Node| node.peers.links().iter().find_map(|link| link.refused);
+    eventually("each side says whose certificate it is", || {
+        refused(&a) == Some(Refuser::Here) && refused(&b) == Some(Refuser::There)
+    })
+    .await;
+    b.peers.reload(&both(&name("us", "b"))).unwrap();
+    eventually("the link is back", || connected(&a) && connected(&b)).await;
+    a.live(1).await;
+    b.live(1).await;
     a.peers.send(&name("us", "b"), &frame(1, 1, 1));
     b.next_frame().await;
 }

@@ -204,6 +204,7 @@ impl Region {
                 ca: ca.certificate_pem().into(),
                 cert: issued.certificate_pem.into(),
                 key: issued.key_pem.into(),
+                revoked: Vec::new(),
             },
             tracer: None,
         };

@@ -1,4 +1,4 @@
-//! `tidegate cert`: the certificates with which daemons know each other.
+//! `tidegate cert`: the certificates with which daemons know each other, from their first day to their last.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,10 +8,12 @@ use clap::Subcommand;
 use super::{Ended, say};
 use crate::core::regions::NodeName;
 use crate::core::time::Span;
-use crate::daemon::certificate;
+use crate::daemon::certificate::{self, Description};
+use crate::daemon::renewal::{self, RenewalTerms};
+use crate::daemon::revocation::{self, Revoked};
 use crate::engine::clock::Clock;
 
-/// Makes certificates.
+/// Makes, shows, renews and revokes certificates of daemons.
 #[derive(Debug, Subcommand)]
 pub(super) enum Cert {
     /// A private certificate authority: DIR/ca.pem and DIR/ca.key. Keep the key off the daemons.
@@ -37,13 +39,46 @@ pub(super) enum Cert {
         /// The folder to write into; made if it is not there.
         #[arg(long)]
         out: PathBuf,
-        /// For how many days it is valid. Issue the next one before, and send the daemon SIGHUP.
+        /// For how many days it is valid. Renew it before: `tidegate cert renew`.
         #[arg(long, default_value_t = days(certificate::NODE_VALID), value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
         days: u64,
     },
-    /// Shows whom certificates name and until when they are valid.
+    /// Issues a daemon's certificate anew, with the same names, in the place of the one before.
+    ///
+    /// A daemon that runs takes it within seconds. Its key is a new one, unless it is to be kept. The two
+    /// files go together at every instant.
+    Renew {
+        /// The folder of `tidegate cert ca`.
+        #[arg(long)]
+        ca: PathBuf,
+        /// The folder with the daemon's node.pem and node.key.
+        #[arg(long)]
+        from: PathBuf,
+        /// For how many days the new one is valid.
+        #[arg(long, default_value_t = days(certificate::NODE_VALID), value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
+        days: u64,
+        /// Keeps the key.
+        #[arg(long)]
+        keep_key: bool,
+        /// Renews also a certificate that another authority signed.
+        #[arg(long)]
+        change_authority: bool,
+        /// Shows what would be written, and writes nothing.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Revokes certificates of daemons: adds them to DIR/revoked.pem, for `peers.tls.revoked` of every daemon.
+    Revoke {
+        /// The folder of `tidegate cert ca`.
+        #[arg(long, value_name = "DIR")]
+        ca: PathBuf,
+        /// Certificates of daemons that this authority signed.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Shows whom certificates name and until when they are valid. Exit code 1 where one is not valid now.
     Show {
-        /// Certificate files, such as node.pem and ca.pem.
+        /// Certificate files, such as node.pem and ca.pem, and lists of revoked certificates.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
@@ -57,10 +92,32 @@ const fn days(span: Span) -> u64 {
     span.micros() / 1_000_000 / DAY
 }
 
-fn shown(file: &Path) -> Result<(), anyhow::Error> {
-    for line in certificate::describe(file, Clock::System.now())? {
+fn say_all(described: &Description) {
+    for line in &described.lines {
         say(line);
     }
+}
+
+/// Shows a file. `false`: a certificate in it is not valid now.
+fn shown(file: &Path) -> Result<bool, anyhow::Error> {
+    let described = certificate::describe(file, Clock::System.now())?;
+    say_all(&described);
+    Ok(described.is_valid)
+}
+
+/// Signs a certificate in the place of the one in `from`, and writes it unless this is a `dry_run`.
+fn renewed(ca: &Path, from: &Path, terms: RenewalTerms, dry_run: bool) -> Result<(), anyhow::Error> {
+    let renewal = renewal::prepare(ca, from, terms, Clock::System.now())?;
+    let NodeName { region, node } = renewal.name();
+    let path = from.join("node.pem");
+    if dry_run {
+        say(format_args!("{} would be renewed for node {node} of region {region}", path.display()));
+    } else {
+        renewal.write()?;
+        let key = if terms.keep_key { "its key is the same" } else { "node.key is new, too" };
+        say(format_args!("{} is renewed for node {node} of region {region}; {key}", path.display()));
+    }
+    say_all(&renewal.describe()?);
     Ok(())
 }
 
@@ -77,7 +134,13 @@ impl Cert {
                 ));
                 shown(&out.join("ca.pem"))?;
             }
-            Self::Show { files } => files.iter().try_for_each(|file| shown(file))?,
+            Self::Show { files } => {
+                let mut all = true;
+                for file in &files {
+                    all &= shown(file)?;
+                }
+                return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
             Self::Issue { ca, region, node, out, days } => {
                 let valid = Span::from_secs(days * DAY);
                 let name = NodeName { region: region.clone(), node: node.clone() };
@@ -88,6 +151,19 @@ impl Cert {
                     out.join("node.pem").display()
                 ));
                 shown(&out.join("node.pem"))?;
+            }
+            Self::Renew { ca, from, days, keep_key, change_authority, dry_run } => {
+                let valid = Span::from_secs(days * DAY);
+                renewed(&ca, &from, RenewalTerms { valid, keep_key, change_authority }, dry_run)?;
+            }
+            Self::Revoke { ca, files } => {
+                let revoked = revocation::revoke(&ca, &files, Clock::System.now());
+                let Revoked { path, certificates } = revoked.map_err(anyhow::Error::from)?;
+                let what = if certificates == 1 { "certificate" } else { "certificates" };
+                say(format_args!(
+                    "{} revokes {certificates} {what}: give it to every daemon (peers.tls.revoked)",
+                    path.display()
+                ));
             }
         }
         Ok(ExitCode::SUCCESS)

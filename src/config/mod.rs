@@ -287,16 +287,21 @@ pub struct Peers {
     pub tls: Option<PeerTls>,
 }
 
-/// `[peers.tls]`: the files of mutual TLS between daemons, in PEM. All three are needed. Relative paths begin
-/// at the configuration file's folder, those of variables at the working directory.
+/// `[peers.tls]`: the files of mutual TLS between daemons, in PEM. `ca`, `cert` and `key` are needed. The files
+/// are watched, and used as they are then. Relative paths begin at the configuration file's folder, those of
+/// variables at the working directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PeerTls {
-    /// `ca`: the authority that signed every daemon's certificate.
+    /// `ca`: the authority that signed every daemon's certificate; several while one takes another's place.
     pub ca: PathBuf,
     /// `cert`: this daemon's certificate; it names the node and its region.
     pub cert: PathBuf,
     /// `key`: its private key.
     pub key: PathBuf,
+    /// `revoked`: lists of daemons' certificates that are revoked (CRLs, RFC 5280), as `tidegate cert revoke`
+    /// writes them. Default: none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<PathBuf>,
 }
 
 /// `[requests]`: how the values of a request are read, at every server.

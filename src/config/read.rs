@@ -331,8 +331,9 @@ fn tls(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> O
     let ca = path(&mut table, "ca", folder, problems);
     let cert = path(&mut table, "cert", folder, problems);
     let key = path(&mut table, "key", folder, problems);
+    let revoked = path(&mut table, "revoked", folder, problems);
     table.finish(problems);
-    Some(PeerTls { ca: ca?, cert: cert?, key: key? })
+    Some(PeerTls { ca: ca?, cert: cert?, key: key?, revoked })
 }
 
 fn identity(

@@ -69,6 +69,7 @@ regions = ["eu-west", "us-east", "ap-south"]
 ca = "ca.pem"
 cert = "/run/secrets/node.pem"
 key = "node.key"
+revoked = "revoked.pem"
 
 [requests]
 normalize = false
@@ -92,6 +93,7 @@ fn the_page_of_the_manual_is_read() {
         (tls.ca, tls.cert),
         (PathBuf::from("/etc/tidegate/ca.pem"), PathBuf::from("/run/secrets/node.pem"))
     );
+    assert_eq!(tls.revoked, Some(PathBuf::from("/etc/tidegate/revoked.pem")));
     assert_eq!((config.identity.trusted_proxies, config.identity.ipv6_prefix), (2, 56));
     assert!(!config.requests.normalize);
 }

@@ -66,7 +66,8 @@ pub(super) async fn watch_breakers(engine: Arc<Engine>, stop: CancellationToken)
     }
 }
 
-/// The event that a change of the cluster's notices is, if it is one.
+/// The event that a change of the cluster's notices is, if it is one. Those about certificates are told for
+/// each stage of their lives by who looks at them.
 pub(super) fn of_notice(change: &NoticeChange, now: Timestamp) -> Option<EventRecord> {
     let event = |kind, notice: &Notice, text: &str| {
         Some(EventRecord::of_subject(kind, now, notice.subject.clone(), text.to_owned()))
@@ -74,7 +75,6 @@ pub(super) fn of_notice(change: &NoticeChange, now: Timestamp) -> Option<EventRe
     match change {
         NoticeChange::Begun(notice) => match notice.kind {
             NoticeKind::CutOff => event(EventKind::PartitionBegun, notice, &notice.text),
-            NoticeKind::Certificate => event(EventKind::Certificate, notice, &notice.text),
             _ => None,
         },
         NoticeChange::Over(notice) if notice.kind == NoticeKind::CutOff => {

@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use tokio_util::sync::CancellationToken;
 
+use super::certificate_life::{CertificateLife, CertificateStage, DAY_SECONDS};
+use super::file_changes::{FileChanges, LOOK_INTERVAL};
 use crate::api::{Inside, ListenerPem, ListenerTls};
 use crate::config;
+use crate::core::event::{EventKind, EventRecord};
 use crate::core::notice::{Notice, NoticeKind};
 use crate::core::time::Timestamp;
 use crate::engine::Engine;
@@ -17,11 +19,6 @@ use crate::engine::notices::NoticeSource;
 use crate::peer::certificate;
 use crate::telemetry::Metrics;
 
-/// How often to look at the files.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// So long before a certificate ends its operator is told, once.
-const WARN_SECONDS: i64 = 30 * DAY_SECONDS;
-const DAY_SECONDS: i64 = 24 * 3_600;
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
@@ -34,50 +31,20 @@ pub(super) struct WatchedTls {
     /// `http` or `grpc`.
     name: &'static str,
     metrics: Arc<Metrics>,
-    in_force: Arc<Mutex<InForce>>,
+    /// The certificate that handshakes use now.
+    in_force: Arc<Mutex<CertificateLife>>,
 }
 
-/// The certificate that handshakes use now.
-#[derive(Debug)]
-struct InForce {
-    /// When it ends, in seconds since the epoch.
-    ends: i64,
-    /// The last stage of its life that was logged.
-    said: Stage,
-}
-
-/// The stages of a certificate's life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Holds,
-    EndsSoon,
-    Ended,
-}
-
-impl InForce {
-    /// # Errors
-    /// The certificate cannot be read, or has ended.
-    fn of(pem: &ListenerPem, now: Timestamp) -> anyhow::Result<Self> {
-        let new = Self { ends: certificate::ends(&pem.cert)?, said: Stage::Holds };
-        ensure!(new.stage(now) < Stage::Ended, "the certificate ended on {}", certificate::date(new.ends));
-        Ok(new)
-    }
-
-    /// Seconds until it ends.
-    fn left(&self, now: Timestamp) -> i64 {
-        self.ends.saturating_sub(i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX))
-    }
-
-    fn stage(&self, now: Timestamp) -> Stage {
-        let left = self.left(now);
-        if left <= 0 {
-            Stage::Ended
-        } else if left < WARN_SECONDS {
-            Stage::EndsSoon
-        } else {
-            Stage::Holds
-        }
-    }
+/// # Errors
+/// The certificate cannot be read, or has ended.
+fn life_of(pem: &ListenerPem, now: Timestamp) -> anyhow::Result<CertificateLife> {
+    let life = CertificateLife::new(certificate::ends(&pem.cert)?);
+    ensure!(
+        life.stage(now) < CertificateStage::Ended,
+        "the certificate ended on {}",
+        certificate::date(life.ends())
+    );
+    Ok(life)
 }
 
 impl WatchedTls {
@@ -94,7 +61,7 @@ impl WatchedTls {
         let pem = read(files, name)?;
         let inside = if name == "grpc" { Inside::Grpc } else { Inside::Http };
         let tls = ListenerTls::new(&pem, inside).with_context(|| named(files, name))?;
-        let in_force = InForce::of(&pem, Clock::System.now()).with_context(|| named(files, name))?;
+        let in_force = life_of(&pem, Clock::System.now()).with_context(|| named(files, name))?;
         let watched = Self {
             tls: Arc::new(tls),
             files: files.clone(),
@@ -106,34 +73,29 @@ impl WatchedTls {
         Ok(Some(watched))
     }
 
-    fn in_force(&self) -> MutexGuard<'_, InForce> {
+    fn in_force(&self) -> MutexGuard<'_, CertificateLife> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Shows when the certificate in force ends.
     fn show(&self) {
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        let ends = self.in_force().ends as f64;
+        let ends = self.in_force().ends() as f64;
         self.metrics.gauge("certificate_expires_timestamp_seconds", "certificate", self.name).set(ends);
-        self.say_its_end(Clock::System.now());
     }
 
-    /// Tells the operator once that the certificate in force ends soon, and once that it has ended.
-    fn say_its_end(&self, now: Timestamp) {
-        let (stage, ends) = {
-            let mut in_force = self.in_force();
-            let stage = in_force.stage(now);
-            if stage <= in_force.said {
-                return;
-            }
-            in_force.said = stage;
-            (stage, in_force.ends)
-        };
-        let (file, until) = (self.files.cert.display(), certificate::date(ends));
-        if stage == Stage::Ended {
+    /// Tells once that the certificate in force ends soon, and once that it has ended: in the log, and as an
+    /// event.
+    fn tell_its_end(&self, now: Timestamp, engine: &Engine) {
+        let Some(stage) = self.in_force().next_to_tell(now) else { return };
+        let (file, until) = (self.files.cert.display(), certificate::date(self.in_force().ends()));
+        if stage == CertificateStage::Ended {
             tracing::error!(%file, %until, "the certificate of listen.{} has ended", self.name);
         } else {
             tracing::warn!(%file, %until, "the certificate of listen.{} ends soon", self.name);
+        }
+        if let Some(Notice { subject, text, .. }) = self.notice(now) {
+            engine.events().tell(EventRecord::of_subject(EventKind::Certificate, now, subject, text));
         }
     }
 
@@ -141,13 +103,13 @@ impl WatchedTls {
     fn notice(&self, now: Timestamp) -> Option<Notice> {
         let (stage, left, day) = {
             let in_force = self.in_force();
-            (in_force.stage(now), in_force.left(now), certificate::date(in_force.ends))
+            (in_force.stage(now), in_force.left(now), certificate::date(in_force.ends()))
         };
         let what = format!("the certificate of listen.{}", self.name);
         let when = match stage {
-            Stage::Holds => return None,
-            Stage::EndsSoon => format!("ends on {day}, in {} days", left / DAY_SECONDS),
-            Stage::Ended => format!("ended on {day}: clients refuse it"),
+            CertificateStage::Holds => return None,
+            CertificateStage::EndsSoon => format!("ends on {day}, in {} days", left / DAY_SECONDS),
+            CertificateStage::Ended => format!("ended on {day}: clients refuse it"),
         };
         Some(Notice {
             kind: NoticeKind::Certificate,
@@ -163,13 +125,13 @@ impl WatchedTls {
         let read = tokio::task::spawn_blocking(move || read(&files, name)).await;
         let replaced = read.map_err(anyhow::Error::from).and_then(|pem| pem).and_then(|pem| {
             let context = || named(&self.files, self.name);
-            let in_force = InForce::of(&pem, Clock::System.now()).with_context(context)?;
+            let in_force = life_of(&pem, Clock::System.now()).with_context(context)?;
             self.tls.replace(&pem).with_context(context)?;
             Ok(in_force)
         });
         match replaced {
             Ok(in_force) => {
-                *self.in_force() = in_force;
+                self.in_force().replace(in_force.ends());
                 tracing::info!("listen.{} uses its certificate as it is now", self.name);
                 self.show();
             }
@@ -184,44 +146,25 @@ impl WatchedTls {
         let source =
             if self.name == "grpc" { NoticeSource::GrpcListener } else { NoticeSource::HttpListener };
         let mut shown = None;
-        let mut in_force = changes(&self.files).await;
-        let mut seen = in_force.clone();
+        let paths = paths(&self.files).map(|(_, path)| path.clone()).collect();
+        let mut changes = FileChanges::of(paths).await;
         loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_INTERVAL) => {}
-            }
-            let now = changes(&self.files).await;
-            // Several files are written one after the other: they are read when two looks saw the same.
-            if now == seen && now != in_force {
-                in_force.clone_from(&now);
-                self.reload().await;
-            }
-            seen = now;
-            self.say_its_end(Clock::System.now());
+            self.tell_its_end(Clock::System.now(), &engine);
             let notice = self.notice(Clock::System.now());
             if notice != shown {
                 shown.clone_from(&notice);
                 engine.publish_notices(source, notice.into_iter().collect());
             }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+            if changes.have_settled().await {
+                self.reload().await;
+            }
         }
     }
-}
-
-type Change = Option<(std::time::SystemTime, u64)>;
-
-/// When each file was written, and how long it is.
-async fn changes(files: &config::ListenerTls) -> Vec<Change> {
-    let paths: Vec<PathBuf> = paths(files).map(|(_, path)| path.clone()).collect();
-    let look = move || {
-        let change = |path: &PathBuf| {
-            let found = std::fs::metadata(path).ok()?;
-            Some((found.modified().ok()?, found.len()))
-        };
-        paths.iter().map(change).collect()
-    };
-    tokio::task::spawn_blocking(look).await.unwrap_or_default()
 }
 
 fn paths(files: &config::ListenerTls) -> impl Iterator<Item = (&'static str, &PathBuf)> {

@@ -21,16 +21,19 @@ use crate::telemetry::Metrics;
 
 mod admin_socket;
 mod audit;
+mod certificate_life;
 mod database_rules;
 mod descriptors;
 mod drain;
 mod events;
+mod file_changes;
 mod file_people;
 mod file_rules;
 mod identity;
 mod import;
 mod listener_tls;
 mod notices;
+mod peer_certificates;
 mod peer_rules;
 mod readiness;
 mod reload;
@@ -48,7 +51,7 @@ mod warnings;
 mod world;
 
 pub use crate::api::make_token;
-pub use crate::peer::certificate;
+pub use crate::peer::{certificate, renewal, revocation};
 pub use admin_socket::AdminSocket;
 pub use descriptors::raise_open_files;
 pub use drain::Stopping;

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::certificate_life::{CertificateLife, CertificateStage, DAY_SECONDS};
 use super::events;
+use crate::core::event::{EventKind, EventRecord};
 use crate::core::notice::{Notice, NoticeChange, NoticeKind, Notices};
 use crate::core::regions::compared::{Compared, Digests};
 use crate::core::rule::{Mode, OnPartition};
@@ -22,9 +24,6 @@ use crate::peer::{CertificateDates, LinkStatus, Member, Peers, Refuser, certific
 const PERIOD: Duration = Duration::from_millis(250);
 /// Within this clocks do not disturb `gossip`.
 const CLOCKS_APART_MICROS: u64 = 20_000;
-/// So long before a certificate ends its operator is told.
-const CERTIFICATE_SECONDS: i64 = 30 * DAY_SECONDS;
-const DAY_SECONDS: i64 = 24 * 3_600;
 /// Most names in one sentence.
 const NAMED_MAX: usize = 5;
 
@@ -47,6 +46,7 @@ impl Look {
         let (mut notices, mut heard) = (Notices::default(), HashSet::new());
         let (mut revision, mut rules) = (None, Vec::new());
         let mut shown = Vec::new();
+        let mut lives = self.certificates_in_force().map(|(_, life)| life);
         self.engine.publish_notices(NoticeSource::Cluster, Vec::new());
         self.gauge();
         loop {
@@ -67,6 +67,16 @@ impl Look {
             }
             let now = self.engine.now();
             let found = self.found(now, &rules, &mut heard);
+            for (life, (which, read)) in lives.iter_mut().zip(self.certificates_in_force()) {
+                life.replace(read.ends());
+                let is_its =
+                    |notice: &&Notice| notice.kind == NoticeKind::Certificate && notice.subject == which;
+                if let Some(notice) = life.next_to_tell(now).and_then(|_| found.iter().find(is_its)) {
+                    let (subject, text) = (notice.subject.clone(), notice.text.clone());
+                    let event = EventRecord::of_subject(EventKind::Certificate, now, subject, text);
+                    self.engine.events().tell(event);
+                }
+            }
             for change in notices.handle_look(now, found) {
                 if let Some(event) = events::of_notice(&change, now) {
                     self.engine.events().tell(event);
@@ -91,11 +101,18 @@ impl Look {
 
     fn gauge(&self) {
         let metrics = self.engine.metrics();
-        let dates = *self.dates.lock().unwrap_or_else(PoisonError::into_inner);
-        for (which, seconds) in [("node", dates.node), ("authority", dates.authority)] {
+        for (which, life) in self.certificates_in_force() {
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-            metrics.gauge("certificate_expires_timestamp_seconds", "certificate", which).set(seconds as f64);
+            let ends = life.ends() as f64;
+            metrics.gauge("certificate_expires_timestamp_seconds", "certificate", which).set(ends);
         }
+    }
+
+    /// The certificates between daemons, by the names that metrics and events have for them.
+    fn certificates_in_force(&self) -> [(&'static str, CertificateLife); 2] {
+        let dates = *self.dates.lock().unwrap_or_else(PoisonError::into_inner);
+        [("node", dates.node), ("authority", dates.authority)]
+            .map(|(which, ends)| (which, CertificateLife::new(ends)))
     }
 
     fn found(&self, now: Timestamp, rules: &[ComparedRule], heard: &mut HashSet<String>) -> Vec<Notice> {
@@ -295,28 +312,22 @@ impl Look {
 
     /// Certificates of this daemon that end soon.
     fn certificates(&self, now: Timestamp, found: &mut Vec<Notice>) {
-        let dates = *self.dates.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX);
-        let node = (
-            "node",
-            "this daemon's certificate",
-            "issue a new one with `tidegate cert issue` and send SIGHUP",
-        );
-        let authority = (
-            "authority",
-            "the certificate of the cluster's authority",
-            "make a new authority with `tidegate cert ca` and have every daemon accept both meanwhile",
-        );
-        for ((which, what, remedy), ends) in [(node, dates.node), (authority, dates.authority)] {
-            let left = ends.saturating_sub(now);
-            if left > CERTIFICATE_SECONDS {
-                continue;
-            }
-            let day = certificate::date(ends);
-            let when = if left < 0 {
-                format!("ended on {day}: no new link can be made")
+        for (which, life) in self.certificates_in_force() {
+            let (what, remedy) = if which == "node" {
+                ("this daemon's certificate", "renew it with `tidegate cert renew`")
             } else {
-                format!("ends on {day}, in {} days", left / DAY_SECONDS)
+                (
+                    "the certificate of the cluster's authority",
+                    "make a new authority with `tidegate cert ca` and have every daemon accept both meanwhile",
+                )
+            };
+            let day = certificate::date(life.ends());
+            let when = match life.stage(now) {
+                CertificateStage::Holds => continue,
+                CertificateStage::EndsSoon => {
+                    format!("ends on {day}, in {} days", life.left(now) / DAY_SECONDS)
+                }
+                CertificateStage::Ended => format!("ended on {day}: no new link can be made"),
             };
             found.push(Notice {
                 kind: NoticeKind::Certificate,

@@ -196,7 +196,10 @@ fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
     Ok(RedisTls { authorities: read("ca", &files.ca)?, own: cert.zip(key) })
 }
 
-/// Reads the three files of mutual TLS.
+/// How often certificate and key are read because the certificate changed meanwhile.
+const READS_MAX: u32 = 10;
+
+/// Reads the files of mutual TLS. Certificate and key are of one time, should somebody replace them.
 ///
 /// # Errors
 /// Which of them cannot be read, and why.
@@ -206,7 +209,16 @@ pub(super) fn read_tls(files: &PeerTls) -> anyhow::Result<TlsPem> {
             format!("peers.tls.{what}: {} cannot be read (`tidegate cert` makes these files)", path.display())
         })
     };
-    Ok(TlsPem { ca: read("ca", &files.ca)?, cert: read("cert", &files.cert)?, key: read("key", &files.key)? })
+    let (mut cert, mut key) = (read("cert", &files.cert)?, read("key", &files.key)?);
+    for _ in 1..READS_MAX {
+        let again = read("cert", &files.cert)?;
+        if again == cert {
+            break;
+        }
+        (cert, key) = (again, read("key", &files.key)?);
+    }
+    let revoked = files.revoked.as_ref().map(|path| read("revoked", path)).transpose()?;
+    Ok(TlsPem { ca: read("ca", &files.ca)?, cert, key, revoked: revoked.unwrap_or_default() })
 }
 
 /// A region of `tidegate demo`.
@@ -285,6 +297,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
                 ca: demo.ca.certificate_pem().as_bytes().to_vec(),
                 cert: issued.certificate_pem.into_bytes(),
                 key: issued.key_pem.into_bytes(),
+                revoked: Vec::new(),
             },
             tls_files: None,
         }),

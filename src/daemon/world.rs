@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,20 +10,16 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::notices::Look;
-use super::setup::{PeersSetup, Setup, read_tls};
+use super::peer_certificates::{PeerCertificates, checked, named};
+use super::setup::{PeersSetup, Setup};
 use super::shares::Shares;
 use super::store::Opened;
-use crate::config::PeerTls;
 use crate::core::regions::ReplicaConfig;
-use crate::core::time::Timestamp;
 use crate::engine::Engine;
-use crate::engine::clock::Clock;
 use crate::engine::names;
 use crate::engine::tasks::Tasks;
 use crate::engine::world::WorldPort;
-use crate::peer::{
-    CertificateDates, GOSSIP_INTERVAL_DEFAULT, Member, Peers, PeersConfig, TlsPem, certificate, sync, tls,
-};
+use crate::peer::{GOSSIP_INTERVAL_DEFAULT, Member, Peers, PeersConfig, sync};
 
 /// Longest time to look up the name in `peers.advertise` at the start.
 const ADVERTISE_MAX: Duration = Duration::from_secs(10);
@@ -32,9 +28,8 @@ const ADVERTISE_MAX: Duration = Duration::from_secs(10);
 pub(super) struct World {
     peers: Arc<Peers>,
     address: SocketAddr,
-    tls_files: Option<PeerTls>,
-    /// Until when the certificates in use hold.
-    dates: Arc<Mutex<CertificateDates>>,
+    /// Where its certificates come from, if from files.
+    certificates: Option<Arc<PeerCertificates>>,
     /// Stops the protocol, after it has told the others that this daemon goes.
     stop: CancellationToken,
 }
@@ -97,7 +92,15 @@ impl World {
         };
         let ending = stop.clone();
         tasks.spawn("notices", &stop, move || look.clone().run(ending.clone()));
-        Ok(Self { peers: peers_handle, address, tls_files: peers.tls_files.clone(), dates, stop })
+        let certificates = peers.tls_files.clone().map(|files| {
+            let (own, tls) = (Arc::clone(&peers_handle), peers.tls.clone());
+            Arc::new(PeerCertificates::new(own, files, dates, tls))
+        });
+        if let Some(certificates) = &certificates {
+            let (own, ending) = (Arc::clone(certificates), stop.clone());
+            tasks.spawn("peer_tls", &stop, move || Arc::clone(&own).watch(ending.clone()));
+        }
+        Ok(Self { peers: peers_handle, address, certificates, stop })
     }
 
     /// The handle to the others.
@@ -110,28 +113,10 @@ impl World {
         self.address
     }
 
-    /// Reads the certificates again; links made from then on use them. What is wrong is logged, and the old
-    /// ones stay.
+    /// Reads the certificates again, and uses them from now on. What is wrong is logged, and the old ones stay.
     pub(super) async fn reload_certificates(&self) {
-        let Some(files) = self.tls_files.clone() else { return };
-        let now = Clock::System.now();
-        let read = tokio::task::spawn_blocking(move || {
-            let tls = read_tls(&files)?;
-            let dates = checked(&tls, Some(&files), now)?;
-            anyhow::Ok((tls, dates))
-        });
-        let replaced = match read.await {
-            Ok(Ok((tls, dates))) => self.peers.reload(&tls).map(|()| dates).map_err(anyhow::Error::from),
-            Ok(Err(error)) => Err(error),
-            Err(error) => Err(error.into()),
-        };
-        match replaced {
-            Ok(dates) => {
-                *self.dates.lock().unwrap_or_else(PoisonError::into_inner) = dates;
-                let until = certificate::date(dates.node);
-                tracing::info!(%until, "new links use the certificates as they are now");
-            }
-            Err(error) => tracing::error!("the certificates were not replaced: {error:#}"),
+        if let Some(certificates) = &self.certificates {
+            certificates.reload().await;
         }
     }
 
@@ -145,21 +130,6 @@ impl World {
         self.stop.cancel();
         self.peers.stop(deadline).await;
     }
-}
-
-/// Refuses certificates that the others would refuse, by a sentence that names the files.
-fn checked(tls: &TlsPem, files: Option<&PeerTls>, now: Timestamp) -> anyhow::Result<CertificateDates> {
-    tls::check(tls, now).with_context(|| named(files))
-}
-
-fn named(files: Option<&PeerTls>) -> String {
-    let Some(PeerTls { ca, cert, key }) = files else { return "the peer port cannot be used".to_owned() };
-    format!(
-        "the peer port cannot be used with peers.tls.cert {}, peers.tls.key {} and peers.tls.ca {}",
-        cert.display(),
-        key.display(),
-        ca.display()
-    )
 }
 
 /// Looks up a host name.

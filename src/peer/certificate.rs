@@ -10,13 +10,15 @@ use std::time::Duration;
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber,
 };
-
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
 use x509_parser::pem::Pem;
-use x509_parser::prelude::ASN1Time;
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
+use x509_parser::revocation_list::CertificateRevocationList;
 
-use super::identity::{self, NAME_BYTES_MAX};
+use super::identity::{self, IdentityError, NAME_BYTES_MAX};
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
 
@@ -33,6 +35,8 @@ const BACKDATED: Span = Span::from_secs(3_600);
 /// No certificate can say a later date than the year 9999.
 const LAST_SECOND: u64 = 253_402_300_799;
 const DAY_SECONDS: i64 = 24 * 3_600;
+/// How many digits of its key's fingerprint tell an authority from another by name.
+const NAME_DIGITS: usize = 8;
 
 /// A certificate and its private key, both PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -87,6 +91,56 @@ pub enum CertificateError {
     /// What was given as an authority is none.
     #[error("this is not a certificate authority and its key: {0}")]
     Authority(String),
+    /// The key is not that of the authority's certificate.
+    #[error("{} is not the key of {}", key.display(), certificate.display())]
+    OtherKey {
+        /// The key's file.
+        key: PathBuf,
+        /// The certificate's.
+        certificate: PathBuf,
+    },
+    /// The authority's own certificate is over.
+    #[error("the authority {} ended on {ended}: make a new one with `tidegate cert ca`", path.display())]
+    AuthorityEnded {
+        /// Its certificate's file.
+        path: PathBuf,
+        /// The day.
+        ended: String,
+    },
+    /// What the authority signs would outlive it.
+    #[error(
+        "the authority {} ends on {ends}, before {asked}: ask for at most {days} days (--days), or make a new \
+         authority with `tidegate cert ca`",
+        path.display()
+    )]
+    AuthorityEndsSooner {
+        /// Its certificate's file.
+        path: PathBuf,
+        /// Its last day.
+        ends: String,
+        /// The last day that was asked for.
+        asked: String,
+        /// For how many days it can sign.
+        days: i64,
+    },
+    /// The certificate is no daemon's.
+    #[error("{} is no certificate of a daemon: {source}", path.display())]
+    NotNode {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its name.
+        source: IdentityError,
+    },
+    /// Another authority signed the certificate.
+    #[error("{} was signed by {issuer}, and not by {}", path.display(), ca.display())]
+    OtherAuthority {
+        /// The certificate's file.
+        path: PathBuf,
+        /// Who signed it.
+        issuer: String,
+        /// The file of the authority that was named.
+        ca: PathBuf,
+    },
     /// Making a key or a signature failed.
     #[error("the certificate could not be made: {0}")]
     Signing(#[from] rcgen::Error),
@@ -96,6 +150,9 @@ pub enum CertificateError {
     /// A file holds no certificate.
     #[error("{} holds no certificate", .0.display())]
     NoCertificate(PathBuf),
+    /// A file holds no list of revoked certificates.
+    #[error("{} holds no list of revoked certificates", .0.display())]
+    NoList(PathBuf),
     /// A file could not be read.
     #[error("{} cannot be read: {source}", path.display())]
     Read {
@@ -128,10 +185,12 @@ pub fn create_ca(now: Timestamp) -> Result<Authority, CertificateError> {
 /// As [`create_ca`].
 pub fn create_ca_valid(now: Timestamp, valid: Span) -> Result<Authority, CertificateError> {
     let mut params = lasting(now, valid);
-    params.distinguished_name = named("Tidegate cluster authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    // While authorities are exchanged there are two: each has a name of its own, by its key.
+    let digits = hex(digest(&SHA256, &key.subject_public_key_info()).as_ref());
+    params.distinguished_name = named(&format!("Tidegate cluster authority {}", &digits[..NAME_DIGITS]));
     let certificate = params.self_signed(&key)?;
     Ok(Authority::new(certificate.pem(), key.serialize_pem()))
 }
@@ -159,24 +218,47 @@ pub fn issue_valid(
             return Err(CertificateError::Name { what, name: name.clone() });
         }
     }
-    let authority = |error: rcgen::Error| CertificateError::Authority(error.to_string());
-    let ca_key = KeyPair::from_pem(ca.key_pem()).map_err(authority)?;
-    let issuer = Issuer::from_ca_cert_pem(ca.certificate_pem(), ca_key).map_err(authority)?;
-
-    let mut params = lasting(now, valid);
-    // A common name holds at most 64 characters; the URI is the name that counts.
-    params.distinguished_name = named(&node.node.chars().take(64).collect::<String>());
-    params.subject_alt_names = vec![
+    let names = vec![
         SanType::DnsName(Ia5String::try_from(SERVER_NAME)?),
         SanType::URI(Ia5String::try_from(identity::uri(node))?),
     ];
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    // A common name holds at most 64 characters; the URI is the name that counts.
+    let common_name: String = node.node.chars().take(64).collect();
+    let certificate_pem = sign(ca, (&common_name, names), &key, now, valid)?;
+    Ok(Issued { certificate_pem, key_pem: key.serialize_pem() })
+}
+
+/// Signs a certificate for a node's key, with a common name and alternative names.
+pub(super) fn sign(
+    ca: &Authority,
+    (common_name, names): (&str, Vec<SanType>),
+    key: &KeyPair,
+    now: Timestamp,
+    valid: Span,
+) -> Result<String, CertificateError> {
+    let mut params = lasting(now, valid);
+    params.distinguished_name = named(common_name);
+    params.subject_alt_names = names;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    let certificate = params.signed_by(&key, &issuer)?;
-    Ok(Issued { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+    // A list of revoked certificates names them by this number. By default it would follow from the key, and
+    // a certificate that is renewed with its key would have the number of the one before.
+    let mut serial = [0; 16];
+    SystemRandom::new().fill(&mut serial).map_err(|_| rcgen::Error::RingUnspecified)?;
+    // Positive, and of one length.
+    serial[0] = serial[0] & 0x7f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    Ok(params.signed_by(key, &issuer(ca)?)?.pem())
+}
+
+/// The authority as one that signs.
+pub(super) fn issuer(ca: &Authority) -> Result<Issuer<'static, KeyPair>, CertificateError> {
+    let authority = |error: rcgen::Error| CertificateError::Authority(error.to_string());
+    let key = KeyPair::from_pem(ca.key_pem()).map_err(authority)?;
+    Issuer::from_ca_cert_pem(ca.certificate_pem(), key).map_err(authority)
 }
 
 /// Makes an authority and writes `ca.pem` and `ca.key` (mode 0600) into `dir`, which is made if it is
@@ -201,44 +283,140 @@ pub fn write_node(
     now: Timestamp,
     valid: Span,
 ) -> Result<[PathBuf; 2], CertificateError> {
-    let ca = Authority::new(read(&ca_dir.join("ca.pem"))?, read(&ca_dir.join("ca.key"))?);
+    let ca = read_authority(ca_dir)?;
+    outlives(&ca, &ca_dir.join("ca.pem"), now, valid)?;
     write_pair(dir, ["node.pem", "node.key"], || issue_valid(&ca, node, now, valid))
 }
 
-/// What a certificate file says, for people: one line for each certificate in it.
+/// Reads `ca.pem` and `ca.key` of an authority.
+pub(super) fn read_authority(dir: &Path) -> Result<Authority, CertificateError> {
+    let [certificate, key] = ["ca.pem", "ca.key"].map(|name| dir.join(name));
+    let ca = Authority::new(read(&certificate)?, read(&key)?);
+    let pem = first(ca.certificate_pem().as_bytes(), &certificate)?;
+    let read = pem.parse_x509().map_err(|_| CertificateError::NoCertificate(certificate.clone()))?;
+    let wrong = |why: String| CertificateError::Authority(format!("{}: {why}", dir.display()));
+    if !read.is_ca() {
+        return Err(wrong("ca.pem is the certificate of no authority".to_owned()));
+    }
+    let pair = KeyPair::from_pem(ca.key_pem()).map_err(|error| wrong(format!("ca.key: {error}")))?;
+    if pair.subject_public_key_info() != read.public_key().raw {
+        return Err(CertificateError::OtherKey { key, certificate });
+    }
+    Ok(ca)
+}
+
+/// Refuses an authority that is over, or that ends before what it is to sign.
+pub(super) fn outlives(
+    ca: &Authority,
+    path: &Path,
+    now: Timestamp,
+    valid: Span,
+) -> Result<(), CertificateError> {
+    let last = i64::try_from(LAST_SECOND).unwrap_or(i64::MAX);
+    let seconds = |at: Timestamp| i64::try_from(at.micros() / 1_000_000).unwrap_or(i64::MAX).min(last);
+    let (ends, path) = (ends(ca.certificate_pem().as_bytes())?, path.to_path_buf());
+    let left = ends.saturating_sub(seconds(now));
+    if left < 0 {
+        return Err(CertificateError::AuthorityEnded { path, ended: date(ends) });
+    }
+    let asked = seconds(now + valid);
+    if ends < asked {
+        let days = left / DAY_SECONDS;
+        return Err(CertificateError::AuthorityEndsSooner {
+            path,
+            ends: date(ends),
+            asked: date(asked),
+            days,
+        });
+    }
+    Ok(())
+}
+
+/// What a file says, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// Lines of at most 80 columns, unless names are long.
+    pub lines: Vec<String>,
+    /// Whether every certificate in it is valid at the time that was asked about.
+    pub is_valid: bool,
+}
+
+/// Describes the certificates and lists of revoked certificates in a file.
 ///
 /// # Errors
-/// If it cannot be read, or holds no certificate.
-pub fn describe(path: &Path, now: Timestamp) -> Result<Vec<String>, CertificateError> {
-    let text = read(path)?;
-    let mut lines = Vec::new();
+/// If it cannot be read, or holds neither.
+pub fn describe(path: &Path, now: Timestamp) -> Result<Description, CertificateError> {
+    describe_text(&read(path)?, path, now)
+}
+
+/// The same for the text of a file.
+pub(super) fn describe_text(
+    text: &str,
+    path: &Path,
+    now: Timestamp,
+) -> Result<Description, CertificateError> {
+    let unreadable = || CertificateError::NoCertificate(path.to_path_buf());
+    let mut found = Description { lines: Vec::new(), is_valid: true };
     for pem in Pem::iter_from_buffer(text.as_bytes()) {
-        let unreadable = |_| CertificateError::NoCertificate(path.to_path_buf());
-        let pem = pem.map_err(unreadable)?;
-        if pem.label != "CERTIFICATE" {
-            continue;
+        let pem = pem.map_err(|_| unreadable())?;
+        match pem.label.as_str() {
+            "CERTIFICATE" => describe_certificate(&pem, path, now, &mut found).ok_or_else(unreadable)?,
+            "X509 CRL" => {
+                let (_, list) =
+                    CertificateRevocationList::from_der(&pem.contents).map_err(|_| unreadable())?;
+                found.lines.push(format!("{}: a list of revoked certificates", path.display()));
+                found.lines.push(format!("  signed by  {}", list.issuer()));
+                found.lines.push(format!("  made on    {}", date(list.last_update().timestamp())));
+                found.lines.push(format!("  revokes    {}", list.iter_revoked_certificates().count()));
+            }
+            _ => {}
         }
-        let certificate =
-            pem.parse_x509().map_err(|_| CertificateError::NoCertificate(path.to_path_buf()))?;
-        let who = match identity::node_of(&pem.contents) {
-            Ok(name) => format!("node {} of region {}", name.node, name.region),
-            Err(_) if certificate.is_ca() => format!("authority {}", certificate.subject()),
-            Err(error) => format!("names no node ({error})"),
-        };
-        let validity = certificate.validity();
-        let (begins, ends) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-        let left = ends.saturating_sub(i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX));
-        let left =
-            if left < 0 { "it has ended".to_owned() } else { format!("{} days left", left / DAY_SECONDS) };
-        lines.push(format!(
-            "{}: {who}, signed by {}, valid from {} until {} ({left})",
-            path.display(),
-            certificate.issuer(),
-            date(begins),
-            date(ends)
-        ));
     }
-    if lines.is_empty() { Err(CertificateError::NoCertificate(path.to_path_buf())) } else { Ok(lines) }
+    if found.lines.is_empty() { Err(unreadable()) } else { Ok(found) }
+}
+
+fn describe_certificate(pem: &Pem, path: &Path, now: Timestamp, into: &mut Description) -> Option<()> {
+    let certificate = pem.parse_x509().ok()?;
+    let who = match identity::node_of(&pem.contents) {
+        Ok(name) => format!("node {} of region {}", name.node, name.region),
+        Err(_) if certificate.is_ca() => format!("authority {}", certificate.subject()),
+        Err(error) => format!("names no node ({error})"),
+    };
+    let validity = certificate.validity();
+    let (begins, ends) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    let now = i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX);
+    let left = ends.saturating_sub(now);
+    let state = if left < 0 {
+        "it has ended".to_owned()
+    } else if begins > now {
+        "it has not begun".to_owned()
+    } else {
+        format!("{} days left", left / DAY_SECONDS)
+    };
+    into.is_valid &= left >= 0 && begins <= now;
+    into.lines.push(format!("{}: {who}", path.display()));
+    into.lines.push(format!("  signed by  {}", certificate.issuer()));
+    into.lines.push(format!("  valid      {} to {}, {state}", date(begins), date(ends)));
+    into.lines.push(format!("  serial     {}", hex(certificate.raw_serial())));
+    into.lines.push(format!("  SHA-256    {}", hex(digest(&SHA256, &pem.contents).as_ref())));
+    Some(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+        text.extend([digit(byte >> 4), digit(byte & 0xf)]);
+        text
+    })
+}
+
+/// The first certificate of a PEM text.
+pub(super) fn first(pem: &[u8], path: &Path) -> Result<Pem, CertificateError> {
+    let mut found = Pem::iter_from_buffer(pem).filter_map(Result::ok);
+    let first = found.find(|pem| pem.label == "CERTIFICATE");
+    first
+        .filter(|pem| X509Certificate::from_der(&pem.contents).is_ok())
+        .ok_or_else(|| CertificateError::NoCertificate(path.to_path_buf()))
 }
 
 /// When the first certificate of a PEM text ends, in seconds since the epoch.
@@ -246,10 +424,9 @@ pub fn describe(path: &Path, now: Timestamp) -> Result<Vec<String>, CertificateE
 /// # Errors
 /// If it holds none.
 pub fn ends(pem: &[u8]) -> Result<i64, CertificateError> {
-    let none = || CertificateError::NoCertificate(PathBuf::from("the text"));
-    let first = Pem::iter_from_buffer(pem).filter_map(Result::ok).find(|pem| pem.label == "CERTIFICATE");
-    let first = first.ok_or_else(none)?;
-    let certificate = first.parse_x509().map_err(|_| none())?;
+    let path = Path::new("the text");
+    let first = first(pem, path)?;
+    let certificate = first.parse_x509().map_err(|_| CertificateError::NoCertificate(path.to_path_buf()))?;
     Ok(certificate.validity().not_after.timestamp())
 }
 
@@ -266,11 +443,15 @@ pub fn date(seconds: i64) -> String {
 fn lasting(now: Timestamp, valid: Span) -> CertificateParams {
     let begin = (now - BACKDATED).micros() / 1_000_000;
     let end = (now + valid).micros() / 1_000_000;
-    let date = |second: u64| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(second.min(LAST_SECOND));
     let mut params = CertificateParams::default();
-    params.not_before = date(begin);
-    params.not_after = date(end);
+    params.not_before = instant(begin);
+    params.not_after = instant(end);
     params
+}
+
+/// A second since the epoch as certificates say it.
+pub(super) fn instant(second: u64) -> time::OffsetDateTime {
+    rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(second.min(LAST_SECOND))
 }
 
 fn named(common_name: &str) -> DistinguishedName {
@@ -310,7 +491,7 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), CertificateError>
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-fn read(path: &Path) -> Result<String, CertificateError> {
+pub(super) fn read(path: &Path) -> Result<String, CertificateError> {
     std::fs::read_to_string(path)
         .map_err(|source| CertificateError::Read { path: path.to_path_buf(), source })
 }
@@ -408,12 +589,45 @@ mod tests {
         let valid = Span::from_secs(10 * 86_400);
         let [pem, key] =
             write_node(&dir.path().join("ca"), &node(), &dir.path().join("n"), NOW, valid).unwrap();
-        let [line] = &describe(&pem, NOW).unwrap()[..] else { panic!("one line") };
-        assert!(line.contains("node nœud of region eu west/1"), "{line}");
-        assert!(line.contains("valid from 2025-10-09 until 2025-10-19 (10 days left)"), "{line}");
-        let line = describe(&ca, Timestamp(u64::MAX)).unwrap().concat();
-        assert!(line.contains("Tidegate cluster authority") && line.contains("it has ended"), "{line}");
+        let Description { lines, is_valid } = describe(&pem, NOW).unwrap();
+        assert!(lines[0].ends_with("node.pem: node nœud of region eu west/1") && is_valid, "{lines:?}");
+        assert_eq!(lines[2], "  valid      2025-10-09 to 2025-10-19, 10 days left");
+        let digits = lines[4].strip_prefix("  SHA-256    ").unwrap();
+        assert!(digits.len() == 64 && digits.chars().all(|digit| digit.is_ascii_hexdigit()), "{digits}");
+        assert!(lines[1..].iter().all(|line| line.chars().count() <= 80), "{lines:?}");
+        let Description { lines, is_valid } = describe(&ca, Timestamp(u64::MAX)).unwrap();
+        let text = lines.concat();
+        assert!(text.contains("Tidegate cluster authority") && text.contains("it has ended"), "{text}");
+        assert!(!is_valid && !describe(&pem, Timestamp(0)).unwrap().is_valid);
         assert!(matches!(describe(&key, NOW), Err(CertificateError::NoCertificate(_))));
+    }
+
+    #[test]
+    fn an_authority_signs_nothing_that_outlives_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ca, out) = (dir.path().join("ca"), dir.path().join("n"));
+        write_ca(&ca, NOW, Span::from_secs(30 * 86_400)).unwrap();
+        let asked = |days: u64, now| {
+            let valid = Span::from_secs(days * 86_400);
+            write_node(&ca, &node(), &out, now, valid).map(drop).map_err(|error| error.to_string())
+        };
+        let error = asked(31, NOW).unwrap_err();
+        assert!(error.contains("ends on 2025-11-08, before 2025-11-09: ask for at most 30 days"), "{error}");
+        let error = asked(1, NOW + Span::from_secs(31 * 86_400)).unwrap_err();
+        assert!(error.contains("ca.pem ended on 2025-11-08: make a new one"), "{error}");
+        assert!(!out.exists());
+        assert_eq!(asked(30, NOW), Ok(()));
+    }
+
+    #[test]
+    fn an_authority_with_the_key_of_another_signs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let [ca, other] = ["ca", "other"].map(|name| dir.path().join(name));
+        write_ca(&ca, NOW, CA_VALID).unwrap();
+        write_ca(&other, NOW, CA_VALID).unwrap();
+        std::fs::copy(other.join("ca.key"), ca.join("ca.key")).unwrap();
+        let error = write_node(&ca, &node(), &dir.path().join("n"), NOW, NODE_VALID).unwrap_err();
+        assert!(matches!(error, CertificateError::OtherKey { .. }), "{error}");
     }
 
     #[test]

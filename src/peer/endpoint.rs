@@ -11,6 +11,7 @@ use quinn::{
 };
 use quinn_proto::HashedConnectionIdGenerator;
 use rustls::pki_types::CertificateDer;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::certificate::SERVER_NAME;
@@ -19,6 +20,7 @@ use super::identity::{self, IdentityError};
 use super::link::Refuser;
 use super::socket::Watched;
 use super::tls::{Lasting, Sides};
+use super::trust::Trust;
 use crate::core::regions::NodeName;
 
 /// Longest handshake that others began.
@@ -58,7 +60,9 @@ impl DialError {
                 ConnectionError::ConnectionClosed(_) => Some(Refuser::There),
                 _ => Some(Refuser::Here),
             },
-            Self::Connection(ConnectionError::ApplicationClosed(close)) if close.error_code == UNNAMED => {
+            Self::Connection(ConnectionError::ApplicationClosed(close))
+                if [UNNAMED, WITHDRAWN].contains(&close.error_code) =>
+            {
                 Some(Refuser::There)
             }
             _ => None,
@@ -68,6 +72,8 @@ impl DialError {
 
 /// The code of a connection closed because the other's certificate names no node.
 pub(super) const UNNAMED: VarInt = VarInt::from_u32(1);
+/// The code of a connection closed because the other's certificate is not accepted any more.
+const WITHDRAWN: VarInt = VarInt::from_u32(5);
 /// How often to look whether a handshake is confirmed.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(5);
 
@@ -108,6 +114,7 @@ impl Wire {
 pub(super) struct Endpoint {
     quinn: quinn::Endpoint,
     client: ArcSwap<quinn::ClientConfig>,
+    trust: watch::Sender<Arc<Trust>>,
 }
 
 impl Endpoint {
@@ -126,13 +133,23 @@ impl Endpoint {
             Arc::new(socket),
             wire.runtime,
         )?;
-        Ok(Self { quinn, client: ArcSwap::from_pointee(sides.client) })
+        let (trust, _) = watch::channel(sides.trust);
+        Ok(Self { quinn, client: ArcSwap::from_pointee(sides.client), trust })
     }
 
-    /// New connections, either way, use these certificates from now on; open ones go on.
+    /// New connections, either way, use these certificates from now on. Open ones whose certificate is not
+    /// accepted any more end.
     pub(super) fn replace(&self, sides: Sides) {
         self.quinn.set_server_config(Some(sides.server));
         self.client.store(Arc::new(sides.client));
+        // Last: a handshake that began with the certificates before hears of the change.
+        self.trust.send_replace(sides.trust);
+    }
+
+    /// Which certificates are accepted, and when that changes. Taken before a handshake begins, so that no
+    /// change is missed during it.
+    pub(super) fn trust(&self) -> watch::Receiver<Arc<Trust>> {
+        self.trust.subscribe()
     }
 
     /// The bound address.
@@ -177,6 +194,15 @@ pub(super) fn identity_of(connection: &Connection) -> Result<NodeName, IdentityE
         .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
         .ok_or(IdentityError::Missing)?;
     identity::node_of(chain.first().ok_or(IdentityError::Missing)?)
+}
+
+/// Ends a connection if the other's certificate is not accepted any more, and says why.
+pub(super) fn end_if_withdrawn(connection: &Connection, trust: &Trust) -> Option<String> {
+    let identity = connection.peer_identity()?;
+    let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    let error = trust.still_accepts(&chain).err()?;
+    connection.close(WITHDRAWN, b"your certificate is not accepted any more");
+    Some(format!("the other's certificate is not accepted any more: {error}"))
 }
 
 /// Why a handshake failed, as a reason to count.

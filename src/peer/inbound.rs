@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,7 @@ use super::links::Links;
 use super::rules::{self, READERS_MAX, SavedRules};
 use super::strangers::Strangers;
 use super::tls::STREAMS_MAX;
+use super::trust::Trust;
 use crate::core::regions::NodeName;
 use crate::engine::clock::Clock;
 
@@ -98,12 +99,12 @@ pub(super) async fn accept(
             incoming.refuse();
             continue;
         };
-        let (inbox, stop) = (Arc::clone(&inbox), stop.clone());
+        let (inbox, stop, trust) = (Arc::clone(&inbox), stop.clone(), endpoint.trust());
         tasks.spawn(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = welcome(incoming, handshake, &inbox) => {}
+                () = welcome(incoming, handshake, trust, &inbox) => {}
             }
             drop(permit);
         });
@@ -146,7 +147,12 @@ fn places(
 }
 
 /// Finishes the handshake, asks who it is, and reads until the connection ends.
-async fn welcome(incoming: quinn::Incoming, handshake: OwnedSemaphorePermit, inbox: &Inbox) {
+async fn welcome(
+    incoming: quinn::Incoming,
+    handshake: OwnedSemaphorePermit,
+    mut trust: watch::Receiver<Arc<Trust>>,
+    inbox: &Inbox,
+) {
     let address = incoming.remote_address();
     let connection = match incoming.accept() {
         // The first packet alone may say enough to refuse it.
@@ -182,7 +188,26 @@ async fn welcome(incoming: quinn::Incoming, handshake: OwnedSemaphorePermit, inb
         connection.close(VarInt::from_u32(2), b"too many connections");
         return;
     };
-    read(&connection, &name, &present, inbox).await;
+    tokio::select! {
+        biased;
+        why = withdrawn(&connection, &mut trust) => {
+            tracing::info!(%address, region = %name.region, node = %name.node, "a connection was closed: {why}");
+        }
+        () = read(&connection, &name, &present, inbox) => {}
+    }
+}
+
+/// Returns once the other's certificate is not accepted any more, with the reason. The connection is closed
+/// then.
+async fn withdrawn(connection: &Connection, trust: &mut watch::Receiver<Arc<Trust>>) -> String {
+    while trust.changed().await.is_ok() {
+        let now = Arc::clone(&trust.borrow_and_update());
+        if let Some(why) = endpoint::end_if_withdrawn(connection, &now) {
+            return why;
+        }
+    }
+    // The endpoint is gone, and every connection with it.
+    std::future::pending().await
 }
 
 async fn read(connection: &Connection, name: &NodeName, present: &Present, inbox: &Inbox) {

@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, VarInt};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Refusal};
 use super::endpoint::{self, DialError, Endpoint};
 use super::queue::Queue;
+use super::trust::Trust;
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
 use crate::telemetry::traces::{SpanKind, Tracer};
@@ -222,7 +224,11 @@ pub(super) async fn run(link: Arc<Link>, context: Arc<LinkContext>) {
 async fn keep_connected(link: &Link, context: &LinkContext) {
     let mut backoff = BACKOFF_MIN;
     loop {
+<<<<<<< HEAD
         let began = context.tracer.as_ref().map(|tracer| tracer.now());
+=======
+        let trust = context.endpoint.trust();
+>>>>>>> certs
         let wait = match context.endpoint.dial(link.address).await {
             Ok((connection, name)) if name == context.own => {
                 connection.close(VarInt::from_u32(0), b"this is myself");
@@ -230,7 +236,11 @@ async fn keep_connected(link: &Link, context: &LinkContext) {
                 OWN_AGAIN
             }
             Ok((connection, name)) => {
+<<<<<<< HEAD
                 if serve(link, connection, (name, began), context).await {
+=======
+                if serve(link, connection, name, trust, context).await {
+>>>>>>> certs
                     backoff = BACKOFF_MIN;
                 }
                 backoff
@@ -267,7 +277,12 @@ fn note_own(link: &Link) {
 async fn serve(
     link: &Link,
     connection: Connection,
+<<<<<<< HEAD
     (name, began): (NodeName, Option<Timestamp>),
+=======
+    name: NodeName,
+    mut trust: watch::Receiver<Arc<Trust>>,
+>>>>>>> certs
     context: &LinkContext,
 ) -> bool {
     link.drop_many(Refusal::Unconnected, link.queue.keep_newest(KEPT_ON_CONNECT));
@@ -307,6 +322,12 @@ async fn serve(
             () = &mut silent => {
                 connection.close(VarInt::from_u32(4), b"silent");
                 break format!("no answer for {} s", (SILENCE_LOOK * SILENT_LOOKS).as_secs());
+            }
+            Ok(()) = trust.changed() => {
+                let now = Arc::clone(&trust.borrow_and_update());
+                if let Some(why) = endpoint::end_if_withdrawn(&connection, &now) {
+                    break why;
+                }
             }
             () = &mut steady, if !was_steady => was_steady = true,
             never = &mut pump => match never {},

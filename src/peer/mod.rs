@@ -14,6 +14,8 @@ pub mod certificate;
 pub mod codec;
 pub mod counters;
 pub mod identity;
+pub mod renewal;
+pub mod revocation;
 pub mod tls;
 
 mod chitchat;
@@ -33,6 +35,7 @@ mod rules;
 mod socket;
 mod strangers;
 pub mod sync;
+mod trust;
 
 pub use endpoint::Wire;
 pub use link::{LinkStatus, Refuser};

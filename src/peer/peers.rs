@@ -374,7 +374,8 @@ impl Peers {
         self.ground.endpoint.local_addr().ok()
     }
 
-    /// New connections use these certificates from now on; open ones go on as they are.
+    /// New connections use these certificates from now on. Open ones go on, unless the other's certificate is
+    /// not accepted any more: its authority is gone, or a list revokes it.
     ///
     /// # Errors
     /// If they cannot be used or name another node; the old ones then stay in force.
@@ -531,6 +532,7 @@ mod tests {
                 ca: ca.certificate_pem().into(),
                 cert: issued.certificate_pem.into(),
                 key: issued.key_pem.into(),
+                revoked: Vec::new(),
             },
             tracer: None,
         }

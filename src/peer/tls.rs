@@ -11,15 +11,16 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
 use ring::hmac;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{CertificateError, RootCertStore};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, crypto};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use super::certificate;
 use super::congestion::Congestion;
 use super::identity::{self, IdentityError};
 use super::rules::READERS_MAX;
+use super::trust::{self, Trust};
 use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
 
@@ -42,14 +43,17 @@ const RTT_ASSUMED: Duration = Duration::from_millis(100);
 const INCOMING_MAX: usize = 256;
 
 /// The cluster's authority and this node's certificate, as PEM texts.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct TlsPem {
     /// The authority's certificate; several while authorities are exchanged.
     pub ca: Vec<u8>,
     /// The node's certificate.
     pub cert: Vec<u8>,
-    /// Its private key.
+    /// Its private key. Of several, as there are while the two files are replaced, the one that belongs to
+    /// the certificate counts.
     pub key: Vec<u8>,
+    /// Lists of the certificates that the authorities revoked; empty: they revoked none.
+    pub revoked: Vec<u8>,
 }
 
 impl std::fmt::Debug for TlsPem {
@@ -64,7 +68,7 @@ pub enum TlsError {
     /// A PEM text does not hold what it should.
     #[error("{what} cannot be read: {reason}; `tidegate cert` makes certificates")]
     Pem {
-        /// Which of the three.
+        /// Which of them.
         what: &'static str,
         /// Why.
         reason: String,
@@ -106,6 +110,9 @@ pub enum TlsError {
     /// The certificate was signed by somebody else.
     #[error("the node's certificate was not signed by the cluster's authority: the others would refuse it")]
     OtherAuthority,
+    /// The certificate is revoked.
+    #[error("the node's certificate is revoked: issue a new one with `tidegate cert issue`")]
+    Revoked,
     /// It is not accepted for another reason.
     #[error("the others would refuse the node's certificate: {0}")]
     Unfit(String),
@@ -125,12 +132,8 @@ pub struct CertificateDates {
 /// # Errors
 /// Why they will not.
 pub fn check(pem: &TlsPem, now: Timestamp) -> Result<CertificateDates, TlsError> {
-    let unreadable =
-        |what| move |error: rustls::pki_types::pem::Error| TlsError::Pem { what, reason: error.to_string() };
-    let chain = certificates(&pem.cert).map_err(unreadable("the node's certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(unreadable("the node's private key"))?;
-    let authorities = certificates(&pem.ca).map_err(unreadable("the cluster's authority"))?;
-    let (own, between) = chain.split_first().ok_or(IdentityError::Missing)?;
+    let Parts { chain, keys, authorities, lists } = Parts::of(pem)?;
+    let own = chain.first().ok_or(IdentityError::Missing)?;
     let seconds = now.micros() / 1_000_000;
     let now = i64::try_from(seconds).unwrap_or(i64::MAX);
 
@@ -147,24 +150,13 @@ pub fn check(pem: &TlsPem, now: Timestamp) -> Result<CertificateDates, TlsError>
         return Err(TlsError::AuthorityEnded(authority.1));
     }
 
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let certified = rustls::sign::CertifiedKey::from_der(chain.clone(), key, &provider);
-    certified.map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => TlsError::OtherKey,
-        error => TlsError::Rustls(error),
-    })?;
-    let mut roots = RootCertStore::empty();
-    for authority in authorities {
-        roots.add(authority)?;
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-        .build()
-        .map_err(|error| TlsError::Authority(error.to_string()))?;
+    let provider = Arc::new(crypto::ring::default_provider());
+    key_of(&chain, keys, &provider)?;
+    let trust = Trust::new(&authorities, &lists, &provider).map_err(TlsError::Authority)?;
     let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-    verifier.verify_client_cert(own, between, at).map_err(|error| match error {
-        rustls::Error::InvalidCertificate(
-            CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => TlsError::OtherAuthority,
+    trust.check(&chain, at).map_err(|error| match error {
+        error if trust::signed_by_another(&error) => TlsError::OtherAuthority,
+        rustls::Error::InvalidCertificate(CertificateError::Revoked) => TlsError::Revoked,
         error => TlsError::Unfit(error.to_string()),
     })?;
     Ok(CertificateDates { node: ends.0, authority: authority.0 })
@@ -178,10 +170,60 @@ fn validity(certificate: &CertificateDer<'_>) -> Option<((i64, String), (i64, St
     Some((date(&validity.not_before), date(&validity.not_after)))
 }
 
+/// What the texts hold.
+struct Parts {
+    chain: Vec<CertificateDer<'static>>,
+    keys: Vec<PrivateKeyDer<'static>>,
+    authorities: Vec<CertificateDer<'static>>,
+    lists: Vec<CertificateRevocationListDer<'static>>,
+}
+
+impl Parts {
+    fn of(pem: &TlsPem) -> Result<Self, TlsError> {
+        let lists = CertificateRevocationListDer::pem_slice_iter(&pem.revoked).collect::<Result<Vec<_>, _>>();
+        let lists = lists.map_err(|error| TlsError::Pem {
+            what: "the list of revoked certificates",
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            chain: some("the node's certificate", &pem.cert)?,
+            keys: some("the node's private key", &pem.key)?,
+            authorities: some("the cluster's authority", &pem.ca)?,
+            lists,
+        })
+    }
+}
+
+/// Everything of a kind that a text holds, which must be something.
+fn some<T: PemObject>(what: &'static str, pem: &[u8]) -> Result<Vec<T>, TlsError> {
+    let unreadable = |error: rustls::pki_types::pem::Error| TlsError::Pem { what, reason: error.to_string() };
+    let found = T::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    if found.is_empty() { Err(unreadable(rustls::pki_types::pem::Error::NoItemsFound)) } else { Ok(found) }
+}
+
+/// The key that belongs to a certificate.
+fn key_of(
+    chain: &[CertificateDer<'static>],
+    keys: Vec<PrivateKeyDer<'static>>,
+    provider: &crypto::CryptoProvider,
+) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let mut refused = TlsError::OtherKey;
+    for key in keys {
+        match CertifiedKey::from_der(chain.to_vec(), key.clone_key(), provider) {
+            Ok(_) => return Ok(key),
+            Err(rustls::Error::InconsistentKeys(_)) => {}
+            Err(error) => refused = TlsError::Rustls(error),
+        }
+    }
+    Err(refused)
+}
+
 /// Both sides of every new connection.
 pub(super) struct Sides {
     pub(super) server: ServerConfig,
     pub(super) client: ClientConfig,
+    /// Which certificates both accept.
+    pub(super) trust: Arc<Trust>,
     /// What is the same after a restart.
     pub(super) lasting: Lasting,
 }
@@ -212,29 +254,20 @@ impl Lasting {
 /// # Errors
 /// If they cannot be read, do not go together, or were issued to another node than `name`.
 pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
-    let unreadable =
-        |what| move |error: rustls::pki_types::pem::Error| TlsError::Pem { what, reason: error.to_string() };
-    let chain = certificates(&pem.cert).map_err(unreadable("the node's certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(unreadable("the node's private key"))?;
-    let authorities = certificates(&pem.ca).map_err(unreadable("the cluster's authority"))?;
+    let Parts { chain, keys, authorities, lists } = Parts::of(pem)?;
     let own = chain.first().ok_or(IdentityError::Missing)?;
     let certificate = identity::node_of(own)?;
     if certificate != *name {
         return Err(TlsError::OtherNode { certificate, configured: name.clone() });
     }
-    let mut roots = RootCertStore::empty();
-    for authority in authorities {
-        roots.add(authority)?;
-    }
+    let provider = Arc::new(crypto::ring::default_provider());
+    let key = key_of(&chain, keys, &provider)?;
     let lasting = Lasting::of(&key);
-    let (roots, provider) = (Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
+    let trust = Arc::new(Trust::new(&authorities, &lists, &provider).map_err(TlsError::Authority)?);
 
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-        .build()
-        .map_err(|error| TlsError::Authority(error.to_string()))?;
     let mut server = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::clone(&trust) as _)
         .with_single_cert(chain.clone(), key.clone_key())?;
     server.alpn_protocols = vec![ALPN.to_vec()];
     // No resumption: a certificate is checked in every handshake, and a withdrawn authority counts at once.
@@ -242,7 +275,8 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
 
     let mut client = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&trust) as _)
         .with_client_auth_cert(chain, key)?;
     client.alpn_protocols = vec![ALPN.to_vec()];
     client.resumption = rustls::client::Resumption::disabled();
@@ -254,12 +288,7 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
     server.transport_config(Arc::new(accepting())).max_incoming(INCOMING_MAX);
     let mut client = ClientConfig::new(Arc::new(client));
     client.transport_config(Arc::new(dialling()));
-    Ok(Sides { server, client, lasting })
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
-    let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
-    if found.is_empty() { Err(rustls::pki_types::pem::Error::NoItemsFound) } else { Ok(found) }
+    Ok(Sides { server, client, trust, lasting })
 }
 
 fn both() -> TransportConfig {
@@ -314,6 +343,7 @@ mod tests {
             ca: ca.certificate_pem().into(),
             cert: issued.certificate_pem.into(),
             key: issued.key_pem.into(),
+            revoked: Vec::new(),
         }
     }
 
@@ -337,7 +367,17 @@ mod tests {
     #[test]
     fn a_key_of_another_certificate_is_refused() {
         let mixed = TlsPem { key: pem("a").key, ..pem("a") };
-        assert!(matches!(sides(&mixed, &name("a")), Err(TlsError::Rustls(_))));
+        assert!(matches!(sides(&mixed, &name("a")), Err(TlsError::OtherKey)));
+    }
+
+    /// As `tidegate cert renew` leaves the file between its two steps.
+    #[test]
+    fn of_several_keys_the_one_of_the_certificate_counts() {
+        let good = pem("a");
+        for keys in [[pem("a").key, good.key.clone()], [good.key.clone(), pem("a").key]] {
+            let both = TlsPem { key: keys.concat(), ..good.clone() };
+            assert!(sides(&both, &name("a")).is_ok() && check(&both, NOW).is_ok());
+        }
     }
 
     const NOW: Timestamp = Timestamp(1_760_000_000_000_000);

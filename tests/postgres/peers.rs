@@ -121,6 +121,7 @@ impl Liar {
                 ca: read("ca/ca.pem"),
                 cert: read(&format!("{out}/node.pem")),
                 key: read(&format!("{out}/node.key")),
+                revoked: Vec::new(),
             },
             tracer: None,
         };

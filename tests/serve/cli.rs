@@ -287,10 +287,13 @@ fn certificates_are_made_and_their_keys_kept_private() {
     let shown = run(folder.path(), &["cert", "show", "n1/node.pem", "ca/ca.pem"]);
     assert_eq!(shown.code, 0, "{shown:?}");
     let lines: Vec<_> = shown.out.lines().collect();
-    assert_eq!(lines.len(), 2, "{}", shown.out);
-    assert!(lines[0].starts_with("n1/node.pem: node n1 of region eu-west, signed by "), "{}", lines[0]);
-    assert!(lines[0].ends_with("(365 days left)") || lines[0].ends_with("(364 days left)"), "{}", lines[0]);
-    assert!(lines[1].starts_with("ca/ca.pem: authority "), "{}", lines[1]);
+    assert_eq!(lines.len(), 10, "{}", shown.out);
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{}", shown.out);
+    assert_eq!(lines[0], "n1/node.pem: node n1 of region eu-west");
+    assert!(lines[1].starts_with("  signed by  CN=Tidegate cluster authority "), "{}", lines[1]);
+    assert!(lines[2].ends_with(" 365 days left") || lines[2].ends_with(" 364 days left"), "{}", lines[2]);
+    assert!(lines[4].starts_with("  SHA-256    "), "{}", lines[4]);
+    assert!(lines[5].starts_with("ca/ca.pem: authority CN="), "{}", lines[5]);
     for (file, why) in [("n1/node.key", "certificate"), ("nowhere.pem", "nowhere.pem")] {
         let refused = run(folder.path(), &["cert", "show", file]);
         assert!(refused.code == 1 && refused.out.is_empty() && refused.err.contains(why), "{refused:?}");

@@ -1,6 +1,8 @@
 //! Events from outside: a receiver of webhooks sees each at least once, signed, and in order for each bucket,
 //! also where it was away and the daemon was killed meanwhile.
 
+use std::time::{Duration, SystemTime};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
@@ -12,6 +14,7 @@ use super::support::daemon::Daemon;
 use super::support::eventually;
 use super::support::penalties::metric;
 use super::support::receiver::{Posted, Receiver};
+use super::support::web_authority::WebAuthority;
 
 const SECRET: &str = "a secret of the test";
 const RULES: &str = "[[rules]]\nname = \"polite\"\nmatch = { user = \"*\" }\nper = [\"user\"]\nalgorithm = \"fixed_window\"\n\
@@ -92,6 +95,32 @@ fn every_crossing_arrives_signed_and_in_order_also_when_the_daemon_is_killed() {
         (daemon.metric("tidegate_events_spooled_bytes") == Some(0.0)).then_some(())
     });
     assert_eq!(metric(&daemon, "events_dropped_total"), 0.0);
+}
+
+#[test]
+fn the_end_of_a_listeners_certificate_is_told_once() {
+    let (receiver, folder) = (Receiver::start(200), TempDir::new().unwrap());
+    let soon = SystemTime::now() + Duration::from_secs(5 * 24 * 3_600 + 600);
+    let made = WebAuthority::new().issue_until(1, soon);
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (cert, key) = (file("server.pem", &made.cert), file("server.key", &made.key));
+    let tls = format!("[listen.grpc_tls]\ncert = {cert:?}\nkey = {key:?}\n");
+    let daemon = Daemon::with(RULES, &config(&receiver, &folder, &tls), &[]);
+    let told = || receiver.events().into_iter().filter(|event| event["kind"] == "certificate");
+    let event = eventually("it arrives", || told().next());
+    assert_eq!(event["subject"], "listen.grpc", "{event}");
+    let text = event["text"].as_str().unwrap();
+    assert!(
+        text.starts_with("the certificate of listen.grpc ends on ") && text.contains("in 5 days"),
+        "{text}"
+    );
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(told().count(), 1, "{}", daemon.log());
+    assert_eq!(daemon.metric("tidegate_events_total{kind=\"certificate\"}"), Some(1.0));
 }
 
 #[test]

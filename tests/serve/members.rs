@@ -266,4 +266,5 @@ fn a_refused_certificate_and_an_address_without_an_answer_are_told_on_both_sides
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     assert!((ends - now - 10.0 * 86_400.0).abs() < 3_600.0, "{ends}");
     assert!(told(&ap).contains("this daemon's certificate ends on"), "{}", told(&ap));
+    assert_eq!(ap.metric("tidegate_events_total{kind=\"certificate\"}"), Some(1.0));
 }

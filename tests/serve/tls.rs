@@ -21,7 +21,7 @@ struct Secured {
     folder: TempDir,
     http: SocketAddr,
     authority: WebAuthority,
-    _process: Process,
+    process: Process,
 }
 
 impl Secured {
@@ -47,7 +47,7 @@ impl Secured {
         let mut daemon = command::command(folder.path());
         daemon.args(["serve", "--config", "tidegate.toml"]).env("TIDEGATE_LISTEN__DRAIN", "0s");
         let process = Process::start(&mut daemon, &folder.path().join("daemon.log"));
-        let secured = Self { folder, http, authority, _process: process };
+        let secured = Self { folder, http, authority, process };
         eventually("the daemon answers over TLS", || secured.curl(&["--http2"], "/readyz"));
         secured
     }
@@ -90,6 +90,7 @@ impl Secured {
     }
 }
 
+const EVENTS: &str = "tidegate_events_total{kind=\"certificate\"}";
 const ENDS: &str = "tidegate_certificate_expires_timestamp_seconds{certificate=\"http\"}";
 
 #[test]
@@ -182,6 +183,19 @@ fn certificates_are_exchanged_and_revoked_while_the_daemon_runs() {
         body.contains("the certificate of listen.http ends on").then_some(())
     });
     assert!(secured.metric(ENDS).is_some_and(|now| now < ends), "{ends}");
+    eventually("it is an event", || (secured.metric(EVENTS)? >= 1.0).then_some(()));
+    // Read again it is the same certificate, and told no more.
+    let taken = || secured.log().matches("uses its certificate as it is now").count();
+    let before = taken();
+    secured.process.signal("HUP");
+    eventually("the daemon has read its files again", || (taken() > before).then_some(()));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(secured.metric(EVENTS), Some(1.0), "{}", secured.log());
+    assert_eq!(secured.log().matches("the certificate of listen.http ends soon").count(), 1);
+    let sooner = secured.authority.issue_until(8, SystemTime::now() + Duration::from_secs(12 * 3_600));
+    write("server.pem", &sooner.cert);
+    write("server.key", &sooner.key);
+    eventually("another one is told", || (secured.metric(EVENTS)? >= 2.0).then_some(()));
     // Another authority's certificate is in force within seconds.
     let other = WebAuthority::new();
     let made = other.issue(7);

@@ -303,6 +303,7 @@ impl Authority {
             ca: self.pem.clone().into_bytes(),
             cert: certificate.pem().into_bytes(),
             key: key.serialize_pem().into_bytes(),
+            revoked: Vec::new(),
         })
     }
 }
