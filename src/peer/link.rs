@@ -224,11 +224,8 @@ pub(super) async fn run(link: Arc<Link>, context: Arc<LinkContext>) {
 async fn keep_connected(link: &Link, context: &LinkContext) {
     let mut backoff = BACKOFF_MIN;
     loop {
-<<<<<<< HEAD
         let began = context.tracer.as_ref().map(|tracer| tracer.now());
-=======
         let trust = context.endpoint.trust();
->>>>>>> certs
         let wait = match context.endpoint.dial(link.address).await {
             Ok((connection, name)) if name == context.own => {
                 connection.close(VarInt::from_u32(0), b"this is myself");
@@ -236,11 +233,7 @@ async fn keep_connected(link: &Link, context: &LinkContext) {
                 OWN_AGAIN
             }
             Ok((connection, name)) => {
-<<<<<<< HEAD
-                if serve(link, connection, (name, began), context).await {
-=======
-                if serve(link, connection, name, trust, context).await {
->>>>>>> certs
+                if serve(link, connection, (name, began), trust, context).await {
                     backoff = BACKOFF_MIN;
                 }
                 backoff
@@ -277,12 +270,8 @@ fn note_own(link: &Link) {
 async fn serve(
     link: &Link,
     connection: Connection,
-<<<<<<< HEAD
     (name, began): (NodeName, Option<Timestamp>),
-=======
-    name: NodeName,
     mut trust: watch::Receiver<Arc<Trust>>,
->>>>>>> certs
     context: &LinkContext,
 ) -> bool {
     link.drop_many(Refusal::Unconnected, link.queue.keep_newest(KEPT_ON_CONNECT));
