@@ -67,7 +67,7 @@ pub(super) enum Cert {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Revokes certificates of daemons: adds them to DIR/revoked.pem, for `peers.tls.revoked` of every daemon.
+    /// Revokes certificates of daemons: adds them to DIR/revoked.pem, which every daemon is given.
     Revoke {
         /// The folder of `tidegate cert ca`.
         #[arg(long, value_name = "DIR")]

@@ -287,7 +287,7 @@ pub struct Peers {
     pub tls: Option<PeerTls>,
 }
 
-/// `[peers.tls]`: the files of mutual TLS between daemons, in PEM. `ca`, `cert` and `key` are needed. The files
+/// `[peers.tls]`: the files of mutual TLS between daemons, in PEM. `ca`, `cert` and `key` are needed. They
 /// are watched, and used as they are then. Relative paths begin at the configuration file's folder, those of
 /// variables at the working directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

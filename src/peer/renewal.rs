@@ -96,8 +96,8 @@ impl std::fmt::Debug for Renewal {
     }
 }
 
-/// Reads `ca.pem` and `ca.key` from `ca_dir`, and `node.pem` and `node.key` from `dir`, and signs a certificate
-/// with the same names. Nothing is written yet.
+/// Reads `ca.pem` and `ca.key` from `ca_dir`, and `node.pem` and `node.key` from `dir`, and signs a
+/// certificate with the same names. Nothing is written yet.
 ///
 /// # Errors
 /// What is wrong with the authority, with the certificate or its key, or with how they belong together.
