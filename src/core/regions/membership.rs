@@ -219,7 +219,8 @@ impl Regions {
         }
     }
 
-    /// Its daemons cannot follow all buckets in use of these rules. Returns those of which that was said before.
+    /// Its daemons cannot follow all buckets in use of these rules. Returns those of which that was said
+    /// before.
     pub(super) fn set_crowded(&mut self, id: RegionId, rules: CrowdedRules) -> CrowdedRules {
         match self.list.get_mut(id) {
             Some(region) => std::mem::replace(&mut region.crowded, rules),
