@@ -167,6 +167,7 @@ impl Engine {
         over: impl Fn(&Decisions) -> bool + Send + 'a,
     ) -> Answer<'a, Decisions> {
         let mut whole: Later<'a, Decisions> = Box::pin(async move {
+            let timer = self.sample();
             let loaded = self.loaded.load_full();
             let mut soon = SmallVec::new();
             let mut persons = self.persons(&loaded.set, requests, &mut soon);
@@ -184,11 +185,14 @@ impl Engine {
             let outcome = self.store.decide(&plan.charges(self.regions_known()), Intent::Ask, now).await;
             let intent = std::mem::replace(&mut plan.intent, Intent::Ask);
             let asked = self.conclude(&plan, &outcome, Intent::Ask, now);
-            if over(&asked) {
-                return asked;
-            }
-            plan.intent = intent;
-            self.charge_in_store(&plan, Intent::Charge).await
+            let decisions = if over(&asked) {
+                asked
+            } else {
+                plan.intent = intent;
+                self.charge_in_store(&plan, Intent::Charge).await
+            };
+            self.note_time(timer);
+            decisions
         });
         match whole.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decisions) => Answer::Now(decisions),
