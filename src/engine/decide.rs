@@ -1,8 +1,6 @@
 //! From a request to an answer: match, charge, put into words.
 
-use std::future::poll_fn;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -15,7 +13,7 @@ use super::hold::Leasing;
 use super::identity::{IdentityRefused, Persons, rewritten};
 use super::loaded::Loaded;
 use super::partition::partition_key;
-use super::port::{Answer, Charge, ChargeResult, Intent, Later, Outcome};
+use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use super::refusal::refusal;
 use super::unmatched;
 use super::world::Tally;
@@ -33,6 +31,8 @@ use crate::core::rule::{Action, Charging, Debt, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
+
+mod waiting;
 
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;
@@ -108,143 +108,6 @@ impl Engine {
             let persons = if soon.is_empty() { persons } else { self.find(&loaded.set, requests).await };
             self.decide_in_store(&loaded, (requests, &persons), intent, timer, None).await
         }))
-    }
-
-    /// The same by a store that must mostly be waited for: what is matched for a try without a wait is kept
-    /// for the answer that is waited for.
-    fn decide_or_wait<'a, 'r: 'a>(
-        &'a self,
-        requests: &'a [Request<'r>],
-        intent: Intent,
-        footprint: Option<&mut Footprint>,
-    ) -> Answer<'a, Decisions> {
-        let told = Arc::new(OnceLock::new());
-        let mut whole: Later<'a, Decisions> =
-            Box::pin(self.decide_unless_dropped(requests, intent, Arc::clone(&told)));
-        let tried = whole.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        if let Some((footprint, told)) = footprint.zip(told.get()) {
-            footprint.clone_from(told);
-        }
-        match tried {
-            Poll::Ready(decisions) => Answer::Now(decisions),
-            Poll::Pending => Answer::Later(whole),
-        }
-    }
-
-    /// Tries at its first poll what needs no wait, and tells what is touched; begins all else at the second.
-    async fn decide_unless_dropped(
-        &self,
-        requests: &[Request<'_>],
-        intent: Intent,
-        footprint: Arc<OnceLock<Footprint>>,
-    ) -> Decisions {
-        let timer = self.sample();
-        let loaded = self.loaded.load_full();
-        let mut soon = SmallVec::new();
-        let persons = self.persons(&loaded.set, requests, &mut soon);
-        if soon.is_empty() {
-            return self.decide_in_store(&loaded, (requests, &persons), intent, timer, Some(footprint)).await;
-        }
-        drop(footprint.set(Footprint::unknown()));
-        until_waited_for().await;
-        let persons = self.find(&loaded.set, requests).await;
-        self.decide_in_store(&loaded, (requests, &persons), intent, timer, None).await
-    }
-
-    /// Decides requests that [`Self::decide`] has just answered with [`Answer::Later`], for a caller that
-    /// could not keep that answer. The store does not measure the requests again.
-    pub async fn decide_later<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Decisions {
-        let timer = self.sample();
-        let loaded = self.loaded.load_full();
-        let persons = self.find(&loaded.set, requests).await;
-        self.decide_in_store(&loaded, (requests, &persons), Intent::Charge, timer, None).await
-    }
-
-    /// What [`Self::ask`] would answer, if that is `over`; else what [`Self::decide`] answers.
-    pub fn decide_unless<'a, 'r: 'a>(
-        &'a self,
-        requests: &'a [Request<'r>],
-        over: impl Fn(&Decisions) -> bool + Send + 'a,
-    ) -> Answer<'a, Decisions> {
-        let mut whole: Later<'a, Decisions> = Box::pin(async move {
-            let timer = self.sample();
-            let loaded = self.loaded.load_full();
-            let mut soon = SmallVec::new();
-            let mut persons = self.persons(&loaded.set, requests, &mut soon);
-            if !soon.is_empty() {
-                until_waited_for().await;
-                persons = self.find(&loaded.set, requests).await;
-            }
-            let now = self.clock.now();
-            let rewritten = rewritten(requests, &persons);
-            let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
-            let mut plan = Plan::new(&loaded, asked, self.tier_default(), Intent::Charge, now);
-            if !self.store.answers_at_once() {
-                until_waited_for().await;
-            }
-            let outcome = self.store.decide(&plan.charges(self.regions_known()), Intent::Ask, now).await;
-            let intent = std::mem::replace(&mut plan.intent, Intent::Ask);
-            let asked = self.conclude(&plan, &outcome, Intent::Ask, now);
-            let decisions = if over(&asked) {
-                asked
-            } else {
-                plan.intent = intent;
-                self.charge_in_store(&plan, Intent::Charge).await
-            };
-            self.note_time(timer);
-            decisions
-        });
-        match whole.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decisions) => Answer::Now(decisions),
-            Poll::Pending => Answer::Later(whole),
-        }
-    }
-
-    /// Decides by a store that may have to be waited for. `untried`: what needs no wait is tried
-    /// first, and what is touched is told before anything is begun.
-    async fn decide_in_store(
-        &self,
-        loaded: &Loaded,
-        (requests, persons): (&[Request<'_>], &Persons),
-        intent: Intent,
-        timer: Option<Stopwatch>,
-        untried: Option<Arc<OnceLock<Footprint>>>,
-    ) -> Decisions {
-        let now = self.clock.now();
-        let rewritten = rewritten(requests, persons);
-        let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons };
-        let plan = Plan::new(loaded, asked, self.tier_default(), intent, now);
-        if let Some(footprint) = untried {
-            let charges = plan.charges(self.regions_known());
-            let tried = self.store.try_decide(&charges, plan.intent, now);
-            // What is missing may come, so it is asked for once more.
-            let hopes = |outcome: &Outcome| {
-                plan.intent == Intent::Charge && self.hope(&charges, outcome, now).is_some()
-            };
-            if let Some(outcome) = tried.filter(|outcome| !hopes(outcome)) {
-                let decisions = self.conclude(&plan, &outcome, intent, now);
-                self.note_time(timer);
-                return decisions;
-            }
-            drop(footprint.set(Footprint::of(&charges, self.store.in_one_step(&charges))));
-            until_waited_for().await;
-        }
-        let decisions = self.charge_in_store(&plan, intent).await;
-        self.note_time(timer);
-        decisions
-    }
-
-    /// Charges by a store that has to be waited for, and for rights on their way where a rule says so.
-    async fn charge_in_store(&self, plan: &Plan<'_, '_>, intent: Intent) -> Decisions {
-        let (charges, mut at) = (plan.charges(self.regions_known()), self.clock.now());
-        let mut outcome = self.store.decide(&charges, plan.intent, at).await;
-        if plan.intent == Intent::Charge
-            && let Some(most) = self.hope(&charges, &outcome, at)
-        {
-            (outcome, at) = self.wait_for_rights(&charges, outcome, most).await;
-        }
-        drop(charges);
-        self.conclude(plan, &outcome, intent, at)
     }
 
     fn note_time(&self, timer: Option<Stopwatch>) {
@@ -402,19 +265,6 @@ impl Engine {
             self.metrics.tallies_dropped.increment(1);
         }
     }
-}
-
-/// Ends at the second poll: whoever polls once and drops has begun nothing.
-async fn until_waited_for() {
-    let mut polled = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut polled, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// True of what was charged before, and is not again.
