@@ -155,7 +155,9 @@ local function look(charges)
       if b.noted then c.seen = b.noted.seen(b)
       elseif not c.fits and b.due and b.due <= now then lapsed = true end
       if b.penalty then b.penalty.close(b, now, c) end
-      if takes and c.fits then b.pending = cost end
+      -- What is held already was counted when it was reserved.
+      takes = takes or (c.id and c.kind == notes.RESERVE and not c.fate)
+      if takes and c.fits then b.pending = b.pending + c.permits end
       if not c.fits and c.enforced then admitted = false end
       i = i + 1
     end

@@ -239,7 +239,6 @@ if (ARGV[8] or "") ~= "" then
     elseif c.fits and redis.call("ZCOUNT", b.order, 0, BELOW_APART) >= RESERVATIONS_MAX then
       c.fits, c.retry, c.fate = false, CROWDED_RETRY + 1, CROWDED
     end
-    if c.fits and not held then b.pending = b.pending + c.permits end
   end
 
   -- Takes what fits, and notes it.

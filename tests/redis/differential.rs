@@ -187,22 +187,11 @@ fn fill(redis: &dyn Store, memory: &MemoryStore, clock: &Clock, rules: &[Compile
 }
 
 /// Where a decision charges one bucket twice, what each charge says was used depends on whether the bucket
-/// was there before, and so does when one that a penalty shuts out may come back. Which of the two pays what
-/// was owed is compared as their sum. What is used afterwards does not depend on that, and is compared too.
+/// was there before. What is used afterwards does not, and is compared too.
 fn worded(mut outcome: Outcome, charges: &[(usize, Cost, bool)]) -> Outcome {
-    let paid: Vec<u64> = charges
-        .iter()
-        .map(|(rule, _, _)| {
-            let of_rule = outcome.counted.iter().zip(charges).filter(|(_, (other, _, _))| other == rule);
-            of_rule.map(|(counted, _)| counted.paid).sum()
-        })
-        .collect();
-    for ((counted, (rule, _, _)), paid) in outcome.counted.iter_mut().zip(charges).zip(paid) {
+    for (counted, (rule, _, _)) in outcome.counted.iter_mut().zip(charges) {
         if charges.iter().filter(|(other, _, _)| other == rule).count() > 1 {
-            (counted.used, counted.paid) = (0, paid);
-            if counted.penalty.is_some() {
-                (counted.verdict.reset, counted.verdict.retry) = (Span::ZERO, None);
-            }
+            counted.used = 0;
         }
     }
     outcome

@@ -274,7 +274,13 @@ impl Live<'_> {
         let view = self.view;
         let charges = action == Action::Put
             || (action == Action::Charge && (item.cost.is_report() || (admitted && fits)));
-        if (charges && item.cost != Cost::Peek) || charged.leased > 0 {
+        // A peek changes nothing, nor does what is reserved already.
+        let changes = match item.cost {
+            Cost::Peek => false,
+            Cost::Reserve(_) => counted.reservation == Some(ReservationFate::Held),
+            _ => true,
+        };
+        if (charges && changes) || charged.leased > 0 {
             counted.paid = self.state.settle(&self.limit, view.as_ref(), now);
         }
         if charged.leased > 0 {
