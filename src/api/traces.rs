@@ -12,7 +12,7 @@ use crate::telemetry::traces::{OpenSpan, TraceParent, Tracer};
 
 const TRACEPARENT: &str = "traceparent";
 
-/// What the caller says of its own span. One that says it twice says nothing.
+/// The caller's own span. A caller that names it twice names none.
 pub(super) fn parent(headers: &HeaderMap) -> Option<TraceParent> {
     let mut values = headers.get_all(TRACEPARENT).iter();
     let first = values.next()?;
@@ -124,7 +124,7 @@ impl Drop for DecisionSpan {
 }
 
 impl Servers {
-    /// What takes spans. `None`: nobody is told any, and this is all that a decision pays for it.
+    /// The tracer that takes spans. `None`: nobody is told any, and a decision pays for no more than this look.
     #[inline]
     pub(super) fn tracer(&self) -> Option<&Arc<Tracer>> {
         self.engine.tracer()

@@ -130,7 +130,7 @@ impl TraceExport {
         Ok(Some(Self { shared: Arc::new(shared) }))
     }
 
-    /// What takes spans.
+    /// The tracer that takes spans.
     pub(super) fn tracer(&self) -> Arc<Tracer> {
         Arc::clone(&self.shared.tracer)
     }

@@ -34,6 +34,8 @@ use crate::core::wire::OwnLimit;
 
 mod waiting;
 
+use waiting::Tries;
+
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;
 
@@ -106,7 +108,7 @@ impl Engine {
         let loaded = self.loaded.load_full();
         Answer::Later(Box::pin(async move {
             let persons = if soon.is_empty() { persons } else { self.find(&loaded.set, requests).await };
-            self.decide_in_store(&loaded, (requests, &persons), intent, timer, None).await
+            self.decide_in_store(&loaded, (requests, &persons), intent, timer, Tries::Over).await
         }))
     }
 

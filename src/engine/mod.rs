@@ -262,7 +262,7 @@ impl Engine {
         Self { tracer, ..self }
     }
 
-    /// What takes spans; `None`: nobody is told any.
+    /// The tracer that takes spans; `None`: nobody is told any.
     #[must_use]
     pub const fn tracer(&self) -> Option<&Arc<Tracer>> {
         self.tracer.as_ref()

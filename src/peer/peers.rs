@@ -60,7 +60,7 @@ pub struct PeersConfig {
     pub gossip_interval: Duration,
     /// Certificates.
     pub tls: TlsPem,
-    /// What takes spans; `None`: nobody is told any.
+    /// The tracer that takes spans; `None`: nobody is told any.
     pub tracer: Option<Arc<Tracer>>,
 }
 

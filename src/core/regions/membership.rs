@@ -228,7 +228,7 @@ impl Regions {
         }
     }
 
-    /// Whether a region other than the own one keeps to its share of a rule without telling all of it.
+    /// True of another region that keeps to its share of a rule without telling all of it.
     pub(super) fn is_crowded(&self, id: RegionId, rule: &RuleName) -> bool {
         id != Self::OWN && self.list.get(id).is_some_and(|region| region.crowded.contains(rule))
     }

@@ -16,6 +16,15 @@ use crate::engine::identity::{Persons, rewritten};
 use crate::engine::loaded::Loaded;
 use crate::engine::port::{Answer, Intent, Later, Outcome};
 
+/// How a store that may have to be waited for is asked.
+pub(super) enum Tries {
+    /// First without a wait; if that answers nothing, the buckets that are touched are told to who asked, and
+    /// nothing is begun before somebody waits.
+    First(Option<Arc<OnceLock<Footprint>>>),
+    /// At once with a wait.
+    Over,
+}
+
 impl Engine {
     /// The same by a store that must mostly be waited for: what is matched for a try without a wait is kept
     /// for the answer that is waited for.
@@ -25,11 +34,11 @@ impl Engine {
         intent: Intent,
         footprint: Option<&mut Footprint>,
     ) -> Answer<'a, Decisions> {
-        let told = Arc::new(OnceLock::new());
+        let told = footprint.is_some().then(|| Arc::new(OnceLock::new()));
         let mut whole: Later<'a, Decisions> =
-            Box::pin(self.decide_unless_dropped(requests, intent, Arc::clone(&told)));
+            Box::pin(self.decide_unless_dropped(requests, intent, told.clone()));
         let tried = whole.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        if let Some((footprint, told)) = footprint.zip(told.get()) {
+        if let Some((footprint, told)) = footprint.zip(told.as_ref().and_then(|told| told.get())) {
             footprint.clone_from(told);
         }
         match tried {
@@ -43,19 +52,23 @@ impl Engine {
         &self,
         requests: &[Request<'_>],
         intent: Intent,
-        footprint: Arc<OnceLock<Footprint>>,
+        footprint: Option<Arc<OnceLock<Footprint>>>,
     ) -> Decisions {
         let timer = self.sample();
         let loaded = self.loaded.load_full();
         let mut soon = SmallVec::new();
         let persons = self.persons(&loaded.set, requests, &mut soon);
         if soon.is_empty() {
-            return self.decide_in_store(&loaded, (requests, &persons), intent, timer, Some(footprint)).await;
+            return self
+                .decide_in_store(&loaded, (requests, &persons), intent, timer, Tries::First(footprint))
+                .await;
         }
-        drop(footprint.set(Footprint::unknown()));
+        if let Some(footprint) = footprint {
+            drop(footprint.set(Footprint::unknown()));
+        }
         until_waited_for().await;
         let persons = self.find(&loaded.set, requests).await;
-        self.decide_in_store(&loaded, (requests, &persons), intent, timer, None).await
+        self.decide_in_store(&loaded, (requests, &persons), intent, timer, Tries::Over).await
     }
 
     /// Decides requests that [`Self::decide`] has just answered with [`Answer::Later`], for a caller that
@@ -64,7 +77,7 @@ impl Engine {
         let timer = self.sample();
         let loaded = self.loaded.load_full();
         let persons = self.find(&loaded.set, requests).await;
-        self.decide_in_store(&loaded, (requests, &persons), Intent::Charge, timer, None).await
+        self.decide_in_store(&loaded, (requests, &persons), Intent::Charge, timer, Tries::Over).await
     }
 
     /// What [`Self::ask`] would answer, if that is `over`; else what [`Self::decide`] answers.
@@ -107,21 +120,20 @@ impl Engine {
         }
     }
 
-    /// Decides by a store that may have to be waited for. `untried`: what needs no wait is tried
-    /// first, and what is touched is told before anything is begun.
+    /// Decides by a store that may have to be waited for.
     pub(super) async fn decide_in_store(
         &self,
         loaded: &Loaded,
         (requests, persons): (&[Request<'_>], &Persons),
         intent: Intent,
         timer: Option<Stopwatch>,
-        untried: Option<Arc<OnceLock<Footprint>>>,
+        tries: Tries,
     ) -> Decisions {
         let now = self.clock.now();
         let rewritten = rewritten(requests, persons);
         let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons };
         let plan = Plan::new(loaded, asked, self.tier_default(), intent, now);
-        if let Some(footprint) = untried {
+        if let Tries::First(footprint) = tries {
             let charges = plan.charges(self.regions_known());
             let tried = self.store.try_decide(&charges, plan.intent, now);
             // What is missing may come, so it is asked for once more.
@@ -133,7 +145,9 @@ impl Engine {
                 self.note_time(timer);
                 return decisions;
             }
-            drop(footprint.set(Footprint::of(&charges, self.store.in_one_step(&charges))));
+            if let Some(footprint) = footprint {
+                drop(footprint.set(Footprint::of(&charges, self.store.in_one_step(&charges))));
+            }
             until_waited_for().await;
         }
         let decisions = self.charge_in_store(&plan, intent).await;

@@ -1,19 +1,21 @@
 //! Rules with buckets in use that find no room in a bucket table: in this daemon's, and in those of other
 //! regions.
 //!
-//! Who has no room cannot tell of all that it admits, so it keeps to its share and says so in each frame. Who
-//! hears that leaves it its share.
+//! A daemon without room cannot tell of all that it admits, so it keeps to its region's share and says so in
+//! each frame. The daemons that hear it leave that region its share.
 
 use super::replica::Replica;
-use crate::regions::membership::{RegionId, Regions};
+use crate::regions::membership::RegionId;
 use crate::time::{Span, Timestamp};
 use crate::wire::{CROWDED_MAX, CrowdedRules, RuleName};
 
 /// A rule stays crowded for so long after a bucket of it last found no room.
 pub(super) const CROWDED_FOR: Span = Span::from_secs(10);
+/// Between two looks at what other regions have no room for.
+const PAUSE: Span = Span::from_millis(500);
 /// Most bytes of names of crowded rules in one frame: where they are longer, all rules count as crowded.
 pub(super) const NAMES_BYTES_MAX: usize = 400;
-/// What the lengths of one name take in a frame at most, in bytes.
+/// The lengths of one name take at most so many bytes of a frame.
 const LENGTHS_BYTES: usize = 4;
 
 impl Replica {
@@ -43,7 +45,7 @@ impl Replica {
         self.crowd_changed |= self.crowded.len() != crowded;
     }
 
-    /// What others are told of this daemon's crowded rules.
+    /// The crowded rules of this daemon, as its frames name them.
     pub(super) fn crowded_here(&self) -> CrowdedRules {
         let bytes = |rule: &RuleName| rule.domain.len() + rule.name.len() + LENGTHS_BYTES;
         let fit = self.crowded.len() <= CROWDED_MAX
@@ -56,39 +58,59 @@ impl Replica {
         let Some(link) = self.links.get_mut(place) else { return };
         if link.crowded != crowded {
             link.crowded = crowded;
-            let region = link.region;
-            self.leave_shares_to(now, region);
+            self.crowds_heard = true;
+            self.leave_shares(now);
         }
     }
 
-    /// Works out anew which rules the live daemons of a region have no room for.
-    pub(super) fn leave_shares_to(&mut self, now: Timestamp, region: RegionId) {
-        if region == Regions::OWN || !self.config.care.leaves_shares {
+    /// Works out anew which rules the live daemons of other regions have no room for, if any of them may have
+    /// changed. All buckets are looked at then, so a daemon that says another thing in each frame costs no
+    /// more than one look in each pause.
+    pub(super) fn leave_shares(&mut self, now: Timestamp) {
+        if !self.crowds_heard || now < self.shares_left + PAUSE || !self.config.care.leaves_shares {
             return;
         }
-        let mut named = Vec::new();
-        let mut all = false;
-        for link in self.links.iter().filter(|link| link.live && link.region == region) {
-            match &link.crowded {
-                CrowdedRules::Named(names) => named.extend_from_slice(names),
-                CrowdedRules::All => all = true,
+        self.crowds_heard = false;
+        let mut changed: Vec<[CrowdedRules; 2]> = Vec::new();
+        for region in 1..self.regions.len() {
+            let crowded = self.crowded_in(region);
+            let before = self.regions.set_crowded(region, crowded.clone());
+            if before != crowded {
+                changed.push([before, crowded]);
             }
         }
-        named.sort_unstable();
-        named.dedup();
-        let crowded = if all { CrowdedRules::All } else { CrowdedRules::Named(named) };
-        let before = self.regions.set_crowded(region, crowded.clone());
-        if before == crowded {
+        if changed.is_empty() {
             return;
         }
+        self.shares_left = now;
         // The others may have heard of it before, or hear of it later.
         self.unsettle(now);
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get_mut(id) else { continue };
-            if before.contains(&bucket.key.rule) != crowded.contains(&bucket.key.rule) {
+            let rule = &bucket.key.rule;
+            if changed.iter().any(|[before, after]| before.contains(rule) != after.contains(rule)) {
                 bucket.unsettle();
                 self.recompute(now, id);
             }
         }
+    }
+
+    /// The next instant at which [`Self::leave_shares`] has something to do.
+    pub(super) fn leaves_shares_at(&self) -> Option<Timestamp> {
+        self.crowds_heard.then_some(self.shares_left + PAUSE)
+    }
+
+    /// The rules for which any live daemon of a region says that it has no room.
+    fn crowded_in(&self, region: RegionId) -> CrowdedRules {
+        let mut named = Vec::new();
+        for link in self.links.iter().filter(|link| link.live && link.region == region) {
+            match &link.crowded {
+                CrowdedRules::Named(names) => named.extend_from_slice(names),
+                CrowdedRules::All => return CrowdedRules::All,
+            }
+        }
+        named.sort_unstable();
+        named.dedup();
+        CrowdedRules::Named(named)
     }
 }

@@ -1,5 +1,5 @@
-//! What a rule does while regions are cut off, or do not tell of all buckets: how much of the limit is kept
-//! for those, and who divides the rest.
+//! A limit while regions are cut off, or do not tell of all buckets: how much of it is kept for those, and
+//! who divides the rest.
 
 use smallvec::SmallVec;
 

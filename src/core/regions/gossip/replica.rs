@@ -128,6 +128,10 @@ pub struct Replica {
     pub(super) crowded: BTreeMap<RuleName, Timestamp>,
     /// Whether `crowded` names other rules than when it was last taken, or holds all of them no longer.
     pub(super) crowd_changed: bool,
+    /// Whether another daemon may have said something new of the rules that it has no room for.
+    pub(super) crowds_heard: bool,
+    /// When shares were last left to other regions, or taken back.
+    pub(super) shares_left: Timestamp,
     /// Until when it waits to hear what its former life admitted; see [`super::lives`].
     pub(super) waits: Option<Timestamp>,
     /// Until then regions may divide by other reports than this one.
@@ -200,6 +204,8 @@ impl Replica {
             overshoot: BTreeMap::new(),
             crowded: BTreeMap::new(),
             crowd_changed: false,
+            crowds_heard: false,
+            shares_left: Timestamp::default(),
             waits: None,
             unsettled: Timestamp::default(),
             silence: Span::ZERO,
@@ -279,7 +285,8 @@ impl Replica {
                 link.live = true;
             }
         }
-        (0..self.regions.len()).for_each(|region| self.leave_shares_to(now, region));
+        self.crowds_heard |= self.links.iter().any(|link| !link.crowded.is_none());
+        self.leave_shares(now);
         for id in self.keys.ids() {
             for &region in &changed {
                 let owner = before
@@ -315,6 +322,7 @@ impl Replica {
         self.resend_lost(now);
         self.wait_for_word(now);
         self.end_crowds(now);
+        self.leave_shares(now);
         if now >= self.next_cut {
             let interval = self.config.interval.0.max(1_000);
             self.next_cut = Timestamp((now.0 / interval).saturating_add(1).saturating_mul(interval));
@@ -360,7 +368,9 @@ impl Replica {
         let cut = (!self.waiting.is_empty()).then_some(self.next_cut);
         let silence = self.regions.next_judgement(self.cut_off_after());
         let crowd = self.crowded.values().min().copied();
-        [links, cut, self.keys.next_alarm(), silence, crowd, self.waits].into_iter().flatten().min()
+        let shares = self.leaves_shares_at();
+        let others = [silence, crowd, shares, self.waits];
+        [links, cut, self.keys.next_alarm()].into_iter().chain(others).flatten().min()
     }
 
     /// Looks at a bucket because its time has come.
@@ -638,6 +648,7 @@ impl Replica {
         self.next_cut = Timestamp::default();
         self.waits = self.waits.map(|_| now);
         self.crowded.values_mut().for_each(|until| *until = (*until).min(now + CROWDED_FOR));
+        self.shares_left = self.shares_left.min(now);
         self.regions.clock_went_back(now);
         self.links.iter_mut().for_each(|link| link.clock_went_back(now));
         for id in self.keys.ids() {

@@ -53,7 +53,7 @@ fn a_region_without_room_is_left_its_share_of_a_level_until_it_has_room_again() 
     let second = Span::from_secs(1);
     let rule = rule(Algorithm::TokenBucket, 900, second, OnPartition::default());
     let (mut cluster, a, b) = three(&rule);
-    // What lies full is 900 permits; what is held back of it now, in permits.
+    // In permits, of the 900 that a full bucket holds.
     let held_back = |cluster: &GossipCluster| {
         let view = level(&cluster.views[&a][&key("u")]);
         let grown = u64::from(view.growth) * cluster.now.since(view.since).0 / second.0;
@@ -91,7 +91,37 @@ fn who_is_gone_is_left_nothing_for_want_of_room() {
     };
     assert!(crowded(&cluster, "b") && !crowded(&cluster, "a"));
     cluster.meet(std::slice::from_ref(&b));
+    cluster.run(Span::from_millis(500));
     assert!(!crowded(&cluster, "b"));
+}
+
+#[test]
+fn who_says_another_thing_in_each_frame_makes_buckets_be_looked_at_twice_a_second_at_most() {
+    let (rule, window) = minute();
+    let (mut cluster, a, b) = three(&rule);
+    cluster.admit(&a, "u", window, 100);
+    cluster.run(Span::from_millis(700));
+    let mut looks = 0;
+    let says = |crowded, seq| Frame {
+        incarnation: cluster.now.0,
+        seq,
+        sent: cluster.now,
+        crowded,
+        ..frame(Vec::new())
+    };
+    let frames: Vec<Frame> = (1..=200)
+        .map(|seq| says(if seq % 2 == 0 { CrowdedRules::All } else { CrowdedRules::NONE }, seq))
+        .collect();
+    let replica = cluster.replicas.get_mut(&a).unwrap();
+    let mut left = replica.shares_left;
+    for (number, frame) in (0..).zip(frames) {
+        let now = cluster.now + Span::from_millis(number * 5);
+        replica.handle_frame(now, &b, frame).unwrap();
+        replica.handle_timeout(now);
+        looks += u32::from(replica.shares_left != left);
+        left = replica.shares_left;
+    }
+    assert!((1..=3).contains(&looks), "{looks} in a second");
 }
 
 #[test]
