@@ -124,7 +124,7 @@ impl Drop for DecisionSpan {
 }
 
 impl Servers {
-    /// The tracer that takes spans. `None`: nobody is told any, and a decision pays for no more than this look.
+    /// The tracer that takes spans. `None`: nobody is told any, and a decision pays for this look alone.
     #[inline]
     pub(super) fn tracer(&self) -> Option<&Arc<Tracer>> {
         self.engine.tracer()
