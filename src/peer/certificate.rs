@@ -124,12 +124,12 @@ pub enum CertificateError {
         days: i64,
     },
     /// The certificate is no daemon's.
-    #[error("{} is no certificate of a daemon: {source}", path.display())]
+    #[error("{} is no certificate of a daemon: {reason}", path.display())]
     NotNode {
         /// The file.
         path: PathBuf,
         /// What is wrong with its name.
-        source: IdentityError,
+        reason: IdentityError,
     },
     /// Another authority signed the certificate.
     #[error("{} was signed by {issuer}, and not by {}", path.display(), ca.display())]
@@ -154,20 +154,20 @@ pub enum CertificateError {
     #[error("{} holds no list of revoked certificates", .0.display())]
     NoList(PathBuf),
     /// A file could not be read.
-    #[error("{} cannot be read: {source}", path.display())]
+    #[error("{} cannot be read: {reason}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// A file could not be written.
-    #[error("{} cannot be written: {source}", path.display())]
+    #[error("{} cannot be written: {reason}", path.display())]
     Write {
         /// The file or directory.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
 }
 
@@ -473,7 +473,7 @@ fn write_pair(
     }
     let issued = make()?;
     std::fs::create_dir_all(dir)
-        .map_err(|source| CertificateError::Write { path: dir.to_path_buf(), source })?;
+        .map_err(|reason| CertificateError::Write { path: dir.to_path_buf(), reason })?;
     // The key first: a certificate without its key would look finished.
     write_new(&key, &issued.key_pem, 0o600)?;
     write_new(&certificate, &issued.certificate_pem, 0o644)?;
@@ -482,9 +482,9 @@ fn write_pair(
 
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), CertificateError> {
     use std::os::unix::fs::OpenOptionsExt;
-    let failed = |source: std::io::Error| match source.kind() {
+    let failed = |reason: std::io::Error| match reason.kind() {
         std::io::ErrorKind::AlreadyExists => CertificateError::Exists(path.to_path_buf()),
-        _ => CertificateError::Write { path: path.to_path_buf(), source },
+        _ => CertificateError::Write { path: path.to_path_buf(), reason },
     };
     let mut file =
         std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
@@ -493,7 +493,7 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), CertificateError>
 
 pub(super) fn read(path: &Path) -> Result<String, CertificateError> {
     std::fs::read_to_string(path)
-        .map_err(|source| CertificateError::Read { path: path.to_path_buf(), source })
+        .map_err(|reason| CertificateError::Read { path: path.to_path_buf(), reason })
 }
 
 #[cfg(test)]

@@ -71,12 +71,12 @@ pub enum StartError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The socket cannot be bound.
-    #[error("the peer address {address} cannot be bound: {source}")]
+    #[error("the peer address {address} cannot be bound: {reason}")]
     Bind {
         /// The address.
         address: SocketAddr,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// Nobody could dial us at such an address.
     #[error("the others cannot dial {0}: set peers.advertise to an address that they can reach")]
@@ -139,7 +139,7 @@ impl Ground {
         let sides = tls::sides(&config.tls, &config.name)?;
         check_join(&config.join)?;
         let counters = Arc::new(Counters::default());
-        let unbound = |source| StartError::Bind { address: config.listen, source };
+        let unbound = |reason| StartError::Bind { address: config.listen, reason };
         let wire = wire.map_or_else(|| Wire::bind(config.listen), Ok).map_err(unbound)?;
         let endpoint = Endpoint::on(wire, sides, Arc::clone(&counters)).map_err(unbound)?;
         let bound = endpoint.local_addr().map_err(unbound)?;

@@ -49,14 +49,14 @@ pub enum RenewalError {
     OtherAuthority(CertificateError),
     /// The key beside the certificate is missing.
     #[error(
-        "{} cannot be read: {source}; `tidegate cert renew` replaces the key beside its certificate",
+        "{} cannot be read: {reason}; `tidegate cert renew` replaces the key beside its certificate",
         path.display()
     )]
     Key {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The key is to be kept and cannot be.
     #[error("{} holds no key of {} that can be kept: leave out --keep-key", key.display(), certificate.display())]
@@ -115,7 +115,7 @@ pub fn prepare(
     let text = certificate::read(&path)?;
     let pem = certificate::first(text.as_bytes(), &path)?;
     let name = identity::node_of(&pem.contents)
-        .map_err(|source| CertificateError::NotNode { path: path.clone(), source })?;
+        .map_err(|reason| CertificateError::NotNode { path: path.clone(), reason })?;
     let before = pem.parse_x509().map_err(|_| CertificateError::NoCertificate(path.clone()))?;
     if !terms.change_authority {
         signed_by(&pem.contents, (&before, &path), (ca.certificate_pem(), &ca_path)).map_err(|error| {
@@ -127,7 +127,7 @@ pub fn prepare(
     }
 
     let key_text = std::fs::read_to_string(&key_path)
-        .map_err(|source| RenewalError::Key { path: key_path.clone(), source })?;
+        .map_err(|reason| RenewalError::Key { path: key_path.clone(), reason })?;
     let kept = if terms.keep_key {
         let unfit = || RenewalError::UnfitKey { key: key_path.clone(), certificate: path.clone() };
         Some(key_of(&before, &key_text).ok_or_else(unfit)?)
@@ -170,7 +170,7 @@ impl Renewal {
     /// # Errors
     /// A file cannot be written. What is there then goes together, and the renewal can be repeated.
     pub fn write(&self) -> Result<(), RenewalError> {
-        let unwritten = |source| CertificateError::Write { path: self.certificate.clone(), source };
+        let unwritten = |reason| CertificateError::Write { path: self.certificate.clone(), reason };
         let folder = self.certificate.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = folder.unwrap_or_else(|| Path::new("."));
         let lock = File::open(folder).map_err(unwritten)?;
@@ -246,7 +246,7 @@ fn address(bytes: &[u8]) -> Option<std::net::IpAddr> {
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), CertificateError> {
     // A link goes on to lead to the file.
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let failed = |source| CertificateError::Write { path: path.to_path_buf(), source };
+    let failed = |reason| CertificateError::Write { path: path.to_path_buf(), reason };
     let folder = real.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| Path::new("."));
     let name = real.file_name().unwrap_or_default().to_string_lossy();
