@@ -46,7 +46,8 @@ impl Denial {
         let regions = world.plan.regions.len();
         Self {
             blocked: vec![vec![None; regions]; regions],
-            judged: vec![world.now; world.daemons.len()],
+            // All daemons begin with the world.
+            judged: vec![world.now + FIRST_ANSWER; world.daemons.len()],
             asked: BTreeMap::new(),
         }
     }

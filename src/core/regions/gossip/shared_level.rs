@@ -12,10 +12,13 @@
 //! would be used on this side too. What they tell when they are heard again comes out of their part; what is
 //! left of it then is everybody's again.
 
+mod late_reports;
+
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
+use self::late_reports::LateReports;
 use super::partition::bit;
 use super::plausibility::PlausibilityLimit;
 use crate::algorithm::{LevelAllowance, Limit};
@@ -53,9 +56,7 @@ pub(super) struct SharedLevel {
     level: i128,
     at: Timestamp,
     apart: Option<OtherSide>,
-    /// What refilled into a full bucket during a cut, in millionths, and so was used by nobody: what is heard
-    /// later of that time comes out of it first.
-    spare: i128,
+    late: LateReports,
     /// What the own store holds as used, in millionths, as of `used_at`.
     used: i128,
     used_at: Timestamp,
@@ -138,15 +139,30 @@ impl DelayedLevels {
         self.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp)
     }
 
-    /// How much the level falls by these words, and what is believed of the region after them.
-    fn takes(&self, statement: LevelReport, level: i128, share: LevelScope<'_>) -> (i128, PlausibilityLimit) {
+    /// How much the level falls by these words of a region, and what is believed of it after them.
+    fn takes(
+        &self,
+        (region, statement): (RegionId, LevelReport),
+        level: i128,
+        late: &mut LateReports,
+        share: LevelScope<'_>,
+    ) -> (i128, PlausibilityLimit) {
         let mut credit = self.credit;
         let more = statement.account.admitted.saturating_sub(self.counted);
         let believed = credit.believe(statement.account.stamp, more, share.limit, share.capacity);
         let fewer = self.counted.saturating_sub(statement.account.admitted);
         let taken = (i128::from(believed) - i128::from(fewer)) * UNIT;
-        let missed = self.missed && self.is_unheard(statement);
-        (if statement.past || missed { taken.min(level.max(0)) } else { taken }, credit)
+        let unheard = self.is_unheard(statement);
+        let taken = if statement.past || (self.missed && unheard) {
+            late.assume(taken, level, i128::from(share.capacity) * UNIT)
+        } else if region == Regions::OWN {
+            taken
+        } else {
+            late.correct(taken, level)
+        };
+        // A region that was not heard for long may have used what seemed to refill into a full bucket.
+        let spares = unheard && late.may_tell_of_a_cut(region, statement.account.stamp);
+        (if spares { late.spare(taken) } else { taken }, credit)
     }
 }
 
@@ -210,7 +226,7 @@ impl SharedLevel {
 
     /// Whether something that is heard now may be of a time in which it could not be heard.
     pub(super) fn catches_up(&self) -> bool {
-        self.apart.is_some() || self.spare > 0 || self.registers.iter().any(|register| register.missed)
+        self.apart.is_some() || self.late.may_come() || self.registers.iter().any(|register| register.missed)
     }
 
     /// What the own store holds as used, in permits.
@@ -318,14 +334,10 @@ impl SharedLevel {
                 Some(apart) if apart.regions & bit(id) != 0 => &mut apart.level,
                 _ => &mut self.level,
             };
-            let (taken, credit) = register.takes(statement, *level, share);
-            // A region that was not heard for long may have used what seemed to refill into a full bucket.
-            let unheard =
-                register.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp);
-            let spared = if unheard { self.spare.min(taken.max(0)) } else { 0 };
-            self.spare -= spared;
-            *level -= taken - spared;
+            let (taken, credit) = register.takes((id, statement), *level, &mut self.late, share);
+            *level -= taken;
             register.credit = credit;
+            register.missed &= !register.is_unheard(statement);
             let account = statement.account;
             if account.demand > 0 || account.admitted != register.counted {
                 register.stirred = Some(account.stamp);
@@ -346,12 +358,14 @@ impl SharedLevel {
         let span = now.since(self.at);
         if let Some(apart) = &mut self.apart {
             let full = self.level + refill(apart.rest(share), span) - apart.room(share);
-            self.spare += full.max(0);
+            self.late.overflowed(full);
             let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
             apart.level += refill(rate, span);
         }
         self.level = self.level_at(now, share);
         self.at = self.at.max(now);
+        let aside = self.apart.map_or(0, |apart| apart.level.clamp(0, apart.most.max(0)));
+        self.late.pass(self.at, i128::from(share.capacity) * UNIT, self.level + aside);
     }
 
     /// Regions are cut off, or heard again: the level is divided between the sides, or made one again.
@@ -363,13 +377,10 @@ impl SharedLevel {
             return;
         }
         if let Some(apart) = self.apart.take() {
-            let mut level = apart.level;
-            if level < 0 {
-                let spared = self.spare.min(-level);
-                (self.spare, level) = (self.spare - spared, level + spared);
-            }
+            let level = self.late.settle(apart.level);
             self.level += level.min(apart.most);
-            self.spare += (level - apart.most).max(0);
+            self.late.overflowed(level - apart.most);
+            self.late.healed(now);
         }
         if share.apart == 0 {
             return;
@@ -382,7 +393,8 @@ impl SharedLevel {
         let level = self.level - guessed.sum::<i128>().min(unheard);
         let own = share.of_this_side(level);
         self.apart = Some(OtherSide { regions: share.apart, level: self.level - own, rate: kept, most });
-        (self.level, self.spare) = (own, 0);
+        self.level = own;
+        self.late.cut(share.apart);
     }
 
     fn level_at(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
@@ -399,10 +411,11 @@ impl SharedLevel {
         let apart = self.apart.unwrap_or_default();
         let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
         let mut aside = apart.level + refill(rate, now.since(self.at));
+        let mut late = self.late;
         for (id, register) in self.registers.iter().enumerate().skip(1) {
             let Some((_, statement)) = register.waiting.back() else { continue };
             let of = if apart.regions & bit(id) == 0 { &mut level } else { &mut aside };
-            *of -= register.takes(*statement, *of, share).0;
+            *of -= register.takes((id, *statement), *of, &mut late, share).0;
         }
         let counted = self.registers.first().map_or(0, |register| register.counted);
         level -= (i128::from(own) - i128::from(counted)) * UNIT;
@@ -590,9 +603,10 @@ impl SharedLevel {
         if arrived {
             let here =
                 self.registers.iter().enumerate().skip(1).filter(|(id, _)| share.apart & bit(*id) == 0);
-            for (_, register) in here {
+            let mut late = self.late;
+            for (id, register) in here {
                 let Some((_, statement)) = register.waiting.back() else { continue };
-                level -= register.takes(*statement, level, share).0;
+                level -= register.takes((id, *statement), level, &mut late, share).0;
             }
         }
         let stakes = self.stakes(now, arrived, self.home(share), share.parties);

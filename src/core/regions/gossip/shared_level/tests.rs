@@ -254,3 +254,68 @@ fn parts_of_the_refill_add_up_to_the_rate() {
         assert_eq!(rates.sum::<u64>(), 90, "{demand:?}");
     }
 }
+
+/// A daemon that stood still for ten seconds, and heard then that another region used the whole refill.
+fn after_a_standstill() -> SharedLevel {
+    let at = |ms| START + Span::from_millis(ms);
+    let mut pool = SharedLevel::full(90, START);
+    pool.hear(at(10), 1, told(0, 10, 90), share().horizon);
+    pool.advance(at(60), share());
+    pool.stood_still();
+    pool.hear(at(10_010), 1, told(10_000, 900, 90), share().horizon);
+    pool.advance(at(10_060), share());
+    let level = pool.permits(at(10_060), share());
+    assert!((0..=1).contains(&level), "all may be in use, and is no debt: {level}");
+    pool
+}
+
+#[test]
+fn what_others_admit_was_there_though_it_was_assumed_to_be_used() {
+    let at = |ms| START + Span::from_millis(ms);
+    let mut pool = after_a_standstill();
+    // It had 60 left, and used them at once.
+    pool.hear(at(10_110), 1, told(10_100, 960, 90), share().horizon);
+    assert_eq!(pool.used_by_all(at(10_120), 0, share()), 90, "what waits is judged alike");
+    pool.advance(at(10_160), share());
+    let level = pool.permits(at(10_160), share());
+    assert!((0..=5).contains(&level), "what it used was there: {level}");
+}
+
+#[test]
+fn what_others_admit_beyond_all_that_may_have_been_there_is_a_debt() {
+    let at = |ms| START + Span::from_millis(ms);
+    let mut pool = after_a_standstill();
+    pool.hear(at(10_110), 1, told(10_100, 1_040, 90), share().horizon);
+    pool.advance(at(10_160), share());
+    let level = pool.permits(at(10_160), share());
+    // A full bucket may have been there, and no more.
+    assert!((-55..=-45).contains(&level), "{level}");
+    // Once the bucket has been full nothing is assumed of it any more.
+    let later = 10_160 + 2_000;
+    pool.advance(at(later), share());
+    pool.hear(at(later), 1, told(later, 1_040 + 120, 90), share().horizon);
+    pool.advance(at(later + 50), share());
+    let level = pool.permits(at(later + 50), share());
+    assert!((-31..=-25).contains(&level), "{level}");
+}
+
+#[test]
+fn what_refilled_in_vain_in_a_cut_pays_for_nothing_that_is_admitted_long_after_it() {
+    let mut pool = SharedLevel::full(90, START);
+    pool.hear(START, 2, told(0, 0, 0), share().horizon);
+    let at = |ms| START + Span::from_millis(ms);
+    pool.advance(at(600), without_the_third());
+    pool.advance(at(60_000), without_the_third());
+    pool.hear(at(60_050), 2, told(60_000, 0, 0), share().horizon);
+    pool.advance(at(60_100), share());
+    assert_eq!(pool.permits(at(60_100), share()), 90);
+    // It rests, and asks for a bucket all at once.
+    let mut admitted = 0;
+    for second in [62, 64, 66] {
+        admitted += 90;
+        pool.hear(at(second * 1_000), 2, told(second * 1_000, admitted, 90), share().horizon);
+        pool.advance(at(second * 1_000 + 50), share());
+        let level = pool.permits(at(second * 1_000 + 50), share());
+        assert!((0..=1).contains(&level), "in second {second}: {level}");
+    }
+}
