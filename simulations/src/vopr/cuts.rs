@@ -44,6 +44,9 @@ enum Load {
     One(usize),
     /// Four fifths in one region, in the next after so many steps.
     Moves(u64),
+    /// The last region asks for a whole burst at once every so many steps and rests between; the others ask
+    /// for the whole rate all the time.
+    Bursts(u64),
 }
 
 /// A world with a cut.
@@ -115,17 +118,20 @@ impl CutsCase {
         for region in &mut plan.regions {
             region.ahead = i64::try_from(dice.below(4_000)).unwrap_or(0) - 2_000;
         }
+        let mut bursts = Dice::new(seed, 33);
+        let every = SECOND * bursts.between(12, 30) / 10;
+        let rests = bursts.chance(0.15).then_some(Load::Bursts(every));
         Self {
             seed,
             plan,
             fault: *dice
                 .pick(&[Fault::Cut, Fault::Cut, Fault::Deaf, Fault::Mute, Fault::Stopped])
                 .unwrap_or(&Fault::Cut),
-            load: match dice.below(4) {
+            load: rests.unwrap_or(match dice.below(4) {
                 0 => Load::One(index(dice.below(place(regions)))),
                 1 => Load::Moves(SECOND * dice.between(7, 40) / 10),
                 _ => Load::Even,
-            },
+            }),
             lasts: SECOND * dice.between(3, 20),
         }
     }
@@ -156,13 +162,19 @@ impl CutsCase {
     /// What a region is asked for in a step, on average.
     fn demand(&self, region: usize, step: u64) -> f64 {
         let regions = self.plan.regions.len();
+        let limit = f64::from(self.plan.rule.limit);
         let part = match self.load {
+            Load::Bursts(every) if region + 1 == regions => {
+                let asks = step % every.max(1) == 0;
+                return if asks { f64::from(self.plan.rule.burst) } else { 0.0 };
+            }
+            Load::Bursts(_) => 0.5 / float(place(regions - 1)),
             Load::Even => 1.0 / float(place(regions)),
             Load::One(one) => f64::from(u8::from(one == region)),
             Load::Moves(every) if index(step / every.max(1)) % regions == region => 0.8,
             Load::Moves(_) => 0.2 / float(place(regions - 1)),
         };
-        2.0 * f64::from(self.plan.rule.limit) / float(SECOND) * part
+        2.0 * limit / float(SECOND) * part
     }
 }
 
@@ -277,7 +289,8 @@ impl Game<'_> {
                     let want = self.due((from, to), side.clone(), limit * share, burst * share);
                     let got = float(sum(side.clone(), (from, to)));
                     let slack = 3.0 * want.sqrt() + limit * 0.3;
-                    let kept = if matches!(self.case.load, Load::Moves(_)) { 0.8 } else { 0.93 };
+                    let kept =
+                        if matches!(self.case.load, Load::Moves(_) | Load::Bursts(_)) { 0.8 } else { 0.93 };
                     if got < want * kept - slack && is_cut {
                         return Err(format!(
                             "regions {side:?} were given {got} of the {want:.0} that their share had for them"
@@ -302,7 +315,7 @@ impl Game<'_> {
             let span = (heal + HEALED, heal + AFTER);
             let want = float(asked(all.clone(), span)).min(limit * float(span.1 - span.0) / float(SECOND));
             let got = float(sum(all.clone(), span));
-            let enough = if matches!(self.case.load, Load::Moves(_)) { 0.8 } else { 0.95 };
+            let enough = if matches!(self.case.load, Load::Moves(_) | Load::Bursts(_)) { 0.8 } else { 0.95 };
             if got < enough * want - 3.0 {
                 return Err(format!(
                     "from three seconds after the cut on {got} of {want:.0} permits were admitted"

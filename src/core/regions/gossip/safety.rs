@@ -7,6 +7,8 @@
 pub struct GossipSafety {
     /// In a cut the level of a bucket without windows is divided between the sides.
     pub divides_levels: bool,
+    /// What another region uses of a level was there, though it was assumed here that nothing was left.
+    pub corrects_levels: bool,
     /// A region that does not hear this one is cut off, as one that is not heard.
     pub notices_who_is_deaf: bool,
     /// After something came late or was lost, every other region may have used the whole limit.
@@ -25,6 +27,7 @@ impl GossipSafety {
     /// All of them.
     pub const ALL: Self = Self {
         divides_levels: true,
+        corrects_levels: true,
         notices_who_is_deaf: true,
         doubts_what_is_late: true,
         counts_all_given: true,
@@ -34,8 +37,9 @@ impl GossipSafety {
     };
 
     /// Each rule that keeps a promise in cuts or over restarts, and all rules but that one.
-    pub const WITHOUT_ONE: [(&'static str, Self); 3] = [
+    pub const WITHOUT_ONE: [(&'static str, Self); 4] = [
         ("divides_levels", Self { divides_levels: false, ..Self::ALL }),
+        ("corrects_levels", Self { corrects_levels: false, ..Self::ALL }),
         ("notices_who_is_deaf", Self { notices_who_is_deaf: false, ..Self::ALL }),
         ("hears_former", Self { hears_former: false, ..Self::ALL }),
     ];

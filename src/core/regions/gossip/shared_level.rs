@@ -155,7 +155,7 @@ impl DelayedLevels {
         let unheard = self.is_unheard(statement);
         let taken = if statement.past || (self.missed && unheard) {
             late.assume(taken, level, i128::from(share.capacity) * UNIT)
-        } else if region == Regions::OWN {
+        } else if region == Regions::OWN || !share.corrects {
             taken
         } else {
             late.correct(taken, level)
@@ -179,6 +179,8 @@ pub(super) struct LevelScope<'a> {
     pub(super) parties: &'a [(RegionId, u64)],
     /// The regions that are cut off: a bit for each.
     pub(super) apart: u64,
+    /// Whether what others use shows that a level was higher than was assumed.
+    pub(super) corrects: bool,
     pub(super) horizon: Span,
     pub(super) rounding_offset: u64,
 }

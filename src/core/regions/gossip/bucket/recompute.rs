@@ -150,6 +150,7 @@ impl GossipBucket {
             permits: sides.permits,
             parties: &sides.parties,
             apart: sides.apart,
+            corrects: here.care.corrects_levels,
             horizon: here.horizon,
             rounding_offset,
         };

@@ -15,6 +15,7 @@ fn share() -> LevelScope<'static> {
         parties: &PARTIES,
         horizon,
         apart: 0,
+        corrects: true,
         rounding_offset: 0,
     }
 }
