@@ -8,8 +8,10 @@ use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::regions::split::Saved;
 use tidegate::core::regions::{GossipSafety, Member, NodeName};
 use tidegate::core::request::Cost;
+use tidegate::core::reservation::{Reservation, ReservationId};
 use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
+use tidegate::engine::reserve::{CommitRefused, Committed};
 
 use super::duties::Duties;
 use super::engine::Engines;
@@ -411,6 +413,28 @@ impl World {
     pub(crate) fn call(&self, at: usize, user: u64, cost: Cost) -> Option<Decision> {
         let daemon = self.daemons.get(at).filter(|daemon| daemon.alive)?;
         daemon.node.answer(user, cost, self.clock(daemon.region))
+    }
+
+    /// Permits that a region's daemon reserves for a user; see [`DaemonEngine::reserve`].
+    pub(crate) fn reserve(
+        &self,
+        at: usize,
+        user: u64,
+        asked: (ReservationId, u64, Span),
+    ) -> Option<(Decision, Option<Reservation>)> {
+        let daemon = self.daemons.get(at).filter(|daemon| daemon.alive)?;
+        daemon.node.engine()?.reserve(user, asked, self.clock(daemon.region))
+    }
+
+    /// What became of a commit at this daemon.
+    pub(crate) fn commit(
+        &self,
+        at: usize,
+        reservation: &Reservation,
+        actual: u64,
+    ) -> Option<Result<Committed, CommitRefused>> {
+        let daemon = self.daemons.get(at).filter(|daemon| daemon.alive)?;
+        daemon.node.engine()?.commit(reservation, actual, self.clock(daemon.region))
     }
 
     /// Everything that arrives by `end`.

@@ -2,7 +2,9 @@
 //! takes for the regions, what it does where there is no room, and what is reported afterwards. The few lines
 //! around it are the peer task's in the daemon.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use serde_json::Value;
 use tidegate::core::decision::Decision;
@@ -11,13 +13,16 @@ use tidegate::core::regions::gossip::uncertainty::OtherStores;
 use tidegate::core::regions::split::{Saved, WeightsStatement};
 use tidegate::core::regions::{Effect, NodeName, Touched, WorldRule};
 use tidegate::core::request::{Cost, Request};
+use tidegate::core::reservation::{Reservation, ReservationId, ReservedCost};
+use tidegate::core::reservation_terms::OnLapse;
 use tidegate::core::rule::Rule;
-use tidegate::core::time::Timestamp;
+use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::database::document;
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::{Answer, Store as _, StoreLen};
+use tidegate::engine::reserve::{CommitRefused, Committed};
 use tidegate::engine::world::WorldPort;
 use tidegate::store::MemoryStore;
 use tidegate::telemetry::Metrics;
@@ -104,6 +109,34 @@ impl DaemonEngine {
         match self.engine.decide(std::slice::from_ref(&request)) {
             Answer::Now(decisions) => decisions.into_iter().next(),
             Answer::Later(_) => None,
+        }
+    }
+
+    /// Reserves permits for so long; with the token where that is allowed.
+    pub(crate) fn reserve(
+        &self,
+        user: u64,
+        (id, permits, ttl): (ReservationId, u64, Span),
+        now: Timestamp,
+    ) -> Option<(Decision, Option<Reservation>)> {
+        // The engine puts in its place what the rule says.
+        let cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::Release });
+        let decision = self.decide(user, cost, now)?;
+        let made = self.engine.reservation(std::slice::from_ref(&decision));
+        Some((decision, made.map(|(made, _)| made)))
+    }
+
+    /// Says what a reservation has used. A store in memory answers at once.
+    pub(crate) fn commit(
+        &self,
+        reservation: &Reservation,
+        actual: u64,
+        now: Timestamp,
+    ) -> Option<Result<Committed, CommitRefused>> {
+        self.engine.set_now(now);
+        match pin!(self.engine.commit(reservation, actual)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(committed) => Some(committed),
+            Poll::Pending => None,
         }
     }
 

@@ -273,6 +273,11 @@ impl Node {
         self.engine.as_ref()?.decide(user, cost, now)
     }
 
+    /// Its engine, where it has a whole one.
+    pub(crate) const fn engine(&self) -> Option<&DaemonEngine> {
+        self.engine.as_ref()
+    }
+
     /// The limits of users that the operators gave them.
     pub(crate) fn know(&mut self, own: &OwnLimits) {
         self.own.clone_from(own);

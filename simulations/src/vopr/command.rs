@@ -52,6 +52,9 @@ pub(crate) struct Vopr {
     /// Worlds in which costs are reported after the response.
     #[arg(long, group = "kind")]
     reports: bool,
+    /// Worlds in which permits are reserved before a cost is known, and committed, lapse, or are lost.
+    #[arg(long, group = "kind")]
+    reservations: bool,
     /// Worlds of buckets without windows that hold much and refill slowly, or fast.
     #[arg(long, group = "kind")]
     levels: bool,
@@ -98,6 +101,7 @@ impl Vopr {
             (self.tables, Kind::Tables),
             (self.joins, Kind::Joins),
             (self.reports, Kind::Reports),
+            (self.reservations, Kind::Reservations),
             (self.levels, Kind::Levels),
         ];
         flags.into_iter().find(|(is_set, _)| *is_set).map_or(Kind::Ordinary, |(_, kind)| kind)

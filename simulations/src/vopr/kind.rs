@@ -13,6 +13,7 @@ use super::levels::{self, LevelsCase};
 use super::places::{self, PlacesCase};
 use super::play::{Enforced, Summary, play};
 use super::reports::{self, ReportsCase};
+use super::reservations::{self, ReservationsCase};
 use super::restarts::{self, RestartsCase};
 use super::tables::{self, TablesCase};
 
@@ -27,11 +28,12 @@ pub(super) enum Kind {
     Tables,
     Joins,
     Reports,
+    Reservations,
     Levels,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Ordinary,
         Self::Places,
         Self::Cuts,
@@ -40,6 +42,7 @@ impl Kind {
         Self::Tables,
         Self::Joins,
         Self::Reports,
+        Self::Reservations,
         Self::Levels,
     ];
 
@@ -54,6 +57,7 @@ impl Kind {
             Self::Tables => "tables",
             Self::Joins => "joins",
             Self::Reports => "reports",
+            Self::Reservations => "reservations",
             Self::Levels => "levels",
         }
     }
@@ -68,6 +72,7 @@ impl Kind {
             Self::Tables => TablesCase::draw(seed).describe(),
             Self::Joins => JoinsCase::draw(seed).describe(),
             Self::Reports => ReportsCase::draw(seed).describe(),
+            Self::Reservations => ReservationsCase::draw(seed).describe(),
             Self::Levels => LevelsCase::draw(seed).describe(),
         }
     }
@@ -85,6 +90,7 @@ impl Kind {
             Self::Tables => tables::play(&TablesCase::draw(seed), GossipSafety::ALL, EscrowSafety::ALL),
             Self::Joins => joins::play(&JoinsCase::draw(seed), true),
             Self::Reports => reports::play(&ReportsCase::draw(seed), true),
+            Self::Reservations => reservations::play(&ReservationsCase::draw(seed), true),
             Self::Levels => levels::play(&LevelsCase::draw(seed), Enforced::ALL),
         };
         played.map_err(|why| self.failed(seed, &self.describe(seed), &why))

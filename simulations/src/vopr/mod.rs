@@ -19,6 +19,7 @@ mod mutate;
 mod places;
 mod play;
 mod reports;
+mod reservations;
 mod restarts;
 mod tables;
 mod waits;

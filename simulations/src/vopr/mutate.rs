@@ -19,6 +19,7 @@ use super::levels::{self, LevelsCase};
 use super::places::{self, PlacesCase};
 use super::play::{Enforced, play};
 use super::reports::{self, ReportsCase};
+use super::reservations::{self, ReservationsCase};
 use super::restarts::{self, RestartsCase};
 use super::tables::{self, TablesCase};
 use crate::model::duties::Duties;
@@ -100,6 +101,9 @@ fn mutations() -> Vec<Mutation> {
     let tells = Mutation::new("reports without tells".to_owned(), |seed| {
         reports::play(&ReportsCase::draw(seed), false).err()
     });
+    let releases = Mutation::new("reservations without releases".to_owned(), |seed| {
+        reservations::play(&ReservationsCase::draw(seed), false).err()
+    });
     let safe = |safety| Enforced { safety, ..Enforced::ALL };
     let carries_debt = false;
     let large = [
@@ -128,7 +132,13 @@ fn mutations() -> Vec<Mutation> {
         ),
         duty("without mints_its_share", Focus::Rights, Duties { mints_its_share: false, ..Duties::ALL }),
     ];
-    all.chain([agrees, tells]).chain(duties).chain(sliding).chain(waits).chain(denial).chain(large).collect()
+    all.chain([agrees, tells, releases])
+        .chain(duties)
+        .chain(sliding)
+        .chain(waits)
+        .chain(denial)
+        .chain(large)
+        .collect()
 }
 
 fn ordinary(focus: Focus, rules: Enforced) -> impl Fn(u64) -> Option<String> + Send + Sync + 'static {

@@ -14,7 +14,7 @@ use tidegate::core::time::{Span, Timestamp};
 use super::play::Summary;
 use crate::dice::Dice;
 use crate::model::Model;
-use crate::model::daemons::World;
+use crate::model::daemons::{Daemon, World};
 use crate::model::engine::Engines;
 use crate::model::shell::windowed;
 use crate::number::{float, place, seconds};
@@ -145,6 +145,12 @@ impl Play {
     pub(super) fn new(plan: &Plan, held: Held, engines: Engines) -> Result<Self, String> {
         let way = held.way.unwrap_or(Way::Split);
         let world = World::of_engines(plan, way, engines).map_err(|error| format!("{error:#}"))?;
+        // A world without its rule admits everything, and would judge nothing.
+        let refuses =
+            |daemon: &Daemon| daemon.node.engine().is_some_and(|engine| engine.in_force().is_empty());
+        if world.daemons.iter().any(refuses) {
+            return Err("a daemon refuses the rule of this world".to_owned());
+        }
         let dice = Dice::new(plan.seed, 72);
         let (admitted, levels) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { world, dice, held, admitted, levels, faults: 0, sum: 0 })
