@@ -45,6 +45,9 @@ const UNSEEN: Span = Span::from_millis(20);
 /// For so long beyond the horizon a part of the level must last: until the next report is in force.
 const AHEAD: Span = Span::from_millis(100);
 
+/// And for no longer than so many times the bucket refills.
+const REFILLS: u64 = 4;
+
 /// What all regions know of one bucket's level.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedLevel {
@@ -194,6 +197,16 @@ impl LevelScope<'_> {
     /// This side's part of an amount.
     fn of_this_side(&self, amount: i128) -> i128 {
         amount * i128::from(self.permits) / i128::from(self.limit.permits.max(1))
+    }
+
+    /// For so long a part of the level must last: until the next report is in force. Of a small bucket no
+    /// longer than it takes to refill several times: who asks for little would be given all of it, and who
+    /// begins to ask would find nothing, however little is used of the rate.
+    fn lasts(&self) -> Span {
+        let refill = u128::from(self.capacity) * u128::from(self.limit.window.0)
+            / u128::from(self.limit.permits.max(1));
+        let refills = Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(REFILLS));
+        refills.min(self.horizon + AHEAD)
     }
 
     /// Permits that are worth no message to the store: half a hundredth of the bucket.
@@ -565,7 +578,7 @@ impl SharedLevel {
             budgets(estate, &stakes)
         };
         let level = u64::try_from(self.level_at(cut(now, share), share) / UNIT).unwrap_or(0);
-        let levels = divide(level, share.horizon + AHEAD);
+        let levels = divide(level, share.lasts());
         let rates = divide(share.permits, share.limit.window);
         let parts = share.parties.iter().zip(levels).zip(rates).map(|((&(id, _), level), rate)| {
             let rate = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
@@ -626,11 +639,11 @@ impl SharedLevel {
         };
         let rate = divide(share.permits, share.limit.window);
         let level = match u64::try_from(level / UNIT) {
-            Ok(whole) if level > 0 => i128::from(divide(whole, share.horizon + AHEAD)) * UNIT,
+            Ok(whole) if level > 0 => i128::from(divide(whole, share.lasts())) * UNIT,
             _ => level * i128::from(rate) / i128::from(share.permits.max(1)),
         };
         let whole = u64::try_from(share.most() / UNIT).unwrap_or(0);
-        let most = divide(whole, share.horizon + AHEAD);
+        let most = divide(whole, share.lasts());
         OwnPart { level, rate, most: i128::from(most) * UNIT }
     }
 

@@ -320,3 +320,18 @@ fn what_refilled_in_vain_in_a_cut_pays_for_nothing_that_is_admitted_long_after_i
         assert!((0..=1).contains(&level), "in second {second}: {level}");
     }
 }
+
+#[test]
+fn who_begins_to_ask_of_a_small_bucket_finds_some_of_it_while_little_of_the_rate_is_used() {
+    let limit = Limit { permits: 1_400, burst: 30, ..LIMIT };
+    let horizon = Span::from_millis(540);
+    let share = LevelScope { limit, capacity: 30, permits: 1_400, horizon, ..share() };
+    let mut pool = SharedLevel::full(30, START);
+    pool.hear(START, 1, told(0, 0, 60), share.horizon);
+    pool.hear(START, 2, told(0, 0, 60), share.horizon);
+    let now = START + Span::from_millis(600);
+    pool.advance(now, share);
+    let held = pool.view(now, 0, Span::ZERO, share).unwrap().held_back;
+    // They ask for an eleventh of the rate.
+    assert!(held <= 25, "{held} of 30 are held back from who asks for the first time");
+}
