@@ -4,17 +4,22 @@
 //! `cargo bench --bench decide` measures; `tests/bench/instructions` counts instructions with callgrind,
 //! which runs this with `--count RULES N`, where in the place of RULES the windows of one rule may stand:
 //! `window`, `hour`, `day` or `month`; or `level` for a user within a team within an organisation, `levels` for
-//! each of the three.
+//! each of the three; or of one rule by windows `report` for a cost that is reported, `reserve` for one that is
+//! reserved and then committed.
 
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark")]
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::calendar::{Calendar, CalendarName, CalendarPeriod};
 use tidegate::core::regions::NodeName;
 use tidegate::core::request::{Attributes, Cost, Request};
+use tidegate::core::reservation::{ReservationId, ReservedCost, TTL_DEFAULT};
+use tidegate::core::reservation_terms::OnLapse;
 use tidegate::core::rule::{Condition, Pattern, Rule};
 use tidegate::core::time::Span;
 use tidegate::engine::Engine;
@@ -80,14 +85,34 @@ fn windows(word: &str) -> Vec<Rule> {
     vec![Rule { window: calendar.longest(), calendar: Some(calendar), ..rule }]
 }
 
-fn decide(engine: &Engine, user: &str) -> bool {
+fn request(user: &str, cost: Cost) -> Request<'_> {
     let attributes: Attributes<'_> =
         [("user", user), ("path", "/api/0"), ("org", "acme"), ("team", "search")].into_iter().collect();
-    let request = Request::new("default", attributes, Cost::Take(1));
-    match engine.decide(std::slice::from_ref(&request)) {
+    Request::new("default", attributes, cost)
+}
+
+fn decide(engine: &Engine, user: &str) -> bool {
+    charge(engine, user, Cost::Take(1))
+}
+
+fn charge(engine: &Engine, user: &str, cost: Cost) -> bool {
+    match engine.decide(std::slice::from_ref(&request(user, cost))) {
         Answer::Now(decisions) => decisions[0].allowed,
         Answer::Later(_) => unreachable!("memory answers at once"),
     }
+}
+
+/// Reserves four permits, of which three are used then.
+fn reserve_and_commit(engine: &Engine, user: &str, id: u128) -> bool {
+    let id = ReservationId(id.to_be_bytes());
+    let reserved = ReservedCost { id, permits: 4, ttl: TTL_DEFAULT, on_lapse: OnLapse::Release };
+    let Answer::Now(decisions) = engine.decide(std::slice::from_ref(&request(user, Cost::Reserve(reserved))))
+    else {
+        unreachable!("memory answers at once")
+    };
+    let (reservation, _) = engine.reservation(&decisions).unwrap();
+    let committed = pin!(engine.commit(&reservation, 3)).poll(&mut Context::from_waker(Waker::noop()));
+    matches!(committed, Poll::Ready(Ok(committed)) if committed.committed)
 }
 
 /// Users in an order that caches cannot foresee.
@@ -135,8 +160,12 @@ fn main() {
             "levels" => levels(3),
             _ => what.parse().map_or_else(|_| windows(what), one_of),
         });
-        for _ in 0..decisions {
-            assert!(decide(&engine, "u_42"));
+        for id in 1..=decisions {
+            assert!(match what {
+                "report" => charge(&engine, "u_42", Cost::report(1)),
+                "reserve" => reserve_and_commit(&engine, "u_42", id as u128),
+                _ => decide(&engine, "u_42"),
+            });
         }
         return;
     }
