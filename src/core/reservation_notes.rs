@@ -5,7 +5,11 @@
 //! what has not drained meanwhile, a log takes out the very entry. So whatever is given back, the bucket
 //! never counts less than what was used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 
 use super::algorithm::{Allowance, Limit, State};
 use super::request::ReportedCost;
@@ -21,8 +25,10 @@ pub const COMMITS_MAX: usize = 10_000;
 pub const COMMIT_KEPT: Span = Span(TTL_MAX.0 + COMMIT_MAX.0);
 /// Most reservations that one look lets lapse; the next look goes on.
 pub const LAPSES_MAX: usize = 100;
-/// Bytes of one note, with what the two maps need for it.
+/// Bytes of one note, with what finds it by its name and by its time.
 const NOTE_BYTES: usize = 128;
+/// So many dues of reservations that were committed wait at least until they are cleared away.
+const CLEARED_ABOVE: usize = 64;
 
 /// What a commit did to its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +44,18 @@ pub struct CommitResult {
 }
 
 /// The reservations of one bucket.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct ReservationNotes {
-    held: BTreeMap<ReservationId, ReservedCharge>,
-    due: BTreeSet<(Timestamp, ReservationId)>,
-    committed: BTreeMap<ReservationId, Timestamp>,
-    forgotten: BTreeSet<(Timestamp, ReservationId)>,
+    held: HashMap<ReservationId, ReservedCharge, RandomState>,
+    /// When they lapse. The first of them is held; of the others up to as many are committed already as are
+    /// held, and [`CLEARED_ABOVE`].
+    due: BinaryHeap<Reverse<(Timestamp, ReservationId)>>,
+    /// Commits, and until when they are remembered.
+    committed: HashMap<ReservationId, Timestamp, RandomState>,
+    /// The same in the order in which they came; those that began anew are in `committed` no more.
+    commits: VecDeque<(Timestamp, ReservationId)>,
+    /// Until when the last of them is remembered.
+    commits_kept: Timestamp,
     noted: u64,
     /// From when on nothing that was ever noted can be given back.
     kept: Timestamp,
@@ -93,26 +105,40 @@ impl ReservationNotes {
 
     /// Notes a charge that was just made. An id that was committed before begins anew.
     pub fn note(&mut self, id: ReservationId, charge: ReservedCharge, limit: &Limit) {
-        self.forget_commit(id);
+        self.committed.remove(&id);
         // What is charged now can be given back until its window is over, or the level has drained.
         self.kept =
             self.kept.max(charge.due + limit.window).max(charge.at + limit.time_to_drain(charge.used));
         self.noted += 1;
         self.held.insert(id, charge);
-        self.due.insert((charge.due, id));
+        self.due.push(Reverse((charge.due, id)));
+    }
+
+    /// Forgets when those lapse that are held no more: the first at once, others when they are many.
+    fn clear_due(&mut self) {
+        let held = &self.held;
+        let is_held = |due: &Reverse<(Timestamp, ReservationId)>| {
+            held.get(&due.0.1).is_some_and(|charge| charge.due == due.0.0)
+        };
+        if self.due.len() > held.len() * 2 + CLEARED_ABOVE {
+            self.due.retain(is_held);
+        }
+        while self.due.peek().is_some_and(|first| !is_held(first)) {
+            self.due.pop();
+        }
     }
 
     /// Gives back what has lapsed by `now`. Returns the permits given back.
     pub fn lapse(&mut self, state: &mut State, limit: &Limit, now: Timestamp) -> u64 {
         let mut returned = 0_u64;
         for _ in 0..LAPSES_MAX {
-            let Some((due, id)) = self.due.first().copied().filter(|(due, _)| *due <= now) else { break };
-            self.due.remove(&(due, id));
+            let Some(Reverse((_, id))) = self.due.peek().copied().filter(|due| due.0.0 <= now) else { break };
             let charge = self.held.remove(&id).filter(|charge| charge.on_lapse == OnLapse::Release);
             if let Some(charge) = charge {
                 returned =
                     returned.saturating_add(self.give_back(state, (limit, now), charge, charge.permits));
             }
+            self.clear_due();
         }
         returned
     }
@@ -120,7 +146,7 @@ impl ReservationNotes {
     /// Whether something has lapsed by `now`.
     #[must_use]
     pub fn is_due(&self, now: Timestamp) -> bool {
-        self.due.first().is_some_and(|(due, _)| *due <= now)
+        self.due.peek().is_some_and(|due| due.0.0 <= now)
     }
 
     /// Releases what is reserved and charges what was really used. Where nothing is reserved any more it is
@@ -139,9 +165,7 @@ impl ReservationNotes {
             return nothing;
         }
         let held = self.held.remove(&commit.id);
-        if let Some(charge) = &held {
-            self.due.remove(&(charge.due, commit.id));
-        }
+        self.clear_due();
         self.note_commit(commit.id, now);
         let reserved = held.as_ref().map_or(0, |charge| charge.permits);
         let mut done = CommitResult {
@@ -160,28 +184,26 @@ impl ReservationNotes {
     }
 
     fn note_commit(&mut self, id: ReservationId, now: Timestamp) {
-        while let Some((until, oldest)) = self.forgotten.first().copied() {
-            if until > now && self.committed.len() < COMMITS_MAX {
+        while let Some((until, oldest)) = self.commits.front().copied() {
+            if until > now && self.commits.len() < COMMITS_MAX {
                 break;
             }
-            self.forget_commit(oldest);
+            self.commits.pop_front();
+            if self.committed.get(&oldest) == Some(&until) {
+                self.committed.remove(&oldest);
+            }
         }
         let until = now + COMMIT_KEPT;
         self.committed.insert(id, until);
-        self.forgotten.insert((until, id));
-    }
-
-    fn forget_commit(&mut self, id: ReservationId) {
-        if let Some(until) = self.committed.remove(&id) {
-            self.forgotten.remove(&(until, id));
-        }
+        self.commits.push_back((until, id));
+        self.commits_kept = self.commits_kept.max(until);
     }
 
     /// From when on these notes say nothing more.
     #[must_use]
     pub fn expiry(&self) -> Timestamp {
         let held = if self.held.is_empty() { Timestamp(0) } else { self.kept };
-        self.forgotten.last().map_or(held, |(until, _)| held.max(*until))
+        held.max(self.commits_kept)
     }
 
     /// Whether permits are reserved.

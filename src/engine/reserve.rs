@@ -131,20 +131,20 @@ struct ReservedRule<'a> {
 }
 
 impl Engine {
-    /// The reservation that a call's decisions have just made; `None` if they reserved nothing. What exceeds
-    /// [`HELD_RULES_MAX`] rules is not named, and lapses.
+    /// Takes out of a call's decisions the reservation that they have just made; `None` if they reserved
+    /// nothing. What exceeds [`HELD_RULES_MAX`] rules is not named, and lapses.
     #[must_use]
-    pub fn reservation(&self, decisions: &[Decision]) -> Option<(Reservation, Span)> {
-        let mut leased = decisions.iter().filter_map(|decision| decision.lease.as_deref());
+    pub fn reservation(&self, decisions: &mut [Decision]) -> Option<(Reservation, Span)> {
+        let mut leased = decisions.iter_mut().filter_map(|decision| decision.lease.take());
         let first = leased.next()?;
-        let (mut rules, mut hold) = (first.lease.held.clone(), first.hold);
+        let (id, mut rules, mut hold) = (first.lease.holder.0, first.lease.held, first.hold);
         for more in leased {
             let room = HELD_RULES_MAX.saturating_sub(rules.len());
-            rules.extend(more.lease.held.iter().take(room).cloned());
+            rules.extend(more.lease.held.into_iter().take(room));
             hold = hold.min(more.hold);
         }
         let made = Reservation {
-            id: ReservationId(first.lease.holder.0),
+            id: ReservationId(id),
             region: self.name().region.clone(),
             lapses_ms: (self.clock.now() + hold).0 / 1_000,
             rules,

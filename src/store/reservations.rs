@@ -14,18 +14,13 @@ use crate::engine::port::{Charge, ChargeResult};
 const COMMITTED_WEIGHT: u8 = 0;
 
 impl KeySlot {
-    fn notes_at(&self, named: Named<'_>) -> Option<TablePlace> {
+    pub(super) fn notes_at(&self, named: Named<'_>) -> Option<TablePlace> {
         if self.reserved.is_empty() { None } else { self.reserved.find(named.hash, named.key.bytes()) }
     }
 
-    /// What is noted of a bucket.
-    fn notes(&self, named: Named<'_>) -> Option<&ReservationNotes> {
-        self.reserved.get(self.notes_at(named)?)
-    }
-
-    /// Whether this reservation is held.
-    pub(super) fn holds(&self, named: Named<'_>, id: ReservationId) -> bool {
-        self.notes(named).is_some_and(|notes| notes.holds(id))
+    /// Whether this reservation is held, of the bucket whose notes these are.
+    pub(super) fn holds(&self, notes: Option<TablePlace>, id: ReservationId) -> bool {
+        notes.and_then(|at| self.reserved.get(at)).is_some_and(|notes| notes.holds(id))
     }
 
     /// What the bucket would answer now, as [`Self::look`] says, once what has lapsed is given back and a
@@ -45,12 +40,9 @@ impl KeySlot {
             looked = self.look(charge, named, before, now);
             looked.lapsed = lapsed;
         }
-        if let Cost::Reserve(reserve) = charge.cost {
-            if self.holds(named, reserve.id) {
-                looked.fate = Some(ReservationFate::HeldBefore);
-            } else if looked.fits() && !self.may_reserve(named, looked.now) {
-                looked.crowd();
-            }
+        let reserves = matches!(charge.cost, Cost::Reserve(_)) && looked.fate.is_none();
+        if reserves && looked.fits() && !self.may_reserve(looked.notes, named, looked.now) {
+            looked.crowd();
         }
         looked
     }
@@ -63,7 +55,7 @@ impl KeySlot {
             return None;
         }
         let now = looked.now;
-        let at = self.notes_at(named)?;
+        let at = if charge.cost.is_reserved() { looked.notes } else { self.notes_at(named) }?;
         let before = self.reserved.heap_at(at);
         let notes = self.reserved.get_mut(at).filter(|notes| notes.is_due(now))?;
         let place = self.buckets.find(named.hash, named.key.bytes());
@@ -82,8 +74,8 @@ impl KeySlot {
     }
 
     /// Whether one more may be reserved of this bucket: its notes and those of all buckets are bounded.
-    fn may_reserve(&mut self, named: Named<'_>, now: Timestamp) -> bool {
-        let at = match self.notes_at(named) {
+    fn may_reserve(&mut self, notes: Option<TablePlace>, named: Named<'_>, now: Timestamp) -> bool {
+        let at = match notes {
             Some(at) => at,
             None => {
                 let notes = ReservationNotes::default();
@@ -108,11 +100,12 @@ impl KeySlot {
         named: Named<'_>,
         now: Timestamp,
     ) -> ReservationFate {
-        if self.holds(named, reserve.id) {
+        let found = self.notes_at(named);
+        if self.holds(found, reserve.id) {
             return ReservationFate::HeldBefore;
         }
         // Made by `may_reserve`.
-        let Some((at, state)) = self.notes_at(named).zip(self.buckets.get_mut(place)) else {
+        let Some((at, state)) = found.zip(self.buckets.get_mut(place)) else {
             return ReservationFate::Crowded;
         };
         let before = self.reserved.heap_at(at);

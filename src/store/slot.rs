@@ -85,6 +85,8 @@ pub(super) struct Evaluation {
     recovery: Option<Span>,
     /// Permits of lapsed reservations that were given back for this look.
     pub(super) lapsed: u64,
+    /// Where the notes of its reservations are, looked for where the charge speaks of one.
+    pub(super) notes: Option<TablePlace>,
     /// What is known of a reservation before it is charged.
     pub(super) fate: Option<ReservationFate>,
 }
@@ -218,7 +220,8 @@ impl KeySlot {
             (view, at, limit) = (terms.view, terms.now, terms.limit);
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
-        let held = matches!(charge.cost, Cost::Reserve(reserve) if self.holds(named, reserve.id));
+        let notes = if charge.cost.is_reserved() { self.notes_at(named) } else { None };
+        let held = matches!(charge.cost, Cost::Reserve(reserve) if self.holds(notes, reserve.id));
         let cost = before.saturating_add(asked(&charge.cost, held));
         let state = self.counted((charge.rule, &charge.limit), named, at, self.state(place));
         let mut verdict = match &charge.cost {
@@ -247,7 +250,8 @@ impl KeySlot {
             limit,
             recovery,
             lapsed: 0,
-            fate: None,
+            notes,
+            fate: held.then_some(ReservationFate::HeldBefore),
         }
     }
 

@@ -106,11 +106,12 @@ fn charge(engine: &Engine, user: &str, cost: Cost) -> bool {
 fn reserve_and_commit(engine: &Engine, user: &str, id: u128) -> bool {
     let id = ReservationId(id.to_be_bytes());
     let reserved = ReservedCost { id, permits: 4, ttl: TTL_DEFAULT, on_lapse: OnLapse::Release };
-    let Answer::Now(decisions) = engine.decide(std::slice::from_ref(&request(user, Cost::Reserve(reserved))))
+    let Answer::Now(mut decisions) =
+        engine.decide(std::slice::from_ref(&request(user, Cost::Reserve(reserved))))
     else {
         unreachable!("memory answers at once")
     };
-    let (reservation, _) = engine.reservation(&decisions).unwrap();
+    let (reservation, _) = engine.reservation(&mut decisions).unwrap();
     let committed = pin!(engine.commit(&reservation, 3)).poll(&mut Context::from_waker(Waker::noop()));
     matches!(committed, Poll::Ready(Ok(committed)) if committed.committed)
 }

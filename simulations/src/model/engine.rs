@@ -121,8 +121,8 @@ impl DaemonEngine {
     ) -> Option<(Decision, Option<Reservation>)> {
         // The engine puts in its place what the rule says.
         let cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::Release });
-        let decision = self.decide(user, cost, now)?;
-        let made = self.engine.reservation(std::slice::from_ref(&decision));
+        let mut decision = self.decide(user, cost, now)?;
+        let made = self.engine.reservation(std::slice::from_mut(&mut decision));
         Some((decision, made.map(|(made, _)| made)))
     }
 

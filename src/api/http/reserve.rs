@@ -68,13 +68,14 @@ impl ConnectionContext<'_> {
             let permits = engine.estimate(request).await;
             request.cost = Cost::Reserve(ReservedCost { permits, ..reserve });
         }
-        let decisions = engine.decide(&asked).get().await;
+        let mut decisions = engine.decide(&asked).get().await;
+        let made = engine.reservation(&mut decisions);
         let [request] = &asked;
         let decision =
             decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
         arriving.decided(request, decision);
         let mut json = DecisionJson::new(request, decision, &engine.name().region);
-        if let Some((reservation, ttl)) = engine.reservation(std::slice::from_ref(decision)) {
+        if let Some((reservation, ttl)) = made {
             json.reservation = Some(reservation_text(&reservation));
             json.expires_ms = Some(ttl.millis_up());
         }

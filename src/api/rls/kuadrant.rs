@@ -135,13 +135,13 @@ async fn reserve(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result
         };
         question.cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
     }
-    let decisions = doors.engine.decide(&questions).get().await;
+    let mut decisions = doors.engine.decide(&questions).get().await;
     tell(span, &questions, &decisions);
     if decisions.iter().any(|decision| !decision.allowed) {
         return Ok(answer::reserved(None));
     }
     // Where no rule applies there is nothing to commit.
-    let made = doors.engine.reservation(&decisions).map(|(made, _)| reservation_text(&made));
+    let made = doors.engine.reservation(&mut decisions).map(|(made, _)| reservation_text(&made));
     Ok(answer::reserved(Some(made.as_deref().unwrap_or_default())))
 }
 
