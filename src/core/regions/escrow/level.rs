@@ -351,6 +351,12 @@ impl LevelLedger {
         true
     }
 
+    /// What a region has said to have received of what went to one of its sessions.
+    pub(super) fn acknowledged_by(&self, to: &str, session: u64) -> u64 {
+        let known = self.forwarded.iter().find(|known| known.region == to && known.session == session);
+        known.map_or(0, |known| known.acknowledged)
+    }
+
     fn acknowledge(&mut self, to: &str, session: u64, permits: u64) {
         if let Some(to) = self.enter_session(to, session) {
             to.acknowledged = to.acknowledged.max(permits.min(to.permits));

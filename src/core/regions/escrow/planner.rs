@@ -8,7 +8,7 @@ use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::RightKind;
 use super::super::membership::{RegionId, Regions};
 use super::bucket::{EscrowBucket, LastStatement, RegionStatement};
-use super::ledger::{Step, StepResult};
+use super::ledger::{Ledger, Step, StepResult};
 use super::places::LoanPartner;
 use super::totals::{Giving, MovedRights};
 use super::window::need;
@@ -259,12 +259,16 @@ impl Escrow {
         if ledger.as_places().is_some_and(|places| !places.is_covered()) {
             return None;
         }
-        let partner = bucket.partner(region)?;
-        let mut given = ledger.given_to(self.regions.name(region), partner.session);
+        let (partner, name) = (bucket.partner(region), self.regions.name(region));
+        let session = receiving_session(partner, ledger, name);
+        let mut given = ledger.given_to(name, session);
         if !self.config.safety.debits_before_credits {
-            given = given.max(partner.promised_of(ledger.kind()));
+            given = given.max(partner.map_or(0, |partner| partner.promised_of(ledger.kind())));
         }
-        let acked = partner.has_of(ledger.kind(), self.own_region(), ledger.session());
+        let has =
+            |partner: &RegionStatement| partner.has_of(ledger.kind(), self.own_region(), ledger.session());
+        let settled = ledger.as_level().map_or(0, |level| level.acknowledged_by(name, session));
+        let acked = partner.map_or(0, has).max(settled);
         // A share that shrank while more was under way: whoever knows the smaller one alone believes no more
         // than that at once.
         let at_once = ledger.as_level().map_or(u64::MAX, |level| level.minted.max(1));
@@ -420,6 +424,16 @@ impl Escrow {
     fn patience(&self, region: RegionId) -> Span {
         Span(self.owd(region).0.saturating_mul(3)).max(Span::from_millis(30)) + self.config.look_gap
     }
+}
+
+/// To which session of a region it is sent what was taken out for it. A daemon that began anew has not heard
+/// of it; its store knows to whom it gave, and who has received that already says so.
+pub(super) fn receiving_session(partner: Option<&RegionStatement>, ledger: &Ledger, region: &str) -> u64 {
+    let heard = partner.filter(|partner| partner.heard.is_some()).map(|partner| partner.session);
+    heard.unwrap_or_else(|| {
+        let given = ledger.given().filter(|given| given.region == region);
+        given.map(|given| given.session).max().unwrap_or(0)
+    })
 }
 
 /// Whether the daemon that speaks for the bucket should hear what this one is asked for.

@@ -9,6 +9,7 @@ use super::super::membership::{RegionId, Regions};
 use super::super::{FRAME_BYTES_MAX, NodeName};
 use super::bucket::SentTransfer;
 use super::ledger::Ledger;
+use super::planner::receiving_session;
 use super::{Escrow, EscrowSafety};
 
 /// What a frame takes without entries, and the numbers of each kind of entry at most in the usual case.
@@ -111,7 +112,7 @@ impl Escrow {
             identity: bucket.key.identity.clone(),
             kind: ledger.kind(),
             session: ledger.session(),
-            to_session: partner.session,
+            to_session: receiving_session(Some(partner), ledger, self.regions.name(region)),
             permits,
             limit: bucket.held_limit(now),
         })
