@@ -468,6 +468,7 @@ mod tests {
             used: 0,
             remaining: 1,
             reset: Span(1),
+            reset_at: None,
             view: Some(Allowance::Window(WindowAllowance::default())),
             by_region: Some(sums()),
             error_bound: 0,

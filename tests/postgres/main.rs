@@ -24,3 +24,4 @@ mod schema;
 mod support;
 mod traces;
 mod usage;
+mod usage_quotas;
