@@ -1,5 +1,5 @@
-//! A bound on the users, paths and API keys that get sums of their own: who asks chooses their number, and sums stay
-//! for long.
+//! A bound on the users, paths and API keys that get sums of their own: who asks chooses their number, and
+//! sums stay for long.
 
 use std::hash::BuildHasher as _;
 

@@ -1,8 +1,8 @@
 //! Sums of records by minute: per rule and region in all, and of that per user and per path; and by day per
 //! API key.
 //!
-//! Four kinds of rows instead of one for each combination: a rule's total (no user, no path, no key), and what
-//! a user, a path or a key has of it. They grow with users plus paths plus keys, not with their product.
+//! Four kinds of rows instead of one for each combination: a rule's total (no user, no path, no key), and
+//! what a user, a path or a key has of it. They grow with users plus paths plus keys, not with their product.
 
 use foldhash::fast::RandomState;
 use hashbrown::{Equivalent, HashMap, HashSet};
