@@ -18,6 +18,8 @@ mod guard;
 mod many;
 mod peers;
 mod people;
+#[path = "../support/redis_servers.rs"]
+mod redis_servers;
 mod rules;
 mod schema;
 #[path = "../support/mod.rs"]

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::redis_servers::Server as Redis;
 use super::rules::{Place, send};
 use super::support::command::Ran;
 use super::support::daemon::Daemon;
@@ -47,7 +48,7 @@ const BERLIN_MONTH: &str = "month Europe/Berlin";
 const NEW_YORK_MONTH: &str = "month America/New_York";
 const TOKYO_DAY: &str = "day Asia/Tokyo";
 
-/// With these lines of `[audit]`.
+/// With these lines of `[audit]`, and of what follows it.
 fn daemon(place: &Place, audit: &str) -> Daemon {
     let config = format!(
         "[postgres]\nurl = {:?}\ntimeout = \"2s\"\n[identity]\nlookup_timeout = \"500ms\"\n\
@@ -209,6 +210,31 @@ fn quotas_and_months_of_a_key_are_told_by_its_public_name() {
     });
     let table = shown(daemon.run(&["usage", "--key", &id]));
     assert!(table.contains("is refused now, whatever is left: key_revoked"), "{table}");
+}
+
+#[test]
+fn quotas_in_redis_end_when_the_calendar_says() {
+    let place = Place::new();
+    let redis = Redis::start(&[]);
+    let store = format!(
+        "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\nnodes = [{:?}]\ntimeout = \"500ms\"",
+        redis.url()
+    );
+    let daemon = daemon(&place, &store);
+    let (id, secret) = make_key(&daemon, "acme");
+    let [key_month, user_month, user_day] =
+        [BERLIN_MONTH, NEW_YORK_MONTH, TOKYO_DAY].map(|of| end_of(&place, of));
+    for cost in [0, 30_u32] {
+        if cost > 0 {
+            assert_eq!(daemon.check_cost(&[("api_key", &secret)], cost.into())["allowed"], true);
+        }
+        let cost = u64::from(cost);
+        let answer = usage(&daemon, &format!("key={id}"));
+        assert_eq!(quota(&answer, "key-month"), (1_000, cost, 1_000 - cost, key_month.clone()));
+        let answer = usage(&daemon, "user=acme");
+        assert_eq!(quota(&answer, "user-month"), (5_000, cost, 5_000 - cost, user_month.clone()));
+        assert_eq!(quota(&answer, "user-day"), (300, cost, 300 - cost, user_day.clone()));
+    }
 }
 
 #[test]

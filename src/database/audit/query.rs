@@ -49,9 +49,9 @@ macro_rules! usage_of {
                  SELECT CASE WHEN $4 = 'time' THEN extract(epoch FROM ",
             $shown,
             ")::bigint ELSE 0 END AS second, \
-                     CASE $4 WHEN 'rule' THEN rule WHEN 'user' THEN user_id WHEN 'key' THEN user_id \
+                     CASE $4 WHEN 'rule' THEN rule WHEN 'user' THEN user_id \
                          WHEN 'path' THEN path WHEN 'region' THEN region ELSE '' END AS name, \
-                     allowed, denied, cost, CASE WHEN $4 NOT IN ('user', 'key', 'path') THEN latency END AS latency \
+                     allowed, denied, cost, CASE WHEN $4 NOT IN ('user', 'path') THEN latency END AS latency \
                  FROM ",
             $table,
             " WHERE bucket >= date_trunc('",
@@ -85,13 +85,30 @@ macro_rules! usage_of {
     };
 }
 
-/// Sums of API keys, in the shape of a table of sums of users.
+/// Sums of API keys, which have no latencies: read once and not kept meanwhile, since a year of every key is
+/// many rows.
 macro_rules! keys_by {
-    ($step:tt) => {
-        usage_of!(
-            "(SELECT bucket, region, rule, key_id AS user_id, '' AS path, allowed, denied, cost, \
-             NULL::bigint[] AS latency FROM usage_key) AS of_key",
-            $step
+    ("month") => {
+        keys_by!("month", "date_trunc('month', bucket, 'UTC')", month_after!("$2"))
+    };
+    ("day") => {
+        keys_by!("day", "bucket", "to_timestamp($2::double precision)")
+    };
+    ($step:literal, $shown:expr, $until:expr) => {
+        concat!(
+            "SELECT CASE WHEN $3 = 'time' THEN extract(epoch FROM ",
+            $shown,
+            ")::bigint END AS second, \
+                 CASE $3 WHEN 'rule' THEN rule WHEN 'key' THEN key_id WHEN 'region' THEN region END AS name, \
+                 sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied, sum(cost)::bigint AS cost, \
+                 NULL::bigint[] AS latency \
+             FROM usage_key WHERE bucket >= date_trunc('",
+            $step,
+            "', to_timestamp($1::double precision), 'UTC') AND bucket < ",
+            $until,
+            " AND ($4::text IS NULL OR rule = $4) AND ($5::text IS NULL OR key_id = $5) \
+                 AND ($6::text IS NULL OR region = $6) \
+             GROUP BY 1, 2 ORDER BY 1 DESC, sum(denied) DESC, sum(allowed) DESC, 2 LIMIT $7"
         )
     };
 }
@@ -208,31 +225,37 @@ impl History for Past {
                     .bind(i64::from(asked.limit));
                 return self.sums(query).await;
             }
+            let group = Group::ALL.iter().find(|(_, group)| *group == asked.group).map(|(name, _)| *name);
             let kind = SumsOf::of(asked);
+            if kind == SumsOf::Keys {
+                let months = asked.by == StepOfTime::Month;
+                let query = sqlx::query(if months { keys_by!("month") } else { keys_by!("day") })
+                    .bind(seconds(asked.from))
+                    .bind(seconds(asked.to))
+                    .bind(group)
+                    .bind(stored(&asked.rule))
+                    .bind(stored(&asked.key))
+                    .bind(stored(&asked.region))
+                    .bind(i64::from(asked.limit));
+                return self.sums(query).await;
+            }
             let statement = match (kind, asked.by) {
                 (SumsOf::Everything, StepOfTime::Minute) => total_of!("minute", "minute"),
                 (SumsOf::Everything, StepOfTime::Hour) => total_of!("hour", "hour"),
                 (SumsOf::Everything, StepOfTime::Day) => total_of!("day", "day"),
                 (SumsOf::Everything, StepOfTime::Month) => total_of!("day", "month"),
-                (SumsOf::Keys, StepOfTime::Month) => keys_by!("month"),
-                (SumsOf::Keys, _) => keys_by!("day"),
                 (_, StepOfTime::Minute) => usage_of!("usage_minute", "minute"),
                 (_, StepOfTime::Hour) => usage_of!("usage_hour", "hour"),
                 (_, StepOfTime::Day) => usage_of!("usage_day", "day"),
                 (_, StepOfTime::Month) => usage_of!("usage_day", "month"),
             };
-            let whose = match kind {
-                SumsOf::Keys => &asked.key,
-                _ => &asked.user,
-            };
-            let group = Group::ALL.iter().find(|(_, group)| *group == asked.group).map(|(name, _)| *name);
             let query = sqlx::query(statement)
                 .bind(seconds(asked.from))
                 .bind(seconds(asked.to))
                 .bind(kind.column())
                 .bind(group)
                 .bind(stored(&asked.rule))
-                .bind(stored(whose))
+                .bind(stored(&asked.user))
                 .bind(stored(&asked.path))
                 .bind(stored(&asked.region))
                 .bind(i64::from(asked.limit));
@@ -266,11 +289,12 @@ impl SumsOf {
         }
     }
 
-    /// The column that its rows fill; keys stand in that of users.
+    /// The column that its rows fill.
     const fn column(self) -> &'static str {
         match self {
-            Self::Users | Self::Keys => "user",
+            Self::Users => "user",
             Self::Paths => "path",
+            Self::Keys => "key",
             Self::Everything | Self::Rules => "total",
         }
     }
