@@ -224,11 +224,11 @@ impl Engine {
         }
     }
 
-    /// The same for an operator, who calls keys by their public names and has time.
-    async fn find_for_operator(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
+    /// The same for an operator, who may call keys by their public names.
+    async fn find_for(&self, inquiry: Inquiry, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
         match self.lookups.get() {
-            Some(lookups) => lookups.find(set, requests, Inquiry::Operator).await,
-            None => Directory::Rules(set).persons(requests, Inquiry::Operator, &mut SmallVec::new()),
+            Some(lookups) => lookups.find(set, requests, inquiry).await,
+            None => Directory::Rules(set).persons(requests, inquiry, &mut SmallVec::new()),
         }
     }
 
@@ -466,17 +466,22 @@ impl Engine {
     /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or
     /// the attributes lack one that its `per` names.
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
-        self.bucket_and_key(name, request).await.map(|(status, _)| status)
+        let loaded = self.loaded.load_full();
+        let persons = self.find_for(Inquiry::Operator, &loaded.set, std::slice::from_ref(request)).await;
+        self.bucket_and_key(&loaded, name, (request, &persons)).await.map(|(status, _)| status)
     }
 
-    /// The same, and what names the bucket here.
-    async fn bucket_and_key(&self, name: &str, request: &Request<'_>) -> Option<(BucketStatus, Key)> {
-        let loaded = self.loaded.load_full();
+    /// The same of somebody who was looked up, and what names the bucket here.
+    async fn bucket_and_key(
+        &self,
+        loaded: &Loaded,
+        name: &str,
+        (request, persons): (&Request<'_>, &Persons),
+    ) -> Option<(BucketStatus, Key)> {
         let asked = std::slice::from_ref(request);
-        let persons = self.find_for_operator(&loaded.set, asked).await;
-        let rewritten = rewritten(asked, &persons);
+        let rewritten = rewritten(asked, persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
-        let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
+        let found = loaded.set.bucket_of(name, known, &self.who(persons))?;
         let now = self.clock.now();
         // A user's own limit, or this region's share, says what is left.
         let (whole, held) = (found.whole, loaded.held_to(found.rule, found.limit, now));
@@ -532,7 +537,7 @@ impl Engine {
     pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
-        let persons = self.find_for_operator(&loaded.set, asked).await;
+        let persons = self.find_for(Inquiry::Operator, &loaded.set, asked).await;
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;

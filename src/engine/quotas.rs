@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Engine;
-use super::identity::{KeyFound, key_id};
+use super::identity::{Inquiry, KeyFound, key_id};
 use super::status::BucketStatus;
 use crate::core::calendar::Windows;
 use crate::core::request::{Attributes, Cost, Request};
@@ -78,7 +78,7 @@ impl Engine {
         };
         let request =
             |domain| Request::new(domain, [attribute].into_iter().collect::<Attributes<'_>>(), Cost::Peek);
-        let persons = self.find_for_operator(&loaded.set, &[request("")]).await;
+        let persons = self.find_for(Inquiry::Operator, &loaded.set, &[request("")]).await;
         match persons.first().map(|person| person.key_found()) {
             Some(KeyFound::Nobody) => return Err(NoQuotas::UnknownKey),
             Some(KeyFound::NotInTime) => return Err(NoQuotas::NotInTime),
@@ -118,8 +118,10 @@ impl Engine {
                 quotas.more = true;
                 break;
             }
-            let bucket = self.bucket(&rule.name, &request(&rule.domain)).await;
-            quotas.buckets.extend(bucket.map(|bucket| (rule.domain.clone(), bucket)));
+            // Who asks is looked up once: where nobody answers, a hundred rules do not wait each.
+            let asked = request(&rule.domain);
+            let bucket = self.bucket_and_key(&loaded, &rule.name, (&asked, &persons)).await;
+            quotas.buckets.extend(bucket.map(|(bucket, _)| (rule.domain.clone(), bucket)));
         }
         Ok(quotas)
     }

@@ -203,6 +203,12 @@ fn quotas_and_months_of_a_key_are_told_by_its_public_name() {
     let named = daemon.check_cost(&[("api_key", &id)], 1);
     assert_eq!(named["rule"], Value::Null, "a name is no key: {named}");
 
+    // Why a key is limited is found by its name, too.
+    assert_eq!(daemon.check_cost(&[("api_key", &secret)], 50)["allowed"], false);
+    let why = daemon.get(&format!("/v1/why?api_key={id}")).json();
+    let buckets = why["buckets"].as_array().unwrap_or_else(|| panic!("{why}"));
+    assert!(buckets.iter().any(|bucket| bucket["rule"] == "key-burst"), "{why}");
+
     // A revoked key has something left, and may not use it.
     assert_eq!(send(&daemon, "POST", &format!("/v1/keys/{id}/revoke"), &[], &Value::Null).status, 200);
     eventually("it is told that the key is refused", || {
@@ -308,4 +314,31 @@ fn of_a_rule_that_is_to_be_exact_every_decision_is_in_the_sums() {
     assert_eq!((&answer["allowed_sample"], &answer["exact_rules"]), (&json!(0.0), &json!(["key-month"])));
     let table = shown(daemon.run(&["usage", "--key", &id, "--by", "month"]));
     assert!(table.contains("Exact is what these rules take part in: key-month."), "{table}");
+}
+
+#[test]
+fn a_database_that_hangs_holds_up_an_answer_about_a_key_for_seconds_and_not_for_ever() {
+    let place = Place::new();
+    let daemon = daemon(&place, "allowed_sample = 1.0");
+    let (id, _) = make_key(&daemon, "acme");
+    assert_eq!(rules_of(&usage(&daemon, &format!("key={id}"))).len(), 4);
+    place.server.signal_all("STOP");
+    let began = std::time::Instant::now();
+    let reply = daemon.get(&format!("/v1/usage?key={id}"));
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("unavailable")), "{reply:?}");
+    // What is known of the key is at hand: its bucket is shown without the database.
+    let bucket = daemon.get(&format!("/v1/buckets?rule=key-month&api_key={id}"));
+    assert_eq!(bucket.status, 200, "{bucket:?}");
+    // Of one that is not, the answer is awaited briefly.
+    let unknown = daemon.get("/v1/buckets?rule=key-month&api_key=tgk_nobodysnamed");
+    assert_eq!(
+        (unknown.status, &unknown.json()["used"]),
+        (200, &json!(0)),
+        "counted by its name: {unknown:?}"
+    );
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    place.server.signal_all("CONT");
+    eventually("it is told again", || {
+        (daemon.get(&format!("/v1/usage?key={id}")).status == 200).then_some(())
+    });
 }

@@ -214,7 +214,7 @@ impl Lookups {
         inquiry: Inquiry,
     ) -> Persons {
         let deadline = Deadline::after(match inquiry {
-            Inquiry::Decision => self.settings.timeout.saturating_sub(TIMER),
+            Inquiry::Decision | Inquiry::Glance => self.settings.timeout.saturating_sub(TIMER),
             Inquiry::Operator => OPERATOR_WAIT.max(self.settings.timeout),
         });
         let mut rounds = 0;
@@ -229,7 +229,7 @@ impl Lookups {
                 if deadline.wait(landed.cancelled()).await.is_ok() {
                     continue;
                 }
-                if inquiry == Inquiry::Decision {
+                if inquiry != Inquiry::Operator {
                     self.slow.store(true, Ordering::Relaxed);
                     self.metrics.timed_out.increment(1);
                 }
@@ -266,7 +266,7 @@ impl Lookups {
         };
         let is_late =
             || self.slow.load(Ordering::Relaxed) || now.saturating_sub(began) >= self.settings.timeout;
-        if inquiry == Inquiry::Decision && is_late() {
+        if inquiry != Inquiry::Operator && is_late() {
             return Near::Without(outdated);
         }
         Near::Soon(landed, outdated)
@@ -362,7 +362,7 @@ impl Directory<'_> {
         let mut person = Person::default();
         if let Some(text) = shown_key(request) {
             person.shown = KeyShown::Worthless;
-            let named = inquiry == Inquiry::Operator && is_key_name(text);
+            let named = inquiry != Inquiry::Decision && is_key_name(text);
             let (id, secret) = match parse_key(text) {
                 Some(shown) => (Some(shown.id), Some(shown.secret)),
                 None => (named.then_some(text), None),

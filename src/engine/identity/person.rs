@@ -22,7 +22,9 @@ pub(in crate::engine) type Persons = SmallVec<[Person; 1]>;
 pub(in crate::engine) enum Inquiry {
     /// A decision waits: it waits briefly, and a key counts only with its secret.
     Decision,
-    /// An operator looks: there is time, and a key is called by its public name.
+    /// An operator looks at many things at once: as brief, and a key may be called by its public name.
+    Glance,
+    /// An operator asks for somebody: a key may be called by its public name, and there is time.
     Operator,
 }
 
