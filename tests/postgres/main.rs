@@ -10,6 +10,7 @@
     clippy::print_stderr,
     reason = "tests fail by panic"
 )]
+#![allow(unreachable_pub, reason = "the servers are shared with other tests")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
 mod away;
