@@ -174,7 +174,11 @@ fn whole_seconds(moment: &str) -> String {
 fn show_rows(answer: &Value, group: &str) {
     let rows = answer["rows"].as_array().map_or(&[][..], Vec::as_slice);
     if rows.is_empty() {
-        say("No decisions were recorded for this question.");
+        say(if answer["allowed_sample"].is_null() {
+            "This daemon remembers no decisions: it has no database, or audit is off."
+        } else {
+            "No decisions were recorded for this question."
+        });
         return;
     }
     let name = if group == "time" { "at" } else { group };

@@ -13,7 +13,7 @@ use crate::core::identity::parse_key;
 use crate::core::time::{Span, Timestamp};
 use crate::core::written::format_moment;
 use crate::engine::admin::Role;
-use crate::engine::history::{Cursor, DecisionsAsked, Group, History, StepOfTime, UsageAsked};
+use crate::engine::history::{Cursor, DecisionsAsked, Group, History, Recorded, StepOfTime, UsageAsked};
 use crate::engine::quotas::{NoQuotas, QuotaOwner, Quotas};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
@@ -88,19 +88,28 @@ fn cursor(text: &str) -> Result<Cursor, Refusal> {
 }
 
 async fn usage(call: AdminCall<'_>) -> Answered {
-    let history = history(&call)?;
     let mut given = Parameters(call.query()?);
     let domain = given.take("domain").filter(|domain| !domain.is_empty());
     let (asked, group) = usage_asked(given, call.doors.engine.now())?;
-    let rows = history.usage(&asked).await.map_err(|error| Refusal::new(Code::Away, error.0))?;
+    // What is left is in the buckets, and told without a memory of decisions as well.
+    let history = match history(&call) {
+        Ok(history) => Some(history),
+        Err(_) if asked.user.is_some() || asked.key.is_some() => None,
+        Err(nothing) => return Err(nothing),
+    };
+    let rows = match history {
+        Some(history) => history.usage(&asked).await.map_err(|error| Refusal::new(Code::Away, error.0))?,
+        None => Vec::new(),
+    };
+    let recorded = history.map(History::recorded);
     let quotas = quotas(&call, &asked, domain.as_deref(), rows.is_empty()).await?;
     Ok(reply::json(&UsageJson {
         by: asked.by.as_str(),
         group,
         from: format_moment(asked.from),
         to: format_moment(asked.to),
-        allowed_sample: history.recorded().allowed_sample(),
-        exact_rules: &history.recorded().exact_rules,
+        allowed_sample: recorded.map(Recorded::allowed_sample),
+        exact_rules: recorded.map_or(&[], |recorded| &recorded.exact_rules),
         rows: rows.iter().map(|row| UsageRowJson::new(row, group)).collect(),
         quotas: quotas.as_ref().map(|quotas| quotas.buckets.iter().map(QuotaJson::new).collect()),
         quotas_more: quotas.as_ref().is_some_and(|quotas| quotas.more),

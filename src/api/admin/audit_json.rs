@@ -101,8 +101,10 @@ pub(super) struct UsageJson<'a> {
     /// Until when, RFC 3339.
     pub(super) to: String,
     /// The part of the allowed decisions that this daemon records. Below 1 the sums of allowed decisions and
-    /// permits are estimates, but for `exact_rules`.
-    pub(super) allowed_sample: f64,
+    /// permits are estimates, but for `exact_rules`. Absent: it has no database and remembers no decisions,
+    /// so there are no sums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) allowed_sample: Option<f64>,
     /// Rules of which this daemon records every decision: what they take part in is exact.
     pub(super) exact_rules: &'a [String],
     /// The sums.
