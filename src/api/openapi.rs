@@ -144,7 +144,7 @@ const DESCRIBED: &[Described] = &[
         WHY,
     ),
     ("GET", "/v1/audit", "Single decisions, newest first", "", "Audit", PAST_DECISIONS),
-    ("GET", "/v1/usage", "Sums of decisions, and what a user has left", "", "Usage", PAST_USAGE),
+    ("GET", "/v1/usage", "Sums of decisions, and what a user or API key has left", "", "Usage", PAST_USAGE),
     (
         "GET",
         "/v1/stream",
@@ -213,11 +213,32 @@ const PAST_DECISIONS: &[Parameter] = &[
     ("after", "string", false, "What follows an earlier answer: its `next`."),
 ];
 const PAST_USAGE: &[Parameter] = &[
-    ("by", "string", false, "The step of time: minute, hour (unless said) or day."),
-    ("group", "string", false, "What a row is the sum of: time (unless said), rule, user, path or region."),
-    ("from", "string", false, "From when on: RFC 3339, or how long ago, such as 24h."),
+    (
+        "by",
+        "string",
+        false,
+        "The step of time, in UTC: minute, hour (unless said), day (of keys unless said) or month.",
+    ),
+    (
+        "group",
+        "string",
+        false,
+        "What a row is the sum of: time (unless said), rule, user, key, path or region.",
+    ),
+    (
+        "from",
+        "string",
+        false,
+        "From when on: RFC 3339, or how long ago, such as 24h. Unless said 1h, 24h, 30 days or a year, as `by` is.",
+    ),
     ("to", "string", false, "Until when."),
-    ("user", "string", false, "Of this user; also tells what is left. Not together with a path."),
+    ("user", "string", false, "Of this user; also tells what is left. Not together with a key or path."),
+    (
+        "key",
+        "string",
+        false,
+        "Of this API key, by its public name or its fingerprint; also tells what is left. By day or month.",
+    ),
     ("path", "string", false, "Of this path."),
     ("rule", "string", false, "Of this rule."),
     ("domain", "string", false, "What is left by rules of this domain alone."),
@@ -468,6 +489,7 @@ mod tests {
             used: 0,
             remaining: 1,
             reset: Span(1),
+            reset_at: None,
             view: Some(Allowance::Window(WindowAllowance::default())),
             by_region: Some(sums()),
             error_bound: 0,

@@ -1,4 +1,4 @@
-//! `tidegate usage`: sums of decisions, and what a user has left.
+//! `tidegate usage`: sums of decisions, and what a user or key has left.
 
 use std::process::ExitCode;
 
@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::client::query;
 use super::table::{span, table};
 use super::{Ended, Server, say};
+use crate::core::identity::parse_key;
 
 /// How long a step of time is.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -15,6 +16,7 @@ enum By {
     Minute,
     Hour,
     Day,
+    Month,
 }
 
 /// What each row is the sum of.
@@ -23,18 +25,24 @@ enum Group {
     Time,
     Rule,
     User,
+    Key,
     Path,
     Region,
 }
 
-/// Shows sums of decisions: by time, rule, user, path or region; and what a user has left.
+/// Shows sums of decisions: by time, rule, user, key, path or region; and what a user or key has left.
 ///
 /// Top violators of a rule today: tidegate usage --rule NAME --group user --by day --from 0d
+///
+/// What each key used this month: tidegate usage --group key --by month --from 0d
 #[derive(Debug, Args)]
 pub(super) struct Usage {
     /// Of this user; also shows what the user has left.
     #[arg(long)]
     user: Option<String>,
+    /// Of this API key, by its public name or its fingerprint; also shows what the key has left.
+    #[arg(long, conflicts_with = "user")]
+    key: Option<String>,
     /// Of this rule.
     #[arg(long)]
     rule: Option<String>,
@@ -47,14 +55,14 @@ pub(super) struct Usage {
     /// In this region.
     #[arg(long)]
     region: Option<String>,
-    /// The step of time.
-    #[arg(long, value_enum, default_value = "hour")]
-    by: By,
+    /// The step of time, in UTC. Default: hour; of keys day, since their sums are kept by day.
+    #[arg(long, value_enum)]
+    by: Option<By>,
     /// What each row is the sum of.
     #[arg(long, value_enum, default_value = "time")]
     group: Group,
     /// From when on: a moment such as 2026-12-01T00:00:00Z, or how long ago, such as 24h. Default: an hour, a
-    /// day or 30 days ago, by the step of time.
+    /// day, 30 days or a year ago, by the step of time.
     #[arg(long)]
     from: Option<String>,
     /// Until when.
@@ -75,15 +83,18 @@ impl Usage {
     /// Shows what `GET /v1/usage` says.
     pub(super) fn run(self) -> Ended {
         let group = word(self.group);
+        // The secret part of a key stays here.
+        let key = self.key.map(|key| parse_key(&key).map(|shown| shown.id.to_owned()).unwrap_or(key));
         let reply = self.server.get(&query(
             "/v1/usage",
             &[
                 ("user", self.user.clone()),
+                ("key", key.clone()),
                 ("rule", self.rule),
                 ("domain", self.domain),
                 ("path", self.path),
                 ("region", self.region),
-                ("by", Some(word(self.by))),
+                ("by", self.by.map(word)),
                 ("group", Some(group.clone())),
                 ("from", self.from),
                 ("to", self.to),
@@ -95,33 +106,79 @@ impl Usage {
             return Ok(ExitCode::SUCCESS);
         }
         show_rows(&reply.json, &group);
-        if let Some(quotas) = reply.json["quotas"].as_array().filter(|quotas| !quotas.is_empty()) {
-            say(format_args!("\nLeft for {} now, in this region:", self.user.unwrap_or_default()));
-            let mut rows = table(&["rule", "domain", "limit", "used", "left", "until reset"], &[2, 3, 4, 5]);
-            for quota in quotas {
-                let reset = quota["reset_ms"].as_u64().unwrap_or(0);
-                rows.add_row([
-                    text(&quota["rule"]),
-                    text(&quota["domain"]),
-                    text(&quota["limit"]),
-                    text(&quota["used"]),
-                    text(&quota["remaining"]),
-                    span(reset),
-                ]);
-            }
-            say(rows);
-            if reply.json["quotas_more"] == true {
-                say("More rules apply: name one with --rule, or a domain with --domain.");
-            }
+        if let Some(whose) = self.user.or(key) {
+            show_quotas(&reply.json, &whose);
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What is left by the rules that count by the one who was asked for; of a key also by its user's.
+fn show_quotas(answer: &Value, whose: &str) {
+    let quotas = answer["quotas"].as_array().map_or(&[][..], Vec::as_slice);
+    let of_owner = |quota: &&Value| answer["owner"].is_string() && quota["identity"]["api_key"].is_null();
+    let (theirs, own): (Vec<&Value>, Vec<&Value>) = quotas.iter().partition(of_owner);
+    if !own.is_empty() {
+        say(format_args!("\nLeft for {whose} now, in this region:"));
+        say(quota_table(&own));
+    }
+    if !theirs.is_empty() {
+        let owner = text(&answer["owner"]);
+        say(format_args!("\nLeft for {owner}, whose key it is, whichever key asks:"));
+        say(quota_table(&theirs));
+    }
+    if let Some(refused) = answer["refused"].as_str() {
+        say(format_args!("\nEvery request of {whose} is refused now, whatever is left: {refused}."));
+    }
+    if answer["quotas_more"] == true {
+        say("More rules apply: name one with --rule, or a domain with --domain.");
+    }
+}
+
+/// Within 80 columns: domains only where there are several, and moments without their fractions.
+fn quota_table(quotas: &[&Value]) -> comfy_table::Table {
+    let domains = quotas.iter().any(|quota| quota["domain"] != "default");
+    let mut headings = vec!["rule", "limit", "used", "left", "until reset", "resets at"];
+    let mut right = vec![1, 2, 3, 4];
+    if domains {
+        headings.insert(1, "domain");
+        right.iter_mut().for_each(|column| *column += 1);
+    }
+    let mut shown = table(&headings, &right);
+    for quota in quotas {
+        let reset = quota["reset_ms"].as_u64().filter(|millis| *millis > 0);
+        let mut cells = vec![
+            text(&quota["rule"]),
+            text(&quota["limit"]),
+            text(&quota["used"]),
+            text(&quota["remaining"]),
+            reset.map_or_else(|| "-".to_owned(), span),
+            whole_seconds(&text(&quota["resets_at"])),
+        ];
+        if domains {
+            cells.insert(1, text(&quota["domain"]));
+        }
+        shown.add_row(cells);
+    }
+    shown
+}
+
+/// A moment without the fraction of its second.
+fn whole_seconds(moment: &str) -> String {
+    match moment.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => moment.to_owned(),
     }
 }
 
 fn show_rows(answer: &Value, group: &str) {
     let rows = answer["rows"].as_array().map_or(&[][..], Vec::as_slice);
     if rows.is_empty() {
-        say("No decisions were recorded for this question.");
+        say(if answer["allowed_sample"].is_null() {
+            "This daemon remembers no decisions: it has no database, or audit is off."
+        } else {
+            "No decisions were recorded for this question."
+        });
         return;
     }
     let name = if group == "time" { "at" } else { group };
@@ -140,6 +197,26 @@ fn show_rows(answer: &Value, group: &str) {
         shown.add_row(cells);
     }
     say(shown);
+    if let Some(note) = estimated(answer) {
+        say(note);
+    }
+}
+
+/// In how far the sums are estimates.
+fn estimated(answer: &Value) -> Option<String> {
+    let sample = answer["allowed_sample"].as_f64().filter(|sample| *sample < 1.0)?;
+    let exact = answer["exact_rules"].as_array().map_or(&[][..], Vec::as_slice);
+    let exact: Vec<&str> = exact.iter().filter_map(Value::as_str).collect();
+    let but = match exact.as_slice() {
+        [] => String::new(),
+        rules => format!("\nExact is what these rules take part in: {}.", rules.join(", ")),
+    };
+    Some(if sample > 0.0 {
+        let one_in = 1.0 / sample;
+        format!("allowed and permits are estimates: one allowed decision in {one_in:.0} is recorded.{but}")
+    } else {
+        format!("allowed and permits are incomplete: allowed decisions are not recorded.{but}")
+    })
 }
 
 fn micros(value: &Value) -> String {

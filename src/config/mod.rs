@@ -399,6 +399,10 @@ pub struct Audit {
     /// `allowed_sample`: which part of the allowed decisions is recorded, from 0 (none) to 1 (all); rounded
     /// to one in a whole number. Each such record counts for those it stands for. Default `0.01`.
     pub allowed_sample: Sample,
+    /// `exact`: names of rules of which every decision is recorded, whatever the samples are, so that sums of
+    /// what they take part in are exact. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exact: Vec<String>,
     /// `denied_sample`: which part of the denied decisions is recorded, alike. Default `1`.
     pub denied_sample: Sample,
     /// `denied_rows_max`: most denied decisions that get a row of their own, of one rule and second, from 0
@@ -409,6 +413,8 @@ pub struct Audit {
     pub users_max: u32,
     /// `paths_max`: the same for paths. Default `1000`.
     pub paths_max: u32,
+    /// `keys_max`: the same for API keys. Default `100_000`.
+    pub keys_max: u32,
     /// `queries`: whether paths are recorded as clients sent them, with their queries, which may hold
     /// secrets. Default `false`: without, in normal form.
     pub queries: bool,
@@ -422,7 +428,8 @@ pub struct Audit {
     /// 3650d. Sums by minute are kept as long. Default `"90d"`.
     #[serde(serialize_with = "as_text")]
     pub retain: Span,
-    /// `retain_sums`: how long sums by hour and day stay, from 1d to 3650d. Default `"730d"`.
+    /// `retain_sums`: how long sums by hour and day stay, and those of API keys, from 1d to 3650d. Default
+    /// `"730d"`.
     #[serde(serialize_with = "as_text")]
     pub retain_sums: Span,
     /// `archive`: where old months go, as Parquet: `file:///folder` or `s3://bucket/prefix` (with

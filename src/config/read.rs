@@ -463,12 +463,14 @@ fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let queries = fields.boolean("queries", problems).unwrap_or(false);
     let sample = fields.number("allowed_sample", 0.0, 1.0, problems).unwrap_or(0.01);
     let denied_sample = fields.number("denied_sample", 0.0, 1.0, problems).unwrap_or(1.0);
+    let exact = fields.texts("exact", TEXT_BYTES_MAX, problems).unwrap_or_default();
     let mut many = |key, default| {
         let number = fields.integer(key, 0, 1_000_000, problems);
         number.and_then(|number| u32::try_from(number).ok()).unwrap_or(default)
     };
     let denied_rows_max = many("denied_rows_max", 1_000);
     let (users_max, paths_max) = (many("users_max", 100_000), many("paths_max", 1_000));
+    let keys_max = many("keys_max", 100_000);
     let spool = path(fields, "spool", folder, problems).unwrap_or_else(|| folder.join("audit-spool"));
     let bytes = fields.integer("spool_max_bytes", 1 << 20, 1 << 50, problems);
     let day = Span::from_secs(86_400);
@@ -484,10 +486,12 @@ fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     Audit {
         enabled,
         allowed_sample: one_in(sample),
+        exact,
         denied_sample: one_in(denied_sample),
         denied_rows_max,
         users_max,
         paths_max,
+        keys_max,
         queries,
         spool,
         spool_max_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(SPOOL_BYTES_DEFAULT),

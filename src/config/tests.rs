@@ -439,9 +439,10 @@ fn what_is_remembered_needs_a_place() {
     assert_eq!((bare.allowed_sample, bare.retain), (Sample(100), Span::from_secs(90 * 86_400)));
     assert_eq!(bare.spool, PathBuf::from("/etc/tidegate/audit-spool"));
     let config =
-        audit("allowed_sample = 0.3\nspool = \"/s\"\narchive = \"s3://b/p\"\nretain = \"30d\"").unwrap();
+        audit("allowed_sample = 0.3\nexact = [\"bill\"]\nkeys_max = 7\nspool = \"/s\"\narchive = \"s3://b/p\"\nretain = \"30d\"").unwrap();
     let given = config.audit.clone().unwrap();
     assert_eq!((given.allowed_sample, given.archive.as_deref()), (Sample(3), Some("s3://b/p")));
+    assert_eq!((given.exact.as_slice(), given.keys_max), (&["bill".to_owned()][..], 7));
     assert_eq!(of_file(&config.to_toml()).unwrap().audit, Some(given));
     for (none, some) in [("0", 0), ("1", 1), ("0.0", 0), ("1.0", 1)] {
         let config = audit(&format!("allowed_sample = {none}")).unwrap();

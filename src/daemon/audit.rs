@@ -17,7 +17,7 @@ use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::audit::{Queue, Sampling};
 use crate::engine::clock::{Clock, Deadline};
-use crate::engine::history::History;
+use crate::engine::history::{History, Recorded};
 use crate::engine::tasks::Tasks;
 
 /// How long records are collected before they are written.
@@ -51,6 +51,7 @@ impl Remembering {
                 allowed_one_in: audit.allowed_sample.0,
                 denied_one_in: audit.denied_sample.0,
                 denied_rows_max: audit.denied_rows_max,
+                exact_rules: audit.exact.clone(),
             },
             engine.metrics(),
         );
@@ -97,11 +98,15 @@ impl Prepared {
             distinct: DistinctMax {
                 users: usize::try_from(self.audit.users_max).unwrap_or(usize::MAX),
                 paths: usize::try_from(self.audit.paths_max).unwrap_or(usize::MAX),
+                keys: usize::try_from(self.audit.keys_max).unwrap_or(usize::MAX),
             },
             steps,
             metrics,
         };
-        Remembering { pipeline: Pipeline::start(setup, stop, tasks), past: Past::new(self.database) }
+        let recorded =
+            Recorded { allowed_one_in: self.audit.allowed_sample.0, exact_rules: self.audit.exact };
+        let past = Past::new(self.database, recorded);
+        Remembering { pipeline: Pipeline::start(setup, stop, tasks), past }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::fast::{FixedState, RandomState};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use metrics::Counter;
 use tokio::sync::Notify;
 
@@ -68,7 +68,7 @@ struct Unlisted {
 }
 
 /// Which decisions leave a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sampling {
     /// One of so many allowed; 0: none.
     pub allowed_one_in: u32,
@@ -76,6 +76,8 @@ pub struct Sampling {
     pub denied_one_in: u32,
     /// Most denied a second of one rule; further ones are only added up. 0: all.
     pub denied_rows_max: u32,
+    /// Rules whose every decision is recorded, whatever else is sampled.
+    pub exact_rules: Vec<String>,
 }
 
 /// One decision in how many is recorded, by chance.
@@ -156,6 +158,7 @@ pub struct Queue {
     allowed: OneIn,
     denied: OneIn,
     denied_rows_max: u32,
+    exact_rules: HashSet<String, RandomState>,
     /// By the hash of a rule: the second (above) and its rows so far (the lower half).
     row_counts: Vec<AtomicU64>,
     unlisted: Counter,
@@ -174,7 +177,8 @@ impl Queue {
     /// A queue that takes every denied decision and one of each `one_in` allowed; 0: none of them.
     #[must_use]
     pub fn new(one_in: u32, metrics: &Metrics) -> Arc<Self> {
-        Self::sampling(Sampling { allowed_one_in: one_in, denied_one_in: 1, denied_rows_max: 0 }, metrics)
+        let sampling = Sampling { allowed_one_in: one_in, denied_one_in: 1, ..Sampling::default() };
+        Self::sampling(sampling, metrics)
     }
 
     /// A queue that takes these.
@@ -185,6 +189,7 @@ impl Queue {
             allowed: OneIn::new(sampling.allowed_one_in),
             denied: OneIn::new(sampling.denied_one_in),
             denied_rows_max: sampling.denied_rows_max,
+            exact_rules: sampling.exact_rules.into_iter().collect(),
             row_counts: (0..ROW_COUNTS).map(|_| AtomicU64::new(0)).collect(),
             unlisted: metrics.audit_unlisted.clone(),
             urgent: Notify::new(),
@@ -199,6 +204,12 @@ impl Queue {
             Outcome::Denied | Outcome::ShadowDenied => self.denied.weight(),
             Outcome::Allowed => self.allowed.weight(),
         }
+    }
+
+    /// Whether a rule takes part in this decision whose every decision is recorded.
+    fn is_exact(&self, decision: &Decision) -> bool {
+        !self.exact_rules.is_empty()
+            && decision.rules.iter().any(|ruled| self.exact_rules.contains(&*ruled.rule))
     }
 
     /// Whether a denial by this rule gets a row of its own in this second.
@@ -324,7 +335,9 @@ impl Queue {
             (true, Some(index)) => (Outcome::ShadowDenied, Some(index)),
             (true, None) => (Outcome::Allowed, decision.tightest),
         };
-        let Some(weight) = self.weight(outcome) else { return };
+        let Some(weight) = (if self.is_exact(decision) { Some(1) } else { self.weight(outcome) }) else {
+            return;
+        };
         let ruled = index.and_then(|index| decision.rules.get(index));
         let rule = ruled.map(|ruled| &*ruled.rule);
         let is_listed = outcome == Outcome::Allowed || self.has_row(rule.unwrap_or_default(), now);
@@ -519,7 +532,7 @@ mod tests {
     #[test]
     fn denials_beyond_the_rows_of_a_second_are_told_by_one_record() {
         let metrics = Metrics::new();
-        let sampling = Sampling { allowed_one_in: 0, denied_one_in: 1, denied_rows_max: 3 };
+        let sampling = Sampling { denied_one_in: 1, denied_rows_max: 3, ..Sampling::default() };
         let queue = Queue::sampling(sampling, &metrics);
         let second = |n: u64| Timestamp(n * 1_000_000 + 7);
         let deny = |rule: &'static str, at: Timestamp| {

@@ -75,9 +75,14 @@ pub enum StepOfTime {
     Hour,
     /// A day, in UTC.
     Day,
+    /// A month, in UTC: the sum of its days.
+    Month,
 }
 
 impl StepOfTime {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Minute, Self::Hour, Self::Day, Self::Month];
+
     /// As the API spells it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -85,6 +90,7 @@ impl StepOfTime {
             Self::Minute => "minute",
             Self::Hour => "hour",
             Self::Day => "day",
+            Self::Month => "month",
         }
     }
 }
@@ -98,6 +104,8 @@ pub enum Group {
     Rule,
     /// One user.
     User,
+    /// One API key.
+    Key,
     /// One path.
     Path,
     /// One region.
@@ -106,10 +114,11 @@ pub enum Group {
 
 impl Group {
     /// Every one, as the API spells it.
-    pub const ALL: [(&'static str, Self); 5] = [
+    pub const ALL: [(&'static str, Self); 6] = [
         ("time", Self::Time),
         ("rule", Self::Rule),
         ("user", Self::User),
+        ("key", Self::Key),
         ("path", Self::Path),
         ("region", Self::Region),
     ];
@@ -130,6 +139,9 @@ pub struct UsageAsked {
     pub rule: Option<String>,
     /// Of this user. Not together with a path: sums are kept for each of them, not for both.
     pub user: Option<String>,
+    /// Of this API key, by its public name or its fingerprint. Neither together with a user or path nor by
+    /// less than days.
+    pub key: Option<String>,
     /// Of this path.
     pub path: Option<String>,
     /// In this region.
@@ -144,7 +156,7 @@ pub struct UsageAsked {
 pub struct UsageRow {
     /// Where the step begins, if rows are steps of time.
     pub at: Option<Timestamp>,
-    /// The rule, user, path or region, if rows are those.
+    /// The rule, user, key, path or region, if rows are those.
     pub name: Option<String>,
     /// Decisions that let pass, by estimate where not all were recorded.
     pub allowed: u64,
@@ -152,8 +164,25 @@ pub struct UsageRow {
     pub denied: u64,
     /// Permits let pass, by the same estimate.
     pub cost: i64,
-    /// How long they took; not for users and paths.
+    /// How long they took; not for users, keys and paths.
     pub latency: Option<Histogram>,
+}
+
+/// Which allowed decisions are recorded, and so in the sums.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// One in so many, which counts for the others; 0: none.
+    pub allowed_one_in: u32,
+    /// And every one in which one of these rules takes part.
+    pub exact_rules: Vec<String>,
+}
+
+impl Recorded {
+    /// The part of the allowed decisions, from 0 to 1.
+    #[must_use]
+    pub fn allowed_sample(&self) -> f64 {
+        if self.allowed_one_in == 0 { 0.0 } else { 1.0 / f64::from(self.allowed_one_in) }
+    }
 }
 
 /// Why there is no answer.
@@ -165,6 +194,9 @@ pub struct HistoryError(pub String);
 pub trait History: Send + Sync + 'static {
     /// Single decisions, newest first.
     fn decisions<'a>(&'a self, asked: &'a DecisionsAsked) -> Later<'a, Result<Vec<Decided>, HistoryError>>;
+
+    /// Which allowed decisions are in the sums.
+    fn recorded(&self) -> &Recorded;
 
     /// Sums.
     fn usage<'a>(&'a self, asked: &'a UsageAsked) -> Later<'a, Result<Vec<UsageRow>, HistoryError>>;

@@ -14,6 +14,7 @@ use metrics::Counter;
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
+use crate::core::algorithm::Algorithm;
 use crate::core::identity::{Refusal, Who};
 use crate::core::key::{Key, identity_values};
 use crate::core::regions::escrow::{StepRequest, StepResult};
@@ -22,7 +23,7 @@ use crate::core::regions::{Effect, NodeName, Touched, WorldRule};
 use crate::core::request::Request;
 use crate::core::rule::{Mode, Rule, User};
 use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
-use crate::core::time::Timestamp;
+use crate::core::time::{Span, Timestamp};
 use crate::telemetry::Metrics;
 use crate::telemetry::traces::Tracer;
 
@@ -63,7 +64,7 @@ use clock::{Clock, Stopwatch};
 use excess::Excesses;
 use hold::Holds;
 use identity::lookups::Lookups;
-use identity::{Directory, Persons, rewritten, shows_key};
+use identity::{Directory, Inquiry, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use pace::Pacing;
 use port::{Answer, HeldLimit, Store};
@@ -207,9 +208,9 @@ impl Engine {
         soon: &mut SmallVec<[CancellationToken; 2]>,
     ) -> Persons {
         match self.lookups.get() {
-            Some(lookups) => Directory::Lookups(set, lookups).persons(requests, soon),
+            Some(lookups) => Directory::Lookups(set, lookups).persons(requests, Inquiry::Decision, soon),
             None if set.knows_anybody() || requests.iter().any(shows_key) => {
-                Directory::Rules(set).persons(requests, soon)
+                Directory::Rules(set).persons(requests, Inquiry::Decision, soon)
             }
             None => Persons::new(),
         }
@@ -218,8 +219,16 @@ impl Engine {
     /// What is known of those who ask, after a wait within the deadline of a decision.
     async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
         match self.lookups.get() {
-            Some(lookups) => lookups.find(set, requests).await,
+            Some(lookups) => lookups.find(set, requests, Inquiry::Decision).await,
             None => self.persons(set, requests, &mut SmallVec::new()),
+        }
+    }
+
+    /// The same for an operator, who may call keys by their public names.
+    async fn find_for(&self, inquiry: Inquiry, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
+        match self.lookups.get() {
+            Some(lookups) => lookups.find(set, requests, inquiry).await,
+            None => Directory::Rules(set).persons(requests, inquiry, &mut SmallVec::new()),
         }
     }
 
@@ -457,17 +466,22 @@ impl Engine {
     /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or
     /// the attributes lack one that its `per` names.
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
-        self.bucket_and_key(name, request).await.map(|(status, _)| status)
+        let loaded = self.loaded.load_full();
+        let persons = self.find_for(Inquiry::Operator, &loaded.set, std::slice::from_ref(request)).await;
+        self.bucket_and_key(&loaded, name, (request, &persons)).await.map(|(status, _)| status)
     }
 
-    /// The same, and what names the bucket here.
-    async fn bucket_and_key(&self, name: &str, request: &Request<'_>) -> Option<(BucketStatus, Key)> {
-        let loaded = self.loaded.load_full();
+    /// The same of somebody who was looked up, and what names the bucket here.
+    async fn bucket_and_key(
+        &self,
+        loaded: &Loaded,
+        name: &str,
+        (request, persons): (&Request<'_>, &Persons),
+    ) -> Option<(BucketStatus, Key)> {
         let asked = std::slice::from_ref(request);
-        let persons = self.find(&loaded.set, asked).await;
-        let rewritten = rewritten(asked, &persons);
+        let rewritten = rewritten(asked, persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
-        let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
+        let found = loaded.set.bucket_of(name, known, &self.who(persons))?;
         let now = self.clock.now();
         // A user's own limit, or this region's share, says what is left.
         let (whole, held) = (found.whole, loaded.held_to(found.rule, found.limit, now));
@@ -489,6 +503,11 @@ impl Engine {
             let elsewhere = self.elsewhere_of(info.is_some_and(|info| info.degraded));
             bound::of_bucket(global.mode, compiled.rule.algorithm, (&whole, &limit), &answered, elsewhere)
         });
+        let reset = info.map_or(Span::ZERO, |info| info.verdict.reset);
+        let reset_at = match compiled.rule.algorithm {
+            Algorithm::FixedWindow => Some(quotas::end_of_window(limit.windows(), now, reset)),
+            _ => (reset > Span::ZERO).then(|| now + reset),
+        };
         let status = BucketStatus {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
@@ -499,7 +518,8 @@ impl Engine {
                 || first.map_or_else(|| limit.capacity(compiled.rule.algorithm), u64::from),
                 |info| info.verdict.remaining,
             ),
-            reset: info.map_or_else(Default::default, |info| info.verdict.reset),
+            reset: reset_at.map_or(Span::ZERO, |at| at.since(now)),
+            reset_at,
             view: info.and_then(|info| info.view),
             by_region: loaded.world_key(&key).and_then(|key| {
                 let world = self.world();
@@ -517,7 +537,7 @@ impl Engine {
     pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
-        let persons = self.find(&loaded.set, asked).await;
+        let persons = self.find_for(Inquiry::Operator, &loaded.set, asked).await;
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;

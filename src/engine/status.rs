@@ -8,7 +8,7 @@ use crate::core::penalty::Penalty;
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::regions::{NodeName, WorldKey};
 use crate::core::ruleset::Reason;
-use crate::core::time::Span;
+use crate::core::time::{Span, Timestamp};
 
 /// Why a request is decided as it is. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct BucketStatus {
     pub remaining: u64,
     /// Until it is unused again, or its window ends.
     pub reset: Span,
+    /// When that is; `None`: it is unused.
+    pub reset_at: Option<Timestamp>,
     /// What the world leaves this region, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
     /// Permits that each other region is known to have admitted in the window (without windows: since the

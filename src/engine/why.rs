@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Engine;
 use super::hot::{is_shadow, shown_identity};
-use super::identity::rewritten;
+use super::identity::{Inquiry, rewritten};
 use super::loaded::Loaded;
 use super::status::BucketStatus;
 use crate::core::decision::Decision;
@@ -60,15 +60,18 @@ impl Engine {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
         let decision = self.ask(asked).get().await.into_iter().next()?;
+        let persons = self.find_for(Inquiry::Glance, &loaded.set, asked).await;
         let mut told = Told { keys: Vec::new(), buckets: Vec::new() };
         for ruled in &decision.rules {
             let Some(compiled) = loaded.set.by_name(&ruled.rule) else { continue };
-            let Some((status, key)) = self.bucket_and_key(&ruled.rule, request).await else { continue };
+            let Some((status, key)) = self.bucket_and_key(&loaded, &ruled.rule, (request, &persons)).await
+            else {
+                continue;
+            };
             let denies = !ruled.allowed;
             let retry = if denies { ruled.retry } else { Some(Span::ZERO) };
             told.add(self.why_bucket(&loaded, compiled, key, status), true, denies, retry);
         }
-        let persons = self.find(&loaded.set, asked).await;
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let denied = self.denied_of(&loaded, request.domain, &known.attributes, WHY_BUCKETS_MAX);
@@ -80,7 +83,8 @@ impl Engine {
             let attributes: Attributes<'_> =
                 compiled.rule.per.iter().map(String::as_str).zip(values).collect();
             let whose = Request::new(&compiled.rule.domain, attributes, Cost::Peek);
-            let status = self.bucket_and_key(&compiled.rule.name, &whose).await;
+            let persons = self.find_for(Inquiry::Glance, &loaded.set, std::slice::from_ref(&whose)).await;
+            let status = self.bucket_and_key(&loaded, &compiled.rule.name, (&whose, &persons)).await;
             let Some((status, key)) = status.filter(|(_, key)| *key == bucket.key) else { continue };
             let denies = status.remaining == 0;
             let retry = Some(if denies { status.reset } else { Span::ZERO });

@@ -80,6 +80,23 @@ fn so_many_users_of_a_rule_have_sums_of_their_own_and_the_others_share_one() {
 }
 
 #[test]
+fn so_many_keys_of_a_rule_have_sums_of_their_own_and_the_others_share_one() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let daemon = start(&server, folder.path(), "keys_max = 3");
+    for n in 0..200 {
+        let key = format!("sk_{}", n % 20);
+        let answer = daemon.check(&[("api_key", &key), ("path", "/closed")]);
+        assert_eq!(answer["allowed"], false);
+    }
+    let keys = "SELECT count(DISTINCT key_id), coalesce(sum(denied), 0) FROM usage_key";
+    eventually("three keys and the one of all others", || (server.sql(keys) == "4|200").then_some(()));
+    assert_eq!(server.number("SELECT sum(denied) FROM usage_key WHERE key_id = '*'"), 170);
+    assert_eq!(server.number("SELECT count(*) FROM usage_key WHERE key_id LIKE '%sk%'"), 0, "no secret");
+    assert_eq!(daemon.metric("tidegate_audit_merged_total"), Some(170.0));
+}
+
+#[test]
 fn sums_older_than_they_are_to_stay_go_a_part_at_a_time() {
     let server = Server::start();
     let folder = TempDir::new().unwrap();
@@ -100,14 +117,18 @@ fn sums_older_than_they_are_to_stay_go_a_part_at_a_time() {
         ));
     }
     server.sql(
+        "INSERT INTO usage_key (bucket, region, rule, key_id) SELECT now() - age, 'eu', 'r', 'k' \
+         FROM unnest(ARRAY[interval '40 days', interval '20 days']) AS age",
+    );
+    server.sql(
         "INSERT INTO usage_total (step, bucket, region, denied) SELECT step, now() - age, 'eu', 1 \
          FROM unnest(ARRAY['hour', 'day']) AS step, unnest(ARRAY[interval '40 days', interval '20 days']) AS age",
     );
     let _daemon = start(&server, folder.path(), "retain = \"1d\"\nretain_sums = \"30d\"");
     let left = "SELECT (SELECT count(*) FROM usage_hour), (SELECT count(*) FROM usage_day), (SELECT count(*) FROM usage_denied), \
-                (SELECT count(*) FROM usage_total WHERE step <> 'minute')";
+                (SELECT count(*) FROM usage_total WHERE step <> 'minute'), (SELECT count(*) FROM usage_key)";
     eventually("what is old is gone, and nothing else", || {
-        (server.sql(left) == "100|100|100|2").then_some(())
+        (server.sql(left) == "100|100|100|2|1").then_some(())
     });
     for table in ["usage_hour", "usage_day"] {
         let parts = server.sql(&format!("SELECT max(many) <= 20000, sum(many) FROM parts_of_{table}"));

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate::core::audit::{Histogram, Outcome};
+use tidegate::core::audit::{Histogram, Outcome, Record};
 use tidegate::core::regions::NodeName;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::database::audit::{ArchiveStep, DeliverError, Delivered, Past, Spool, Steps};
-use tidegate::engine::history::{Group, History as _, StepOfTime, UsageAsked};
+use tidegate::engine::history::{Group, History as _, Recorded, StepOfTime, UsageAsked};
 
 use super::records::{NOON, Process, Server, batch, denial, node, runtime};
 
@@ -52,7 +52,8 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
         let node = NodeName { region: region.clone(), node: "eu-1".to_owned() };
         for sequence in 1..=6 {
             let users: Vec<String> = (0..50).map(|user| format!("u{sequence}_{user}")).collect();
-            let mut batch = batch(sequence, users.iter().map(|user| denial(NOON, user)));
+            let of_key = |user| Record { key: Some("k"), ..denial(NOON, user) };
+            let mut batch = batch(sequence, users.iter().map(|user| of_key(user)));
             batch.node.region.clone_from(&region);
             spool.put(&batch).unwrap();
         }
@@ -76,6 +77,7 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
             );
             assert_eq!(server.sql(&users), "300|1|1", "{table} after {dies:?}");
         }
+        assert_eq!(of("SELECT sum(denied) FROM usage_key"), 300, "the key after {dies:?}");
         for step in ["minute", "hour", "day"] {
             let total =
                 format!("SELECT sum(denied) FROM usage_total WHERE step = '{step}' AND region = '{region}'");
@@ -158,11 +160,12 @@ fn sums_of_many_batches_are_the_sums_of_everything() {
             group: Group::Time,
             rule: None,
             user: None,
+            key: None,
             path: None,
             region: None,
             limit: 10,
         };
-        Past::new(server.open()).usage(&asked).await.unwrap()
+        Past::new(server.open(), Recorded::default()).usage(&asked).await.unwrap()
     });
     let mut all = Histogram::default();
     for sequence in 1..=5 {

@@ -41,7 +41,7 @@ use tidegate::database::postgres::{Database, PostgresSettings, migrate};
 use tidegate::engine::Engine;
 use tidegate::engine::audit::Queue;
 use tidegate::engine::clock::Clock;
-use tidegate::engine::history::{DecisionsAsked, Group, History as _, StepOfTime, UsageAsked};
+use tidegate::engine::history::{DecisionsAsked, Group, History as _, Recorded, StepOfTime, UsageAsked};
 use tidegate::engine::port::Answer;
 use tidegate::engine::tasks::Tasks;
 use tidegate::store::memory::MemoryStore;
@@ -451,7 +451,7 @@ fn query(rows: u64) {
 fn questions(runtime: &tokio::runtime::Runtime, url: &str) {
     let past = {
         let _guard = runtime.enter();
-        Past::new(open(url.to_owned()))
+        Past::new(open(url.to_owned()), Recorded::default())
     };
     let now = Clock::System.now();
     let day = Timestamp(now.0 - now.0 % 86_400_000_000);
@@ -474,6 +474,7 @@ fn questions(runtime: &tokio::runtime::Runtime, url: &str) {
         group: Group::Time,
         rule: None,
         user: None,
+        key: None,
         path: None,
         region: None,
         limit: 100,

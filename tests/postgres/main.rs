@@ -10,6 +10,7 @@
     clippy::print_stderr,
     reason = "tests fail by panic"
 )]
+#![allow(unreachable_pub, reason = "the servers are shared with other tests")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
 mod away;
@@ -18,9 +19,12 @@ mod guard;
 mod many;
 mod peers;
 mod people;
+#[path = "../support/redis_servers.rs"]
+mod redis_servers;
 mod rules;
 mod schema;
 #[path = "../support/mod.rs"]
 mod support;
 mod traces;
 mod usage;
+mod usage_quotas;

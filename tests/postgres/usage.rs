@@ -126,6 +126,64 @@ fn decisions_over_time_are_the_sums_of_all_rules() {
 }
 
 #[test]
+fn months_are_the_sums_of_their_days_in_utc_wherever_the_session_is() {
+    let place = Place::new();
+    // The last and first moments of months are others in New York.
+    place.sql(&format!("ALTER DATABASE {} SET timezone = 'America/New_York'", place.database));
+    place.sql(
+        "INSERT INTO usage_day (bucket, region, rule, user_id, allowed, denied, cost) \
+         SELECT day AT TIME ZONE 'UTC', region, rule, whose, 1, CASE WHEN whose = 'u2' THEN 2 ELSE 1 END, 10 \
+         FROM generate_series(timestamp '2025-11-01', '2026-03-31', '1 day') AS day, \
+             unnest(ARRAY['eu', 'us']) AS region, unnest(ARRAY['a', 'b']) AS rule, \
+             unnest(ARRAY['', 'u1', 'u2']) AS whose; \
+         INSERT INTO usage_total (step, bucket, region, allowed, denied, cost) \
+         SELECT 'day', bucket, region, sum(allowed), sum(denied), sum(cost) FROM usage_day WHERE user_id = '' \
+         GROUP BY 2, 3",
+    );
+    let daemon = place.daemon();
+    let months = |query: &str| {
+        let reply = daemon.get(&format!("/v1/usage?by=month&{query}"));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let rows = reply.json()["rows"].as_array().unwrap().clone();
+        let row =
+            |row: &Value| (row["at"].as_str().unwrap()[..7].to_owned(), row["allowed"].as_u64().unwrap());
+        rows.iter().map(row).collect::<Vec<_>>()
+    };
+    let month = |name: &str, allowed: u64| (name.to_owned(), allowed);
+    let winter = "from=2025-12-15T12:00:00Z&to=2026-03-01T00:00:00Z";
+    let told = |days_times: u64| {
+        [
+            month("2026-02", 28 * days_times),
+            month("2026-01", 31 * days_times),
+            month("2025-12", 31 * days_times),
+        ]
+    };
+    assert_eq!(months(winter), told(4));
+    assert_eq!(months(&format!("{winter}&rule=a")), told(2));
+    assert_eq!(months(&format!("{winter}&user=u1")), told(4));
+    assert_eq!(months(&format!("{winter}&user=u1&rule=b&region=eu")), told(1));
+    let with_march = "from=2026-02-28T23:59:59Z&to=2026-03-01T00:00:01Z";
+    assert_eq!(months(with_march), [month("2026-03", 31 * 4), month("2026-02", 28 * 4)]);
+    let top = daemon.get(&format!("/v1/usage?by=month&group=user&rule=a&{with_march}")).json();
+    let top: Vec<_> =
+        top["rows"].as_array().unwrap().iter().map(|row| (&row["user"], row["denied"].as_u64())).collect();
+    let days = 2 * (28 + 31);
+    assert_eq!(top, [(&"u2".into(), Some(2 * days)), (&"u1".into(), Some(days))]);
+
+    // A year back unless said; the present month first.
+    place.sql(
+        "INSERT INTO usage_day (bucket, region, rule, user_id, allowed) \
+         SELECT date_trunc('day', now(), 'UTC') - n * interval '24 hours', 'eu', 'c', 'long', 1 \
+         FROM generate_series(0, 500) AS n",
+    );
+    let year = months("user=long");
+    assert_eq!(year.len(), 13, "{year:?}");
+    let ran = daemon.run(&["usage", "--user", "long", "--by", "month"]);
+    let lines: Vec<&str> = ran.out.lines().filter(|line| line.contains("-01T00:00:00Z")).collect();
+    assert!(ran.code == 0 && lines.len() == 13 && lines[0].contains(&year[0].0), "{}", ran.both());
+}
+
+#[test]
 fn the_newest_decisions_are_read_off_an_index_and_not_out_of_the_whole_log() {
     let place = Place::new();
     place.sql(

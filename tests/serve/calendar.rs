@@ -1,6 +1,6 @@
 //! Windows of a calendar, as clients see them: by a real daemon whose clock says when.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::support::command::faketime;
 use super::support::daemon::{Daemon, Launch};
@@ -78,6 +78,35 @@ fn a_day_on_which_clocks_are_set_and_a_month_from_its_last_day_end_when_they_end
         let retry: u64 = header("retry-after").parse().unwrap();
         assert!(about(retry * 1_000 - 1_000, left), "{clock}: {retry}");
     }
+}
+
+#[test]
+fn usage_says_when_a_quota_resets_on_days_on_which_clocks_are_set() {
+    if faketime().is_none() {
+        not_judged("libfaketime is not installed; tests/run installs it");
+        return;
+    }
+    for (clock, hours, resets) in [
+        ("@2026-03-29 00:30:00", 23, "2026-03-29T22:00:00Z"),
+        ("@2026-10-25 00:30:00", 25, "2026-10-25T23:00:00Z"),
+        ("@2028-02-29 00:30:00", 24, "2028-02-29T23:00:00Z"),
+    ] {
+        let daemon = daemon_at(clock);
+        for used in 0..3 {
+            // Without a database there are no sums; what is left is in the buckets.
+            let usage = daemon.get("/v1/usage?user=vip").json();
+            let quota = &usage["quotas"][0];
+            assert_eq!((&usage["rows"], &usage["allowed_sample"]), (&json!([]), &Value::Null), "{usage}");
+            assert_eq!((&quota["limit"], &quota["used"]), (&json!(5), &json!(used)), "{clock}: {usage}");
+            assert_eq!((&quota["resets_at"], &quota["remaining"]), (&json!(resets), &json!(5 - used)));
+            assert_eq!(quota["window_ms"], hours * HOUR_MS, "{clock}: {usage}");
+            daemon.check(&[("path", "/day"), ("user", "vip")]);
+        }
+        let ran = daemon.run(&["usage", "--user", "vip"]);
+        assert!(ran.code == 0 && ran.out.contains(resets), "{}", ran.both());
+        assert!(ran.out.contains("it has no database"), "{}", ran.both());
+    }
+    assert_eq!(daemon_at("@2026-03-29 00:30:00").get("/v1/usage").status, 409, "sums alone are refused");
 }
 
 #[test]

@@ -231,12 +231,13 @@ tier = "pro"
     let clock = tidegate::engine::clock::Clock::System;
     let engine = tidegate::engine::Engine::new(name, clock, store, tidegate::telemetry::Metrics::new());
     engine.load(read.rules, read.users, false).unwrap();
-    let left = |user: &str, domain: Option<&str>| {
+    use tidegate::engine::quotas::QuotaOwner::{self, User};
+    let left = |owner: QuotaOwner<'_>, domain: Option<&str>| {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let quotas = runtime.block_on(engine.quotas(user, domain, None));
+        let quotas = runtime.block_on(engine.quotas(owner, domain, None)).unwrap();
         quotas.buckets.iter().map(|(domain, bucket)| format!("{domain}/{}", bucket.rule)).collect::<Vec<_>>()
     };
-    assert_eq!(left("paul", None), ["default/pro", "edge/edge", "default/uploads"]);
-    assert_eq!(left("ann", None), ["edge/edge", "default/uploads", "default/else"]);
-    assert_eq!(left("paul", Some("default")), ["default/pro", "default/uploads"]);
+    assert_eq!(left(User("paul"), None), ["default/pro", "edge/edge", "default/uploads"]);
+    assert_eq!(left(User("ann"), None), ["edge/edge", "default/uploads", "default/else"]);
+    assert_eq!(left(User("paul"), Some("default")), ["default/pro", "default/uploads"]);
 }

@@ -1,4 +1,5 @@
-//! `GET /v1/audit`: single decisions, newest first. `GET /v1/usage`: sums of them, and what a user has left.
+//! `GET /v1/audit`: single decisions, newest first. `GET /v1/usage`: sums of them, and what a user or key has
+//! left.
 
 use std::net::IpAddr;
 
@@ -8,10 +9,12 @@ use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
 use crate::core::audit::Outcome;
+use crate::core::identity::parse_key;
 use crate::core::time::{Span, Timestamp};
 use crate::core::written::format_moment;
 use crate::engine::admin::Role;
-use crate::engine::history::{Cursor, DecisionsAsked, Group, History, StepOfTime, UsageAsked};
+use crate::engine::history::{Cursor, DecisionsAsked, Group, History, Recorded, StepOfTime, UsageAsked};
+use crate::engine::quotas::{NoQuotas, QuotaOwner, Quotas};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute {
@@ -29,6 +32,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 const HOUR: Span = Span::from_secs(3_600);
+const DAY: Span = Span::from_secs(86_400);
 
 fn history<'c>(call: &AdminCall<'c>) -> Result<&'c dyn History, Refusal> {
     call.doors.admin.history.as_deref().ok_or_else(|| {
@@ -84,28 +88,77 @@ fn cursor(text: &str) -> Result<Cursor, Refusal> {
 }
 
 async fn usage(call: AdminCall<'_>) -> Answered {
-    let history = history(&call)?;
-    let now = call.doors.engine.now();
     let mut given = Parameters(call.query()?);
-    let steps = [StepOfTime::Minute, StepOfTime::Hour, StepOfTime::Day];
-    let by = match given.take("by") {
-        None => StepOfTime::Hour,
-        Some(text) => steps
-            .into_iter()
-            .find(|step| step.as_str() == text)
-            .ok_or_else(|| Refusal::of_field("by", "must be minute, hour or day"))?,
+    let domain = given.take("domain").filter(|domain| !domain.is_empty());
+    let (asked, group) = usage_asked(given, call.doors.engine.now())?;
+    // What is left is in the buckets, and told without a memory of decisions as well.
+    let history = match history(&call) {
+        Ok(history) => Some(history),
+        Err(_) if asked.user.is_some() || asked.key.is_some() => None,
+        Err(nothing) => return Err(nothing),
     };
+    let rows = match history {
+        Some(history) => history.usage(&asked).await.map_err(|error| Refusal::new(Code::Away, error.0))?,
+        None => Vec::new(),
+    };
+    let recorded = history.map(History::recorded);
+    let quotas = quotas(&call, &asked, domain.as_deref(), rows.is_empty()).await?;
+    Ok(reply::json(&UsageJson {
+        by: asked.by.as_str(),
+        group,
+        from: format_moment(asked.from),
+        to: format_moment(asked.to),
+        allowed_sample: recorded.map(Recorded::allowed_sample),
+        exact_rules: recorded.map_or(&[], |recorded| &recorded.exact_rules),
+        rows: rows.iter().map(|row| UsageRowJson::new(row, group)).collect(),
+        quotas: quotas.as_ref().map(|quotas| quotas.buckets.iter().map(QuotaJson::new).collect()),
+        quotas_more: quotas.as_ref().is_some_and(|quotas| quotas.more),
+        owner: quotas.as_ref().and_then(|quotas| quotas.owner.as_deref()),
+        refused: quotas.as_ref().and_then(|quotas| quotas.refused),
+    }))
+}
+
+/// Which sums the parameters ask for, and the name of their group.
+fn usage_asked(mut given: Parameters, now: Timestamp) -> Result<(UsageAsked, &'static str), Refusal> {
     let group = match given.take("group") {
         None => ("time", Group::Time),
         Some(text) => Group::ALL
             .into_iter()
             .find(|(name, _)| *name == text)
-            .ok_or_else(|| Refusal::of_field("group", "must be time, rule, user, path or region"))?,
+            .ok_or_else(|| Refusal::of_field("group", "must be time, rule, user, key, path or region"))?,
     };
+    let user = given.take("user").filter(|user| !user.is_empty());
+    let key = given.take("key").filter(|key| !key.is_empty());
+    let path = given.take("path").filter(|path| !path.is_empty());
+    let of_keys = key.is_some() || group.1 == Group::Key;
+    let by = match given.take("by") {
+        None if of_keys => StepOfTime::Day,
+        None => StepOfTime::Hour,
+        Some(text) => StepOfTime::ALL
+            .into_iter()
+            .find(|step| step.as_str() == text)
+            .ok_or_else(|| Refusal::of_field("by", "must be minute, hour, day or month"))?,
+    };
+    if of_keys && matches!(by, StepOfTime::Minute | StepOfTime::Hour) {
+        let message = "sums of keys are kept by day: ask by day or month, or /v1/audit for single decisions";
+        return Err(Refusal::of_field("by", message));
+    }
+    let kinds = [
+        ("user", user.is_some() || group.1 == Group::User),
+        ("key", of_keys),
+        ("path", path.is_some() || group.1 == Group::Path),
+    ];
+    let mut wanted = kinds.iter().filter(|(_, wanted)| *wanted);
+    if let (Some(_), Some((second, _))) = (wanted.next(), wanted.next()) {
+        let message = "sums are kept for each user, for each key and for each path, not for two of them: \
+                       ask /v1/audit";
+        return Err(Refusal::of_field(*second, message));
+    }
     let since = match by {
         StepOfTime::Minute => HOUR,
-        StepOfTime::Hour => Span(HOUR.micros() * 24),
-        StepOfTime::Day => Span(HOUR.micros() * 24 * 30),
+        StepOfTime::Hour => DAY,
+        StepOfTime::Day => Span(DAY.micros() * 30),
+        StepOfTime::Month => Span(DAY.micros() * 365),
     };
     let asked = UsageAsked {
         by,
@@ -113,32 +166,34 @@ async fn usage(call: AdminCall<'_>) -> Answered {
         to: given.moment("to", now)?.unwrap_or(now + HOUR),
         group: group.1,
         rule: given.take("rule"),
-        user: given.take("user").filter(|user| !user.is_empty()),
-        path: given.take("path").filter(|path| !path.is_empty()),
+        user,
+        // The secret part goes no further.
+        key: key.map(|key| parse_key(&key).map(|shown| shown.id.to_owned()).unwrap_or(key)),
+        path,
         region: given.take("region"),
         limit: given.limit()?,
     };
-    let domain = given.take("domain").filter(|domain| !domain.is_empty());
     given.finish()?;
-    let of_users = asked.user.is_some() || asked.group == Group::User;
-    let of_paths = asked.path.is_some() || asked.group == Group::Path;
-    if of_users && of_paths {
-        let message = "sums are kept for each user and for each path, not for both: ask /v1/audit";
-        return Err(Refusal::of_field("path", message));
-    }
-    let rows = history.usage(&asked).await.map_err(|error| Refusal::new(Code::Away, error.0))?;
-    let engine = &call.doors.engine;
-    let quotas = match &asked.user {
-        Some(user) => Some(engine.quotas(user, domain.as_deref(), asked.rule.as_deref()).await),
-        None => None,
+    Ok((asked, group.0))
+}
+
+/// What is left for the user or key that was asked for. A key that is none is refused, unless something of it
+/// is remembered: it was removed.
+async fn quotas(
+    call: &AdminCall<'_>,
+    asked: &UsageAsked,
+    domain: Option<&str>,
+    nothing_remembered: bool,
+) -> Result<Option<Quotas>, Refusal> {
+    let owner = match (&asked.user, &asked.key) {
+        (Some(user), _) => QuotaOwner::User(user),
+        (None, Some(key)) => QuotaOwner::Key(key),
+        (None, None) => return Ok(None),
     };
-    Ok(reply::json(&UsageJson {
-        by: by.as_str(),
-        group: group.0,
-        from: format_moment(asked.from),
-        to: format_moment(asked.to),
-        rows: rows.iter().map(|row| UsageRowJson::new(row, group.0)).collect(),
-        quotas: quotas.as_ref().map(|quotas| quotas.buckets.iter().map(QuotaJson::new).collect()),
-        quotas_more: quotas.as_ref().is_some_and(|quotas| quotas.more),
-    }))
+    match call.doors.engine.quotas(owner, domain, asked.rule.as_deref()).await {
+        Ok(quotas) => Ok(Some(quotas)),
+        Err(NoQuotas::UnknownKey) if !nothing_remembered => Ok(Some(Quotas::default())),
+        Err(why @ NoQuotas::UnknownKey) => Err(Refusal::new(Code::NoKey, why.to_string())),
+        Err(why @ NoQuotas::NotInTime) => Err(Refusal::new(Code::Away, why.to_string())),
+    }
 }

@@ -1,6 +1,8 @@
 //! The JSON of the past: decisions as they are remembered, and sums of them. Field order is the order on the
 //! wire.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -90,22 +92,37 @@ impl<'a> DecidedJson<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Usage")]
 pub(super) struct UsageJson<'a> {
-    /// The step of time: `minute`, `hour` or `day`.
+    /// The step of time: `minute`, `hour`, `day` or `month`.
     pub(super) by: &'static str,
-    /// The group of which a row is the sum: `time`, `rule`, `user`, `path` or `region`.
+    /// The group of which a row is the sum: `time`, `rule`, `user`, `key`, `path` or `region`.
     pub(super) group: &'static str,
     /// From when on, RFC 3339.
     pub(super) from: String,
     /// Until when, RFC 3339.
     pub(super) to: String,
+    /// The part of the allowed decisions that this daemon records. Below 1 the sums of allowed decisions and
+    /// permits are estimates, but for `exact_rules`. Absent: it has no database and remembers no decisions,
+    /// so there are no sums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) allowed_sample: Option<f64>,
+    /// Rules of which this daemon records every decision: what they take part in is exact.
+    pub(super) exact_rules: &'a [String],
     /// The sums.
     pub(super) rows: Vec<UsageRowJson<'a>>,
-    /// The permits that each rule which counts by user alone leaves the user that was asked for.
+    /// The permits that each rule which counts by user or key alone leaves the one that was asked for, from
+    /// the buckets: exact. Of a key also those of its user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) quotas: Option<Vec<QuotaJson<'a>>>,
-    /// True if more rules apply to the user than `quotas` tells.
+    /// True if more rules apply than `quotas` tells.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) quotas_more: bool,
+    /// The user whom the key belongs to that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) owner: Option<&'a str>,
+    /// Why every request of the user or key is refused now, whatever is left: `user_blocked`, `key_revoked`,
+    /// `key_expired` or `key_inactive`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<&'static str>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -126,6 +143,9 @@ pub(super) struct UsageRowJson<'a> {
     /// Which user, if rows are users.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<&'a str>,
+    /// Which API key, if rows are keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
     /// Which path, if rows are paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
@@ -166,6 +186,7 @@ impl<'a> UsageRowJson<'a> {
             at: row.at.map(format_moment),
             rule: named("rule"),
             user: named("user"),
+            key: named("key"),
             path: named("path"),
             region: named("region"),
             allowed: row.allowed,
@@ -176,17 +197,19 @@ impl<'a> UsageRowJson<'a> {
     }
 }
 
-/// The permits that a rule leaves a user now, in the region that answers.
+/// The permits that a rule leaves a user or key now, in the region that answers.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "UserQuota")]
+#[schemars(rename = "ClientQuota")]
 pub(super) struct QuotaJson<'a> {
     /// The rule.
     rule: &'a str,
     /// Its domain.
     domain: &'a str,
+    /// Whose bucket it is: the values of the rule's `per`.
+    identity: BTreeMap<&'a str, &'a str>,
     /// Permits per window.
     limit: u32,
-    /// The window.
+    /// The window; of a calendar the length of the present one.
     window_ms: u64,
     /// Permits in use.
     used: u64,
@@ -194,6 +217,8 @@ pub(super) struct QuotaJson<'a> {
     remaining: u64,
     /// Until its bucket is unused again, or its window ends.
     reset_ms: u64,
+    /// When that is, RFC 3339; null: it is unused.
+    resets_at: Option<String>,
 }
 
 impl<'a> QuotaJson<'a> {
@@ -201,11 +226,13 @@ impl<'a> QuotaJson<'a> {
         Self {
             rule: &bucket.rule,
             domain,
+            identity: bucket.identity.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
             limit: bucket.limit,
             window_ms: bucket.window.millis_up(),
             used: bucket.used,
             remaining: bucket.remaining,
             reset_ms: bucket.reset.millis_up(),
+            resets_at: bucket.reset_at.map(format_moment),
         }
     }
 }

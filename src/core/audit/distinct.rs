@@ -1,5 +1,5 @@
-//! A bound on the users and paths that get sums of their own: who asks chooses their number, and sums stay
-//! for long.
+//! A bound on the users, paths and API keys that get sums of their own: who asks chooses their number, and
+//! sums stay for long.
 
 use std::hash::BuildHasher as _;
 
@@ -10,28 +10,30 @@ use super::record::Record;
 use super::usage::OTHER_PATHS;
 use crate::time::Span;
 
-/// What users and paths beyond the bounds are called in sums.
+/// What users, paths and keys beyond the bounds are called in sums.
 pub const OTHERS: &str = OTHER_PATHS;
 /// Most values kept in mind for all rules together, some 16 MB.
 const VALUES_MAX: usize = 1_000_000;
 const DAY: Span = Span::from_secs(86_400);
 
-/// How many users and paths of one rule get sums of their own on one day.
+/// How many users, paths and keys of one rule get sums of their own on one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistinctMax {
     /// Users.
     pub users: usize,
     /// Paths.
     pub paths: usize,
+    /// API keys.
+    pub keys: usize,
 }
 
 impl Default for DistinctMax {
     fn default() -> Self {
-        Self { users: 100_000, paths: 1_000 }
+        Self { users: 100_000, paths: 1_000, keys: 100_000 }
     }
 }
 
-/// The users and paths that have sums of their own today.
+/// The users, paths and keys that have sums of their own today.
 #[derive(Debug, Default)]
 pub struct Distinct {
     max: DistinctMax,
@@ -40,7 +42,7 @@ pub struct Distinct {
     hasher: RandomState,
     /// Values in all.
     len: usize,
-    /// Records whose user or path went to the others, since the start.
+    /// Records whose user, path or key went to the others, since the start.
     merged: u64,
 }
 
@@ -49,6 +51,7 @@ pub struct Distinct {
 struct SeenValues {
     users: HashSet<u64, RandomState>,
     paths: HashSet<u64, RandomState>,
+    keys: HashSet<u64, RandomState>,
 }
 
 impl Distinct {
@@ -58,13 +61,13 @@ impl Distinct {
         Self { max, ..Self::default() }
     }
 
-    /// Records whose user or path went to the others, since the start.
+    /// Records whose user, path or key went to the others, since the start.
     #[must_use]
     pub const fn merged(&self) -> u64 {
         self.merged
     }
 
-    /// Calls a user or path [`OTHERS`] that comes beyond the bound of its rule and day.
+    /// Calls a user, path or key [`OTHERS`] that comes beyond the bound of its rule and day.
     pub fn bound(&mut self, record: &mut Record<'_>) {
         let day = record.at.window_index(DAY);
         if day > self.day {
@@ -97,6 +100,9 @@ impl Distinct {
         {
             record.user = Some(OTHERS);
         }
+        if record.key.is_some_and(|key| !key.is_empty() && !admits(&mut values.keys, key, self.max.keys)) {
+            record.key = Some(OTHERS);
+        }
         let path = record.path.map(|path| path.split('?').next().unwrap_or_default());
         if path.is_some_and(|path| !path.is_empty() && !admits(&mut values.paths, path, self.max.paths)) {
             record.path = Some(OTHERS);
@@ -111,15 +117,15 @@ mod tests {
     use crate::time::Timestamp;
 
     #[test]
-    fn each_rule_has_so_many_users_and_paths_a_day_and_the_rest_is_the_others() {
-        let mut distinct = Distinct::new(DistinctMax { users: 2, paths: 1 });
+    fn each_rule_has_so_many_users_paths_and_keys_a_day_and_the_rest_is_the_others() {
+        let mut distinct = Distinct::new(DistinctMax { users: 2, paths: 1, keys: 2 });
         let mut named = |day: u64, rule: &'static str, user: &'static str, path: &'static str| {
             let mut record = Record {
                 at: Timestamp(day * 86_400_000_000 + 5),
                 domain: "default",
                 rule: Some(rule),
                 user: Some(user),
-                key: None,
+                key: Some(user),
                 address: None,
                 path: Some(path),
                 method: None,
@@ -133,6 +139,7 @@ mod tests {
                 weight: 1,
             };
             distinct.bound(&mut record);
+            assert_eq!(record.key, record.user, "keys are as many here");
             (record.user.unwrap().to_owned(), record.path.unwrap().to_owned())
         };
         let pair = |user: &str, path: &str| (user.to_owned(), path.to_owned());
@@ -142,6 +149,6 @@ mod tests {
         assert_eq!(named(1, "r", "a", "/x"), pair("a", "/x"), "known ones stay");
         assert_eq!(named(1, "s", "c", "/y"), pair("c", "/y"), "another rule has its own");
         assert_eq!(named(2, "r", "c", "/y"), pair("c", "/y"), "and another day");
-        assert_eq!(distinct.merged(), 2);
+        assert_eq!(distinct.merged(), 3);
     }
 }

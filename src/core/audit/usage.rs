@@ -1,7 +1,8 @@
-//! Sums of records by minute: per rule and region in all, and of that per user and per path.
+//! Sums of records by minute: per rule and region in all, and of that per user and per path; and by day per
+//! API key.
 //!
-//! Three kinds of rows instead of one for each combination: a rule's total (no user, no path), a user's share
-//! of it and a path's share of it. They grow with users plus paths, not with users times paths.
+//! Four kinds of rows instead of one for each combination: a rule's total (no user, no path, no key), and
+//! what a user, a path or a key has of it. They grow with users plus paths plus keys, not with their product.
 
 use foldhash::fast::RandomState;
 use hashbrown::{Equivalent, HashMap, HashSet};
@@ -17,11 +18,12 @@ pub const PATHS_MAX: usize = 256;
 pub const OTHER_PATHS: &str = "*";
 
 const MINUTE: Span = Span::from_secs(60);
+const DAY: Span = Span::from_secs(86_400);
 
-/// Whose sum. An empty user or path: of all.
+/// Whose sum. An empty user, path or key: of all.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UsageKey {
-    /// Where the minute (or hour, or day) begins.
+    /// Where the minute (or hour, or day) begins; of a key, where the day begins.
     pub minute: Timestamp,
     /// The rule; empty where none applied.
     pub rule: String,
@@ -29,6 +31,22 @@ pub struct UsageKey {
     pub user: String,
     /// The path without its query, or empty.
     pub path: String,
+    /// The API key by its public name or its fingerprint, or empty.
+    pub key: String,
+}
+
+impl UsageKey {
+    /// Whether it is the sum of a rule in all.
+    #[must_use]
+    pub const fn is_total(&self) -> bool {
+        self.user.is_empty() && self.path.is_empty() && self.key.is_empty()
+    }
+
+    /// Whether it is the sum of an API key, which is kept by day alone.
+    #[must_use]
+    pub const fn is_of_key(&self) -> bool {
+        !self.key.is_empty()
+    }
 }
 
 /// One sum.
@@ -40,7 +58,7 @@ pub struct Usage {
     pub denied: u64,
     /// Permits that were let pass, estimated likewise.
     pub cost: i64,
-    /// How long they took.
+    /// How long they took; nothing of API keys.
     pub latency: Histogram,
 }
 
@@ -53,7 +71,6 @@ impl Usage {
             self.allowed += weight;
             self.cost = self.cost.saturating_add(record.cost.saturating_mul(i64::from(record.weight)));
         }
-        self.latency.add(record.latency_us, weight);
     }
 
     /// Adds another sum.
@@ -72,11 +89,16 @@ struct Borrowed<'a> {
     rule: &'a str,
     user: &'a str,
     path: &'a str,
+    key: &'a str,
 }
 
 impl Equivalent<UsageKey> for Borrowed<'_> {
     fn equivalent(&self, key: &UsageKey) -> bool {
-        self.minute == key.minute && self.user == key.user && self.path == key.path && self.rule == key.rule
+        self.minute == key.minute
+            && self.user == key.user
+            && self.path == key.path
+            && self.key == key.key
+            && self.rule == key.rule
     }
 }
 
@@ -87,6 +109,7 @@ impl From<&Borrowed<'_>> for UsageKey {
             rule: key.rule.to_owned(),
             user: key.user.to_owned(),
             path: key.path.to_owned(),
+            key: key.key.to_owned(),
         }
     }
 }
@@ -101,12 +124,15 @@ pub struct Sums {
 impl Sums {
     /// Adds a record.
     pub fn add(&mut self, record: &Record<'_>) {
-        let minute = Timestamp::window_start(record.at.window_index(MINUTE), MINUTE);
+        let [minute, day] =
+            [MINUTE, DAY].map(|step| Timestamp::window_start(record.at.window_index(step), step));
         let rule = storable(record.rule.unwrap_or_default());
         let sums = &mut self.sums;
         let mut add = |user: &str, path: &str| {
-            let key = Borrowed { minute, rule: &rule, user: &storable(user), path: &storable(path) };
-            sums.entry_ref(&key).or_default().add(record);
+            let key = Borrowed { minute, rule: &rule, user: &storable(user), path: &storable(path), key: "" };
+            let usage = sums.entry_ref(&key).or_default();
+            usage.add(record);
+            usage.latency.add(record.latency_us, u64::from(record.weight));
         };
         add("", "");
         if let Some(user) = record.user.filter(|user| !user.is_empty()) {
@@ -117,6 +143,10 @@ impl Sums {
             let paths = &mut self.paths;
             let known = paths.contains(path) || (paths.len() < PATHS_MAX && paths.insert(path.to_owned()));
             add("", if known { path } else { OTHER_PATHS });
+        }
+        if let Some(key) = record.key.filter(|key| !key.is_empty()) {
+            let key = Borrowed { minute: day, rule: &rule, user: "", path: "", key: &storable(key) };
+            self.sums.entry_ref(&key).or_default().add(record);
         }
     }
 
@@ -196,7 +226,13 @@ mod tests {
 
     fn key(minute: u64, user: &str, path: &str) -> UsageKey {
         let minute = Timestamp(minute * 60_000_000);
-        UsageKey { minute, rule: "r".to_owned(), user: user.to_owned(), path: path.to_owned() }
+        UsageKey {
+            minute,
+            rule: "r".to_owned(),
+            user: user.to_owned(),
+            path: path.to_owned(),
+            key: String::new(),
+        }
     }
 
     #[test]
@@ -222,6 +258,23 @@ mod tests {
         let sums = sum(paths.iter().map(|path| record(1, "", path, Outcome::Denied, 1)));
         assert_eq!(sums.len(), 1 + PATHS_MAX + 1);
         assert_eq!(sums[&key(0, "", OTHER_PATHS)].denied, 50);
+    }
+
+    #[test]
+    fn a_key_has_one_sum_a_day() {
+        let mut sums = Sums::default();
+        for (minute, name) in [(1, "k"), (700, "k"), (1_439, "other"), (1_440, "k")] {
+            let mut record = record(minute * 60_000_000, "", "", Outcome::Allowed, 10);
+            record.key = Some(name);
+            sums.add(&record);
+        }
+        let sorted = sums.into_sorted();
+        let of_keys = sorted.iter().filter(|(key, _)| key.is_of_key());
+        let told =
+            of_keys.map(|(key, usage)| (key.minute.micros(), key.key.as_str(), usage.allowed, usage.cost));
+        let day = 86_400_000_000;
+        assert_eq!(told.collect::<Vec<_>>(), [(0, "k", 20, 40), (0, "other", 10, 20), (day, "k", 10, 20)]);
+        assert_eq!(sorted.iter().filter(|(key, _)| key.is_total()).count(), 4);
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Deliverer {
         if span.is_scattered() {
             let (own, region, unsummed) = (batch.clone(), &batch.node.region, self.unsummed.clone());
             let sums = spawn_blocking(move || unsummed.sums_of(&own)).await.unwrap_or_default();
-            add_sums(&self.database, &mut transaction, region, &sums).await?;
+            add_sums(&self.database, &mut transaction, region, sums).await?;
         }
         read(&self.database, transaction.commit().await)?;
         self.steps.done(ArchiveStep::BatchCommitted)?;

@@ -15,26 +15,51 @@ use crate::core::audit::{Histogram, Outcome, storable};
 use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::Database;
 use crate::engine::history::{
-    Decided, DecisionsAsked, Group, History, HistoryError, StepOfTime, UsageAsked, UsageRow,
+    Decided, DecisionsAsked, Group, History, HistoryError, Recorded, StepOfTime, UsageAsked, UsageRow,
 };
 use crate::engine::port::Later;
 
+/// Where the month ends that holds the moment before this one. The months are those of UTC, whatever zone the
+/// session is in.
+macro_rules! month_after {
+    ($second:literal) => {
+        concat!(
+            "(date_trunc('month', (to_timestamp(",
+            $second,
+            "::double precision) - interval '1 microsecond') AT TIME ZONE 'UTC') + interval '1 month') \
+             AT TIME ZONE 'UTC'"
+        )
+    };
+}
+
 /// Sums of one table. Latencies are added up only for the rows that are shown, not for every user or path;
 /// and all at once, since adding arrays one by one takes ten times as long.
+///
+/// Rows of `$table` that have the same time by `$shown` are one; `$until` ends the last step of time.
 macro_rules! usage_of {
+    ($table:expr, "month") => {
+        usage_of!($table, "month", "date_trunc('month', bucket, 'UTC')", month_after!("$2"))
+    };
     ($table:expr, $step:literal) => {
+        usage_of!($table, $step, "bucket", "to_timestamp($2::double precision)")
+    };
+    ($table:expr, $step:literal, $shown:expr, $until:expr) => {
         concat!(
             "WITH chosen AS MATERIALIZED ( \
-                 SELECT CASE WHEN $4 = 'time' THEN extract(epoch FROM bucket)::bigint ELSE 0 END AS second, \
-                     CASE $4 WHEN 'rule' THEN rule WHEN 'user' THEN user_id WHEN 'path' THEN path \
-                         WHEN 'region' THEN region ELSE '' END AS name, \
+                 SELECT CASE WHEN $4 = 'time' THEN extract(epoch FROM ",
+            $shown,
+            ")::bigint ELSE 0 END AS second, \
+                     CASE $4 WHEN 'rule' THEN rule WHEN 'user' THEN user_id \
+                         WHEN 'path' THEN path WHEN 'region' THEN region ELSE '' END AS name, \
                      allowed, denied, cost, CASE WHEN $4 NOT IN ('user', 'path') THEN latency END AS latency \
                  FROM ",
             $table,
             " WHERE bucket >= date_trunc('",
             $step,
             "', to_timestamp($1::double precision), 'UTC') \
-                     AND bucket < to_timestamp($2::double precision) \
+                     AND bucket < ",
+            $until,
+            " \
                      AND CASE $3 WHEN 'user' THEN user_id <> '' WHEN 'path' THEN path <> '' \
                          ELSE user_id = '' AND path = '' END \
                      AND (denied > 0 OR $4 <> 'user' OR $6::text IS NOT NULL) \
@@ -60,14 +85,42 @@ macro_rules! usage_of {
     };
 }
 
+/// Sums of API keys, which have no latencies: read once and not kept meanwhile, since a year of every key is
+/// many rows.
+macro_rules! keys_by {
+    ("month") => {
+        keys_by!("month", "date_trunc('month', bucket, 'UTC')", month_after!("$2"))
+    };
+    ("day") => {
+        keys_by!("day", "bucket", "to_timestamp($2::double precision)")
+    };
+    ($step:literal, $shown:expr, $until:expr) => {
+        concat!(
+            "SELECT CASE WHEN $3 = 'time' THEN extract(epoch FROM ",
+            $shown,
+            ")::bigint END AS second, \
+                 CASE $3 WHEN 'rule' THEN rule WHEN 'key' THEN key_id WHEN 'region' THEN region END AS name, \
+                 sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied, sum(cost)::bigint AS cost, \
+                 NULL::bigint[] AS latency \
+             FROM usage_key WHERE bucket >= date_trunc('",
+            $step,
+            "', to_timestamp($1::double precision), 'UTC') AND bucket < ",
+            $until,
+            " AND ($4::text IS NULL OR rule = $4) AND ($5::text IS NULL OR key_id = $5) \
+                 AND ($6::text IS NULL OR region = $6) \
+             GROUP BY 1, 2 ORDER BY 1 DESC, sum(denied) DESC, sum(allowed) DESC, 2 LIMIT $7"
+        )
+    };
+}
+
 /// Everything that was decided, in the shape of a table of sums.
 macro_rules! total_of {
-    ($step:literal) => {
+    ($kept:literal, $step:tt) => {
         usage_of!(
             concat!(
                 "(SELECT bucket, region, '' AS rule, '' AS user_id, '' AS path, allowed, denied, cost, latency \
                  FROM usage_total WHERE step = '",
-                $step,
+                $kept,
                 "') AS total"
             ),
             $step
@@ -80,22 +133,33 @@ const MOST_DENIED: &str = "SELECT NULL::bigint AS second, name, allowed, denied,
      FROM tidegate_most_denied($1, $2, date_trunc($1, to_timestamp($3::double precision), 'UTC'), \
          to_timestamp($4::double precision), $5, $6)";
 
+/// The same by the days of months.
+const MOST_DENIED_IN_MONTHS: &str = concat!(
+    "SELECT NULL::bigint AS second, name, allowed, denied, cost, NULL::bigint[] AS latency \
+     FROM tidegate_most_denied('day', $2, date_trunc($1, to_timestamp($3::double precision), 'UTC'), ",
+    month_after!("$4"),
+    ", $5, $6)"
+);
+
 /// The past, as PostgreSQL remembers it.
 #[derive(Debug, Clone)]
-pub struct Past(Database);
+pub struct Past {
+    database: Database,
+    recorded: Recorded,
+}
 
 impl Past {
-    /// Asks this database.
+    /// Asks this database, which has these decisions.
     #[must_use]
-    pub const fn new(database: Database) -> Self {
-        Self(database)
+    pub const fn new(database: Database, recorded: Recorded) -> Self {
+        Self { database, recorded }
     }
 
     async fn rows(
         &self,
         query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
     ) -> Result<Vec<PgRow>, HistoryError> {
-        let rows = self.0.within(query.persistent(false).fetch_all(self.0.pool())).await;
+        let rows = self.database.within(query.persistent(false).fetch_all(self.database.pool())).await;
         rows.map_err(|failure| HistoryError(failure.to_string()))
     }
 
@@ -109,7 +173,10 @@ impl Past {
     }
 
     fn unreadable(&self, error: &sqlx::Error) -> HistoryError {
-        HistoryError(format!("PostgreSQL at {} holds rows that cannot be read: {error}", self.0.name()))
+        HistoryError(format!(
+            "PostgreSQL at {} holds rows that cannot be read: {error}",
+            self.database.name()
+        ))
     }
 }
 
@@ -138,12 +205,18 @@ impl History for Past {
         })
     }
 
+    fn recorded(&self) -> &Recorded {
+        &self.recorded
+    }
+
     fn usage<'a>(&'a self, asked: &'a UsageAsked) -> Later<'a, Result<Vec<UsageRow>, HistoryError>> {
         Box::pin(async move {
-            if let (Group::User, None, None, Some(rule), StepOfTime::Hour | StepOfTime::Day) =
-                (asked.group, &asked.user, &asked.path, &asked.rule, asked.by)
+            if let (Group::User, None, None, Some(rule)) =
+                (asked.group, &asked.user, &asked.path, &asked.rule)
+                && asked.by != StepOfTime::Minute
             {
-                let query = sqlx::query(MOST_DENIED)
+                let months = asked.by == StepOfTime::Month;
+                let query = sqlx::query(if months { MOST_DENIED_IN_MONTHS } else { MOST_DENIED })
                     .bind(asked.by.as_str())
                     .bind(storable(rule))
                     .bind(seconds(asked.from))
@@ -152,28 +225,34 @@ impl History for Past {
                     .bind(i64::from(asked.limit));
                 return self.sums(query).await;
             }
-            let of_all = matches!(asked.group, Group::Time | Group::Region)
-                && asked.rule.is_none()
-                && asked.user.is_none()
-                && asked.path.is_none();
-            let statement = match (asked.by, of_all) {
-                (StepOfTime::Minute, false) => usage_of!("usage_minute", "minute"),
-                (StepOfTime::Hour, false) => usage_of!("usage_hour", "hour"),
-                (StepOfTime::Day, false) => usage_of!("usage_day", "day"),
-                (StepOfTime::Minute, true) => total_of!("minute"),
-                (StepOfTime::Hour, true) => total_of!("hour"),
-                (StepOfTime::Day, true) => total_of!("day"),
-            };
-            let kind = match (asked.group, &asked.user, &asked.path) {
-                (Group::User, ..) | (_, Some(_), _) => "user",
-                (Group::Path, ..) | (_, _, Some(_)) => "path",
-                _ => "total",
-            };
             let group = Group::ALL.iter().find(|(_, group)| *group == asked.group).map(|(name, _)| *name);
+            let kind = SumsOf::of(asked);
+            if kind == SumsOf::Keys {
+                let months = asked.by == StepOfTime::Month;
+                let query = sqlx::query(if months { keys_by!("month") } else { keys_by!("day") })
+                    .bind(seconds(asked.from))
+                    .bind(seconds(asked.to))
+                    .bind(group)
+                    .bind(stored(&asked.rule))
+                    .bind(stored(&asked.key))
+                    .bind(stored(&asked.region))
+                    .bind(i64::from(asked.limit));
+                return self.sums(query).await;
+            }
+            let statement = match (kind, asked.by) {
+                (SumsOf::Everything, StepOfTime::Minute) => total_of!("minute", "minute"),
+                (SumsOf::Everything, StepOfTime::Hour) => total_of!("hour", "hour"),
+                (SumsOf::Everything, StepOfTime::Day) => total_of!("day", "day"),
+                (SumsOf::Everything, StepOfTime::Month) => total_of!("day", "month"),
+                (_, StepOfTime::Minute) => usage_of!("usage_minute", "minute"),
+                (_, StepOfTime::Hour) => usage_of!("usage_hour", "hour"),
+                (_, StepOfTime::Day) => usage_of!("usage_day", "day"),
+                (_, StepOfTime::Month) => usage_of!("usage_day", "month"),
+            };
             let query = sqlx::query(statement)
                 .bind(seconds(asked.from))
                 .bind(seconds(asked.to))
-                .bind(kind)
+                .bind(kind.column())
                 .bind(group)
                 .bind(stored(&asked.rule))
                 .bind(stored(&asked.user))
@@ -182,6 +261,42 @@ impl History for Past {
                 .bind(i64::from(asked.limit));
             self.sums(query).await
         })
+    }
+}
+
+/// Which sums answer a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SumsOf {
+    /// Those of all rules together.
+    Everything,
+    Rules,
+    Users,
+    Paths,
+    Keys,
+}
+
+impl SumsOf {
+    const fn of(asked: &UsageAsked) -> Self {
+        match asked.group {
+            Group::Key => Self::Keys,
+            _ if asked.key.is_some() => Self::Keys,
+            Group::User => Self::Users,
+            _ if asked.user.is_some() => Self::Users,
+            Group::Path => Self::Paths,
+            _ if asked.path.is_some() => Self::Paths,
+            Group::Time | Group::Region if asked.rule.is_none() => Self::Everything,
+            _ => Self::Rules,
+        }
+    }
+
+    /// The column that its rows fill.
+    const fn column(self) -> &'static str {
+        match self {
+            Self::Users => "user",
+            Self::Paths => "path",
+            Self::Keys => "key",
+            Self::Everything | Self::Rules => "total",
+        }
     }
 }
 

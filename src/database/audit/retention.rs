@@ -47,6 +47,7 @@ macro_rules! old {
 const OLD_HOURS: &str = old!("usage_hour", "");
 /// The database keeps `usage_denied` by them.
 const OLD_DAYS: &str = old!("usage_day", "");
+const OLD_KEYS: &str = old!("usage_key", "");
 const OLD_TOTALS: &str = old!("usage_total", " AND step <> 'minute'");
 
 /// What the audit log's tables are kept by.
@@ -56,7 +57,7 @@ pub struct Settings {
     pub node: NodeName,
     /// How long decisions stay.
     pub retain: Span,
-    /// How long sums by hour and day stay.
+    /// How long sums by hour and day stay, and those of keys.
     pub retain_sums: Span,
     /// Where they go then; `None`: they stay.
     pub archive: Option<String>,
@@ -161,7 +162,7 @@ impl RetentionJob {
         .bind(before(self.settings.retain))
         .execute(self.database.pool());
         self.database.within(minutes).await?;
-        for statement in [OLD_HOURS, OLD_DAYS, OLD_TOTALS] {
+        for statement in [OLD_HOURS, OLD_DAYS, OLD_KEYS, OLD_TOTALS] {
             for _ in 0..ROUNDS_MAX {
                 let old = sqlx::query(statement).bind(before(self.settings.retain_sums));
                 let forgotten = self.database.within(old.execute(self.database.pool())).await?;

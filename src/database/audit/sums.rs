@@ -51,7 +51,7 @@ struct Waiting {
 }
 
 impl Unsummed {
-    /// Nothing yet, and so many users and paths with sums of their own.
+    /// Nothing yet, and so many users, paths and keys with sums of their own.
     #[must_use]
     pub fn new(max: DistinctMax) -> Self {
         let distinct = Mutex::new(Distinct::new(max));
@@ -62,7 +62,7 @@ impl Unsummed {
         self.0.distinct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records whose user or path has no sum of its own, since the start.
+    /// Records whose user, path or key has no sum of its own, since the start.
     #[must_use]
     pub fn merged(&self) -> u64 {
         self.distinct().merged()
@@ -175,7 +175,7 @@ impl Summer {
         let writer = SumsWriter { database: &self.database, steps: &self.steps, unsummed: &self.unsummed };
         if !batches.is_empty() {
             let sorted = spawn_blocking(move || sums.into_sorted()).await.unwrap_or_default();
-            if !writer.add(connection, &self.node.region, &batches, &sorted).await? {
+            if !writer.add(connection, &self.node.region, &batches, sorted).await? {
                 self.unsummed.look_elsewhere();
             }
         }
@@ -230,7 +230,7 @@ impl SumsWriter<'_> {
         connection: &mut PgConnection,
         region: &str,
         batches: &[i64],
-        sums: &[(UsageKey, Usage)],
+        sums: Vec<(UsageKey, Usage)>,
     ) -> Result<bool, DeliverError> {
         let mut transaction = read(self.database, connection.begin().await)?;
         let noted = self.note(&mut transaction, batches).await?;
@@ -283,7 +283,7 @@ impl SumsWriter<'_> {
         let sums = self.sums_of_rows(&mut transaction, &batches).await?;
         self.note(&mut transaction, &batches).await?;
         self.steps.done(ArchiveStep::BatchesMarked)?;
-        add_sums(self.database, &mut transaction, &region, &sums).await?;
+        add_sums(self.database, &mut transaction, &region, sums).await?;
         self.steps.done(ArchiveStep::UsageAdded)?;
         read(self.database, transaction.commit().await)?;
         self.steps.done(ArchiveStep::SumsCommitted)?;
@@ -296,7 +296,7 @@ impl SumsWriter<'_> {
         batches: &[i64],
     ) -> Result<Vec<(UsageKey, Usage)>, Failure> {
         let mut rows = sqlx::query(
-            "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at, rule, user_id, path, outcome, cost, \
+            "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at, rule, user_id, key_id, path, outcome, cost, \
                  latency_us, weight::bigint AS weight \
              FROM audit_log WHERE batch = ANY ($1) \
                  AND at >= (SELECT min(first_at) FROM audit_batches WHERE number = ANY ($1)) \
@@ -321,7 +321,7 @@ fn add_row(sums: &mut Sums, row: &PgRow, unsummed: &Unsummed) -> Result<(), sqlx
         domain: "",
         rule: row.try_get("rule")?,
         user: row.try_get("user_id")?,
-        key: None,
+        key: row.try_get("key_id")?,
         address: None,
         path: row.try_get("path")?,
         method: None,

@@ -1,4 +1,4 @@
-//! The tables of sums, by minute, hour and day: how sums are added to them.
+//! The tables of sums, by minute, hour and day, and those of API keys: how sums are added to them.
 
 use sqlx::PgConnection;
 
@@ -40,22 +40,58 @@ const TABLES: [(&str, Span); 3] = [
     (DAYS, Span::from_secs(86_400)),
 ];
 
-/// Adds sorted sums of minutes to all three, and to the totals of everything.
+/// Sums of API keys by day, without latencies.
+const ADD_KEYS: &str = "INSERT INTO usage_key AS own (region, bucket, rule, key_id, allowed, denied, cost) \
+     SELECT $1, to_timestamp(second), rule, key_id, allowed, denied, cost \
+     FROM unnest($2::double precision[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[]) \
+         AS fresh (second, rule, key_id, allowed, denied, cost) \
+     ON CONFLICT (bucket, region, rule, key_id) DO UPDATE SET \
+         allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
+         cost = own.cost + excluded.cost";
+
+/// Adds sorted sums of minutes to all three, and to the totals of everything; those of keys to theirs.
 pub(super) async fn add_sums(
     database: &Database,
     connection: &mut PgConnection,
     region: &str,
-    minutes: &[(UsageKey, Usage)],
+    sums: Vec<(UsageKey, Usage)>,
 ) -> Result<(), Failure> {
+    let (of_keys, minutes): (Vec<_>, Vec<_>) = sums.into_iter().partition(|(key, _)| key.is_of_key());
     for (statement, step) in TABLES {
-        let coarse = if step == Span::from_secs(60) { None } else { Some(coarser(minutes, step)) };
-        let all = coarse.as_deref().unwrap_or(minutes);
+        let coarse = if step == Span::from_secs(60) { None } else { Some(coarser(&minutes, step)) };
+        let all = coarse.as_deref().unwrap_or(&minutes);
         let most = if statement == DAYS { all.len().max(1) } else { STATEMENT_SUMS_MAX };
         for some in all.chunks(most) {
             add_some(database, connection, statement, region, some).await?;
         }
     }
-    read(database, add_totals(connection, region, minutes).await)
+    read(database, add_totals(connection, region, &minutes).await)?;
+    for some in of_keys.chunks(STATEMENT_SUMS_MAX) {
+        read(database, add_keys(connection, region, some).await)?;
+    }
+    Ok(())
+}
+
+async fn add_keys(
+    connection: &mut PgConnection,
+    region: &str,
+    sums: &[(UsageKey, Usage)],
+) -> Result<(), sqlx::Error> {
+    sqlx::query(ADD_KEYS)
+        .bind(region)
+        .bind(sums.iter().map(|(key, _)| seconds(key.minute)).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(key, _)| key.rule.as_str()).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(key, _)| key.key.as_str()).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(_, usage)| signed(usage.allowed)).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(_, usage)| signed(usage.denied)).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(_, usage)| usage.cost).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 async fn add_some(
@@ -65,7 +101,6 @@ async fn add_some(
     region: &str,
     sums: &[(UsageKey, Usage)],
 ) -> Result<(), Failure> {
-    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let latencies: Vec<String> = sums.iter().map(|(_, usage)| array(&usage.latency)).collect();
     let added = sqlx::query(statement)
         .bind(region)

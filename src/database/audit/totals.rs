@@ -27,7 +27,7 @@ pub(super) async fn add_totals(
     minutes: &[(UsageKey, Usage)],
 ) -> Result<(), sqlx::Error> {
     let mut totals: BTreeMap<(&str, Timestamp), Usage> = BTreeMap::new();
-    for (key, usage) in minutes.iter().filter(|(key, _)| key.user.is_empty() && key.path.is_empty()) {
+    for (key, usage) in minutes.iter().filter(|(key, _)| key.is_total()) {
         for (name, step) in STEPS {
             let bucket = Timestamp::window_start(key.minute.window_index(step), step);
             totals.entry((name, bucket)).or_default().merge(usage);

@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::load::{self, Wanted};
 use super::pending_look_ups::{FLIGHTS_MAX, Joined, LookUps};
-use super::person::{KeyShown, Person, Persons, shown_key};
+use super::person::{Inquiry, KeyShown, Person, Persons, shown_key};
 use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, Shelf, Source, secret};
-use crate::core::identity::parse_key;
+use crate::core::identity::{is_key_name, parse_key};
 use crate::core::request::Request;
 use crate::core::rule::UserLimit;
 use crate::core::ruleset::RuleSet;
@@ -31,6 +31,8 @@ use crate::telemetry::{IdentityMetrics, Metrics};
 const RETRY: Duration = Duration::from_secs(1);
 /// A request needs the key, then the key's user, and one look more to gather both.
 const ROUNDS_MAX: usize = 3;
+/// How long an operator's question waits for a fact.
+const OPERATOR_WAIT: Duration = Duration::from_secs(1);
 /// Timers are that coarse: a wait ends by so much later.
 const TIMER: Duration = Duration::from_millis(1);
 /// What an entry takes in the cache besides its texts, in bytes: measured with `tests/bench/identity.rs`.
@@ -204,29 +206,40 @@ impl Lookups {
         self.metrics.flights.set(held.flights as f64);
     }
 
-    /// Waits for what is known of those who ask, within the deadline of a decision.
-    pub(in crate::engine) async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
-        let deadline = Deadline::after(self.settings.timeout.saturating_sub(TIMER));
+    /// Waits for what is known of those who ask, within the deadline of a decision; for operators longer.
+    pub(in crate::engine) async fn find(
+        &self,
+        set: &RuleSet,
+        requests: &[Request<'_>],
+        inquiry: Inquiry,
+    ) -> Persons {
+        let deadline = Deadline::after(match inquiry {
+            Inquiry::Decision | Inquiry::Glance => self.settings.timeout.saturating_sub(TIMER),
+            Inquiry::Operator => OPERATOR_WAIT.max(self.settings.timeout),
+        });
         let mut rounds = 0;
         loop {
             let mut soon = SmallVec::new();
-            let persons = Directory::Lookups(set, self).persons(requests, &mut soon);
+            let persons = Directory::Lookups(set, self).persons(requests, inquiry, &mut soon);
             rounds += 1;
             if soon.is_empty() || rounds > ROUNDS_MAX {
                 return persons;
             }
             for landed in &soon {
-                if deadline.wait(landed.cancelled()).await.is_err() {
+                if deadline.wait(landed.cancelled()).await.is_ok() {
+                    continue;
+                }
+                if inquiry != Inquiry::Operator {
                     self.slow.store(true, Ordering::Relaxed);
                     self.metrics.timed_out.increment(1);
-                    return persons;
                 }
+                return persons;
             }
         }
     }
 
     /// What is near at hand.
-    fn look(&self, name: NameRef<'_>) -> Near {
+    fn look(&self, name: NameRef<'_>, inquiry: Inquiry) -> Near {
         let kept = self.cache.get(&name);
         if let Some(kept) = &kept
             && kept.generation == self.generation.load(Ordering::Acquire)
@@ -251,7 +264,9 @@ impl Lookups {
                 return Near::Without(outdated);
             }
         };
-        if self.slow.load(Ordering::Relaxed) || now.saturating_sub(began) >= self.settings.timeout {
+        let is_late =
+            || self.slow.load(Ordering::Relaxed) || now.saturating_sub(began) >= self.settings.timeout;
+        if inquiry != Inquiry::Operator && is_late() {
             return Near::Without(outdated);
         }
         Near::Soon(landed, outdated)
@@ -332,18 +347,31 @@ impl Directory<'_> {
     pub(in crate::engine) fn persons(
         self,
         requests: &[Request<'_>],
+        inquiry: Inquiry,
         soon: &mut SmallVec<[CancellationToken; 2]>,
     ) -> Persons {
-        requests.iter().map(|request| self.person(request, soon)).collect()
+        requests.iter().map(|request| self.person(request, inquiry, soon)).collect()
     }
 
-    fn person(self, request: &Request<'_>, soon: &mut SmallVec<[CancellationToken; 2]>) -> Person {
+    fn person(
+        self,
+        request: &Request<'_>,
+        inquiry: Inquiry,
+        soon: &mut SmallVec<[CancellationToken; 2]>,
+    ) -> Person {
         let mut person = Person::default();
         if let Some(text) = shown_key(request) {
             person.shown = KeyShown::Worthless;
-            if let Some(shown) = parse_key(text) {
-                match self.look(NameRef { kind: Kind::Key, id: shown.id }, soon) {
-                    Some(Fact::Key(Some(key))) if secret::is_secret_of(&key, shown.secret) => {
+            let named = inquiry != Inquiry::Decision && is_key_name(text);
+            let (id, secret) = match parse_key(text) {
+                Some(shown) => (Some(shown.id), Some(shown.secret)),
+                None => (named.then_some(text), None),
+            };
+            if let Some(id) = id {
+                match self.look(NameRef { kind: Kind::Key, id }, inquiry, soon) {
+                    Some(Fact::Key(Some(key)))
+                        if secret.is_none_or(|secret| secret::is_secret_of(&key, secret)) =>
+                    {
                         person.shown = KeyShown::Name;
                         person.key = Some(key);
                     }
@@ -356,20 +384,25 @@ impl Directory<'_> {
         let user = request.attribute("user").filter(|user| !user.is_empty());
         let user = user.or_else(|| person.key.as_deref()?.user.as_deref());
         if let Some(id) = user
-            && let Some(Fact::User(user)) = self.look(NameRef { kind: Kind::User, id }, soon)
+            && let Some(Fact::User(user)) = self.look(NameRef { kind: Kind::User, id }, inquiry, soon)
         {
             person.user = user;
         }
         person
     }
 
-    fn look(self, name: NameRef<'_>, soon: &mut SmallVec<[CancellationToken; 2]>) -> Option<Fact> {
+    fn look(
+        self,
+        name: NameRef<'_>,
+        inquiry: Inquiry,
+        soon: &mut SmallVec<[CancellationToken; 2]>,
+    ) -> Option<Fact> {
         match self {
             Self::Rules(set) => Some(written(set, name)),
             Self::Lookups(set, _) if set.knows_anybody() && written(set, name).is_somebody() => {
                 Some(written(set, name))
             }
-            Self::Lookups(_, lookups) => match lookups.look(name) {
+            Self::Lookups(_, lookups) => match lookups.look(name, inquiry) {
                 Near::Fact(fact) => Some(fact),
                 Near::Soon(landed, outdated) => {
                     soon.push(landed);

@@ -23,7 +23,7 @@ use crate::core::identity::ApiKey;
 use crate::core::rule::User;
 
 pub(super) use lookups::Directory;
-pub(super) use person::{IdentityRefused, Persons, rewritten, shows_key};
+pub(super) use person::{IdentityRefused, Inquiry, KeyFound, Persons, key_id, rewritten, shows_key};
 
 /// Who can be looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]

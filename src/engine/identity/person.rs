@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::identity::{ApiKey, Refusal, Who, is_key_like, key_refusal, parse_key, user_block};
+use crate::core::identity::{
+    ApiKey, Refusal, Who, is_key_like, is_key_name, key_refusal, parse_key, user_block,
+};
 use crate::core::request::Request;
 use crate::core::rule::User;
 use crate::core::time::{Span, Timestamp};
@@ -14,6 +16,17 @@ const API_KEY: &str = "api_key";
 
 /// One for each question of a call; empty where nothing is known of anybody.
 pub(in crate::engine) type Persons = SmallVec<[Person; 1]>;
+
+/// Why somebody is looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum Inquiry {
+    /// A decision waits: it waits briefly, and a key counts only with its secret.
+    Decision,
+    /// An operator looks at many things at once: as brief, and a key may be called by its public name.
+    Glance,
+    /// An operator asks for somebody: a key may be called by its public name, and there is time.
+    Operator,
+}
 
 /// What is known of one who asks.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +46,17 @@ pub(super) enum KeyShown {
     Name,
     /// It is wrong or unknown, and stands for nobody: as if it had not been shown.
     Worthless,
+}
+
+/// What became of a look for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum KeyFound {
+    /// It is known, or is none of ours.
+    Yes,
+    /// There is no key of this name.
+    Nobody,
+    /// Nobody could say in time.
+    NotInTime,
 }
 
 /// Why somebody is refused.
@@ -55,6 +79,15 @@ impl Person {
             user: self.owner(),
             tier: tier.or(tier_default),
             limits: [key.map_or(&[], |key| &key.overrides), user.map_or(&[], |user| &user.overrides)],
+        }
+    }
+
+    /// What is known of the key that was asked for by its name.
+    pub(in crate::engine) const fn key_found(&self) -> KeyFound {
+        match (self.shown, &self.key) {
+            (KeyShown::Worthless, _) => KeyFound::Nobody,
+            (KeyShown::Name, None) => KeyFound::NotInTime,
+            _ => KeyFound::Yes,
         }
     }
 
@@ -81,6 +114,11 @@ pub(super) fn shown_key<'r>(request: &Request<'r>) -> Option<&'r str> {
     request.attribute(API_KEY).filter(|text| is_key_like(text))
 }
 
+/// The public name of a key, from the whole key or from the name itself.
+pub(in crate::engine) fn key_id(text: &str) -> Option<&str> {
+    parse_key(text).map(|shown| shown.id).or_else(|| is_key_name(text).then_some(text))
+}
+
 /// Whether a request shows what claims to be a key of ours.
 #[inline]
 pub(in crate::engine) fn shows_key(request: &Request<'_>) -> bool {
@@ -105,7 +143,7 @@ pub(in crate::engine) fn rewritten<'r>(
             KeyShown::Worthless => request.attributes.retain(|(name, _)| *name != API_KEY),
             KeyShown::Name => {
                 for (_, text) in request.attributes.iter_mut().filter(|(name, _)| *name == API_KEY) {
-                    *text = parse_key(text).map_or("", |shown| shown.id);
+                    *text = key_id(text).unwrap_or_default();
                 }
             }
         }

@@ -385,7 +385,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "audit_merged_total",
         MetricKind::Counter,
         &[],
-        "Records whose user or path has no sum of its own, because its rule has audit.users_max or audit.paths_max of them today",
+        "Records whose user, path or key has no sum of its own: its rule has audit.users_max, paths_max or keys_max of them today",
     ),
     ("audit_archived_rows_total", MetricKind::Counter, &[], "Records moved from the database to the archive"),
     (
