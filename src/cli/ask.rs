@@ -41,6 +41,9 @@ pub(super) struct Check {
     /// Reports the cost as used already: it is charged in full, whatever is left.
     #[arg(long)]
     report: bool,
+    /// Names the report: under one id a cost is charged once, however often it is said.
+    #[arg(long, requires = "report")]
+    id: Option<String>,
 }
 
 impl Check {
@@ -48,7 +51,11 @@ impl Check {
     pub(super) fn check(&self) -> Ended {
         let ask = &self.ask;
         let route = if self.report { "/v1/report" } else { "/v1/check" };
-        let reply = ask.server.post(route, &ask.body()?)?;
+        let mut body = ask.body()?;
+        if let Some(id) = &self.id {
+            body["id"] = id.as_str().into();
+        }
+        let reply = ask.server.post(route, &body)?;
         if !reply.json["allowed"].is_boolean() {
             return Err(ask.server.is_no_daemon());
         }

@@ -116,6 +116,12 @@ fn every_rule_and_descriptor_is_charged_whatever_the_others_say() {
     let ran = daemon.run(&["check", "user=dan", "--report", "--cost", "12"]);
     assert!(ran.code == 4 && ran.out.contains("small"), "{ran:?}");
     assert_eq!((used("small", "dan"), used("large", "dan")), (12, 12));
+    for _ in 0..2 {
+        daemon.run(&["check", "user=fay", "--report", "--cost", "5", "--id", "call-7"]);
+    }
+    assert_eq!(used("large", "fay"), 5, "what is said twice under one id is charged once");
+    let alone = daemon.run(&["check", "user=fay", "--id", "call-7"]);
+    assert!(alone.code == 2 && alone.err.contains("--report"), "{alone:?}");
     for permits in [1_000_000_000, i64::from(u32::MAX), i64::MAX] {
         report(&daemon, &[("user", "eve")], permits);
     }
