@@ -165,7 +165,7 @@ impl CutsCase {
         let limit = f64::from(self.plan.rule.limit);
         let part = match self.load {
             Load::Bursts(every) if region + 1 == regions => {
-                let asks = step % every.max(1) == 0;
+                let asks = step.is_multiple_of(every.max(1));
                 return if asks { f64::from(self.plan.rule.burst) } else { 0.0 };
             }
             Load::Bursts(_) => 0.5 / float(place(regions - 1)),

@@ -355,8 +355,10 @@ impl Game<'_> {
     /// Nothing is reserved any more: the whole limit can be used again.
     fn judge_peace(&self) -> Result<(), String> {
         let flows = 4 * u64::from(self.case.held.limit);
+        // Of a level three quarters stay empty for a minute where a memory was lost.
+        let tenths = if self.case.lost.is_some() && !self.case.is_windowed() { 5 } else { 7 };
         for (user, admitted) in self.admitted_in_peace.iter().enumerate() {
-            if *admitted * 10 < flows * 7 {
+            if *admitted * 10 < flows * tenths {
                 return Err(format!(
                     "only {admitted} of {flows} permits are admitted to user {user} when nothing is reserved any more"
                 ));
