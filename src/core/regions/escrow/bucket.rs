@@ -526,8 +526,13 @@ impl EscrowBucket {
         self.asked.is_none_or(|asked| now.since(asked) > ANSWER_MAX)
     }
 
-    /// Has a step wait for the store.
+    /// Has a step wait for the store; in the place of one that says less of the same. Else a store that
+    /// answers slowly would be told everything as often as it was heard meanwhile, and answer all the later.
     pub(super) fn wait(&mut self, step: Step) {
+        if let Some(waiting) = self.steps.iter_mut().find(|waiting| step.says_more_than(&waiting.step)) {
+            waiting.step = step;
+            return;
+        }
         let ask = StepRequest { key: self.key.clone(), step, own: None };
         if self.steps.len() < STEPS_MAX && !self.steps.contains(&ask) {
             self.steps.push_back(ask);

@@ -10,7 +10,7 @@ use super::super::super::wire::rights::RightKind;
 use super::super::WorldKey;
 use super::level::{LevelLedger, LevelStep};
 use super::places::{PlacesLedger, PlacesStep};
-use super::totals::{MovedRights, moved};
+use super::totals::{MovedRights, Taking, moved};
 use super::window::{WindowLedger, WindowStep};
 
 /// Something to be done to a ledger, atomically with decisions on its bucket. A store whose bucket counts in
@@ -35,6 +35,43 @@ pub enum Step {
         /// What to do.
         step: PlacesStep,
     },
+}
+
+impl Step {
+    /// Whether it says all that another one of the same region's session says, and is as new: totals are
+    /// cumulative, so that one is then of no more use.
+    pub(super) fn says_more_than(&self, other: &Self) -> bool {
+        let took = |new: &Taking, old: &Taking| {
+            (&new.from, new.session, new.to_session) == (&old.from, old.session, old.to_session)
+                && new.permits >= old.permits
+        };
+        match (self, other) {
+            (
+                Self::Window { window, step: WindowStep::Take(new) },
+                Self::Window { window: before, step: WindowStep::Take(old) },
+            ) => window == before && took(new, old),
+            (
+                Self::Level(LevelStep::Take { taking: new, .. }),
+                Self::Level(LevelStep::Take { taking: old, .. }),
+            ) => took(new, old),
+            (
+                Self::Level(LevelStep::Acknowledge { to, session, permits }),
+                Self::Level(LevelStep::Acknowledge { to: region, session: known, permits: before }),
+            ) => (to, session) == (region, known) && permits >= before,
+            (Self::Places { heard, step: new }, Self::Places { heard: before, step: old }) => {
+                heard >= before
+                    && match (new, old) {
+                        (PlacesStep::Take(new), PlacesStep::Take(old)) => took(new, old),
+                        (
+                            PlacesStep::OpenSession { region, session, has, gave },
+                            PlacesStep::OpenSession { region: known, session: of, has: had, gave: gave_then },
+                        ) => (region, session) == (known, of) && has >= had && gave >= gave_then,
+                        _ => false,
+                    }
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A step for the store.
@@ -188,5 +225,39 @@ impl Ledger {
     #[must_use]
     pub const fn as_places(&self) -> Option<&PlacesLedger> {
         if let Self::Places(ledger) = self { Some(ledger) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn confirmed(ms: u64, region: &str, gave: Option<u64>) -> Step {
+        let step = PlacesStep::OpenSession { region: region.to_owned(), session: 7, has: Some(4), gave };
+        Step::Places { heard: Timestamp(ms * 1_000), step }
+    }
+
+    fn took(permits: u64, to_session: u64) -> Step {
+        Step::Window {
+            window: 3,
+            step: WindowStep::Take(Taking { from: "b".to_owned(), session: 7, to_session, permits }),
+        }
+    }
+
+    #[test]
+    fn a_later_word_of_the_same_session_says_all_of_the_one_before() {
+        assert!(confirmed(2, "b", Some(5)).says_more_than(&confirmed(1, "b", Some(5))));
+        assert!(took(9, 1).says_more_than(&took(8, 1)));
+        for (new, old) in [
+            (confirmed(1, "b", Some(5)), confirmed(2, "b", Some(5))),
+            (confirmed(2, "c", Some(5)), confirmed(1, "b", Some(5))),
+            // It lets what it lent run out.
+            (confirmed(2, "b", None), confirmed(1, "b", Some(5))),
+            (took(8, 1), took(9, 1)),
+            (took(9, 2), took(8, 1)),
+            (took(9, 1), confirmed(1, "b", None)),
+        ] {
+            assert!(!new.says_more_than(&old), "{new:?} {old:?}");
+        }
     }
 }
