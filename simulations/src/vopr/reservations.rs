@@ -1,7 +1,7 @@
 //! Worlds in which permits are reserved before a cost is known: by one region alone, by fixed shares, and
-//! worldwide. What is judged is what clients see. What was admitted, is reserved, or was committed within its
-//! reservation is never more than the limit, whatever lapses, comes twice or never comes; and where a region
-//! counts for itself, each answer is exactly what that leaves.
+//! worldwide. The judge sees what clients see. Permits that were admitted, are reserved, or were committed
+//! within their reservation are never more than the limit, whatever lapses, comes twice or never comes; and
+//! where a region counts for itself, each answer is exactly what that leaves.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ impl ReservationsCase {
     }
 }
 
-/// What one client has reserved.
+/// A client's reservation.
 #[derive(Debug, Clone)]
 struct Pending {
     token: Reservation,
@@ -119,7 +119,7 @@ struct Pending {
     committed_in: Option<u64>,
 }
 
-/// What counts of a user's bucket, without what was used beyond a reservation.
+/// A user's bucket as it must count, without what was used beyond a reservation.
 #[derive(Debug, Default)]
 struct Books {
     /// By window, and in it by region.
@@ -139,7 +139,7 @@ struct Game<'c> {
     admitted_in_peace: Vec<u64>,
 }
 
-/// Plays a case; `settles` is whether a commit releases what it does not use.
+/// Plays a case; `releases` is whether a commit releases what it does not use.
 ///
 /// # Errors
 /// The first violation, in a sentence.
@@ -156,7 +156,7 @@ pub(crate) fn play(case: &ReservationsCase, releases: bool) -> Result<Summary, S
     let mut game =
         Game { case, play, books, pending: Vec::new(), step: 0, last_id: 0, admitted_in_peace: none };
     let window = case.held.window.0 / STEP.0;
-    // What was used beyond reservations is paid, and what a lost memory may have given is over.
+    // By then debts are paid, and nothing is left of what a lost memory may have given.
     let peace = (RESERVED / window + 8) * window;
     for step in 0..peace + 4 * window {
         game.step = step;
@@ -203,7 +203,7 @@ impl Game<'_> {
         self.play.world.clock(region).window_index(self.case.held.window)
     }
 
-    /// What lapses is free again, unless the rule says otherwise.
+    /// Frees what has lapsed, unless the rule says otherwise.
     fn lapse(&mut self) {
         for at in 0..self.pending.len() {
             let one = &self.pending[at];
@@ -355,7 +355,7 @@ impl Game<'_> {
     /// Nothing is reserved any more: the whole limit can be used again.
     fn judge_peace(&self) -> Result<(), String> {
         let flows = 4 * u64::from(self.case.held.limit);
-        // Of a level three quarters stay empty for a minute where a memory was lost.
+        // A level whose memory was lost keeps three quarters empty for a minute.
         let tenths = if self.case.lost.is_some() && !self.case.is_windowed() { 5 } else { 7 };
         for (user, admitted) in self.admitted_in_peace.iter().enumerate() {
             if *admitted * 10 < flows * tenths {

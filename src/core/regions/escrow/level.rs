@@ -351,7 +351,7 @@ impl LevelLedger {
         true
     }
 
-    /// What a region has said to have received of what went to one of its sessions.
+    /// Permits that a region has said to have received in one of its sessions.
     pub(super) fn acknowledged_by(&self, to: &str, session: u64) -> u64 {
         let known = self.forwarded.iter().find(|known| known.region == to && known.session == session);
         known.map_or(0, |known| known.acknowledged)

@@ -7,7 +7,7 @@
 pub struct GossipSafety {
     /// In a cut the level of a bucket without windows is divided between the sides.
     pub divides_levels: bool,
-    /// What another region uses of a level was there, though it was assumed here that nothing was left.
+    /// A region that uses more of a level than was assumed here to be left shows that it was there.
     pub corrects_levels: bool,
     /// A region that does not hear this one is cut off, as one that is not heard.
     pub notices_who_is_deaf: bool,

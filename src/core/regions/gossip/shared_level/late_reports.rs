@@ -11,8 +11,8 @@ const TOLD_LATE: Span = Span::from_secs(1);
 /// How much of what is told late does not lower the level, in millionths.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LateReports {
-    /// What refilled into a full bucket during a cut, and so was used by nobody: what is heard later of that
-    /// time comes out of it first.
+    /// So much refilled into a full bucket during a cut, and nobody used it: reports of that time that come
+    /// later come out of it first.
     spare: i128,
     /// Which regions the last cut set apart: a bit for each.
     regions: u64,
