@@ -6,7 +6,7 @@
 //! never counts less than what was used.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -27,7 +27,7 @@ pub const COMMIT_KEPT: Span = Span(TTL_MAX.0 + COMMIT_MAX.0);
 pub const LAPSES_MAX: usize = 100;
 /// Bytes of one note, with what finds it by its name and by its time.
 const NOTE_BYTES: usize = 128;
-/// So many dues of reservations that were committed wait at least until they are cleared away.
+/// So many ends of what is over already wait at least until they are cleared away.
 const CLEARED_ABOVE: usize = 64;
 
 /// What a commit did to its bucket.
@@ -47,18 +47,43 @@ pub struct CommitResult {
 #[derive(Debug, Clone, Default)]
 pub struct ReservationNotes {
     held: HashMap<ReservationId, ReservedCharge, RandomState>,
-    /// When they lapse. The first of them is held; of the others up to as many are committed already as are
-    /// held, and [`CLEARED_ABOVE`].
-    due: BinaryHeap<Reverse<(Timestamp, ReservationId)>>,
+    /// When they lapse.
+    due: Ends,
     /// Commits, and until when they are remembered.
     committed: HashMap<ReservationId, Timestamp, RandomState>,
-    /// The same in the order in which they came; those that began anew are in `committed` no more.
-    commits: VecDeque<(Timestamp, ReservationId)>,
+    /// The same by time.
+    forgotten: Ends,
     /// Until when the last of them is remembered.
     commits_kept: Timestamp,
     noted: u64,
     /// From when on nothing that was ever noted can be given back.
     kept: Timestamp,
+}
+
+/// When reservations, or what is remembered of them, end. The first is of one that is still there; of the
+/// others up to as many are over already as are there, and [`CLEARED_ABOVE`].
+#[derive(Debug, Clone, Default)]
+struct Ends(BinaryHeap<Reverse<(Timestamp, ReservationId)>>);
+
+impl Ends {
+    fn push(&mut self, end: Timestamp, id: ReservationId) {
+        self.0.push(Reverse((end, id)));
+    }
+
+    fn first(&self) -> Option<(Timestamp, ReservationId)> {
+        self.0.peek().map(|first| first.0)
+    }
+
+    /// Forgets those that are over: the first at once, others when they are many beside `there`.
+    fn clear(&mut self, there: usize, is_there: impl Fn(Timestamp, ReservationId) -> bool) {
+        let holds = |end: &Reverse<(Timestamp, ReservationId)>| is_there(end.0.0, end.0.1);
+        if self.0.len() > there * 2 + CLEARED_ABOVE {
+            self.0.retain(holds);
+        }
+        while self.0.peek().is_some_and(|first| !holds(first)) {
+            self.0.pop();
+        }
+    }
 }
 
 impl ReservationNotes {
@@ -105,34 +130,25 @@ impl ReservationNotes {
 
     /// Notes a charge that was just made. An id that was committed before begins anew.
     pub fn note(&mut self, id: ReservationId, charge: ReservedCharge, limit: &Limit) {
-        self.committed.remove(&id);
+        self.forget_commit(id);
         // What is charged now can be given back until its window is over, or the level has drained.
         self.kept =
             self.kept.max(charge.due + limit.window).max(charge.at + limit.time_to_drain(charge.used));
         self.noted += 1;
         self.held.insert(id, charge);
-        self.due.push(Reverse((charge.due, id)));
+        self.due.push(charge.due, id);
     }
 
-    /// Forgets when those lapse that are held no more: the first at once, others when they are many.
     fn clear_due(&mut self) {
         let held = &self.held;
-        let is_held = |due: &Reverse<(Timestamp, ReservationId)>| {
-            held.get(&due.0.1).is_some_and(|charge| charge.due == due.0.0)
-        };
-        if self.due.len() > held.len() * 2 + CLEARED_ABOVE {
-            self.due.retain(is_held);
-        }
-        while self.due.peek().is_some_and(|first| !is_held(first)) {
-            self.due.pop();
-        }
+        self.due.clear(held.len(), |due, id| held.get(&id).is_some_and(|charge| charge.due == due));
     }
 
     /// Gives back what has lapsed by `now`. Returns the permits given back.
     pub fn lapse(&mut self, state: &mut State, limit: &Limit, now: Timestamp) -> u64 {
         let mut returned = 0_u64;
         for _ in 0..LAPSES_MAX {
-            let Some(Reverse((_, id))) = self.due.peek().copied().filter(|due| due.0.0 <= now) else { break };
+            let Some((_, id)) = self.due.first().filter(|(due, _)| *due <= now) else { break };
             let charge = self.held.remove(&id).filter(|charge| charge.on_lapse == OnLapse::Release);
             if let Some(charge) = charge {
                 returned =
@@ -146,7 +162,7 @@ impl ReservationNotes {
     /// Whether something has lapsed by `now`.
     #[must_use]
     pub fn is_due(&self, now: Timestamp) -> bool {
-        self.due.peek().is_some_and(|due| due.0.0 <= now)
+        self.due.first().is_some_and(|(due, _)| due <= now)
     }
 
     /// Releases what is reserved and charges what was really used. Where nothing is reserved any more it is
@@ -184,19 +200,25 @@ impl ReservationNotes {
     }
 
     fn note_commit(&mut self, id: ReservationId, now: Timestamp) {
-        while let Some((until, oldest)) = self.commits.front().copied() {
-            if until > now && self.commits.len() < COMMITS_MAX {
+        while let Some((until, oldest)) = self.forgotten.first() {
+            if until > now && self.committed.len() < COMMITS_MAX {
                 break;
             }
-            self.commits.pop_front();
-            if self.committed.get(&oldest) == Some(&until) {
-                self.committed.remove(&oldest);
-            }
+            self.forget_commit(oldest);
         }
         let until = now + COMMIT_KEPT;
         self.committed.insert(id, until);
-        self.commits.push_back((until, id));
+        self.forgotten.push(until, id);
         self.commits_kept = self.commits_kept.max(until);
+    }
+
+    fn forget_commit(&mut self, id: ReservationId) {
+        let Some(until) = self.committed.remove(&id) else { return };
+        let committed = &self.committed;
+        self.forgotten.clear(committed.len(), |until, id| committed.get(&id) == Some(&until));
+        if until >= self.commits_kept {
+            self.commits_kept = self.committed.values().copied().max().unwrap_or_default();
+        }
     }
 
     /// From when on these notes say nothing more.

@@ -75,21 +75,17 @@ impl KeySlot {
 
     /// Whether one more may be reserved of this bucket: its notes and those of all buckets are bounded.
     fn may_reserve(&mut self, notes: Option<TablePlace>, named: Named<'_>, now: Timestamp) -> bool {
-        let at = match notes {
-            Some(at) => at,
-            None => {
-                let notes = ReservationNotes::default();
-                match self.reserved.insert(named.hash, named.key.bytes(), notes, now, |_| false) {
-                    Ok(inserted) => {
-                        self.reserved.rate(inserted.place, now, COMMITTED_WEIGHT);
-                        inserted.place
-                    }
-                    Err(_) => return false,
-                }
-            }
-        };
+        let Some(at) = notes.or_else(|| self.make_notes(named, now)) else { return false };
         self.reserved.get(at).is_some_and(|notes| !notes.is_full())
             && self.reserved.make_heap(Some(at), now, |_| false).is_ok()
+    }
+
+    /// Makes room for what is noted of a bucket.
+    fn make_notes(&mut self, named: Named<'_>, now: Timestamp) -> Option<TablePlace> {
+        let notes = ReservationNotes::default();
+        let made = self.reserved.insert(named.hash, named.key.bytes(), notes, now, |_| false).ok()?;
+        self.reserved.rate(made.place, now, COMMITTED_WEIGHT);
+        Some(made.place)
     }
 
     /// Takes what fits, and notes it.
@@ -104,8 +100,10 @@ impl KeySlot {
         if self.holds(found, reserve.id) {
             return ReservationFate::HeldBefore;
         }
-        // Made by `may_reserve`.
-        let Some((at, state)) = found.zip(self.buckets.get_mut(place)) else {
+        // `may_reserve` made them; another bucket of the same decision may have swept them away, as empty as
+        // they were.
+        let made = found.or_else(|| self.make_notes(named, now));
+        let Some((at, state)) = made.zip(self.buckets.get_mut(place)) else {
             return ReservationFate::Crowded;
         };
         let before = self.reserved.heap_at(at);
@@ -142,11 +140,7 @@ impl KeySlot {
             return counted;
         }
         let found = self.notes_at(named);
-        let at = found.or_else(|| {
-            let notes = ReservationNotes::default();
-            let made = self.reserved.insert(named.hash, named.key.bytes(), notes, now, |_| false);
-            made.ok().map(|inserted| inserted.place)
-        });
+        let at = found.or_else(|| self.make_notes(named, now));
         let before = at.map_or(0, |at| self.reserved.heap_at(at));
         let mut no_notes = ReservationNotes::default();
         let mut no_state = State::new(charge.rule.rule.algorithm);
