@@ -34,7 +34,7 @@ enum Group {
 ///
 /// Top violators of a rule today: tidegate usage --rule NAME --group user --by day --from 0d
 ///
-/// What each key used this month: tidegate usage --group key --by month --from 0d
+/// Use of each key this month: tidegate usage --group key --by month --from 0d
 #[derive(Debug, Args)]
 pub(super) struct Usage {
     /// Of this user; also shows what the user has left.
@@ -113,7 +113,7 @@ impl Usage {
     }
 }
 
-/// What is left by the rules that count by the one who was asked for; of a key also by its user's.
+/// Shows the quotas of the user or key that was asked for; of a key also those of its user.
 fn show_quotas(answer: &Value, whose: &str) {
     let quotas = answer["quotas"].as_array().map_or(&[][..], Vec::as_slice);
     let of_owner = |quota: &&Value| answer["owner"].is_string() && quota["identity"]["api_key"].is_null();

@@ -25,8 +25,6 @@ pub const COMMITS_MAX: usize = 10_000;
 pub const COMMIT_KEPT: Span = Span(TTL_MAX.0 + COMMIT_MAX.0);
 /// Most reservations that one look lets lapse; the next look goes on.
 pub const LAPSES_MAX: usize = 100;
-/// Bytes of one note, with what finds it by its name and by its time.
-const NOTE_BYTES: usize = 128;
 /// So many ends of what is over already wait at least until they are cleared away.
 const CLEARED_ABOVE: usize = 64;
 
@@ -53,7 +51,7 @@ pub struct ReservationNotes {
     committed: HashMap<ReservationId, Timestamp, RandomState>,
     /// The same by time.
     forgotten: Ends,
-    /// Until when the last of them is remembered.
+    /// All of them are forgotten by then.
     commits_kept: Timestamp,
     noted: u64,
     /// From when on nothing that was ever noted can be given back.
@@ -213,11 +211,14 @@ impl ReservationNotes {
     }
 
     fn forget_commit(&mut self, id: ReservationId) {
-        let Some(until) = self.committed.remove(&id) else { return };
+        if self.committed.remove(&id).is_none() {
+            return;
+        }
         let committed = &self.committed;
         self.forgotten.clear(committed.len(), |until, id| committed.get(&id) == Some(&until));
-        if until >= self.commits_kept {
-            self.commits_kept = self.committed.values().copied().max().unwrap_or_default();
+        // Notes that stay for longer than the last commit lose nothing, and looking for it takes time.
+        if self.committed.is_empty() {
+            self.commits_kept = Timestamp::default();
         }
     }
 
@@ -243,6 +244,9 @@ impl ReservationNotes {
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        (self.held.len() + self.committed.len()).saturating_mul(NOTE_BYTES)
+        let ends = self.due.0.capacity() + self.forgotten.0.capacity();
+        self.held.allocation_size()
+            + self.committed.allocation_size()
+            + ends * size_of::<Reverse<(Timestamp, ReservationId)>>()
     }
 }

@@ -426,7 +426,7 @@ impl World {
         daemon.node.engine()?.reserve(user, asked, self.clock(daemon.region))
     }
 
-    /// What became of a commit at this daemon.
+    /// A daemon settles a reservation; see [`DaemonEngine::commit`].
     pub(crate) fn commit(
         &self,
         at: usize,

@@ -28,7 +28,7 @@ pub(crate) struct ReservationsCase {
     held: Held,
     plan: Plan,
     on_lapse: OnLapse,
-    /// Whether some use more than they reserved, or commit when it has lapsed.
+    /// Some clients use more than they reserved, or commit when it has lapsed.
     goes_beyond: bool,
     /// How long permits are reserved.
     ttl: Span,
@@ -98,7 +98,7 @@ impl ReservationsCase {
         self.held.algorithm == Algorithm::FixedWindow
     }
 
-    /// Whether each answer can be told beforehand.
+    /// True where the judge can tell each answer beforehand.
     fn is_exact(&self) -> bool {
         matches!(self.held.way, None | Some(Way::Split)) && self.is_windowed() && !self.goes_beyond
     }

@@ -91,7 +91,7 @@ async fn usage(call: AdminCall<'_>) -> Answered {
     let mut given = Parameters(call.query()?);
     let domain = given.take("domain").filter(|domain| !domain.is_empty());
     let (asked, group) = usage_asked(given, call.doors.engine.now())?;
-    // What is left is in the buckets, and told without a memory of decisions as well.
+    // The buckets say how much is left, also where no decision is remembered.
     let history = match history(&call) {
         Ok(history) => Some(history),
         Err(_) if asked.user.is_some() || asked.key.is_some() => None,
@@ -177,7 +177,7 @@ fn usage_asked(mut given: Parameters, now: Timestamp) -> Result<(UsageAsked, &'s
     Ok((asked, group.0))
 }
 
-/// What is left for the user or key that was asked for. A key that is none is refused, unless something of it
+/// The quotas of the user or key that was asked for. A key that is none is refused, unless something of it
 /// is remembered: it was removed.
 async fn quotas(
     call: &AdminCall<'_>,

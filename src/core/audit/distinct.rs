@@ -10,7 +10,7 @@ use super::record::Record;
 use super::usage::OTHER_PATHS;
 use crate::time::Span;
 
-/// What users, paths and keys beyond the bounds are called in sums.
+/// The name of all users, paths and keys beyond the bounds in sums.
 pub const OTHERS: &str = OTHER_PATHS;
 /// Most values kept in mind for all rules together, some 16 MB.
 const VALUES_MAX: usize = 1_000_000;

@@ -260,7 +260,7 @@ impl Escrow {
             return None;
         }
         let (partner, name) = (bucket.partner(region), self.regions.name(region));
-        let session = receiving_session(partner, ledger, name);
+        let session = self.receiving_session(bucket, ledger, region);
         let mut given = ledger.given_to(name, session);
         if !self.config.safety.debits_before_credits {
             given = given.max(partner.map_or(0, |partner| partner.promised_of(ledger.kind())));
@@ -273,6 +273,21 @@ impl Escrow {
         // than that at once.
         let at_once = ledger.as_level().map_or(u64::MAX, |level| level.minted.max(1));
         (given > acked).then_some(given.min(acked.saturating_add(at_once)))
+    }
+
+    /// The session to which a region is sent its rights: the one that it named, else the one that the store
+    /// gave to. So a daemon that began anew reaches also a region that has nothing to say; one that has them
+    /// already answers so. Zero: it has no session, or no daemon to receive them.
+    pub(super) fn receiving_session(&self, bucket: &EscrowBucket, ledger: &Ledger, region: RegionId) -> u64 {
+        if let Some(partner) = bucket.partner(region).filter(|partner| partner.heard.is_some()) {
+            return partner.session;
+        }
+        if self.regions.get(region).is_none_or(|region| region.ring.nodes().is_empty()) {
+            return 0;
+        }
+        let name = self.regions.name(region);
+        let given = ledger.given().filter(|given| given.region == name);
+        given.map(|given| given.session).max().unwrap_or(0)
     }
 
     /// Owes the others a statement if what they believe is wrong.
@@ -424,16 +439,6 @@ impl Escrow {
     fn patience(&self, region: RegionId) -> Span {
         Span(self.owd(region).0.saturating_mul(3)).max(Span::from_millis(30)) + self.config.look_gap
     }
-}
-
-/// To which session of a region it is sent what was taken out for it. A daemon that began anew has not heard
-/// of it; its store knows to whom it gave, and who has received that already says so.
-pub(super) fn receiving_session(partner: Option<&RegionStatement>, ledger: &Ledger, region: &str) -> u64 {
-    let heard = partner.filter(|partner| partner.heard.is_some()).map(|partner| partner.session);
-    heard.unwrap_or_else(|| {
-        let given = ledger.given().filter(|given| given.region == region);
-        given.map(|given| given.session).max().unwrap_or(0)
-    })
 }
 
 /// Whether the daemon that speaks for the bucket should hear what this one is asked for.

@@ -9,7 +9,6 @@ use super::super::membership::{RegionId, Regions};
 use super::super::{FRAME_BYTES_MAX, NodeName};
 use super::bucket::SentTransfer;
 use super::ledger::Ledger;
-use super::planner::receiving_session;
 use super::{Escrow, EscrowSafety};
 
 /// What a frame takes without entries, and the numbers of each kind of entry at most in the usual case.
@@ -112,7 +111,7 @@ impl Escrow {
             identity: bucket.key.identity.clone(),
             kind: ledger.kind(),
             session: ledger.session(),
-            to_session: receiving_session(Some(partner), ledger, self.regions.name(region)),
+            to_session: self.receiving_session(bucket, ledger, region),
             permits,
             limit: bucket.held_limit(now),
         })
