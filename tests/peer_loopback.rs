@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::core::regions::NodeName;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::{Amounts, CrowdedRules, Frame, Report, RuleName, Scope, Subject};
+use tidegate::core::wire::{Amounts, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject};
 use tidegate::peer::certificate::{Authority, SERVER_NAME, create_ca, issue};
 use tidegate::peer::codec::{MESSAGE_BYTES_MAX, encode_frame};
 use tidegate::peer::counters::Refusal;
@@ -112,7 +112,7 @@ fn frame(seq: u64, reports: usize, identity_bytes: usize) -> Frame {
         identity: vec![7; identity_bytes],
         scope: Scope::Node,
         counters: Vec::new(),
-        own: None,
+        decided_by: DecidedBy::Unknown,
     };
     let report = Report {
         key_id: 1,

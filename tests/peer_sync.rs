@@ -12,7 +12,9 @@ use tidegate::core::regions::{Effect, NodeName, ReplicaConfig, Touched, WorldKey
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::{CountedLimit, RightKind, RightsFrame, Transfer};
-use tidegate::core::wire::{Amount, Counter, CrowdedRules, Frame, Report, RuleName, Scope, Subject};
+use tidegate::core::wire::{
+    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject,
+};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Answer;
 use tidegate::engine::status::WorldStatus;
@@ -304,7 +306,7 @@ fn report(scope: Scope, rule: &str, admitted: u64, stamp: Timestamp) -> Report {
         identity: b"u_42".to_vec(),
         scope,
         counters: vec![Counter { node: "us-1".into(), since: Timestamp(1) }],
-        own: None,
+        decided_by: DecidedBy::Unknown,
     };
     Report {
         key_id: 1,

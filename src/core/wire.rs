@@ -14,7 +14,7 @@ pub mod compact;
 pub mod rights;
 
 /// Version of these messages. A frame of another version is refused and counted.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 /// Most rules that one frame names as crowded.
 pub const CROWDED_MAX: usize = 8;
 /// Most reports in one frame.
@@ -123,8 +123,31 @@ pub struct Subject {
     pub scope: Scope,
     /// Who counted, since when; at most [`COUNTS_MAX`].
     pub counters: Vec<Counter>,
-    /// The bucket's own limit, where the speaker decides by another than the rule's.
-    pub own: Option<OwnLimit>,
+    /// By which limit those decide whom the reports speak for.
+    pub decided_by: DecidedBy,
+}
+
+/// By which limit a region decides requests for a bucket, as far as the speaker knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DecidedBy {
+    /// The speaker does not know: it may be another daemon that decides, or nobody.
+    #[default]
+    Unknown,
+    /// The rule's.
+    Rule,
+    /// The bucket's own, in place of the rule's.
+    Own(OwnLimit),
+}
+
+impl DecidedBy {
+    /// The bucket's own limit, if that is what is known.
+    #[must_use]
+    pub const fn own(self) -> Option<OwnLimit> {
+        match self {
+            Self::Own(limit) => Some(limit),
+            Self::Rule | Self::Unknown => None,
+        }
+    }
 }
 
 /// What one bucket may admit in place of its rule's limit: a user's or a key's own. Its window is the rule's.

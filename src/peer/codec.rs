@@ -227,7 +227,7 @@ mod tests {
     use crate::core::wire::rights::{
         ClosedWindow, LevelTotals, MovedTotals, PlacesTotals, RightKind, Statement, Transfer, WindowTotals,
     };
-    use crate::core::wire::{Acknowledgement, Amount, Counter, OwnLimit, rounded};
+    use crate::core::wire::{Acknowledgement, Amount, Counter, DecidedBy, OwnLimit, rounded};
 
     const SENT: u64 = 1_760_000_000_000_000;
 
@@ -237,7 +237,7 @@ mod tests {
             identity: identity.to_vec(),
             scope: Scope::Region("eu".into()),
             counters: vec![Counter { node: "eu-1".into(), since: Timestamp(SENT - 60_000_000) }],
-            own: None,
+            decided_by: DecidedBy::Unknown,
         };
         Report {
             key_id: 700,
@@ -277,17 +277,22 @@ mod tests {
         }
     }
 
+    fn arbitrary_limit() -> impl Strategy<Value = DecidedBy> {
+        let own = any::<[u32; 3]>();
+        let own = own.prop_map(|[permits, burst, queue]| DecidedBy::Own(OwnLimit { permits, burst, queue }));
+        prop_oneof![Just(DecidedBy::Unknown), Just(DecidedBy::Rule), own]
+    }
+
     prop_compose! {
         fn arbitrary_subject()(
             [domain, name] in ["\\PC{0,12}", "\\PC{0,12}"],
             identity in proptest::collection::vec(any::<u8>(), 0..40),
             region in proptest::option::of("\\PC{0,12}"),
             counters in proptest::collection::vec(arbitrary_counter(), 0..3),
-            own in proptest::option::of(any::<[u32; 3]>()),
+            decided_by in arbitrary_limit(),
         ) -> Subject {
             let scope = region.map_or(Scope::Node, Scope::Region);
-            let own = own.map(|[permits, burst, queue]| OwnLimit { permits, burst, queue });
-            Subject { rule: RuleName { domain, name }, identity, scope, counters, own }
+            Subject { rule: RuleName { domain, name }, identity, scope, counters, decided_by }
         }
     }
 
@@ -350,17 +355,17 @@ mod tests {
     /// So much of a frame comes before the crowded rules.
     const GOLDEN_HEAD_DIGITS: usize = 58;
     const GOLDEN_FRAME: &str = concat!(
-        "05018080b3c19c33078080b8f6de96900380f104018180b3c19c330305000301bc05076465",
+        "06018080b3c19c33078080b8f6de96900380f104018180b3c19c330305000301bc05076465",
         "6661756c74067365617263680375007801026575010465752d31809c9c39a01fac02010501a1",
         "2f06bc0506a12f06f0a204e807a12f",
     );
     const GOLDEN_RIGHTS: &str = concat!(
-        "0503fd0000ceeeb5400600010764656661756c740673656172636803750078fc70110100",
+        "0603fd0000ceeeb5400600010764656661756c740673656172636803750078fc70110100",
         "0928fc80841e000300fb2c0101026575fd0000ceeeb54006000501026575fd0000ceeeb5",
         "4006000701fb2b0164010764656661756c74067365617263680375007800fb2c01090a07",
     );
-    const GOLDEN_GOSSIP: &str = "050200cb007107fb0a1f616263";
-    const GOLDEN_GOSSIP_V6: &str = "05020100000000000000000000000000000001fb0a1f";
+    const GOLDEN_GOSSIP: &str = "060200cb007107fb0a1f616263";
+    const GOLDEN_GOSSIP_V6: &str = "06020100000000000000000000000000000001fb0a1f";
 
     fn rights() -> RightsFrame {
         let rule = || RuleName { domain: "default".into(), name: "search".into() };

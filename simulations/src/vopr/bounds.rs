@@ -240,11 +240,12 @@ impl Game<'_> {
             Fault::Restarted => {}
             Fault::Clock(off) => {
                 let by = if broken { off * 1_000 } else { off * -1_000 };
+                let before = self.world.clock(region);
                 self.world.step_clock(region, by);
                 // The others learn of it by its next report.
                 self.world.network.note_loss(self.world.now);
                 if by < 0 {
-                    self.witness.clock_set_back(&self.world);
+                    self.witness.clock_set_back(&self.world, before, self.world.clock(region));
                 }
             }
             Fault::Storm => {

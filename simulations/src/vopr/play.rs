@@ -275,6 +275,9 @@ impl Game<'_> {
             self.books.follow(&self.world);
             let after = self.world.clock(one);
             if after < before {
+                if let Some(witness) = &mut self.witness {
+                    witness.clock_set_back(&self.world, before, after);
+                }
                 self.books.clock_back(self.case, one, before);
             } else {
                 self.books.clock_ahead(after.since(before));

@@ -98,10 +98,16 @@ impl Witness {
         }
     }
 
-    /// A region's clock was set back: its store may have forgotten what it admitted in a window that it had
-    /// left.
-    pub(crate) fn clock_set_back(&mut self, world: &World) {
-        if windowed(self.algorithm) {
+    /// A region's clock was set back. Its store counts on in the window that it had reached, and its answers
+    /// speak of that one; a log may have forgotten what had left its interval.
+    pub(crate) fn clock_set_back(&mut self, world: &World, before: Timestamp, after: Timestamp) {
+        let forgets = match self.algorithm {
+            Algorithm::SlidingLog => before.since(after) > CLOCKS,
+            algorithm => {
+                windowed(algorithm) && before.window_index(self.window) != after.window_index(self.window)
+            }
+        };
+        if forgets {
             self.excepted = Some(world.now);
         }
     }

@@ -11,7 +11,7 @@
 //! report  := flags key-id [subject] [stamp±] [window] amounts demand
 //! subject := domain name identity (0 | 1 region) count (node since±)* own?
 //! text    := length bytes; since against sent
-//! own     := permits burst queue, where the flags say so
+//! own     := permits burst queue, where the flags say that the bucket is decided by its own limit
 //! amounts := one admitted | count (admitted returned)*
 //! demand  := two bytes, eleven significant bits
 //! ```
@@ -23,8 +23,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Acknowledgement, Amount, COUNTS_MAX, CROWDED_MAX, Counter, CrowdedRules, Frame, IDENTITY_BYTES_MAX,
-    NAME_BYTES_MAX, OwnLimit, REPORTS_MAX, Report, RuleName, Scope, Subject,
+    Acknowledgement, Amount, COUNTS_MAX, CROWDED_MAX, Counter, CrowdedRules, DecidedBy, Frame,
+    IDENTITY_BYTES_MAX, NAME_BYTES_MAX, OwnLimit, REPORTS_MAX, Report, RuleName, Scope, Subject,
 };
 use crate::time::{Span, Timestamp};
 
@@ -41,6 +41,8 @@ const SAME_TIME: u8 = 2;
 const PLAIN: u8 = 4;
 /// The subject ends with the bucket's own limit.
 const OWN: u8 = 8;
+/// The bucket is decided by its rule's limit.
+const BY_RULE: u8 = 16;
 
 /// In place of a number of crowded rules: all may be.
 const ALL_CROWDED: usize = CROWDED_MAX + 1;
@@ -93,8 +95,11 @@ pub fn write_report(sent: Timestamp, before: Option<&Report>, report: &Report, b
     let same = before.is_some_and(|before| (before.stamp, before.window) == (report.stamp, report.window));
     let plain = matches!(report.amounts.as_slice(), [amount] if amount.returned == 0);
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-    let own = report.subject.as_ref().is_some_and(|subject| subject.own.is_some());
-    let named = flag(report.subject.is_some(), NAMED) | flag(own, OWN);
+    let named = report.subject.as_ref().map_or(0, |subject| match subject.decided_by {
+        DecidedBy::Unknown => NAMED,
+        DecidedBy::Rule => NAMED | BY_RULE,
+        DecidedBy::Own(_) => NAMED | OWN,
+    });
     bytes.push(named | flag(same, SAME_TIME) | flag(plain, PLAIN));
     put(bytes, report.key_id);
     if let Some(subject) = &report.subject {
@@ -131,7 +136,7 @@ fn write_subject(sent: Timestamp, subject: &Subject, bytes: &mut Vec<u8>) {
         put_text(bytes, counter.node.as_bytes());
         put_time(bytes, sent, counter.since);
     }
-    if let Some(OwnLimit { permits, burst, queue }) = subject.own {
+    if let DecidedBy::Own(OwnLimit { permits, burst, queue }) = subject.decided_by {
         for number in [permits, burst, queue] {
             put(bytes, u64::from(number));
         }
@@ -225,11 +230,12 @@ impl<'a> Rest<'a> {
 
     fn report(&mut self, sent: Timestamp, before: Option<&Report>) -> Result<Report, Unreadable> {
         let flags = self.byte()?;
-        if flags > NAMED | SAME_TIME | PLAIN | OWN || flags & (NAMED | OWN) == OWN {
+        let unnamed = flags & NAMED == 0;
+        if flags > NAMED | SAME_TIME | PLAIN | OWN | BY_RULE || unnamed && flags & (OWN | BY_RULE) > 0 {
             return Err(Unreadable::Malformed);
         }
         let key_id = self.number()?;
-        let subject = if flags & NAMED == 0 { None } else { Some(self.subject(sent, flags & OWN > 0)?) };
+        let subject = if unnamed { None } else { Some(self.subject(sent, flags)?) };
         let (stamp, window) = if flags & SAME_TIME == 0 {
             (self.time(sent)?, self.number()?)
         } else {
@@ -247,7 +253,7 @@ impl<'a> Rest<'a> {
         Ok(Report { key_id, subject, window, stamp, amounts, demand })
     }
 
-    fn subject(&mut self, sent: Timestamp, has_own: bool) -> Result<Subject, Unreadable> {
+    fn subject(&mut self, sent: Timestamp, flags: u8) -> Result<Subject, Unreadable> {
         let rule = self.rule()?;
         let identity = self.bytes(IDENTITY_BYTES_MAX)?.to_vec();
         let scope =
@@ -258,13 +264,16 @@ impl<'a> Rest<'a> {
             let node = Arc::from(self.text(NAME_BYTES_MAX)?);
             counters.push(Counter { node, since: self.time(sent)? });
         }
-        let own = if has_own {
-            let (permits, burst, queue) = (self.permits()?, self.permits()?, self.permits()?);
-            Some(OwnLimit { permits, burst, queue })
-        } else {
-            None
+        let decided_by = match flags & (OWN | BY_RULE) {
+            0 => DecidedBy::Unknown,
+            BY_RULE => DecidedBy::Rule,
+            OWN => {
+                let (permits, burst, queue) = (self.permits()?, self.permits()?, self.permits()?);
+                DecidedBy::Own(OwnLimit { permits, burst, queue })
+            }
+            _ => return Err(Unreadable::Malformed),
         };
-        Ok(Subject { rule, identity, scope, counters, own })
+        Ok(Subject { rule, identity, scope, counters, decided_by })
     }
 
     fn rule(&mut self) -> Result<RuleName, Unreadable> {

@@ -9,7 +9,7 @@ use super::replica::Replica;
 use crate::algorithm::Limit;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
-use crate::wire::OwnLimit;
+use crate::wire::{DecidedBy, OwnLimit};
 
 /// Until this has passed without a decision by the larger limit, a smaller one does not take its place:
 /// buckets that several people share are decided by one and by the other.
@@ -51,9 +51,15 @@ impl Own {
         Some(self.0.as_ref()?.from)
     }
 
-    /// What `region` is known to decide by: nobody passes on for himself what he heard.
-    pub(super) fn said_by(&self, region: RegionId) -> Option<OwnLimit> {
-        self.0.as_ref().filter(|known| known.from == region)?.limit
+    /// What `region` is known to decide by, which has `counted` something or not: nobody passes on for himself
+    /// what he heard.
+    pub(super) fn said_by(&self, region: RegionId, counted: bool) -> DecidedBy {
+        match self.0.as_deref() {
+            Some(known) if known.from == region => known.limit.map_or(DecidedBy::Rule, DecidedBy::Own),
+            // Of an own limit by which the region decides, its daemons would have said.
+            None if region == Regions::OWN && counted => DecidedBy::Rule,
+            _ => DecidedBy::Unknown,
+        }
     }
 
     /// The most permits of a limit that held before.
@@ -103,7 +109,7 @@ impl Own {
             }
             _ if decided => now.since(known.at) < STALE,
             _ if known.from == region => said < known.at,
-            // A region that says nothing of a limit may only not know of it.
+            // While a limit changes, one that does not decide goes by those that have it still.
             _ => limit.is_none(),
         };
         let said_permits = limit.unwrap_or(rules).permits;
@@ -128,9 +134,10 @@ impl Replica {
         times: (Timestamp, Timestamp),
         id: BucketId,
         region: RegionId,
-        own: Option<OwnLimit>,
+        decided_by: DecidedBy,
     ) {
-        let Some(bucket) = self.keys.get_mut(id) else { return };
+        let Some(bucket) = self.keys.get_mut(id).filter(|_| decided_by != DecidedBy::Unknown) else { return };
+        let own = decided_by.own();
         if (own.is_some() || bucket.has_own_limit())
             && let Some(rule) = self.rules.get(&bucket.key.rule)
             && bucket.hear_limit(times, region, own, &rule.limit)

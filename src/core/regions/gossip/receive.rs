@@ -122,7 +122,7 @@ impl Replica {
     ) -> KeyIdMeaning {
         let key = WorldKey { rule: subject.rule.clone(), identity: subject.identity.clone() };
         let id = if self.rules.contains_key(&key.rule) {
-            self.follow(now, &key, subject.own)
+            self.follow(now, &key, subject.decided_by.own())
         } else {
             self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
             None
@@ -135,7 +135,7 @@ impl Replica {
             },
         };
         if let Some(id) = id {
-            self.hear_limit((now, said), id, speaker.unwrap_or(Regions::OWN), subject.own);
+            self.hear_limit((now, said), id, speaker.unwrap_or(Regions::OWN), subject.decided_by);
         }
         let node = self.links.get(place).map(|link| &link.node);
         KeyIdMeaning::new(id, speaker, &subject.counters, node)

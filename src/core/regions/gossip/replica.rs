@@ -18,7 +18,7 @@ use crate::regions::variants::Variants;
 use crate::regions::{Effect, Member, NodeName, Touched, WorldKey, WorldRule};
 use crate::rule::Mode;
 use crate::time::{Span, Timestamp};
-use crate::wire::{OwnLimit, RuleName};
+use crate::wire::{DecidedBy, OwnLimit, RuleName};
 
 /// Most other daemons spoken with. More are not told anything, and their frames are refused.
 pub const LINKS_MAX: usize = 1_024;
@@ -254,7 +254,7 @@ impl Replica {
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
         self.begin(now);
         let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
-        self.hear_limit((now, now), id, Regions::OWN, touched.own);
+        self.hear_limit((now, now), id, Regions::OWN, touched.own.map_or(DecidedBy::Rule, DecidedBy::Own));
         let Some(bucket) = self.keys.get_mut(id) else { return };
         bucket.count(now, &self.node, touched);
         if !self.changed(now, id) {

@@ -8,7 +8,9 @@ use crate::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowa
 use crate::regions::{Effect, Member, NodeName, Refused, Touched, WorldKey, WorldRule};
 use crate::rule::{Global, Mode, OnPartition};
 use crate::time::{Span, Timestamp};
-use crate::wire::{Amount, Counter, CrowdedRules, Frame, Report, RuleName, Scope, Subject, compact};
+use crate::wire::{
+    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, compact,
+};
 
 mod bounds;
 mod calendar;
@@ -548,7 +550,7 @@ fn report(scope: Scope, node: &str, stamp: Timestamp) -> Report {
     let counters = vec![Counter { node: node.into(), since: START }];
     Report {
         key_id: 1,
-        subject: Some(Subject { rule, identity, scope, counters, own: None }),
+        subject: Some(Subject { rule, identity, scope, counters, decided_by: DecidedBy::Unknown }),
         window: minute().1,
         stamp,
         amounts: std::iter::once(Amount { admitted: 5, returned: 0 }).collect(),

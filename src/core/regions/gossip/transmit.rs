@@ -97,8 +97,8 @@ impl Replica {
         } else {
             let counters = voice.counters.to_vec();
             let WorldKey { rule, identity } = key.clone();
-            let own = limits.said_by(item.region.unwrap_or(Regions::OWN));
-            Some(Subject { rule, identity, scope, counters, own })
+            let decided_by = limits.said_by(item.region.unwrap_or(Regions::OWN), !counts.is_empty());
+            Some(Subject { rule, identity, scope, counters, decided_by })
         };
         let demand = rounded(demand);
         Some((Report { key_id, subject, window: item.window, stamp, amounts, demand }, version))

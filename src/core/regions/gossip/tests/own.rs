@@ -1,9 +1,15 @@
 //! Limits that a bucket has in place of its rule's: every region divides by the one that holds.
 
 use super::*;
+use crate::regions::gossip::own_limit::Own;
+use crate::regions::membership::Regions;
 use crate::wire::OwnLimit;
 
 const SECOND: Span = Span::from_secs(1);
+
+fn decided(permits: u32) -> DecidedBy {
+    own(permits).map_or(DecidedBy::Rule, DecidedBy::Own)
+}
 
 const fn own(permits: u32) -> Option<OwnLimit> {
     Some(OwnLimit { permits, burst: permits, queue: 0 })
@@ -126,6 +132,49 @@ fn whom_nobody_asked_divides_by_what_the_others_say() {
         .map(|view| if view.window == window { view.budget } else { view.next_budget })
         .sum();
     assert_eq!(budgets, 300);
+}
+
+#[test]
+fn a_limit_outlasts_what_others_pass_on_who_do_not_know_it_and_ends_where_its_own_daemons_say_so() {
+    // What a daemon says of region a, whether that one decides by its own limit of 6 or not.
+    let said = |from: NodeName, scope: Scope, decided_by: DecidedBy| {
+        let rule = rule(Algorithm::FixedWindow, 20, SECOND, OnPartition::default());
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("a", "2"), ("b", "1")], &rule);
+        let (here, window) = (name("a", "1"), cluster.now.window_index(SECOND));
+        cluster.touch(&here, &Touched { own: own(6), ..touched("u", window, 3, 1) });
+        cluster.now = cluster.now + Span::from_millis(500);
+        let now = cluster.now;
+        let mut passed_on = report(scope, "2", now);
+        passed_on.window = window;
+        passed_on.subject.as_mut().unwrap().decided_by = decided_by;
+        let heard = Frame { sent: now, incarnation: u64::MAX, ..frame(vec![passed_on]) };
+        let replica = cluster.replicas.get_mut(&here).unwrap();
+        replica.handle_frame(now, &from, heard).unwrap();
+        let id = replica.keys.find(&key("u")).unwrap();
+        replica.keys.get(id).unwrap().own_limit()
+    };
+    let of_a = || Scope::Region("a".into());
+    assert_eq!(said(name("b", "1"), of_a(), DecidedBy::Unknown), own(6), "another region passes it on");
+    assert_eq!(said(name("a", "2"), of_a(), DecidedBy::Unknown), own(6), "so does another daemon of a");
+    assert_eq!(said(name("a", "2"), Scope::Node, DecidedBy::Rule), None, "a daemon of a decides otherwise");
+}
+
+#[test]
+fn a_daemon_says_by_which_limit_its_region_decides_where_it_knows() {
+    let mut known = Own::default();
+    let (here, there) = (Regions::OWN, Regions::OWN + 1);
+    let rules = Limit { calendar: None, permits: 20, window: SECOND, burst: 20, queue: 0 };
+    assert_eq!(
+        [known.said_by(here, true), known.said_by(here, false)],
+        [DecidedBy::Rule, DecidedBy::Unknown]
+    );
+    assert_eq!(known.said_by(there, true), DecidedBy::Unknown, "it does not know what another region knows");
+    known.hear((START, START), there, own(6), (&rules, &rules));
+    assert_eq!([here, there].map(|id| known.said_by(id, true)), [DecidedBy::Unknown, decided(6)]);
+    known.hear((START, START), here, own(6), (&rules, &rules));
+    assert_eq!([here, there].map(|id| known.said_by(id, true)), [decided(6), DecidedBy::Unknown]);
+    known.hear((START, START), here, None, (&rules, &rules));
+    assert_eq!(known.said_by(here, true), DecidedBy::Rule, "it has no limit of its own any more");
 }
 
 #[test]
