@@ -3,7 +3,7 @@
 //! What a response costs is spread widely, and differs by model or route far more than over time. So the last
 //! actual costs are kept apart by rule and by one attribute, a hundred of each, and the quantile is exact.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::FixedState;
@@ -69,7 +69,9 @@ impl LastActuals {
 #[derive(Debug, Clone, Default)]
 pub struct Estimates {
     kinds: HashMap<CostKind, LastActuals, FixedState>,
-    by_turn: BTreeMap<u64, CostKind>,
+    /// Who learned at which turn, the oldest first. Of a kind its newest turn counts; the others are cleared
+    /// away when they are as many as all kinds.
+    turns: VecDeque<(u64, CostKind)>,
     turn: u64,
 }
 
@@ -80,21 +82,25 @@ impl Estimates {
         if actual == 0 {
             return false;
         }
-        let mut forgotten = false;
-        if !self.kinds.contains_key(&kind)
-            && self.kinds.len() >= KINDS_MAX
-            && let Some((_, oldest)) = self.by_turn.pop_first()
-        {
-            self.kinds.remove(&oldest);
-            forgotten = true;
-        }
         self.turn += 1;
+        if self.turns.len() >= KINDS_MAX * 2 {
+            self.turns.retain(|(turn, kind)| self.kinds.get(kind).is_some_and(|known| known.turn == *turn));
+        }
+        self.turns.push_back((self.turn, kind));
         let actuals = self.kinds.entry(kind).or_default();
-        self.by_turn.remove(&actuals.turn);
         actuals.turn = self.turn;
-        self.by_turn.insert(self.turn, kind);
         actuals.add(actual);
-        forgotten
+        self.kinds.len() > KINDS_MAX && self.forget_oldest()
+    }
+
+    /// Forgets the kind that has learned nothing for longest.
+    fn forget_oldest(&mut self) -> bool {
+        while let Some((turn, kind)) = self.turns.pop_front() {
+            if self.kinds.get(&kind).is_some_and(|known| known.turn == turn) {
+                return self.kinds.remove(&kind).is_some();
+            }
+        }
+        false
     }
 
     /// What a reservation of this kind should take under `limit` permits a window; at least 1.

@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::key::{identity_values, push_value};
+use super::key::{BucketValues, identity_values, push_value};
 use super::unit_price::Price;
 
 /// Bytes of a holder's name.
@@ -57,8 +57,8 @@ pub struct HeldPlaces {
     pub price: Option<Price>,
     /// The value of the attribute by which the rule estimates, where a reservation has one.
     pub kind: Option<String>,
-    /// The values that name the bucket, in the order of the rule's `per`.
-    pub values: Vec<String>,
+    /// The values that name the bucket.
+    pub values: BucketValues,
 }
 
 /// What one request holds.
@@ -79,8 +79,7 @@ impl Lease {
             push_value(&mut bytes, &held.domain);
             push_value(&mut bytes, &held.rule);
             push_value(&mut bytes, &held.own_limit.map_or_else(String::new, |limit| limit.to_string()));
-            push_value(&mut bytes, &held.values.len().to_string());
-            held.values.iter().for_each(|value| push_value(&mut bytes, value));
+            held.values.write(&mut bytes);
         }
         bytes.into_vec()
     }
@@ -101,7 +100,7 @@ impl Lease {
             if count > texts.len() || held.len() == HELD_RULES_MAX {
                 return None;
             }
-            let values = texts.by_ref().take(count).map(str::to_owned).collect();
+            let values = BucketValues::new(texts.by_ref().take(count));
             held.push(HeldPlaces {
                 domain: domain.to_owned(),
                 rule: rule.to_owned(),
@@ -121,7 +120,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn held() -> impl Strategy<Value = HeldPlaces> {
-        let values = proptest::collection::vec(".{0,200}", 0..4);
+        let values = proptest::collection::vec(".{0,200}", 0..4)
+            .prop_map(|values: Vec<String>| BucketValues::new(values.iter().map(String::as_str)));
         (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values).prop_map(
             |(domain, rule, own_limit, values)| HeldPlaces {
                 domain,
@@ -161,7 +161,7 @@ mod tests {
             own_limit: None,
             price: None,
             kind: None,
-            values: vec![],
+            values: BucketValues::default(),
         };
         let lease = |rules| Lease { holder: Holder::UNKNOWN, held: vec![one.clone(); rules] };
         assert!(Lease::from_bytes(&lease(HELD_RULES_MAX).to_bytes()).is_some());

@@ -2,7 +2,7 @@
 //!
 //! Two different sets of values never make the same key: every value stands behind its length.
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 /// Names what a rule's buckets count: its domain, name, algorithm, window and `per` (of
 /// `concurrency` the window, its hold, is no part of it). A reload that changes none of these
@@ -88,8 +88,57 @@ impl Key {
     }
 }
 
+/// The values that name a bucket, in the order of the rule's `per`: what a lease or a reservation says of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BucketValues {
+    count: usize,
+    identity: SmallVec<[u8; 22]>,
+}
+
+impl BucketValues {
+    /// These, in their order.
+    pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut all = Self::default();
+        for value in values {
+            push_value(&mut all.identity, value);
+            all.count += 1;
+        }
+        all
+    }
+
+    /// Those of a key, of which it has `count`.
+    #[must_use]
+    pub fn of(key: &Key, count: usize) -> Self {
+        Self { count, identity: SmallVec::from_slice(key.identity()) }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether a bucket is the only one of its rule.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The key of the bucket under a rule of this shape.
+    #[must_use]
+    pub fn key(&self, shape: Shape) -> Key {
+        Key::from_identity(shape, &self.identity)
+    }
+
+    /// Appends their number and themselves, each behind its length.
+    pub(super) fn write(&self, bytes: &mut SmallVec<[u8; 62]>) {
+        push_value(bytes, &self.count.to_string());
+        bytes.extend_from_slice(&self.identity);
+    }
+}
+
 /// Appends a value behind its length, as [`identity_values`] reads it.
-pub(super) fn push_value(bytes: &mut SmallVec<[u8; 62]>, value: &str) {
+pub(super) fn push_value<A: Array<Item = u8>>(bytes: &mut SmallVec<A>, value: &str) {
     let mut len = value.len();
     while len >= 0x80 {
         bytes.push(u8::try_from(len & 0x7f).unwrap_or(0) | 0x80);
@@ -141,6 +190,9 @@ mod tests {
             prop_assert_eq!(identity_values(key.identity()), Some(values.iter().map(String::as_str).collect::<Vec<_>>()));
             prop_assert_eq!(key.shape(), Shape(7));
             prop_assert_eq!(&Key::from_identity(Shape(7), key.identity()), &key);
+            let named = BucketValues::new(values.iter().map(String::as_str));
+            prop_assert_eq!((named.len(), named.key(Shape(7))), (values.len(), key.clone()));
+            prop_assert_eq!(BucketValues::of(&key, values.len()), named);
         }
 
         #[test]

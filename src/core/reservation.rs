@@ -9,7 +9,7 @@
 use smallvec::SmallVec;
 
 use super::hold::{HELD_RULES_MAX, HeldPlaces};
-use super::key::{identity_values, push_value};
+use super::key::{BucketValues, identity_values, push_value};
 use super::reservation_terms::OnLapse;
 use super::time::{Span, Timestamp};
 use super::unit_price::Price;
@@ -130,8 +130,7 @@ impl Reservation {
             push_value(&mut bytes, &held.price.map_or_else(String::new, |price| price.to_string()));
             // An empty value is one too.
             push_value(&mut bytes, &held.kind.as_ref().map_or_else(String::new, |kind| format!("={kind}")));
-            push_value(&mut bytes, &held.values.len().to_string());
-            held.values.iter().for_each(|value| push_value(&mut bytes, value));
+            held.values.write(&mut bytes);
         }
         bytes.into_vec()
     }
@@ -162,7 +161,7 @@ impl Reservation {
             if count > texts.len() || rules.len() == HELD_RULES_MAX {
                 return None;
             }
-            let values = texts.by_ref().take(count).map(str::to_owned).collect();
+            let values = BucketValues::new(texts.by_ref().take(count));
             rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, price, kind, values });
         }
         let id = ReservationId(*id);
@@ -176,7 +175,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn rules() -> impl Strategy<Value = Vec<HeldPlaces>> {
-        let values = proptest::collection::vec(".{0,50}", 0..4);
+        let values = proptest::collection::vec(".{0,50}", 0..4)
+            .prop_map(|values: Vec<String>| BucketValues::new(values.iter().map(String::as_str)));
         let price = proptest::option::of((1_u32..1_000_000, 1_u32..1_000_000))
             .prop_map(|price| price.and_then(|(whole, part)| Price::parse(&format!("{whole}.{part:06}"))));
         let (own_limit, kind) = (proptest::option::of(any::<u32>()), proptest::option::of(".{0,20}"));

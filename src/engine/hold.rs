@@ -17,7 +17,7 @@ use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Leased;
 use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease};
-use crate::core::key::{Key, identity_values};
+use crate::core::key::{BucketValues, Key};
 use crate::core::request::{Cost, Request};
 use crate::core::ruleset::{Compiled, Match};
 use crate::core::time::Span;
@@ -86,11 +86,11 @@ impl Leasing {
     pub(super) fn of(cost: Cost, charged: bool) -> Self {
         let leased = match cost {
             Cost::Hold(hold) if charged && cost.taken() > 0 => {
-                let lease = Lease { holder: hold.holder, held: Vec::new() };
+                let lease = Lease { holder: hold.holder, held: Vec::with_capacity(1) };
                 Some(Leased { lease, hold: Span(u64::MAX) })
             }
             Cost::Reserve(reserve) if charged => {
-                let lease = Lease { holder: Holder(reserve.id.0), held: Vec::new() };
+                let lease = Lease { holder: Holder(reserve.id.0), held: Vec::with_capacity(1) };
                 Some(Leased { lease, hold: reserve.ttl })
             }
             _ => None,
@@ -120,14 +120,13 @@ impl Leasing {
             // Not named, and so held until its hold ends.
             self.1 += 1;
         } else {
-            let values = identity_values(key.identity()).unwrap_or_default();
             leased.lease.held.push(HeldPlaces {
                 domain: rule.domain.clone(),
                 rule: rule.name.clone(),
                 own_limit: found.own_limit,
                 price: rule.price.as_ref().map(|prices| prices.of(request)),
                 kind: kind_of(rule, request),
-                values: values.into_iter().map(str::to_owned).collect(),
+                values: BucketValues::of(key, rule.per.len()),
             });
         }
         leased.hold = leased.hold.min(hold);
@@ -155,7 +154,7 @@ impl Engine {
             };
             let own = |permits| Limit { permits, burst: permits, ..compiled.limit };
             let whole = held.own_limit.map_or(compiled.limit, own);
-            let key = Key::new(compiled.shape, held.values.iter().map(String::as_str));
+            let key = held.values.key(compiled.shape);
             named.push((compiled, key, loaded.held_to(compiled, whole, now), whole));
         }
         let cost = Cost::Hold(Hold { step, holder: lease.holder, places: 0 });

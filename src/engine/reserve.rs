@@ -164,7 +164,7 @@ impl Engine {
         if now.0 / 1_000 > reservation.lapses_ms.saturating_add(COMMIT_MAX.millis_up()) {
             return Err(CommitRefused::TooLate);
         }
-        let mut named: Vec<ReservedRule<'_>> = Vec::new();
+        let mut named: SmallVec<[ReservedRule<'_>; 1]> = SmallVec::new();
         for held in &reservation.rules {
             let found = loaded.set.get(&held.domain, &held.rule);
             let counts = |rule: &Compiled| {
@@ -175,13 +175,13 @@ impl Engine {
             let Some(rule) = found.filter(|rule| counts(rule)) else { continue };
             let own = |permits| Limit { permits, burst: permits, ..rule.limit };
             let whole = held.own_limit.map_or(rule.limit, own);
-            let key = Key::new(rule.shape, held.values.iter().map(String::as_str));
+            let key = held.values.key(rule.shape);
             let (held_to, price) = (loaded.held_to(rule, whole, now), held.price.unwrap_or(Price::ONE));
             let kind = CostKind::of(&held.domain, &held.rule, held.kind.as_deref());
             named.push(ReservedRule { rule, key, held: held_to, whole, price, kind });
         }
         let regions = self.regions_known();
-        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
+        let mut charges: SmallVec<[Charge<'_>; 1]> = SmallVec::new();
         for ReservedRule { rule, key, held, whole, price, .. } in &named {
             let HeldLimit { limit, share } = *held;
             let debt_max = rule.rule.debt_max(limit.permits, whole.permits);

@@ -20,7 +20,9 @@ use tidegate::core::regions::fair_share::{DivisionInput, RegionInput, ReportFigu
 use tidegate::core::regions::{NodeName, Replica, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::{Amount, Counter, CrowdedRules, Frame, Report, RuleName, Scope, Subject, rounded};
+use tidegate::core::wire::{
+    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, rounded,
+};
 
 const REGIONS: [usize; 3] = [3, 5, 50];
 const LONG_ENOUGH: Duration = Duration::from_millis(500);
@@ -145,7 +147,7 @@ impl Daemon {
                 identity: self.key.identity.clone(),
                 scope: Scope::Region(from.region.clone()),
                 counters: vec![Counter { node: "a".into(), since: START }],
-                own: None,
+                decided_by: DecidedBy::Unknown,
             };
             let report = Report {
                 key_id: 1,

@@ -139,6 +139,7 @@ mod tests {
     use crate::core::answer::AnswerOptions;
     use crate::core::decision::{Decision, Leased, RuleOutcome, Worldwide};
     use crate::core::hold::{HeldPlaces, Holder, Lease};
+    use crate::core::key::BucketValues;
     use crate::core::penalty::Penalty;
     use crate::core::request::{Attributes, Cost, Request};
     use crate::core::rule::Action;
@@ -201,7 +202,7 @@ mod tests {
             held in proptest::option::of((".{0,9}", any::<u64>())),
         ) {
             let lease = held.map(|(rule, hold)| {
-                let held = vec![HeldPlaces { domain: domain.clone(), rule, own_limit: None, price: None, kind: None, values: vec![] }];
+                let held = vec![HeldPlaces { domain: domain.clone(), rule, own_limit: None, price: None, kind: None, values: BucketValues::default() }];
                 Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold) })
             });
             let decision = Decision {

@@ -225,6 +225,7 @@ mod tests {
     use super::*;
     use crate::core::decision::Leased;
     use crate::core::hold::{HeldPlaces, Holder, Lease};
+    use crate::core::key::BucketValues;
     use crate::core::request::Attributes;
     use crate::core::rule::Action;
     use envoy_types::pb::envoy::config::core::v3::HeaderValue;
@@ -329,13 +330,14 @@ mod tests {
 
     #[test]
     fn a_lease_is_told_as_metadata_unless_the_call_is_denied() {
+        let x = "x".repeat(300);
         let held = HeldPlaces {
             domain: "d".into(),
             rule: "r".into(),
             own_limit: None,
             price: None,
             kind: None,
-            values: vec!["x".repeat(300)],
+            values: BucketValues::new([x.as_str()]),
         };
         let leased = |allowed| {
             let lease = Lease { holder: Holder([7; 16]), held: vec![held.clone()] };
