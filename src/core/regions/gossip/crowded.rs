@@ -24,7 +24,7 @@ impl Replica {
     /// last asked. Regions then admit no more than the limit together, although they cannot tell each other
     /// what they admitted.
     pub fn poll_crowded(&mut self) -> Option<Vec<RuleName>> {
-        let all = self.waits.is_some();
+        let all = self.is_beginning();
         let held = || match all {
             true => self.rules.keys().cloned().collect(),
             false if !self.config.care.keeps_to_shares => Vec::new(),

@@ -4,6 +4,9 @@
 //! A store in memory forgets with its daemon, and the others have counted what it used. Until they had the
 //! time to say so, and to count with this region again, a daemon that has just begun keeps to its region's
 //! share.
+//!
+//! A store that outlives its daemon goes on with what the last one told it: the others divided with that one,
+//! and cannot know yet that there is another. So until they have answered, the new one tells it nothing else.
 
 use std::cmp::Reverse;
 
@@ -21,16 +24,21 @@ const WORD_MAX: Span = Span::from_secs(3);
 const LAST_WORDS_MAX: usize = 10_000;
 
 impl Replica {
-    /// This daemon has just begun. With a store that outlives it, or alone, it has nothing to wait for.
+    /// This daemon has just begun. Alone it has nothing to wait for.
     pub(super) fn begin_to_wait(&mut self, now: Timestamp) {
-        let waits = !self.config.shared_store && self.regions.len() > 1;
-        self.waits = waits.then_some(now + WORD_MAX);
+        self.waits = (self.regions.len() > 1).then_some(now + WORD_MAX);
     }
 
-    /// Whether it still waits to hear what its former life admitted.
+    /// Whether it still waits for the others' word, and keeps to its region's share until then: its store
+    /// began with it.
     #[must_use]
     pub const fn is_beginning(&self) -> bool {
-        self.waits.is_some()
+        self.waits.is_some() && !self.config.shared_store
+    }
+
+    /// Whether it still waits for the others' word, and leaves its store what the last daemon told it.
+    pub(super) const fn leaves_allowances(&self) -> bool {
+        self.waits.is_some() && self.config.shared_store && self.config.care.leaves_allowances
     }
 
     /// Looks whether all others have told this daemon what its former life admitted: each does as soon as it
@@ -39,13 +47,25 @@ impl Replica {
         let Some(until) = self.waits else { return };
         let others = || self.regions.iter().skip(1);
         let of = |id| self.links.iter().filter(move |link| link.region == id && link.live);
-        let told = others()
-            .all(|(id, region)| region.left || (of(id).next().is_some() && of(id).all(|link| link.answered)));
+        let answered = |id| of(id).next().is_some() && of(id).all(|link| link.answered);
+        let shared = self.config.shared_store;
+        let told = others().all(|(id, region)| region.left || answered(id) || (shared && region.cut_off));
         // Where they took this region for cut off they divide without it for as long as it takes to mend
         // that.
-        let until = if told { until.min(now + self.mending()) } else { until };
-        self.waits = (now < until).then_some(until);
-        self.crowd_changed |= self.waits.is_none();
+        let until = match told {
+            true if shared => now,
+            true => until.min(now + self.mending()),
+            false => until,
+        };
+        if now < until {
+            self.waits = Some(until);
+            return;
+        }
+        self.waits = None;
+        self.crowd_changed |= !shared;
+        if shared {
+            self.tell_store_all();
+        }
     }
 
     /// A daemon has just begun and knows nothing: owes it everything that it should know.

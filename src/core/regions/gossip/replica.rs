@@ -347,9 +347,10 @@ impl Replica {
 
     /// The next thing that the region's store must be told, or `None`.
     pub fn poll_effect(&mut self) -> Option<Effect> {
+        let leaves_allowances = self.leaves_allowances();
         loop {
             let id = *self.effects.front()?;
-            if let Some(effect) = self.keys.get_mut(id).and_then(GossipBucket::effect) {
+            if let Some(effect) = self.keys.get_mut(id).and_then(|bucket| bucket.effect(leaves_allowances)) {
                 return Some(effect);
             }
             self.effects.pop_front();
@@ -559,6 +560,17 @@ impl Replica {
         if bucket.recompute(now, here) && !bucket.queued {
             bucket.queued = true;
             self.effects.push_back(id);
+        }
+    }
+
+    /// Tells the store all that was kept from it while this daemon left it what the last one had told.
+    pub(super) fn tell_store_all(&mut self) {
+        for id in self.keys.ids() {
+            let Some(bucket) = self.keys.get_mut(id) else { continue };
+            if bucket.has_news_for_store() && !bucket.queued {
+                bucket.queued = true;
+                self.effects.push_back(id);
+            }
         }
     }
 

@@ -17,6 +17,9 @@ pub struct GossipSafety {
     pub counts_all_given: bool,
     /// What the others know of a daemon's former life is used.
     pub hears_former: bool,
+    /// A new daemon leaves a store that outlived the last one the allowances that it had, until the others
+    /// know of it.
+    pub leaves_allowances: bool,
     /// A region that lacks room for buckets in use keeps to its share of their rules.
     pub keeps_to_shares: bool,
     /// A region that says it lacks room is left its share by those that have room.
@@ -32,6 +35,7 @@ impl GossipSafety {
         doubts_what_is_late: true,
         counts_all_given: true,
         hears_former: true,
+        leaves_allowances: true,
         keeps_to_shares: true,
         leaves_shares: true,
     };
@@ -57,8 +61,9 @@ impl GossipSafety {
     ];
 
     /// The same of the rules that keep what is said of the others' use.
-    pub const WITHOUT_ONE_OF_BOUNDS: [(&'static str, Self); 2] = [
+    pub const WITHOUT_ONE_OF_BOUNDS: [(&'static str, Self); 3] = [
         ("doubts_what_is_late", Self { doubts_what_is_late: false, ..Self::ALL }),
         ("counts_all_given", Self { counts_all_given: false, ..Self::ALL }),
+        ("leaves_allowances", Self { leaves_allowances: false, ..Self::ALL }),
     ];
 }

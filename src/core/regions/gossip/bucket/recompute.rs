@@ -253,14 +253,20 @@ impl GossipBucket {
         debt
     }
 
-    /// What the store must be told; asked until there is no more.
-    pub(in super::super) fn effect(&mut self) -> Option<Effect> {
+    /// Whether the store is to be told something that it was not told yet.
+    pub(in super::super) const fn has_news_for_store(&self) -> bool {
+        self.moved_since
+    }
+
+    /// What the store must be told; asked until there is no more. A store that is left the allowances of the
+    /// last daemon is told only what to charge.
+    pub(in super::super) fn effect(&mut self, leaves_allowances: bool) -> Option<Effect> {
         let permits = std::mem::take(&mut self.debt);
         if permits > 0 {
             return Some(Effect::Debit { key: self.key.clone(), permits, own: self.own.limit() });
         }
         self.queued = false;
-        if !std::mem::take(&mut self.moved_since) {
+        if leaves_allowances || !std::mem::take(&mut self.moved_since) {
             return None;
         }
         let (view, error_bound) = self.enforced?;

@@ -218,3 +218,44 @@ fn until_the_others_had_time_to_say_what_it_used_a_daemon_keeps_to_its_share() {
         assert!((least..=most).contains(&millis), "free after {millis} ms without {cut:?}");
     }
 }
+
+#[test]
+fn a_store_that_outlives_its_daemon_keeps_its_allowances_until_the_others_know_of_the_next_one() {
+    let (rule, window) = minute();
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    let mut cluster = GossipCluster::new(&[], &rule);
+    cluster.shared_store = true;
+    [&a, &b].iter().for_each(|who| cluster.start(who, &rule));
+    cluster.meet(&[]);
+    cluster.run(Span::from_secs(1));
+    cluster.admit(&a, "u", window, 600);
+    cluster.run(Span::from_secs(1));
+    let told = cluster.views[&b][&key("u")];
+    cluster.start(&b, &rule);
+    cluster.meet(&[]);
+    // Its region goes on asking, by what the store was told before.
+    cluster.admit(&b, "u", window, 3);
+    cluster.run(Span::from_millis(10));
+    assert_eq!(cluster.views[&b].get(&key("u")), None, "the store was told {told:?}, and nothing since");
+    cluster.run(Span::from_secs(1));
+    assert_eq!(cluster.believed(&b, "u", window), regions(&[("a", 600), ("b", 3)]));
+    let budget = cluster.views[&b][&key("u")].as_window().unwrap().budget;
+    assert!(budget <= 400, "{budget}");
+}
+
+#[test]
+fn a_new_daemon_does_not_wait_for_a_region_that_is_cut_off() {
+    let (rule, window) = minute();
+    let mut cluster = GossipCluster::new(&[], &rule);
+    cluster.shared_store = true;
+    ["a", "b", "c"].iter().for_each(|region| cluster.start(&name(region, "1"), &rule));
+    cluster.meet(&[]);
+    cluster.cut = vec!["a".to_owned()];
+    cluster.run(Span::from_secs(2));
+    let b = name("b", "1");
+    cluster.start(&b, &rule);
+    cluster.meet(&[]);
+    cluster.admit(&b, "u", window, 3);
+    cluster.run(Span::from_millis(1_500));
+    assert!(cluster.views[&b].contains_key(&key("u")), "its store is told in less than three seconds");
+}
