@@ -29,6 +29,15 @@ impl Replica {
         self.waits = (self.regions.len() > 1).then_some(now + WORD_MAX);
     }
 
+    /// The first other region was heard of: without a list of regions that is after this daemon began.
+    pub(super) fn meet_first(&mut self, now: Timestamp) {
+        let began = Timestamp(self.config.incarnation.saturating_mul(1_000));
+        if now < began + WORD_MAX {
+            self.begin_to_wait(now);
+            self.crowd_changed |= self.is_beginning();
+        }
+    }
+
     /// Whether it still waits for the others' word, and keeps to its region's share until then: its store
     /// began with it.
     #[must_use]

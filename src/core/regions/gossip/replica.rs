@@ -270,6 +270,9 @@ impl Replica {
         self.begin(now);
         let before: Vec<_> = self.regions.iter().map(|(_, region)| region.ring.clone()).collect();
         let changed = self.regions.set_members(now, &self.config.name, members);
+        if before.len() <= 1 && self.regions.len() > 1 {
+            self.meet_first(now);
+        }
         while self.speakers.len() < self.regions.len() {
             self.speakers.push(BTreeMap::new());
         }
