@@ -3,10 +3,13 @@
 //! A lease says all that giving back needs (the holder, and the buckets), so no daemon remembers it: any
 //! daemon that counts in the same store takes it, also one that was started later.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::key::{BucketValues, identity_values, push_value};
 use super::unit_price::Price;
+use super::wire::RuleName;
 
 /// Bytes of a holder's name.
 pub const HOLDER_BYTES: usize = 16;
@@ -47,10 +50,8 @@ pub struct Hold {
 /// Places that one request holds of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldPlaces {
-    /// The rule's domain.
-    pub domain: String,
     /// The rule.
-    pub rule: String,
+    pub rule: Arc<RuleName>,
     /// The limit, where it was not the rule's own but the caller's.
     pub own_limit: Option<u32>,
     /// The price that the request had, where the rule has prices: what a reservation uses is worth it too.
@@ -67,7 +68,7 @@ pub struct Lease {
     /// Who holds it. Nobody else can guess it.
     pub holder: Holder,
     /// Of which rules; never empty, at most [`HELD_RULES_MAX`].
-    pub held: Vec<HeldPlaces>,
+    pub held: SmallVec<[HeldPlaces; 1]>,
 }
 
 impl Lease {
@@ -76,8 +77,8 @@ impl Lease {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = SmallVec::from_slice(&self.holder.0);
         for held in &self.held {
-            push_value(&mut bytes, &held.domain);
-            push_value(&mut bytes, &held.rule);
+            push_value(&mut bytes, &held.rule.domain);
+            push_value(&mut bytes, &held.rule.name);
             push_value(&mut bytes, &held.own_limit.map_or_else(String::new, |limit| limit.to_string()));
             held.values.write(&mut bytes);
         }
@@ -89,9 +90,9 @@ impl Lease {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (holder, rest) = bytes.split_first_chunk()?;
         let mut texts = identity_values(rest)?.into_iter();
-        let mut held = Vec::new();
+        let mut held = SmallVec::new();
         while let Some(domain) = texts.next() {
-            let rule = texts.next()?;
+            let rule = RuleName { domain: domain.to_owned(), name: texts.next()?.to_owned() };
             let own_limit = match texts.next()? {
                 "" => None,
                 limit => Some(limit.parse().ok()?),
@@ -101,14 +102,7 @@ impl Lease {
                 return None;
             }
             let values = BucketValues::new(texts.by_ref().take(count));
-            held.push(HeldPlaces {
-                domain: domain.to_owned(),
-                rule: rule.to_owned(),
-                own_limit,
-                price: None,
-                kind: None,
-                values,
-            });
+            held.push(HeldPlaces { rule: Arc::new(rule), own_limit, price: None, kind: None, values });
         }
         (!held.is_empty()).then_some(Self { holder: Holder(*holder), held })
     }
@@ -118,14 +112,14 @@ impl Lease {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use smallvec::smallvec;
 
     fn held() -> impl Strategy<Value = HeldPlaces> {
         let values = proptest::collection::vec(".{0,200}", 0..4)
             .prop_map(|values: Vec<String>| BucketValues::new(values.iter().map(String::as_str)));
         (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values).prop_map(
-            |(domain, rule, own_limit, values)| HeldPlaces {
-                domain,
-                rule,
+            |(domain, name, own_limit, values)| HeldPlaces {
+                rule: Arc::new(RuleName { domain, name }),
                 own_limit,
                 price: None,
                 kind: None,
@@ -137,13 +131,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_lease_is_read_back_as_it_was(holder: [u8; 16], held in proptest::collection::vec(held(), 1..5)) {
-            let lease = Lease { holder: Holder(holder), held };
+            let lease = Lease { holder: Holder(holder), held: held.into() };
             prop_assert_eq!(Lease::from_bytes(&lease.to_bytes()), Some(lease));
         }
 
         #[test]
         fn a_lease_that_was_cut_short_is_none(held in held(), cut in 1..40_usize) {
-            let bytes = Lease { holder: Holder([7; 16]), held: vec![held] }.to_bytes();
+            let bytes = Lease { holder: Holder([7; 16]), held: smallvec![held] }.to_bytes();
             prop_assert_eq!(Lease::from_bytes(&bytes[..bytes.len().saturating_sub(cut)]), None);
         }
 
@@ -156,14 +150,13 @@ mod tests {
     #[test]
     fn more_rules_than_one_request_may_hold_are_no_lease() {
         let one = HeldPlaces {
-            domain: "d".into(),
-            rule: "r".into(),
+            rule: Arc::new(RuleName { domain: "d".into(), name: "r".into() }),
             own_limit: None,
             price: None,
             kind: None,
             values: BucketValues::default(),
         };
-        let lease = |rules| Lease { holder: Holder::UNKNOWN, held: vec![one.clone(); rules] };
+        let lease = |rules| Lease { holder: Holder::UNKNOWN, held: smallvec![one.clone(); rules] };
         assert!(Lease::from_bytes(&lease(HELD_RULES_MAX).to_bytes()).is_some());
         assert_eq!(Lease::from_bytes(&lease(HELD_RULES_MAX + 1).to_bytes()), None);
     }

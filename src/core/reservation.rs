@@ -6,6 +6,8 @@
 //! finds the note and charges the difference to what was really used. The token says all that a commit needs,
 //! so no daemon remembers it; what a store has not noted gives nothing back, so a forged token gains nothing.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::hold::{HELD_RULES_MAX, HeldPlaces};
@@ -13,6 +15,7 @@ use super::key::{BucketValues, identity_values, push_value};
 use super::reservation_terms::OnLapse;
 use super::time::{Span, Timestamp};
 use super::unit_price::Price;
+use super::wire::RuleName;
 
 /// Bytes of a reservation's id.
 pub const RESERVATION_BYTES: usize = 16;
@@ -113,7 +116,7 @@ pub struct Reservation {
     /// When it lapses in the first of its buckets, in ms since the epoch.
     pub lapses_ms: u64,
     /// Of which rules; at most [`HELD_RULES_MAX`].
-    pub rules: Vec<HeldPlaces>,
+    pub rules: SmallVec<[HeldPlaces; 1]>,
 }
 
 impl Reservation {
@@ -124,8 +127,8 @@ impl Reservation {
         push_value(&mut bytes, &self.region);
         push_value(&mut bytes, &self.lapses_ms.to_string());
         for held in &self.rules {
-            push_value(&mut bytes, &held.domain);
-            push_value(&mut bytes, &held.rule);
+            push_value(&mut bytes, &held.rule.domain);
+            push_value(&mut bytes, &held.rule.name);
             push_value(&mut bytes, &held.own_limit.map_or_else(String::new, |limit| limit.to_string()));
             push_value(&mut bytes, &held.price.map_or_else(String::new, |price| price.to_string()));
             // An empty value is one too.
@@ -142,9 +145,9 @@ impl Reservation {
         let mut texts = identity_values(rest)?.into_iter();
         let region = texts.next()?.to_owned();
         let lapses_ms = texts.next()?.parse().ok()?;
-        let mut rules = Vec::new();
+        let mut rules = SmallVec::new();
         while let Some(domain) = texts.next() {
-            let rule = texts.next()?.to_owned();
+            let rule = RuleName { domain: domain.to_owned(), name: texts.next()?.to_owned() };
             let own_limit = match texts.next()? {
                 "" => None,
                 limit => Some(limit.parse().ok()?),
@@ -162,7 +165,7 @@ impl Reservation {
                 return None;
             }
             let values = BucketValues::new(texts.by_ref().take(count));
-            rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, price, kind, values });
+            rules.push(HeldPlaces { rule: Arc::new(rule), own_limit, price, kind, values });
         }
         let id = ReservationId(*id);
         (id != ReservationId::NONE).then_some(Self { id, region, lapses_ms, rules })
@@ -181,9 +184,8 @@ mod tests {
             .prop_map(|price| price.and_then(|(whole, part)| Price::parse(&format!("{whole}.{part:06}"))));
         let (own_limit, kind) = (proptest::option::of(any::<u32>()), proptest::option::of(".{0,20}"));
         let one = (".{1,20}", ".{1,20}", own_limit, price, kind, values).prop_map(
-            |(domain, rule, own_limit, price, kind, values)| HeldPlaces {
-                domain,
-                rule,
+            |(domain, name, own_limit, price, kind, values)| HeldPlaces {
+                rule: Arc::new(RuleName { domain, name }),
                 own_limit,
                 price,
                 kind,
@@ -196,7 +198,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_reservation_is_read_back_as_it_was(id in 1..u128::MAX, region in ".{1,20}", lapses_ms: u64, rules in rules()) {
-            let made = Reservation { id: ReservationId(id.to_be_bytes()), region, lapses_ms, rules };
+            let made = Reservation { id: ReservationId(id.to_be_bytes()), region, lapses_ms, rules: rules.into() };
             prop_assert_eq!(Reservation::from_bytes(&made.to_bytes()), Some(made));
         }
 

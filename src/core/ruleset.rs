@@ -36,6 +36,7 @@ use super::key::{Key, Shape};
 use super::request::{LimitOverride, Request};
 use super::rule::{Action, Rule, User};
 use super::time::Span;
+use super::wire::RuleName;
 
 pub use self::shape::{OVERRIDE_WINDOWS, Shapes};
 pub use self::warnings::Warning;
@@ -45,6 +46,8 @@ pub use self::warnings::Warning;
 pub struct Compiled {
     /// The rule as written.
     pub rule: Rule,
+    /// Its domain and name, for those who name it in what they hand out.
+    pub named: Arc<RuleName>,
     /// Its number, below [`RuleSet::numbers`]. It stays while the rule of this name does, from one set to the
     /// next that is made of it by [`RuleSet::changed`].
     pub number: u32,
@@ -57,7 +60,8 @@ pub struct Compiled {
 impl Compiled {
     fn new(rule: Rule, number: u32, shape: Shape) -> Self {
         let limit = limit_of(&rule, rule.limit, rule.burst, rule.windows());
-        Self { rule, number, shape, limit }
+        let named = RuleName { domain: rule.domain.clone(), name: rule.name.clone() };
+        Self { rule, named: Arc::new(named), number, shape, limit }
     }
 
     /// What its buckets count.

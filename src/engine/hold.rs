@@ -5,6 +5,8 @@
 //! other rule. Renewing and giving back are steps of their own on each bucket that the lease names: each does
 //! what it can.
 
+use std::sync::Arc;
+
 use metrics::Counter;
 use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -86,11 +88,11 @@ impl Leasing {
     pub(super) fn of(cost: Cost, charged: bool) -> Self {
         let leased = match cost {
             Cost::Hold(hold) if charged && cost.taken() > 0 => {
-                let lease = Lease { holder: hold.holder, held: Vec::with_capacity(1) };
+                let lease = Lease { holder: hold.holder, held: SmallVec::new() };
                 Some(Leased { lease, hold: Span(u64::MAX) })
             }
             Cost::Reserve(reserve) if charged => {
-                let lease = Lease { holder: Holder(reserve.id.0), held: Vec::with_capacity(1) };
+                let lease = Lease { holder: Holder(reserve.id.0), held: SmallVec::new() };
                 Some(Leased { lease, hold: reserve.ttl })
             }
             _ => None,
@@ -121,8 +123,7 @@ impl Leasing {
             self.1 += 1;
         } else {
             leased.lease.held.push(HeldPlaces {
-                domain: rule.domain.clone(),
-                rule: rule.name.clone(),
+                rule: Arc::clone(&found.rule.named),
                 own_limit: found.own_limit,
                 price: rule.price.as_ref().map(|prices| prices.of(request)),
                 kind: kind_of(rule, request),
@@ -148,7 +149,8 @@ impl Engine {
         let (loaded, now) = (self.loaded.load_full(), self.clock.now());
         let mut named: Vec<(&Compiled, Key, HeldLimit, Limit)> = Vec::new();
         for held in &lease.held {
-            let Some(compiled) = loaded.set.get(&held.domain, &held.rule).filter(|rule| counts(rule, held))
+            let Some(compiled) =
+                loaded.set.get(&held.rule.domain, &held.rule.name).filter(|rule| counts(rule, held))
             else {
                 continue;
             };

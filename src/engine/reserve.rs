@@ -166,7 +166,7 @@ impl Engine {
         }
         let mut named: SmallVec<[ReservedRule<'_>; 1]> = SmallVec::new();
         for held in &reservation.rules {
-            let found = loaded.set.get(&held.domain, &held.rule);
+            let found = loaded.set.get(&held.rule.domain, &held.rule.name);
             let counts = |rule: &Compiled| {
                 rule.rule.action.counts()
                     && rule.rule.algorithm != Algorithm::Concurrency
@@ -177,7 +177,7 @@ impl Engine {
             let whole = held.own_limit.map_or(rule.limit, own);
             let key = held.values.key(rule.shape);
             let (held_to, price) = (loaded.held_to(rule, whole, now), held.price.unwrap_or(Price::ONE));
-            let kind = CostKind::of(&held.domain, &held.rule, held.kind.as_deref());
+            let kind = CostKind::of(&held.rule.domain, &held.rule.name, held.kind.as_deref());
             named.push(ReservedRule { rule, key, held: held_to, whole, price, kind });
         }
         let regions = self.regions_known();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -13,6 +14,7 @@ use crate::core::request::Cost;
 use crate::core::rule::{Global, Mode, OnFailure, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
+use crate::core::wire::RuleName;
 use crate::engine::port::{Charge, ChargeResult, Intent, Outcome, Store};
 
 const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
@@ -21,7 +23,8 @@ const MINUTE: Span = Span(60_000_000);
 fn rule(algorithm: Algorithm, limit: u32, window: Span) -> Compiled {
     let rule = Rule { per: vec!["user".into()], ..Rule::new("rule", algorithm, limit, window) };
     let limit = Limit { calendar: None, permits: limit, window, burst: limit, queue: 0 };
-    Compiled { rule, number: 0, shape: Shape(1), limit }
+    let named = RuleName { domain: rule.domain.clone(), name: rule.name.clone() };
+    Compiled { rule, named: Arc::new(named), number: 0, shape: Shape(1), limit }
 }
 
 fn minute(limit: u32) -> Compiled {

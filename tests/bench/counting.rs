@@ -9,7 +9,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 use std::process::Command;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::key::{Key, Shape};
@@ -17,6 +17,7 @@ use tidegate::core::request::Cost;
 use tidegate::core::rule::Rule;
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::wire::RuleName;
 use tidegate::engine::port::{Charge, Intent, Store};
 use tidegate::store::MemoryStore;
 
@@ -41,8 +42,10 @@ const ALGORITHMS: [(Algorithm, &str); 6] = [
 fn rule(algorithm: Algorithm, limit: u32) -> Compiled {
     let window = Span::from_secs(60);
     let rule = Rule { per: vec!["user".to_owned()], ..Rule::new("bench", algorithm, limit, window) };
+    let named = RuleName { domain: rule.domain.clone(), name: rule.name.clone() };
     Compiled {
         rule,
+        named: Arc::new(named),
         number: 0,
         shape: Shape(1),
         limit: Limit { calendar: None, permits: limit, window, burst: limit, queue: 0 },

@@ -13,6 +13,7 @@ use tidegate::core::key::Shape;
 use tidegate::core::rule::{Global, Mode, OnFailure, Rule};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::Span;
+use tidegate::core::wire::RuleName;
 use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, Topology};
 use tidegate::telemetry::Metrics;
 
@@ -55,7 +56,8 @@ pub fn compiled(name: &str, algorithm: Algorithm, limit: Limit, shape: u32) -> C
         calendar: limit.calendar,
         ..Rule::new(name, algorithm, limit.permits, limit.window)
     };
-    Compiled { rule, number: 0, shape: Shape(shape), limit }
+    let named = RuleName { domain: rule.domain.clone(), name: rule.name.clone() };
+    Compiled { rule, named: Arc::new(named), number: 0, shape: Shape(shape), limit }
 }
 
 /// Windows of a calendar, which lasts as long as the test.

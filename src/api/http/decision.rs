@@ -144,7 +144,10 @@ mod tests {
     use crate::core::request::{Attributes, Cost, Request};
     use crate::core::rule::Action;
     use crate::core::time::Span;
+    use crate::core::wire::RuleName;
     use proptest::prelude::*;
+    use smallvec::smallvec;
+    use std::sync::Arc;
 
     fn ruled() -> impl Strategy<Value = RuleOutcome> {
         let mode = prop_oneof![Just(Mode::Gossip), Just(Mode::Split), Just(Mode::Escrow)];
@@ -175,7 +178,7 @@ mod tests {
                     global,
                     answer: (limit % 2 == 0).then(|| {
                         let unit = Some("tokens".to_owned());
-                        std::sync::Arc::new(AnswerOptions { unit, ..AnswerOptions::default() })
+                        Arc::new(AnswerOptions { unit, ..AnswerOptions::default() })
                     }),
                     partition: None,
                     priced: (limit % 3 == 0).then_some(i64::from(limit) - 7),
@@ -202,7 +205,8 @@ mod tests {
             held in proptest::option::of((".{0,9}", any::<u64>())),
         ) {
             let lease = held.map(|(rule, hold)| {
-                let held = vec![HeldPlaces { domain: domain.clone(), rule, own_limit: None, price: None, kind: None, values: BucketValues::default() }];
+                let rule = Arc::new(RuleName { domain: domain.clone(), name: rule });
+                let held = smallvec![HeldPlaces { rule, own_limit: None, price: None, kind: None, values: BucketValues::default() }];
                 Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold) })
             });
             let decision = Decision {

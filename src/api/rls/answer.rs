@@ -228,6 +228,7 @@ mod tests {
     use crate::core::key::BucketValues;
     use crate::core::request::Attributes;
     use crate::core::rule::Action;
+    use crate::core::wire::RuleName;
     use envoy_types::pb::envoy::config::core::v3::HeaderValue;
     use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
     use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{DescriptorStatus, RateLimit};
@@ -236,6 +237,7 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message as _;
     use smallvec::smallvec;
+    use std::sync::Arc;
 
     fn ruled(allowed: bool, remaining: u64) -> RuleOutcome {
         RuleOutcome {
@@ -332,15 +334,14 @@ mod tests {
     fn a_lease_is_told_as_metadata_unless_the_call_is_denied() {
         let x = "x".repeat(300);
         let held = HeldPlaces {
-            domain: "d".into(),
-            rule: "r".into(),
+            rule: Arc::new(RuleName { domain: "d".into(), name: "r".into() }),
             own_limit: None,
             price: None,
             kind: None,
             values: BucketValues::new([x.as_str()]),
         };
         let leased = |allowed| {
-            let lease = Lease { holder: Holder([7; 16]), held: vec![held.clone()] };
+            let lease = Lease { holder: Holder([7; 16]), held: smallvec![held.clone()] };
             let lease = Some(Box::new(Leased { lease, hold: Span::from_secs(30) }));
             Decision { lease, ..decision(ruled(allowed, 3)) }
         };
@@ -349,7 +350,7 @@ mod tests {
         let fields = answer.dynamic_metadata.unwrap().fields;
         let Some(Kind::StringValue(text)) = &fields["lease"].kind else { panic!("{fields:?}") };
         let lease = crate::api::wire::read_lease(text).unwrap();
-        assert_eq!((lease.holder, lease.held), (Holder([7; 16]), vec![held.clone(), held.clone()]));
+        assert_eq!((lease.holder, lease.held.to_vec()), (Holder([7; 16]), vec![held.clone(), held.clone()]));
         assert_eq!(decoded(&requests, &[leased(true), leased(false)]).dynamic_metadata, None);
         assert_eq!(decoded(&requests[..1], &[decision(ruled(true, 3))]).dynamic_metadata, None);
     }
