@@ -8,7 +8,7 @@ use super::answer::{AnswerOptions, PartitionKey};
 use super::hold::Lease;
 use super::penalty::Penalty;
 use super::rule::{Action, Mode};
-use super::time::Span;
+use super::time::{Span, Timestamp};
 
 /// The answer of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,4 +128,6 @@ pub struct Leased {
     pub lease: Lease,
     /// Until the first of its places is free again without renewing.
     pub hold: Span,
+    /// When that began.
+    pub made: Timestamp,
 }

@@ -140,7 +140,7 @@ impl Engine {
             }
             let mut rules: SmallVec<[RuleOutcome; 2]> = SmallVec::new();
             let own = counted.as_slice();
-            let mut leased = Leasing::of(request.cost, charged);
+            let mut leased = Leasing::of(request.cost, charged, now);
             for found in matches {
                 let shadow = plan.shadow(found);
                 let mut hot = None;

@@ -22,7 +22,7 @@ use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep
 use crate::core::key::{BucketValues, Key};
 use crate::core::request::{Cost, Request};
 use crate::core::ruleset::{Compiled, Match};
-use crate::core::time::Span;
+use crate::core::time::{Span, Timestamp};
 use crate::telemetry::Metrics;
 
 /// A holder whose name nobody can guess.
@@ -84,16 +84,16 @@ impl Holds {
 pub(super) struct Leasing(Option<Leased>, u64);
 
 impl Leasing {
-    /// Of a request of this cost, whose call was charged or not.
-    pub(super) fn of(cost: Cost, charged: bool) -> Self {
+    /// Of a request of this cost, whose call was charged at `now` or not.
+    pub(super) fn of(cost: Cost, charged: bool, now: Timestamp) -> Self {
         let leased = match cost {
             Cost::Hold(hold) if charged && cost.taken() > 0 => {
                 let lease = Lease { holder: hold.holder, held: SmallVec::new() };
-                Some(Leased { lease, hold: Span(u64::MAX) })
+                Some(Leased { lease, hold: Span(u64::MAX), made: now })
             }
             Cost::Reserve(reserve) if charged => {
                 let lease = Lease { holder: Holder(reserve.id.0), held: SmallVec::new() };
-                Some(Leased { lease, hold: reserve.ttl })
+                Some(Leased { lease, hold: reserve.ttl, made: now })
             }
             _ => None,
         };

@@ -15,7 +15,7 @@ use super::identity::secret::NoRandomness;
 use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Limit};
-use crate::core::decision::Decision;
+use crate::core::decision::{Decision, Leased};
 use crate::core::estimate::CostKind;
 use crate::core::hold::HELD_RULES_MAX;
 use crate::core::key::Key;
@@ -137,7 +137,8 @@ impl Engine {
     pub fn reservation(&self, decisions: &mut [Decision]) -> Option<(Reservation, Span)> {
         let mut leased = decisions.iter_mut().filter_map(|decision| decision.lease.take());
         let first = leased.next()?;
-        let (id, mut rules, mut hold) = (first.lease.holder.0, first.lease.held, first.hold);
+        let Leased { lease, mut hold, made } = *first;
+        let (id, mut rules) = (lease.holder.0, lease.held);
         for more in leased {
             let room = HELD_RULES_MAX.saturating_sub(rules.len());
             rules.extend(more.lease.held.into_iter().take(room));
@@ -146,7 +147,7 @@ impl Engine {
         let made = Reservation {
             id: ReservationId(id),
             region: self.name().region.clone(),
-            lapses_ms: (self.clock.now() + hold).0 / 1_000,
+            lapses_ms: (made + hold).0 / 1_000,
             rules,
         };
         Some((made, hold))

@@ -143,7 +143,7 @@ mod tests {
     use crate::core::penalty::Penalty;
     use crate::core::request::{Attributes, Cost, Request};
     use crate::core::rule::Action;
-    use crate::core::time::Span;
+    use crate::core::time::{Span, Timestamp};
     use crate::core::wire::RuleName;
     use proptest::prelude::*;
     use smallvec::smallvec;
@@ -207,7 +207,7 @@ mod tests {
             let lease = held.map(|(rule, hold)| {
                 let rule = Arc::new(RuleName { domain: domain.clone(), name: rule });
                 let held = smallvec![HeldPlaces { rule, own_limit: None, price: None, kind: None, values: BucketValues::default() }];
-                Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold) })
+                Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold), made: Timestamp::default() })
             });
             let decision = Decision {
                 lease,

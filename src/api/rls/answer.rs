@@ -228,6 +228,7 @@ mod tests {
     use crate::core::key::BucketValues;
     use crate::core::request::Attributes;
     use crate::core::rule::Action;
+    use crate::core::time::Timestamp;
     use crate::core::wire::RuleName;
     use envoy_types::pb::envoy::config::core::v3::HeaderValue;
     use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -342,7 +343,8 @@ mod tests {
         };
         let leased = |allowed| {
             let lease = Lease { holder: Holder([7; 16]), held: smallvec![held.clone()] };
-            let lease = Some(Box::new(Leased { lease, hold: Span::from_secs(30) }));
+            let lease =
+                Some(Box::new(Leased { lease, hold: Span::from_secs(30), made: Timestamp::default() }));
             Decision { lease, ..decision(ruled(allowed, 3)) }
         };
         let requests = [request(Cost::Take(1)), request(Cost::Take(1))];
