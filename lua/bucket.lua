@@ -62,6 +62,32 @@ local function bucket_load(b)
   return true
 end
 
+-- A clock that shows so much less than a bucket has seen was wrong before. Then nobody knows any more what the
+-- bucket had counted, and it is used up now. Mirrors: State::brought_back of src/core/algorithm/brought_back.rs.
+local WRONG_ABOVE = 3600000000
+local function bucket_bring_back(b, now)
+  local ahead, kind = b.at - now, b.kind
+  if ahead <= WRONG_ABOVE or kind == CONCURRENCY then return end
+  local windows = 2
+  if counts_by_level(b) then windows = b.permits == 0 and 1 or floor(level_capacity(b) / b.permits) + 1 end
+  if ahead <= b.window * windows then return end
+  if kind == SLIDING_LOG then
+    local used = math.max(log_used(b, b.at), b.permits)
+    redis.call("DEL", b.key)
+    b.at, b.base, b.len, b.newest, b.total, b.fresh = 0, 0, 0, 0, 0, true
+    if used > 0 then log_put(b, now, used) end
+    return
+  end
+  if counts_by_level(b) then
+    local capacity = level_capacity(b)
+    if b.first < capacity then b.first, b.second = capacity, 0 end
+  else
+    b.first = math.max(b.first, b.permits)
+    if kind == SLIDING_WINDOW then b.second = 0 end
+  end
+  b.at, b.changed = now, true
+end
+
 local function bucket_free(b, now)
   if b.kind == FIXED_WINDOW then return fixed_window_free(b, now) end
   if b.kind == SLIDING_WINDOW then return sliding_window_free(b, now) or 0 end

@@ -70,6 +70,7 @@ for i = 1, count do
       b.view = view_in_force(b, b.view, first, now)
     end
     reply[2 + views] = raw or ""
+    bucket_bring_back(b, now)
   elseif flags == 2 or flags == 3 then
     views = views + 1
     epoch = epoch or read_epoch(ARGV[4], now)
@@ -78,6 +79,8 @@ for i = 1, count do
     rights_terms(b, epoch, now)
     if b.kind == CONCURRENCY then places_terms(b, epoch, now, flags == 2) end
     reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
+  else
+    bucket_bring_back(b, now)
   end
   buckets[i] = b
   reply[2 + i] = b.raw

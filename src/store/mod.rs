@@ -1,5 +1,6 @@
 //! Where buckets are kept: the adapters of the engine's [`crate::engine::port::Store`].
 
+mod brought_back;
 mod decision;
 pub mod memory;
 mod penalties;

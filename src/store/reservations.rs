@@ -33,6 +33,9 @@ impl KeySlot {
         now: Timestamp,
     ) -> Evaluation {
         let mut looked = self.look(charge, named, before, now);
+        if self.bring_back(charge.rule, (&charge.limit, charge.share), looked.place, now) {
+            looked = self.look(charge, named, before, now);
+        }
         if self.reserved.is_empty() && !charge.cost.is_reserved() {
             return looked;
         }

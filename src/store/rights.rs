@@ -36,7 +36,7 @@ pub(super) fn has_rights(rule: &Compiled) -> bool {
 }
 
 /// The kind of the rule's rights, where they can move between regions.
-fn moving(rule: &Compiled) -> Option<Counting> {
+pub(super) fn moving(rule: &Compiled) -> Option<Counting> {
     (is_escrowed(rule) && can_move(rule.rule.algorithm)).then(|| rule.counting())
 }
 

@@ -161,7 +161,7 @@ impl Evaluation {
 
 /// How much a bucket would be missed: the used part of its limit, and above all else if nothing more is
 /// admitted.
-fn weight(limit: &Limit, remaining: u64) -> u8 {
+pub(super) fn weight(limit: &Limit, remaining: u64) -> u8 {
     if remaining == 0 {
         return WEIGHT_KEPT;
     }
@@ -495,15 +495,17 @@ impl KeySlot {
 
     /// What a bucket holds; `None` if neither it nor a view of it is there.
     pub(super) fn info(
-        &self,
+        &mut self,
         rule: &Compiled,
         held_to: &HeldLimit,
         named: Named<'_>,
         now: Timestamp,
     ) -> Option<BucketInfo> {
         let whole = &held_to.limit;
+        let place = self.find(named);
+        self.bring_back(rule, (whole, held_to.share), place, now);
         let held = self.held(rule, named).copied();
-        let state = self.state(self.find(named));
+        let state = self.state(place);
         let terms = rule.rule.penalty.as_ref();
         let penalty = terms.and_then(|terms| self.penalty(terms, named, now));
         if held.is_none() && state.is_none() && penalty.is_none() && !is_escrowed(rule) {

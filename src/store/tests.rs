@@ -10,7 +10,7 @@ use super::MemoryStore;
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State, WindowAllowance};
 use crate::core::key::{Key, Shape};
 use crate::core::regions::escrow::RECOVERY_MARGIN;
-use crate::core::request::Cost;
+use crate::core::request::{Cost, ReportedCost};
 use crate::core::rule::{Global, Mode, OnFailure, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
@@ -52,6 +52,23 @@ fn decide(store: &MemoryStore, charges: &[Charge<'_>], now: Timestamp) -> Outcom
     let outcome = store.try_decide(charges, Intent::Charge, now).unwrap();
     assert_eq!(outcome.counted.len(), charges.len());
     outcome
+}
+
+#[test]
+fn a_client_that_a_clock_a_year_ahead_counted_is_free_in_two_windows_however_often_it_asks() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::Gcra] {
+        let (store, rule, key) = (MemoryStore::new(100), rule(algorithm, 10, MINUTE), key("u"));
+        let now = Timestamp(1_700_000_000_000_000);
+        let ahead = now + Span::from_secs(31_536_000);
+        let report = Cost::Report(ReportedCost { permits: 1_000, debt_max: 10 });
+        decide(&store, &[Charge { cost: report, ..charge(&rule, &key, 0) }], ahead);
+        let seconds = (0..300).find(|second| {
+            let at = now + Span::from_secs(*second);
+            decide(&store, &[charge(&rule, &key, 1)], at).admitted
+        });
+        // A full window, and what it owes besides.
+        assert!(seconds.is_some_and(|seconds| (1..=180).contains(&seconds)), "{algorithm:?}: {seconds:?}");
+    }
 }
 
 fn one(store: &MemoryStore, rule: &Compiled, key: &Key, cost: i64, now: Timestamp) -> ChargeResult {

@@ -26,6 +26,15 @@ impl FixedWindow {
         Self { at, count, debt }
     }
 
+    pub(super) const fn newest(&self) -> Timestamp {
+        self.at
+    }
+
+    /// As used up at `now`, and owing as much.
+    pub(super) fn used_up(&self, limit: &Limit, now: Timestamp) -> Self {
+        Self { at: now, count: self.count.max(limit.permits), debt: self.debt }
+    }
+
     /// Where `now` lies, and what is counted and owed there. `view` says how fast a debt is paid.
     fn place(
         &self,

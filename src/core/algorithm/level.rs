@@ -70,6 +70,17 @@ impl Level {
         now.max(self.at())
     }
 
+    pub(super) fn newest(&self) -> Timestamp {
+        self.at()
+    }
+
+    /// As holding at least `capacity` permits at `now`.
+    pub(super) fn used_up(&self, limit: &Limit, capacity: u64, now: Timestamp) -> Self {
+        let mut level = Self::default();
+        level.hold(limit, now, self.held(limit).max(amount_of(capacity, limit)));
+        level
+    }
+
     /// What is in use at `now`.
     #[inline]
     pub(super) fn amount(&self, limit: &Limit, now: Timestamp) -> LevelAmount {
@@ -165,6 +176,15 @@ impl Level {
 macro_rules! counts_in_level {
     ($machine:ident) => {
         impl $machine {
+            pub(super) fn newest(&self) -> Timestamp {
+                self.0.newest()
+            }
+
+            /// As used up at `now`, and owing as much.
+            pub(super) fn used_up(&self, limit: &Limit, now: Timestamp) -> Self {
+                Self(self.0.used_up(limit, capacity(limit), now))
+            }
+
             pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
                 self.0.put(limit, now, cost);
             }

@@ -13,6 +13,7 @@ use super::time::{Span, Timestamp};
 
 mod aligned;
 mod allowance;
+mod brought_back;
 mod concurrency;
 mod fixed_window;
 mod gcra;

@@ -82,6 +82,17 @@ impl Entries {
 }
 
 impl SlidingLog {
+    pub(super) const fn newest(&self) -> Timestamp {
+        self.at
+    }
+
+    /// As used up at `now`, and owing as much.
+    pub(super) fn used_up(&self, limit: &Limit, now: Timestamp) -> Self {
+        let mut log = Self::default();
+        log.take(limit, now, self.used_at(limit, self.at.0).max(u64::from(limit.permits)));
+        log
+    }
+
     fn used_at(&self, limit: &Limit, now: u64) -> u64 {
         self.entries.as_ref().map_or(0, |entries| entries.used(limit.window.0, now))
     }

@@ -70,6 +70,15 @@ impl SlidingWindow {
         Timestamp(u64::from_ne_bytes(self.at))
     }
 
+    pub(super) const fn newest(&self) -> Timestamp {
+        self.at()
+    }
+
+    /// As used up at `now`, and owing as much.
+    pub(super) fn used_up(&self, limit: &Limit, now: Timestamp) -> Self {
+        Self::from_parts(now, self.current.max(limit.permits), 0, self.debt)
+    }
+
     /// Where `now` lies, what is counted and owed there, and the count of the window before. `view` says how
     /// fast a debt is paid.
     fn place(

@@ -86,6 +86,8 @@ pub(in crate::store::redis) fn replay<'c>(
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
+        let counts_on = || state.brought_back(&bucket.limit, reply.now);
+        let state = if bucket.escrowed { None } else { counts_on() }.unwrap_or(state);
         let (limit, gathered) = (bucket.limit, bucket.gathered);
         let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
         let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);

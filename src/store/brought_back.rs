@@ -1,0 +1,36 @@
+//! Buckets of the memory store that a clock counted which was far ahead.
+
+use super::rights::{moving, paying};
+use super::slot::{KeySlot, weight};
+use crate::core::algorithm::Limit;
+use crate::core::ruleset::Compiled;
+use crate::core::table::TablePlace;
+use crate::core::time::Timestamp;
+use crate::engine::port::HeldLimit;
+
+impl KeySlot {
+    /// Where the bucket at `place` lies far ahead of `now`: it counts from now on, as
+    /// [`crate::core::algorithm::State::brought_back`] says. True if it did. Not where rights move: they say
+    /// themselves what is used.
+    pub(super) fn bring_back(
+        &mut self,
+        rule: &Compiled,
+        (limit, share): (&Limit, Option<u32>),
+        place: Option<TablePlace>,
+        now: Timestamp,
+    ) -> bool {
+        let Some(back) = self.state(place).and_then(|state| state.brought_back(limit, now)) else {
+            return false;
+        };
+        let Some((place, state)) = place.and_then(|at| Some((at, self.buckets.get_mut(at)?))) else {
+            return false;
+        };
+        if moving(rule).is_some() {
+            return false;
+        }
+        *state = back;
+        let expiry = state.expiry(&paying(rule, HeldLimit { limit: *limit, share }));
+        self.buckets.rate(place, expiry, weight(limit, 0));
+        true
+    }
+}
