@@ -208,7 +208,7 @@ const PAST_DECISIONS: &[Parameter] = &[
     ("address", "string", false, "From this address."),
     ("rule", "string", false, "By this rule."),
     ("region", "string", false, "In this region."),
-    ("outcome", "string", false, "allowed, denied or shadow_denied."),
+    ("outcome", "string", false, "allowed, denied, shadow_denied or committed."),
     ("limit", "integer", false, "At most so many, from 1 to 1000; 100 unless said."),
     ("after", "string", false, "What follows an earlier answer: its `next`."),
 ];

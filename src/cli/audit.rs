@@ -30,6 +30,8 @@ enum Outcome {
     Allowed,
     Denied,
     ShadowDenied,
+    /// A reservation was committed: its permits are what it used less what it had reserved.
+    Committed,
 }
 
 /// Shows single decisions, newest first; moves old months to the archive.

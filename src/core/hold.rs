@@ -8,8 +8,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::key::{BucketValues, identity_values, push_value};
+use super::rule_name::RuleName;
 use super::unit_price::Price;
-use super::wire::RuleName;
 
 /// Bytes of a holder's name.
 pub const HOLDER_BYTES: usize = 16;
@@ -60,6 +60,20 @@ pub struct HeldPlaces {
     pub kind: Option<String>,
     /// The values that name the bucket.
     pub values: BucketValues,
+    /// Who reserved, and how much, where decisions are remembered: once for each request, of the first rule
+    /// that it names.
+    pub reserved: Option<Box<ReservedFor>>,
+}
+
+/// What is remembered of a decision that reserved, until it is known what was used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReservedFor {
+    /// Permits that were asked for.
+    pub permits: u64,
+    /// The user.
+    pub user: Option<String>,
+    /// The public name of the API key, or a fingerprint.
+    pub key: Option<String>,
 }
 
 /// What one request holds.
@@ -102,7 +116,8 @@ impl Lease {
                 return None;
             }
             let values = BucketValues::new(texts.by_ref().take(count));
-            held.push(HeldPlaces { rule: Arc::new(rule), own_limit, price: None, kind: None, values });
+            let (price, kind, reserved) = (None, None, None);
+            held.push(HeldPlaces { rule: Arc::new(rule), own_limit, price, kind, values, reserved });
         }
         (!held.is_empty()).then_some(Self { holder: Holder(*holder), held })
     }
@@ -124,6 +139,7 @@ mod tests {
                 price: None,
                 kind: None,
                 values,
+                reserved: None,
             },
         )
     }
@@ -155,6 +171,7 @@ mod tests {
             price: None,
             kind: None,
             values: BucketValues::default(),
+            reserved: None,
         };
         let lease = |rules| Lease { holder: Holder::UNKNOWN, held: smallvec![one.clone(); rules] };
         assert!(Lease::from_bytes(&lease(HELD_RULES_MAX).to_bytes()).is_some());

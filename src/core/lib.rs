@@ -25,6 +25,7 @@ pub mod reservation_notes;
 pub mod reservation_terms;
 pub mod ring;
 pub mod rule;
+pub mod rule_name;
 pub mod ruleset;
 pub mod share;
 pub mod table;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::hold::{HELD_RULES_MAX, HeldPlaces};
+use super::hold::{HELD_RULES_MAX, HeldPlaces, ReservedFor};
 use super::key::{BucketValues, identity_values, push_value};
 use super::reservation_terms::OnLapse;
+use super::rule_name::RuleName;
 use super::time::{Span, Timestamp};
 use super::unit_price::Price;
-use super::wire::RuleName;
 
 /// Bytes of a reservation's id.
 pub const RESERVATION_BYTES: usize = 16;
@@ -134,6 +134,14 @@ impl Reservation {
             // An empty value is one too.
             push_value(&mut bytes, &held.kind.as_ref().map_or_else(String::new, |kind| format!("={kind}")));
             held.values.write(&mut bytes);
+            let reserved = held.reserved.as_deref();
+            push_value(
+                &mut bytes,
+                &reserved.map_or_else(String::new, |reserved| reserved.permits.to_string()),
+            );
+            for name in reserved.into_iter().flat_map(|reserved| [&reserved.user, &reserved.key]) {
+                push_value(&mut bytes, &name.as_ref().map_or_else(String::new, |name| format!("={name}")));
+            }
         }
         bytes.into_vec()
     }
@@ -156,19 +164,33 @@ impl Reservation {
                 "" => None,
                 price => Some(Price::parse(price)?),
             };
-            let kind = match texts.next()? {
-                "" => None,
-                kind => Some(kind.strip_prefix('=')?.to_owned()),
-            };
+            let kind = optional(texts.next()?)?;
             let count: usize = texts.next()?.parse().ok()?;
             if count > texts.len() || rules.len() == HELD_RULES_MAX {
                 return None;
             }
             let values = BucketValues::new(texts.by_ref().take(count));
-            rules.push(HeldPlaces { rule: Arc::new(rule), own_limit, price, kind, values });
+            let reserved = match texts.next()? {
+                "" => None,
+                permits => {
+                    let permits = permits.parse().ok()?;
+                    let (user, key) = (optional(texts.next()?)?, optional(texts.next()?)?);
+                    Some(Box::new(ReservedFor { permits, user, key }))
+                }
+            };
+            rules.push(HeldPlaces { rule: Arc::new(rule), own_limit, price, kind, values, reserved });
         }
         let id = ReservationId(*id);
         (id != ReservationId::NONE).then_some(Self { id, region, lapses_ms, rules })
+    }
+}
+
+/// A text that may be missing, behind an equals sign where it is there: it may be empty, too. The outer
+/// `None`: it is neither.
+fn optional(text: &str) -> Option<Option<String>> {
+    match text {
+        "" => Some(None),
+        text => Some(Some(text.strip_prefix('=')?.to_owned())),
     }
 }
 
@@ -183,13 +205,18 @@ mod tests {
         let price = proptest::option::of((1_u32..1_000_000, 1_u32..1_000_000))
             .prop_map(|price| price.and_then(|(whole, part)| Price::parse(&format!("{whole}.{part:06}"))));
         let (own_limit, kind) = (proptest::option::of(any::<u32>()), proptest::option::of(".{0,20}"));
-        let one = (".{1,20}", ".{1,20}", own_limit, price, kind, values).prop_map(
-            |(domain, name, own_limit, price, kind, values)| HeldPlaces {
+        let name = || proptest::option::of(".{0,20}");
+        let reserved = proptest::option::of((any::<u64>(), name(), name())).prop_map(|reserved| {
+            reserved.map(|(permits, user, key)| Box::new(ReservedFor { permits, user, key }))
+        });
+        let one = (".{1,20}", ".{1,20}", own_limit, price, kind, values, reserved).prop_map(
+            |(domain, name, own_limit, price, kind, values, reserved)| HeldPlaces {
                 rule: Arc::new(RuleName { domain, name }),
                 own_limit,
                 price,
                 kind,
                 values,
+                reserved,
             },
         );
         proptest::collection::vec(one, 0..5)

@@ -35,8 +35,8 @@ use super::identity::{ApiKey, Who};
 use super::key::{Key, Shape};
 use super::request::{LimitOverride, Request};
 use super::rule::{Action, Rule, User};
+use super::rule_name::RuleName;
 use super::time::Span;
-use super::wire::RuleName;
 
 pub use self::shape::{OVERRIDE_WINDOWS, Shapes};
 pub use self::warnings::Warning;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::algorithm::Limit;
+pub use super::rule_name::RuleName;
 use super::time::{Span, Timestamp};
 
 pub mod compact;
@@ -214,13 +215,4 @@ pub const fn rounded(demand: u64) -> u64 {
     }
     let half = 1 << (shift - 1);
     demand.saturating_add(half) >> shift << shift
-}
-
-/// A rule, between daemons.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub struct RuleName {
-    /// Its domain.
-    pub domain: String,
-    /// Its name.
-    pub name: String,
 }

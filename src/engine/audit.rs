@@ -17,8 +17,10 @@ use tokio::sync::Notify;
 
 use crate::core::audit::{Outcome, Record};
 use crate::core::decision::Decision;
+use crate::core::hold::ReservedFor;
 use crate::core::identity::is_key_name;
 use crate::core::request::Request;
+use crate::core::rule_name::RuleName;
 use crate::core::time::Timestamp;
 use crate::telemetry::Metrics;
 
@@ -152,6 +154,26 @@ pub(super) struct Question<'a, 'r> {
     pub(super) owner: Option<&'a str>,
 }
 
+impl Question<'_, '_> {
+    /// The user, and the API key as records name it.
+    pub(super) fn client(&self) -> (Option<String>, Option<String>) {
+        let given = |name| self.request.attribute(name);
+        let user = given("user").or(self.owner).map(str::to_owned);
+        (user, given("api_key").map(|key| key_name(key).as_str().to_owned()))
+    }
+}
+
+/// What a reservation used, and by which rule that is remembered.
+pub(super) struct CommittedCost<'a> {
+    pub(super) rule: &'a RuleName,
+    pub(super) reserved: &'a ReservedFor,
+    /// Permits that it used.
+    pub(super) actual: u64,
+    /// Permits in use after it.
+    pub(super) used: u64,
+    pub(super) limit: u32,
+}
+
 /// The queue between decisions and what remembers them.
 pub struct Queue {
     slots: Vec<OwnLine>,
@@ -202,7 +224,7 @@ impl Queue {
     fn weight(&self, outcome: Outcome) -> Option<u32> {
         match outcome {
             Outcome::Denied | Outcome::ShadowDenied => self.denied.weight(),
-            Outcome::Allowed => self.allowed.weight(),
+            Outcome::Allowed | Outcome::Committed => self.allowed.weight(),
         }
     }
 
@@ -251,6 +273,38 @@ impl Queue {
         }
         drop(slot);
         self.unlisted.increment(many);
+    }
+
+    /// Records what a reservation used, as its decision was recorded: of all where a rule takes part whose
+    /// every decision is, else one in so many by chance.
+    pub(super) fn tell_commit<'a>(
+        &self,
+        committed: &CommittedCost<'_>,
+        mut rules: impl Iterator<Item = &'a str>,
+        now: Timestamp,
+    ) {
+        let is_exact = !self.exact_rules.is_empty() && rules.any(|rule| self.exact_rules.contains(rule));
+        let Some(weight) = (if is_exact { Some(1) } else { self.allowed.weight() }) else { return };
+        let CommittedCost { rule, reserved, actual, used, limit } = *committed;
+        let cost = i128::from(actual) - i128::from(reserved.permits);
+        self.push(&Record {
+            at: now,
+            domain: &rule.domain,
+            rule: Some(&rule.name),
+            user: reserved.user.as_deref(),
+            key: reserved.key.as_deref(),
+            address: None,
+            path: None,
+            method: None,
+            outcome: Outcome::Committed,
+            cost: i64::try_from(cost).unwrap_or(if cost < 0 { i64::MIN } else { i64::MAX }),
+            count: used,
+            limit,
+            status: 200,
+            retry_ms: None,
+            latency_us: 0,
+            weight,
+        });
     }
 
     /// Leaves a record. Never waits for more than another thread's record.

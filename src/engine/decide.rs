@@ -177,6 +177,9 @@ impl Engine {
                 let loaded = plan.loaded;
                 unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
             }
+            if audit.is_some() {
+                leased.asked_by(plan.question(place, request));
+            }
             let mut decision = plan.decision(rules, matches);
             decision.lease = leased.made(&self.holds);
             if request.cost.is_reserved() {

@@ -13,12 +13,15 @@ use ring::rand::{SecureRandom, SystemRandom};
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::audit::Question;
 use super::estimate::kind_of;
 use super::identity::secret::NoRandomness;
 use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Leased;
-use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease};
+use crate::core::hold::{
+    HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease, ReservedFor,
+};
 use crate::core::key::{BucketValues, Key};
 use crate::core::request::{Cost, Request};
 use crate::core::ruleset::{Compiled, Match};
@@ -128,9 +131,20 @@ impl Leasing {
                 price: rule.price.as_ref().map(|prices| prices.of(request)),
                 kind: kind_of(rule, request),
                 values: BucketValues::of(key, rule.per.len()),
+                reserved: None,
             });
         }
         leased.hold = leased.hold.min(hold);
+    }
+
+    /// Takes down who reserved, so that a commit can be remembered too.
+    pub(super) fn asked_by(&mut self, question: Question<'_, '_>) {
+        let Cost::Reserve(reserve) = question.request.cost else { return };
+        let first = self.0.as_mut().and_then(|leased| leased.lease.held.first_mut());
+        if let Some(first) = first {
+            let (user, key) = question.client();
+            first.reserved = Some(Box::new(ReservedFor { permits: reserve.permits, user, key }));
+        }
     }
 
     pub(super) fn made(self, holds: &Holds) -> Option<Box<Leased>> {

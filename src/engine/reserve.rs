@@ -9,6 +9,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::audit::CommittedCost;
 use super::decide::window_of;
 use super::estimate::Estimator;
 use super::identity::secret::NoRandomness;
@@ -17,7 +18,7 @@ use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::{Decision, Leased};
 use crate::core::estimate::CostKind;
-use crate::core::hold::HELD_RULES_MAX;
+use crate::core::hold::{HELD_RULES_MAX, ReservedFor};
 use crate::core::key::Key;
 use crate::core::price::Price;
 use crate::core::regions::escrow::can_move;
@@ -128,6 +129,7 @@ struct ReservedRule<'a> {
     whole: Limit,
     price: Price,
     kind: CostKind,
+    reserved: Option<&'a ReservedFor>,
 }
 
 impl Engine {
@@ -179,7 +181,8 @@ impl Engine {
             let key = held.values.key(rule.shape);
             let (held_to, price) = (loaded.held_to(rule, whole, now), held.price.unwrap_or(Price::ONE));
             let kind = CostKind::of(&held.rule.domain, &held.rule.name, held.kind.as_deref());
-            named.push(ReservedRule { rule, key, held: held_to, whole, price, kind });
+            let reserved = held.reserved.as_deref();
+            named.push(ReservedRule { rule, key, held: held_to, whole, price, kind, reserved });
         }
         let regions = self.regions_known();
         let mut charges: SmallVec<[Charge<'_>; 1]> = SmallVec::new();
@@ -201,12 +204,13 @@ impl Engine {
             Some(outcome) => outcome,
             None => self.store.decide(&charges, Intent::Charge, now).await,
         };
-        for (named, counted) in named.iter().zip(&outcome.counted) {
-            self.tell_commit(named, counted, now);
+        for (one, counted) in named.iter().zip(&outcome.counted) {
+            self.tell_commit(one, counted, now);
             if let Some(fate) = counted.reservation {
                 self.reservations.add(fate);
                 if matches!(fate, ReservationFate::Released | ReservationFate::Lapsed) {
-                    self.reservations.estimator.learn(named.kind, actual);
+                    self.reservations.estimator.learn(one.kind, actual);
+                    self.remember_commit((one, counted), &named, actual, now);
                 }
             }
         }
@@ -214,6 +218,21 @@ impl Engine {
         let degraded = outcome.counted.iter().any(|counted| counted.degraded);
         let lapsed = is(ReservationFate::Lapsed);
         Ok(Committed { committed: is(ReservationFate::Released) || lapsed, lapsed, degraded })
+    }
+
+    /// Leaves a record of what a reservation used, under the rule that says who made it.
+    fn remember_commit(
+        &self,
+        (committed, counted): (&ReservedRule<'_>, &ChargeResult),
+        all: &[ReservedRule<'_>],
+        actual: u64,
+        now: Timestamp,
+    ) {
+        if let (Some(audit), Some(reserved)) = (&self.audit, committed.reserved) {
+            let (rule, limit) = (&*committed.rule.named, committed.held.limit.permits);
+            let cost = CommittedCost { rule, reserved, actual, used: counted.used, limit };
+            audit.tell_commit(&cost, all.iter().map(|one| one.rule.rule.name.as_str()), now);
+        }
     }
 
     /// Tells the protocol between regions what a commit did.

@@ -317,6 +317,46 @@ fn of_a_rule_that_is_to_be_exact_every_decision_is_in_the_sums() {
 }
 
 #[test]
+fn sums_are_what_reservations_used_and_not_what_they_reserved() {
+    let place = Place::new();
+    let daemon = daemon(&place, "allowed_sample = 0\nexact = [\"key-month\"]");
+    let (id, secret) = make_key(&daemon, "acme");
+    let reserve = |amount: u64| {
+        let asked = json!({ "attributes": { "api_key": secret }, "amount": amount, "ttl": "1m" });
+        let reply = daemon.post("/v1/reserve", &asked).json();
+        assert_eq!(reply["allowed"], true, "{reply}");
+        reply["reservation"].clone()
+    };
+    let commit = |reservation: &Value, actual: u64| {
+        let committed = json!({ "reservation": reservation, "actual": actual });
+        assert_eq!(daemon.post("/v1/commit", &committed).status, 200);
+    };
+    // Less than reserved, twice told; more than reserved; and nothing at all.
+    let (less, more, nothing) = (reserve(300), reserve(10), reserve(200));
+    commit(&less, 40);
+    commit(&less, 40);
+    commit(&more, 25);
+    let cancelled = json!({ "reservation": nothing });
+    assert_eq!(daemon.post("/v1/cancel", &cancelled).status, 200);
+    let sums = |query: &str| {
+        let row = usage(&daemon, query)["rows"][0].clone();
+        (row["allowed"].clone(), row["cost"].clone())
+    };
+    for query in [format!("key={id}&by=month"), "user=acme&by=month".to_owned()] {
+        eventually("three decisions used 65 permits", || {
+            (sums(&query) == (json!(3), json!(65))).then_some(())
+        });
+    }
+    assert_eq!(quota(&usage(&daemon, &format!("key={id}")), "key-month").1, 65, "as the bucket counts");
+    let log = daemon.get("/v1/audit?outcome=committed&user=acme").json();
+    let costs: Vec<i64> =
+        log["decisions"].as_array().unwrap().iter().map(|row| row["cost"].as_i64().unwrap()).collect();
+    assert_eq!(costs, [-200, 15, -260], "newest first: {log}");
+    let shown = shown(daemon.run(&["audit", "--outcome", "committed"]));
+    assert!(shown.contains("committed"), "{shown}");
+}
+
+#[test]
 fn a_database_that_hangs_holds_up_an_answer_about_a_key_for_seconds_and_not_for_ever() {
     let place = Place::new();
     let daemon = daemon(&place, "allowed_sample = 1.0");

@@ -76,7 +76,7 @@ fn address(text: String) -> Result<IpAddr, Refusal> {
 
 fn outcome(text: &str) -> Result<Outcome, Refusal> {
     Outcome::from_text(text)
-        .ok_or_else(|| Refusal::of_field("outcome", "must be allowed, denied or shadow_denied"))
+        .ok_or_else(|| Refusal::of_field("outcome", "must be allowed, denied, shadow_denied or committed"))
 }
 
 fn cursor(text: &str) -> Result<Cursor, Refusal> {

@@ -45,7 +45,7 @@ pub(super) struct DecidedJson<'a> {
     path: Option<&'a str>,
     /// The request's method.
     method: Option<&'a str>,
-    /// `allowed`, `denied` or `shadow_denied`.
+    /// `allowed`, `denied`, `shadow_denied`, or `committed`: what a reservation used.
     outcome: &'a str,
     /// Permits asked for.
     cost: i64,

@@ -340,6 +340,7 @@ mod tests {
             price: None,
             kind: None,
             values: BucketValues::new([x.as_str()]),
+            reserved: None,
         };
         let leased = |allowed| {
             let lease = Lease { holder: Holder([7; 16]), held: smallvec![held.clone()] };

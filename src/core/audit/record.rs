@@ -17,11 +17,13 @@ pub enum Outcome {
     Denied,
     /// It passed, but a rule that only logs would have denied it.
     ShadowDenied,
+    /// It was decided before, and reserved something: it is known now what it used. No decision of its own.
+    Committed,
 }
 
 impl Outcome {
     /// Every one.
-    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::ShadowDenied];
+    pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::ShadowDenied, Self::Committed];
 
     /// As metrics, the database and the API spell it.
     #[must_use]
@@ -30,6 +32,7 @@ impl Outcome {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
             Self::ShadowDenied => "shadow_denied",
+            Self::Committed => "committed",
         }
     }
 
@@ -44,6 +47,7 @@ impl Outcome {
             Self::Allowed => 0,
             Self::Denied => 1,
             Self::ShadowDenied => 2,
+            Self::Committed => 3,
         }
     }
 }
@@ -69,7 +73,7 @@ pub struct Record<'a> {
     pub method: Option<&'a str>,
     /// What became of it.
     pub outcome: Outcome,
-    /// Permits asked for; negative for a refund.
+    /// Permits asked for; negative for a refund. Of a commit what was used less what was reserved.
     pub cost: i64,
     /// Permits in use after it.
     pub count: u64,

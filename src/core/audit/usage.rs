@@ -65,12 +65,15 @@ pub struct Usage {
 impl Usage {
     fn add(&mut self, record: &Record<'_>) {
         let weight = u64::from(record.weight);
-        if record.outcome == Outcome::Denied {
-            self.denied += weight;
-        } else {
-            self.allowed += weight;
-            self.cost = self.cost.saturating_add(record.cost.saturating_mul(i64::from(record.weight)));
+        match record.outcome {
+            Outcome::Denied => {
+                self.denied += weight;
+                return;
+            }
+            Outcome::Allowed | Outcome::ShadowDenied => self.allowed += weight,
+            Outcome::Committed => {}
         }
+        self.cost = self.cost.saturating_add(record.cost.saturating_mul(i64::from(record.weight)));
     }
 
     /// Adds another sum.
@@ -132,7 +135,9 @@ impl Sums {
             let key = Borrowed { minute, rule: &rule, user: &storable(user), path: &storable(path), key: "" };
             let usage = sums.entry_ref(&key).or_default();
             usage.add(record);
-            usage.latency.add(record.latency_us, u64::from(record.weight));
+            if record.outcome != Outcome::Committed {
+                usage.latency.add(record.latency_us, u64::from(record.weight));
+            }
         };
         add("", "");
         if let Some(user) = record.user.filter(|user| !user.is_empty()) {

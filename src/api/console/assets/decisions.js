@@ -30,7 +30,7 @@ export function Decisions() {
   return html`<main><section><h2>Decisions of the last day</h2>
     <form class="line" onSubmit=${(event) => { event.preventDefault(); look(); }}>
       ${Object.entries(FILTERS).map(([name, title]) => html`<label>${title} <input value=${filters[name] ?? ""} onInput=${set(name)}/></label>`)}
-      <label>Outcome <select onChange=${set("outcome")}>${["denied", "shadow_denied", "allowed", ""].map((outcome) =>
+      <label>Outcome <select onChange=${set("outcome")}>${["denied", "shadow_denied", "allowed", "committed", ""].map((outcome) =>
         html`<option value=${outcome} selected=${filters.outcome === outcome}>${outcome ? outcome.replace("_", " ") : "any"}</option>`)}</select></label>
       <button>Look</button></form>
     <${Said} said=${said}/>
