@@ -60,8 +60,8 @@ pub struct HeldPlaces {
     pub kind: Option<String>,
     /// The values that name the bucket.
     pub values: BucketValues,
-    /// Who reserved, and how much, where decisions are remembered: once for each request, of the first rule
-    /// that it names.
+    /// Who reserved, and how much, where decisions are remembered: once for each request, of the rule that
+    /// decided it.
     pub reserved: Option<Box<ReservedFor>>,
 }
 

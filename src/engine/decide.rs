@@ -177,10 +177,11 @@ impl Engine {
                 let loaded = plan.loaded;
                 unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
             }
-            if audit.is_some() {
-                leased.asked_by(plan.question(place, request));
-            }
             let mut decision = plan.decision(rules, matches);
+            if audit.is_some() {
+                let decided = decision.tightest.and_then(|index| decision.rules.get(index));
+                leased.asked_by(plan.question(place, request), decided.map(|ruled| &*ruled.rule));
+            }
             decision.lease = leased.made(&self.holds);
             if request.cost.is_reserved() {
                 self.reservations.count(&mut decision, own);

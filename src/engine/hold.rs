@@ -137,13 +137,15 @@ impl Leasing {
         leased.hold = leased.hold.min(hold);
     }
 
-    /// Takes down who reserved, so that a commit can be remembered too.
-    pub(super) fn asked_by(&mut self, question: Question<'_, '_>) {
-        let Cost::Reserve(reserve) = question.request.cost else { return };
-        let first = self.0.as_mut().and_then(|leased| leased.lease.held.first_mut());
-        if let Some(first) = first {
+    /// Takes down who reserved, so that a commit can be remembered too: under the rule that decided, or
+    /// where that is not named the first one.
+    pub(super) fn asked_by(&mut self, question: Question<'_, '_>, decided: Option<&str>) {
+        let (Cost::Reserve(reserve), Some(leased)) = (question.request.cost, &mut self.0) else { return };
+        let held = &mut leased.lease.held;
+        let decided = held.iter().position(|held| decided == Some(held.rule.name.as_str())).unwrap_or(0);
+        if let Some(held) = held.get_mut(decided) {
             let (user, key) = question.client();
-            first.reserved = Some(Box::new(ReservedFor { permits: reserve.permits, user, key }));
+            held.reserved = Some(Box::new(ReservedFor { permits: reserve.permits, user, key }));
         }
     }
 

@@ -332,10 +332,10 @@ fn sums_are_what_reservations_used_and_not_what_they_reserved() {
         assert_eq!(daemon.post("/v1/commit", &committed).status, 200);
     };
     // Less than reserved, twice told; more than reserved; and nothing at all.
-    let (less, more, nothing) = (reserve(300), reserve(10), reserve(200));
-    commit(&less, 40);
-    commit(&less, 40);
-    commit(&more, 25);
+    let (less, more, nothing) = (reserve(30), reserve(10), reserve(5));
+    commit(&less, 4);
+    commit(&less, 4);
+    commit(&more, 12);
     let cancelled = json!({ "reservation": nothing });
     assert_eq!(daemon.post("/v1/cancel", &cancelled).status, 200);
     let sums = |query: &str| {
@@ -343,17 +343,21 @@ fn sums_are_what_reservations_used_and_not_what_they_reserved() {
         (row["allowed"].clone(), row["cost"].clone())
     };
     for query in [format!("key={id}&by=month"), "user=acme&by=month".to_owned()] {
-        eventually("three decisions used 65 permits", || {
-            (sums(&query) == (json!(3), json!(65))).then_some(())
+        eventually("three decisions used 16 permits", || {
+            (sums(&query) == (json!(3), json!(16))).then_some(())
         });
     }
-    assert_eq!(quota(&usage(&daemon, &format!("key={id}")), "key-month").1, 65, "as the bucket counts");
+    assert_eq!(quota(&usage(&daemon, &format!("key={id}")), "key-month").1, 16, "as the bucket counts");
     let log = daemon.get("/v1/audit?outcome=committed&user=acme").json();
     let costs: Vec<i64> =
         log["decisions"].as_array().unwrap().iter().map(|row| row["cost"].as_i64().unwrap()).collect();
-    assert_eq!(costs, [-200, 15, -260], "newest first: {log}");
-    let shown = shown(daemon.run(&["audit", "--outcome", "committed"]));
-    assert!(shown.contains("committed"), "{shown}");
+    assert_eq!(costs, [-5, 2, -26], "newest first: {log}");
+    let by_rule = usage(&daemon, "group=rule&by=month");
+    for row in by_rule["rows"].as_array().unwrap() {
+        assert!(row["cost"].as_i64() >= Some(0), "a commit counts under the rule that decided: {by_rule}");
+    }
+    let listed = daemon.run(&["audit", "--outcome", "committed"]);
+    assert!(listed.code == 0 && listed.out.matches("committed").count() == 3, "{}", listed.both());
 }
 
 #[test]
