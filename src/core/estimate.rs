@@ -69,7 +69,7 @@ impl LastActuals {
 #[derive(Debug, Clone, Default)]
 pub struct Estimates {
     kinds: HashMap<CostKind, LastActuals, FixedState>,
-    /// Who learned at which turn, the oldest first. Of a kind its newest turn counts; the others are cleared
+    /// Kinds by the turn at which they learned, the oldest first. Of a kind its newest turn counts; the others are cleared
     /// away when they are as many as all kinds.
     turns: VecDeque<(u64, CostKind)>,
     turn: u64,

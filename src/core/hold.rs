@@ -60,12 +60,12 @@ pub struct HeldPlaces {
     pub kind: Option<String>,
     /// The values that name the bucket.
     pub values: BucketValues,
-    /// Who reserved, and how much, where decisions are remembered: once for each request, of the rule that
-    /// decided it.
+    /// The client that reserved, and how much, where decisions are remembered: once for each request, of the
+    /// rule that decided it.
     pub reserved: Option<Box<ReservedFor>>,
 }
 
-/// What is remembered of a decision that reserved, until it is known what was used.
+/// A reservation as its decision is remembered, until it is known what was used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReservedFor {
     /// Permits that were asked for.

@@ -118,7 +118,7 @@ impl BucketValues {
         self.count
     }
 
-    /// Whether a bucket is the only one of its rule.
+    /// True where a bucket is the only one of its rule.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0

@@ -1,4 +1,4 @@
-//! What a rule is called wherever it is not at hand: between daemons, in leases and in reservations.
+//! Names of rules where the rules are not at hand: between daemons, in leases and in reservations.
 
 /// A rule by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]

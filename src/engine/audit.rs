@@ -163,7 +163,7 @@ impl Question<'_, '_> {
     }
 }
 
-/// What a reservation used, and by which rule that is remembered.
+/// Permits that a reservation used, and the rule by which that is remembered.
 pub(super) struct CommittedCost<'a> {
     pub(super) rule: &'a RuleName,
     pub(super) reserved: &'a ReservedFor,

@@ -38,14 +38,13 @@ impl Replica {
         }
     }
 
-    /// Whether it still waits for the others' word, and keeps to its region's share until then: its store
-    /// began with it.
+    /// True while it waits for the others' word and keeps to its region's share: its store began with it.
     #[must_use]
     pub const fn is_beginning(&self) -> bool {
         self.waits.is_some() && !self.config.shared_store
     }
 
-    /// Whether it still waits for the others' word, and leaves its store what the last daemon told it.
+    /// True while it waits for the others' word and leaves its store what the last daemon told it.
     pub(super) const fn leaves_allowances(&self) -> bool {
         self.waits.is_some() && self.config.shared_store && self.config.care.leaves_allowances
     }

@@ -51,8 +51,8 @@ impl Own {
         Some(self.0.as_ref()?.from)
     }
 
-    /// What `region` is known to decide by, which has `counted` something or not: nobody passes on for
-    /// himself what he heard.
+    /// The limit by which `region` is known to decide, which has `counted` something or not: nobody passes on
+    /// for himself what he heard.
     pub(super) fn said_by(&self, region: RegionId, counted: bool) -> DecidedBy {
         match self.0.as_deref() {
             Some(known) if known.from == region => known.limit.map_or(DecidedBy::Rule, DecidedBy::Own),

@@ -253,7 +253,7 @@ impl GossipBucket {
         debt
     }
 
-    /// Whether the store is to be told something that it was not told yet.
+    /// True while the store is to be told something that it was not told yet.
     pub(in super::super) const fn has_news_for_store(&self) -> bool {
         self.moved_since
     }

@@ -136,7 +136,7 @@ fn whom_nobody_asked_divides_by_what_the_others_say() {
 
 #[test]
 fn a_limit_outlasts_what_others_pass_on_who_do_not_know_it_and_ends_where_its_own_daemons_say_so() {
-    // What a daemon says of region a, whether that one decides by its own limit of 6 or not.
+    // A daemon speaks of region a, which decides by an own limit of 6.
     let said = |from: NodeName, scope: Scope, decided_by: DecidedBy| {
         let rule = rule(Algorithm::FixedWindow, 20, SECOND, OnPartition::default());
         let mut cluster = GossipCluster::new(&[("a", "1"), ("a", "2"), ("b", "1")], &rule);
