@@ -14,20 +14,20 @@ use super::{Front, tokens_front};
 /// How often one mode is tried.
 const REPETITIONS: usize = 1_000;
 /// After so long a machine that is too slow for all of them tries no more.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(75);
 /// So many users spend their budgets at the same time.
 const AT_ONCE: usize = 100;
 /// So many where rights to their budgets come from other regions first, within one window.
-const AT_ONCE_EXACT: usize = 20;
+const AT_ONCE_EXACT: usize = 30;
 /// So many requests of theirs are under way.
-const CALLERS: usize = 4;
+const CALLERS: usize = 8;
 
 /// A budget for each user; the share of `split` is a third.
 fn budget(mode: &str) -> String {
     let limit = if mode == "split" { 3_000 } else { 1_000 };
     // A store that begins spends no rights of the window in which it began. And what comes too late on a slow
     // machine comes in another window, which is not judged.
-    let window = if mode == "escrow" { "15s" } else { "24h" };
+    let window = if mode == "escrow" { "20s" } else { "24h" };
     let global = if mode == "local" { String::new() } else { format!("[rules.global]\nmode = \"{mode}\"\n") };
     format!(
         "[[rules]]\nname = \"{mode}\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = {limit}\n\
