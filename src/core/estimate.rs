@@ -69,7 +69,7 @@ impl LastActuals {
 #[derive(Debug, Clone, Default)]
 pub struct Estimates {
     kinds: HashMap<CostKind, LastActuals, FixedState>,
-    /// Kinds by the turn at which they learned, the oldest first. Of a kind its newest turn counts; the others
+    /// Kinds by the turn at which they learned, the oldest first. Of a kind its newest turn counts; the rest
     /// are cleared away when they are as many as all kinds.
     turns: VecDeque<(u64, CostKind)>,
     turn: u64,
