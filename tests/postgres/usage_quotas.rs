@@ -361,6 +361,30 @@ fn sums_are_what_reservations_used_and_not_what_they_reserved() {
 }
 
 #[test]
+fn costs_beyond_all_numbers_hold_up_no_sums() {
+    let place = Place::new();
+    let daemon = daemon(&place, "allowed_sample = 1");
+    for turn in 1..=3 {
+        let attributes = json!({ "user": format!("more-{turn}") });
+        let asked = json!({ "attributes": attributes, "amount": 1, "ttl": "1m" });
+        let held = daemon.post("/v1/reserve", &asked).json()["reservation"].clone();
+        let committed = json!({ "reservation": held, "actual": i64::MAX });
+        assert_eq!(daemon.post("/v1/commit", &committed).status, 200);
+        // Each turn is in the sums before the next: what is added up in the daemon stops by itself.
+        let user = format!("turn-{turn}");
+        daemon.check(&[("user", &user)]);
+        eventually("the turn is in the sums", || {
+            (usage(&daemon, &format!("user={user}&by=month"))["rows"][0]["allowed"] == 1).then_some(())
+        });
+    }
+    let cost = |query: &str| usage(&daemon, query)["rows"][0]["cost"].as_i64().unwrap();
+    let most = 1_i64 << 50;
+    assert_eq!(cost("user=more-1&by=month"), most);
+    // What is there stops at the most before more is added.
+    assert!((most..=most * 2).contains(&cost("by=month")), "{}", cost("by=month"));
+}
+
+#[test]
 fn a_database_that_hangs_holds_up_an_answer_about_a_key_for_seconds_and_not_for_ever() {
     let place = Place::new();
     let daemon = daemon(&place, "allowed_sample = 1.0");

@@ -17,6 +17,10 @@ pub const PATHS_MAX: usize = 256;
 /// What the paths beyond [`PATHS_MAX`] are called.
 pub const OTHER_PATHS: &str = "*";
 
+/// A sum of permits stops here, and below zero alike: one absurd cost must not make a sum that no database can
+/// add to. Sums of thousands of them still fit into an `i64`.
+pub const COST_MAX: i64 = 1 << 50;
+
 const MINUTE: Span = Span::from_secs(60);
 const DAY: Span = Span::from_secs(86_400);
 
@@ -56,7 +60,7 @@ pub struct Usage {
     pub allowed: u64,
     /// Decisions that denied.
     pub denied: u64,
-    /// Permits that were let pass, estimated likewise.
+    /// Permits that were let pass, estimated likewise; at most [`COST_MAX`], and as far below zero.
     pub cost: i64,
     /// How long they took; nothing of API keys.
     pub latency: Histogram,
@@ -73,14 +77,18 @@ impl Usage {
             Outcome::Allowed | Outcome::ShadowDenied => self.allowed += weight,
             Outcome::Committed => {}
         }
-        self.cost = self.cost.saturating_add(record.cost.saturating_mul(i64::from(record.weight)));
+        self.charge(record.cost.saturating_mul(i64::from(record.weight)));
+    }
+
+    fn charge(&mut self, permits: i64) {
+        self.cost = self.cost.saturating_add(permits).clamp(-COST_MAX, COST_MAX);
     }
 
     /// Adds another sum.
     pub fn merge(&mut self, other: &Self) {
         self.allowed = self.allowed.saturating_add(other.allowed);
         self.denied = self.denied.saturating_add(other.denied);
-        self.cost = self.cost.saturating_add(other.cost);
+        self.charge(other.cost);
         self.latency.merge(&other.latency);
     }
 }

@@ -13,6 +13,15 @@ use crate::database::postgres::{Database, Failure};
 /// Most sums in one statement.
 const STATEMENT_SUMS_MAX: usize = 20_000;
 
+/// Permits of a row and of what is added to it. A row stops at [`crate::core::audit::usage::COST_MAX`] before
+/// more is added, so that no row can make the adding of all others fail.
+macro_rules! added_cost {
+    () => {
+        "least(1::bigint << 50, greatest(-(1::bigint << 50), own.cost)) + excluded.cost"
+    };
+}
+pub(super) use added_cost;
+
 macro_rules! add_to {
     ($table:literal) => {
         concat!(
@@ -23,7 +32,7 @@ macro_rules! add_to {
                  AS fresh (second, rule, user_id, path, allowed, denied, cost, latency) \
              ON CONFLICT (bucket, region, rule, user_id, path) DO UPDATE SET \
                  allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
-                 cost = own.cost + excluded.cost, \
+                 cost = ", added_cost!(), ", \
                  latency = tidegate_join_counts(own.latency, excluded.latency)"
         )
     };
@@ -41,13 +50,16 @@ const TABLES: [(&str, Span); 3] = [
 ];
 
 /// Sums of API keys by day, without latencies.
-const ADD_KEYS: &str = "INSERT INTO usage_key AS own (region, bucket, rule, key_id, allowed, denied, cost) \
+const ADD_KEYS: &str = concat!(
+    "INSERT INTO usage_key AS own (region, bucket, rule, key_id, allowed, denied, cost) \
      SELECT $1, to_timestamp(second), rule, key_id, allowed, denied, cost \
      FROM unnest($2::double precision[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[]) \
          AS fresh (second, rule, key_id, allowed, denied, cost) \
      ON CONFLICT (bucket, region, rule, key_id) DO UPDATE SET \
          allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
-         cost = own.cost + excluded.cost";
+         cost = ",
+    added_cost!()
+);
 
 /// Adds sorted sums of minutes to all three, and to the totals of everything; those of keys to theirs.
 pub(super) async fn add_sums(

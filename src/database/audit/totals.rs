@@ -5,20 +5,24 @@ use std::collections::BTreeMap;
 use sqlx::PgConnection;
 
 use super::seconds;
-use super::tables::array;
+use super::tables::{added_cost, array};
 use crate::core::audit::usage::{Usage, UsageKey};
 use crate::core::time::{Span, Timestamp};
 
 const STEPS: [(&str, Span); 3] =
     [("minute", Span::from_secs(60)), ("hour", Span::from_secs(3_600)), ("day", Span::from_secs(86_400))];
 
-const ADD: &str = "INSERT INTO usage_total AS own (region, step, bucket, allowed, denied, cost, latency) \
+const ADD: &str = concat!(
+    "INSERT INTO usage_total AS own (region, step, bucket, allowed, denied, cost, latency) \
      SELECT $1, step, to_timestamp(second), allowed, denied, cost, latency::bigint[] \
      FROM unnest($2::text[], $3::double precision[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) \
          AS fresh (step, second, allowed, denied, cost, latency) \
      ON CONFLICT (step, bucket, region) DO UPDATE SET \
          allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
-         cost = own.cost + excluded.cost, latency = tidegate_join_counts(own.latency, excluded.latency)";
+         cost = ",
+    added_cost!(),
+    ", latency = tidegate_join_counts(own.latency, excluded.latency)"
+);
 
 /// Adds the rules' totals of these minutes to the totals of everything.
 pub(super) async fn add_totals(
