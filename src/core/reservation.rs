@@ -5,6 +5,7 @@
 //! used at once. Beside each bucket the store notes what is reserved ([`super::reservation_notes`]). A commit
 //! finds the note and charges the difference to what was really used. The token says all that a commit needs,
 //! so no daemon remembers it; what a store has not noted gives nothing back, so a forged token gains nothing.
+//! Sums of the audit believe what it says of its decision, as they believe a caller's user and refund.
 
 use std::sync::Arc;
 

@@ -357,15 +357,6 @@ fn one_hot_bucket_admits_its_limit_exactly_under_threads() {
     }
 }
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::Gcra,
-];
-
 #[test]
 fn a_new_memory_admits_nothing_of_a_sliding_bucket_while_what_it_cannot_know_still_counts() {
     let margin = RECOVERY_MARGIN;
@@ -391,7 +382,7 @@ proptest! {
     ) {
         let store = MemoryStore::new(5_000);
         let rules: Vec<Compiled> =
-            ALGORITHMS.iter().map(|algorithm| rule(*algorithm, 7, Span::from_secs(30))).collect();
+            Algorithm::OF_COSTS.iter().map(|algorithm| rule(*algorithm, 7, Span::from_secs(30))).collect();
         let keys: Vec<Key> = (0..12).map(key).collect();
         let mut states: HashMap<usize, State> = HashMap::new();
         let mut now = NOW;

@@ -31,15 +31,6 @@ static CALENDARS: LazyLock<[&Calendar; 5]> = LazyLock::new(|| {
     ]
 });
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::Gcra,
-];
-
 #[derive(Debug, Clone)]
 struct Step {
     micros: i64,
@@ -149,7 +140,7 @@ fn rules() -> impl Strategy<Value = (usize, Limit)> {
     let by_calendar = (limits(), calendar).prop_map(|(limit, calendar)| {
         (0, Limit { window: calendar.longest(), calendar: Some(calendar), ..limit })
     });
-    prop_oneof![4 => (0..ALGORITHMS.len(), limits()), 1 => by_calendar]
+    prop_oneof![4 => (0..Algorithm::OF_COSTS.len(), limits()), 1 => by_calendar]
 }
 
 fn histories(reserve: bool) -> impl Strategy<Value = (Vec<(usize, Limit)>, Vec<Step>, bool)> {
@@ -209,7 +200,7 @@ fn play(
         .zip(rules)
         .map(|(index, (algorithm, limit))| {
             let name = format!("r{turn}-{index}");
-            let mut rule = compiled(&name, ALGORITHMS[*algorithm], *limit, turn * 64 + index * 8);
+            let mut rule = compiled(&name, Algorithm::OF_COSTS[*algorithm], *limit, turn * 64 + index * 8);
             // A record that has expired is forgotten by the one store and kept by the other for a clock that
             // steps back.
             let punishes = (turn + index) % 2 == 0 && !*filled;

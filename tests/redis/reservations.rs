@@ -27,15 +27,6 @@ use crate::support::reservations::{
 };
 use crate::support::{eventually, free_udp};
 
-const KINDS: [Algorithm; 6] = [
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::Gcra,
-];
-
 fn on(topology: &str, nodes: &[String], more: &str) -> String {
     format!(
         "[store]\nbackend = \"redis\"\n{more}[store.redis]\ntopology = \"{topology}\"\nnodes = {nodes:?}\n\
@@ -330,7 +321,9 @@ fn a_split_key_finds_its_reservation_and_charges_it_once() {
     let server = Server::start(&[]);
     let (store, clock) = clocked(&server);
     let limit = Limit { permits: 400, window: Span::from_secs(86_400), burst: 400, queue: 0, calendar: None };
-    for (algorithm, shape) in KINDS.into_iter().filter(|kind| *kind != Algorithm::LeakyBucket).zip(1_u32..) {
+    for (algorithm, shape) in
+        Algorithm::OF_COSTS.into_iter().filter(|kind| *kind != Algorithm::LeakyBucket).zip(1_u32..)
+    {
         let mut rule = compiled(&format!("split{shape}"), algorithm, limit, shape * 8);
         rule.rule.split_keys = 4;
         clock.set(NOW);

@@ -16,27 +16,20 @@ impl State {
     /// places, `None`: it counts on.
     #[must_use]
     pub fn brought_back(&self, limit: &Limit, now: Timestamp) -> Option<Self> {
-        let newest = match self {
-            Self::FixedWindow(machine) => machine.newest(),
-            Self::SlidingWindow(machine) => machine.newest(),
-            Self::SlidingLog(machine) => machine.newest(),
-            Self::TokenBucket(machine) => machine.newest(),
-            Self::LeakyBucket(machine) => machine.newest(),
-            Self::Gcra(machine) => machine.newest(),
-            Self::Concurrency(_) => return None,
+        let is_wrong = |newest: Timestamp| {
+            let ahead = newest.since(now);
+            ahead > WRONG_ABOVE && ahead > self.lasts(limit)
         };
-        let ahead = newest.since(now);
-        if ahead <= WRONG_ABOVE || ahead <= self.lasts(limit) {
-            return None;
-        }
         Some(match self {
-            Self::FixedWindow(machine) => Self::FixedWindow(machine.used_up(limit, now)),
-            Self::SlidingWindow(machine) => Self::SlidingWindow(machine.used_up(limit, now)),
-            Self::SlidingLog(machine) => Self::SlidingLog(machine.used_up(limit, now)),
-            Self::TokenBucket(machine) => Self::TokenBucket(machine.used_up(limit, now)),
-            Self::LeakyBucket(machine) => Self::LeakyBucket(machine.used_up(limit, now)),
-            Self::Gcra(machine) => Self::Gcra(machine.used_up(limit, now)),
-            Self::Concurrency(machine) => Self::Concurrency(machine.clone()),
+            Self::FixedWindow(one) if is_wrong(one.newest()) => Self::FixedWindow(one.used_up(limit, now)),
+            Self::SlidingWindow(one) if is_wrong(one.newest()) => {
+                Self::SlidingWindow(one.used_up(limit, now))
+            }
+            Self::SlidingLog(one) if is_wrong(one.newest()) => Self::SlidingLog(one.used_up(limit, now)),
+            Self::TokenBucket(one) if is_wrong(one.newest()) => Self::TokenBucket(one.used_up(limit, now)),
+            Self::LeakyBucket(one) if is_wrong(one.newest()) => Self::LeakyBucket(one.used_up(limit, now)),
+            Self::Gcra(one) if is_wrong(one.newest()) => Self::Gcra(one.used_up(limit, now)),
+            _ => return None,
         })
     }
 
@@ -64,18 +57,6 @@ mod tests {
     const LIMIT: Limit =
         Limit { calendar: None, permits: 10, window: Span::from_secs(60), burst: 20, queue: 0 };
 
-    fn rates() -> impl Iterator<Item = Algorithm> {
-        [
-            Algorithm::FixedWindow,
-            Algorithm::SlidingWindow,
-            Algorithm::SlidingLog,
-            Algorithm::TokenBucket,
-            Algorithm::LeakyBucket,
-            Algorithm::Gcra,
-        ]
-        .into_iter()
-    }
-
     fn used(algorithm: Algorithm, at: Timestamp, permits: u64) -> State {
         let mut state = State::new(algorithm);
         state.report(&LIMIT, None, at, &ReportedCost { permits, debt_max: 10 });
@@ -84,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_a_clock_counted_a_year_ahead_locks_nobody_for_longer_than_a_full_bucket_and_its_debt() {
-        for algorithm in rates() {
+        for algorithm in Algorithm::OF_COSTS {
             for permits in [1, 10, 1_000] {
                 let state = used(algorithm, NOW + YEAR, permits);
                 let back = state.brought_back(&LIMIT, NOW).unwrap();
@@ -101,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_is_owed_stays_owed() {
-        for algorithm in rates() {
+        for algorithm in Algorithm::OF_COSTS {
             let back = |permits| used(algorithm, NOW + YEAR, permits).brought_back(&LIMIT, NOW).unwrap();
             let retry = |state: &State| state.check(&LIMIT, None, NOW, 1).retry.unwrap();
             let (nothing, debt) = (back(1), back(1_000));
@@ -112,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_a_little_ahead_or_within_the_same_long_window_is_none() {
-        for algorithm in rates() {
+        for algorithm in Algorithm::OF_COSTS {
             for ahead in [Span::ZERO, Span::from_secs(1), Span::from_secs(3_600)] {
                 assert_eq!(used(algorithm, NOW + ahead, 5).brought_back(&LIMIT, NOW), None, "{algorithm:?}");
             }

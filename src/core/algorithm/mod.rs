@@ -67,6 +67,16 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All that count costs: each but `concurrency`, which counts places.
+    pub const OF_COSTS: [Self; 6] = [
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::SlidingLog,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::Gcra,
+    ];
+
     /// What it counts.
     #[must_use]
     pub const fn counting(self) -> Counting {
@@ -453,15 +463,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Algorithm; 7] = [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingLog,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::Gcra,
-        Algorithm::Concurrency,
-    ];
+    fn all() -> impl Iterator<Item = Algorithm> {
+        Algorithm::OF_COSTS.into_iter().chain([Algorithm::Concurrency])
+    }
 
     fn limits() -> impl Strategy<Value = Limit> {
         (any::<u32>(), any::<u64>(), any::<u32>(), any::<u32>(), 0..4_u8).prop_map(
@@ -483,7 +487,7 @@ mod tests {
         fn no_numbers_at_all_make_the_arithmetic_overflow(
             steps in proptest::collection::vec((limits(), any::<u64>(), any::<u64>(), any::<(u64, u32, u32, u64, u64)>(), 0..6_u8), 1..12),
         ) {
-            for algorithm in ALL {
+            for algorithm in all() {
                 let mut state = State::new(algorithm);
                 for (limit, now, cost, (window, budget, next_budget, others, others_before), act) in &steps {
                     let index = Timestamp(*now).window_index(limit.window);
@@ -524,7 +528,7 @@ mod tests {
         let old = Limit { calendar: None, permits: 3, window: Span::from_secs(60), burst: 3, queue: 0 };
         let new = Limit { permits: 5, burst: 5, ..old };
         let now = Timestamp(1_790_000_000_000_000);
-        for algorithm in ALL {
+        for algorithm in all() {
             let mut state = State::new(algorithm);
             state.take(&old, now, 3);
             assert!(!state.check(&old, None, now, 1).admitted, "{algorithm:?}");

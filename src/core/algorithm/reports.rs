@@ -8,15 +8,6 @@ use super::{Algorithm, Limit, State};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
-const COUNTING: [Algorithm; 6] = [
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::Gcra,
-];
-
 const SECOND: u64 = 1_000_000;
 
 fn limit(permits: u32) -> Limit {
@@ -96,7 +87,7 @@ proptest! {
         steps in proptest::collection::vec((0..3_000_000_u64, 1..400_u64), 1..12),
     ) {
         let limit = limit(permits);
-        for algorithm in COUNTING {
+        for algorithm in Algorithm::OF_COSTS {
             let (mut state, mut now) = (State::new(algorithm), START);
             for (pause, cost) in &steps {
                 now += pause;
@@ -117,7 +108,7 @@ proptest! {
 #[test]
 fn the_fourth_request_after_three_responses_of_400_is_denied() {
     let limit = Limit { window: Span::from_secs(60), ..limit(1_000) };
-    for algorithm in COUNTING {
+    for algorithm in Algorithm::OF_COSTS {
         let (mut state, now) = (State::new(algorithm), Timestamp(START));
         for turn in 1..=3 {
             assert!(state.check(&limit, None, now, 0).remaining > 0, "request {turn} with {algorithm:?}");
@@ -153,7 +144,7 @@ fn as_many_windows_pay_as_it_takes() {
 #[test]
 fn what_exceeds_the_largest_debt_is_not_charged_and_nothing_overflows() {
     let limit = limit(1_000);
-    for algorithm in COUNTING {
+    for algorithm in Algorithm::OF_COSTS {
         let mut state = State::new(algorithm);
         let report = |permits, debt_max| ReportedCost { permits, debt_max };
         assert_eq!(state.report(&limit, None, Timestamp(START), &report(1_000_000_000, 500)), 1_500);
@@ -170,7 +161,7 @@ fn what_exceeds_the_largest_debt_is_not_charged_and_nothing_overflows() {
 #[test]
 fn a_refund_pays_what_is_owed_first() {
     let limit = limit(10);
-    for algorithm in COUNTING {
+    for algorithm in Algorithm::OF_COSTS {
         let mut state = State::new(algorithm);
         let now = Timestamp(1_000 * SECOND);
         state.report(&limit, None, now, &ReportedCost { permits: 15, debt_max: 10 });

@@ -17,8 +17,8 @@ pub const PATHS_MAX: usize = 256;
 /// What the paths beyond [`PATHS_MAX`] are called.
 pub const OTHER_PATHS: &str = "*";
 
-/// A sum of permits stops here, and below zero alike: one absurd cost must not make a sum that no database can
-/// add to. Sums of thousands of them still fit into an `i64`.
+/// A sum of permits stops here, and below zero alike: one absurd cost must not make a sum that no database
+/// can add to. Sums of thousands of them still fit into an `i64`.
 pub const COST_MAX: i64 = 1 << 50;
 
 const MINUTE: Span = Span::from_secs(60);

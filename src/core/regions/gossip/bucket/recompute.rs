@@ -258,8 +258,8 @@ impl GossipBucket {
         self.moved_since
     }
 
-    /// What the store must be told; asked until there is no more. A store that is left the allowances of the
-    /// last daemon is told only what to charge.
+    /// The next thing that the store must be told; asked until there is no more. A store that is left the
+    /// allowances of the last daemon is told only what to charge.
     pub(in super::super) fn effect(&mut self, leaves_allowances: bool) -> Option<Effect> {
         let permits = std::mem::take(&mut self.debt);
         if permits > 0 {
