@@ -70,7 +70,7 @@ impl TextPart {
 impl ClientIdentity {
     /// Reads the questions of one call.
     pub(super) fn read(doors: &Servers, questions: &[Request<'_>]) -> Self {
-        let mut asker = Self::of_values(&doors.settings, questions);
+        let mut asker = Self::of_values(&doors.settings(), questions);
         match token::find(doors, questions) {
             Ok(tokens) => asker.tokens = tokens,
             Err(refusal) => asker.refused = Some(refusal),

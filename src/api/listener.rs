@@ -401,7 +401,7 @@ pub(super) async fn serve<F>(
     drop(accepting);
     shutdown.closing.cancel();
     let finish = async { while open.join_next().await.is_some() {} };
-    if tokio::time::timeout(doors.settings.drain, finish).await.is_err() {
+    if tokio::time::timeout(doors.settings().drain, finish).await.is_err() {
         tracing::warn!(connections = open.len(), "closing connections that did not finish in time");
         open.shutdown().await;
     }

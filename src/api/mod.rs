@@ -31,6 +31,7 @@ pub mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use metrics::Counter;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -107,7 +108,7 @@ pub enum Readiness {
 /// What every door of one daemon shares.
 pub struct Servers {
     engine: Arc<Engine>,
-    settings: Settings,
+    settings: ArcSwap<Settings>,
     readiness: watch::Receiver<Readiness>,
     admin: Admin,
     tokens: Option<Arc<TokenReader>>,
@@ -168,7 +169,7 @@ impl Servers {
         let others = rls::Others::new(&readiness, engine.metrics());
         Self {
             engine,
-            settings,
+            settings: ArcSwap::from_pointee(settings),
             readiness,
             admin,
             tokens: None,
@@ -179,6 +180,21 @@ impl Servers {
             streams,
             others,
         }
+    }
+
+    /// Requests are read by these settings from now on. Connections and bodies keep the bounds that there were
+    /// at the start.
+    pub fn set_settings(&self, change: impl Fn(&mut Settings)) {
+        self.settings.rcu(|before| {
+            let mut after = **before;
+            change(&mut after);
+            after
+        });
+    }
+
+    /// The settings in force.
+    fn settings(&self) -> arc_swap::Guard<Arc<Settings>> {
+        self.settings.load()
     }
 
     /// The same doors, which check JSON web tokens.

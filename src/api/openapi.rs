@@ -94,6 +94,7 @@ const DESCRIBED: &[Described] = &[
     ("GET", "/v1/quotas/{rule}", "What each region may spend of a worldwide rule's limit", "", "Quotas", &[]),
     ("PUT", "/v1/quotas/{rule}", "Sets what each region may spend", "QuotasBody", "Changed", CHANGE),
     ("GET", "/v1/regions", "The daemons of the cluster, their links and who is cut off", "", "Regions", &[]),
+    ("PUT", "/v1/regions/{region}", "Adds, drains or removes a region", "RegionBody", "RegionChanged", &[]),
     (
         "GET",
         "/v1/buckets",

@@ -307,8 +307,12 @@ pub struct RegionsJson<'a> {
     pub live: bool,
     /// The store in which this region counts.
     pub store: StoreJson<'a>,
-    /// Every region that may hold a share, present or not: `peers.regions`.
+    /// Every region that may hold a share, present or not: `peers.regions`, and what was changed of it since.
     pub configured: &'a [String],
+    /// Those of them of which every share is zero.
+    pub drained: &'a [String],
+    /// Regions that were removed.
+    pub removed: &'a [String],
     /// The other daemons.
     pub peers: Vec<PeerJson<'a>>,
     /// Regions that have been silent for too long.

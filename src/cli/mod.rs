@@ -138,8 +138,8 @@ enum Command {
     /// Shows and sets what each region may spend of a rule's limit.
     #[command(subcommand)]
     Quota(quota::Quota),
-    /// Shows the daemons of the cluster, their links and who is cut off.
-    Regions(Server),
+    /// Shows the daemons of the cluster, their links and who is cut off; adds, drains and removes regions.
+    Regions(regions::Regions),
     /// Shows sums of decisions: by time, rule, user, path or region; and what a user has left.
     Usage(usage::Usage),
     /// Shows single decisions, newest first; moves old months to the archive.
@@ -216,7 +216,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Keys(keys) => keys.run(),
         Command::Tiers(tiers) => tiers.run(),
         Command::Quota(quota) => quota.run(),
-        Command::Regions(server) => regions::run(&server),
+        Command::Regions(regions) => regions.run(),
         Command::Usage(usage) => usage.run(),
         Command::Audit(audit) => audit.run(),
         Command::Changes(changes) => changes.run(),

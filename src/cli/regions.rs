@@ -1,14 +1,38 @@
-//! `tidegate regions`: the region's store, the daemons of the cluster, their links and who is cut off.
+//! `tidegate regions`: the region's store, the daemons of the cluster, their links and who is cut off; and
+//! which regions share limits.
+
+mod change;
 
 use std::process::ExitCode;
 
+use clap::Args;
 use serde_json::Value;
 
 use super::table::{span, table};
 use super::{Ended, Server, say};
 
+/// The regions, shown or changed.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct Regions {
+    #[command(subcommand)]
+    change: Option<change::Change>,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Regions {
+    /// Runs it.
+    pub(super) fn run(self) -> Ended {
+        match self.change {
+            Some(change) => change.run(),
+            None => run(&self.server),
+        }
+    }
+}
+
 /// Shows what `GET /v1/regions` says.
-pub(super) fn run(server: &Server) -> Ended {
+fn run(server: &Server) -> Ended {
     let reply = server.get("/v1/regions")?;
     say(if server.json { reply.text.trim_end().to_owned() } else { told(&reply.json) });
     Ok(ExitCode::SUCCESS)
@@ -21,6 +45,12 @@ fn told(own: &Value) -> String {
     let peers = list(&own["peers"]);
     if !peers.is_empty() {
         lines.push(peers_table(peers, list(&own["cut_off"])));
+    }
+    for (what, regions) in [("Drained, so without a share", &own["drained"]), ("Removed", &own["removed"])] {
+        let regions = words(list(regions).iter());
+        if !regions.is_empty() {
+            lines.push(format!("{what}: {regions}."));
+        }
     }
     let seen = |region: &&Value| peers.iter().any(|peer| peer["region"] == **region);
     let configured = list(&own["configured"]).iter().filter(|region| **region != own["region"]);

@@ -1,17 +1,18 @@
 //! `tidegate serve`: runs the daemon until it is told to stop.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 
 use super::{ConfigFile, Ended, Failure, usage};
 use crate::config::{Config, Flags};
-use crate::daemon;
+use crate::daemon::{self, ConfigSource};
 use crate::telemetry::log;
 
 /// Runs the daemon. Without any file it works in memory, on loopback, with no rules and no peers.
 ///
-/// SIGHUP reads the rules again; SIGTERM turns unready, serves until gateways have noticed (listen.drain),
+/// SIGHUP reads configuration, rules and certificates again, as a change of their files does; SIGTERM turns unready, serves until gateways have noticed (listen.drain),
 /// and leaves; a second one leaves at once.
 #[derive(Debug, Args)]
 pub(super) struct Serve {
@@ -71,7 +72,12 @@ impl Serve {
             let migrated = daemon::migrate_database(&config)?;
             tracing::info!(before = migrated.before, after = migrated.after, "schema of PostgreSQL");
         }
-        daemon::run(&config).map(|()| ExitCode::SUCCESS).map_err(|failure| match failure {
+        let path = self.file.config;
+        let source = ConfigSource {
+            path: path.clone(),
+            read: Arc::new(move || Config::load(path.as_deref(), super::environment(), &flags)),
+        };
+        daemon::run(&config, source).map(|()| ExitCode::SUCCESS).map_err(|failure| match failure {
             daemon::RunError::Configuration(problems) => Failure::Usage(problems),
             daemon::RunError::Failed(error) => Failure::Failed(error),
         })

@@ -18,6 +18,7 @@ pub mod key;
 pub mod notice;
 pub mod penalty;
 pub mod price;
+pub mod region_list;
 pub mod regions;
 pub mod request;
 pub mod reservation;

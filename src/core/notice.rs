@@ -35,11 +35,13 @@ pub enum NoticeKind {
     Refused,
     /// A certificate of this daemon ends soon, or has ended.
     Certificate,
+    /// The configuration file is wrong, or says what only a restart can bring into force.
+    Configuration,
 }
 
 impl NoticeKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::CutOff,
         Self::Unseen,
         Self::Regions,
@@ -49,6 +51,7 @@ impl NoticeKind {
         Self::Join,
         Self::Refused,
         Self::Certificate,
+        Self::Configuration,
     ];
 
     /// The word for a metric's label.
@@ -64,6 +67,7 @@ impl NoticeKind {
             Self::Join => "join",
             Self::Refused => "refused",
             Self::Certificate => "certificate",
+            Self::Configuration => "configuration",
         }
     }
 
@@ -72,7 +76,7 @@ impl NoticeKind {
     #[must_use]
     pub const fn patience(self) -> Span {
         match self {
-            Self::CutOff | Self::Refused | Self::Certificate => Span::ZERO,
+            Self::CutOff | Self::Refused | Self::Certificate | Self::Configuration => Span::ZERO,
             Self::Regions => Span::from_secs(2),
             Self::Unseen | Self::Agreement | Self::Rules | Self::Join => Span::from_secs(5),
             Self::Clock => Span::from_secs(10),

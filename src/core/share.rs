@@ -8,6 +8,8 @@
 
 use smallvec::SmallVec;
 
+use crate::region_list::RegionList;
+
 /// The weights of one rule over its regions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct Weights {
@@ -41,6 +43,16 @@ impl Weights {
         parts.sort_by(|a, b| a.region.cmp(&b.region));
         parts.dedup_by(|a, b| a.region == b.region);
         Self { parts }
+    }
+
+    /// The same among the regions of a list, of which some have no part whatever a rule gives them.
+    #[must_use]
+    pub fn among(shares: &[(String, u32)], minimums: &[(String, u32)], list: &RegionList) -> Self {
+        let mut weights = Self::new(shares, minimums, &list.names);
+        for part in weights.parts.iter_mut().filter(|part| list.is_without_part(&part.region)) {
+            (part.weight, part.minimum_percent) = (0, 0);
+        }
+        weights
     }
 
     /// The regions, sorted.
@@ -130,6 +142,23 @@ mod tests {
         let weights = Weights::new(&[], &[], &["b".into(), "a".into(), "c".into()]);
         assert_eq!(weights.divide(100).as_slice(), [34, 33, 33]);
         assert_eq!((weights.of(2, "a"), weights.of(2, "c"), weights.of(2, "nowhere")), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_region_that_is_drained_or_removed_leaves_its_part_to_the_others() {
+        let mut list = RegionList::of(vec!["ap".into(), "eu".into(), "us".into()]);
+        list.drained = vec!["ap".into()];
+        assert_eq!(Weights::among(&[], &[], &list).divide(100).as_slice(), [0, 50, 50]);
+        let (shares, minimums) =
+            ([("ap".into(), 8), ("eu".into(), 1), ("us".into(), 1)], [("ap".into(), 30)]);
+        assert_eq!(Weights::among(&shares, &minimums, &list).divide(100).as_slice(), [0, 50, 50]);
+        list = RegionList {
+            names: vec!["eu".into(), "us".into()],
+            removed: list.drained,
+            ..RegionList::default()
+        };
+        assert_eq!(Weights::among(&[], &[], &list).divide(100).as_slice(), [50, 50]);
+        assert_eq!(Weights::among(&shares, &minimums, &list).divide(100).as_slice(), [0, 50, 50]);
     }
 
     #[test]

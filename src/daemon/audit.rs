@@ -36,6 +36,7 @@ pub(super) struct Prepared {
 pub(super) struct Remembering {
     pipeline: Pipeline,
     past: Past,
+    queue: Arc<Queue>,
 }
 
 impl Remembering {
@@ -46,15 +47,7 @@ impl Remembering {
         database: Option<&Database>,
     ) -> (Engine, Option<Prepared>) {
         let (Some(audit), Some(database)) = (audit, database) else { return (engine, None) };
-        let queue = Queue::sampling(
-            Sampling {
-                allowed_one_in: audit.allowed_sample.0,
-                denied_one_in: audit.denied_sample.0,
-                denied_rows_max: audit.denied_rows_max,
-                exact_rules: audit.exact.clone(),
-            },
-            engine.metrics(),
-        );
+        let queue = Queue::sampling(sampling(audit), engine.metrics());
         let prepared =
             Prepared { queue: Arc::clone(&queue), database: database.clone(), audit: audit.clone() };
         (engine.with_audit(queue), Some(prepared))
@@ -63,6 +56,12 @@ impl Remembering {
     /// What is remembered, for whoever asks.
     pub(super) fn history(&self) -> Arc<dyn History> {
         Arc::new(self.past.clone())
+    }
+
+    /// Other decisions are recorded from now on.
+    pub(super) fn set_sampling(&self, audit: &config::Audit) {
+        self.queue.set_sampling(sampling(audit));
+        self.past.set_recorded(recorded(audit));
     }
 
     /// Delivers what can be delivered soon.
@@ -91,7 +90,7 @@ impl Prepared {
         let setup = PipelineSetup {
             node: engine.name().clone(),
             incarnation: engine.now().micros() / 1_000,
-            queue: self.queue,
+            queue: Arc::clone(&self.queue),
             spool,
             database: self.database.clone(),
             flush: FLUSH,
@@ -103,11 +102,24 @@ impl Prepared {
             steps,
             metrics,
         };
-        let recorded =
-            Recorded { allowed_one_in: self.audit.allowed_sample.0, exact_rules: self.audit.exact };
-        let past = Past::new(self.database, recorded);
-        Remembering { pipeline: Pipeline::start(setup, stop, tasks), past }
+        let past = Past::new(self.database, recorded(&self.audit));
+        Remembering { pipeline: Pipeline::start(setup, stop, tasks), past, queue: self.queue }
     }
+}
+
+/// Which decisions the configuration has recorded.
+fn sampling(audit: &config::Audit) -> Sampling {
+    Sampling {
+        allowed_one_in: audit.allowed_sample.0,
+        denied_one_in: audit.denied_sample.0,
+        denied_rows_max: audit.denied_rows_max,
+        exact_rules: audit.exact.clone(),
+    }
+}
+
+/// Which allowed ones of them.
+fn recorded(audit: &config::Audit) -> Recorded {
+    Recorded { allowed_one_in: audit.allowed_sample.0, exact_rules: audit.exact.clone() }
 }
 
 /// What the configuration says of partitions and the archive.

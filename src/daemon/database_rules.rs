@@ -53,7 +53,6 @@ impl Offer {
 pub(super) struct DatabaseRules {
     pub(super) engine: Arc<Engine>,
     pub(super) database: Database,
-    pub(super) regions: Vec<String>,
     pub(super) shadow: bool,
     pub(super) saved: PathBuf,
     /// What is to be kept on disk; only the newest matters.
@@ -103,17 +102,10 @@ pub(super) struct State {
 }
 
 impl DatabaseRules {
-    pub(super) fn new(
-        engine: Arc<Engine>,
-        database: Database,
-        regions: Vec<String>,
-        shadow: bool,
-        saved: PathBuf,
-    ) -> Self {
+    pub(super) fn new(engine: Arc<Engine>, database: Database, shadow: bool, saved: PathBuf) -> Self {
         Self {
             engine,
             database,
-            regions,
             shadow,
             saved,
             saver: watch::Sender::new(None),
@@ -256,6 +248,12 @@ impl DatabaseRules {
         self.publish(&state);
     }
 
+    /// Other regions are listed: a set that was refused because of them is looked at again.
+    pub(super) async fn look_again(&self) {
+        self.state.lock().await.refused = None;
+        self.look().await;
+    }
+
     async fn look_with(&self, state: &mut State) -> Result<(), Failure> {
         if state.away.is_some() {
             self.database.check().await?;
@@ -360,7 +358,8 @@ impl DatabaseRules {
     /// Compiles a set and puts it in force, or says what is wrong with it.
     async fn take(&self, state: &mut State, stored: Stored, from: &str) -> Result<(), String> {
         let Stored { version, mark, docs } = stored;
-        let (engine, regions, shadow) = (Arc::clone(&self.engine), self.regions.clone(), self.shadow);
+        let (engine, shadow) = (Arc::clone(&self.engine), self.shadow);
+        let regions = engine.regions().nameable();
         let texts = Arc::clone(&state.held);
         let compiled = tokio::task::spawn_blocking(move || {
             let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -385,7 +384,8 @@ impl DatabaseRules {
     async fn take_changed(&self, state: &mut State, changed: Changed) -> Result<(), String> {
         let Changed { now, names, docs } = changed;
         let version = now.version;
-        let (engine, regions, shadow) = (Arc::clone(&self.engine), self.regions.clone(), self.shadow);
+        let (engine, shadow) = (Arc::clone(&self.engine), self.shadow);
+        let regions = engine.regions().nameable();
         let texts = Arc::clone(&state.held);
         let compiled = tokio::task::spawn_blocking(move || {
             let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -45,7 +45,7 @@ impl Daemon {
 
     /// The same, and sooner if `stopping` says so.
     pub async fn stop(mut self, stopping: Stopping) {
-        let gateways = self.drain;
+        let gateways = self.drain.get();
         tracing::info!(serving_for = ?gateways, "draining: unready, still serving");
         self.readiness.send_replace(Readiness::Draining);
         let closing = gateways.min(CLOSING);

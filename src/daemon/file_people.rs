@@ -60,7 +60,7 @@ impl FilePeople {
             let loaded = Loaded { rules: vec![], users: vec![], keys: vec![], tiers: vec![], hash: 0 };
             return Ok(WrittenFile { text: String::new(), json: Value::Null, loaded });
         };
-        let (path, regions) = (path.to_owned(), self.reloader.regions().to_vec());
+        let (path, regions) = (path.to_owned(), self.reloader.regions());
         let read = tokio::task::spawn_blocking(move || read(&path, &regions)).await;
         read.map_err(|error| RegisterError::Failed(error.to_string()))?
     }
@@ -81,7 +81,7 @@ impl FilePeople {
         let text =
             edit::rewrite_entry(&written.text, entry.list, (entry.key, &entry.name), entry.after.as_ref())
                 .map_err(|why| RegisterError::Refused("body", why))?;
-        let (own, regions) = (path.clone(), self.reloader.regions().to_vec());
+        let (own, regions) = (path.clone(), self.reloader.regions());
         let replaced = tokio::task::spawn_blocking(move || {
             check(&own, &text, &regions)?;
             edit::replace(&own, &text).map_err(|error| {

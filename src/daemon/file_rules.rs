@@ -49,7 +49,7 @@ impl FileRules {
         if asked.expected.is_some_and(|expected| expected != revision) {
             return Err(EditRefused::Stale(revision));
         }
-        let (own, regions, wanted) = (path.to_owned(), reloader.regions().to_vec(), asked.edit.clone());
+        let (own, regions, wanted) = (path.to_owned(), reloader.regions(), asked.edit.clone());
         let rewritten = blocking(move || rewrite(&own, &wanted, &regions)).await??;
         if asked.dry_run || rewritten.changes.is_empty() {
             return Ok(Done { revision, changes: rewritten.changes });

@@ -4,13 +4,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Admin, Guard, Listener, Readiness, Servers, Settings, Shutdown};
+use crate::config::Config;
 use crate::database::events::EventCourier;
 use crate::database::postgres::Database;
 use crate::engine::Engine;
@@ -22,6 +22,7 @@ use crate::telemetry::Metrics;
 mod admin_socket;
 mod audit;
 mod certificate_life;
+mod configuration;
 mod database_rules;
 mod descriptors;
 mod drain;
@@ -36,6 +37,7 @@ mod notices;
 mod peer_certificates;
 mod peer_rules;
 mod readiness;
+mod regions;
 mod reload;
 mod rulebook;
 mod run;
@@ -65,10 +67,13 @@ pub use store::StoreSetup;
 
 use audit::Remembering;
 pub use audit::{Archived, archive_audit};
+pub use configuration::{ConfigSource, ReadConfig};
+use configuration::{Configuration, Drain};
 use database_rules::DatabaseRules;
 use file_rules::FileRules;
 use identity::Identities;
 use listener_tls::WatchedTls;
+use regions::Regions;
 use reload::Reloader;
 use store::Opened;
 use traces::TraceExport;
@@ -87,14 +92,17 @@ pub struct Daemon {
     identities: Identities,
     listener_tls: Vec<WatchedTls>,
     stored: Option<Arc<DatabaseRules>>,
-    audit: Option<Remembering>,
+    audit: Option<Arc<Remembering>>,
+    regions: Arc<Regions>,
+    /// There once it follows a file.
+    configuration: Option<Arc<Configuration>>,
     /// Carries events.
     courier: EventCourier,
     /// Sends spans.
     traces: Option<TraceExport>,
     readiness: Arc<watch::Sender<Readiness>>,
     /// How long to serve on once it is to stop.
-    drain: Duration,
+    drain: Arc<Drain>,
     /// Listeners first, then everything else.
     stop_doors: Shutdown,
     stop: CancellationToken,
@@ -119,9 +127,13 @@ impl Daemon {
         let tasks = Tasks::new(Arc::clone(&metrics));
         let store = Opened::open(&setup.store, Clock::System.now(), &metrics, &tasks).await?;
         let counters = Arc::clone(&store.store);
+        let notes = setup.shares.as_ref().filter(|_| setup.peers.is_some());
+        let notes = notes.map(|shares| regions::file_of(shares, &setup.name.node));
+        let changes =
+            notes.as_ref().map(|path| regions::read(path, &setup.name)).transpose()?.unwrap_or_default();
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
-            .sharing(setup.regions.clone(), held)
+            .sharing(changes.over(&setup.regions), held)
             .agreeing(setup.peers.is_some())
             .lending(setup.peers.is_some())
             .with_tasks(tasks.clone());
@@ -131,23 +143,13 @@ impl Daemon {
         let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
         let engine = Arc::new(engine);
-        let reloader = Arc::new(Reloader::new(
-            Arc::clone(&engine),
-            setup.rules.clone(),
-            setup.shadow,
-            setup.regions.clone(),
-        ));
+        let reloader = Arc::new(Reloader::new(Arc::clone(&engine), setup.rules.clone(), setup.shadow));
         reloader.first()?;
         reloader.publish(None);
         let stored = match (&setup.rules, &database) {
             (RulesSource::Database(saved), Some(database)) => {
-                let rules = DatabaseRules::new(
-                    Arc::clone(&engine),
-                    database.clone(),
-                    setup.regions.clone(),
-                    setup.shadow,
-                    saved.clone(),
-                );
+                let rules =
+                    DatabaseRules::new(Arc::clone(&engine), database.clone(), setup.shadow, saved.clone());
                 rules.first().await;
                 if rules.offer.borrow().is_none() {
                     engine.await_rules();
@@ -156,6 +158,9 @@ impl Daemon {
             }
             _ => None,
         };
+
+        let listed = (setup.regions.clone(), changes);
+        let regions = Arc::new(Regions::new(&reloader, stored.as_ref(), notes, listed));
 
         let tokens = tokens::load(setup.admin_tokens.as_deref())?;
         let http_tls = WatchedTls::load(setup.http_tls.as_ref(), "http", &metrics)?;
@@ -176,10 +181,14 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &tasks).await?),
             None => None,
         };
+        if let Some(world) = &world {
+            let (own, peers, ending) = (Arc::clone(&regions), Arc::clone(world.peers()), stop.clone());
+            tasks.spawn("regions", &stop, move || Arc::clone(&own).run(Arc::clone(&peers), ending.clone()));
+        }
         if let Some(traces) = &traces {
             traces.start(&stop, &tasks);
         }
-        let audit = audit.map(|audit| audit.start(&engine, &stop, &tasks));
+        let audit = audit.map(|audit| Arc::new(audit.start(&engine, &stop, &tasks)));
         let courier =
             EventCourier::start(&engine, setup.events.as_ref().map(events::courier), &stop, &tasks)?;
         let (own, ending) = (Arc::clone(&engine), stop.clone());
@@ -244,10 +253,10 @@ impl Daemon {
             guard,
             rule_json: Arc::new(reload::rule_json),
             register: Arc::clone(&identities.register),
-            regions: setup.regions.clone(),
+            regions: Arc::clone(&regions) as _,
             rules,
             ledger,
-            history: audit.as_ref().map(Remembering::history),
+            history: audit.as_deref().map(Remembering::history),
         };
         let shared = Servers::new(Arc::clone(&engine), settings, ready, admin);
         let shared = Arc::new(match &identities.tokens {
@@ -300,10 +309,12 @@ impl Daemon {
             identities,
             listener_tls,
             audit,
+            regions,
+            configuration: None,
             courier,
             traces,
             readiness,
-            drain: setup.drain,
+            drain: Arc::new(Drain::new(setup.drain)),
             stop_doors,
             stop,
             shared,
@@ -355,8 +366,28 @@ impl Daemon {
         Some(self.world.as_ref()?.address())
     }
 
-    /// Reads rules and certificates again. What is wrong is logged and counted, and what was in force stays.
+    /// Follows a configuration, of which `in_force` is what the daemon was started with.
+    pub fn follow(&mut self, source: ConfigSource, in_force: Config) {
+        let reached = configuration::Reached {
+            engine: Arc::clone(&self.engine),
+            servers: Arc::clone(&self.shared),
+            regions: Arc::clone(&self.regions),
+            peers: self.world.as_ref().map(|world| Arc::clone(world.peers())),
+            audit: self.audit.clone(),
+            drain: Arc::clone(&self.drain),
+        };
+        let configuration = Arc::new(Configuration::new(source, in_force, reached));
+        let (own, ending) = (Arc::clone(&configuration), self.stop.clone());
+        self.tasks.spawn("configuration", &self.stop, move || Arc::clone(&own).watch(ending.clone()));
+        self.configuration = Some(configuration);
+    }
+
+    /// Reads configuration, rules and certificates again. What is wrong is logged and counted, and what was in force stays.
     pub async fn reload(&self) {
+        // First, as rules may name regions that it lists.
+        if let Some(configuration) = &self.configuration {
+            configuration.again().await;
+        }
         self.reloader.again().await;
         self.identities.reload.notify_one();
         if let Some(stored) = &self.stored {

@@ -32,15 +32,12 @@ const NAMED_MAX: usize = 5;
 pub(super) struct Look {
     pub(super) engine: Arc<Engine>,
     pub(super) peers: Arc<Peers>,
-    /// `peers.regions`.
-    pub(super) regions: Vec<String>,
     pub(super) dates: Arc<Mutex<CertificateDates>>,
 }
 
 impl Look {
     /// Runs until `stop`.
     pub(super) async fn run(self, stop: CancellationToken) {
-        self.peers.set_regions(&self.regions);
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut notices, mut heard) = (Notices::default(), HashSet::new());
@@ -62,6 +59,7 @@ impl Look {
                 let digests = rules.iter().map(|rule| (rule.id.clone(), rule.settings.clone()));
                 self.peers.set_digests(&Digests::of(digests));
             }
+            self.peers.set_regions(&self.engine.regions().names);
             if self.peers.is_leaving() {
                 continue;
             }
@@ -175,14 +173,27 @@ impl Look {
 
     /// Regions that some daemons list and others do not.
     fn lists(&self, members: &[Member], found: &mut Vec<Notice>) {
-        let own = &self.engine.name().region;
+        let (own, list) = (&self.engine.name().region, self.engine.regions());
+        let listed = &list.names;
         let mut add = |subject: String, text: String, region: &str| {
             let over = format!("region {region} is listed everywhere");
             found.push(Notice { kind: NoticeKind::Regions, subject, text, over });
         };
+        let removed = |node: &str, region: &str| {
+            format!(
+                "region {region} was removed, and its daemon {node} is there: it admits nothing of escrow and split rules, and what it \
+                 admits of others is not counted elsewhere; stop it, or add the region again"
+            )
+        };
+        if list.removed.contains(own) {
+            add(format!("here {own}"), removed(&self.engine.name().node, own), own);
+        }
         for member in members {
             let (region, node) = (&member.name.region, &member.name.node);
-            if !self.regions.is_empty() && !self.regions.contains(region) {
+            if list.removed.contains(region) && !list.removed.contains(own) {
+                add(format!("here {region} {node}"), removed(node, region), region);
+            }
+            if !listed.is_empty() && !listed.contains(region) && !list.removed.contains(region) {
                 add(
                     format!("here {region}"),
                     format!(
@@ -193,7 +204,7 @@ impl Look {
                 );
             }
             let Some(theirs) = member.regions.as_ref().filter(|theirs| !theirs.is_empty()) else { continue };
-            for missing in self.regions.iter().filter(|listed| !theirs.contains(listed)) {
+            for missing in listed.iter().filter(|listed| !theirs.contains(listed)) {
                 let text = if missing == own {
                     format!(
                         "region {own}, which is this daemon's, is not in the peers.regions of {region}/{node}: nothing is \
@@ -206,8 +217,8 @@ impl Look {
                 };
                 add(format!("there {region} {missing}"), text, missing);
             }
-            let unknown = theirs.iter().filter(|listed| !self.regions.contains(listed) && *listed != region);
-            for missing in unknown.filter(|_| !self.regions.is_empty()) {
+            let unknown = theirs.iter().filter(|named| !listed.contains(named) && *named != region);
+            for missing in unknown.filter(|_| !listed.is_empty()) {
                 let text = format!(
                     "region {missing} is not in this daemon's peers.regions, but in those of {region}/{node}"
                 );

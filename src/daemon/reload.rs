@@ -25,7 +25,6 @@ pub(super) struct Reloader {
     engine: Arc<Engine>,
     source: RulesSource,
     shadow: bool,
-    regions: Vec<String>,
     /// Names the text in force, so that reading the same again changes nothing.
     hash: Mutex<Option<u64>>,
     /// Held while the file is changed through the daemon, so that nobody else reads half of what is done.
@@ -33,15 +32,8 @@ pub(super) struct Reloader {
 }
 
 impl Reloader {
-    pub(super) fn new(engine: Arc<Engine>, source: RulesSource, shadow: bool, regions: Vec<String>) -> Self {
-        Self {
-            engine,
-            source,
-            shadow,
-            regions,
-            hash: Mutex::default(),
-            editing: tokio::sync::Mutex::default(),
-        }
+    pub(super) fn new(engine: Arc<Engine>, source: RulesSource, shadow: bool) -> Self {
+        Self { engine, source, shadow, hash: Mutex::default(), editing: tokio::sync::Mutex::default() }
     }
 
     pub(super) const fn engine(&self) -> &Arc<Engine> {
@@ -52,8 +44,9 @@ impl Reloader {
         &self.source
     }
 
-    pub(super) fn regions(&self) -> &[String] {
-        &self.regions
+    /// The regions that rules may name.
+    pub(super) fn regions(&self) -> Vec<String> {
+        self.engine.regions().nameable()
     }
 
     /// Loads the first rules. A daemon does not start on wrong ones.
@@ -71,7 +64,7 @@ impl Reloader {
                 tracing::warn!(path = %path.display(), "there is no rules file: everything passes until there is one");
                 Ok(())
             }
-            RulesSource::File(path) => match file::load(path, &self.regions) {
+            RulesSource::File(path) => match file::load(path, &self.regions()) {
                 Ok(loaded) => self.accept(loaded).map_err(anyhow::Error::msg),
                 Err(problems) => bail!("{}", lines(&problems)),
             },
@@ -86,7 +79,7 @@ impl Reloader {
         if !had_rules && !path.exists() {
             return;
         }
-        let (path, regions) = (path.clone(), self.regions.clone());
+        let (path, regions) = (path.clone(), self.regions());
         match tokio::task::spawn_blocking(move || file::load(&path, &regions)).await {
             Ok(change) => self.change(change),
             Err(error) => tracing::error!(%error, "the rules file was not read"),
@@ -100,7 +93,7 @@ impl Reloader {
         let mut seen = seen;
         for _ in 0..SETTLE_LOOKS_MAX {
             let editing = self.editing.lock().await;
-            let (own, regions) = (path.clone(), self.regions.clone());
+            let (own, regions) = (path.clone(), self.regions());
             let Ok(now) = tokio::task::spawn_blocking(move || file::load(&own, &regions)).await else {
                 return;
             };
@@ -122,7 +115,7 @@ impl Reloader {
     /// # Errors
     /// Every problem, a line each; the rules before stay in force.
     pub(super) async fn read_again(&self, path: &std::path::Path) -> Result<(), String> {
-        let (path, regions) = (path.to_owned(), self.regions.clone());
+        let (path, regions) = (path.to_owned(), self.regions());
         let read = tokio::task::spawn_blocking(move || file::load(&path, &regions)).await;
         match read {
             Ok(Ok(loaded)) => self.accept(loaded),
@@ -134,8 +127,9 @@ impl Reloader {
     /// Follows the file until `stop`.
     pub(super) async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let RulesSource::File(path) = &self.source else { return };
-        let mut changes =
-            file::watch(PathBuf::from(path), self.regions.clone(), self.in_force(), LOOK_INTERVAL);
+        let engine = Arc::clone(&self.engine);
+        let regions = move || engine.regions().nameable();
+        let mut changes = file::watch(PathBuf::from(path), regions, self.in_force(), LOOK_INTERVAL);
         loop {
             let change = tokio::select! {
                 biased;
@@ -315,7 +309,8 @@ pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
     if !rules.file_required && !rules.file.exists() {
         return Ok(Vec::new());
     }
-    check_rules(&rules.file, &config.peers.regions).map(|checked| checked.rules)
+    let regions = super::regions::list_of(config).map_err(|error| vec![format!("{error:#}")])?;
+    check_rules(&rules.file, &regions.nameable()).map(|checked| checked.rules)
 }
 
 /// A rule as the API shows it.

@@ -11,7 +11,8 @@ impl RuleBook for DatabaseRules {
             self.probe().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
             let in_force = self.in_force().await;
             let (dry_run, actor) = (asked.dry_run, asked.actor.name.clone());
-            let done = rules::edit(&self.database, asked, &self.regions, in_force).await?;
+            let regions = self.engine.regions().nameable();
+            let done = rules::edit(&self.database, asked, &regions, in_force).await?;
             if !dry_run && !done.changes.is_empty() {
                 tracing::info!(
                     revision = done.revision,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Daemon, Setup, Stopping, raise_open_files, supervisor};
+use super::{ConfigSource, Daemon, Setup, Stopping, raise_open_files, supervisor};
 use crate::config::Config;
 
 /// Why a daemon did not run.
@@ -17,12 +17,12 @@ pub enum RunError {
     Failed(anyhow::Error),
 }
 
-/// Runs a daemon until SIGTERM or SIGINT, a second of which ends it sooner; SIGHUP reads rules and
-/// certificates again.
+/// Runs a daemon until SIGTERM or SIGINT, a second of which ends it sooner; SIGHUP reads configuration, rules
+/// and certificates again, as a change of their files does. `config` is what `source` gives now.
 ///
 /// # Errors
 /// What kept it from starting.
-pub fn run(config: &Config) -> Result<(), RunError> {
+pub fn run(config: &Config, source: ConfigSource) -> Result<(), RunError> {
     // A first set of rules that is wrong stops the start: nothing is in force that could go on.
     super::rules_of(config).map_err(|problems| RunError::Configuration(problems.join("\n")))?;
     raise_open_files();
@@ -32,17 +32,18 @@ pub fn run(config: &Config) -> Result<(), RunError> {
         .build()
         .context("the runtime did not start")
         .map_err(RunError::Failed)?;
-    let ended = runtime.block_on(serve(setup)).map_err(RunError::Failed);
+    let ended = runtime.block_on(serve(setup, config.clone(), source)).map_err(RunError::Failed);
     runtime.shutdown_timeout(Duration::from_millis(500));
     ended
 }
 
-async fn serve(setup: Setup) -> anyhow::Result<()> {
+async fn serve(setup: Setup, config: Config, source: ConfigSource) -> anyhow::Result<()> {
     // Before anything listens: a signal that arrives early must not kill the process.
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let daemon = Daemon::start(setup).await?;
+    let mut daemon = Daemon::start(setup).await?;
+    daemon.follow(source, config);
     supervisor::tell(supervisor::READY);
     let alone = loop {
         tokio::select! {

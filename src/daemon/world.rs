@@ -60,7 +60,7 @@ impl World {
         let peers_handle = Arc::new(peers_handle);
         let address = peers_handle.bound().context("the peer socket has no address")?;
         let replica = ReplicaConfig {
-            regions: setup.regions.clone(),
+            regions: engine.regions().names.clone(),
             interval: setup.interval,
             keys_max: setup.world_keys_max,
             shared_store: store.is_shared(),
@@ -84,12 +84,8 @@ impl World {
         let (members, ending) = (peers_handle.members(), stop.clone());
         tasks.spawn("siblings", &stop, move || siblings.clone().watch(members.clone(), ending.clone()));
         let dates = Arc::new(Mutex::new(dates));
-        let look = Look {
-            engine: Arc::clone(engine),
-            peers: Arc::clone(&peers_handle),
-            regions: setup.regions.clone(),
-            dates: Arc::clone(&dates),
-        };
+        let look =
+            Look { engine: Arc::clone(engine), peers: Arc::clone(&peers_handle), dates: Arc::clone(&dates) };
         let ending = stop.clone();
         tasks.spawn("notices", &stop, move || look.clone().run(ending.clone()));
         let certificates = peers.tls_files.clone().map(|files| {

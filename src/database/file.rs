@@ -66,7 +66,7 @@ fn reason(error: &std::io::Error) -> String {
 }
 
 /// Looks at the file every `interval` and tells each change of its content. `known` is the hash of the
-/// content that is already in use, if any. Ends when the receiver is dropped.
+/// content that is already in use, if any, and `regions` gives those that may hold shares. Ends when the receiver is dropped.
 ///
 /// New content is told once two looks in a row have found it: who writes a file in several steps may be
 /// halfway when one look comes. A file that cannot be read or has problems is told once; what comes after it
@@ -74,7 +74,7 @@ fn reason(error: &std::io::Error) -> String {
 #[must_use]
 pub fn watch(
     path: PathBuf,
-    regions: Vec<String>,
+    regions: impl Fn() -> Vec<String> + Send + 'static,
     known: Option<u64>,
     interval: Duration,
 ) -> mpsc::Receiver<Change> {
@@ -94,7 +94,7 @@ pub fn watch(
                 () = changes.closed() => return,
                 () = tokio::time::sleep(interval) => {}
             }
-            let (path, regions) = (path.clone(), regions.clone());
+            let (path, regions) = (path.clone(), regions());
             let (before, known) = (last.clone(), told.clone());
             let looked = move || look(&path, &regions, before.as_ref(), known.as_ref());
             let Ok((look, change)) = tokio::task::spawn_blocking(looked).await else { continue };
@@ -150,7 +150,7 @@ mod tests {
         let path = folder.path().join("rules.toml");
         std::fs::write(&path, GOOD).unwrap();
         let first = load(&path, &[]).unwrap();
-        let mut changes = watch(path.clone(), vec![], Some(first.hash), INTERVAL);
+        let mut changes = watch(path.clone(), Vec::new, Some(first.hash), INTERVAL);
         tokio::time::sleep(INTERVAL * 10).await;
         assert!(changes.try_recv().is_err());
 

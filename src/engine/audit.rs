@@ -10,6 +10,7 @@ use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arc_swap::ArcSwap;
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::{HashMap, HashSet};
 use metrics::Counter;
@@ -174,13 +175,43 @@ pub(super) struct CommittedCost<'a> {
     pub(super) limit: u32,
 }
 
-/// The queue between decisions and what remembers them.
-pub struct Queue {
-    slots: Vec<OwnLine>,
+/// [`Sampling`] as decisions ask it.
+#[derive(Debug)]
+struct Sampled {
     allowed: OneIn,
     denied: OneIn,
     denied_rows_max: u32,
     exact_rules: HashSet<String, RandomState>,
+}
+
+impl Sampled {
+    fn new(sampling: Sampling) -> Self {
+        Self {
+            allowed: OneIn::new(sampling.allowed_one_in),
+            denied: OneIn::new(sampling.denied_one_in),
+            denied_rows_max: sampling.denied_rows_max,
+            exact_rules: sampling.exact_rules.into_iter().collect(),
+        }
+    }
+
+    /// How many decisions this one stands for if it is to be recorded; `None` if it is not.
+    fn weight(&self, outcome: Outcome) -> Option<u32> {
+        match outcome {
+            Outcome::Denied | Outcome::ShadowDenied => self.denied.weight(),
+            Outcome::Allowed | Outcome::Committed => self.allowed.weight(),
+        }
+    }
+
+    /// Whether every decision is recorded in which one of these rules takes part.
+    fn is_exact<'r>(&self, mut rules: impl Iterator<Item = &'r str>) -> bool {
+        !self.exact_rules.is_empty() && rules.any(|rule| self.exact_rules.contains(rule))
+    }
+}
+
+/// The queue between decisions and what remembers them.
+pub struct Queue {
+    slots: Vec<OwnLine>,
+    sampled: ArcSwap<Sampled>,
     /// By the hash of a rule: the second (above) and its rows so far (the lower half).
     row_counts: Vec<AtomicU64>,
     unlisted: Counter,
@@ -191,7 +222,7 @@ pub struct Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("allowed", &self.allowed).finish_non_exhaustive()
+        f.debug_struct("Queue").field("sampled", &self.sampled).finish_non_exhaustive()
     }
 }
 
@@ -208,10 +239,7 @@ impl Queue {
     pub fn sampling(sampling: Sampling, metrics: &Metrics) -> Arc<Self> {
         Arc::new(Self {
             slots: (0..SLOTS).map(|_| OwnLine::default()).collect(),
-            allowed: OneIn::new(sampling.allowed_one_in),
-            denied: OneIn::new(sampling.denied_one_in),
-            denied_rows_max: sampling.denied_rows_max,
-            exact_rules: sampling.exact_rules.into_iter().collect(),
+            sampled: ArcSwap::from_pointee(Sampled::new(sampling)),
             row_counts: (0..ROW_COUNTS).map(|_| AtomicU64::new(0)).collect(),
             unlisted: metrics.audit_unlisted.clone(),
             urgent: Notify::new(),
@@ -220,23 +248,14 @@ impl Queue {
         })
     }
 
-    /// How many decisions this one stands for if it is to be recorded; `None` if it is not.
-    fn weight(&self, outcome: Outcome) -> Option<u32> {
-        match outcome {
-            Outcome::Denied | Outcome::ShadowDenied => self.denied.weight(),
-            Outcome::Allowed | Outcome::Committed => self.allowed.weight(),
-        }
-    }
-
-    /// Whether a rule takes part in this decision whose every decision is recorded.
-    fn is_exact(&self, decision: &Decision) -> bool {
-        !self.exact_rules.is_empty()
-            && decision.rules.iter().any(|ruled| self.exact_rules.contains(&*ruled.rule))
+    /// Takes these from now on.
+    pub fn set_sampling(&self, sampling: Sampling) {
+        self.sampled.store(Arc::new(Sampled::new(sampling)));
     }
 
     /// Whether a denial by this rule gets a row of its own in this second.
-    fn has_row(&self, rule: &str, now: Timestamp) -> bool {
-        let max = u64::from(self.denied_rows_max);
+    fn has_row(&self, rule: &str, now: Timestamp, max: u32) -> bool {
+        let max = u64::from(max);
         if max == 0 {
             return true;
         }
@@ -280,11 +299,13 @@ impl Queue {
     pub(super) fn tell_commit<'a>(
         &self,
         committed: &CommittedCost<'_>,
-        mut rules: impl Iterator<Item = &'a str>,
+        rules: impl Iterator<Item = &'a str>,
         now: Timestamp,
     ) {
-        let is_exact = !self.exact_rules.is_empty() && rules.any(|rule| self.exact_rules.contains(rule));
-        let Some(weight) = (if is_exact { Some(1) } else { self.allowed.weight() }) else { return };
+        let sampled = self.sampled.load();
+        let Some(weight) = (if sampled.is_exact(rules) { Some(1) } else { sampled.allowed.weight() }) else {
+            return;
+        };
         let CommittedCost { rule, reserved, actual, used, limit } = *committed;
         let cost = i128::from(actual) - i128::from(reserved.permits);
         self.push(&Record {
@@ -389,12 +410,15 @@ impl Queue {
             (true, Some(index)) => (Outcome::ShadowDenied, Some(index)),
             (true, None) => (Outcome::Allowed, decision.tightest),
         };
-        let Some(weight) = (if self.is_exact(decision) { Some(1) } else { self.weight(outcome) }) else {
+        let sampled = self.sampled.load();
+        let is_exact = sampled.is_exact(decision.rules.iter().map(|ruled| &*ruled.rule));
+        let Some(weight) = (if is_exact { Some(1) } else { sampled.weight(outcome) }) else {
             return;
         };
         let ruled = index.and_then(|index| decision.rules.get(index));
         let rule = ruled.map(|ruled| &*ruled.rule);
-        let is_listed = outcome == Outcome::Allowed || self.has_row(rule.unwrap_or_default(), now);
+        let is_listed = outcome == Outcome::Allowed
+            || self.has_row(rule.unwrap_or_default(), now, sampled.denied_rows_max);
         let Question { request, owner } = question;
         let mut asked = AuditClient { user: owner, ..AuditClient::default() };
         for (name, value) in request.attributes.iter().filter(|_| is_listed) {

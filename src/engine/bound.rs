@@ -70,7 +70,7 @@ impl Engine {
         if forgets {
             self.others.own_store = OwnStore::Begun(self.clock.now());
         }
-        let named = u64::try_from(self.shares.regions().len()).unwrap_or(u64::MAX);
+        let named = u64::try_from(self.shares.regions().names.len()).unwrap_or(u64::MAX);
         self.others.stores = AtomicU64::new(named.saturating_sub(1).max(1));
         self.others.regions = AtomicU64::new(named);
         self

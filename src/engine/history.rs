@@ -1,5 +1,7 @@
 //! What operators ask of the past: single decisions, and sums of them.
 
+use std::sync::Arc;
+
 use crate::core::audit::{Histogram, Outcome};
 use crate::core::time::Timestamp;
 
@@ -196,7 +198,7 @@ pub trait History: Send + Sync + 'static {
     fn decisions<'a>(&'a self, asked: &'a DecisionsAsked) -> Later<'a, Result<Vec<Decided>, HistoryError>>;
 
     /// Which allowed decisions are in the sums.
-    fn recorded(&self) -> &Recorded;
+    fn recorded(&self) -> Arc<Recorded>;
 
     /// Sums.
     fn usage<'a>(&'a self, asked: &'a UsageAsked) -> Later<'a, Result<Vec<UsageRow>, HistoryError>>;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use arc_swap::ArcSwap;
 use metrics::Counter;
 
 use super::port::HeldLimit;
@@ -83,7 +84,7 @@ impl Side {
 #[derive(Debug)]
 struct Alone {
     region: Arc<str>,
-    weights: Weights,
+    weights: ArcSwap<Weights>,
     /// How many regions there are while this holds; else zero.
     regions: AtomicUsize,
     /// What it may use of a bucket that its store knows no view of.
@@ -94,7 +95,7 @@ impl Alone {
     fn new(compiled: &Compiled, region: &Arc<str>, regions: &[String]) -> Option<Self> {
         let global = compiled.rule.global.as_ref().filter(|global| global.mode == Mode::Gossip)?;
         let weights = Weights::new(&global.shares, &global.minimums, regions);
-        let first = FirstShare::new(global, region);
+        let (weights, first) = (ArcSwap::from_pointee(weights), FirstShare::new(global, region));
         Some(Self { region: Arc::clone(region), weights, regions: AtomicUsize::new(0), first })
     }
 
@@ -104,11 +105,12 @@ impl Alone {
             return limit;
         }
         // Where nobody named the regions, those that were seen share alike.
-        let unnamed = self.weights.regions().next().is_none();
+        let weights = self.weights.load();
+        let unnamed = weights.regions().next().is_none();
         let part = |permits: u32| {
             let whole = u64::from(permits);
             let regions = u64::try_from(regions).unwrap_or(u64::MAX);
-            let part = if unnamed { whole / regions } else { self.weights.of(whole, &self.region) };
+            let part = if unnamed { whole / regions } else { weights.of(whole, &self.region) };
             u32::try_from(part).unwrap_or(permits)
         };
         Limit { permits: part(limit.permits), burst: part(limit.burst), queue: part(limit.queue), ..limit }
@@ -162,6 +164,18 @@ impl Loaded {
             put(&mut self.sides, compiled, side);
         }
         self
+    }
+
+    /// Other regions share from now on where a rule names none: for `gossip` rules. What `split` and `escrow`
+    /// rules are held to follows from their machine.
+    pub(super) fn set_regions(&self, regions: &[String]) {
+        for compiled in self.set.worldwide() {
+            let alone = self.side(compiled).and_then(|side| side.alone.as_ref());
+            if let Some((alone, global)) = alone.zip(compiled.rule.global.as_ref()) {
+                let weights = Weights::new(&global.shares, &global.minimums, regions);
+                alone.weights.store(Arc::new(weights));
+            }
+        }
     }
 
     /// Holds the `gossip` rules with these names, and no others, to this region's share: some of their

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::core::algorithm::Algorithm;
 use crate::core::identity::{Refusal, Who};
 use crate::core::key::{Key, identity_values};
+use crate::core::region_list::RegionList;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::regions::gossip::uncertainty::BucketAnswer;
 use crate::core::regions::{Effect, NodeName, Touched, WorldRule};
@@ -49,6 +50,7 @@ mod partition;
 pub mod port;
 pub mod quotas;
 mod refusal;
+pub mod region_listing;
 pub mod reserve;
 pub mod rulebook;
 mod split;
@@ -133,7 +135,7 @@ impl Engine {
         let uncharged = ["debt_max", "forgiven", "store"]
             .map(|reason| metrics.counter("reports_uncharged_permits_total", "reason", reason));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
-        let shares = Shares::new(name.clone(), Vec::new(), None);
+        let shares = Shares::new(name.clone(), RegionList::NOBODY, None);
         let began = clock.now();
         let events = events::EventQueue::new(&metrics);
         Self {
@@ -342,7 +344,8 @@ impl Engine {
         let mut split = self.shares.machine();
         self.note_limits(&set);
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
-        let loaded = load(set).sharing(&split, &self.name.region, self.shares.regions(), self.shares.lends);
+        let loaded =
+            load(set).sharing(&split, &self.name.region, &self.shares.regions().names, self.shares.lends);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         {
             self.metrics.rules_revision.set(loaded.revision as f64);

@@ -34,6 +34,8 @@ pub enum NoticeSource {
     HttpListener,
     /// The certificate of the gRPC listener.
     GrpcListener,
+    /// The configuration.
+    Configuration,
 }
 
 /// The notices of all sources.
@@ -107,7 +109,7 @@ impl Engine {
         if global.mode == Mode::Gossip {
             digest = digest.text(&format!("{:?}", global.on_partition));
         }
-        let weights = Weights::new(&global.shares, &global.minimums, self.shares.regions());
+        let weights = Weights::among(&global.shares, &global.minimums, &self.shares.regions());
         for (region, weight, minimum) in weights.parts() {
             digest = digest.text(region).number(weight.into()).number(minimum.into());
         }

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use super::Engine;
 use super::port::HeldLimit;
 use crate::core::algorithm::{Algorithm, Counting, Limit};
+use crate::core::region_list::RegionList;
 use crate::core::regions::NodeName;
 use crate::core::regions::escrow::level::RECOVERY_WINDOW;
 use crate::core::regions::escrow::places::Margins;
@@ -75,20 +76,21 @@ impl Share {
 /// The machine, and the regions that share where a rule names none.
 #[derive(Debug)]
 pub(super) struct Shares {
-    regions: Vec<String>,
+    regions: ArcSwap<RegionList>,
     /// Whether this daemon speaks with others, so that places of `concurrency` rules can be lent.
     pub(super) lends: bool,
     split: Mutex<Split>,
 }
 
 impl Shares {
-    pub(super) fn new(name: NodeName, regions: Vec<String>, saved: Option<Saved>) -> Self {
+    pub(super) fn new(name: NodeName, regions: RegionList, saved: Option<Saved>) -> Self {
+        let regions = ArcSwap::from_pointee(regions);
         Self { regions, lends: false, split: Mutex::new(Split::new(name, saved)) }
     }
 
-    /// The regions that share where a rule names none.
-    pub(super) fn regions(&self) -> &[String] {
-        &self.regions
+    /// The regions that share limits.
+    pub(super) fn regions(&self) -> Arc<RegionList> {
+        self.regions.load_full()
     }
 
     pub(super) fn machine(&self) -> MutexGuard<'_, Split> {
@@ -97,6 +99,7 @@ impl Shares {
 
     /// The `split` and `escrow` rules of a set, as the machine wants them.
     pub(super) fn rules(&self, set: &RuleSet) -> Vec<SplitRule> {
+        let regions = self.regions();
         let splits = |compiled: &&Arc<Compiled>| {
             let rule = &compiled.rule;
             rule.enabled
@@ -114,7 +117,7 @@ impl Shares {
             };
             Some(SplitRule {
                 name: RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() },
-                weights: Weights::new(&global.shares, &global.minimums, &self.regions),
+                weights: Weights::among(&global.shares, &global.minimums, &regions),
                 algorithm: compiled.rule.algorithm,
                 limit: compiled.limit,
                 recall,
@@ -140,7 +143,7 @@ impl Engine {
     /// Names the regions among which `split` rules share that name none, and what an earlier process of this
     /// daemon left.
     #[must_use]
-    pub fn sharing(mut self, regions: Vec<String>, saved: Option<Saved>) -> Self {
+    pub fn sharing(mut self, regions: RegionList, saved: Option<Saved>) -> Self {
         self.shares = Shares::new(self.name.clone(), regions, saved);
         self
     }
@@ -153,7 +156,7 @@ impl Engine {
         if agrees {
             let mut split = self.shares.machine();
             let alone = Split::new(self.name.clone(), None);
-            *split = std::mem::replace(&mut *split, alone).among(self.shares.regions.clone());
+            *split = std::mem::replace(&mut *split, alone).among(&self.shares.regions());
         }
         self
     }
@@ -164,6 +167,26 @@ impl Engine {
     pub const fn lending(mut self, lends: bool) -> Self {
         self.shares.lends = lends;
         self
+    }
+
+    /// Other regions share limits from now on. Shares that shrink by it do so at once.
+    pub fn set_regions(&self, regions: RegionList) {
+        // Nobody puts rules in force meanwhile.
+        let _shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut split = self.shares.machine();
+        self.shares.regions.store(Arc::new(regions));
+        let regions = self.shares.regions();
+        split.handle_regions(&regions);
+        let loaded = self.loaded();
+        split.handle_rules(self.clock.now(), self.shares.rules(&loaded.set));
+        loaded.set_regions(&regions.names);
+        self.put_shares(&split);
+    }
+
+    /// The regions that share limits.
+    #[must_use]
+    pub fn regions(&self) -> Arc<RegionList> {
+        self.shares.regions()
     }
 
     /// Takes in what the other daemons say of the weights they hold, and puts the shares in force whose time

@@ -1,7 +1,7 @@
 //! What decisions tell the protocol between regions, and what it tells the store.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::excess::Excess;
 use super::port::Answer;
@@ -10,6 +10,7 @@ use super::port::Store;
 use super::status::{PeerStatus, WorldStatus};
 use super::{Engine, bound};
 use crate::core::key::Key;
+use crate::core::region_list::RegionList;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::regions::gossip::uncertainty::OtherStores;
 use crate::core::regions::{Effect, Touched, WorldKey, WorldRule};
@@ -127,6 +128,10 @@ pub trait WorldPort: Send + Sync + 'static {
     fn revision(&self) -> u64;
     /// The worldwide rules in force, and their revision.
     fn rules(&self) -> (u64, Vec<WorldRule>);
+    /// The regions that share limits; `None`: those that the protocol began with, always.
+    fn regions(&self) -> Option<Arc<RegionList>> {
+        None
+    }
     /// The time.
     fn now(&self) -> Timestamp;
     /// Makes known what is known of the others. Of worldwide rules without followed buckets the port itself
@@ -203,6 +208,10 @@ impl WorldPort for Engine {
         self.world_rules()
     }
 
+    fn regions(&self) -> Option<Arc<RegionList>> {
+        Some(Self::regions(self))
+    }
+
     fn now(&self) -> Timestamp {
         Self::now(self)
     }
@@ -211,7 +220,8 @@ impl WorldPort for Engine {
         let metrics = self.metrics();
         let known = regions(&status.peers);
         // A listed region that nobody heard yet is out of reach as well.
-        let listed = self.shares.regions().iter().map(String::as_str);
+        let regions = self.shares.regions();
+        let listed = regions.names.iter().map(String::as_str);
         for unheard in listed.filter(|region| self.shares.lends && !known.contains_key(region)) {
             if unheard != self.name().region {
                 metrics.region_gauge("peer_connected", unheard).set(0.0);

@@ -1,6 +1,6 @@
 //! The addresses to join through: names are resolved again and again, since what they mean may change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +24,20 @@ pub(super) fn split(join: &[String]) -> (BTreeSet<SocketAddr>, Vec<String>) {
     (addresses, names)
 }
 
-/// Resolves names for ever. A name that cannot be resolved keeps the addresses it had.
+/// Resolves names for ever, also those that are wanted later. A name that cannot be resolved keeps the
+/// addresses it had.
 pub(super) async fn resolve(
-    addresses: BTreeSet<SocketAddr>,
-    names: Vec<String>,
+    mut wanted: watch::Receiver<Vec<String>>,
     resolved: Arc<watch::Sender<BTreeSet<SocketAddr>>>,
 ) {
-    let mut meant: Vec<Vec<SocketAddr>> = vec![Vec::new(); names.len()];
-    let mut told: BTreeSet<&str> = BTreeSet::new();
-    while !names.is_empty() {
+    let mut meant: BTreeMap<String, Vec<SocketAddr>> = BTreeMap::new();
+    let mut told: BTreeSet<String> = BTreeSet::new();
+    loop {
+        let (addresses, names) = split(&wanted.borrow_and_update());
+        meant.retain(|name, _| names.contains(name));
+        told.retain(|name| names.contains(name));
         let mut wait = RESOLVED_AGAIN;
-        for (name, meant) in names.iter().zip(&mut meant) {
+        for name in names {
             let Some((host, port)) =
                 name.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
             else {
@@ -42,23 +45,28 @@ pub(super) async fn resolve(
             };
             match names::shared().addresses(host, RESOLVE_DEADLINE).await {
                 Ok(found) => {
-                    *meant = found.into_iter().map(|address| SocketAddr::new(address, port)).collect();
-                    told.remove(name.as_str());
+                    told.remove(&name);
+                    let found = found.into_iter().map(|address| SocketAddr::new(address, port)).collect();
+                    meant.insert(name, found);
                 }
                 Err(error) => {
                     wait = FAILED_AGAIN;
-                    if told.insert(name) {
+                    if !told.contains(&name) {
                         tracing::warn!(name, %error, "an address to join through cannot be used; trying on");
+                        told.insert(name);
                     }
                 }
             }
         }
-        let all = addresses.iter().chain(meant.iter().flatten()).copied().collect();
+        let all = addresses.iter().chain(meant.values().flatten()).copied().collect();
         resolved.send_if_modified(|before| {
             let changed = *before != all;
             *before = all;
             changed
         });
-        sleep(wait).await;
+        tokio::select! {
+            changed = wanted.changed() => if changed.is_err() { return },
+            () = sleep(wait), if !meant.is_empty() || !told.is_empty() => {}
+        }
     }
 }

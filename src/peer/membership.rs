@@ -23,6 +23,7 @@ use super::contacts::Contacts;
 use super::counters::Refusal;
 use super::identity;
 use super::rules::{RulesStatement, SavedRules};
+use crate::core::region_list::RegionChanges;
 use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
 use crate::core::regions::split::{Phase, WeightsStatement};
@@ -42,6 +43,7 @@ const DRAINING: &str = "draining";
 const SHARES: &str = "shares";
 const RULES: &str = "rules";
 const REGIONS: &str = "regions";
+const REGION_CHANGES: &str = "region_changes";
 const DIGESTS: &str = "digests";
 /// A longer list of regions is not told.
 const REGIONS_BYTES_MAX: usize = 4_096;
@@ -65,6 +67,8 @@ pub struct Member {
     pub rules: Option<RulesStatement>,
     /// The regions that it lists, once it has said so.
     pub regions: Option<Vec<String>>,
+    /// What it knows of changes of the regions that are listed.
+    pub region_changes: Option<RegionChanges>,
     /// What its worldwide rules are like, once it has said so.
     pub digests: Option<Digests>,
 }
@@ -77,8 +81,10 @@ pub(super) struct Facts {
     pub(super) draining: AtomicBool,
     pub(super) shares: Mutex<Option<WeightsStatement>>,
     pub(super) rules: Arc<SavedRules>,
-    /// The regions that this daemon lists, and the digests of its rules, as they travel.
+    /// The regions that this daemon lists, what it knows of changes of them, and the digests of its rules, as
+    /// they travel.
     pub(super) regions: Mutex<Option<String>>,
+    pub(super) region_changes: Mutex<Option<String>>,
     pub(super) digests: Mutex<Option<String>>,
     /// Something of the above has changed.
     pub(super) changed: Notify,
@@ -92,7 +98,9 @@ impl Facts {
             shares.map(|word| (SHARES, format!("{} {} {}", word.stamp, word.digest, word.phase.as_str()))),
         );
         pairs.extend(self.rules.word().map(|word| (RULES, word.text())));
-        for (key, fact) in [(REGIONS, &self.regions), (DIGESTS, &self.digests)] {
+        let facts =
+            [(REGIONS, &self.regions), (REGION_CHANGES, &self.region_changes), (DIGESTS, &self.digests)];
+        for (key, fact) in facts {
             let fact = fact.lock().unwrap_or_else(PoisonError::into_inner).clone();
             pairs.extend(fact.map(|text| (key, text)));
         }
@@ -307,6 +315,7 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
         shares: state.get(SHARES).and_then(word),
         rules: state.get(RULES).and_then(RulesStatement::read),
         regions: state.get(REGIONS).and_then(listed),
+        region_changes: state.get(REGION_CHANGES).and_then(RegionChanges::read),
         digests: state.get(DIGESTS).and_then(Digests::read),
     })
 }

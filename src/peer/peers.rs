@@ -25,6 +25,7 @@ use super::membership::{self, Facts, Member, Membership};
 use super::rules::{self, FetchError, RulesStatement, SavedRules};
 use super::strangers::Strangers;
 use super::tls::{self, TlsError, TlsPem};
+use crate::core::region_list::RegionChanges;
 use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
 use crate::core::regions::split::WeightsStatement;
@@ -118,6 +119,8 @@ pub struct Peers {
     ground: Ground,
     facts: Arc<Facts>,
     members: watch::Receiver<Vec<Member>>,
+    /// The addresses and names to join through.
+    wanted: watch::Sender<Vec<String>>,
     joins: watch::Receiver<BTreeSet<SocketAddr>>,
     gossip_interval: Duration,
 }
@@ -246,6 +249,7 @@ impl Peers {
             draining: AtomicBool::new(false),
             shares: Mutex::default(),
             regions: Mutex::default(),
+            region_changes: Mutex::default(),
             digests: Mutex::default(),
             rules: Arc::clone(&ground.rules),
             changed: Notify::new(),
@@ -256,8 +260,8 @@ impl Peers {
         tasks.spawn(stop.clone().run_until_cancelled_owned(follow));
         tasks.spawn(inbound::accept(Arc::clone(endpoint), inbox, tasks.clone(), stop.clone()));
         let gossip_interval = config.gossip_interval;
-        let (_, joins) = watch::channel(BTreeSet::new());
-        Ok((Self { ground, facts, members: named, joins, gossip_interval }, events_receiver))
+        let ((wanted, _), (_, joins)) = (watch::channel(Vec::new()), watch::channel(BTreeSet::new()));
+        Ok((Self { ground, facts, members: named, wanted, joins, gossip_interval }, events_receiver))
     }
 
     /// Starts, and gossips under a name that tests choose to be another's.
@@ -270,8 +274,9 @@ impl Peers {
         let (events, events_receiver) = mpsc::channel(EVENTS_LEN_MAX);
         let (gossip, gossip_receiver) = mpsc::channel(GOSSIP_LEN_MAX);
         let inbox = Arc::new(ground.inbox(config.name, events.clone(), gossip));
-        let (addresses, names) = join::split(&config.join);
-        let (resolved, join) = watch::channel(addresses.clone());
+        let (addresses, _) = join::split(&config.join);
+        let (resolved, join) = watch::channel(addresses);
+        let (wanted, wants) = watch::channel(config.join);
         let (members_sender, members) = watch::channel(Vec::new());
         let joins = join.clone();
         let membership = Arc::new(Membership {
@@ -281,6 +286,7 @@ impl Peers {
                 draining: AtomicBool::new(false),
                 shares: Mutex::default(),
                 regions: Mutex::default(),
+                region_changes: Mutex::default(),
                 digests: Mutex::default(),
                 rules: Arc::clone(&ground.rules),
                 changed: Notify::new(),
@@ -306,16 +312,14 @@ impl Peers {
             inbound::accept(Arc::clone(&endpoint), Arc::clone(&inbox), tasks.clone(), ending.clone())
         });
         let (ending, resolved) = (stop.clone(), Arc::new(resolved));
-        if !names.is_empty() {
-            watched.spawn("peer_names", stop, move || {
-                let resolving = join::resolve(addresses.clone(), names.clone(), Arc::clone(&resolved));
-                let ending = ending.clone();
-                async move {
-                    let _ = ending.run_until_cancelled_owned(resolving).await;
-                }
-            });
-        }
-        Ok((Self { ground, facts, members, joins, gossip_interval }, events_receiver))
+        watched.spawn("peer_names", stop, move || {
+            let resolving = join::resolve(wants.clone(), Arc::clone(&resolved));
+            let ending = ending.clone();
+            async move {
+                let _ = ending.run_until_cancelled_owned(resolving).await;
+            }
+        });
+        Ok((Self { ground, facts, members, wanted, joins, gossip_interval }, events_receiver))
     }
 
     /// Sends a frame to a node. Never waits and never fails: what cannot be sent is dropped and counted, and
@@ -397,6 +401,11 @@ impl Peers {
         self.set_fact(&self.facts.regions, membership::list(regions));
     }
 
+    /// Tells the others what this daemon knows of changes of the regions that are listed.
+    pub fn set_region_changes(&self, changes: &RegionChanges) {
+        self.set_fact(&self.facts.region_changes, Some(changes.text()).filter(|text| !text.is_empty()));
+    }
+
     /// Tells the others what the worldwide rules in force here are like.
     pub fn set_digests(&self, digests: &Digests) {
         self.set_fact(&self.facts.digests, Some(digests.text()));
@@ -408,6 +417,20 @@ impl Peers {
             *fact = text;
             self.facts.changed.notify_one();
         }
+    }
+
+    /// Joins through these addresses and names from now on. Members that were found stay.
+    ///
+    /// # Errors
+    /// One of them is no address and no name with a port: nothing changes.
+    pub fn set_join(&self, join: Vec<String>) -> Result<(), StartError> {
+        check_join(&join)?;
+        self.wanted.send_if_modified(|wanted| {
+            let changed = *wanted != join;
+            *wanted = join;
+            changed
+        });
+        Ok(())
     }
 
     /// The addresses to join through, as far as they are known: those of this daemon itself left out.

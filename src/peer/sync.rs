@@ -16,6 +16,7 @@ use super::counters::Refusal;
 use super::offset::Offset;
 use super::rights::{Rights, Told};
 use super::{LinkStatus, Member, PeerEvent, Peers};
+use crate::core::region_list::RegionList;
 use crate::core::regions::escrow::EscrowConfig;
 use crate::core::regions::{self, NodeName, Replica, ReplicaConfig, Touched};
 use crate::core::time::{Span, Timestamp};
@@ -140,6 +141,8 @@ struct Driver {
     members: Vec<Member>,
     /// How the clocks of others stand to ours; at each look those who are no members are forgotten.
     offsets: HashMap<NodeName, Offset>,
+    /// The regions that share limits.
+    regions: Arc<RegionList>,
     leaving: bool,
     revision: Option<u64>,
     touched: Vec<Touched>,
@@ -159,8 +162,10 @@ impl Driver {
     ) -> (Self, mpsc::Receiver<Told>) {
         // A shared store answers over the network: it is asked less often.
         let look_gap = if config.shared_store { Span::from_millis(30) } else { Span::from_millis(10) };
+        let regions = port.regions().unwrap_or_else(|| Arc::new(RegionList::of(config.regions.clone())));
+        let config = ReplicaConfig { regions: regions.names.clone(), ..config };
         let escrow = EscrowConfig {
-            regions: config.regions.clone(),
+            regions: RegionList::clone(&regions),
             keys_max: config.keys_max,
             look_gap,
             ..EscrowConfig::new(config.name.clone())
@@ -176,6 +181,7 @@ impl Driver {
             own,
             members: Vec::new(),
             offsets: HashMap::new(),
+            regions,
             leaving: false,
             revision: None,
             touched: Vec::new(),
@@ -190,6 +196,9 @@ impl Driver {
     /// Time passes: what decisions did, new rules, what is due.
     fn tick(&mut self) {
         let now = self.port.now();
+        if let Some(regions) = self.port.regions().filter(|regions| !Arc::ptr_eq(regions, &self.regions)) {
+            self.follow_regions(now, regions);
+        }
         if self.revision != Some(self.port.revision()) {
             let (revision, rules) = self.port.rules();
             self.rights.machine.handle_rules(now, &rules);
@@ -208,6 +217,19 @@ impl Driver {
         }
         self.replica.handle_timeout(now);
         self.rights.machine.handle_timeout(now);
+    }
+
+    /// Other regions share limits from now on; the rules are divided anew.
+    fn follow_regions(&mut self, now: Timestamp, regions: Arc<RegionList>) {
+        let (before, after) = (&self.regions.names, &regions.names);
+        for region in after.iter().filter(|region| !before.contains(region)) {
+            begin_counting_of(&*self.port, region);
+        }
+        self.rights.machine.handle_regions(now, RegionList::clone(&regions));
+        self.replica.handle_regions(now, after);
+        self.regions = regions;
+        self.revision = None;
+        self.tell_members(now);
     }
 
     fn take(&mut self, events: &mut Vec<PeerEvent>) {
@@ -431,9 +453,14 @@ fn begin_counting(port: &dyn WorldPort, config: &ReplicaConfig) {
         port.passed_over(reason, 0);
     }
     for region in config.regions.iter().filter(|region| **region != config.name.region) {
-        port.rights_moved(region, 0);
-        port.traffic(region, 0, 0);
+        begin_counting_of(port, region);
     }
+}
+
+/// The same of what is counted for each other region.
+fn begin_counting_of(port: &dyn WorldPort, region: &str) {
+    port.rights_moved(region, 0);
+    port.traffic(region, 0, 0);
 }
 
 /// How much a count grew. A link that ended takes its count along: then nothing is told, and counting begins

@@ -71,6 +71,8 @@ pub struct Metrics {
     pub rule_warnings: Gauge,
     /// See `rule_reload_failures_total` in [`METRICS`].
     pub rule_reload_failures: Counter,
+    /// See `config_reload_failures_total` in [`METRICS`].
+    pub config_reload_failures: Counter,
     /// See `audit_queue` in [`METRICS`].
     pub audit_queue: Gauge,
     /// See `audit_spooled_bytes` in [`METRICS`].
@@ -168,6 +170,7 @@ impl Metrics {
             rules_unsaved: gauge("rules_unsaved"),
             rule_warnings: gauge("rule_warnings"),
             rule_reload_failures: counter("rule_reload_failures_total"),
+            config_reload_failures: counter("config_reload_failures_total"),
             audit_queue: gauge("audit_queue"),
             audit_spooled_bytes: gauge("audit_spooled_bytes"),
             audit_held: gauge("audit_held"),

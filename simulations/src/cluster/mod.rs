@@ -273,6 +273,7 @@ fn member(at: usize, name: &NodeName) -> Member {
         shares: None,
         rules: None,
         regions: None,
+        region_changes: None,
         digests: None,
     }
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use serde_json::Value;
 use tidegate::core::decision::Decision;
+use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
 use tidegate::core::regions::gossip::uncertainty::OtherStores;
 use tidegate::core::regions::split::{Saved, WeightsStatement};
@@ -74,7 +75,7 @@ impl DaemonEngine {
     ) -> Self {
         let regions = engines.lists.get(at).cloned().unwrap_or_default();
         let engine = Engine::new(name.clone(), Clock::Manual(now.0.into()), store.clone(), Metrics::new())
-            .sharing(regions.clone(), noted.clone())
+            .sharing(RegionList::of(regions.clone()), noted.clone())
             .agreeing(engines.agrees)
             .lending(true)
             .among_others(!engines.keeps_stores);

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::decision::Decision;
+use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::{
     Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult, can_move, rights_frame_bytes,
 };
@@ -164,7 +165,7 @@ impl Node {
             ..ReplicaConfig::new(name.clone(), now.0 / 1_000)
         };
         let escrow = EscrowConfig {
-            regions,
+            regions: RegionList::of(regions),
             interval: plan.interval,
             keys_max,
             safety: *safety,

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
+use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::places::PlacesTerms;
 use tidegate::core::regions::escrow::{
     Escrow, EscrowConfig, EscrowSafety, Event, ReferenceStore, StepRequest, rights_frame_bytes,
@@ -184,7 +185,7 @@ impl<'c> World<'c> {
 
     fn machine(&self, name: &NodeName) -> Escrow {
         let config = EscrowConfig {
-            regions: (0..self.case.weights.len()).map(|at| format!("r{at}")).collect(),
+            regions: RegionList::of((0..self.case.weights.len()).map(|at| format!("r{at}")).collect()),
             margins: self.case.margins,
             safety: self.safety,
             ..EscrowConfig::new(name.clone())

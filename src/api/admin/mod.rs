@@ -39,6 +39,7 @@ use crate::engine::admin::{Actor, Ledger, NoLedger, Role};
 use crate::engine::history::History;
 use crate::engine::identity::register::{NoRegister, Register};
 use crate::engine::port::Later;
+use crate::engine::region_listing::{NoRegionListing, RegionListing};
 use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
 
@@ -62,8 +63,8 @@ pub struct Admin {
     pub rule_json: RuleJson,
     /// Users, keys and tiers.
     pub register: std::sync::Arc<dyn Register>,
-    /// Every region that may hold a share.
-    pub regions: Vec<String>,
+    /// Changes which regions share limits.
+    pub regions: std::sync::Arc<dyn RegionListing>,
     /// Where rules are kept and changed.
     pub rules: std::sync::Arc<dyn RuleBook>,
     /// What operators changed besides rules and quotas.
@@ -80,7 +81,7 @@ impl Admin {
             guard: std::sync::Arc::new(Guard::new(None, metrics).with(true, None)),
             rule_json,
             register: std::sync::Arc::new(NoRegister),
-            regions: Vec::new(),
+            regions: std::sync::Arc::new(NoRegionListing),
             history: None,
             ledger: std::sync::Arc::new(NoLedger),
             rules: std::sync::Arc::new(NoRuleBook),
@@ -256,6 +257,7 @@ pub(super) mod schemas {
         add::<super::people::RemovedJson<'_>>(generator);
         add::<super::tiers::TiersJson>(generator);
         add::<super::tiers::OneTierJson>(generator);
+        add::<super::regions::RegionChangedJson>(generator);
         add::<super::users::UsersJson>(generator);
         add::<super::users::OneUserJson<'_>>(generator);
     }
@@ -266,6 +268,7 @@ pub(super) mod schemas {
         add::<super::keys::ChangeBody>(generator);
         add::<super::people::ReasonBody>(generator);
         add::<super::tiers::TierBody>(generator);
+        add::<super::regions::RegionBody>(generator);
         add::<super::users::UserBody>(generator);
         add::<super::users::BlockBody>(generator);
     }

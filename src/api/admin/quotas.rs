@@ -40,7 +40,7 @@ fn show(call: &AdminCall<'_>) -> Answered {
             "this rule is not worldwide: each region enforces its limit on its own",
         ));
     };
-    let weights = Weights::new(&global.shares, &global.minimums, &doors.admin.regions);
+    let weights = Weights::among(&global.shares, &global.minimums, &doors.engine.regions());
     let limit = u64::from(rule.limit);
     let map = |of: &dyn Fn(&str, u32, u32) -> Option<u64>| -> BTreeMap<String, u64> {
         let parts = weights.parts();

@@ -1,19 +1,102 @@
-//! `GET /v1/regions`: every daemon of the cluster, as seen from this one.
+//! `GET /v1/regions`: every daemon of the cluster, as seen from this one. `PUT /v1/regions/{region}` adds,
+//! drains or removes a region.
 
-use super::AdminRoute;
-use crate::api::http::{Reply, reply};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::people::{NOTE_BYTES_MAX, body, note};
+use super::{AdminCall, AdminRoute};
+use crate::api::error::{Code, Refusal};
+use crate::api::http::{Answered, Reply, reply};
 use crate::api::wire::{
     ChangingJson, ErrorBoundJson, NoticeJson, PeerJson, RegionsJson, RightsJson, StoreJson,
 };
 use crate::api::{Readiness, Servers};
-use crate::engine::admin::Role;
+use crate::core::region_list::RegionState;
+use crate::engine::admin::{self, Change, Role};
+use crate::engine::region_listing::RegionRefused;
 
-pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
-    method: "GET",
-    path: "/v1/regions",
-    role: Role::Viewer,
-    handler: |call| Box::pin(async move { Ok(show(call.doors)) }),
-}];
+pub(super) const ROUTES: &[AdminRoute] = &[
+    AdminRoute {
+        method: "GET",
+        path: "/v1/regions",
+        role: Role::Viewer,
+        handler: |call| Box::pin(async move { Ok(show(call.doors)) }),
+    },
+    AdminRoute {
+        method: "PUT",
+        path: "/v1/regions/{region}",
+        role: Role::Admin,
+        handler: |call| Box::pin(put(call)),
+    },
+];
+
+/// How a region is to stand.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct RegionBody {
+    /// `listed`: it may hold a share. `drained`: every share of it is zero. `removed`: a drained region is not
+    /// listed any more. `gone`: the same for a region that was lost with its share, and whose daemons run no
+    /// more.
+    #[schemars(extend("enum" = RegionState::ALL.map(RegionState::as_str)))]
+    state: String,
+    /// Why.
+    #[schemars(length(max = NOTE_BYTES_MAX))]
+    reason: Option<String>,
+}
+
+/// A region that was changed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RegionChanged", deny_unknown_fields)]
+pub(in crate::api) struct RegionChangedJson {
+    /// The region.
+    region: String,
+    /// How it stood before; null: nobody listed it.
+    #[schemars(extend("enum" = [Some("listed"), Some("drained"), Some("removed"), Some("gone"), None::<&str>]))]
+    before: Option<&'static str>,
+    /// How it stands.
+    #[schemars(extend("enum" = RegionState::ALL.map(RegionState::as_str)))]
+    state: &'static str,
+    /// Rules with shares of their own, of which a region that was added has none.
+    without_share: Vec<String>,
+    /// Daemons, as `region/node`, that are there and have not said yet that they know of it.
+    waiting_for: Vec<String>,
+}
+
+async fn put(call: AdminCall<'_>) -> Answered {
+    let region = call.param(0).to_owned();
+    let RegionBody { state, reason } = body(&call)?;
+    let state = RegionState::named(&state).ok_or_else(|| {
+        let words = RegionState::ALL.map(RegionState::as_str).join(", ");
+        Refusal::of_field("state", format!("state is one of {words}, not {state:?}"))
+    })?;
+    let reason = reason.map(|reason| note("reason", reason)).transpose()?;
+    let changed = call.doors.admin.regions.change(&region, state).await.map_err(refusal)?;
+    let before = changed.before.map(RegionState::as_str);
+    if changed.before != Some(state) {
+        let as_json = |state: &'static str| serde_json::json!({ "state": state });
+        let change = Change {
+            actor: call.actor.clone(),
+            action: "region.put",
+            target: region.clone(),
+            before: before.map(as_json),
+            after: Some(as_json(state.as_str())),
+            reason,
+        };
+        admin::keep(&*call.doors.admin.ledger, &change).await;
+    }
+    let (without_share, waiting_for) = (changed.without_share, changed.waiting_for);
+    Ok(reply::json(&RegionChangedJson { region, before, state: state.as_str(), without_share, waiting_for }))
+}
+
+fn refusal(refused: RegionRefused) -> Refusal {
+    let text = refused.to_string();
+    match refused {
+        RegionRefused::NoName(_) => Refusal::of_field("region", text),
+        RegionRefused::NotNoted(_) => Refusal::new(Code::Away, text),
+        _ => Refusal::new(Code::Conflict, text),
+    }
+}
 
 /// The region's store and its servers, members, links, lag, who is cut off, and how far each worldwide rule
 /// may be off.
@@ -25,12 +108,15 @@ pub(super) fn show(doors: &Servers) -> Reply {
     let standings = doors.engine.shares_standing();
     let changing = standings.iter().filter(|standing| !standing.settled);
     let notices = doors.engine.notices();
+    let list = doors.engine.regions();
     reply::json(&RegionsJson {
         region: &name.region,
         node: &name.node,
         live: doors.readiness() == Readiness::Serving,
         store: StoreJson::new(&health),
-        configured: &doors.admin.regions,
+        configured: &list.names,
+        drained: &list.drained,
+        removed: &list.removed,
         peers: world.peers.iter().map(PeerJson::new).collect(),
         cut_off: &world.cut_off,
         rules: bounds

@@ -63,7 +63,7 @@ impl ConnectionContext<'_> {
         let attributes = self.attributes(head, appended.as_ref())?;
         let attributes = attributes.iter().map(|(name, value)| (*name, &**value)).collect();
         let requests = [Request::new(&asked.domain, attributes, asked.cost)];
-        let asker = ClientIdentity::of_values(&self.doors.settings, &requests);
+        let asker = ClientIdentity::of_values(&self.doors.settings(), &requests);
         let requests = asker.put(requests);
         let engine = &self.doors.engine;
         let decisions = engine.decide(&requests).get().await;
@@ -135,7 +135,7 @@ impl ConnectionContext<'_> {
     fn client(self, headers: &HeaderMap) -> Option<String> {
         let hops = headers.get_all("x-forwarded-for").iter();
         let hops = hops.map(|value| std::str::from_utf8(value.as_bytes()).unwrap_or("?"));
-        let client = address::client(hops, self.doors.settings.trusted_proxies, self.peer.address);
+        let client = address::client(hops, self.doors.settings().trusted_proxies, self.peer.address);
         client.map(|address| address.to_canonical().to_string())
     }
 }

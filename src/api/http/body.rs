@@ -18,7 +18,7 @@ const DISCARD_BYTES_MAX: usize = 64 << 20;
 /// every server: a gateway that pasted a header's value into its JSON is answered by the rule.
 pub(super) async fn read(doors: &Servers, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
     check_type(headers)?;
-    let body = read_up_to(doors, headers, body, doors.settings.body_bytes_max).await?;
+    let body = read_up_to(doors, headers, body, doors.settings().body_bytes_max).await?;
     if let Cow::Owned(text) = escaped(&body) {
         return Ok(text.into());
     }

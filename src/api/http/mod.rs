@@ -313,7 +313,7 @@ impl ConnectionContext<'_> {
     /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own
     /// user.
     fn may_ask(self, cost: Cost) -> Result<(), Refusal> {
-        if !matches!(cost, Cost::Refund(_)) || self.doors.settings.http_refunds || self.peer.is_owner {
+        if !matches!(cost, Cost::Refund(_)) || self.doors.settings().http_refunds || self.peer.is_owner {
             return Ok(());
         }
         let sentence = "giving back by a negative cost is switched off here (listen.http_refunds)";

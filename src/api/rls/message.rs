@@ -25,7 +25,7 @@ impl Message {
 
     /// The message without its prefix, once all of it is there.
     pub(super) fn poll(&mut self, doors: &Servers, cx: &mut Context<'_>) -> Poll<Result<Bytes, Refusal>> {
-        let bytes_max = doors.settings.body_bytes_max;
+        let bytes_max = doors.settings().body_bytes_max;
         loop {
             let part = match ready!(self.body.poll_data(cx)) {
                 Some(Ok(part)) => part,
@@ -48,7 +48,7 @@ impl Message {
 
     fn gather(&mut self, doors: &Servers, part: &[u8]) -> Result<(), Refusal> {
         let (bytes, held) = self.gathered.get_or_insert_with(|| (BytesMut::new(), doors.rls.budget.hold()));
-        let bytes_max = doors.settings.body_bytes_max;
+        let bytes_max = doors.settings().body_bytes_max;
         if bytes.len().saturating_add(part.len()) > bytes_max.saturating_add(PREFIX_BYTES) {
             return Err(too_large(bytes_max));
         }

@@ -47,6 +47,9 @@ pub(super) struct Region {
     answered: Option<Timestamp>,
     /// Whether all its daemons went in good order: it admits nothing, and nothing is kept for it.
     pub(super) left: bool,
+    /// Whether it may take part. One that was taken out of the list stays known by its place, and counts as
+    /// one that left.
+    listed: bool,
     /// Whether it has been silent for too long, or has not heard this daemon for as long.
     pub(super) cut_off: bool,
     /// Whether it is cut off and yet heard: it does not hear this daemon.
@@ -93,14 +96,48 @@ impl Regions {
 
     pub(super) const OWN: RegionId = 0;
 
+    /// Other regions are listed from now on; none: whoever is seen may join. The own one always takes part.
+    pub(super) fn set_listed(&mut self, now: Timestamp, configured: &[String]) {
+        self.named = false;
+        for region in &mut self.list {
+            region.listed = true;
+        }
+        for name in configured {
+            self.place(name, now);
+        }
+        self.named = !configured.is_empty();
+        for region in self.list.iter_mut().skip(1) {
+            region.listed = !self.named || configured.contains(&region.name);
+            if !region.listed {
+                region.ring = Ring::default();
+                region.crowded = CrowdedRules::NONE;
+                (region.left, region.cut_off, region.deaf, region.mending) = (true, false, false, None);
+            } else if region.left && region.ring.nodes().is_empty() {
+                (region.left, region.expected) = (false, now);
+            }
+        }
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        let list = &self.list;
+        self.order = (0..list.len()).filter(|id| list.get(*id).is_some_and(|region| region.listed)).collect();
+        self.order.sort_by_key(|&id| list.get(id).map(|region| region.name.as_str()));
+    }
+
     pub(super) fn find(&self, name: &str) -> Option<RegionId> {
         self.list.iter().position(|region| region.name == name)
+    }
+
+    /// Whether a region is known and takes part.
+    pub(super) fn takes_part(&self, name: &str) -> bool {
+        self.list.iter().any(|region| region.name == name && region.listed)
     }
 
     /// Finds a region, or makes room for it; `None` if it may not join.
     pub(super) fn place(&mut self, name: &str, now: Timestamp) -> Option<RegionId> {
         if let Some(id) = self.find(name) {
-            return Some(id);
+            return self.get(id).is_some_and(|region| region.listed).then_some(id);
         }
         if self.named || self.list.len() >= REGIONS_MAX {
             return None;
@@ -111,6 +148,7 @@ impl Regions {
             heard: None,
             answered: None,
             left: false,
+            listed: true,
             cut_off: false,
             deaf: false,
             mending: None,
@@ -120,9 +158,7 @@ impl Regions {
             delay: Delay::default(),
             trip: Trip::default(),
         });
-        self.order = (0..self.list.len()).collect();
-        let list = &self.list;
-        self.order.sort_by_key(|&id| list.get(id).map(|region| region.name.as_str()));
+        self.sort();
         Some(self.list.len() - 1)
     }
 
@@ -134,13 +170,19 @@ impl Regions {
         self.list.get(id).map_or("", |region| &region.name)
     }
 
-    /// All regions in the order of their names, which is the same everywhere.
+    /// All regions that take part in the order of their names, which is the same everywhere.
     pub(super) fn by_name(&self) -> impl Iterator<Item = RegionId> {
         self.order.iter().copied()
     }
 
+    /// How many places there are.
     pub(super) fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// How many regions take part, the own one included.
+    pub(super) fn listed_len(&self) -> usize {
+        self.order.len()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (RegionId, &Region)> {
@@ -158,7 +200,7 @@ impl Regions {
             self.place(&member.name.region, now);
         }
         let mut changed = Vec::new();
-        for (id, region) in self.list.iter_mut().enumerate() {
+        for (id, region) in self.list.iter_mut().enumerate().filter(|(_, region)| region.listed) {
             let of_region = || members.iter().filter(|member| member.name.region == region.name);
             let mut owners: Vec<&str> = of_region()
                 .filter(|member| member.live && !member.draining)

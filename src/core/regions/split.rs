@@ -26,6 +26,7 @@ use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
 use super::super::algorithm::{Algorithm, Limit};
+use super::super::region_list::RegionList;
 use super::super::share::Weights;
 use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
@@ -313,6 +314,10 @@ pub struct Split {
     regions: Option<BTreeSet<String>>,
     /// The list that they have agreed on.
     agreed: Option<BTreeSet<String>>,
+    /// Regions that were taken out of the list.
+    removed: BTreeSet<String>,
+    /// Those of them whose daemons run no more: their word is not waited for.
+    gone: BTreeSet<String>,
     held: BTreeMap<RuleName, RuleShares>,
     others: BTreeMap<NodeName, Option<WeightsStatement>>,
     /// The stamp at which the present weights were loaded.
@@ -335,6 +340,8 @@ impl Split {
             name,
             regions: None,
             agreed: saved.regions,
+            removed: BTreeSet::new(),
+            gone: BTreeSet::new(),
             held: saved.rules.into_iter().map(held).collect(),
             others: BTreeMap::new(),
             loaded: saved.stamp,
@@ -346,12 +353,23 @@ impl Split {
     /// loads before all of them have said the same list and the same weights. An agreement on the same list
     /// that an earlier process has left holds.
     #[must_use]
-    pub fn among(mut self, regions: impl IntoIterator<Item = String>) -> Self {
-        let mut regions: BTreeSet<String> = regions.into_iter().collect();
-        regions.insert(self.name.region.clone());
-        self.agreed = self.agreed.filter(|agreed| *agreed == regions);
-        self.regions = Some(regions);
+    pub fn among(mut self, list: &RegionList) -> Self {
+        self.regions = Some(BTreeSet::new());
+        self.handle_regions(list);
         self
+    }
+
+    /// Other regions are listed from now on, of which [`Self::handle_rules`] must be told next. Nothing of it
+    /// matters to a daemon that speaks with no other.
+    pub fn handle_regions(&mut self, list: &RegionList) {
+        let Some(regions) = &mut self.regions else { return };
+        *regions = list.names.iter().cloned().collect();
+        if !list.removed.contains(&self.name.region) {
+            regions.insert(self.name.region.clone());
+        }
+        self.agreed.take_if(|agreed| agreed != regions);
+        self.removed = list.removed.iter().cloned().collect();
+        self.gone = list.gone.iter().cloned().collect();
     }
 
     /// These rules are in force now. Shares that shrink do so at once.
@@ -542,10 +560,14 @@ impl Split {
         let regions: BTreeSet<&str> = parts
             .filter(|(_, weight, minimum)| *weight > 0 || *minimum > 0)
             .map(|(region, ..)| region)
+            .filter(|region| !self.gone.contains(*region))
             .collect();
         let counts = {
             let regions = regions.clone();
-            move |region: &str| held.overrun || region == self.name.region || regions.contains(region)
+            move |region: &str| {
+                let counts = held.overrun || region == self.name.region || regions.contains(region);
+                counts && !self.gone.contains(region)
+            }
         };
         let silent = self
             .others
@@ -560,11 +582,15 @@ impl Split {
         let rules = self.held.values().filter_map(|held| held.rule.as_ref());
         let named = rules.flat_map(|rule| rule.weights.regions());
         let listed = self.regions.iter().flatten().map(String::as_str).chain(named);
-        let listed: BTreeSet<&str> = listed.chain([self.name.region.as_str()]).collect();
+        let listed =
+            listed.chain([self.name.region.as_str()]).filter(|region| !self.removed.contains(*region));
+        let listed: BTreeSet<&str> = listed.collect();
         let differs = {
             let listed = listed.clone();
             move |name: &NodeName, word: Option<WeightsStatement>| {
-                if listed.contains(name.region.as_str()) {
+                if self.gone.contains(&name.region) {
+                    false
+                } else if listed.contains(name.region.as_str()) || self.removed.contains(&name.region) {
                     !self.says_the_same(word)
                 } else {
                     word.is_some_and(|word| word.phase != Phase::Waiting)

@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -145,14 +147,19 @@ const MOST_DENIED_IN_MONTHS: &str = concat!(
 #[derive(Debug, Clone)]
 pub struct Past {
     database: Database,
-    recorded: Recorded,
+    recorded: Arc<ArcSwap<Recorded>>,
 }
 
 impl Past {
     /// Asks this database, which has these decisions.
     #[must_use]
-    pub const fn new(database: Database, recorded: Recorded) -> Self {
-        Self { database, recorded }
+    pub fn new(database: Database, recorded: Recorded) -> Self {
+        Self { database, recorded: Arc::new(ArcSwap::from_pointee(recorded)) }
+    }
+
+    /// From now on it has these decisions.
+    pub fn set_recorded(&self, recorded: Recorded) {
+        self.recorded.store(Arc::new(recorded));
     }
 
     async fn rows(
@@ -205,8 +212,8 @@ impl History for Past {
         })
     }
 
-    fn recorded(&self) -> &Recorded {
-        &self.recorded
+    fn recorded(&self) -> Arc<Recorded> {
+        self.recorded.load_full()
     }
 
     fn usage<'a>(&'a self, asked: &'a UsageAsked) -> Later<'a, Result<Vec<UsageRow>, HistoryError>> {

@@ -223,7 +223,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Gauge,
         &["about"],
         "What is wrong with the cluster now, as the log, /readyz and `tidegate regions` tell: cut_off, unseen, regions, \
-         agreement, rules, clock, join, refused, certificate",
+         agreement, rules, clock, join, refused, certificate, configuration",
     ),
     (
         "certificate_expires_timestamp_seconds",
@@ -238,6 +238,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &[],
         "Rule sets that were refused; the one before stayed in force",
+    ),
+    (
+        "config_reload_failures_total",
+        MetricKind::Counter,
+        &[],
+        "Changed configurations that were refused; what was in force stayed",
     ),
     (
         "peer_rules_refused_total",

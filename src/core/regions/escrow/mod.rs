@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::super::algorithm::{Algorithm, Counting, Limit};
+use super::super::region_list::RegionList;
 use super::super::rule::Mode;
 use super::super::share::Weights;
 use super::super::time::{Span, Timestamp};
@@ -162,7 +163,7 @@ pub struct EscrowConfig {
     /// This daemon.
     pub name: NodeName,
     /// Every region that may hold a share, present or not.
-    pub regions: Vec<String>,
+    pub regions: RegionList,
     /// Between two statements of a bucket that have nothing urgent to say.
     pub interval: Span,
     /// Between two looks at a bucket in the store.
@@ -177,9 +178,12 @@ pub struct EscrowConfig {
 
 impl EscrowConfig {
     /// The regions that share where a rule names none.
-    fn all_regions(&self) -> Vec<String> {
-        let own = (!self.regions.contains(&self.name.region)).then(|| self.name.region.clone());
-        self.regions.iter().cloned().chain(own).collect()
+    fn all_regions(&self) -> RegionList {
+        let mut list = self.regions.clone();
+        if list.state(&self.name.region).is_none() {
+            list.names.push(self.name.region.clone());
+        }
+        list
     }
 
     /// The usual settings for this daemon.
@@ -187,7 +191,7 @@ impl EscrowConfig {
     pub const fn new(name: NodeName) -> Self {
         Self {
             name,
-            regions: Vec::new(),
+            regions: RegionList::NOBODY,
             interval: Span::from_millis(100),
             look_gap: Span::from_millis(10),
             keys_max: super::KEYS_MAX_DEFAULT,
@@ -258,8 +262,8 @@ struct Share {
 }
 
 impl FollowedRule {
-    fn new(rule: &WorldRule, regions: &[String]) -> Self {
-        let weights = Weights::new(&rule.global.shares, &rule.global.minimums, regions);
+    fn new(rule: &WorldRule, regions: &RegionList) -> Self {
+        let weights = Weights::among(&rule.global.shares, &rule.global.minimums, regions);
         let divide = |permits: u32| {
             let parts = weights.divide(u64::from(permits));
             // A part is never more than the whole.
@@ -267,7 +271,12 @@ impl FollowedRule {
         };
         let Limit { permits, window, calendar, burst, queue } = rule.limit;
         let parts = divide(permits).zip(divide(burst)).zip(divide(queue));
-        let shares = weights.parts().zip(parts).map(|((name, weight, _), ((permits, burst), queue))| {
+        // Of a region that was taken out of the list nothing is waited for.
+        let parts = weights
+            .parts()
+            .zip(parts)
+            .filter(|((name, ..), _)| !regions.removed.iter().any(|gone| gone == name));
+        let shares = parts.map(|((name, weight, _), ((permits, burst), queue))| {
             let part = Limit { permits, window, calendar, burst, queue };
             let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
             let (minted, refill) = (part.capacity(rule.algorithm), u64::try_from(refill).unwrap_or(u64::MAX));
@@ -347,7 +356,7 @@ impl Escrow {
     #[must_use]
     pub fn new(config: EscrowConfig) -> Self {
         Self {
-            regions: Regions::new(&config.name.region, &config.regions),
+            regions: Regions::new(&config.name.region, &config.regions.names),
             config,
             rules: HashMap::new(),
             variants: Variants::default(),
@@ -436,11 +445,19 @@ impl Escrow {
             link.live = false;
         }
         for member in members.iter().filter(|member| member.live) {
-            if let Some(link) = self.link_to(&member.name) {
+            if self.regions.takes_part(&member.name.region)
+                && let Some(link) = self.link_to(&member.name)
+            {
                 link.live = true;
             }
         }
         self.measure_ways();
+    }
+
+    /// Other regions share limits from now on. [`Self::handle_rules`] and [`Self::handle_members`] must follow.
+    pub fn handle_regions(&mut self, now: Timestamp, list: RegionList) {
+        self.regions.set_listed(now, &list.names);
+        self.config.regions = list;
     }
 
     /// The link to another daemon was measured.

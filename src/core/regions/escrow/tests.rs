@@ -134,7 +134,7 @@ impl EscrowWorld {
 
     fn machine(&self, name: &NodeName, count: usize) -> Escrow {
         let config = EscrowConfig {
-            regions: Self::names(count),
+            regions: RegionList::of(Self::names(count)),
             safety: self.safety,
             ..EscrowConfig::new(name.clone())
         };

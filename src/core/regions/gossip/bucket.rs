@@ -194,7 +194,7 @@ pub(super) struct DaemonContext<'a> {
 impl DaemonContext<'_> {
     /// Whether any other region is known.
     fn has_others(&self) -> bool {
-        self.regions.len() > 1
+        self.regions.listed_len() > 1
     }
 
     /// How many daemons a region has, at least one.

@@ -277,14 +277,17 @@ impl Replica {
             self.speakers.push(BTreeMap::new());
         }
         for link in &mut self.links {
-            let listed = members.iter().any(|member| member.name == link.name && member.live);
+            let listed = members.iter().any(|member| member.name == link.name && member.live)
+                && self.regions.takes_part(&link.name.region);
             if link.live && !listed {
                 link.forget();
             }
             link.live = listed;
         }
         for member in members.iter().filter(|member| member.live) {
-            if let Some(link) = self.link_to(&member.name) {
+            if self.regions.takes_part(&member.name.region)
+                && let Some(link) = self.link_to(&member.name)
+            {
                 link.live = true;
             }
         }
@@ -303,6 +306,21 @@ impl Replica {
             self.unsettle(now);
             self.look_at_all(now);
         }
+    }
+
+    /// Other regions share limits from now on; none: whoever is seen. [`Self::handle_members`] must follow.
+    pub fn handle_regions(&mut self, now: Timestamp, regions: &[String]) {
+        self.begin(now);
+        self.config.regions = regions.to_vec();
+        self.regions.set_listed(now, regions);
+        for region in 0..self.regions.len() {
+            if !self.regions.takes_part(self.regions.name(region)) {
+                self.links.iter_mut().filter(|link| link.region == region).for_each(GossipLink::forget);
+            }
+        }
+        self.unsettle(now);
+        self.crowd_changed = true;
+        self.look_at_all(now);
     }
 
     /// The link to another daemon was measured.

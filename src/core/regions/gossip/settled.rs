@@ -24,8 +24,8 @@ impl Replica {
     #[must_use]
     pub fn elsewhere(&self) -> OtherStores {
         let here = self.standpoint();
-        let regions = here.regions.iter();
-        let stores = regions.map(|(id, _)| match (here.shared_store, id) {
+        let regions = here.regions.by_name();
+        let stores = regions.map(|id| match (here.shared_store, id) {
             (true, Regions::OWN) => 0,
             (true, _) => 1,
             (false, Regions::OWN) => here.daemons(id) - 1,
@@ -33,7 +33,7 @@ impl Replica {
         });
         OtherStores {
             stores: stores.fold(0, u64::saturating_add),
-            regions: u64::try_from(here.regions.len()).unwrap_or(u64::MAX),
+            regions: u64::try_from(here.regions.listed_len()).unwrap_or(u64::MAX),
             settled: here.settled,
             own_store: OwnStore::Lasting,
             silence: here.silence,

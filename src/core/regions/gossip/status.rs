@@ -90,7 +90,7 @@ impl Replica {
     /// How many regions there are, the own one included.
     #[must_use]
     pub fn regions_len(&self) -> usize {
-        self.regions.len()
+        self.regions.listed_len()
     }
 
     /// What this replica knows at `now`.

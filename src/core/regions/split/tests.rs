@@ -344,7 +344,8 @@ impl Growing {
     fn start(&mut self, place: usize, list: List) {
         let rule = Self::rule(list);
         let regions: Vec<String> = rule.weights.regions().map(str::to_owned).collect();
-        let mut split = Split::new(Self::name(place), self.disks[place].clone()).among(regions);
+        let mut split =
+            Split::new(Self::name(place), self.disks[place].clone()).among(&RegionList::of(regions));
         split.handle_rules(self.now, vec![rule]);
         self.nodes[place] = Some(split);
         self.heard[place] = [0; 4];

@@ -91,7 +91,7 @@ impl GossipBucket {
 
     /// So much each daemon of a region may use or ask for without telling.
     pub(super) fn quiet_of(&self, region: RegionId, here: DaemonContext<'_>, spoken: bool) -> u64 {
-        let regions = u64::try_from(here.regions.len()).unwrap_or(u64::MAX);
+        let regions = u64::try_from(here.regions.listed_len()).unwrap_or(u64::MAX);
         let parts = if spoken { 50 } else { regions.max(5) };
         self.whole() / parts / here.daemons(region)
     }

@@ -6,11 +6,11 @@ use super::error_bound::TURNS;
 use super::{DaemonContext, GossipBucket, Period, RegionReport};
 use crate::algorithm::{Allowance, Counting, LEVEL_TOLD, LevelAllowance, WindowAllowance, remembered};
 use crate::regions::Effect;
-use crate::regions::fair_share::ReportFigures;
+use crate::regions::fair_share::{ReportFigures, UNIT};
 use crate::regions::gossip::counts::Count;
 use crate::regions::gossip::partition::sides;
 use crate::regions::gossip::replica::Policy;
-use crate::regions::gossip::shared_level::LevelScope;
+use crate::regions::gossip::shared_level::{LevelScope, refill};
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 
@@ -204,7 +204,8 @@ impl GossipBucket {
             || (view.held_back == 0 && before.held_back > 0)
             // Where all is held back there is no room above it for what is too little to be told.
             || (view.held_back >= share.capacity && at(&before) < at(&view));
-        let bound = self.error_bound(now, here).0;
+        // Other regions use what refills until this is looked at again.
+        let bound = self.error_bound(now, here).0.saturating_add(self.refilled_unseen());
         let doubted =
             self.enforced.is_some_and(|(_, told)| bound > told || told - bound > share.capacity / 10);
         // A store forgets what it was told long ago.
@@ -276,6 +277,11 @@ impl GossipBucket {
     /// How often a bucket without windows is looked at while it is asked for.
     fn pause(&self) -> Span {
         Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000))
+    }
+
+    /// Permits that refill until a bucket without windows is looked at again.
+    fn refilled_unseen(&self) -> u64 {
+        u64::try_from(refill(self.rule.limit, self.pause()) / UNIT).unwrap_or(u64::MAX)
     }
 
     /// When it should be looked at again if nothing happens.

@@ -1,0 +1,136 @@
+//! `tidegate regions add`, `drain` and `remove`: which regions share limits, for all daemons at once.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::cli::people::{escape, plain, print};
+use crate::cli::{Ended, Failure, Server, say};
+use crate::daemon::read_span;
+
+/// How often to look whether the others hold their new shares.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A change of the regions that share limits. Any daemon may be asked: it tells all others.
+#[derive(Debug, Subcommand)]
+pub(super) enum Change {
+    /// Lists a region, so that it may hold shares.
+    Add(Whom),
+    /// Takes a region's shares of all split and escrow rules away, and gives them to the others.
+    Drain(Whom),
+    /// Takes a drained region, whose daemons were stopped, out of the list.
+    Remove {
+        /// It was lost with its shares, and its daemons surely run no more: they go to the others all the same.
+        #[arg(long)]
+        gone: bool,
+        #[command(flatten)]
+        whom: Whom,
+    },
+}
+
+/// Which region, and how to change it.
+#[derive(Debug, clap::Args)]
+pub(super) struct Whom {
+    /// Its name.
+    region: String,
+    /// Why, for the record.
+    #[arg(long)]
+    reason: Option<String>,
+    /// Waits at most so long (30s, 5m) until every region holds its new share.
+    #[arg(long, value_name = "TIME")]
+    wait: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Change {
+    /// Runs it.
+    pub(super) fn run(self) -> Ended {
+        match self {
+            Self::Add(whom) => whom.put("listed"),
+            Self::Drain(whom) => whom.put("drained"),
+            Self::Remove { gone: false, whom } => whom.put("removed"),
+            Self::Remove { gone: true, whom } => whom.put("gone"),
+        }
+    }
+}
+
+impl Whom {
+    fn put(self, state: &str) -> Ended {
+        let wait = self.wait.as_deref().map(read_span).transpose().map_err(Failure::Usage)?;
+        let mut body = json!({ "state": state });
+        if let Some(reason) = &self.reason {
+            body["reason"] = json!(reason);
+        }
+        let route = format!("/v1/regions/{}", escape(&self.region));
+        let reply = self.server.ask("PUT", &route, Some(&body))?;
+        let ended = print(&self.server, &reply, |changed| say(told(changed)))?;
+        match wait {
+            Some(wait) => self.wait_for_shares(wait.to_std()),
+            None => Ok(ended),
+        }
+    }
+
+    /// Waits until nothing of the shares is being changed any more, as this daemon sees it.
+    fn wait_for_shares(&self, most: Duration) -> Ended {
+        let mut looks = most.as_millis() / LOOK_INTERVAL.as_millis();
+        loop {
+            let regions = self.server.get("/v1/regions")?.json;
+            let changing = regions["changing"].as_array().cloned().unwrap_or_default();
+            if changing.is_empty() {
+                if !self.server.json {
+                    say("Every region holds its new share.");
+                }
+                return Ok(ExitCode::SUCCESS);
+            }
+            if looks == 0 {
+                let rules: Vec<String> = changing.iter().map(|rule| plain(&rule["rule"])).collect();
+                return Err(Failure::Failed(anyhow::anyhow!(
+                    "the new shares of {} are not held everywhere yet: `tidegate regions` says who is waited for",
+                    rules.join(", ")
+                )));
+            }
+            looks -= 1;
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+}
+
+/// What was done, and what is to be done next.
+fn told(changed: &Value) -> String {
+    let region = plain(&changed["region"]);
+    let names =
+        |field: &str| -> Vec<String> { changed[field].as_array().into_iter().flatten().map(plain).collect() };
+    let state = plain(&changed["state"]);
+    let mut lines = vec![match state.as_str() {
+        "listed" => format!("Region {region} is listed: start its daemons, if they do not run yet."),
+        "drained" => format!(
+            "Region {region} is drained: the others take its shares over. When `tidegate regions` waits for\n\
+             nobody, stop its daemons, then `tidegate regions remove {region}`."
+        ),
+        _ => format!(
+            "Region {region} is removed. Take it out of peers.regions and peers.join of every configuration,\n\
+             and out of the shares of rules, when it suits you."
+        ),
+    }];
+    if changed["before"] == changed["state"] {
+        lines = vec![format!("Region {region} was {state} already.")];
+    }
+    let without = names("without_share");
+    if !without.is_empty() {
+        lines.push(format!(
+            "These rules have shares of their own, and give it none: {}. `tidegate quota set` gives it one.",
+            without.join(", ")
+        ));
+    }
+    let waiting = names("waiting_for");
+    if !waiting.is_empty() {
+        lines.push(format!(
+            "Not known yet to {}: they hear of it when they can be reached.",
+            waiting.join(", ")
+        ));
+    }
+    lines.join("\n")
+}

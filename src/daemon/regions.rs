@@ -1,0 +1,360 @@
+//! Which regions share limits, while the daemon runs: what its configuration lists, what operators changed
+//! since, and what the other daemons know of it.
+//!
+//! A change is noted on disk before it is told, so that it outlives this daemon even where no other has heard
+//! of it.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::database_rules::DatabaseRules;
+use super::reload::Reloader;
+use crate::config::Config;
+use crate::core::region_list::{RegionChanges, RegionList, RegionState, is_region_name};
+use crate::core::regions::NodeName;
+use crate::core::rule::Mode;
+use crate::core::share::Weights;
+use crate::database::private;
+use crate::engine::Engine;
+use crate::engine::port::Later;
+use crate::engine::region_listing::{RegionChanged, RegionListing, RegionRefused};
+use crate::peer::{Member, Peers};
+
+/// So long the answer to a change waits for the other daemons to know of it.
+const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// A disk that refused what others told is tried again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+struct Noted {
+    node: NodeName,
+    changes: RegionChanges,
+}
+
+/// Where changes are noted: beside the weights of `split` rules.
+pub(super) fn file_of(shares: &Path, node: &str) -> PathBuf {
+    shares.with_file_name(format!("regions.{node}.json"))
+}
+
+/// What an earlier process of this daemon noted.
+///
+/// # Errors
+/// A file that cannot be read, or that another node wrote.
+pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<RegionChanges> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(RegionChanges::default()),
+        Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
+    };
+    let noted: Noted = serde_json::from_slice(&text).with_context(|| {
+        let remedy = "remove it where another daemon knows them, else change them again";
+        format!("{} does not say which regions were changed; {remedy}", path.display())
+    })?;
+    if noted.node != *name {
+        let NodeName { region, node } = noted.node;
+        bail!("{} is of node {region}/{node}: give each daemon a folder of its own", path.display());
+    }
+    Ok(noted.changes)
+}
+
+/// The regions that share limits, by a configuration and what was noted since.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn list_of(config: &Config) -> anyhow::Result<RegionList> {
+    let name = NodeName { region: config.region.clone(), node: config.node.clone() };
+    let changes = match config.peers.tls {
+        Some(_) => read(&file_of(&config.peers.shares, &config.node), &name)?,
+        None => RegionChanges::default(),
+    };
+    Ok(changes.over(&config.peers.regions))
+}
+
+fn write(path: &Path, noted: &Noted) -> std::io::Result<()> {
+    let aside = path.with_extension("new");
+    let mut file = private::create(&aside)?;
+    file.write_all(&serde_json::to_vec(noted)?)?;
+    file.sync_all()?;
+    std::fs::rename(&aside, path)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// The list and what it is made of.
+#[derive(Default)]
+struct Known {
+    /// `peers.regions`.
+    configured: Vec<String>,
+    changes: RegionChanges,
+}
+
+/// Keeps the list of regions.
+pub(super) struct Regions {
+    engine: Arc<Engine>,
+    reloader: Arc<Reloader>,
+    stored: Option<Arc<DatabaseRules>>,
+    /// `None`: nothing outlives the process.
+    path: Option<PathBuf>,
+    /// There once the daemon speaks with others, if it does.
+    peers: OnceLock<Arc<Peers>>,
+    known: tokio::sync::Mutex<Known>,
+}
+
+impl Regions {
+    /// The list as it was read at the start.
+    pub(super) fn new(
+        reloader: &Arc<Reloader>,
+        stored: Option<&Arc<DatabaseRules>>,
+        path: Option<PathBuf>,
+        (configured, changes): (Vec<String>, RegionChanges),
+    ) -> Self {
+        Self {
+            engine: Arc::clone(reloader.engine()),
+            reloader: Arc::clone(reloader),
+            stored: stored.cloned(),
+            path,
+            peers: OnceLock::new(),
+            known: tokio::sync::Mutex::new(Known { configured, changes }),
+        }
+    }
+
+    /// Follows what the other daemons know until `stop`.
+    pub(super) async fn run(self: Arc<Self>, peers: Arc<Peers>, stop: CancellationToken) {
+        let peers = Arc::clone(self.peers.get_or_init(|| peers));
+        peers.set_region_changes(&self.known.lock().await.changes);
+        let mut members = peers.members();
+        let mut failed = false;
+        loop {
+            let heard: Vec<RegionChanges> = members
+                .borrow_and_update()
+                .iter()
+                .filter_map(|member| member.region_changes.clone())
+                .collect();
+            let problem = self.hear(&heard).await.err();
+            if let Some(error) = problem.as_ref().filter(|_| !failed) {
+                let regions = "the regions that another daemon was told to change cannot be noted here, and are not changed";
+                tracing::error!(%error, "{regions}; it is tried again");
+            }
+            failed = problem.is_some();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                changed = members.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(RETRY_AFTER), if failed => {}
+            }
+        }
+    }
+
+    async fn hear(&self, heard: &[RegionChanges]) -> Result<(), String> {
+        let mut known = self.known.lock().await;
+        let mut changes = known.changes.clone();
+        let mut news = false;
+        for other in heard {
+            news |= changes.merge(other);
+        }
+        if !news {
+            return Ok(());
+        }
+        self.note(&changes).await?;
+        self.put(&mut known, changes).await;
+        Ok(())
+    }
+
+    /// The configuration lists other regions now.
+    pub(super) async fn set_configured(&self, configured: Vec<String>) {
+        let mut known = self.known.lock().await;
+        known.configured = configured;
+        let changes = known.changes.clone();
+        self.put(&mut known, changes).await;
+    }
+
+    async fn note(&self, changes: &RegionChanges) -> Result<(), String> {
+        let Some(path) = self.path.clone() else { return Ok(()) };
+        let noted = Noted { node: self.engine.name().clone(), changes: changes.clone() };
+        let written =
+            tokio::task::spawn_blocking(move || write(&path, &noted).map_err(|error| (path, error)));
+        match written.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err((path, error))) => Err(format!("{}: {error}", path.display())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Puts a list in force and tells it to the others.
+    async fn put(&self, known: &mut Known, changes: RegionChanges) {
+        let before = self.engine.regions();
+        known.changes = changes;
+        let list = known.changes.over(&known.configured);
+        if let Some(peers) = self.peers.get() {
+            peers.set_region_changes(&known.changes);
+        }
+        if *before == list {
+            return;
+        }
+        tracing::info!(
+            regions = %list.names.join(","),
+            drained = %list.drained.join(","),
+            removed = %list.removed.join(","),
+            "other regions share limits from now on"
+        );
+        self.engine.set_regions(list);
+        // Rules that named a region which was not listed are right now, perhaps.
+        match &self.stored {
+            Some(stored) => stored.look_again().await,
+            None if self.engine.rules_status().problem.is_some() => self.reloader.again().await,
+            None => {}
+        }
+    }
+
+    /// Why a region cannot be put into a state; `None`: it can.
+    fn refusal(
+        &self,
+        known: &Known,
+        (region, state): (&str, RegionState),
+        after: &RegionList,
+        members: &[Member],
+    ) -> Option<RegionRefused> {
+        if known.configured.is_empty() {
+            return Some(RegionRefused::NobodyListed);
+        }
+        if !is_region_name(region) {
+            return Some(RegionRefused::NoName(region.to_owned()));
+        }
+        let own = self.engine.name().region == region;
+        let before = self.engine.regions().state(region);
+        if state != RegionState::Listed && before.is_none() {
+            return Some(RegionRefused::NotListed(region.to_owned()));
+        }
+        let alive: Vec<String> = members
+            .iter()
+            .filter(|member| member.live && member.name.region == region)
+            .map(|member| format!("{region}/{}", member.name.node))
+            .collect();
+        let removes = matches!(state, RegionState::Removed | RegionState::Gone);
+        match state {
+            _ if removes && own => Some(RegionRefused::Own(region.to_owned())),
+            _ if removes && !alive.is_empty() => Some(RegionRefused::Alive(alive)),
+            RegionState::Removed if before == Some(RegionState::Listed) => {
+                Some(RegionRefused::HasShare(region.to_owned()))
+            }
+            RegionState::Removed if before == Some(RegionState::Drained) => {
+                let standings = self.engine.shares_standing();
+                let waits = standings.into_iter().flat_map(|standing| standing.waiting_for);
+                let mut waits: Vec<String> = waits.collect();
+                waits.sort_unstable();
+                waits.dedup();
+                (!waits.is_empty()).then_some(RegionRefused::Waits(waits))
+            }
+            RegionState::Drained | RegionState::Gone => {
+                let without = self.rules_where(|shares, minimums| {
+                    !Weights::among(shares, minimums, after)
+                        .parts()
+                        .any(|(_, weight, least)| weight > 0 || least > 0)
+                });
+                (!without.is_empty()).then_some(RegionRefused::LastWithShare(without))
+            }
+            RegionState::Removed | RegionState::Listed => None,
+        }
+    }
+
+    /// The `split` and `escrow` rules whose shares and minimums fulfil a condition.
+    fn rules_where(&self, fulfil: impl Fn(&[(String, u32)], &[(String, u32)]) -> bool) -> Vec<String> {
+        let (_, rules) = self.engine.world_rules();
+        let shared = rules.into_iter().filter(|rule| rule.global.mode != Mode::Gossip);
+        let found = shared.filter(|rule| fulfil(&rule.global.shares, &rule.global.minimums));
+        found.map(|rule| rule.name.name).collect()
+    }
+
+    async fn change_to(&self, region: &str, state: RegionState) -> Result<RegionChanged, RegionRefused> {
+        let Some(peers) = self.peers.get() else { return Err(RegionRefused::Alone) };
+        let mut known = self.known.lock().await;
+        let before = self.engine.regions().state(region);
+        let mut changes = known.changes.clone();
+        if before != Some(state) && !changes.change(self.engine.now(), region, state) {
+            let named = is_region_name(region);
+            let no_name = || RegionRefused::NoName(region.to_owned());
+            return Err(if named { RegionRefused::NoRoom } else { no_name() });
+        }
+        let after = changes.over(&known.configured);
+        let members = peers.members().borrow().clone();
+        if let Some(refused) = self.refusal(&known, (region, state), &after, &members) {
+            return Err(refused);
+        }
+        if changes != known.changes {
+            self.note(&changes).await.map_err(RegionRefused::NotNoted)?;
+            self.put(&mut known, changes.clone()).await;
+        }
+        drop(known);
+        let names = |shares: &[(String, u32)], _: &[(String, u32)]| {
+            !shares.is_empty() && !shares.iter().any(|(name, weight)| name == region && *weight > 0)
+        };
+        let without_share = if state == RegionState::Listed { self.rules_where(names) } else { Vec::new() };
+        Ok(RegionChanged { before, without_share, waiting_for: known_by(peers, &changes).await })
+    }
+}
+
+/// Waits a moment for the other daemons to know these changes. Returns those that do not say so.
+async fn known_by(peers: &Peers, changes: &RegionChanges) -> Vec<String> {
+    let members = peers.members();
+    let until = tokio::time::Instant::now() + KNOWN_WITHIN;
+    loop {
+        let knows = |member: &Member| {
+            let mut theirs = member.region_changes.clone().unwrap_or_default();
+            !theirs.merge(changes)
+        };
+        let missing: Vec<String> = members
+            .borrow()
+            .iter()
+            .filter(|member| member.live && !knows(member))
+            .map(|member| format!("{}/{}", member.name.region, member.name.node))
+            .collect();
+        if missing.is_empty() || tokio::time::Instant::now() >= until {
+            return missing;
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+impl RegionListing for Regions {
+    fn change<'a>(
+        &'a self,
+        region: &'a str,
+        state: RegionState,
+    ) -> Later<'a, Result<RegionChanged, RegionRefused>> {
+        Box::pin(self.change_to(region, state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::time::Timestamp;
+
+    #[test]
+    fn what_was_noted_is_read_again_and_by_its_own_node_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file_of(&folder.path().join("shares.1.json"), "1");
+        let name = |node: &str| NodeName { region: "eu".into(), node: node.into() };
+        assert_eq!(read(&path, &name("1")).unwrap(), RegionChanges::default());
+        let mut changes = RegionChanges::default();
+        changes.change(Timestamp(1), "ap", RegionState::Drained);
+        write(&path, &Noted { node: name("1"), changes: changes.clone() }).unwrap();
+        assert_eq!(read(&path, &name("1")).unwrap(), changes);
+        let other = read(&path, &name("2")).unwrap_err().to_string();
+        assert!(other.contains("is of node eu/1"), "{other}");
+        std::fs::write(&path, "{\"node\":").unwrap();
+        let broken = read(&path, &name("1")).unwrap_err().to_string();
+        assert!(broken.contains("does not say which regions were changed"), "{broken}");
+    }
+}
