@@ -472,6 +472,8 @@ mod tests {
             live: true,
             store: StoreJson::new(&health),
             configured: &names,
+            drained: &[],
+            removed: &[],
             peers: vec![PeerJson::new(&peer)],
             cut_off: &names,
             rules: vec![ErrorBoundJson { rule: "r", error_bound: 1, because: "shares" }],

@@ -1,21 +1,110 @@
-//! Tables for people.
+//! Tables for people: as wide as the terminal allows, and with colour where there is one.
+
+use std::fmt::{self, Write as _};
 
 use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table, TableComponent};
+use comfy_table::{Cell, CellAlignment, Color, Table, TableComponent};
+
+/// Words of a state in which something is lost, or nobody gets through.
+const BAD: [&str; 9] =
+    ["blocked", "broken", "closed", "cut off", "denied", "down", "expired", "revoked", "silent"];
+/// Words of a state that is worth a look.
+const ODD: [&str; 6] = ["attention", "committed", "draining", "half-open", "link down", "shadow_denied"];
+/// Words of a state that is as it should be.
+const GOOD: [&str; 4] = ["active", "allowed", "connected", "ok"];
 
 /// A table with these headings; columns named in `right` are numbers.
-pub(super) fn table(headings: &[&str], right: &[usize]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(headings);
-    table
-        .set_style(TableComponent::HeaderLines, '─')
-        .set_style(TableComponent::MiddleHeaderIntersections, ' ');
-    for &column in right {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
+pub(super) fn table(headings: &[&str], right: &[usize]) -> Rows {
+    Rows {
+        headings: headings.iter().map(|heading| (*heading).to_owned()).collect(),
+        right: right.to_vec(),
+        rows: Vec::new(),
+        // Where it is no terminal that reads this, lines may have any length.
+        width: Table::new().width().map(usize::from),
+        colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+    }
+}
+
+/// Rows below headings. Where they are wider than the terminal each becomes a block of lines, a field each.
+#[derive(Debug)]
+pub(super) struct Rows {
+    headings: Vec<String>,
+    right: Vec<usize>,
+    rows: Vec<Vec<String>>,
+    /// Of the terminal, in columns.
+    width: Option<usize>,
+    /// Whether a terminal is shown colours.
+    colours: bool,
+}
+
+impl Rows {
+    /// Adds one.
+    pub(super) fn add_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) -> &mut Self {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+        self
+    }
+
+    fn as_table(&self, colours: bool) -> Table {
+        let mut table = Table::new();
+        table.load_preset(NOTHING).set_header(&self.headings);
+        table
+            .set_style(TableComponent::HeaderLines, '─')
+            .set_style(TableComponent::MiddleHeaderIntersections, ' ');
+        for &column in &self.right {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let cell = |text: &String| match colour(text).filter(|_| colours) {
+            Some(colour) => Cell::new(text).fg(colour),
+            None => Cell::new(text),
+        };
+        for row in &self.rows {
+            table.add_row(row.iter().map(cell));
+        }
+        table
+    }
+
+    /// A block for each row: its fields with their headings, those without a value left out.
+    fn as_blocks(&self) -> String {
+        let widest = self.headings.iter().map(|heading| heading.chars().count()).max().unwrap_or(0);
+        let mut text = String::new();
+        for row in &self.rows {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            for (heading, value) in self.headings.iter().zip(row).filter(|(_, value)| !value.is_empty()) {
+                let mut lines = value.lines();
+                let _ = writeln!(text, "{heading:<widest$}  {}", lines.next().unwrap_or_default());
+                for line in lines {
+                    let _ = writeln!(text, "{:widest$}  {line}", "");
+                }
+            }
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+}
+
+impl fmt::Display for Rows {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = self.as_table(false).to_string();
+        let widest = plain.lines().map(|line| line.trim_end().chars().count()).max().unwrap_or(0);
+        match self.width {
+            Some(width) if widest > width => to.write_str(&self.as_blocks()),
+            _ => write!(to, "{}", self.as_table(self.colours)),
         }
     }
-    table
+}
+
+/// The colour of a word that stands for a state.
+fn colour(text: &str) -> Option<Color> {
+    match text {
+        _ if BAD.contains(&text) => Some(Color::Red),
+        _ if ODD.contains(&text) => Some(Color::Yellow),
+        _ if GOOD.contains(&text) => Some(Color::Green),
+        _ => None,
+    }
 }
 
 /// Milliseconds as people say them.
@@ -30,5 +119,40 @@ pub(super) fn span(millis: u64) -> String {
         3_600_000..86_400_000 => format!("{} h {} min", millis / 3_600_000, millis % 3_600_000 / 60_000),
         _ if millis % 86_400_000 < 3_600_000 => format!("{} d", millis / 86_400_000),
         _ => format!("{} d {} h", millis / 86_400_000, millis % 86_400_000 / 3_600_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decisions(width: usize) -> String {
+        let mut rows = table(&["at", "outcome", "path", "used"], &[3]);
+        rows.add_row(["2026-11-25T22:00:00Z", "denied", "/search/with/a/long/path", "7"]);
+        rows.add_row(["2026-11-25T22:00:01Z", "allowed", "", "8"]);
+        Rows { width: Some(width), ..rows }.to_string()
+    }
+
+    #[test]
+    fn what_is_too_wide_for_the_terminal_is_told_a_line_for_each_field() {
+        let wide = decisions(80);
+        assert_eq!(wide.lines().count(), 4, "{wide}");
+        assert!(wide.lines().all(|line| line.chars().count() <= 80), "{wide}");
+        let narrow = decisions(40);
+        assert_eq!(
+            narrow,
+            "at       2026-11-25T22:00:00Z\noutcome  denied\npath     /search/with/a/long/path\nused     7\n\n\
+             at       2026-11-25T22:00:01Z\noutcome  allowed\nused     8"
+        );
+    }
+
+    #[test]
+    fn a_state_has_a_colour_and_another_word_none() {
+        assert_eq!(colour("denied"), Some(Color::Red));
+        assert_eq!(colour("connected"), Some(Color::Green));
+        assert_eq!(colour("eu"), None);
+        let mut rows = table(&["a"], &[]);
+        rows.add_row(["denied"]);
+        assert!(!rows.to_string().contains('\u{1b}'), "it is no terminal that reads this");
     }
 }

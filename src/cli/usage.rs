@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::client::query;
-use super::table::{span, table};
+use super::table::{Rows, span, table};
 use super::{Ended, Server, say};
 use crate::core::identity::parse_key;
 
@@ -136,7 +136,7 @@ fn show_quotas(answer: &Value, whose: &str) {
 }
 
 /// Within 80 columns: domains only where there are several, and moments without their fractions.
-fn quota_table(quotas: &[&Value]) -> comfy_table::Table {
+fn quota_table(quotas: &[&Value]) -> Rows {
     let domains = quotas.iter().any(|quota| quota["domain"] != "default");
     let mut headings = vec!["rule", "limit", "used", "left", "until reset", "resets at"];
     let mut right = vec![1, 2, 3, 4];

@@ -24,7 +24,7 @@ pub fn is_region_name(text: &str) -> bool {
 }
 
 /// The regions that share limits.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct RegionList {
     /// Those that may hold a share, present or not; empty: nobody named them.
     pub names: Vec<String>,

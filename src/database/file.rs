@@ -199,7 +199,7 @@ mod tests {
         std::fs::write(of("a"), GOOD).unwrap();
         std::fs::write(of("b"), "rules = 1").unwrap();
         std::os::unix::fs::symlink(of("a"), of("rules.toml")).unwrap();
-        let mut changes = watch(of("rules.toml"), vec![], None, INTERVAL);
+        let mut changes = watch(of("rules.toml"), Vec::new, None, INTERVAL);
         assert!(next(&mut changes).await.is_ok());
         std::os::unix::fs::symlink(of("b"), of("link")).unwrap();
         std::fs::rename(of("link"), of("rules.toml")).unwrap();

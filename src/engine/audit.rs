@@ -589,13 +589,14 @@ mod tests {
     #[test]
     fn about_one_in_so_many_allowed_is_sampled_and_every_denial() {
         let queue = Queue::new(100, &Metrics::new());
-        let sampled = (0..1_000_000).filter(|_| queue.weight(Outcome::Allowed) == Some(100)).count();
+        let sampled =
+            (0..1_000_000).filter(|_| queue.sampled.load().weight(Outcome::Allowed) == Some(100)).count();
         assert!((9_000..11_000).contains(&sampled), "{sampled}");
         let none = Queue::new(0, &Metrics::new());
-        assert!((0..10_000).all(|_| none.weight(Outcome::Allowed).is_none()));
-        assert!((0..10_000).all(|_| none.weight(Outcome::Denied) == Some(1)));
+        assert!((0..10_000).all(|_| none.sampled.load().weight(Outcome::Allowed).is_none()));
+        assert!((0..10_000).all(|_| none.sampled.load().weight(Outcome::Denied) == Some(1)));
         let all = Queue::new(1, &Metrics::new());
-        assert!((0..10_000).all(|_| all.weight(Outcome::Allowed) == Some(1)));
+        assert!((0..10_000).all(|_| all.sampled.load().weight(Outcome::Allowed) == Some(1)));
     }
 
     #[test]
@@ -615,7 +616,11 @@ mod tests {
         let second = |n: u64| Timestamp(n * 1_000_000 + 7);
         let deny = |rule: &'static str, at: Timestamp| {
             let record = Record { rule: Some(rule), at, ..record("ann") };
-            if queue.has_row(rule, at) { queue.push(&record) } else { queue.unlist(&record) }
+            if queue.has_row(rule, at, queue.sampled.load().denied_rows_max) {
+                queue.push(&record)
+            } else {
+                queue.unlist(&record)
+            }
         };
         (0..10).for_each(|_| deny("storm", second(5)));
         deny("calm", second(5));

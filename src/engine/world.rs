@@ -381,7 +381,7 @@ mod tests {
     fn what_an_escrowed_window_had_above_its_limit_is_counted() {
         use crate::core::wire::RuleName;
         let name = crate::core::regions::NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
-        let store = std::sync::Arc::new(crate::store::memory::MemoryStore::new(10));
+        let store = Arc::new(crate::store::memory::MemoryStore::new(10));
         let clock = crate::engine::clock::Clock::Manual(1_800_000_000_000_000.into());
         let engine = Engine::new(name, clock, store, crate::telemetry::Metrics::new());
         let rule = "[[rules]]\nname = \"seats\"\nalgorithm = \"fixed_window\"\nlimit = 10\nwindow = \"1s\"\n\

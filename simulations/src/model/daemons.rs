@@ -4,6 +4,7 @@
 use anyhow::Context;
 use tidegate::core::algorithm::Limit;
 use tidegate::core::decision::Decision;
+use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::regions::split::Saved;
 use tidegate::core::regions::{GossipSafety, Member, NodeName};
@@ -355,6 +356,17 @@ impl World {
                 None => daemon.node.load(&self.plan, self.rule.clone(), self.revision, now),
             }
         }
+    }
+
+    /// A daemon that runs lists other regions from now on.
+    pub(crate) fn relist(&mut self, at: usize, regions: RegionList) {
+        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let now = self.clock(region);
+        if let Some(daemon) = self.daemons.get_mut(at) {
+            daemon.node.relist(regions, now);
+        }
+        self.reload(at);
+        self.meet();
     }
 
     /// The operators want another limit or other weights. Daemons have them once they [`Self::reload`].

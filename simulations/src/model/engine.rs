@@ -40,7 +40,7 @@ pub(crate) struct Engines {
     /// By daemon: the rule that its operators want now, as a file would have it.
     pub(crate) rules: Vec<Value>,
     /// By daemon: the regions that it lists when it is started next.
-    pub(crate) lists: Vec<Vec<String>>,
+    pub(crate) lists: Vec<RegionList>,
     /// Whether stores outlive their daemons, as Redis does.
     pub(crate) keeps_stores: bool,
     /// Rules of `escrow` that the stores keep.
@@ -56,7 +56,7 @@ pub(crate) struct Engines {
 pub(crate) struct DaemonEngine {
     engine: Engine,
     store: Arc<MemoryStore>,
-    regions: Vec<String>,
+    regions: RegionList,
     tells: bool,
     /// What it noted on its disk of the shares that it holds.
     noted: Option<Saved>,
@@ -75,7 +75,7 @@ impl DaemonEngine {
     ) -> Self {
         let regions = engines.lists.get(at).cloned().unwrap_or_default();
         let engine = Engine::new(name.clone(), Clock::Manual(now.0.into()), store.clone(), Metrics::new())
-            .sharing(RegionList::of(regions.clone()), noted.clone())
+            .sharing(regions.clone(), noted.clone())
             .agreeing(engines.agrees)
             .lending(true)
             .among_others(!engines.keeps_stores);
@@ -86,7 +86,7 @@ impl DaemonEngine {
     pub(crate) fn load(&mut self, engines: &Engines, at: usize, now: Timestamp) {
         self.engine.set_now(now);
         let Some(rule) = engines.rules.get(at) else { return };
-        let read = document::rule_from_json(rule, &self.regions);
+        let read = document::rule_from_json(rule, &self.regions.nameable());
         if read.is_ok_and(|rule: Rule| self.engine.load(vec![rule], Vec::new(), false).is_ok()) {
             self.in_force = rule.to_string();
         }
@@ -199,8 +199,15 @@ impl DaemonEngine {
     }
 
     /// The regions that it lists.
-    pub(crate) fn regions(&self) -> &[String] {
+    pub(crate) const fn regions(&self) -> &RegionList {
         &self.regions
+    }
+
+    /// Other regions are listed from now on.
+    pub(crate) fn relist(&mut self, regions: RegionList, now: Timestamp) {
+        self.engine.set_now(now);
+        self.engine.set_regions(regions.clone());
+        self.regions = regions;
     }
 
     /// How full its store is.

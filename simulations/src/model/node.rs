@@ -154,9 +154,10 @@ impl Node {
         let engine = engine.map(|(at, engines)| {
             DaemonEngine::new((name, at), engines, books.store.memory(), before.clone(), now)
         });
-        let regions = engine.as_ref().map_or_else(|| names(plan), |engine| engine.regions().to_vec());
+        let listed = || RegionList::of(names(plan));
+        let regions = engine.as_ref().map_or_else(listed, |engine| engine.regions().clone());
         let replica = ReplicaConfig {
-            regions: regions.clone(),
+            regions: regions.names.clone(),
             interval: plan.interval,
             keys_max,
             shared_store: plan.shared_store,
@@ -165,7 +166,7 @@ impl Node {
             ..ReplicaConfig::new(name.clone(), now.0 / 1_000)
         };
         let escrow = EscrowConfig {
-            regions: RegionList::of(regions),
+            regions,
             interval: plan.interval,
             keys_max,
             safety: *safety,
@@ -206,6 +207,16 @@ impl Node {
             None => node.load(plan, rule, *revision, now),
         }
         node
+    }
+
+    /// Other regions are listed from now on, as where nobody starts the daemon again. The rules must be loaded
+    /// once more, and members told.
+    pub(crate) fn relist(&mut self, regions: RegionList, now: Timestamp) {
+        self.replica.handle_regions(now, &regions.names);
+        self.escrow.handle_regions(now, regions.clone());
+        if let Some(engine) = &mut self.engine {
+            engine.relist(regions, now);
+        }
     }
 
     /// The operators' rules go to the whole engine, and from there to the protocol.

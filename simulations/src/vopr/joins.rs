@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use tidegate::core::algorithm::{Algorithm, Counting};
+use tidegate::core::region_list::RegionList;
 use tidegate::core::request::Cost;
 use tidegate::core::share::Weights;
 use tidegate::core::time::Span;
@@ -14,6 +15,7 @@ use tidegate::core::time::Span;
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, names, weather};
 use crate::dice::Dice;
+use crate::model::engine::DaemonEngine;
 use crate::number::{float, index, place};
 use crate::plan::{Plan, Way};
 
@@ -28,7 +30,7 @@ const USERS: u64 = 2;
 enum Act {
     /// Starts it for the first time.
     Begin(usize),
-    /// Starts it again with the list of regions that all shall have.
+    /// Gives it the list of regions that all shall have.
     List(usize),
     /// The same with a list that lacks the first region.
     Mislist(usize),
@@ -55,6 +57,10 @@ pub(crate) struct JoinsCase {
     kind: Kind,
     /// Whether everything is done in the order of the manual.
     ordered: bool,
+    /// Whether daemons that run are told another list, as by a command, and not started again with it.
+    live: bool,
+    /// Whether the region that leaves is lost with its shares, and the others are told that it is gone.
+    gone: bool,
     keeps_stores: bool,
     /// The weights before, on the way and after; none: the list of regions shares alike.
     weights: [Vec<(String, u32)>; 3],
@@ -106,7 +112,14 @@ impl JoinsCase {
         let plain =
             kind == Kind::Join && dice.chance(0.5) || kind == Kind::Leave && !ordered && dice.chance(0.3);
         let weights = if plain { Default::default() } else { [before, between, after] };
-        let acts = acts(&mut dice, kind, regions, (ordered, plain));
+        let mut acts = acts(&mut dice, kind, regions, (ordered, plain));
+        // Dice of their own, so that the rest is drawn as it was before there were commands.
+        let mut commands = Dice::new(seed, 79);
+        let live = commands.chance(0.5);
+        let gone = live && ordered && kind == Kind::Leave && commands.chance(0.4);
+        if gone {
+            acts.retain(|act| !matches!(act, Act::Lighten(_)));
+        }
         let mut at = BEGUN;
         let mut timed = Vec::new();
         for act in acts {
@@ -131,6 +144,8 @@ impl JoinsCase {
             plan,
             kind,
             ordered,
+            live,
+            gone,
             keeps_stores: way == Way::Split || dice.chance(0.5),
             weights,
             acts: timed,
@@ -145,11 +160,13 @@ impl JoinsCase {
         let acts: Vec<String> =
             self.acts.iter().map(|(at, act)| format!("{} ms {act:?}", at * STEP.0 / 1_000)).collect();
         format!(
-            "{}, {:?} of {} regions{}{}, weights {:?}, cuts {:?}, deaths {:?}: {}",
+            "{}, {:?} of {} regions{}{}{}{}, weights {:?}, cuts {:?}, deaths {:?}: {}",
             self.held.describe(),
             self.kind,
             self.plan.regions.len(),
             if self.ordered { " in order" } else { "" },
+            if self.live { ", by commands" } else { "" },
+            if self.gone { ", lost with its shares" } else { "" },
             if self.keeps_stores { ", stores outlive daemons" } else { "" },
             self.weights,
             self.cuts,
@@ -163,12 +180,24 @@ impl JoinsCase {
     }
 
     /// The list that all have in the end.
-    fn list(&self) -> Vec<String> {
-        let mut all = names(&self.plan);
+    fn list(&self) -> RegionList {
+        let mut list = RegionList::of(names(&self.plan));
         if self.kind == Kind::Leave {
-            all.truncate(self.last());
+            let left = list.names.split_off(self.last());
+            if self.live {
+                list.removed = left;
+            }
+            if self.gone {
+                list.gone.clone_from(&list.removed);
+            }
         }
-        all
+        list
+    }
+
+    /// The list in which the region that leaves has no share any more.
+    fn drained(&self) -> RegionList {
+        let names = names(&self.plan);
+        RegionList { drained: names.last().cloned().into_iter().collect(), ..RegionList::of(names) }
     }
 }
 
@@ -223,7 +252,7 @@ fn shuffle<T>(dice: &mut Dice, list: &mut [T]) {
 }
 
 /// What a daemon goes by: its list of regions, and the rule in force.
-type Ground = (Vec<String>, String);
+type Ground = (RegionList, String);
 
 struct Game<'c> {
     case: &'c JoinsCase,
@@ -247,7 +276,7 @@ pub(crate) fn play(case: &JoinsCase, agrees: bool) -> Result<Summary, String> {
     engines.keeps_stores = case.keeps_stores;
     engines.agrees = agrees;
     if case.kind == Kind::Join {
-        engines.lists.iter_mut().for_each(|list| list.truncate(case.last()));
+        engines.lists.iter_mut().for_each(|list| list.names.truncate(case.last()));
     }
     let mut play = Play::new(&case.plan, case.held, engines)?;
     let mut runs = vec![true; daemons];
@@ -314,8 +343,9 @@ impl Game<'_> {
         let rule = |weights: &[(String, u32)]| self.case.held.written(weights);
         let (between, after) = (rule(between), rule(after));
         let mut list = self.case.list();
+        let runs = self.is_alive_of(act);
         let Some(engines) = &mut self.play.world.engines else { return };
-        let mut put = |at: usize, list: Option<Vec<String>>, rule: Option<Value>| {
+        let mut put = |at: usize, list: Option<RegionList>, rule: Option<Value>| {
             if let (Some(list), Some(known)) = (list, engines.lists.get_mut(at)) {
                 *known = list;
             }
@@ -331,10 +361,20 @@ impl Game<'_> {
             }
             Act::List(at) | Act::Mislist(at) => {
                 if matches!(act, Act::Mislist(_)) {
-                    list.remove(0);
+                    list.names.remove(0);
                 }
-                put(at, Some(list), None);
-                if self.runs[at] {
+                put(at, Some(list.clone()), None);
+                if self.case.live && runs {
+                    self.play.world.relist(at, list);
+                } else if self.runs[at] {
+                    self.start(at, true);
+                }
+            }
+            Act::Lighten(at) if self.case.live => {
+                put(at, Some(self.case.drained()), None);
+                if runs {
+                    self.play.world.relist(at, self.case.drained());
+                } else if self.runs[at] {
                     self.start(at, true);
                 }
             }
@@ -351,6 +391,17 @@ impl Game<'_> {
                 self.play.world.kill(at);
             }
         }
+    }
+
+    /// Whether the daemon runs that something is done to.
+    fn is_alive_of(&self, act: Act) -> bool {
+        let (Act::Begin(at)
+        | Act::List(at)
+        | Act::Mislist(at)
+        | Act::Weigh(at)
+        | Act::Lighten(at)
+        | Act::End(at)) = act;
+        self.is_alive(at)
     }
 
     /// Starts a daemon, again with what it noted or for the first time. With rules that it refuses it does
@@ -373,7 +424,7 @@ impl Game<'_> {
         let daemons = self.play.world.daemons.iter().zip(&mut self.grounds);
         for (daemon, grounds) in daemons.filter(|(daemon, _)| daemon.alive) {
             if let Some(engine) = &daemon.node.engine {
-                grounds.insert((sorted(engine.regions()), engine.in_force().to_owned()));
+                grounds.insert(ground(engine));
             }
         }
     }
@@ -393,10 +444,10 @@ impl Game<'_> {
     fn has_agreed(&self, at: usize) -> Result<(), String> {
         let daemon = self.play.world.daemons.get(at).and_then(|daemon| daemon.node.engine.as_ref());
         let Some(engine) = daemon else { return Ok(()) };
-        let ground = (sorted(engine.regions()), engine.in_force().to_owned());
+        let ground = ground(engine);
         for (other, daemon) in self.play.world.daemons.iter().enumerate().filter(|(other, _)| *other != at) {
             let region = &daemon.name.region;
-            if engine.regions().contains(region)
+            if engine.regions().names.contains(region)
                 && !self.grounds[other].iter().any(|known| means(known, &ground))
             {
                 return Err(format!(
@@ -421,14 +472,14 @@ impl Game<'_> {
     /// went in another order than the manual's, shares may wait for it for ever; without windows they wait
     /// for longer than is played.
     fn judge(&mut self) -> Result<(), String> {
-        let waits = self.case.kind == Kind::Leave && !self.case.ordered;
+        let waits = self.case.kind == Kind::Leave && !self.case.ordered && !self.case.gone;
         if waits || self.case.held.algorithm.counting() == Counting::Level {
             return Ok(());
         }
         let list = self.case.list();
-        let weights = Weights::new(&self.case.weights[2], &[], &list);
+        let weights = Weights::among(&self.case.weights[2], &[], &list);
         let holds = |at: &usize| {
-            list.get(*at).is_some_and(|region| weights.of(self.case.held.limit.into(), region) > 0)
+            list.names.get(*at).is_some_and(|region| weights.of(self.case.held.limit.into(), region) > 0)
         };
         for at in (0..self.runs.len()).filter(|at| self.runs[*at] && holds(at)).collect::<Vec<_>>() {
             let stranger = 1_000 + place(at);
@@ -444,7 +495,7 @@ impl Game<'_> {
 /// True if both list the same regions and give the same weights, however these are written: a region without
 /// a weight need not be named.
 fn means(one: &Ground, other: &Ground) -> bool {
-    one.0 == other.0 && weights(one) == weights(other)
+    one.0.names == other.0.names && weights(one) == weights(other)
 }
 
 /// The regions that share, sorted, with their weights.
@@ -455,15 +506,16 @@ fn weights((regions, rule): &Ground) -> Vec<(String, u32)> {
         let weight = weight.as_u64().and_then(|weight| u32::try_from(weight).ok());
         (region.clone(), weight.unwrap_or(0))
     });
-    let weights = Weights::new(&shares.collect::<Vec<_>>(), &[], regions);
+    let weights = Weights::among(&shares.collect::<Vec<_>>(), &[], regions);
     let shares = weights.parts().filter(|(_, weight, _)| *weight > 0);
     shares.map(|(region, weight, _)| (region.to_owned(), weight)).collect()
 }
 
-fn sorted(list: &[String]) -> Vec<String> {
-    let mut list = list.to_vec();
-    list.sort();
-    list
+/// What a daemon goes by now.
+fn ground(engine: &DaemonEngine) -> Ground {
+    let mut list = engine.regions().clone();
+    list.names.sort();
+    (list, engine.in_force().to_owned())
 }
 
 #[cfg(test)]
@@ -479,7 +531,7 @@ mod tests {
             burst: 40,
             window: Span::from_millis(300),
         };
-        let listed = || vec!["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        let listed = || RegionList::of(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]);
         let ground = |shares: &[(&str, u32)]| -> Ground {
             let shares: Vec<(String, u32)> =
                 shares.iter().map(|(region, weight)| ((*region).to_owned(), *weight)).collect();
@@ -490,7 +542,7 @@ mod tests {
         assert!(means(&ground(&[]), &ground(&[("a", 1), ("b", 1), ("c", 1)])));
         assert!(!means(&named, &ground(&[("a", 1), ("b", 2), ("c", 1)])));
         assert!(!means(&named, &ground(&[])));
-        let fewer = (vec!["a".to_owned(), "b".to_owned()], named.1.clone());
+        let fewer = (RegionList::of(vec!["a".to_owned(), "b".to_owned()]), named.1.clone());
         assert!(!means(&named, &fewer));
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::decision::Decision;
+use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::request::Cost;
 use tidegate::core::rule::OnPartition;
@@ -113,7 +114,7 @@ pub(super) fn engines(plan: &Plan, rule: &Value) -> Engines {
         store_keys: 10_000,
         rooms: Vec::new(),
         rules: vec![rule.clone(); daemons],
-        lists: vec![names(plan); daemons],
+        lists: vec![RegionList::of(names(plan)); daemons],
         keeps_stores: false,
         safety: EscrowSafety::ALL,
         agrees: true,

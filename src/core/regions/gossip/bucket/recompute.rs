@@ -10,7 +10,7 @@ use crate::regions::fair_share::{ReportFigures, UNIT};
 use crate::regions::gossip::counts::Count;
 use crate::regions::gossip::partition::sides;
 use crate::regions::gossip::replica::Policy;
-use crate::regions::gossip::shared_level::{LevelScope, refill};
+use crate::regions::gossip::shared_level::{LevelScope, drained, refill};
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 
@@ -332,9 +332,6 @@ impl GossipBucket {
     /// After so long without any request, and with all news of others, a bucket without windows is full,
     /// twice over.
     pub(super) fn drained(&self) -> Span {
-        let limit = &self.rule.limit;
-        let refill = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
-            / u128::from(limit.permits.max(1));
-        Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(2))
+        drained(self.rule.limit)
     }
 }
