@@ -53,13 +53,15 @@ impl Look {
                 _ = ticks.tick() => {}
             }
             let loaded = self.engine.loaded().revision;
-            if revision != Some(loaded) {
-                revision = Some(loaded);
+            let listed = self.engine.regions();
+            // What is drained has no share of any rule.
+            if revision.as_ref() != Some(&(loaded, Arc::clone(&listed))) {
+                revision = Some((loaded, Arc::clone(&listed)));
                 rules = self.engine.compared_rules();
                 let digests = rules.iter().map(|rule| (rule.id.clone(), rule.settings.clone()));
                 self.peers.set_digests(&Digests::of(digests));
             }
-            self.peers.set_regions(&self.engine.regions().names);
+            self.peers.set_regions(&listed.names);
             if self.peers.is_leaving() {
                 continue;
             }

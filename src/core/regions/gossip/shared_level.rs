@@ -538,7 +538,9 @@ impl SharedLevel {
         let until =
             refill(Limit { permits: u32::try_from(growth).unwrap_or(u32::MAX), ..share.limit }, renewed);
         // What may be taken at once stays there for who asks only now and then.
-        let ready = u64::from(capacity).saturating_sub(u64::try_from(tokens / UNIT).unwrap_or(0));
+        let own = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
+        let ready = (tokens + refill(own, renewed)).min(part.most).max(tokens);
+        let ready = u64::from(capacity).saturating_sub(u64::try_from(ready / UNIT).unwrap_or(0));
         let grown = held.saturating_add(u64::try_from(until / UNIT).unwrap_or(u64::MAX)).min(ready).max(held);
         let most = share.capacity.saturating_sub(u64::try_from(kept).unwrap_or(share.capacity)).max(grown);
         let rests = rests(tokens, part, growth, share);
@@ -557,8 +559,7 @@ impl SharedLevel {
     }
 
     /// The most that each region may use before it tells of it: its part of the level, and what that refills
-    /// until then; with all that has arrived in force if so asked. Who asks no more does not look at the
-    /// bucket until it is full again, and its store may come to hold its fixed share before that.
+    /// until then; with all that has arrived in force if so asked.
     pub(super) fn given(
         &self,
         now: Timestamp,
@@ -581,26 +582,12 @@ impl SharedLevel {
         let level = u64::try_from(self.level_at(cut(now, share), share) / UNIT).unwrap_or(0);
         let levels = divide(level, share.lasts());
         let rates = divide(share.permits, share.limit.window);
-        let side = u64::try_from(share.most() / UNIT).unwrap_or(0);
-        let weights = share.parties.iter().map(|&(_, weight)| u128::from(weight)).sum::<u128>().max(1);
-        let fixed =
-            |weight: u64| u64::try_from(u128::from(side) * u128::from(weight) / weights).unwrap_or(side);
-        let parts = share.parties.iter().zip(levels).zip(rates).map(|((&(id, weight), level), rate)| {
+        let parts = share.parties.iter().zip(levels).zip(rates).map(|((&(id, _), level), rate)| {
             let rate = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
             let refilled = u64::try_from(refill(rate, untold) / UNIT).unwrap_or(u64::MAX);
-            let level =
-                if self.is_unwatched(id, now, untold, share) { level.max(fixed(weight)) } else { level };
             (id, level.saturating_add(refilled).saturating_add(share.little() + 2))
         });
         parts.collect()
-    }
-
-    /// Whether a region has asked for nothing since so short a time that its store has not filled up.
-    fn is_unwatched(&self, id: RegionId, now: Timestamp, untold: Span, share: LevelScope<'_>) -> bool {
-        let Some(register) = self.registers.get(id) else { return false };
-        let quiet = register.newest().is_some_and(|known| known.demand == 0);
-        let full = drained(share.limit);
-        quiet && register.stirred.is_some_and(|at| now <= at + full + untold)
     }
 
     /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the

@@ -185,9 +185,11 @@ impl GossipBucket {
             }
         }
         let pause = if self.demand_at(now) > 0 { self.pause() } else { Span::ZERO };
+        // Nobody looks before it is full where nothing is asked for, unless others tell something.
+        let renewed = if pause > Span::ZERO { pause + pause } else { self.drained() };
         let view = match here.policy {
             Policy::Sum => None,
-            _ => self.pool.view(now, own, pause + pause, share),
+            _ => self.pool.view(now, own, renewed, share),
         };
         let view = view.unwrap_or(LevelAllowance { since: now, ..LevelAllowance::default() });
         let left =

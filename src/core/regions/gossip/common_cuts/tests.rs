@@ -257,8 +257,8 @@ fn what_a_later_report_raises_again_stays_shrunk_until_that_is_used() {
         cut.advance(at(ms), ground);
         assert!(cut.allowance(own(ms), ground).now < 10, "at {ms} ms");
     }
-    cut.advance(at(301), ground);
-    assert_eq!(cut.allowance(own(301), ground).now, 50);
+    cut.advance(at(311), ground);
+    assert_eq!(cut.allowance(own(311), ground).now, 50);
 }
 
 #[test]
