@@ -141,7 +141,11 @@ fn dashboards_are_what_grafana_reads() {
     for (right, wrong, told) in [
         ("\"schemaVersion\": 38", "\"schemaVersion\": \"38\"", "dashboard.schemaVersion: a whole number"),
         ("\"refresh\": 2,", "\"refresh\": 7,", "dashboard.templating.list[1].refresh: 7 is none of 0, 1, 2"),
-        ("\"unit\":", "\"units\":", "panels[0].fieldConfig.defaults.units: Grafana's FieldConfig has no such"),
+        (
+            "\"unit\":",
+            "\"units\":",
+            "panels[0].fieldConfig.defaults.units: Grafana's FieldConfig has no such",
+        ),
         ("\"mode\": \"multi\"", "\"mode\": \"many\"", "panels[0].options.tooltip.mode: 'many' is none of"),
         ("\"showLegend\": true,", "", "panels[0].options.legend: showLegend is missing"),
         ("\"legendFormat\":", "\"legend\":", "panels[0].targets[0].legend: Grafana's Dataquery has no such"),
