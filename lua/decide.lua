@@ -308,7 +308,7 @@ for i = 1, count do
         debt = b.before_debt, stretches = b.stretches,
       }
       local used = rights_used(before, l.window, ledger_budget(l))
-      ledger_enter(l, epoch, b.view.window, minted(b, epoch, b.view.window), used)
+      ledger_enter(l, epoch, b.view.window, minted(b, epoch, b.view.window, l), used)
       local ttl = ttl_fixed or math.min(math.max(1, math.ceil((window_start(b, l.window + 2) + KEPT - now) / 1000)), 4e12)
       redis.call("SET", b.rights, write_ledger(l), "PX", string.format("%.0f", ttl))
     end

@@ -8,12 +8,14 @@
 -- region has acknowledged; `taken` is what is kept beyond the capacity (kind 3, by region and session), and
 -- in the place of what was used stands until when, in milliseconds after that of the own session. A
 -- replication epoch is one server's time as a primary: its replication id. What was written before it may be
--- lost, so a window that began before it mints nothing, and a level counts as full when it began.
+-- lost, so a window that began before it mints nothing, and a level counts as full when it began. A primary
+-- takes another id, and loses nothing, when its first replica or backup comes and an hour after the last one
+-- left. So what was written since the epoch began counts on, whichever id it bears.
 -- Mirrors: WindowLedger of src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms of
 -- src/store/rights.rs.
 
 local read_epoch, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
-  kept_until, rights_terms, rights_used, pack_view, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE
+  kept_until, rights_terms, rights_used, pack_view, is_of_epoch, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE
 if escrowed then
   DOUBT_MARGIN = 1000000
   -- What is exact outlives its window by this: a server's clock may step back so far without minting twice.
@@ -84,8 +86,18 @@ if escrowed then
     return math.max(0, l.minted + l.taken - l.given)
   end
 
-  function minted(b, epoch, window)
-    return window_start(b, window) >= epoch.begun + DOUBT_MARGIN and b.burst or 0
+  -- Of a window that a ledger counts under an earlier id of this server: what is left of it. Its entries are of
+  -- another session, so they are folded into this number.
+  function minted(b, epoch, window, l)
+    if window_start(b, window) < epoch.begun + DOUBT_MARGIN then return 0 end
+    if l and l.epoch ~= epoch.id and l.window == window then return math.min(ledger_budget(l), b.burst) end
+    return b.burst
+  end
+
+  -- Whether a ledger of levels or places, which names its session by the time when it was made, is of this
+  -- memory: under this id, or an earlier one of the same epoch.
+  function is_of_epoch(epoch, id, session)
+    return id == epoch.id or session >= epoch.begun + DOUBT_MARGIN
   end
 
   -- The most of a capacity that is ever forwarded and not acknowledged.
@@ -124,15 +136,15 @@ if escrowed then
       _, counted = place(b, math.max(now, b.at))
       local l = read_ledger(redis.call("GET", b.rights))
       local window = math.max(counted, l and l.window or 0)
-      local mint = minted(b, epoch, window)
-      local budget = mint
+      local budget = minted(b, epoch, window, l)
       if l and l.epoch == epoch.id and l.window == window then
         -- The daemon that minted it knew this replication epoch at least as well.
         l.minted = math.min(l.minted, b.burst)
         budget = ledger_budget(l)
       end
       b.ledger = l
-      b.view = { window = window, budget = math.min(budget, U32_MAX), next_budget = mint, others = 0, others_before = 0 }
+      b.view = { window = window, budget = math.min(budget, U32_MAX), next_budget = 0, others = 0, others_before = 0 }
+      b.view.next_budget = minted(b, epoch, window)
       local start = window_start(b, window)
       if start > math.max(now, b.at) then
         local _, debt = fixed_window_account(b, start)
@@ -152,7 +164,9 @@ if escrowed then
       -- Of an earlier replication epoch; what it may have held is not known.
       if b.at < epoch.begun then b.at, b.first, b.second = epoch.begun, 0, 0 end
       local l = read_ledger(redis.call("GET", b.rights))
-      if l and l.epoch == epoch.id then b.ledger = l end
+      if l and is_of_epoch(epoch, l.epoch, l.closed_window) then
+        l.epoch, b.ledger = epoch.id, l
+      end
       b.doubt = now < epoch.begun + MESSAGE_LIFE + KEPT_LIFE + DOUBT_MARGIN and under_way_max(level_capacity(b)) or 0
       b.kept = b.ledger and now < kept_until(b.ledger) and b.ledger.taken or 0
       level_raise(b, now)

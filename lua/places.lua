@@ -21,10 +21,11 @@ if escrowed and kinds[CONCURRENCY] then
   end
 
   local function read_places(raw, epoch)
-    if not raw or #raw < HEAD or string.sub(raw, 1, 40) ~= epoch.id then return nil end
+    if not raw or #raw < HEAD then return nil end
     local l = { partners = {} }
-    local _, from
-    _, _, _, _, l.recovered, l.session, from = struct.unpack(">c40I5I5I5Bc8", raw)
+    local id, _, from
+    id, _, _, _, l.recovered, l.session, from = struct.unpack(">c40I5I5I5Bc8", raw)
+    if not is_of_epoch(epoch, id, number_of(l.session)) then return nil end
     while from <= #raw do
       local partner, length, name_at = {}
       partner.session, partner.given, partner.taken, partner.heard, partner.flags, length, name_at =

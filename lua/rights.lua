@@ -225,7 +225,7 @@ if b.kind ~= FIXED_WINDOW then
 end
 
 local at = b.view.window
-local mint = minted(b, epoch, at)
+local mint = minted(b, epoch, at, b.ledger)
 local l = b.ledger
   or { window = at, epoch = epoch.id, minted = mint, given = 0, taken = 0, closed_window = 0, closed_used = 0, entries = "" }
 ledger_enter(l, epoch, at, mint, rights_used(b, l.window, ledger_budget(l)))

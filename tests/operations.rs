@@ -1,9 +1,14 @@
 //! What `deploy` gives to those who watch: Prometheus' own program checks and plays the alerts, and reads every
-//! expression of the dashboards.
+//! expression of the dashboards. Grafana's own types judge the dashboards; Grafana itself is not at hand, being
+//! under the AGPL.
 //!
 //! `tests/run` installs Prometheus; without it these tests fail, they do not skip.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panic")]
+#![allow(clippy::print_stderr, reason = "a test says that it could not judge")]
+
+#[path = "support/unjudged.rs"]
+mod unjudged;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -109,7 +114,52 @@ fn expressions(panels: &[Value]) -> Vec<String> {
     targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
 }
 
-/// No schema of Grafana's is at hand: this checks what Grafana needs to show a panel in its place.
+/// Whether Grafana's types find no fault with a file, and what they say.
+fn judge_dashboard(file: &Path) -> (bool, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut judge = Command::new(root.join("target/deploy-tools/bin/python"));
+    let judged = judge.arg(root.join("tests/operations/judge-dashboard.py")).arg(file).output().unwrap();
+    let said = [judged.stdout, judged.stderr].concat();
+    (judged.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn dashboards_are_what_grafana_reads() {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/deploy-tools/bin/python");
+    let installed = Command::new(python).args(["-c", "import grafana_foundation_sdk"]).output();
+    if !installed.is_ok_and(|output| output.status.success()) {
+        return unjudged::not_judged("grafana-foundation-sdk is not installed: tests/run does so");
+    }
+    for name in DASHBOARDS {
+        let (right, said) = judge_dashboard(&deploy(&format!("grafana/{name}.json")));
+        assert!(right && said.contains("1 dashboards judged, 0 faults"), "{name}: {said}");
+    }
+    // A mistake is seen, and where it is: in the dashboard, its variables, a panel, its type's own part, a query.
+    let text = std::fs::read_to_string(deploy("grafana/gateway.json")).unwrap();
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("broken.json");
+    for (right, wrong, told) in [
+        ("\"schemaVersion\": 38", "\"schemaVersion\": \"38\"", "dashboard.schemaVersion: a whole number"),
+        ("\"refresh\": 2,", "\"refresh\": 7,", "dashboard.templating.list[1].refresh: 7 is none of 0, 1, 2"),
+        (
+            "\"unit\":",
+            "\"units\":",
+            "panels[0].fieldConfig.defaults.units: Grafana's FieldConfig has no such",
+        ),
+        ("\"mode\": \"multi\"", "\"mode\": \"many\"", "panels[0].options.tooltip.mode: 'many' is none of"),
+        ("\"showLegend\": true,", "", "panels[0].options.legend: showLegend is missing"),
+        ("\"legendFormat\":", "\"legend\":", "panels[0].targets[0].legend: Grafana's Dataquery has no such"),
+        ("\"type\": \"timeseries\"", "\"type\": \"timeserie\"", "no panel of type 'timeserie' is known"),
+    ] {
+        let broken = text.replace(right, wrong);
+        assert_ne!(broken, text, "{right} is not in the dashboard");
+        std::fs::write(&file, broken).unwrap();
+        let (passed, said) = judge_dashboard(&file);
+        assert!(!passed && said.contains(told), "{wrong}: {said}");
+    }
+}
+
+/// What no type says: panels have places and names of their own.
 #[test]
 fn dashboards_have_their_panels_in_places_of_their_own() {
     let mut uids = BTreeSet::new();

@@ -2,9 +2,8 @@
 //! there can be, and what a store has forgotten it burns.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::redis_servers::{Server, command_at, until};
+use crate::redis_servers::Server;
 use crate::redis_store::{calendar, compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -34,13 +33,13 @@ const START: Timestamp = Timestamp(1_790_000_000_000_000);
 const SECOND: Span = Span::from_secs(1);
 
 /// A rule and what this region is held to of its limit.
-struct Escrowed {
+pub struct Escrowed {
     rule: Compiled,
     held: HeldLimit,
 }
 
 /// A rule of which this region mints `minted` of `permits`.
-fn escrowed(
+pub fn escrowed(
     name: &str,
     algorithm: Algorithm,
     permits: u32,
@@ -59,7 +58,7 @@ fn escrowed(
     Escrowed { rule, held: HeldLimit { limit, share } }
 }
 
-fn charge(store: &dyn Store, rule: &Escrowed, user: &str, cost: u64, now: Timestamp) -> ChargeResult {
+pub fn charge(store: &dyn Store, rule: &Escrowed, user: &str, cost: u64, now: Timestamp) -> ChargeResult {
     charge_cost(store, rule, user, Cost::Take(cost), now)
 }
 
@@ -85,17 +84,17 @@ fn charge_cost(
     outcome.counted[0]
 }
 
-fn ask(step: Step) -> StepRequest {
+pub fn ask(step: Step) -> StepRequest {
     let rule = RuleName { domain: "default".into(), name: "r".into() };
     StepRequest { key: WorldKey { rule, identity: Vec::new() }, step, own: None }
 }
 
 /// A step on rights of a window.
-fn ask_window(window: u64, step: WindowStep) -> StepRequest {
+pub fn ask_window(window: u64, step: WindowStep) -> StepRequest {
     ask(Step::Window { window, step })
 }
 
-fn rights(
+pub fn rights(
     store: &dyn Store,
     escrowed: &Escrowed,
     user: &str,
@@ -647,76 +646,4 @@ fn a_clock_that_steps_back_admits_nothing_twice() {
     assert!(!charge(&store, &rule, "u", 1, earlier).verdict.admitted);
     store.sweep(Timestamp(START.0 + 90_000_000));
     assert!(!charge(&store, &rule, "u", 9, later).verdict.admitted);
-}
-
-/// Until the beginning of a window of two seconds, with a little of it passed.
-fn fresh_window(length: Span) {
-    let clock = Clock::System;
-    until("a window begins", Duration::from_secs(5), || clock.now().0 % length.0 < 300_000);
-}
-
-#[test]
-fn a_redis_that_lost_its_data_burns_what_it_may_have_admitted() {
-    let window = Span::from_secs(3);
-    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, window);
-    let server = Server::start(&["--save", "", "--appendonly", "no"]);
-    let redis = store(settings(Topology::Single, vec![server.url()]), 1);
-    let clock = Clock::System;
-    // It has to run for a moment before it knows a whole window.
-    until("it mints", Duration::from_secs(10), || {
-        charge(&redis, &rule, "u", 1, clock.now()).verdict.admitted
-    });
-    fresh_window(window);
-    assert!(charge(&redis, &rule, "v", 8, clock.now()).verdict.admitted);
-    let _server = server.restart();
-    let before = clock.now().window_index(window);
-    until("it answers again", Duration::from_secs(10), || {
-        !charge(&redis, &rule, "v", 1, clock.now()).degraded
-    });
-    let mut refused = 0;
-    while clock.now().window_index(window) == before {
-        refused += u64::from(!charge(&redis, &rule, "v", 1, clock.now()).verdict.admitted);
-        std::thread::sleep(Duration::from_millis(20));
-        if clock.now().window_index(window) == before {
-            assert!(
-                !charge(&redis, &rule, "w", 1, clock.now()).verdict.admitted
-                    || clock.now().window_index(window) != before
-            );
-        }
-    }
-    assert!(refused > 0);
-    until("it mints again", Duration::from_secs(10), || {
-        charge(&redis, &rule, "v", 1, clock.now()).verdict.admitted
-    });
-}
-
-#[test]
-fn a_promoted_replica_burns_what_it_may_not_have_heard_of() {
-    let window = Span::from_secs(3);
-    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, window);
-    let primary = Server::start(&[]);
-    let port = primary.port.to_string();
-    let replica = Server::start(&["--replicaof", "127.0.0.1", &port]);
-    until("the replica follows", Duration::from_secs(10), || {
-        replica.command(&["INFO", "replication"]).is_some_and(|info| info.contains("master_link_status:up"))
-    });
-    let clock = Clock::System;
-    let before = store(settings(Topology::Single, vec![primary.url()]), 1);
-    until("it mints", Duration::from_secs(10), || {
-        charge(&before, &rule, "u", 1, clock.now()).verdict.admitted
-    });
-    fresh_window(window);
-    assert!(charge(&before, &rule, "v", 5, clock.now()).verdict.admitted);
-    command_at(replica.port, &["REPLICAOF", "NO", "ONE"]);
-    let after = store(settings(Topology::Single, vec![replica.url()]), 1);
-    let index = clock.now().window_index(window);
-    let counted = charge(&after, &rule, "v", 1, clock.now());
-    let other = charge(&after, &rule, "never seen", 1, clock.now());
-    if clock.now().window_index(window) == index {
-        assert!(!counted.degraded && !counted.verdict.admitted, "{counted:?}");
-        assert!(!other.degraded && !other.verdict.admitted, "{other:?}");
-    }
-    until("it mints", Duration::from_secs(10), || {
-        charge(&after, &rule, "v", 1, clock.now()).verdict.admitted
-    });
 }
