@@ -73,8 +73,11 @@ pub(super) enum Cert {
         #[arg(long, value_name = "DIR")]
         ca: PathBuf,
         /// Certificates of daemons that this authority signed.
-        #[arg(required = true, value_name = "FILE")]
+        #[arg(required_unless_present = "serials", value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// The serial number of a certificate whose file is lost; may be repeated.
+        #[arg(long = "serial", value_name = "HEX")]
+        serials: Vec<String>,
     },
     /// Shows whom certificates name and until when they are valid. Exit code 1 where one is not valid now.
     Show {
@@ -156,8 +159,8 @@ impl Cert {
                 let valid = Span::from_secs(days * DAY);
                 renewed(&ca, &from, RenewalTerms { valid, keep_key, change_authority }, dry_run)?;
             }
-            Self::Revoke { ca, files } => {
-                let revoked = revocation::revoke(&ca, &files, Clock::System.now());
+            Self::Revoke { ca, files, serials } => {
+                let revoked = revocation::revoke(&ca, &files, &serials, Clock::System.now());
                 let Revoked { path, certificates } = revoked.map_err(anyhow::Error::from)?;
                 let what = if certificates == 1 { "certificate" } else { "certificates" };
                 say(format_args!(

@@ -183,6 +183,25 @@ fn configured(config: &Config, now: Timestamp, findings: &mut Findings) {
     for path in certificates {
         certificate_of(path, now, findings);
     }
+    let listeners = [&config.listen.http_tls, &config.listen.grpc_tls].into_iter().flatten();
+    let lists = listeners.filter_map(|tls| tls.revoked.as_deref());
+    for path in lists.chain(config.peers.tls.as_ref().and_then(|tls| tls.revoked.as_deref())) {
+        revoked_in(path, now, findings);
+    }
+}
+
+/// A list of revoked certificates.
+fn revoked_in(path: &Path, now: Timestamp, findings: &mut Findings) {
+    let file = path.display();
+    match certificate::read_lists(path, now) {
+        Err(why) => findings.add(Verdict::Broken, "revoked", format!("{file}: {why}")),
+        Ok(lists) if lists.overdue => {
+            let text =
+                format!("{file} revokes {}, and a newer list was to follow it by now", lists.certificates);
+            findings.add(Verdict::Attention, "revoked", text);
+        }
+        Ok(lists) => findings.add(Verdict::Fine, "revoked", format!("{file} revokes {}", lists.certificates)),
+    }
 }
 
 fn certificate_of(path: &Path, now: Timestamp, findings: &mut Findings) {

@@ -131,6 +131,9 @@ pub enum CertificateError {
         /// What is wrong with its name.
         reason: IdentityError,
     },
+    /// What was given as the serial number of a certificate is none.
+    #[error("{0:?} is no serial number: write it as `tidegate cert show` does, in hexadecimal digits")]
+    NoSerial(String),
     /// Another authority signed the certificate.
     #[error("{} was signed by {issuer}, and not by {}", path.display(), ca.display())]
     OtherAuthority {
@@ -367,12 +370,41 @@ pub(super) fn describe_text(
                 found.lines.push(format!("{}: a list of revoked certificates", path.display()));
                 found.lines.push(format!("  signed by  {}", list.issuer()));
                 found.lines.push(format!("  made on    {}", date(list.last_update().timestamp())));
+                if let Some(next) = list.next_update() {
+                    found.lines.push(format!("  next by    {}", date(next.timestamp())));
+                }
                 found.lines.push(format!("  revokes    {}", list.iter_revoked_certificates().count()));
             }
             _ => {}
         }
     }
     if found.lines.is_empty() { Err(unreadable()) } else { Ok(found) }
+}
+
+/// What lists of revoked certificates say in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RevokedLists {
+    /// How many certificates they name.
+    pub certificates: usize,
+    /// Whether one was to be followed by a newer one already. It is used all the same.
+    pub overdue: bool,
+}
+
+/// Reads a file of such lists, which may be empty.
+///
+/// # Errors
+/// It cannot be read, or holds something else.
+pub fn read_lists(path: &Path, now: Timestamp) -> Result<RevokedLists, CertificateError> {
+    let unfit = || CertificateError::NoList(path.to_path_buf());
+    let mut all = RevokedLists { certificates: 0, overdue: false };
+    let now = i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX);
+    for pem in Pem::iter_from_buffer(read(path)?.as_bytes()) {
+        let pem = pem.map_err(|_| unfit())?;
+        let (_, list) = CertificateRevocationList::from_der(&pem.contents).map_err(|_| unfit())?;
+        all.certificates += list.iter_revoked_certificates().count();
+        all.overdue |= list.next_update().is_some_and(|next| next.timestamp() < now);
+    }
+    Ok(all)
 }
 
 fn describe_certificate(pem: &Pem, path: &Path, now: Timestamp, into: &mut Description) -> Option<()> {

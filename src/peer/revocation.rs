@@ -29,21 +29,36 @@ pub struct Revoked {
 /// One certificate on the list: its number, and when it was revoked, in seconds since the epoch.
 type Entry = (Vec<u8>, u64);
 
-/// Adds certificates to `revoked.pem` in an authority's folder, which is made if it is missing.
+/// Longest serial number of a certificate, in bytes (RFC 5280, 4.1.2.2).
+const SERIAL_BYTES_MAX: usize = 20;
+
+/// Adds certificates to `revoked.pem` in an authority's folder, which is made if it is missing: those in files,
+/// and those whose files are lost, by their serial numbers in hexadecimal digits.
 ///
 /// # Errors
-/// If a file cannot be read, is no certificate of a daemon that this authority signed, or the list cannot be
-/// written.
-pub fn revoke(ca_dir: &Path, files: &[PathBuf], now: Timestamp) -> Result<Revoked, CertificateError> {
+/// If a file cannot be read, is no certificate of a daemon that this authority signed, a number is none, or the
+/// list cannot be written.
+pub fn revoke(
+    ca_dir: &Path,
+    files: &[PathBuf],
+    serials: &[String],
+    now: Timestamp,
+) -> Result<Revoked, CertificateError> {
     let ca = certificate::read_authority(ca_dir)?;
     let (path, ca_path) = (ca_dir.join(LIST), ca_dir.join("ca.pem"));
     let (number, mut entries) = before(&path, &ca, &ca_path)?;
+    let mut revoked = Vec::new();
+    for text in serials {
+        revoked.push(serial_of(text).ok_or_else(|| CertificateError::NoSerial(text.clone()))?);
+    }
     for file in files {
         let text = certificate::read(file)?;
         let pem = certificate::first(text.as_bytes(), file)?;
         let read = pem.parse_x509().map_err(|_| CertificateError::NoCertificate(file.clone()))?;
         signed_by(&pem.contents, (&read, file), (ca.certificate_pem(), &ca_path))?;
-        let serial = read.raw_serial().to_vec();
+        revoked.push(read.raw_serial().to_vec());
+    }
+    for serial in revoked {
         if !entries.iter().any(|(known, _)| *known == serial) {
             entries.push((serial, now.micros() / 1_000_000));
         }
@@ -51,6 +66,22 @@ pub fn revoke(ca_dir: &Path, files: &[PathBuf], now: Timestamp) -> Result<Revoke
     let text = signed(&ca, number + 1, &entries, now)?;
     replace(&path, &text, MODE)?;
     Ok(Revoked { path, certificates: entries.len() })
+}
+
+/// The number that `tidegate cert show` prints as `serial`; colons between its digits may stand.
+fn serial_of(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u32> = text
+        .chars()
+        .filter(|letter| *letter != ':')
+        .map(|letter| letter.to_digit(16))
+        .collect::<Option<_>>()?;
+    if digits.is_empty() || digits.len() % 2 == 1 || digits.len() / 2 > SERIAL_BYTES_MAX {
+        return None;
+    }
+    digits
+        .chunks(2)
+        .map(|pair| u8::try_from(pair.iter().fold(0, |byte, digit| byte * 16 + digit)).ok())
+        .collect()
 }
 
 /// The number and the entries of the list that is there.
@@ -137,17 +168,26 @@ mod tests {
             let ca = std::fs::read(dir.join("ca/ca.pem")).unwrap();
             check(&pem(dir, ca, node, list()), NOW).map(drop)
         };
-        let made = revoke(&dir.join("ca"), std::slice::from_ref(&a), NOW).unwrap();
+        let made = revoke(&dir.join("ca"), std::slice::from_ref(&a), &[], NOW).unwrap();
         assert_eq!(made, Revoked { path: dir.join("ca/revoked.pem"), certificates: 1 });
         assert!(matches!(judged("a"), Err(TlsError::Revoked)) && judged("b").is_ok());
         let later = NOW + Span::from_secs(60);
-        assert_eq!(revoke(&dir.join("ca"), &[a, b], later).unwrap().certificates, 2);
+        assert_eq!(revoke(&dir.join("ca"), &[a, b], &[], later).unwrap().certificates, 2);
         assert!(judged("a").is_err() && judged("b").is_err() && judged("c").is_ok());
+        // Of one whose file is lost the number is enough, as it was shown.
+        let number = certificate::describe(&c, NOW).unwrap().lines;
+        let number = number.iter().find_map(|line| line.trim().strip_prefix("serial ")).unwrap().trim();
+        for wrong in ["", "0", "xy", &"00".repeat(21)] {
+            let refused = revoke(&dir.join("ca"), &[], &[wrong.to_owned()], later).unwrap_err().to_string();
+            assert!(refused.contains("is no serial number"), "{refused}");
+        }
+        assert_eq!(revoke(&dir.join("ca"), &[], &[number.to_owned()], later).unwrap().certificates, 3);
+        assert!(judged("c").is_err());
         let shown = certificate::describe(&dir.join("ca/revoked.pem"), NOW).unwrap().lines;
-        assert_eq!(shown.last().unwrap(), "  revokes    2");
+        assert_eq!(shown.last().unwrap(), "  revokes    3");
         write_ca(&dir.join("ca2"), NOW, CA_VALID).unwrap();
         let other = issue(dir, "ca2", "other");
-        let error = revoke(&dir.join("ca"), &[other], NOW).unwrap_err().to_string();
+        let error = revoke(&dir.join("ca"), &[other], &[], NOW).unwrap_err().to_string();
         assert!(error.contains("was signed by") && error.contains("and not by"), "{error}");
         assert!(c.exists());
     }
@@ -174,7 +214,7 @@ mod tests {
         let [a, _b] = ["a", "b"].map(|node| issue(dir, "ca", node));
         let other = issue(dir, "ca2", "other");
         let read = |file: &str| std::fs::read(dir.join(file)).unwrap();
-        revoke(&dir.join("ca"), &[a], NOW).unwrap();
+        revoke(&dir.join("ca"), &[a], &[], NOW).unwrap();
         let cas = [read("ca/ca.pem"), read("ca2/ca.pem")].concat();
         let judged =
             |node: &str, list: &[u8]| check(&pem(dir, cas.clone(), node, list.to_vec()), NOW).map(drop);
@@ -182,7 +222,7 @@ mod tests {
         assert!(
             judged("a", &first).is_err() && judged("b", &first).is_ok() && judged("other", &first).is_ok()
         );
-        revoke(&dir.join("ca2"), &[other], NOW).unwrap();
+        revoke(&dir.join("ca2"), &[other], &[], NOW).unwrap();
         let both = [first, read("ca2/revoked.pem")].concat();
         assert!(judged("a", &both).is_err() && judged("b", &both).is_ok() && judged("other", &both).is_err());
     }

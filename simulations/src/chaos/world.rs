@@ -66,8 +66,6 @@ pub(super) struct World {
     /// The rule as it is now.
     limit: u32,
     weights: Vec<u32>,
-    /// Whether the rule names them though they are the same.
-    names_shares: bool,
     /// Regions that were removed.
     removed: Vec<usize>,
     /// Small disks, by the place of their daemon.
@@ -119,7 +117,6 @@ impl World {
             gateways: Vec::new(),
             limit,
             weights,
-            names_shares: false,
             removed: Vec::new(),
             disks: BTreeMap::new(),
             unplayed: Vec::new(),
@@ -307,8 +304,7 @@ impl World {
             .filter(|(place, _)| !self.unlisted.contains(place))
             .map(|(_, (region, weight))| (region.name.as_str(), *weight))
             .collect();
-        let named = if self.names_shares { shares } else { where_they_differ(shares) };
-        rules_of(&self.plan, self.way, self.limit, &named)
+        rules_of(&self.plan, self.way, self.limit, &where_they_differ(shares))
     }
 
     async fn wait_until_connected(&self) -> anyhow::Result<()> {

@@ -5,12 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use serde_json::Value;
 use tidegate::core::regions::NodeName;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::peer::certificate;
 
-use super::super::clients::{get, since_epoch};
+use super::super::clients::since_epoch;
 use super::super::daemon::Daemon;
 use super::{Member, PATIENCE, World, tidegate};
 
@@ -92,14 +91,9 @@ impl World {
     /// Adds a region: as the manual says, or before the others list it.
     pub(super) async fn add(&mut self, region: usize, listed: bool) -> anyhow::Result<()> {
         if listed {
+            self.order(region, &["add"]).await?;
             self.unlisted.retain(|unlisted| *unlisted != region);
-            for place in 0..self.daemons.len() {
-                let there =
-                    |daemon: &Daemon| daemon.region != region && !self.unlisted.contains(&daemon.region);
-                if self.daemons.get(place).is_some_and(there) {
-                    self.restart(place).await?;
-                }
-            }
+            self.configure_others(region)?;
         }
         for place in 0..self.daemons.len() {
             let config = self.config(place);
@@ -129,49 +123,53 @@ impl World {
         Ok(())
     }
 
-    /// Removes a region, as the manual says: it gives its share away, its daemons end, and the others list it
-    /// no more.
+    /// Removes a region, as the manual says: it is drained, its daemons end, and it is removed.
     pub(super) async fn remove(&mut self, region: usize) -> anyhow::Result<()> {
-        if let Some(weight) = self.weights.get_mut(region) {
-            *weight = 0;
-        }
-        self.names_shares = true;
-        self.write_rules()?;
-        self.wait_until_shares_have_moved().await?;
+        self.order(region, &["drain", "--wait", "60s"]).await?;
         for place in 0..self.daemons.len() {
             if self.daemons.get(place).is_some_and(|daemon| daemon.region == region) {
                 self.end(place).await?;
             }
         }
+        let deadline = Instant::now() + PATIENCE;
+        // It is refused for as long as the others see a daemon of the region.
+        while let Err(error) = self.order(region, &["remove"]).await {
+            if Instant::now() > deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(TAKEN).await;
+        }
         self.unlisted.push(region);
         self.removed.push(region);
-        self.write_rules()?;
-        for place in 0..self.daemons.len() {
-            let there = |daemon: &Daemon| !self.unlisted.contains(&daemon.region);
-            if self.daemons.get(place).is_some_and(there) {
-                self.restart(place).await?;
-            }
-        }
-        // Not before: a rule without shares gives one to every region that a daemon still lists.
-        self.names_shares = false;
+        self.configure_others(region)?;
         self.write_rules()
     }
 
-    /// Until every daemon has taken the weights as they are written, and waits for nobody.
-    async fn wait_until_shares_have_moved(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        tokio::time::sleep(TAKEN).await;
-        for daemon in self.daemons.iter().filter(|daemon| !self.unlisted.contains(&daemon.region)) {
-            loop {
-                let page = get(daemon.http, "/v1/regions").await.map(|(_, text)| text).unwrap_or_default();
-                let page: Value = serde_json::from_str(&page).unwrap_or_default();
-                if page.get("changing").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-                    break;
-                }
-                if Instant::now() > deadline {
-                    bail!("{} waits for other weights still: {page}", daemon.name);
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
+    /// Gives an order about a region to a daemon of another one.
+    async fn order(&self, region: usize, words: &[&str]) -> anyhow::Result<()> {
+        let there = |daemon: &&Daemon| daemon.region != region && !self.unlisted.contains(&daemon.region);
+        let Some(asked) = self.daemons.iter().find(there) else { bail!("nobody can be asked") };
+        let name = self.plan.regions.get(region).map_or("", |region| region.name.as_str());
+        let server = format!("http://{}", asked.http);
+        let (order, options) = words.split_at(1);
+        let all = [&["regions"], order, &[name], options, &["--server", &server]].concat();
+        let arguments: Vec<String> = all.into_iter().map(str::to_owned).collect();
+        let (program, folder) = (self.program.clone(), self.folder.path().to_owned());
+        let ran = move || {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            tidegate(&program, &folder, &arguments)
+        };
+        tokio::task::spawn_blocking(ran).await?
+    }
+
+    /// Writes the configurations of the daemons of other regions anew. They take them without a restart.
+    fn configure_others(&mut self, region: usize) -> anyhow::Result<()> {
+        for place in 0..self.daemons.len() {
+            let config = self.config(place);
+            let there =
+                |daemon: &&mut Daemon| daemon.region != region && !self.unlisted.contains(&daemon.region);
+            if let Some(daemon) = self.daemons.get_mut(place).filter(there) {
+                daemon.configure(&config)?;
             }
         }
         Ok(())
