@@ -18,6 +18,7 @@ mod crowded;
 mod cuts;
 mod doubt;
 mod former;
+mod listed;
 mod own;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);

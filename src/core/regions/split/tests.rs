@@ -526,3 +526,87 @@ proptest! {
         prop_assert_eq!(world.shares(), [25; 4], "and all of it is used once all list all");
     }
 }
+
+impl Growing {
+    /// A daemon that runs lists other regions from now on.
+    fn relist(&mut self, place: usize, list: &RegionList) {
+        let Some(split) = &mut self.nodes[place] else { return };
+        split.handle_regions(list);
+        let weights = Weights::among(&[], &[], list);
+        split.handle_rules(self.now, vec![SplitRule { weights, ..rule([1; 3]) }]);
+        self.say(place);
+    }
+
+    fn of_three() -> (Self, RegionList) {
+        let mut world = Self::new();
+        for place in 0..3 {
+            world.start(place, List::Three);
+        }
+        world.settle();
+        assert_eq!(world.shares(), [34, 33, 33, 0]);
+        (world, RegionList::of(REGIONS.map(str::to_owned).into()))
+    }
+}
+
+#[test]
+fn a_region_is_drained_and_removed_while_daemons_run() {
+    let (mut world, listed) = Growing::of_three();
+    let drained = RegionList { drained: vec!["c".into()], ..listed };
+    for place in 0..2 {
+        world.relist(place, &drained);
+        world.settle();
+        assert_eq!(world.shares(), [34, 33, 33, 0], "c has not said that it gave its share up");
+    }
+    world.relist(2, &drained);
+    assert_eq!(world.shares()[2], 0, "at once");
+    world.settle();
+    assert_eq!(world.shares(), [50, 50, 0, 0]);
+    world.nodes[2] = None;
+    let names = vec!["a".to_owned(), "b".to_owned()];
+    let removed = RegionList { names, removed: vec!["c".into()], ..RegionList::default() };
+    for place in 0..2 {
+        world.relist(place, &removed);
+        assert_eq!(world.shares(), [50, 50, 0, 0], "shares stay");
+    }
+    world.settle();
+    assert!(world.nodes[0].as_ref().unwrap().standings()[0].settled, "and nobody waits for it");
+}
+
+#[test]
+fn a_region_that_is_gone_with_its_share_is_not_waited_for() {
+    let (mut world, _) = Growing::of_three();
+    world.nodes[2] = None;
+    let names = vec!["a".to_owned(), "b".to_owned()];
+    let removed = RegionList { names, removed: vec!["c".into()], ..RegionList::default() };
+    for place in 0..2 {
+        world.relist(place, &removed);
+    }
+    world.settle();
+    assert_eq!(world.shares(), [34, 33, 0, 0], "it may spend its share still");
+    let gone = RegionList { gone: removed.removed.clone(), ..removed };
+    for place in 0..2 {
+        world.relist(place, &gone);
+    }
+    world.settle();
+    assert_eq!(world.shares(), [50, 50, 0, 0]);
+    // Should it come back and hear that, it spends nothing, and nobody else shrinks.
+    world.start(2, List::Three);
+    world.relist(2, &gone);
+    world.settle();
+    assert_eq!(world.shares(), [50, 50, 0, 0]);
+}
+
+#[test]
+fn a_region_is_added_while_daemons_run() {
+    let (mut world, listed) = Growing::of_three();
+    let four = RegionList::of(WITH_D.map(str::to_owned).into());
+    for place in 0..3 {
+        world.relist(place, &four);
+    }
+    assert_eq!(world.shares(), [25, 25, 25, 0], "they make room at once");
+    world.settle();
+    world.start(3, List::Four);
+    world.settle();
+    assert_eq!(world.shares(), [25; 4]);
+    assert_eq!(listed.state("d"), None);
+}
