@@ -2,6 +2,9 @@
 //! own ([`compact`]); for the rest this is the only user of bincode, so that another format is a change of
 //! this file.
 //!
+//! Each connection has one version, which its handshake agreed on. All spoken versions share the messages and
+//! their kinds; where the bytes of one differ, the file that writes them has one function that says how.
+//!
 //! Bytes come from members of the cluster, and still nothing in them is trusted: every length is bounded
 //! before it is believed, and what is not exactly one message is refused with its reason.
 
@@ -15,7 +18,7 @@ use crate::core::wire::compact::{self, RULE_NAME_BYTES_MAX, Unreadable};
 use crate::core::wire::rights::{CountedLimit, RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
 use crate::core::wire::{
     COUNTS_MAX, CROWDED_MAX, CrowdedRules, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report,
-    RuleName, Scope, Subject, VERSION,
+    RuleName, Scope, Subject, WireVersion,
 };
 
 /// Longest message on the network, in bytes, header included.
@@ -55,10 +58,10 @@ pub enum Message {
 /// # Errors
 /// [`Refusal::Oversize`] if it would not be accepted on the other side: too many reports, too long a name or
 /// identity, or more bytes than [`MESSAGE_BYTES_MAX`].
-pub fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
+pub fn encode_frame(version: WireVersion, frame: &Frame) -> Result<Bytes, Refusal> {
     check_bounds(frame)?;
-    let mut bytes = vec![VERSION, KIND_SYNC];
-    compact::write(frame, &mut bytes);
+    let mut bytes = vec![version.number(), KIND_SYNC];
+    compact::write(version, frame, &mut bytes);
     sized(bytes)
 }
 
@@ -66,11 +69,11 @@ pub fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
 ///
 /// # Errors
 /// [`Refusal::Oversize`] if it would not be accepted on the other side.
-pub fn encode_rights(frame: &RightsFrame) -> Result<Bytes, Refusal> {
+pub fn encode_rights(version: WireVersion, frame: &RightsFrame) -> Result<Bytes, Refusal> {
     check_rights(frame)?;
     let limits: Vec<CountedLimit> = limits_of(frame).collect();
     let owned = limits.iter().any(|limit| *limit != CountedLimit::default());
-    let mut bytes = vec![VERSION, if owned { KIND_OWN_RIGHTS } else { KIND_RIGHTS }];
+    let mut bytes = vec![version.number(), if owned { KIND_OWN_RIGHTS } else { KIND_RIGHTS }];
     bincode::serde::encode_into_std_write(frame, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
     if owned {
         bincode::serde::encode_into_std_write(&limits, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
@@ -82,11 +85,11 @@ pub fn encode_rights(frame: &RightsFrame) -> Result<Bytes, Refusal> {
 ///
 /// # Errors
 /// [`Refusal::Oversize`] if it is longer than [`GOSSIP_BYTES_MAX`].
-pub fn encode_gossip(from: SocketAddr, body: &[u8]) -> Result<Bytes, Refusal> {
+pub fn encode_gossip(version: WireVersion, from: SocketAddr, body: &[u8]) -> Result<Bytes, Refusal> {
     if body.len() > GOSSIP_BYTES_MAX {
         return Err(Refusal::Oversize);
     }
-    let mut bytes = vec![VERSION, KIND_GOSSIP];
+    let mut bytes = vec![version.number(), KIND_GOSSIP];
     bincode::serde::encode_into_std_write(from, &mut bytes, FORMAT).map_err(|_| Refusal::Malformed)?;
     bytes.extend_from_slice(body);
     sized(bytes)
@@ -96,19 +99,19 @@ pub fn encode_gossip(from: SocketAddr, body: &[u8]) -> Result<Bytes, Refusal> {
 ///
 /// # Errors
 /// The reason, if these bytes are not exactly one message of this version within its bounds.
-pub fn decode(bytes: &Bytes) -> Result<Message, Refusal> {
+pub fn decode(version: WireVersion, bytes: &Bytes) -> Result<Message, Refusal> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(Refusal::Oversize);
     }
-    let (Some(version), Some(kind), Some(body)) = (bytes.first(), bytes.get(1), bytes.get(HEADER_BYTES..))
+    let (Some(number), Some(kind), Some(body)) = (bytes.first(), bytes.get(1), bytes.get(HEADER_BYTES..))
     else {
         return Err(Refusal::Malformed);
     };
-    if *version != VERSION {
+    if *number != version.number() {
         return Err(Refusal::Version);
     }
     match *kind {
-        KIND_SYNC => decode_frame(body).map(Message::Sync),
+        KIND_SYNC => decode_frame(version, body).map(Message::Sync),
         KIND_RIGHTS => decode_rights(body, false).map(Message::Rights),
         KIND_OWN_RIGHTS => decode_rights(body, true).map(Message::Rights),
         KIND_GOSSIP => {
@@ -124,8 +127,26 @@ pub fn decode(bytes: &Bytes) -> Result<Message, Refusal> {
     }
 }
 
-fn decode_frame(body: &[u8]) -> Result<Frame, Refusal> {
-    compact::read(body).map_err(|why| match why {
+/// A message that may have been written for another version, for this one. Between two connections to an
+/// address its daemon may have been upgraded.
+///
+/// # Errors
+/// As [`decode`] and the functions that encode.
+pub fn in_version(version: WireVersion, message: Bytes) -> Result<Bytes, Refusal> {
+    let number = message.first().copied().ok_or(Refusal::Malformed)?;
+    let written = WireVersion::numbered(number).ok_or(Refusal::Version)?;
+    if written == version {
+        return Ok(message);
+    }
+    match decode(written, &message)? {
+        Message::Sync(frame) => encode_frame(version, &frame),
+        Message::Rights(frame) => encode_rights(version, &frame),
+        Message::Gossip { from, body } => encode_gossip(version, from, &body),
+    }
+}
+
+fn decode_frame(version: WireVersion, body: &[u8]) -> Result<Frame, Refusal> {
+    compact::read(version, body).map_err(|why| match why {
         Unreadable::Malformed => Refusal::Malformed,
         Unreadable::Oversize => Refusal::Oversize,
         Unreadable::Trailing => Refusal::Trailing,

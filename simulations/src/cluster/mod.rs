@@ -23,6 +23,7 @@ use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::{NodeName, ReplicaConfig};
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
+use tidegate::core::wire::WireVersion;
 use tidegate::peer::{Member, Peers, PeersConfig, TlsPem, Wire, identity, sync};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -230,6 +231,7 @@ impl Host {
             gossip_interval: tidegate::peer::GOSSIP_INTERVAL_DEFAULT,
             tls: self.tls.clone(),
             tracer: None,
+            versions: WireVersion::SPOKEN.into(),
         };
         let others = self.names.iter().enumerate().filter(|(at, _)| *at != self.at);
         let members: Vec<Member> = others.map(|(at, name)| member(at, name)).collect();

@@ -9,7 +9,7 @@ use crate::regions::{Effect, Member, NodeName, Refused, Touched, WorldKey, World
 use crate::rule::{Global, Mode, OnPartition};
 use crate::time::{Span, Timestamp};
 use crate::wire::{
-    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, compact,
+    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, WireVersion, compact,
 };
 
 mod bounds;
@@ -193,7 +193,7 @@ impl GossipCluster {
                 frames += 1;
                 assert!(frames < 1_000, "it never stops sending");
                 let mut bytes = Vec::new();
-                compact::write(&frame, &mut bytes);
+                compact::write(WireVersion::NEWEST, &frame, &mut bytes);
                 assert!(bytes.len() <= FRAME_BYTES_MAX || frame.reports.len() == 1);
                 let muted = self.mute.contains(&who.region) && who.region != to.region;
                 let cut = muted || self.cut.contains(&who.region) != self.cut.contains(&to.region);
