@@ -250,6 +250,9 @@ mod tests {
     };
     use crate::core::wire::{Acknowledgement, Amount, Counter, DecidedBy, OwnLimit, rounded};
 
+    mod older_version;
+
+    const NEWEST: WireVersion = WireVersion::NEWEST;
     const SENT: u64 = 1_760_000_000_000_000;
 
     fn report(identity: &[u8]) -> Report {
@@ -355,21 +358,21 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// If this fails the format has changed: nodes of the old and new build would refuse each other. Raise
-    /// the version.
+    /// If this fails the format has changed: daemons of the old and new build would refuse each other's messages.
+    /// Add a version.
     #[test]
     fn the_bytes_of_this_version_are_pinned() {
         let reports = vec![report(b"u\0x"), known(700, 6), known(70_000, 1_000)];
-        assert_eq!(hex(&encode_frame(&frame(reports)).unwrap()), GOLDEN_FRAME);
+        assert_eq!(hex(&encode_frame(NEWEST, &frame(reports)).unwrap()), GOLDEN_FRAME);
         let rule = RuleName { domain: "d".into(), name: "search".into() };
         let crowded = [CrowdedRules::Named(vec![rule]), CrowdedRules::All].map(|crowded| {
-            let bytes = encode_frame(&Frame { crowded, ..frame(Vec::new()) }).unwrap();
+            let bytes = encode_frame(NEWEST, &Frame { crowded, ..frame(Vec::new()) }).unwrap();
             hex(&bytes)[GOLDEN_HEAD_DIGITS..].to_owned()
         });
         assert_eq!(crowded, ["0101640673656172636800", "0900"]);
-        let gossip = encode_gossip("203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
+        let gossip = encode_gossip(NEWEST, "203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
         assert_eq!(hex(&gossip), GOLDEN_GOSSIP);
-        let gossip = encode_gossip("[::1]:7946".parse().unwrap(), b"").unwrap();
+        let gossip = encode_gossip(NEWEST, "[::1]:7946".parse().unwrap(), b"").unwrap();
         assert_eq!(hex(&gossip), GOLDEN_GOSSIP_V6);
     }
 
@@ -421,11 +424,11 @@ mod tests {
         }
     }
 
-    /// See `the_bytes_of_version_three_are_pinned`.
+    /// See `the_bytes_of_this_version_are_pinned`.
     #[test]
     fn the_bytes_of_rights_are_pinned() {
-        assert_eq!(hex(&encode_rights(&rights()).unwrap()), GOLDEN_RIGHTS);
-        assert_eq!(decode(&encode_rights(&rights()).unwrap()), Ok(Message::Rights(rights())));
+        assert_eq!(hex(&encode_rights(NEWEST, &rights()).unwrap()), GOLDEN_RIGHTS);
+        assert_eq!(decode(NEWEST, &encode_rights(NEWEST, &rights()).unwrap()), Ok(Message::Rights(rights())));
     }
 
     #[test]
@@ -439,7 +442,10 @@ mod tests {
         {
             frame.statements[0].totals = totals;
             frame.transfers[0].kind = kind;
-            assert_eq!(decode(&encode_rights(&frame).unwrap()), Ok(Message::Rights(frame.clone())));
+            assert_eq!(
+                decode(NEWEST, &encode_rights(NEWEST, &frame).unwrap()),
+                Ok(Message::Rights(frame.clone()))
+            );
         }
     }
 
@@ -450,19 +456,19 @@ mod tests {
         owned.statements[0].limit = CountedLimit { own, said_by_others: true };
         owned.transfers[0].limit = CountedLimit { own, said_by_others: false };
         owned.statements.push(rights().statements.remove(0));
-        let whole = encode_rights(&owned).unwrap();
-        assert_eq!(decode(&whole), Ok(Message::Rights(owned)));
+        let whole = encode_rights(NEWEST, &owned).unwrap();
+        assert_eq!(decode(NEWEST, &whole), Ok(Message::Rights(owned)));
         for len in 0..whole.len() {
-            assert!(decode(&whole.slice(..len)).is_err());
+            assert!(decode(NEWEST, &whole.slice(..len)).is_err());
         }
         let mut more = whole.to_vec();
         more.push(0);
-        assert_eq!(decode(&more.into()), Err(Refusal::Trailing));
+        assert_eq!(decode(NEWEST, &more.into()), Err(Refusal::Trailing));
         // Limits of other statements than there are.
-        let mut plain = encode_rights(&rights()).unwrap().to_vec();
+        let mut plain = encode_rights(NEWEST, &rights()).unwrap().to_vec();
         plain[1] = KIND_OWN_RIGHTS;
         plain.push(0);
-        assert_eq!(decode(&plain.into()), Err(Refusal::Malformed));
+        assert_eq!(decode(NEWEST, &plain.into()), Err(Refusal::Malformed));
     }
 
     #[test]
@@ -474,36 +480,36 @@ mod tests {
         let (taken, given) = (vec![total; TOTALS_MAX + 1], Vec::new());
         totals.statements[0].totals = MovedTotals::Places(PlacesTotals { taken, given });
         for too_big in [many, totals] {
-            assert_eq!(encode_rights(&too_big), Err(Refusal::Oversize));
-            let mut bytes = vec![VERSION, KIND_RIGHTS];
+            assert_eq!(encode_rights(NEWEST, &too_big), Err(Refusal::Oversize));
+            let mut bytes = vec![NEWEST.number(), KIND_RIGHTS];
             bytes.extend(bincode::serde::encode_to_vec(&too_big, bincode::config::standard()).unwrap());
-            assert_eq!(decode(&bytes.into()), Err(Refusal::Oversize));
+            assert_eq!(decode(NEWEST, &bytes.into()), Err(Refusal::Oversize));
         }
-        let whole = encode_rights(&rights()).unwrap();
+        let whole = encode_rights(NEWEST, &rights()).unwrap();
         for len in 0..whole.len() {
-            assert!(decode(&whole.slice(..len)).is_err());
+            assert!(decode(NEWEST, &whole.slice(..len)).is_err());
         }
     }
 
     #[test]
     fn other_versions_and_kinds_are_refused() {
-        let good = encode_frame(&frame(vec![])).unwrap().to_vec();
+        let good = encode_frame(NEWEST, &frame(vec![])).unwrap().to_vec();
         for (at, value, why) in
             [(0, 0, Refusal::Version), (0, 1, Refusal::Version), (1, 0, Refusal::Kind), (1, 5, Refusal::Kind)]
         {
             let mut bytes = good.clone();
             bytes[at] = value;
-            assert_eq!(decode(&bytes.into()), Err(why));
+            assert_eq!(decode(NEWEST, &bytes.into()), Err(why));
         }
-        assert_eq!(decode(&Bytes::new()), Err(Refusal::Malformed));
-        assert_eq!(decode(&Bytes::from_static(&[VERSION])), Err(Refusal::Malformed));
+        assert_eq!(decode(NEWEST, &Bytes::new()), Err(Refusal::Malformed));
+        assert_eq!(decode(NEWEST, &Bytes::from(vec![NEWEST.number()])), Err(Refusal::Malformed));
     }
 
     #[test]
     fn a_byte_behind_a_frame_is_refused() {
-        let mut bytes = encode_frame(&frame(vec![report(b"x")])).unwrap().to_vec();
+        let mut bytes = encode_frame(NEWEST, &frame(vec![report(b"x")])).unwrap().to_vec();
         bytes.push(0);
-        assert_eq!(decode(&bytes.into()), Err(Refusal::Trailing));
+        assert_eq!(decode(NEWEST, &bytes.into()), Err(Refusal::Trailing));
     }
 
     #[test]
@@ -525,24 +531,27 @@ mod tests {
         for too_big in
             [many, many_crowded, long_identity, long_name, many_counters, many_amounts, long_region]
         {
-            assert_eq!(encode_frame(&too_big), Err(Refusal::Oversize));
-            let mut bytes = vec![VERSION, KIND_SYNC];
-            compact::write(&too_big, &mut bytes);
-            assert_eq!(decode(&bytes.into()), Err(Refusal::Oversize));
+            assert_eq!(encode_frame(NEWEST, &too_big), Err(Refusal::Oversize));
+            let mut bytes = vec![NEWEST.number(), KIND_SYNC];
+            compact::write(NEWEST, &too_big, &mut bytes);
+            assert_eq!(decode(NEWEST, &bytes.into()), Err(Refusal::Oversize));
         }
         let sum_too_big = frame(vec![report(&[7; IDENTITY_BYTES_MAX]); 5]);
-        assert_eq!(encode_frame(&sum_too_big), Err(Refusal::Oversize));
-        assert_eq!(decode(&vec![VERSION; MESSAGE_BYTES_MAX + 1].into()), Err(Refusal::Oversize));
+        assert_eq!(encode_frame(NEWEST, &sum_too_big), Err(Refusal::Oversize));
+        assert_eq!(
+            decode(NEWEST, &vec![NEWEST.number(); MESSAGE_BYTES_MAX + 1].into()),
+            Err(Refusal::Oversize)
+        );
         let address = "127.0.0.1:1".parse().unwrap();
-        assert_eq!(encode_gossip(address, &vec![0; GOSSIP_BYTES_MAX + 1]), Err(Refusal::Oversize));
-        assert!(encode_gossip("[::1]:65535".parse().unwrap(), &vec![0; GOSSIP_BYTES_MAX]).is_ok());
+        assert_eq!(encode_gossip(NEWEST, address, &vec![0; GOSSIP_BYTES_MAX + 1]), Err(Refusal::Oversize));
+        assert!(encode_gossip(NEWEST, "[::1]:65535".parse().unwrap(), &vec![0; GOSSIP_BYTES_MAX]).is_ok());
     }
 
     /// A hundred reports of buckets that the other side knows: what ten thousand hot buckets cost.
     #[test]
     fn a_report_of_a_known_bucket_takes_eight_bytes() {
         let reports = (0..100).map(|n| known(10_000 + n, 100 + n)).collect();
-        let bytes = encode_frame(&frame(reports)).unwrap().len();
+        let bytes = encode_frame(NEWEST, &frame(reports)).unwrap().len();
         assert!(bytes <= 64 + 100 * 8, "{bytes}");
     }
 
@@ -557,17 +566,17 @@ mod tests {
 
     #[test]
     fn an_absurd_length_is_refused_before_it_is_allocated() {
-        let mut bytes = vec![VERSION, KIND_SYNC, 0, 0, 0, 0, 0];
+        let mut bytes = vec![NEWEST.number(), KIND_SYNC, 0, 0, 0, 0, 0];
         bytes.extend([0xff; 9]);
         bytes.push(1);
-        assert_eq!(decode(&bytes.into()), Err(Refusal::Oversize));
+        assert_eq!(decode(NEWEST, &bytes.into()), Err(Refusal::Oversize));
     }
 
     proptest! {
         #[test]
         fn every_frame_comes_back(frame in arbitrary_frame()) {
-            let bytes = encode_frame(&frame).unwrap();
-            prop_assert_eq!(decode(&bytes), Ok(Message::Sync(frame)));
+            let bytes = encode_frame(NEWEST, &frame).unwrap();
+            prop_assert_eq!(decode(NEWEST, &bytes), Ok(Message::Sync(frame)));
         }
 
         #[test]
@@ -577,26 +586,28 @@ mod tests {
             body in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let from = SocketAddr::new(ip, port);
-            let bytes = encode_gossip(from, &body).unwrap();
-            prop_assert_eq!(decode(&bytes), Ok(Message::Gossip { from, body: body.into() }));
+            let bytes = encode_gossip(NEWEST, from, &body).unwrap();
+            prop_assert_eq!(decode(NEWEST, &bytes), Ok(Message::Gossip { from, body: body.into() }));
         }
 
         #[test]
         fn a_truncated_frame_is_always_refused(frame in arbitrary_frame(), cut in any::<proptest::sample::Index>()) {
-            let bytes = encode_frame(&frame).unwrap();
+            let bytes = encode_frame(NEWEST, &frame).unwrap();
             let short = bytes.slice(..cut.index(bytes.len()));
-            prop_assert!(decode(&short).is_err());
+            prop_assert!(decode(NEWEST, &short).is_err());
         }
 
         #[test]
         fn random_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), sync in any::<bool>()) {
-            let _ = decode(&bytes.clone().into());
-            if bytes.len() >= 2 {
-                bytes[0] = VERSION;
-                bytes[1] = if sync { KIND_SYNC } else { KIND_GOSSIP };
-                let _ = decode(&bytes.clone().into());
-                bytes[1] = KIND_RIGHTS;
-                let _ = decode(&bytes.into());
+            for version in WireVersion::SPOKEN {
+                let _ = decode(version, &bytes.clone().into());
+                if bytes.len() >= 2 {
+                    bytes[0] = version.number();
+                    bytes[1] = if sync { KIND_SYNC } else { KIND_GOSSIP };
+                    let _ = decode(version, &bytes.clone().into());
+                    bytes[1] = KIND_RIGHTS;
+                    let _ = decode(version, &bytes.clone().into());
+                }
             }
         }
     }

@@ -296,12 +296,7 @@ async fn read_stream(mut stream: RecvStream) -> Result<Bytes, Refusal> {
     }
 }
 
-fn take(
-    (version, message): (WireVersion, &Bytes),
-    name: &NodeName,
-    present: &Present,
-    inbox: &Inbox,
-) {
+fn take((version, message): (WireVersion, &Bytes), name: &NodeName, present: &Present, inbox: &Inbox) {
     present.received(message.len());
     let taken = match codec::decode(version, message) {
         Ok(Message::Sync(frame)) => inbox

@@ -1,5 +1,5 @@
-//! Which wire version a connection speaks. Both sides name theirs in the handshake, by ALPN (RFC 7301), and the
-//! side that was dialled takes the newest that it finds in both lists. TLS signs the choice, so nobody between
+//! The wire version of a connection. Both sides name theirs in the handshake, by ALPN (RFC 7301), and the side
+//! that was dialled takes the newest that it finds in both lists. TLS protects the choice, so nobody between
 //! two daemons can talk them into an older version.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,8 +35,8 @@ pub(super) fn named(versions: &[WireVersion]) -> String {
     versions.iter().map(named).collect::<Vec<_>>().join(", ")
 }
 
-/// The version that the handshake of a connection agreed on. Without an agreement there is no connection (RFC
-/// 9001, 8.1); should there be one all the same, the older version says less.
+/// The version that the handshake of a connection agreed on. Without an agreement there is no connection
+/// (RFC 9001, 8.1); should there be one all the same, the older version says less.
 pub(super) fn agreed(connection: &Connection) -> WireVersion {
     let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     let chosen = data.and_then(|data| data.protocol);

@@ -28,8 +28,8 @@ use super::tls::{self, TlsError, TlsPem};
 use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
 use crate::core::regions::split::WeightsStatement;
-use crate::core::wire::{Frame, WireVersion};
 use crate::core::wire::rights::RightsFrame;
+use crate::core::wire::{Frame, WireVersion};
 use crate::engine::tasks::Tasks;
 use crate::telemetry::traces::Tracer;
 

@@ -46,9 +46,9 @@ const OWN: u8 = 8;
 /// The bucket is decided by its rule's limit.
 const BY_RULE: u8 = 16;
 
-/// By which limit a bucket is decided, as flags of a name. Version 5 has one word for "by the rule's" and "not
-/// known". A daemon of it takes that for the rule's limit, as it does among its own kind; here it is heard as
-/// not known, which changes nothing of what is known from others.
+/// By which limit a bucket is decided, as flags of a name. Version 5 has one word for "by the rule's" and
+/// "not known". A daemon of it takes that for the rule's limit, as it does among its own kind; here it is
+/// heard as not known, which changes nothing of what is known from others.
 const fn limit_flags(version: WireVersion, decided_by: DecidedBy) -> u8 {
     match (version, decided_by) {
         (_, DecidedBy::Own(_)) => OWN,
@@ -114,8 +114,7 @@ pub fn write_report(
     let same = before.is_some_and(|before| (before.stamp, before.window) == (report.stamp, report.window));
     let plain = matches!(report.amounts.as_slice(), [amount] if amount.returned == 0);
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-    let named =
-        report.subject.as_ref().map_or(0, |subject| NAMED | limit_flags(version, subject.decided_by));
+    let named = report.subject.as_ref().map_or(0, |subject| NAMED | limit_flags(version, subject.decided_by));
     bytes.push(named | flag(same, SAME_TIME) | flag(plain, PLAIN));
     put(bytes, report.key_id);
     if let Some(subject) = &report.subject {
@@ -251,7 +250,8 @@ impl<'a> Rest<'a> {
         let flags = self.byte()?;
         let unnamed = flags & NAMED == 0;
         let by_rule = limit_flags(self.version, DecidedBy::Rule);
-        if flags & !(NAMED | SAME_TIME | PLAIN | OWN | by_rule) > 0 || unnamed && flags & (OWN | BY_RULE) > 0 {
+        if flags & !(NAMED | SAME_TIME | PLAIN | OWN | by_rule) > 0 || unnamed && flags & (OWN | BY_RULE) > 0
+        {
             return Err(Unreadable::Malformed);
         }
         let key_id = self.number()?;
