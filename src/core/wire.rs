@@ -30,8 +30,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// second. A power of two, so that no demand below it is rounded to one above it.
 pub const DEMAND_MAX: u64 = 1 << 50;
 
-/// A version of these messages. Two daemons agree on one in the handshake of each connection; every message on
-/// it begins with the version's number, and one of another version is refused and counted.
+/// A version of these messages. Two daemons agree on one in the handshake of each connection. Every message
+/// on it begins with the version's number; one of another version is refused and counted.
 ///
 /// A daemon speaks the newest and the one before, so that a cluster counts on while it is upgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

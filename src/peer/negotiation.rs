@@ -1,6 +1,6 @@
-//! The wire version of a connection. Both sides name theirs in the handshake, by ALPN (RFC 7301), and the side
-//! that was dialled takes the newest that it finds in both lists. TLS protects the choice, so nobody between
-//! two daemons can talk them into an older version.
+//! The wire version of a connection. Both sides name theirs in the handshake, by ALPN (RFC 7301), and the
+//! side that was dialled takes the newest that it finds in both lists. TLS protects the choice, so nobody
+//! between two daemons can talk them into an older version.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -59,8 +59,8 @@ impl Offers {
         Self { certificate: Arc::new(certificate), spoken: protocols(versions), unknown: Mutex::default() }
     }
 
-    /// What was offered in the handshake that has just failed. Of two that fail in the same moment each may be
-    /// told the other's.
+    /// The protocols that the handshake which has just failed had named. Of two that fail in the same moment
+    /// each may be told the other's.
     pub(super) fn take_unknown(&self) -> Option<String> {
         self.unknown.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
