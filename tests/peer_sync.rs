@@ -298,7 +298,7 @@ async fn what_one_region_admits_the_other_is_told() {
 async fn a_region_of_the_older_wire_version_counts_with_the_others_until_it_is_upgraded_and_after() {
     let ca = create_ca(Clock::System.now()).unwrap();
     let eu = Region::start(&ca, "eu", None).await;
-    let us = Region::start_speaking(&[WireVersion::V5], &ca, "us", Some(&eu)).await;
+    let us = Region::start_speaking(&[WireVersion::PREVIOUS], &ca, "us", Some(&eu)).await;
     let spoken = |version| {
         let speaks = move |region: &Region| {
             let status = region.port.status();
@@ -307,7 +307,7 @@ async fn a_region_of_the_older_wire_version_counts_with_the_others_until_it_is_u
         };
         move |regions: [&Region; 2]| regions.into_iter().all(speaks)
     };
-    eventually("both speak the older", || spoken(WireVersion::V5)([&eu, &us])).await;
+    eventually("both speak the older", || spoken(WireVersion::PREVIOUS)([&eu, &us])).await;
     eu.port.admit(7);
     us.port.admit(100);
     eventually("a hundred are told", || eu.port.others() == 100).await;

@@ -45,8 +45,10 @@ pub enum WireVersion {
 impl WireVersion {
     /// The newest.
     pub const NEWEST: Self = Self::V6;
+    /// The one before it.
+    pub const PREVIOUS: Self = Self::V5;
     /// All that are spoken, the newest first: the first one that both sides speak is taken.
-    pub const SPOKEN: [Self; 2] = [Self::V6, Self::V5];
+    pub const SPOKEN: [Self; 2] = [Self::NEWEST, Self::PREVIOUS];
 
     /// Its number, which is the first byte of its messages.
     #[must_use]

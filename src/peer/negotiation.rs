@@ -41,7 +41,7 @@ pub(super) fn agreed(connection: &Connection) -> WireVersion {
     let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     let chosen = data.and_then(|data| data.protocol);
     let version = |chosen: Vec<u8>| WireVersion::SPOKEN.into_iter().find(|known| protocol(*known) == chosen);
-    chosen.and_then(version).unwrap_or(WireVersion::V5)
+    chosen.and_then(version).unwrap_or(WireVersion::PREVIOUS)
 }
 
 /// Gives out the one certificate of this daemon, and notes what a daemon offered that shares no version: TLS

@@ -1,10 +1,12 @@
 //! Daemons of neighbouring wire versions: real handshakes, and both ways of every message.
 
+use std::sync::Mutex;
+
 use tidegate::peer::RulesStatement;
 
 use super::*;
 
-const OLDER: WireVersion = WireVersion::V5;
+const OLDER: WireVersion = WireVersion::PREVIOUS;
 /// What builds of version 5 offer in the handshake, and nothing else.
 const OLDER_PROTOCOL: &[u8] = b"tidegate/1";
 /// Made by the last build of version 5, commit 6c1c138: see `src/peer/codec/tests/older_version.rs`.
@@ -123,6 +125,53 @@ async fn what_a_build_of_the_older_version_sends_is_understood_and_nothing_of_an
     let newest = raw_client(&tls, b"tidegate/6", a.address()).await.unwrap();
     newest.send_datagram(unhex(OLDER_FRAME)).unwrap();
     eventually("nor the older one here", || a.refused(Refusal::Version) == 2).await;
+}
+
+/// Lines of the log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn lines(&self, with: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains(with)).map(str::to_owned).collect()
+    }
+}
+
+/// All of this runs in one thread, so that all of it is logged to the same place.
+#[tokio::test]
+async fn the_log_names_the_versions_of_both_sides_once() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _logged = tracing::subscriber::set_default(subscriber);
+    let ca = create_ca(now()).unwrap();
+    let a = Node::start(config(&ca, &name("eu", "a"), &[])).await;
+    let tls = pem(&ca, &name("us", "x"));
+    for _ in 0..3 {
+        assert!(raw_client(&tls, b"tidegate/99\n", a.address()).await.is_err());
+    }
+    eventually("all are counted", || a.refused(Refusal::Protocol) == 3).await;
+    let refused = log.lines("share no wire version");
+    let [line] = refused.as_slice() else { panic!("{refused:?}") };
+    let versions = "spoken=6 (tidegate/6), 5 (tidegate/1) offered=tidegate/99\\n";
+    assert!(line.contains("WARN") && line.contains(versions), "{line}");
+
+    let b = Node::start(older(config(&ca, &name("us", "b"), &[a.address()]))).await;
+    b.live(1).await;
+    let older = || log.lines("a peer is older").iter().filter(|line| line.contains("region=us")).count();
+    eventually("the older one is named", || older() == 1).await;
 }
 
 /// A server that speaks a version that is not known here.

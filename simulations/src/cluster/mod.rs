@@ -242,7 +242,7 @@ impl Host {
             gossip_interval: tidegate::peer::GOSSIP_INTERVAL_DEFAULT,
             tls: self.tls.clone(),
             tracer: None,
-            versions: if self.is_older { vec![WireVersion::V5] } else { WireVersion::SPOKEN.into() },
+            versions: if self.is_older { vec![WireVersion::PREVIOUS] } else { WireVersion::SPOKEN.into() },
         };
         let others = self.names.iter().enumerate().filter(|(at, _)| *at != self.at);
         let members: Vec<Member> = others.map(|(at, name)| member(at, name)).collect();

@@ -50,6 +50,8 @@ struct GossipCluster {
     cut: Vec<String>,
     /// Regions that nobody else hears.
     mute: Vec<String>,
+    /// Regions whose daemons have the wire version before the newest.
+    older: Vec<String>,
     /// Whether nothing is told of buckets that are far from their limit.
     suppresses_reports: bool,
     /// Whether the daemons of a region share one store.
@@ -114,6 +116,7 @@ impl GossipCluster {
             double_percent: 0,
             cut: Vec::new(),
             mute: Vec::new(),
+            older: Vec::new(),
             suppresses_reports: false,
             shared_store: false,
         };
@@ -195,6 +198,8 @@ impl GossipCluster {
                 let mut bytes = Vec::new();
                 compact::write(WireVersion::NEWEST, &frame, &mut bytes);
                 assert!(bytes.len() <= FRAME_BYTES_MAX || frame.reports.len() == 1);
+                let older = [&who.region, &to.region].into_iter().any(|region| self.older.contains(region));
+                let frame = if older { own::in_older_version(&frame) } else { frame };
                 let muted = self.mute.contains(&who.region) && who.region != to.region;
                 let cut = muted || self.cut.contains(&who.region) != self.cut.contains(&to.region);
                 if cut || self.dice.roll(100) < self.loss_percent {

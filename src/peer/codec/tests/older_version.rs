@@ -3,7 +3,7 @@
 
 use super::*;
 
-const OLDER: WireVersion = WireVersion::V5;
+const OLDER: WireVersion = WireVersion::PREVIOUS;
 
 /// Made by the last build of version 5, commit 6c1c138: the frame of `the_bytes_of_this_version_are_pinned`,
 /// of a bucket that has no limit of its own.
