@@ -6,17 +6,23 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tidegate::core::regions::NodeName;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::{Amounts, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject};
+use tidegate::core::wire::{
+    Amounts, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, WireVersion,
+};
 use tidegate::peer::certificate::{Authority, SERVER_NAME, create_ca, issue};
-use tidegate::peer::codec::{MESSAGE_BYTES_MAX, encode_frame};
+use tidegate::peer::codec::{self, MESSAGE_BYTES_MAX};
 use tidegate::peer::counters::Refusal;
 use tidegate::peer::{
     Member, PEER_QUEUE_LEN_MAX, PeerEvent, Peers, PeersConfig, Refuser, StartError, TlsError, TlsPem,
 };
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
+
+#[path = "peer_loopback/versions.rs"]
+mod versions;
 
 #[allow(clippy::disallowed_methods, reason = "certificates are checked against the real clock")]
 fn now() -> Timestamp {
@@ -48,7 +54,12 @@ fn config(ca: &Authority, node: &NodeName, join: &[SocketAddr]) -> PeersConfig {
         gossip_interval: Duration::from_millis(100),
         tls: pem(ca, node),
         tracer: None,
+        versions: WireVersion::SPOKEN.into(),
     }
+}
+
+fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
+    codec::encode_frame(WireVersion::NEWEST, frame)
 }
 
 struct Node {
@@ -251,7 +262,7 @@ async fn raw_client(
 /// The first packets of as many handshakes, as somebody sends them who reads no answer.
 async fn first_packets(count: usize, tls: &TlsPem) -> Vec<Vec<u8>> {
     let nobody = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let (to, config) = (nobody.local_addr().unwrap(), raw_config(tls, b"tidegate/1"));
+    let (to, config) = (nobody.local_addr().unwrap(), raw_config(tls, b"tidegate/6"));
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut packets = HashMap::new();
     let mut packet = [0; 2_048];
@@ -300,7 +311,7 @@ async fn another_protocol_is_refused_in_the_handshake() {
 async fn bad_messages_of_a_member_are_counted_and_good_ones_still_read() {
     let ca = create_ca(now()).unwrap();
     let mut a = Node::start(config(&ca, &name("eu", "a"), &[])).await;
-    let connection = raw_client(&pem(&ca, &name("us", "x")), b"tidegate/1", a.address()).await.unwrap();
+    let connection = raw_client(&pem(&ca, &name("us", "x")), b"tidegate/6", a.address()).await.unwrap();
     let good = encode_frame(&frame(1, 2, 30)).unwrap();
     let mut other_version = good.to_vec();
     other_version[0] = 9;

@@ -13,7 +13,7 @@ use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::{CountedLimit, RightKind, RightsFrame, Transfer};
 use tidegate::core::wire::{
-    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject,
+    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, WireVersion,
 };
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Answer;
@@ -192,6 +192,15 @@ struct Region {
 
 impl Region {
     async fn start(ca: &Authority, region: &str, join: Option<&Self>) -> Self {
+        Self::start_speaking(&WireVersion::SPOKEN, ca, region, join).await
+    }
+
+    async fn start_speaking(
+        versions: &[WireVersion],
+        ca: &Authority,
+        region: &str,
+        join: Option<&Self>,
+    ) -> Self {
         let name = NodeName { region: region.into(), node: format!("{region}-1") };
         let issued = issue(ca, &name, Clock::System.now()).unwrap();
         let incarnation = Clock::System.now().micros() / 1_000;
@@ -209,6 +218,7 @@ impl Region {
                 revoked: Vec::new(),
             },
             tracer: None,
+            versions: versions.into(),
         };
         let (peers, events) = Peers::start(config).await.unwrap();
         let (peers, port, stop) =
@@ -279,6 +289,38 @@ async fn what_one_region_admits_the_other_is_told() {
     us.end().await;
     eventually("it is dead", || eu.port.status().peers.iter().all(|peer| !peer.live && !peer.connected))
         .await;
+    eu.end().await;
+}
+
+/// A region whose daemon has the wire version before the newest counts with the others, in `gossip` and in
+/// `escrow`, and goes on to do so when it is upgraded.
+#[tokio::test]
+async fn a_region_of_the_older_wire_version_counts_with_the_others_until_it_is_upgraded_and_after() {
+    let ca = create_ca(Clock::System.now()).unwrap();
+    let eu = Region::start(&ca, "eu", None).await;
+    let us = Region::start_speaking(&[WireVersion::PREVIOUS], &ca, "us", Some(&eu)).await;
+    let spoken = |version| {
+        let speaks = move |region: &Region| {
+            let status = region.port.status();
+            status.cut_off.is_empty()
+                && status.peers.iter().any(|peer| peer.version == Some(version) && peer.lag.is_some())
+        };
+        move |regions: [&Region; 2]| regions.into_iter().all(speaks)
+    };
+    eventually("both speak the older", || spoken(WireVersion::PREVIOUS)([&eu, &us])).await;
+    eu.port.admit(7);
+    us.port.admit(100);
+    eventually("a hundred are told", || eu.port.others() == 100).await;
+    eventually("seven are told", || us.port.others() == 7).await;
+    assert_eq!([raised(&eu.port.refused), raised(&us.port.refused)], [[], [] as [&str; 0]]);
+    us.end().await;
+    let us = Region::start(&ca, "us", Some(&eu)).await;
+    eventually("both speak the newest", || spoken(WireVersion::NEWEST)([&eu, &us])).await;
+    us.port.admit(20);
+    eventually("no count is lost", || eu.port.others() == 120).await;
+    // Its store knows nothing of the hundred that its process before had admitted.
+    eventually("in neither direction", || us.port.others() == 107).await;
+    us.end().await;
     eu.end().await;
 }
 

@@ -434,6 +434,7 @@ mod tests {
         use crate::core::regions::NodeName;
         use crate::core::regions::escrow::EscrowRule;
         use crate::core::time::Span;
+        use crate::core::wire::WireVersion;
         use crate::engine::status::{BucketStatus, PeerStatus, ServerHealth, StoreHealth};
 
         let server = ServerHealth {
@@ -455,6 +456,7 @@ mod tests {
             name: NodeName { region: "us".to_owned(), node: "us-1".to_owned() },
             address: "b:2".to_owned(),
             connected: true,
+            version: Some(WireVersion::NEWEST),
             live: true,
             draining: false,
             rtt: Some(Span(80)),

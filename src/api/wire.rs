@@ -24,6 +24,7 @@ use crate::core::request::Request;
 use crate::core::reservation::Reservation;
 use crate::core::rule::Mode;
 use crate::core::time::Span;
+use crate::core::wire::WireVersion;
 use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth, StoreHealth, StoreState};
 
 pub use penalty::PenaltyJson;
@@ -442,6 +443,9 @@ pub struct PeerJson<'a> {
     pub live: bool,
     /// True if it is shutting down.
     pub draining: bool,
+    /// The version of the messages that this daemon and it speak with each other: the newest that both know;
+    /// null while the link is down.
+    pub wire_version: Option<u8>,
     /// Round trip; null before the first.
     pub rtt_ms: Option<u64>,
     /// Age of the newest frame heard from it; null before the first.
@@ -468,6 +472,7 @@ impl<'a> PeerJson<'a> {
             connected: peer.connected,
             live: peer.live,
             draining: peer.draining,
+            wire_version: peer.version.map(WireVersion::number),
             rtt_ms: peer.rtt.map(Span::millis_up),
             lag_ms: peer.lag.map(Span::millis_up),
             clock_ahead_ms: peer.ahead.map(|micros| micros / 1_000),

@@ -98,8 +98,8 @@ fn told(own: &Value) -> String {
 
 fn peers_table(peers: &[Value], cut_off: &[Value]) -> String {
     let mut rows = table(
-        &["region", "node", "address", "state", "round trip", "lag", "clock", "sent", "received"],
-        &[4, 5, 6, 7, 8],
+        &["region", "node", "address", "state", "wire", "round trip", "lag", "clock", "sent", "received"],
+        &[4, 5, 6, 7, 8, 9],
     );
     for peer in peers {
         let flag = |name: &str| peer[name].as_bool() == Some(true);
@@ -118,6 +118,7 @@ fn peers_table(peers: &[Value], cut_off: &[Value]) -> String {
             word(&peer["node"]),
             word(&peer["address"]),
             state.to_owned(),
+            peer["wire_version"].as_u64().map_or_else(|| "-".to_owned(), |version| version.to_string()),
             millis("rtt_ms"),
             millis("lag_ms"),
             clock.map_or_else(|| "-".to_owned(), |ahead| format!("{ahead:+} ms")),

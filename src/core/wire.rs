@@ -1,5 +1,6 @@
 //! Every message between daemons, versioned. How they become bytes is the codec's business (`peer/codec.rs`),
-//! but for frames of counts: of those there are so many that every byte was weighed ([`compact`]).
+//! but for frames of counts: of those there are so many that every byte was weighed ([`compact`]). The types
+//! here are those of the newest version; an older one says less, and only where bytes are made.
 //!
 //! The sender's region and node are never in a message: they are read from its certificate.
 
@@ -14,8 +15,6 @@ use super::time::{Span, Timestamp};
 pub mod compact;
 pub mod rights;
 
-/// Version of these messages. A frame of another version is refused and counted.
-pub const VERSION: u8 = 6;
 /// Most rules that one frame names as crowded.
 pub const CROWDED_MAX: usize = 8;
 /// Most reports in one frame.
@@ -30,6 +29,48 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Largest demand that is believed, in millionths of a permit per second: about 1,100 million permits per
 /// second. A power of two, so that no demand below it is rounded to one above it.
 pub const DEMAND_MAX: u64 = 1 << 50;
+
+/// A version of these messages. Two daemons agree on one in the handshake of each connection. Every message
+/// on it begins with the version's number; one of another version is refused and counted.
+///
+/// A daemon speaks the newest and the one before, so that a cluster counts on while it is upgraded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WireVersion {
+    /// The one before the newest.
+    V5,
+    /// The newest: a name says whether a bucket is decided by the rule's limit, or nothing is known of that.
+    V6,
+}
+
+impl WireVersion {
+    /// The newest.
+    pub const NEWEST: Self = Self::V6;
+    /// The one before it.
+    pub const PREVIOUS: Self = Self::V5;
+    /// All that are spoken, the newest first: the first one that both sides speak is taken.
+    pub const SPOKEN: [Self; 2] = [Self::NEWEST, Self::PREVIOUS];
+
+    /// Its number, which is the first byte of its messages.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::V5 => 5,
+            Self::V6 => 6,
+        }
+    }
+
+    /// The spoken version with this number.
+    #[must_use]
+    pub fn numbered(number: u8) -> Option<Self> {
+        Self::SPOKEN.into_iter().find(|version| version.number() == number)
+    }
+}
+
+impl std::fmt::Display for WireVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.number().fmt(f)
+    }
+}
 
 /// One frame from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -309,6 +309,7 @@ impl Look {
                 Some(Refuser::There) => {
                     (NoticeKind::Refused, format!("{who} does not accept this daemon's certificate: {error}"))
                 }
+                Some(Refuser::Versions) => (NoticeKind::Refused, format!("{who} is not heard: {error}")),
                 Some(Refuser::Here) => {
                     (NoticeKind::Refused, format!("the certificate of {who} is not accepted here: {error}"))
                 }

@@ -15,6 +15,7 @@ use super::setup::{PeersSetup, Setup};
 use super::shares::Shares;
 use super::store::Opened;
 use crate::core::regions::ReplicaConfig;
+use crate::core::wire::WireVersion;
 use crate::engine::Engine;
 use crate::engine::names;
 use crate::engine::tasks::Tasks;
@@ -54,6 +55,7 @@ impl World {
             gossip_interval: GOSSIP_INTERVAL_DEFAULT,
             tls: peers.tls.clone(),
             tracer: engine.tracer().cloned(),
+            versions: WireVersion::SPOKEN.into(),
         };
         let (peers_handle, events) =
             Peers::start_in(tasks, config).await.with_context(|| named(peers.tls_files.as_ref()))?;

@@ -9,6 +9,7 @@ use crate::core::regions::escrow::EscrowRule;
 use crate::core::regions::{NodeName, WorldKey};
 use crate::core::ruleset::Reason;
 use crate::core::time::{Span, Timestamp};
+use crate::core::wire::WireVersion;
 
 /// Why a request is decided as it is. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +119,8 @@ pub struct PeerStatus {
     pub address: String,
     /// True if the link to it is up.
     pub connected: bool,
+    /// The wire version that the link to it speaks, while it is up.
+    pub version: Option<WireVersion>,
     /// True if membership believes it alive.
     pub live: bool,
     /// True if it is shutting down.

@@ -362,6 +362,7 @@ mod tests {
             name: crate::core::regions::NodeName { region: "eu".to_owned(), node: node.to_owned() },
             address: String::new(),
             connected: true,
+            version: None,
             live: true,
             draining: false,
             rtt: None,

@@ -133,10 +133,8 @@ impl Transport for Carrier {
 impl Socket for Carrier {
     /// Never an error: one would end the gossip for ever.
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
-        match codec::encode_gossip(self.advertise, &message.serialize_to_vec()) {
-            Ok(bytes) => self.links.send_to(to, bytes),
-            Err(why) => self.counters.refuse(why),
-        }
+        let body = message.serialize_to_vec();
+        self.links.send_to(to, |version| codec::encode_gossip(version, self.advertise, &body));
         Ok(())
     }
 

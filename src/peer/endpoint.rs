@@ -18,10 +18,12 @@ use super::certificate::SERVER_NAME;
 use super::counters::{Counters, Refusal};
 use super::identity::{self, IdentityError};
 use super::link::Refuser;
+use super::negotiation::{self, Offers};
 use super::socket::Watched;
 use super::tls::{Lasting, Sides};
 use super::trust::Trust;
 use crate::core::regions::NodeName;
+use crate::core::wire::WireVersion;
 
 /// Longest handshake that others began.
 pub(super) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
@@ -37,9 +39,17 @@ pub(super) enum DialError {
     #[error("no answer in time")]
     Deadline,
     #[error("{0}")]
-    Connection(#[from] ConnectionError),
+    Connection(ConnectionError),
+    #[error("it speaks none of this daemon's wire versions: one of both is too old for the other ({0})")]
+    Version(ConnectionError),
     #[error("{0}")]
     Identity(#[from] IdentityError),
+}
+
+impl From<ConnectionError> for DialError {
+    fn from(error: ConnectionError) -> Self {
+        if refusal_of(&error) == Refusal::Protocol { Self::Version(error) } else { Self::Connection(error) }
+    }
 }
 
 impl DialError {
@@ -47,14 +57,16 @@ impl DialError {
     pub(super) fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Connect(_) | Self::Deadline => None,
+            Self::Version(_) => Some(Refusal::Protocol),
             Self::Identity(_) => Some(Refusal::Identity),
             Self::Connection(error) => Some(refusal_of(error)).filter(|why| *why != Refusal::Handshake),
         }
     }
 
-    /// Which side does not accept the other's certificate, where that is what is wrong.
+    /// Which side does not accept the other, where that is what is wrong.
     pub(super) fn refuser(&self) -> Option<Refuser> {
         match self {
+            Self::Version(_) => Some(Refuser::Versions),
             Self::Identity(_) => Some(Refuser::Here),
             Self::Connection(error) if refusal_of(error) == Refusal::Certificate => match error {
                 ConnectionError::ConnectionClosed(_) => Some(Refuser::There),
@@ -115,6 +127,7 @@ pub(super) struct Endpoint {
     quinn: quinn::Endpoint,
     client: ArcSwap<quinn::ClientConfig>,
     trust: watch::Sender<Arc<Trust>>,
+    offers: ArcSwap<Offers>,
 }
 
 impl Endpoint {
@@ -134,7 +147,8 @@ impl Endpoint {
             wire.runtime,
         )?;
         let (trust, _) = watch::channel(sides.trust);
-        Ok(Self { quinn, client: ArcSwap::from_pointee(sides.client), trust })
+        let offers = ArcSwap::new(sides.offers);
+        Ok(Self { quinn, client: ArcSwap::from_pointee(sides.client), trust, offers })
     }
 
     /// New connections, either way, use these certificates from now on. Open ones whose certificate is not
@@ -142,6 +156,7 @@ impl Endpoint {
     pub(super) fn replace(&self, sides: Sides) {
         self.quinn.set_server_config(Some(sides.server));
         self.client.store(Arc::new(sides.client));
+        self.offers.store(sides.offers);
         // Last: a handshake that began with the certificates before hears of the change.
         self.trust.send_replace(sides.trust);
     }
@@ -152,18 +167,23 @@ impl Endpoint {
         self.trust.subscribe()
     }
 
+    /// What those ask for who speak no version of ours.
+    pub(super) fn offers(&self) -> Arc<Offers> {
+        self.offers.load_full()
+    }
+
     /// The bound address.
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.quinn.local_addr()
     }
 
     /// Dials, and reads from the certificate who answered.
-    pub(super) async fn dial(&self, address: SocketAddr) -> Result<(Connection, NodeName), DialError> {
+    pub(super) async fn dial(&self, address: SocketAddr) -> Result<(Connection, RemotePeer), DialError> {
         let client = quinn::ClientConfig::clone(&self.client.load());
         let connecting = self.quinn.connect_with(client, address, SERVER_NAME)?;
         let connection = timeout(DIAL_DEADLINE, connecting).await.map_err(|_| DialError::Deadline)??;
-        match identity_of(&connection) {
-            Ok(name) => Ok((connection, name)),
+        match RemotePeer::of(&connection) {
+            Ok(peer) => Ok((connection, peer)),
             Err(error) => {
                 connection.close(UNNAMED, b"your certificate names no node");
                 Err(error.into())
@@ -187,13 +207,24 @@ impl Endpoint {
     }
 }
 
-/// Who is on the other side, by its certificate.
-pub(super) fn identity_of(connection: &Connection) -> Result<NodeName, IdentityError> {
-    let chain = connection
-        .peer_identity()
-        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
-        .ok_or(IdentityError::Missing)?;
-    identity::node_of(chain.first().ok_or(IdentityError::Missing)?)
+/// Who is on the other side of a connection, and what is spoken on it.
+#[derive(Debug)]
+pub(super) struct RemotePeer {
+    /// By its certificate.
+    pub(super) name: NodeName,
+    /// As the handshake agreed.
+    pub(super) version: WireVersion,
+}
+
+impl RemotePeer {
+    pub(super) fn of(connection: &Connection) -> Result<Self, IdentityError> {
+        let chain = connection
+            .peer_identity()
+            .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
+            .ok_or(IdentityError::Missing)?;
+        let name = identity::node_of(chain.first().ok_or(IdentityError::Missing)?)?;
+        Ok(Self { name, version: negotiation::agreed(connection) })
+    }
 }
 
 /// Ends a connection if the other's certificate is not accepted any more, and says why.

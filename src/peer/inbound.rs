@@ -16,13 +16,15 @@ use super::PeerEvent;
 use super::codec::{self, MESSAGE_BYTES_MAX, Message};
 use super::contacts::{Contacts, Present};
 use super::counters::{Counters, Refusal};
-use super::endpoint::{self, Endpoint, HANDSHAKE_DEADLINE};
+use super::endpoint::{self, Endpoint, HANDSHAKE_DEADLINE, RemotePeer};
 use super::links::Links;
+use super::negotiation::{self, Offers};
 use super::rules::{self, READERS_MAX, SavedRules};
 use super::strangers::Strangers;
 use super::tls::STREAMS_MAX;
 use super::trust::Trust;
 use crate::core::regions::NodeName;
+use crate::core::wire::WireVersion;
 use crate::engine::clock::Clock;
 
 /// Connections of others, handshakes included. More are refused and counted.
@@ -44,11 +46,20 @@ pub(super) struct Inbox {
     pub(super) counters: Arc<Counters>,
     pub(super) rules: Arc<SavedRules>,
     pub(super) strangers: Strangers,
+    /// What is spoken here.
+    pub(super) versions: Vec<WireVersion>,
 }
 
 impl Inbox {
-    /// Counts a refusal, and logs it once for each address and reason.
-    fn refuse(&self, address: SocketAddr, why: Refusal, error: &dyn std::fmt::Display) {
+    /// Counts a refusal, and logs it once for each address and reason. `offered`: the other side named these
+    /// protocols, and none of them is spoken here.
+    fn refuse(
+        &self,
+        address: SocketAddr,
+        why: Refusal,
+        error: &dyn std::fmt::Display,
+        offered: Option<String>,
+    ) {
         self.counters.refuse(why);
         if !matches!(why, Refusal::Certificate | Refusal::Identity | Refusal::Protocol) {
             tracing::debug!(%address, %error, "a connection was refused");
@@ -59,6 +70,14 @@ impl Inbox {
         let known = self.links.get(address).and_then(|link| link.peer());
         let by = known.map_or_else(|| "unknown".to_owned(), |name| format!("{}/{}", name.region, name.node));
         let reason = why.as_str();
+        if why == Refusal::Protocol {
+            let (spoken, offered) = (negotiation::named(&self.versions), offered.unwrap_or_default());
+            tracing::warn!(
+                %address, last_known_as = %by, reason, times, %spoken, %offered,
+                "a daemon was refused: it and this one share no wire version"
+            );
+            return;
+        }
         tracing::warn!(
             %address, last_known_as = %by, reason, times, %error,
             "a daemon was refused: its certificate is not accepted here"
@@ -99,12 +118,13 @@ pub(super) async fn accept(
             incoming.refuse();
             continue;
         };
-        let (inbox, stop, trust) = (Arc::clone(&inbox), stop.clone(), endpoint.trust());
+        let (inbox, stop) = (Arc::clone(&inbox), stop.clone());
+        let (trust, offers) = (endpoint.trust(), endpoint.offers());
         tasks.spawn(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = welcome(incoming, handshake, trust, &inbox) => {}
+                () = welcome(incoming, handshake, trust, &offers, &inbox) => {}
             }
             drop(permit);
         });
@@ -151,10 +171,13 @@ async fn welcome(
     incoming: quinn::Incoming,
     handshake: OwnedSemaphorePermit,
     mut trust: watch::Receiver<Arc<Trust>>,
+    offers: &Offers,
     inbox: &Inbox,
 ) {
     let address = incoming.remote_address();
-    let connection = match incoming.accept() {
+    let accepted = incoming.accept();
+    let offered = offers.take_unknown();
+    let connection = match accepted {
         // The first packet alone may say enough to refuse it.
         Err(error) => Err(error),
         Ok(connecting) => match timeout(HANDSHAKE_DEADLINE, connecting).await {
@@ -166,14 +189,14 @@ async fn welcome(
     let connection = match connection {
         Ok(connection) => connection,
         Err(error) => {
-            inbox.refuse(address, endpoint::refusal_of(&error), &error);
+            inbox.refuse(address, endpoint::refusal_of(&error), &error, offered);
             return;
         }
     };
-    let name = match endpoint::identity_of(&connection) {
-        Ok(name) => name,
+    let RemotePeer { name, version } = match RemotePeer::of(&connection) {
+        Ok(peer) => peer,
         Err(error) => {
-            inbox.refuse(address, Refusal::Identity, &error);
+            inbox.refuse(address, Refusal::Identity, &error, None);
             connection.close(endpoint::UNNAMED, b"your certificate names no node");
             return;
         }
@@ -193,7 +216,7 @@ async fn welcome(
         why = withdrawn(&connection, &mut trust) => {
             tracing::info!(%address, region = %name.region, node = %name.node, "a connection was closed: {why}");
         }
-        () = read(&connection, &name, &present, inbox) => {}
+        () = read(&connection, (&name, version), &present, inbox) => {}
     }
 }
 
@@ -210,7 +233,12 @@ async fn withdrawn(connection: &Connection, trust: &mut watch::Receiver<Arc<Trus
     std::future::pending().await
 }
 
-async fn read(connection: &Connection, name: &NodeName, present: &Present, inbox: &Inbox) {
+async fn read(
+    connection: &Connection,
+    (name, version): (&NodeName, WireVersion),
+    present: &Present,
+    inbox: &Inbox,
+) {
     // Bounded by the streams that a peer may have open.
     let mut streams = JoinSet::new();
     let mut answers = JoinSet::new();
@@ -235,7 +263,7 @@ async fn read(connection: &Connection, name: &NodeName, present: &Present, inbox
             }
             asked = connection.accept_bi(), if answers.len() < readers => match asked {
                 Ok((send, receive)) => {
-                    answers.spawn(rules::answer(Arc::clone(&inbox.rules), send, receive));
+                    answers.spawn(rules::answer(version, Arc::clone(&inbox.rules), send, receive));
                     continue;
                 }
                 Err(_) => return,
@@ -252,7 +280,7 @@ async fn read(connection: &Connection, name: &NodeName, present: &Present, inbox
                 Err(_) => return,
             },
         };
-        take(&message, name, present, inbox);
+        take((version, &message), name, present, inbox);
     }
 }
 
@@ -268,9 +296,9 @@ async fn read_stream(mut stream: RecvStream) -> Result<Bytes, Refusal> {
     }
 }
 
-fn take(message: &Bytes, name: &NodeName, present: &Present, inbox: &Inbox) {
+fn take((version, message): (WireVersion, &Bytes), name: &NodeName, present: &Present, inbox: &Inbox) {
     present.received(message.len());
-    let taken = match codec::decode(message) {
+    let taken = match codec::decode(version, message) {
         Ok(Message::Sync(frame)) => inbox
             .events
             .try_send(PeerEvent::Frame { from: name.clone(), frame, bytes: message.len() })

@@ -15,12 +15,14 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::codec;
 use super::counters::{Counters, Refusal};
-use super::endpoint::{self, DialError, Endpoint};
+use super::endpoint::{self, DialError, Endpoint, RemotePeer};
 use super::queue::Queue;
 use super::trust::Trust;
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
+use crate::core::wire::WireVersion;
 use crate::telemetry::traces::{SpanKind, Tracer};
 
 /// The first wait before dialling again; doubled up to [`BACKOFF_MAX`].
@@ -52,6 +54,8 @@ pub struct LinkStatus {
     pub peer: Option<NodeName>,
     /// Whether the connection is up.
     pub connected: bool,
+    /// The wire version that is spoken on it, while it is up.
+    pub version: Option<WireVersion>,
     /// Round trip, while it is up.
     pub rtt: Option<Span>,
     /// Bytes of messages handed to the network since the link began.
@@ -72,17 +76,19 @@ pub struct LinkStatus {
     pub error: Option<String>,
     /// Whether this daemon itself answers there.
     pub own: bool,
-    /// Whether it is down because one side does not accept the other's certificate.
+    /// Whether it is down because one side does not accept the other.
     pub refused: Option<Refuser>,
 }
 
-/// Which side of a link does not accept the other's certificate.
+/// Which side of a link does not accept the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refuser {
-    /// This daemon.
+    /// This daemon does not accept the other's certificate.
     Here,
-    /// The one that is dialled.
+    /// The one that is dialled does not accept this one's.
     There,
+    /// They speak no wire version that both know.
+    Versions,
 }
 
 /// UDP bytes out, in, and packets lost.
@@ -94,6 +100,8 @@ struct State {
     connection: Option<Connection>,
     peer: Option<NodeName>,
     own: bool,
+    /// The version of the connection, or of the last one: most likely the next one has it, too.
+    version: Option<WireVersion>,
     /// Whether the other side has said that it accepts us. Until then it may still refuse our certificate.
     confirmed: bool,
     error: Option<String>,
@@ -154,9 +162,16 @@ impl Link {
         self.lock().own
     }
 
-    /// Its connection, while it is up.
-    pub(super) fn connection(&self) -> Option<Connection> {
-        self.lock().connection.clone().filter(|connection| connection.close_reason().is_none())
+    /// The version to encode messages for.
+    pub(super) fn version(&self) -> WireVersion {
+        self.lock().version.unwrap_or(WireVersion::NEWEST)
+    }
+
+    /// Its connection, while it is up, and the version that is spoken on it.
+    pub(super) fn connection(&self) -> Option<(Connection, WireVersion)> {
+        let state = self.lock();
+        let up = state.connection.clone().filter(|connection| connection.close_reason().is_none());
+        Some((up?, state.version?))
     }
 
     /// What the link is doing, without what it received.
@@ -169,6 +184,7 @@ impl Link {
             address: self.address,
             peer: state.peer.clone(),
             connected: up.is_some() && state.confirmed,
+            version: state.version.filter(|_| up.is_some()),
             rtt: up.map(|connection| Span::from(connection.rtt())),
             sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
             received_bytes: 0,
@@ -227,13 +243,13 @@ async fn keep_connected(link: &Link, context: &LinkContext) {
         let began = context.tracer.as_ref().map(|tracer| tracer.now());
         let trust = context.endpoint.trust();
         let wait = match context.endpoint.dial(link.address).await {
-            Ok((connection, name)) if name == context.own => {
+            Ok((connection, peer)) if peer.name == context.own => {
                 connection.close(VarInt::from_u32(0), b"this is myself");
                 note_own(link);
                 OWN_AGAIN
             }
-            Ok((connection, name)) => {
-                if serve(link, connection, (name, began), trust, context).await {
+            Ok((connection, peer)) => {
+                if serve(link, connection, (peer, began), trust, context).await {
                     backoff = BACKOFF_MIN;
                 }
                 backoff
@@ -270,7 +286,7 @@ fn note_own(link: &Link) {
 async fn serve(
     link: &Link,
     connection: Connection,
-    (name, began): (NodeName, Option<Timestamp>),
+    (RemotePeer { name, version }, began): (RemotePeer, Option<Timestamp>),
     mut trust: watch::Receiver<Arc<Trust>>,
     context: &LinkContext,
 ) -> bool {
@@ -279,10 +295,12 @@ async fn serve(
         let mut state = link.lock();
         state.peer = Some(name.clone());
         state.own = false;
+        state.version = Some(version);
         state.confirmed = false;
         state.connection = Some(connection.clone());
     }
-    let (steady, silent, pump) = (sleep(STEADY), silent(&connection), pump(link, &connection));
+    let (steady, silent) = (sleep(STEADY), silent(&connection));
+    let pump = pump(link, &connection, version);
     let confirmed = endpoint::confirmed(&connection);
     tokio::pin!(steady, silent, pump, confirmed);
     let (mut was_steady, mut was_confirmed) = (false, false);
@@ -305,7 +323,7 @@ async fn serve(
                 let mut state = link.lock();
                 state.confirmed = true;
                 (state.error, state.refused) = (None, None);
-                tracing::info!(address = %link.address, region = %name.region, node = %name.node, "peer connected");
+                note_connected(link.address, &name, version);
                 trace(context, link.address, &name, began);
             }
             () = &mut silent => {
@@ -332,6 +350,15 @@ async fn serve(
     was_steady
 }
 
+fn note_connected(address: SocketAddr, name: &NodeName, version: WireVersion) {
+    let NodeName { region, node } = name;
+    tracing::info!(%address, %region, %node, wire_version = %version, "peer connected");
+    if version < WireVersion::NEWEST {
+        let own = WireVersion::NEWEST;
+        tracing::info!(%address, %region, %node, "a peer is older: both speak wire version {version} until it has {own}, too");
+    }
+}
+
 /// Tells of a connection that was made, from the first packet to the peer's consent.
 fn trace(context: &LinkContext, address: SocketAddr, name: &NodeName, began: Option<Timestamp>) {
     let (Some(tracer), Some(began)) = (&context.tracer, began) else { return };
@@ -342,11 +369,14 @@ fn trace(context: &LinkContext, address: SocketAddr, name: &NodeName, began: Opt
     span.set("tidegate.region", context.own.region.as_str());
 }
 
-/// Sends what is queued, for ever.
-async fn pump(link: &Link, connection: &Connection) -> Infallible {
+/// Sends what is queued, for ever. Some of it may have been encoded before the version was known.
+async fn pump(link: &Link, connection: &Connection, version: WireVersion) -> Infallible {
     loop {
         let message = link.queue.pop().await;
-        send(link, connection, message).await;
+        match codec::in_version(version, message) {
+            Ok(message) => send(link, connection, message).await,
+            Err(why) => link.drop_many(why, 1),
+        }
     }
 }
 

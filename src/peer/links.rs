@@ -12,9 +12,13 @@ use tokio_util::task::TaskTracker;
 use super::counters::Refusal;
 use super::link::{self, Link, LinkContext};
 use crate::core::regions::NodeName;
+use crate::core::wire::WireVersion;
 
 /// Most addresses dialled at once. More are refused and counted.
 pub(super) const LINKS_MAX: usize = 1_024;
+
+/// The bytes of a message, or why there are none.
+type Encoded = Result<Bytes, Refusal>;
 
 /// The links.
 pub(super) struct Links {
@@ -50,25 +54,32 @@ impl Links {
         self.own.contains(&address)
     }
 
-    /// Queues a message for whoever is at an address. Never waits, never fails.
-    pub(super) fn send_to(&self, address: SocketAddr, message: Bytes) {
+    /// Queues a message for whoever is at an address, encoded for the version that is spoken there. Never
+    /// waits, never fails.
+    pub(super) fn send_to(&self, address: SocketAddr, encode: impl FnOnce(WireVersion) -> Encoded) {
         if let Some(link) = self.get_or_dial(address) {
-            link.send(message);
+            self.queue(&link, encode);
         }
     }
 
-    /// Queues a message for a node. `false`: there is no such node, and the message is dropped and counted.
-    pub(super) fn send(&self, name: &NodeName, message: Bytes) -> bool {
+    /// The same for a node. For one that is not known the message is dropped and counted.
+    pub(super) fn send(&self, name: &NodeName, encode: impl FnOnce(WireVersion) -> Encoded) {
         let found = self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        match &found {
-            Some(link) => link.send(message),
+        match found {
+            Some(link) => self.queue(&link, encode),
             None => self.context.counters.refuse(Refusal::UnknownNode),
         }
-        found.is_some()
     }
 
-    /// The connection to a node, while there is one.
-    pub(super) fn connection(&self, name: &NodeName) -> Option<quinn::Connection> {
+    fn queue(&self, link: &Link, encode: impl FnOnce(WireVersion) -> Encoded) {
+        match encode(link.version()) {
+            Ok(message) => link.send(message),
+            Err(why) => self.context.counters.refuse(why),
+        }
+    }
+
+    /// The connection to a node, while there is one, and the version that is spoken on it.
+    pub(super) fn connection(&self, name: &NodeName) -> Option<(quinn::Connection, WireVersion)> {
         self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name)?.connection()
     }
 

@@ -28,8 +28,8 @@ use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
 use crate::core::regions::split::{Phase, WeightsStatement};
 
-/// The gossip of another cluster id is not answered. Certificates keep clusters apart; this keeps versions
-/// apart.
+/// The gossip of another cluster id is not answered. Certificates keep clusters apart and handshakes agree on
+/// versions, so it never changes.
 const CLUSTER_ID: &str = "tidegate/1";
 /// A node is dead after this many mean intervals without a heartbeat.
 const PHI_THRESHOLD: f64 = 8.0;

@@ -2,6 +2,8 @@
 //!
 //! * One QUIC endpoint on one UDP socket dials and accepts; mutual TLS against the cluster's own authority
 //!   keeps everybody else out ([`tls`]), and a node is who its certificate says ([`identity`]).
+//! * Both sides of a connection agree on one wire version in its handshake (`negotiation`): the newest that
+//!   they share, so that daemons of two neighbouring versions count together.
 //! * Membership is gossiped by `chitchat` on the same connections; counts travel as [`codec`] frames beside
 //!   it.
 //! * Each node dials every other one and sends only on what it dialled: two directions, two owners, no
@@ -27,6 +29,7 @@ mod join;
 mod link;
 mod links;
 mod membership;
+mod negotiation;
 mod offset;
 mod peers;
 mod queue;

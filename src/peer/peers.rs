@@ -29,8 +29,8 @@ use crate::core::region_list::RegionChanges;
 use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
 use crate::core::regions::split::WeightsStatement;
-use crate::core::wire::Frame;
 use crate::core::wire::rights::RightsFrame;
+use crate::core::wire::{Frame, WireVersion};
 use crate::engine::tasks::Tasks;
 use crate::telemetry::traces::Tracer;
 
@@ -63,6 +63,9 @@ pub struct PeersConfig {
     pub tls: TlsPem,
     /// The tracer that takes spans; `None`: nobody is told any.
     pub tracer: Option<Arc<Tracer>>,
+    /// The wire versions to speak, the newest first: all that there are, but where a test plays an older
+    /// daemon.
+    pub versions: Vec<WireVersion>,
 }
 
 /// Why a node cannot meet the others.
@@ -133,13 +136,14 @@ struct Ground {
     counters: Arc<Counters>,
     rules: Arc<SavedRules>,
     advertise: SocketAddr,
+    versions: Vec<WireVersion>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl Ground {
     fn lay(config: &PeersConfig, wire: Option<Wire>) -> Result<Self, StartError> {
-        let sides = tls::sides(&config.tls, &config.name)?;
+        let sides = tls::sides(&config.tls, &config.name, &config.versions)?;
         check_join(&config.join)?;
         let counters = Arc::new(Counters::default());
         let unbound = |reason| StartError::Bind { address: config.listen, reason };
@@ -166,6 +170,7 @@ impl Ground {
             counters,
             rules: Arc::default(),
             advertise,
+            versions: config.versions.clone(),
             tasks,
             stop,
         })
@@ -186,6 +191,7 @@ impl Ground {
             counters: Arc::clone(&self.counters),
             rules: Arc::clone(&self.rules),
             strangers: Strangers::default(),
+            versions: self.versions.clone(),
         }
     }
 
@@ -325,22 +331,12 @@ impl Peers {
     /// Sends a frame to a node. Never waits and never fails: what cannot be sent is dropped and counted, and
     /// a later frame carries its sums.
     pub fn send(&self, to: &NodeName, frame: &Frame) {
-        match codec::encode_frame(frame) {
-            Ok(bytes) => {
-                self.ground.links.send(to, bytes);
-            }
-            Err(why) => self.ground.counters.refuse(why),
-        }
+        self.ground.links.send(to, |version| codec::encode_frame(version, frame));
     }
 
     /// Sends a frame of rights, alike: what is lost is said again.
     pub fn send_rights(&self, to: &NodeName, frame: &RightsFrame) {
-        match codec::encode_rights(frame) {
-            Ok(bytes) => {
-                self.ground.links.send(to, bytes);
-            }
-            Err(why) => self.ground.counters.refuse(why),
-        }
+        self.ground.links.send(to, |version| codec::encode_rights(version, frame));
     }
 
     /// The other nodes, kept current.
@@ -384,7 +380,7 @@ impl Peers {
     /// # Errors
     /// If they cannot be used or name another node; the old ones then stay in force.
     pub fn reload(&self, tls: &TlsPem) -> Result<(), TlsError> {
-        self.ground.endpoint.replace(tls::sides(tls, &self.facts.name)?);
+        self.ground.endpoint.replace(tls::sides(tls, &self.facts.name, &self.ground.versions)?);
         Ok(())
     }
 
@@ -558,6 +554,7 @@ mod tests {
                 revoked: Vec::new(),
             },
             tracer: None,
+            versions: WireVersion::SPOKEN.into(),
         }
     }
 

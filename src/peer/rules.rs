@@ -12,7 +12,7 @@ use quinn::{Connection, ReadToEndError, RecvStream, SendStream};
 use tokio::time::timeout;
 
 use super::counters::Refusal;
-use crate::core::wire::VERSION;
+use crate::core::wire::WireVersion;
 
 /// Longest set, in bytes.
 pub const RULES_BYTES_MAX: usize = 64 << 20;
@@ -91,6 +91,7 @@ impl SavedRules {
 
 /// Answers one question for a set. A set that is not here any more is answered with nothing.
 pub(super) async fn answer(
+    version: WireVersion,
     shelf: Arc<SavedRules>,
     mut send: SendStream,
     mut receive: RecvStream,
@@ -98,7 +99,8 @@ pub(super) async fn answer(
     let asked = timeout(ASK_DEADLINE, receive.read_to_end(2 + DIGEST_BYTES)).await;
     let asked = asked.map_err(|_| Refusal::Malformed)?.map_err(|_| Refusal::Malformed)?;
     match asked.split_at_checked(2) {
-        Some(([VERSION, KIND_RULES], digest)) => {
+        Some(([number, _], _)) if *number != version.number() => Err(Refusal::Version),
+        Some(([_, KIND_RULES], digest)) => {
             let written = timeout(ANSWER_DEADLINE, async {
                 if let Some(bytes) = shelf.get(digest) {
                     send.write_chunk(bytes).await.map_err(|_| Refusal::Unsent)?;
@@ -107,8 +109,7 @@ pub(super) async fn answer(
             });
             written.await.unwrap_or(Err(Refusal::Unsent))
         }
-        Some(([VERSION, _], _)) => Err(Refusal::Kind),
-        Some(_) => Err(Refusal::Version),
+        Some(_) => Err(Refusal::Kind),
         None => Err(Refusal::Malformed),
     }
 }
@@ -138,7 +139,7 @@ pub enum FetchError {
 
 /// Reads a set from a peer.
 pub(super) async fn fetch(
-    connection: Connection,
+    (connection, version): (Connection, WireVersion),
     word: RulesStatement,
     deadline: Duration,
 ) -> Result<Vec<u8>, FetchError> {
@@ -148,7 +149,7 @@ pub(super) async fn fetch(
     let read = timeout(deadline, async {
         let broken = |error: &dyn std::fmt::Display| FetchError::Broken(error.to_string());
         let (mut send, mut receive) = connection.open_bi().await.map_err(|error| broken(&error))?;
-        let question = [&[VERSION, KIND_RULES], &word.digest[..]].concat();
+        let question = [&[version.number(), KIND_RULES], &word.digest[..]].concat();
         send.write_all(&question).await.map_err(|error| broken(&error))?;
         send.finish().map_err(|error| broken(&error))?;
         receive.read_to_end(word.length).await.map_err(|error| match error {

@@ -397,6 +397,7 @@ impl Driver {
                 name: member.name.clone(),
                 address: member.address.to_string(),
                 connected: link.is_some_and(|link| link.connected),
+                version: link.and_then(|link| link.version),
                 live: member.live,
                 draining: member.draining,
                 rtt: link.and_then(|link| link.rtt),

@@ -19,13 +19,13 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 use super::certificate;
 use super::congestion::Congestion;
 use super::identity::{self, IdentityError};
+use super::negotiation::{self, Offers};
 use super::rules::READERS_MAX;
 use super::trust::{self, Trust};
 use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
+use crate::core::wire::WireVersion;
 
-/// What a connection speaks. Another protocol is refused in the handshake.
-pub const ALPN: &[u8] = b"tidegate/1";
 /// A connection that others dialled is over without a sign of life for this long, or longer where answers
 /// were late (RFC 9000, 10.1).
 pub const IDLE_TIMEOUT_MS: u32 = 5_000;
@@ -201,16 +201,16 @@ fn some<T: PemObject>(what: &'static str, pem: &[u8]) -> Result<Vec<T>, TlsError
     if found.is_empty() { Err(unreadable(rustls::pki_types::pem::Error::NoItemsFound)) } else { Ok(found) }
 }
 
-/// The key that belongs to a certificate.
+/// The key that belongs to a certificate, and both together.
 fn key_of(
     chain: &[CertificateDer<'static>],
     keys: Vec<PrivateKeyDer<'static>>,
     provider: &crypto::CryptoProvider,
-) -> Result<PrivateKeyDer<'static>, TlsError> {
+) -> Result<(PrivateKeyDer<'static>, CertifiedKey), TlsError> {
     let mut refused = TlsError::OtherKey;
     for key in keys {
         match CertifiedKey::from_der(chain.to_vec(), key.clone_key(), provider) {
-            Ok(_) => return Ok(key),
+            Ok(certified) => return Ok((key, certified)),
             Err(rustls::Error::InconsistentKeys(_)) => {}
             Err(error) => refused = TlsError::Rustls(error),
         }
@@ -224,6 +224,8 @@ pub(super) struct Sides {
     pub(super) client: ClientConfig,
     /// Which certificates both accept.
     pub(super) trust: Arc<Trust>,
+    /// What those asked for who speak no version of ours.
+    pub(super) offers: Arc<Offers>,
     /// What is the same after a restart.
     pub(super) lasting: Lasting,
 }
@@ -249,11 +251,11 @@ impl Lasting {
     }
 }
 
-/// Makes both sides from PEM texts.
+/// Makes both sides from PEM texts. They offer these versions, the one that is liked best first.
 ///
 /// # Errors
 /// If they cannot be read, do not go together, or were issued to another node than `name`.
-pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
+pub(super) fn sides(pem: &TlsPem, name: &NodeName, versions: &[WireVersion]) -> Result<Sides, TlsError> {
     let Parts { chain, keys, authorities, lists } = Parts::of(pem)?;
     let own = chain.first().ok_or(IdentityError::Missing)?;
     let certificate = identity::node_of(own)?;
@@ -261,15 +263,16 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
         return Err(TlsError::OtherNode { certificate, configured: name.clone() });
     }
     let provider = Arc::new(crypto::ring::default_provider());
-    let key = key_of(&chain, keys, &provider)?;
+    let (key, certified) = key_of(&chain, keys, &provider)?;
+    let offers = Arc::new(Offers::new(certified, versions));
     let lasting = Lasting::of(&key);
     let trust = Arc::new(Trust::new(&authorities, &lists, &provider).map_err(TlsError::Authority)?);
 
     let mut server = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::clone(&trust) as _)
-        .with_single_cert(chain.clone(), key.clone_key())?;
-    server.alpn_protocols = vec![ALPN.to_vec()];
+        .with_cert_resolver(Arc::clone(&offers) as _);
+    server.alpn_protocols = negotiation::protocols(versions);
     // No resumption: a certificate is checked in every handshake, and a withdrawn authority counts at once.
     server.send_tls13_tickets = 0;
 
@@ -278,7 +281,7 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::clone(&trust) as _)
         .with_client_auth_cert(chain, key)?;
-    client.alpn_protocols = vec![ALPN.to_vec()];
+    client.alpn_protocols = negotiation::protocols(versions);
     client.resumption = rustls::client::Resumption::disabled();
 
     let cipher = |_| TlsError::Rustls(rustls::Error::General("no cipher for QUIC".into()));
@@ -288,7 +291,7 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
     server.transport_config(Arc::new(accepting())).max_incoming(INCOMING_MAX);
     let mut client = ClientConfig::new(Arc::new(client));
     client.transport_config(Arc::new(dialling()));
-    Ok(Sides { server, client, trust, lasting })
+    Ok(Sides { server, client, trust, offers, lasting })
 }
 
 fn both() -> TransportConfig {
@@ -345,6 +348,10 @@ mod tests {
             key: issued.key_pem.into(),
             revoked: Vec::new(),
         }
+    }
+
+    fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
+        super::sides(pem, name, &WireVersion::SPOKEN)
     }
 
     #[test]

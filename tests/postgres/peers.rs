@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidegate::core::regions::NodeName;
+use tidegate::core::wire::WireVersion;
 use tidegate::database::saved::{SET_BYTES_MAX, digest};
 use tidegate::peer::{Peers, PeersConfig, RulesStatement, TlsPem};
 
@@ -124,6 +125,7 @@ impl Liar {
                 revoked: Vec::new(),
             },
             tracer: None,
+            versions: WireVersion::SPOKEN.into(),
         };
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

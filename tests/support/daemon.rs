@@ -45,6 +45,8 @@ pub(crate) struct Launch {
     pub(crate) clock_ahead: Option<&'static str>,
     /// Threads that decide.
     pub(crate) threads: Option<u32>,
+    /// The program, if it is not that of this build.
+    pub(crate) program: Option<&'static str>,
     /// Whether only the daemon's user may change anything, as it is without configuration; tests that ask
     /// over TCP may.
     pub(crate) guarded: bool,
@@ -55,7 +57,7 @@ impl Launch {
         let limit = self.open_files.map(|files| format!("-n {files}"));
         let names = self.name_service.map(|address| command::asking_names_at(folder, address));
         let mut command = match limit.or(self.open_files_at_first.map(|files| format!("-S -n {files}"))) {
-            None => names.unwrap_or_else(|| command::command(folder)),
+            None => names.unwrap_or_else(|| command::of(self.program.unwrap_or(command::TIDEGATE), folder)),
             Some(limit) => {
                 let limited = format!("ulimit {limit} && exec \"$0\" \"$@\"");
                 let mut shell = command::of("sh", folder);
@@ -242,6 +244,12 @@ impl Daemon {
             let probe = format!("GET /readyz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http);
             http::raw(self.http, probe.as_bytes()).is_some_and(|reply| reply.status == 200).then_some(())
         });
+    }
+
+    /// Starts it once more with another program: that of this build, or the one that is named.
+    pub(crate) fn exchange(&mut self, program: Option<&'static str>) {
+        self.launch.program = program;
+        self.start_again();
     }
 
     /// SIGTERM, and how it ended.

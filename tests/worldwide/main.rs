@@ -31,4 +31,5 @@ mod sliding;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;
+mod upgrade;
 mod world;

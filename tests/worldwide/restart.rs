@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::support::daemon::{Daemon, find};
+use super::support::daemon::{Daemon, Launch, find};
 use super::support::eventually;
 use super::world::{Plan, Store, World};
 
 /// Long enough that nothing here happens in two windows, on a slow machine too.
 const WINDOW: u64 = 600;
-const LIMIT: u64 = 500;
+pub(crate) const LIMIT: u64 = 500;
 
 const PLAN: Plan = Plan {
     regions: 3,
@@ -22,7 +22,7 @@ const PLAN: Plan = Plan {
 const ROOM: u64 = 45;
 
 /// Begins early enough in a window, and says so where it ended meanwhile all the same.
-fn in_one_window(test: impl Fn()) {
+pub(crate) fn in_one_window(test: impl Fn()) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let left = WINDOW - now() % WINDOW;
     if left < ROOM {
@@ -34,20 +34,25 @@ fn in_one_window(test: impl Fn()) {
 }
 
 fn world(algorithm: &str) -> World {
+    world_of(Launch::default(), algorithm)
+}
+
+/// Three regions of daemons that are started like this.
+pub(crate) fn world_of(launch: Launch, algorithm: &str) -> World {
     let rules = format!(
         "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = \"{algorithm}\"\nlimit = {LIMIT}\nwindow = \"{WINDOW}s\"\n\
          [rules.global]\nmode = \"gossip\"\n"
     );
-    World::with_rules(PLAN, &rules)
+    World::launch(PLAN, &rules, "", launch)
 }
 
 /// Takes this much in one request, and says whether it was let in.
-fn takes(daemon: &Daemon, user: &str, cost: i64) -> bool {
+pub(crate) fn takes(daemon: &Daemon, user: &str, cost: i64) -> bool {
     daemon.check_cost(&[("who", user)], cost)["allowed"] == true
 }
 
 /// Waits until a daemon believes that so much was used worldwide.
-fn believes(daemon: &Daemon, user: &str, used: u64) {
+pub(crate) fn believes(daemon: &Daemon, user: &str, used: u64) {
     eventually("it believes what was used", || {
         let answer = daemon.check_cost(&[("who", user)], 0);
         (find(&answer, "believed_used")? == used).then_some(())
@@ -56,7 +61,7 @@ fn believes(daemon: &Daemon, user: &str, used: u64) {
 
 /// What is left for this user in all regions, asked for in small parts and everywhere alike: `gossip`
 /// overshoots where demand moves, and that is not what is judged here.
-fn rest(world: &World, user: &str) -> u64 {
+pub(crate) fn rest(world: &World, user: &str) -> u64 {
     let mut taken = 0;
     for _ in 0..6 {
         loop {

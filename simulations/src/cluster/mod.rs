@@ -23,6 +23,7 @@ use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::{NodeName, ReplicaConfig};
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
+use tidegate::core::wire::WireVersion;
 use tidegate::peer::{Member, Peers, PeersConfig, TlsPem, Wire, identity, sync};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +39,8 @@ use crate::plan::{Plan, RulePlan, Way, Weather};
 const PORT: u16 = 7_946;
 /// The name that every certificate of ours bears, beside the node's own.
 const SERVER_NAME: &str = tidegate::peer::certificate::SERVER_NAME;
+/// In percent: daemons that do not hear each other go 50 % above the limit with this demand, or more.
+const OVERSHOOT_MAX: f64 = 5.0;
 /// How often requests come to a host.
 const BEAT: Duration = Duration::from_millis(10);
 
@@ -62,6 +65,9 @@ pub(crate) struct Settings {
     /// The last region is cut off in the middle third.
     #[arg(long)]
     cut: bool,
+    /// So many regions have daemons of the wire version before the newest.
+    #[arg(long, default_value_t = 0)]
+    older: usize,
     /// Chooses everything that looks random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -80,6 +86,7 @@ struct Run {
 /// Runs the cluster twice.
 pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
     ensure!((2..=10).contains(&settings.regions), "--regions takes 2 to 10");
+    ensure!(settings.older <= settings.regions, "--older takes no more than --regions");
     // Only the first caller's is installed; all install the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let (one, other) = (once(settings)?, once(settings)?);
@@ -107,6 +114,9 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         used / float(place(whole.len().max(1)))
     )?;
     ensure!(!whole.is_empty() && one.frames > 0, "the daemons did not speak with each other");
+    ensure!(one.refused == 0, "{} messages were refused", one.refused);
+    let together = settings.older == 0 || settings.cut || worst < OVERSHOOT_MAX;
+    ensure!(together, "daemons of two wire versions went {worst:.2} % above the limit");
     let same = one.packets.iter().zip(&other.packets).take_while(|(a, b)| a == b).count();
     if one != other {
         return Err(anyhow!(
@@ -154,6 +164,7 @@ fn once(settings: &Settings) -> anyhow::Result<Run> {
             // Three times the limit, evenly, in beats of 10 ms.
             per_beat: f64::from(settings.limit) * 3.0 / 100.0 / float(place(settings.regions)),
             loss: settings.loss / 100.0,
+            is_older: at < settings.older,
         };
         sim.client(host_name(at), host.run(Duration::from_secs(settings.seconds)));
     }
@@ -208,6 +219,7 @@ struct Host {
     seed: u64,
     per_beat: f64,
     loss: f64,
+    is_older: bool,
 }
 
 impl Host {
@@ -230,6 +242,7 @@ impl Host {
             gossip_interval: tidegate::peer::GOSSIP_INTERVAL_DEFAULT,
             tls: self.tls.clone(),
             tracer: None,
+            versions: if self.is_older { vec![WireVersion::PREVIOUS] } else { WireVersion::SPOKEN.into() },
         };
         let others = self.names.iter().enumerate().filter(|(at, _)| *at != self.at);
         let members: Vec<Member> = others.map(|(at, name)| member(at, name)).collect();

@@ -19,7 +19,7 @@ use tidegate::core::rule::Mode;
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::RightsFrame;
-use tidegate::core::wire::{Frame, OwnLimit};
+use tidegate::core::wire::{Frame, OwnLimit, WireVersion};
 use tidegate::peer::codec::encode_frame;
 
 use super::duties::Duties;
@@ -499,7 +499,7 @@ impl Node {
                 while let Some((to, frame)) = self.replica.poll_transmit(now) {
                     out.push((
                         to,
-                        encode_frame(&frame).map_or(0, |bytes| bytes.len()),
+                        encode_frame(WireVersion::NEWEST, &frame).map_or(0, |bytes| bytes.len()),
                         Message::Frame(Rc::new(frame)),
                     ));
                 }

@@ -17,6 +17,8 @@
 //! ```
 //! A stamp is told as the time from there to `sent`, and left out with the window where both are as in
 //! the report before.
+//!
+//! Versions differ in [`limit_flags`] and nowhere else.
 
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ use smallvec::SmallVec;
 
 use super::{
     Acknowledgement, Amount, COUNTS_MAX, CROWDED_MAX, Counter, CrowdedRules, DecidedBy, Frame,
-    IDENTITY_BYTES_MAX, NAME_BYTES_MAX, OwnLimit, REPORTS_MAX, Report, RuleName, Scope, Subject,
+    IDENTITY_BYTES_MAX, NAME_BYTES_MAX, OwnLimit, REPORTS_MAX, Report, RuleName, Scope, Subject, WireVersion,
 };
 use crate::time::{Span, Timestamp};
 
@@ -44,6 +46,17 @@ const OWN: u8 = 8;
 /// The bucket is decided by its rule's limit.
 const BY_RULE: u8 = 16;
 
+/// By which limit a bucket is decided, as flags of a name. Version 5 has one word for "by the rule's" and
+/// "not known". A daemon of it takes that for the rule's limit, as it does among its own kind; here it is
+/// heard as not known, which changes nothing of what is known from others.
+const fn limit_flags(version: WireVersion, decided_by: DecidedBy) -> u8 {
+    match (version, decided_by) {
+        (_, DecidedBy::Own(_)) => OWN,
+        (WireVersion::V5, DecidedBy::Rule) | (_, DecidedBy::Unknown) => 0,
+        (WireVersion::V6, DecidedBy::Rule) => BY_RULE,
+    }
+}
+
 /// In place of a number of crowded rules: all may be.
 const ALL_CROWDED: usize = CROWDED_MAX + 1;
 
@@ -62,7 +75,7 @@ pub enum Unreadable {
 }
 
 /// Appends a frame. Demands are [`super::rounded`].
-pub fn write(frame: &Frame, bytes: &mut Vec<u8>) {
+pub fn write(version: WireVersion, frame: &Frame, bytes: &mut Vec<u8>) {
     for number in [frame.incarnation, frame.seq, frame.sent.0, frame.slowest.0] {
         put(bytes, number);
     }
@@ -85,21 +98,23 @@ pub fn write(frame: &Frame, bytes: &mut Vec<u8>) {
     put_len(bytes, frame.reports.len());
     let mut before = None;
     for report in &frame.reports {
-        write_report(frame.sent, before, report, bytes);
+        write_report(version, (frame.sent, before), report, bytes);
         before = Some(report);
     }
 }
 
-/// Appends a report as it follows `before` in a frame that was sent at `sent`.
-pub fn write_report(sent: Timestamp, before: Option<&Report>, report: &Report, bytes: &mut Vec<u8>) {
+/// Appends a report as it follows `before` in a frame that was sent at `sent`. In no version it takes more
+/// bytes than in the newest.
+pub fn write_report(
+    version: WireVersion,
+    (sent, before): (Timestamp, Option<&Report>),
+    report: &Report,
+    bytes: &mut Vec<u8>,
+) {
     let same = before.is_some_and(|before| (before.stamp, before.window) == (report.stamp, report.window));
     let plain = matches!(report.amounts.as_slice(), [amount] if amount.returned == 0);
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-    let named = report.subject.as_ref().map_or(0, |subject| match subject.decided_by {
-        DecidedBy::Unknown => NAMED,
-        DecidedBy::Rule => NAMED | BY_RULE,
-        DecidedBy::Own(_) => NAMED | OWN,
-    });
+    let named = report.subject.as_ref().map_or(0, |subject| NAMED | limit_flags(version, subject.decided_by));
     bytes.push(named | flag(same, SAME_TIME) | flag(plain, PLAIN));
     put(bytes, report.key_id);
     if let Some(subject) = &report.subject {
@@ -147,8 +162,8 @@ fn write_subject(sent: Timestamp, subject: &Subject, bytes: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Why they are not.
-pub fn read(bytes: &[u8]) -> Result<Frame, Unreadable> {
-    let mut rest = Rest(bytes);
+pub fn read(version: WireVersion, bytes: &[u8]) -> Result<Frame, Unreadable> {
+    let mut rest = Rest { bytes, version };
     let [incarnation, seq, sent, slowest] = [rest.number()?, rest.number()?, rest.number()?, rest.number()?];
     let sent = Timestamp(sent);
     let seen = if rest.choice()? {
@@ -167,19 +182,22 @@ pub fn read(bytes: &[u8]) -> Result<Frame, Unreadable> {
         let report = rest.report(sent, reports.last())?;
         reports.push(report);
     }
-    if !rest.0.is_empty() {
+    if !rest.bytes.is_empty() {
         return Err(Unreadable::Trailing);
     }
     Ok(Frame { incarnation, seq, sent, seen, slowest: Span(slowest), crowded, reports })
 }
 
 /// What is still to be read.
-struct Rest<'a>(&'a [u8]);
+struct Rest<'a> {
+    bytes: &'a [u8],
+    version: WireVersion,
+}
 
 impl<'a> Rest<'a> {
     fn byte(&mut self) -> Result<u8, Unreadable> {
-        let (&first, rest) = self.0.split_first().ok_or(Unreadable::Malformed)?;
-        self.0 = rest;
+        let (&first, rest) = self.bytes.split_first().ok_or(Unreadable::Malformed)?;
+        self.bytes = rest;
         Ok(first)
     }
 
@@ -215,8 +233,8 @@ impl<'a> Rest<'a> {
 
     fn bytes(&mut self, most: usize) -> Result<&'a [u8], Unreadable> {
         let length = self.length(most)?;
-        let (text, rest) = self.0.split_at_checked(length).ok_or(Unreadable::Malformed)?;
-        self.0 = rest;
+        let (text, rest) = self.bytes.split_at_checked(length).ok_or(Unreadable::Malformed)?;
+        self.bytes = rest;
         Ok(text)
     }
 
@@ -231,7 +249,9 @@ impl<'a> Rest<'a> {
     fn report(&mut self, sent: Timestamp, before: Option<&Report>) -> Result<Report, Unreadable> {
         let flags = self.byte()?;
         let unnamed = flags & NAMED == 0;
-        if flags > NAMED | SAME_TIME | PLAIN | OWN | BY_RULE || unnamed && flags & (OWN | BY_RULE) > 0 {
+        let by_rule = limit_flags(self.version, DecidedBy::Rule);
+        if flags & !(NAMED | SAME_TIME | PLAIN | OWN | by_rule) > 0 || unnamed && flags & (OWN | BY_RULE) > 0
+        {
             return Err(Unreadable::Malformed);
         }
         let key_id = self.number()?;

@@ -9,7 +9,7 @@ use crate::regions::{Effect, Member, NodeName, Refused, Touched, WorldKey, World
 use crate::rule::{Global, Mode, OnPartition};
 use crate::time::{Span, Timestamp};
 use crate::wire::{
-    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, compact,
+    Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, WireVersion, compact,
 };
 
 mod bounds;
@@ -51,6 +51,8 @@ struct GossipCluster {
     cut: Vec<String>,
     /// Regions that nobody else hears.
     mute: Vec<String>,
+    /// Regions whose daemons have the wire version before the newest.
+    older: Vec<String>,
     /// Whether nothing is told of buckets that are far from their limit.
     suppresses_reports: bool,
     /// Whether the daemons of a region share one store.
@@ -115,6 +117,7 @@ impl GossipCluster {
             double_percent: 0,
             cut: Vec::new(),
             mute: Vec::new(),
+            older: Vec::new(),
             suppresses_reports: false,
             shared_store: false,
         };
@@ -194,8 +197,10 @@ impl GossipCluster {
                 frames += 1;
                 assert!(frames < 1_000, "it never stops sending");
                 let mut bytes = Vec::new();
-                compact::write(&frame, &mut bytes);
+                compact::write(WireVersion::NEWEST, &frame, &mut bytes);
                 assert!(bytes.len() <= FRAME_BYTES_MAX || frame.reports.len() == 1);
+                let older = [&who.region, &to.region].into_iter().any(|region| self.older.contains(region));
+                let frame = if older { own::in_older_version(&frame) } else { frame };
                 let muted = self.mute.contains(&who.region) && who.region != to.region;
                 let cut = muted || self.cut.contains(&who.region) != self.cut.contains(&to.region);
                 if cut || self.dice.roll(100) < self.loss_percent {

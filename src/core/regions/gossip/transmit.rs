@@ -6,7 +6,7 @@ use super::replica::Replica;
 use crate::regions::membership::Regions;
 use crate::regions::{NodeName, WorldKey};
 use crate::time::Timestamp;
-use crate::wire::{CrowdedRules, Frame, REPORTS_MAX, Report, Scope, Subject, compact, rounded};
+use crate::wire::{CrowdedRules, Frame, REPORTS_MAX, Report, Scope, Subject, WireVersion, compact, rounded};
 
 /// A frame stays below this as long as one report fits into it, so that it travels as one datagram.
 pub const FRAME_BYTES_MAX: usize = 1_150;
@@ -122,7 +122,9 @@ impl Draft {
     /// Adds a report if the frame has room for it; an empty one always has.
     fn takes(&mut self, report: Report) -> bool {
         self.measured.clear();
-        compact::write_report(self.sent, self.reports.last(), &report, &mut self.measured);
+        let place = (self.sent, self.reports.last());
+        // The newest version takes the most bytes.
+        compact::write_report(WireVersion::NEWEST, place, &report, &mut self.measured);
         let full = self.bytes + self.measured.len() > FRAME_BYTES_MAX || self.reports.len() >= REPORTS_MAX;
         if full && !self.reports.is_empty() {
             return false;

@@ -101,6 +101,30 @@ fn a_lowered_limit_is_held_in_all_regions_together() {
     assert!(most <= 6 && fewest >= 5, "{fewest} to {most} of 6");
 }
 
+/// A frame as it comes over a link of the older wire version, which has no word for what is not known.
+pub(super) fn in_older_version(frame: &Frame) -> Frame {
+    let mut bytes = Vec::new();
+    compact::write(WireVersion::PREVIOUS, frame, &mut bytes);
+    compact::read(WireVersion::PREVIOUS, &bytes).unwrap()
+}
+
+#[test]
+fn with_a_region_of_the_older_wire_version_limits_of_their_own_are_held_as_well() {
+    let among = |limit: u32, times: u64| {
+        let mut played = Played::new(&["a", "b", "c"]);
+        played.cluster.older = vec!["b".to_owned()];
+        let (most, fewest) = played.windows(8, &["a", "b", "c"].map(|region| (region, times, own(limit))));
+        let (only_b, _) = played.windows(6, &[("b", 3 * times, own(limit))]);
+        let (rules, fewest_of_rule) = played.windows(8, &["a", "b", "c"].map(|region| (region, times, None)));
+        assert!(rules <= 21 && fewest_of_rule >= 18, "{fewest_of_rule} to {rules} of the rule's 20");
+        (most.max(only_b), fewest)
+    };
+    let (most, fewest) = among(300, 6);
+    assert!(most <= 306 && fewest >= 290, "{fewest} to {most} of 300");
+    let (most, fewest) = among(6, 2);
+    assert!(most <= 6 && fewest >= 5, "{fewest} to {most} of 6");
+}
+
 #[test]
 fn a_limit_that_changes_is_held_while_only_one_region_is_asked_and_others_know_the_one_before() {
     let mut played = Played::new(&["a", "b"]);
