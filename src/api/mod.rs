@@ -182,8 +182,8 @@ impl Servers {
         }
     }
 
-    /// Requests are read by these settings from now on. Connections and bodies keep the bounds that there were
-    /// at the start.
+    /// Requests are read by these settings from now on. Connections and bodies keep the bounds that there
+    /// were at the start.
     pub fn set_settings(&self, change: impl Fn(&mut Settings)) {
         self.settings.rcu(|before| {
             let mut after = **before;

@@ -12,8 +12,8 @@ use crate::telemetry::log;
 
 /// Runs the daemon. Without any file it works in memory, on loopback, with no rules and no peers.
 ///
-/// SIGHUP reads configuration, rules and certificates again, as a change of their files does; SIGTERM turns unready, serves until gateways have noticed (listen.drain),
-/// and leaves; a second one leaves at once.
+/// SIGHUP reads configuration, rules and certificates again, as a change of their files does. SIGTERM turns
+/// unready, serves until gateways have noticed (listen.drain), and leaves; a second one leaves at once.
 #[derive(Debug, Args)]
 pub(super) struct Serve {
     #[command(flatten)]

@@ -2,8 +2,8 @@
 //!
 //! A change names one region. Every daemon keeps the newest change of each region and tells all of them to
 //! the others, so all come to the same list in whatever order they hear of changes, and whichever daemon was
-//! asked (a map of last-writer-wins registers: M. Shapiro et al., A comprehensive study of CRDTs, 2011). While
-//! they differ every region spends the smaller of the shares in question.
+//! asked (a map of last-writer-wins registers: M. Shapiro et al., A comprehensive study of CRDTs, 2011).
+//! While they differ every region spends the smaller of the shares in question.
 
 use std::collections::BTreeMap;
 

@@ -4,24 +4,20 @@
 //! A change is noted on disk before it is told, so that it outlives this daemon even where no other has heard
 //! of it.
 
-use std::fs::File;
-use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::database_rules::DatabaseRules;
+use super::noted;
 use super::reload::Reloader;
 use crate::config::Config;
 use crate::core::region_list::{RegionChanges, RegionList, RegionState, is_region_name};
 use crate::core::regions::NodeName;
 use crate::core::rule::Mode;
 use crate::core::share::Weights;
-use crate::database::private;
 use crate::engine::Engine;
 use crate::engine::port::Later;
 use crate::engine::region_listing::{RegionChanged, RegionListing, RegionRefused};
@@ -33,13 +29,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// A disk that refused what others told is tried again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What the file holds.
-#[derive(Serialize, Deserialize)]
-struct Noted {
-    node: NodeName,
-    changes: RegionChanges,
-}
-
 /// Where changes are noted: beside the weights of `split` rules.
 pub(super) fn file_of(shares: &Path, node: &str) -> PathBuf {
     shares.with_file_name(format!("regions.{node}.json"))
@@ -50,20 +39,10 @@ pub(super) fn file_of(shares: &Path, node: &str) -> PathBuf {
 /// # Errors
 /// A file that cannot be read, or that another node wrote.
 pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<RegionChanges> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(RegionChanges::default()),
-        Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
-    };
-    let noted: Noted = serde_json::from_slice(&text).with_context(|| {
-        let remedy = "remove it where another daemon knows them, else change them again";
-        format!("{} does not say which regions were changed; {remedy}", path.display())
-    })?;
-    if noted.node != *name {
-        let NodeName { region, node } = noted.node;
-        bail!("{} is of node {region}/{node}: give each daemon a folder of its own", path.display());
-    }
-    Ok(noted.changes)
+    let lacks =
+        "which regions were changed; remove it where another daemon knows them, else change them again";
+    let noted = noted::read(path, name, (lacks, "give each daemon a folder of its own"))?;
+    Ok(noted.unwrap_or_default())
 }
 
 /// The regions that share limits, by a configuration and what was noted since.
@@ -77,18 +56,6 @@ pub(super) fn list_of(config: &Config) -> anyhow::Result<RegionList> {
         None => RegionChanges::default(),
     };
     Ok(changes.over(&config.peers.regions))
-}
-
-fn write(path: &Path, noted: &Noted) -> std::io::Result<()> {
-    let aside = path.with_extension("new");
-    let mut file = private::create(&aside)?;
-    file.write_all(&serde_json::to_vec(noted)?)?;
-    file.sync_all()?;
-    std::fs::rename(&aside, path)?;
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        File::open(folder)?.sync_all()?;
-    }
-    Ok(())
 }
 
 /// The list and what it is made of.
@@ -181,10 +148,9 @@ impl Regions {
 
     async fn note(&self, changes: &RegionChanges) -> Result<(), String> {
         let Some(path) = self.path.clone() else { return Ok(()) };
-        let noted = Noted { node: self.engine.name().clone(), changes: changes.clone() };
-        let written =
-            tokio::task::spawn_blocking(move || write(&path, &noted).map_err(|error| (path, error)));
-        match written.await {
+        let (name, changes) = (self.engine.name().clone(), changes.clone());
+        let write = move || noted::write(&path, &name, &changes).map_err(|error| (path, error));
+        match tokio::task::spawn_blocking(write).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err((path, error))) => Err(format!("{}: {error}", path.display())),
             Err(error) => Err(error.to_string()),
@@ -307,7 +273,7 @@ impl Regions {
 /// Waits a moment for the other daemons to know these changes. Returns those that do not say so.
 async fn known_by(peers: &Peers, changes: &RegionChanges) -> Vec<String> {
     let members = peers.members();
-    let until = tokio::time::Instant::now() + KNOWN_WITHIN;
+    let mut looks = KNOWN_WITHIN.as_millis() / LOOK_INTERVAL.as_millis();
     loop {
         let knows = |member: &Member| {
             let mut theirs = member.region_changes.clone().unwrap_or_default();
@@ -319,9 +285,10 @@ async fn known_by(peers: &Peers, changes: &RegionChanges) -> Vec<String> {
             .filter(|member| member.live && !knows(member))
             .map(|member| format!("{}/{}", member.name.region, member.name.node))
             .collect();
-        if missing.is_empty() || tokio::time::Instant::now() >= until {
+        if missing.is_empty() || looks == 0 {
             return missing;
         }
+        looks -= 1;
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
@@ -349,7 +316,7 @@ mod tests {
         assert_eq!(read(&path, &name("1")).unwrap(), RegionChanges::default());
         let mut changes = RegionChanges::default();
         changes.change(Timestamp(1), "ap", RegionState::Drained);
-        write(&path, &Noted { node: name("1"), changes: changes.clone() }).unwrap();
+        noted::write(&path, &name("1"), &changes).unwrap();
         assert_eq!(read(&path, &name("1")).unwrap(), changes);
         let other = read(&path, &name("2")).unwrap_err().to_string();
         assert!(other.contains("is of node eu/1"), "{other}");

@@ -4,20 +4,16 @@
 //! In that order: a daemon that said it holds new weights and forgot it in a crash could take its old share
 //! again while others already spend the difference.
 
-use std::fs::File;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::noted;
 use crate::core::regions::NodeName;
 use crate::core::regions::split::Saved;
-use crate::database::private;
 use crate::engine::Engine;
 use crate::peer::Peers;
 
@@ -26,47 +22,13 @@ const PERIOD: Duration = Duration::from_millis(50);
 /// A disk that refused is tried again after so many periods.
 const RETRY_PERIODS: u32 = 20;
 
-/// What the file holds.
-#[derive(Serialize, Deserialize)]
-struct Noted {
-    node: NodeName,
-    held: Saved,
-}
-
 /// What an earlier process of this daemon noted; `None` if there was none.
 ///
 /// # Errors
 /// A file that cannot be read, or that another node wrote.
 pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<Option<Saved>> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
-    };
-    let remedy = "remove it, if no weights are being changed just now";
-    let noted: Noted = serde_json::from_slice(&text).with_context(|| {
-        format!("{} does not say which weights this daemon held; {remedy}", path.display())
-    })?;
-    if noted.node != *name {
-        let NodeName { region, node } = noted.node;
-        bail!(
-            "{} is of node {region}/{node}: give each daemon a file of its own in peers.shares",
-            path.display()
-        );
-    }
-    Ok(Some(noted.held))
-}
-
-fn write(path: &Path, noted: &Noted) -> std::io::Result<()> {
-    let aside = path.with_extension("new");
-    let mut file = private::create(&aside)?;
-    file.write_all(&serde_json::to_vec(noted)?)?;
-    file.sync_all()?;
-    std::fs::rename(&aside, path)?;
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        File::open(folder)?.sync_all()?;
-    }
-    Ok(())
+    let lacks = "which weights this daemon held; remove it, if no weights are being changed just now";
+    noted::read(path, name, (lacks, "give each daemon a file of its own in peers.shares"))
 }
 
 /// Follows what the others hold.
@@ -117,8 +79,8 @@ impl Shares {
         let Some(path) = self.path.clone().filter(|path| !held.is_empty() || path.exists()) else {
             return true;
         };
-        let noted = Noted { node: self.engine.name().clone(), held: held.clone() };
-        let written = tokio::task::spawn_blocking(move || (write(&path, &noted), path)).await;
+        let (name, held) = (self.engine.name().clone(), held.clone());
+        let written = tokio::task::spawn_blocking(move || (noted::write(&path, &name, &held), path)).await;
         match written {
             Ok((Ok(()), _)) => true,
             Ok((Err(error), path)) => {
@@ -143,7 +105,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("shares.json");
         assert_eq!(read(&path, &name("1")).unwrap(), None);
-        write(&path, &Noted { node: name("1"), held: Saved::default() }).unwrap();
+        noted::write(&path, &name("1"), &Saved::default()).unwrap();
         assert_eq!(read(&path, &name("1")).unwrap(), Some(Saved::default()));
         let other = read(&path, &name("2")).unwrap_err().to_string();
         assert!(other.contains("is of node eu/1"), "{other}");

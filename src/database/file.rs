@@ -66,7 +66,8 @@ fn reason(error: &std::io::Error) -> String {
 }
 
 /// Looks at the file every `interval` and tells each change of its content. `known` is the hash of the
-/// content that is already in use, if any, and `regions` gives those that may hold shares. Ends when the receiver is dropped.
+/// content that is already in use, if any, and `regions` gives those that may hold shares. Ends when the
+/// receiver is dropped.
 ///
 /// New content is told once two looks in a row have found it: who writes a file in several steps may be
 /// halfway when one look comes. A file that cannot be read or has problems is told once; what comes after it

@@ -1,5 +1,5 @@
-//! Which regions share limits, changed while the daemon runs: the port between the admin routes and what keeps
-//! the list.
+//! Which regions share limits, changed while the daemon runs: the port between the admin routes and what
+//! keeps the list.
 
 use std::fmt;
 

@@ -32,12 +32,12 @@ type Entry = (Vec<u8>, u64);
 /// Longest serial number of a certificate, in bytes (RFC 5280, 4.1.2.2).
 const SERIAL_BYTES_MAX: usize = 20;
 
-/// Adds certificates to `revoked.pem` in an authority's folder, which is made if it is missing: those in files,
-/// and those whose files are lost, by their serial numbers in hexadecimal digits.
+/// Adds certificates to `revoked.pem` in an authority's folder, which is made if it is missing: those in
+/// files, and those whose files are lost, by their serial numbers in hexadecimal digits.
 ///
 /// # Errors
-/// If a file cannot be read, is no certificate of a daemon that this authority signed, a number is none, or the
-/// list cannot be written.
+/// If a file cannot be read, is no certificate of a daemon that this authority signed, a number is none, or
+/// the list cannot be written.
 pub fn revoke(
     ca_dir: &Path,
     files: &[PathBuf],

@@ -35,9 +35,9 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct RegionBody {
-    /// `listed`: it may hold a share. `drained`: every share of it is zero. `removed`: a drained region is not
-    /// listed any more. `gone`: the same for a region that was lost with its share, and whose daemons run no
-    /// more.
+    /// `listed`: it may hold a share. `drained`: every share of it is zero. `removed`: a drained region is
+    /// not listed any more. `gone`: the same for a region that was lost with its share, and whose daemons run
+    /// no more.
     #[schemars(extend("enum" = RegionState::ALL.map(RegionState::as_str)))]
     state: String,
     /// Why.

@@ -22,7 +22,7 @@ pub(super) enum Change {
     Drain(Whom),
     /// Takes a drained region, whose daemons were stopped, out of the list.
     Remove {
-        /// It was lost with its shares, and its daemons surely run no more: they go to the others all the same.
+        /// It was lost with its shares, and its daemons surely run no more: the others take them over.
         #[arg(long)]
         gone: bool,
         #[command(flatten)]

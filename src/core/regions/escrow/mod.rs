@@ -454,7 +454,8 @@ impl Escrow {
         self.measure_ways();
     }
 
-    /// Other regions share limits from now on. [`Self::handle_rules`] and [`Self::handle_members`] must follow.
+    /// Other regions share limits from now on. [`Self::handle_rules`] and [`Self::handle_members`] must
+    /// follow.
     pub fn handle_regions(&mut self, now: Timestamp, list: RegionList) {
         self.regions.set_listed(now, &list.names);
         self.config.regions = list;

@@ -14,6 +14,7 @@ mod delays;
 mod first_share;
 mod key_dictionary;
 mod link;
+mod listed;
 mod new_process;
 mod own_key_ids;
 mod own_limit;

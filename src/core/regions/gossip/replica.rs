@@ -308,21 +308,6 @@ impl Replica {
         }
     }
 
-    /// Other regions share limits from now on; none: whoever is seen. [`Self::handle_members`] must follow.
-    pub fn handle_regions(&mut self, now: Timestamp, regions: &[String]) {
-        self.begin(now);
-        self.config.regions = regions.to_vec();
-        self.regions.set_listed(now, regions);
-        for region in 0..self.regions.len() {
-            if !self.regions.takes_part(self.regions.name(region)) {
-                self.links.iter_mut().filter(|link| link.region == region).for_each(GossipLink::forget);
-            }
-        }
-        self.unsettle(now);
-        self.crowd_changed = true;
-        self.look_at_all(now);
-    }
-
     /// The link to another daemon was measured.
     pub fn handle_link(&mut self, now: Timestamp, peer: &NodeName, rtt: Span) {
         let Some(region) = self.regions.find(&peer.region) else { return };
@@ -653,7 +638,7 @@ impl Replica {
         self.links.get_mut(place)
     }
 
-    fn begin(&mut self, now: Timestamp) {
+    pub(super) fn begin(&mut self, now: Timestamp) {
         if !self.begun {
             self.begun = true;
             self.regions.expect_from(now);
