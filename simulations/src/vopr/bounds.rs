@@ -2,16 +2,16 @@
 //! and in hot ones, and something may break. What is judged is that no answer says less of the world's use
 //! than it may be.
 
-use tidegate::core::algorithm::Algorithm;
+use tidegate::core::algorithm::{Algorithm, Counting};
 use tidegate::core::regions::GossipSafety;
 use tidegate::core::rule::OnPartition;
-use tidegate::core::time::Span;
+use tidegate::core::time::{Span, Timestamp};
 
 use super::play::Summary;
 use super::witness::Witness;
 use crate::dice::Dice;
-use crate::model::Model;
 use crate::model::daemons::World;
+use crate::model::{Model, START};
 use crate::number::{float, index, place};
 use crate::pattern::Pattern;
 use crate::plan::{Demand, Plan, Region, RulePlan, Way, Weather};
@@ -50,6 +50,9 @@ pub(crate) struct BoundsCase {
     region: usize,
     at: u64,
     lasts: u64,
+    /// When a window turns just after a daemon beside its Redis began again, in steps: from then on its region,
+    /// which asked for little, asks for much.
+    turn: Option<u64>,
 }
 
 impl BoundsCase {
@@ -139,14 +142,35 @@ impl BoundsCase {
             8 => Fault::Clock(if dice.chance(0.5) { off } else { -off }),
             _ => Fault::Restarted,
         };
-        Self {
-            seed,
-            fault,
-            region: index(dice.below(place(regions))),
-            at: QUIET + dice.below(PLAYED / 2),
-            lasts: dice.between(SECOND / 10, 3 * SECOND),
-            plan,
+        let (region, at) = (index(dice.below(place(regions))), QUIET + dice.below(PLAYED / 2));
+        let lasts = dice.between(SECOND / 10, 3 * SECOND);
+        let mut case = Self { seed, plan, fault, region, at, lasts, turn: None };
+        // Dice of their own, so that all else is drawn as it was before.
+        let mut turns = Dice::new(seed, 83);
+        let far = fault == Fault::Restarted && case.plan.shared_store && regions == 2;
+        if far && case.plan.rule.algorithm.counting() == Counting::Window {
+            case.begins_before_a_turn(&mut turns);
         }
+        case
+    }
+
+    /// Whether a daemon begins again, just before a window turns, whose store goes on.
+    pub(crate) const fn begins_again_beside_redis(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// The daemon begins again so little before a window turns, and so far from the other region, that nobody
+    /// there can know of it before it uses what it may have of that window.
+    fn begins_before_a_turn(&mut self, dice: &mut Dice) {
+        let steps = dice.between(1, 4);
+        for way in self.plan.weather.delay.iter_mut().flatten() {
+            *way = Span(dice.between(80_000, 120_000));
+        }
+        let window = self.plan.rule.window;
+        let index = (START + Span(self.at * STEP.0)).window_index(window);
+        let end = Timestamp::window_start(index + 1, window).since(START).0 / STEP.0;
+        self.at = end.saturating_sub(steps).max(QUIET);
+        self.turn = Some(end);
     }
 
     /// In words, for who reads of a failure.
@@ -259,6 +283,12 @@ impl Game<'_> {
         let limit = float(u64::from(self.case.plan.rule.limit));
         let per_step = limit * float(STEP.0) / float(self.case.plan.rule.window.0);
         let moods = [0.0, 0.0, 0.0, 0.1, 0.5, 1.0, 3.0, 10.0];
+        if self.case.turn.is_some_and(|turn| [turn.saturating_sub(SECOND), turn].contains(&step)) {
+            let (own, others) = if self.case.turn == Some(step) { (10.0, 3.0) } else { (0.1, 3.0) };
+            for (daemon, eager) in self.world.daemons.iter().zip(&mut self.eager) {
+                *eager = [if daemon.region == self.case.region { own } else { others }; 3];
+            }
+        }
         for at in 0..self.world.daemons.len() {
             for user in 0..USERS {
                 let mut eager = self.eager.get(at).map_or(0.0, |eager| eager[index(user)]);
