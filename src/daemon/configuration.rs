@@ -1,5 +1,5 @@
-//! The configuration while the daemon runs: read again when its file changes or on SIGHUP. What can change
-//! does; the rest is named, and waits for a restart.
+//! The configuration while the daemon runs: read again when its file changes or on SIGHUP. Keys that can
+//! change do; the rest is named, and waits for a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -97,7 +97,7 @@ impl Configuration {
         }
     }
 
-    /// Reads it again. What is wrong is told, and what was in force stays.
+    /// Reads it again. A problem is told, and the configuration before stays in force.
     pub(super) async fn again(&self) {
         let _reading = self.reading.lock().await;
         let read = Arc::clone(&self.source.read);
@@ -129,7 +129,7 @@ impl Configuration {
         *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = running;
     }
 
-    /// Joins through other daemons. What is wrong with that, if anything.
+    /// Joins through other daemons. Returns the problem, if there is one.
     fn join(&self, wanted: &Config) -> Option<String> {
         let peers = self.reached.peers.as_ref()?;
         let joined = peers.set_join(wanted.peers.join.clone());
@@ -255,7 +255,7 @@ mod tests {
             |one: &Config, other: &Config| -> Vec<String> { differing(one, other).into_iter().collect() };
         assert_eq!(named(&before, &running), ["identity.trusted_proxies", "listen.drain", "peers.regions"]);
         assert_eq!(named(&running, &wanted), ["listen.max_connections", "peers.max_keys"]);
-        // Who takes back what waits has nothing that waits.
+        // Once the file says what runs, nothing waits.
         assert!(differing(&running, &with_changes(&running, &running)).is_empty());
         assert_eq!(some(&(0..14).map(|key| format!("k{key:02}")).collect()).matches("k").count(), 12);
     }

@@ -383,8 +383,8 @@ impl Daemon {
         self.configuration = Some(configuration);
     }
 
-    /// Reads configuration, rules and certificates again. What is wrong is logged and counted, and what was
-    /// in force stays.
+    /// Reads configuration, rules and certificates again. A problem is logged and counted, and the state
+    /// before stays in force.
     pub async fn reload(&self) {
         // First, as rules may name regions that it lists.
         if let Some(configuration) = &self.configuration {

@@ -1,5 +1,5 @@
-//! What a daemon notes on its disk for its next process. The old or the new note is there at any instant,
-//! whole, and no other node takes it for its own.
+//! Notes of a daemon on its disk for its next process. The old or the new one is there at any instant, whole,
+//! and no other node takes it for its own.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};

@@ -54,7 +54,7 @@ impl Look {
             }
             let loaded = self.engine.loaded().revision;
             let listed = self.engine.regions();
-            // What is drained has no share of any rule.
+            // A region that is drained has no share of any rule.
             if revision.as_ref() != Some(&(loaded, Arc::clone(&listed))) {
                 revision = Some((loaded, Arc::clone(&listed)));
                 rules = self.engine.compared_rules();

@@ -130,10 +130,10 @@ impl Regions {
         for other in heard {
             news |= changes.merge(other);
         }
-        if !news {
-            return Ok(());
+        if news {
+            self.note(&changes).await?;
         }
-        self.note(&changes).await?;
+        // Also without news: a region that was said to be gone may be seen.
         self.put(&mut known, changes).await;
         Ok(())
     }
@@ -161,9 +161,13 @@ impl Regions {
     async fn put(&self, known: &mut Known, changes: RegionChanges) {
         let before = self.engine.regions();
         known.changes = changes;
-        let list = known.changes.over(&known.configured);
+        let mut list = known.changes.over(&known.configured);
         if let Some(peers) = self.peers.get() {
             peers.set_region_changes(&known.changes);
+            // Whatever somebody said of it, of a region that is seen the word is waited for.
+            let members = peers.members();
+            let members = members.borrow();
+            list.gone.retain(|gone| !members.iter().any(|member| member.live && member.name.region == *gone));
         }
         if *before == list {
             return;

@@ -166,8 +166,8 @@ impl Loaded {
         self
     }
 
-    /// Other regions share from now on where a rule names none: for `gossip` rules. What `split` and `escrow`
-    /// rules are held to follows from their machine.
+    /// Other regions share from now on where a rule names none: for `gossip` rules. The shares of `split` and
+    /// `escrow` rules follow from their machine.
     pub(super) fn set_regions(&self, regions: &[String]) {
         for compiled in self.set.worldwide() {
             let alone = self.side(compiled).and_then(|side| side.alone.as_ref());

@@ -207,7 +207,7 @@ impl Endpoint {
     }
 }
 
-/// Who is on the other side of a connection, and what is spoken on it.
+/// The daemon on the other side of a connection, and the version that is spoken on it.
 #[derive(Debug)]
 pub(super) struct RemotePeer {
     /// By its certificate.

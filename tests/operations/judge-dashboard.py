@@ -96,7 +96,7 @@ def judge_object(value, kind, at):
 
 
 def judge_of_panel(panel, name, at):
-    """What belongs to the panel's type or to its data source's."""
+    """The keys of the type of the panel, and those of its data source."""
     value = panel[name]
     if name == "targets":
         source = panel.get("datasource")

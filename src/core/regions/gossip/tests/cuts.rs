@@ -3,7 +3,7 @@
 use super::*;
 
 /// The regions that a daemon takes for cut off.
-fn cut_off(cluster: &GossipCluster, who: &str) -> Vec<String> {
+pub(super) fn cut_off(cluster: &GossipCluster, who: &str) -> Vec<String> {
     let status = cluster.replicas[&name(who, "1")].status(cluster.now);
     status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
 }

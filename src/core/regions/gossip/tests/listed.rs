@@ -1,5 +1,6 @@
 //! Regions that are listed, and listed no more, while daemons run.
 
+use super::cuts::cut_off;
 use super::*;
 
 fn list(cluster: &mut GossipCluster, names: &[&str]) {
@@ -8,11 +9,6 @@ fn list(cluster: &mut GossipCluster, names: &[&str]) {
         replica.handle_regions(cluster.now, &names);
     }
     cluster.meet(&[]);
-}
-
-fn cut_off(cluster: &GossipCluster, who: &str) -> Vec<String> {
-    let status = cluster.replicas[&name(who, "1")].status(cluster.now);
-    status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
 }
 
 #[test]
