@@ -232,10 +232,11 @@ fn what_each_region_used_of_a_worldwide_limit_is_shown_in_the_browser() {
     browser.shows("connected");
     let admitted = daemons[1].admitted(&[("team", "red")], 30);
     assert!(admitted > 0);
-    // Peeks of this region make it a bucket that is asked for here.
+    // A bucket that is only looked at is not asked for.
+    assert_eq!(daemons[0].admitted(&[("team", "red")], 1), 1);
     eventually("this region knows what the other used", || {
         let peek = daemons[0].check_cost(&[("team", "red")], 0);
-        (peek["rules"][0]["global"]["believed_used"] == admitted as u64).then_some(())
+        (peek["rules"][0]["global"]["believed_used"] == admitted as u64 + 1).then_some(())
     });
     browser.shows("quota team=red");
     browser.shows("Used of worldwide limits");
@@ -243,6 +244,10 @@ fn what_each_region_used_of_a_worldwide_limit_is_shown_in_the_browser() {
         "//td[normalize-space()='quota team=red']/following-sibling::td[normalize-space()='{admitted}']"
     );
     eventually("the other region's use stands in the table", || (browser.count(&cell) > 0).then_some(()));
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme);
+        browser.picture(&pictures().join(format!("worldwide-{scheme}.png")));
+    }
 }
 
 /// Ten thousand rules and fifty regions: the list draws what is seen, and a page is there at once.
