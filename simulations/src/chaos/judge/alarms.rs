@@ -6,7 +6,7 @@ use super::{Evidence, Happened, Kept, NOTICED, Page, Promise, STALL, Verdict};
 use crate::plan::{FaultKind, Way};
 
 /// Counters and gauges that stay at zero while nothing is wrong.
-const ALARMS: [&str; 23] = [
+const ALARMS: [&str; 24] = [
     "tidegate_frames_rejected_total",
     "tidegate_peer_dropped_total{queue=\"queue_full\"}",
     "tidegate_task_ends_total",
@@ -19,6 +19,7 @@ const ALARMS: [&str; 23] = [
     "tidegate_store_trouble",
     "tidegate_notices",
     "tidegate_rule_reload_failures_total",
+    "tidegate_config_reload_failures_total",
     "tidegate_rules_refused",
     "tidegate_unmatched_requests_total",
     "tidegate_rule_warnings",
