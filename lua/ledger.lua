@@ -30,6 +30,10 @@ if escrowed then
     return string.match(redis.call("INFO", section), field .. ":(%w+)")
   end
 
+  local function never_promoted()
+    return info("replication", "master_replid2") == string.rep("0", 40)
+  end
+
   -- This server's replication epoch and since when it lasts; `learned` where the caller did not know it.
   function read_epoch(known, now)
     local id = info("replication", "master_replid") or string.rep("0", 40)
@@ -43,7 +47,7 @@ if escrowed then
     -- Never promoted: it has been a primary since it started. Otherwise it is since now, as far as anyone
     -- knows.
     local begun = now
-    if info("replication", "master_replid2") == string.rep("0", 40) then
+    if never_promoted() then
       begun = now - (tonumber(info("server", "uptime_in_seconds")) or 0) * 1000000
     end
     return { id = id, begun = begun, learned = id .. struct.pack(">I7", begun) }
@@ -95,9 +99,12 @@ if escrowed then
   end
 
   -- Whether a ledger of levels or places, which names its session by the time when it was made, is of this
-  -- memory: under this id, or an earlier one of the same epoch.
+  -- memory: under this id, or an earlier one of the same epoch. A server that never was promoted counts its
+  -- time in whole seconds, so its epoch may seem to begin up to a second later than it did under the id before;
+  -- its sessions are named a second after that.
   function is_of_epoch(epoch, id, session)
-    return id == epoch.id or session >= epoch.begun + DOUBT_MARGIN
+    if id == epoch.id then return true end
+    return session >= epoch.begun + (never_promoted() and 0 or DOUBT_MARGIN)
   end
 
   -- The most of a capacity that is ever forwarded and not acknowledged.
