@@ -39,7 +39,7 @@ pub(crate) struct Witness {
     /// By region: when a daemon with Redis began again last while another region was silent. It does not know
     /// for how long.
     began_in_silence: Vec<Option<Timestamp>>,
-    /// When something happened last in which the manual promises nothing.
+    /// When something happened last, or ends, in which the manual promises nothing.
     excepted: Option<Timestamp>,
     judges: bool,
 }
@@ -88,7 +88,7 @@ impl Witness {
     pub(crate) fn restarted(&mut self, world: &World, region: usize, lost: bool) {
         if world.plan.shared_store {
             if lost {
-                self.excepted = Some(world.now);
+                self.excepted = self.excepted.max(Some(world.now));
             } else if !windowed(self.algorithm) && is_silent(world, region) {
                 let began = self.began_in_silence.get_mut(region);
                 began.into_iter().for_each(|began| *began = Some(world.now));
@@ -98,8 +98,8 @@ impl Witness {
         }
     }
 
-    /// A region's clock was set back. Its store counts on in the window that it had reached, and its answers
-    /// speak of that one; a log may have forgotten what had left its interval.
+    /// A region's clock was set back. Until it has caught up its store counts on in the window that it had
+    /// reached, and its answers speak of that one; a log may have forgotten what had left its interval.
     pub(crate) fn clock_set_back(&mut self, world: &World, before: Timestamp, after: Timestamp) {
         let forgets = match self.algorithm {
             Algorithm::SlidingLog => before.since(after) > CLOCKS,
@@ -108,13 +108,13 @@ impl Witness {
             }
         };
         if forgets {
-            self.excepted = Some(world.now);
+            self.excepted = self.excepted.max(Some(world.now + before.since(after)));
         }
     }
 
     /// A region's store lost everything while its daemons went on.
     pub(crate) fn lost_store(&mut self, world: &World) {
-        self.excepted = Some(world.now);
+        self.excepted = self.excepted.max(Some(world.now));
     }
 
     /// Holds every daemon's answer against the truth.
@@ -125,7 +125,7 @@ impl Witness {
         for user in users.clone() {
             let wanted = world.limit(user);
             if world.daemons.iter().any(|daemon| daemon.node.limit(user) != wanted) {
-                self.excepted = Some(world.now);
+                self.excepted = self.excepted.max(Some(world.now));
             }
         }
         // What was admitted by a larger limit lasts longer than a bucket of the new one takes to fill.
