@@ -98,7 +98,7 @@ if escrowed then
     return b.burst
   end
 
-  -- Whether a ledger of levels or places, which names its session by the time when it was made, is of this
+  -- True of a ledger of levels or places, which names its session by the time when it was made, that is of this
   -- memory: under this id, or an earlier one of the same epoch. A server that never was promoted counts its
   -- time in whole seconds, so its epoch may seem to begin up to a second later than it did under the id before;
   -- its sessions are named a second after that.

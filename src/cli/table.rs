@@ -33,7 +33,7 @@ pub(super) struct Rows {
     rows: Vec<Vec<String>>,
     /// Of the terminal, in columns.
     width: Option<usize>,
-    /// Whether a terminal is shown colours.
+    /// A terminal is shown colours.
     colours: bool,
 }
 

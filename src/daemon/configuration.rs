@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::audit::Remembering;
-use super::file_changes::{FileChanges, LOOK_INTERVAL};
+use super::file_changes::FileChanges;
 use super::regions::Regions;
 use super::reload::lines;
 use crate::api::Servers;
@@ -85,15 +85,10 @@ impl Configuration {
     pub(super) async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let Some(path) = self.source.path.clone() else { return stop.cancelled().await };
         let mut changes = FileChanges::of(vec![path]).await;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_INTERVAL) => {}
-            }
-            if changes.have_settled().await {
-                self.again().await;
-            }
+        // It may have changed since it was read at the start.
+        self.again().await;
+        while changes.settled(&stop).await {
+            self.again().await;
         }
     }
 

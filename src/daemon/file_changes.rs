@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use tokio_util::sync::CancellationToken;
+
 /// How often to look at files.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -22,6 +24,20 @@ impl FileChanges {
     pub(super) async fn of(paths: Vec<PathBuf>) -> Self {
         let taken = look(paths.clone()).await;
         Self { paths, seen: taken.clone(), taken }
+    }
+
+    /// Waits until they have changed and settled. `false`: it is to stop.
+    pub(super) async fn settled(&mut self, stop: &CancellationToken) -> bool {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return false,
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+            if self.have_settled().await {
+                return true;
+            }
+        }
     }
 
     /// Whether they have changed since this last said so, and not since the look before. Several files are

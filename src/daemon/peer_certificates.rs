@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 
-use super::file_changes::{FileChanges, LOOK_INTERVAL};
+use super::file_changes::FileChanges;
 use super::setup::read_tls;
 use crate::config::PeerTls;
 use crate::core::time::Timestamp;
@@ -53,15 +53,8 @@ impl PeerCertificates {
         let mut changes = FileChanges::of(paths).await;
         // They may have changed since they were read at the start.
         self.read_again().await;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_INTERVAL) => {}
-            }
-            if changes.have_settled().await {
-                self.read_again().await;
-            }
+        while changes.settled(&stop).await {
+            self.read_again().await;
         }
     }
 

@@ -154,7 +154,7 @@ impl BoundsCase {
         case
     }
 
-    /// Whether a daemon begins again, just before a window turns, whose store goes on.
+    /// True where a daemon begins again, just before a window turns, and its store goes on.
     pub(crate) const fn begins_again_beside_redis(&self) -> bool {
         self.turn.is_some()
     }

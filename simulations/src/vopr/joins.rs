@@ -57,9 +57,9 @@ pub(crate) struct JoinsCase {
     kind: Kind,
     /// Whether everything is done in the order of the manual.
     ordered: bool,
-    /// Whether daemons that run are told another list, as by a command, and not started again with it.
+    /// Daemons that run are told another list, as by a command, and not started again with it.
     live: bool,
-    /// Whether the region that leaves is lost with its shares, and the others are told that it is gone.
+    /// The region that leaves is lost with its shares, and the others are told that it is gone.
     gone: bool,
     keeps_stores: bool,
     /// The weights before, on the way and after; none: the list of regions shares alike.
@@ -393,7 +393,7 @@ impl Game<'_> {
         }
     }
 
-    /// Whether the daemon runs that something is done to.
+    /// True if the daemon runs that something is done to.
     fn is_alive_of(&self, act: Act) -> bool {
         let (Act::Begin(at)
         | Act::List(at)
@@ -511,7 +511,7 @@ fn weights((regions, rule): &Ground) -> Vec<(String, u32)> {
     shares.map(|(region, weight, _)| (region.to_owned(), weight)).collect()
 }
 
-/// What a daemon goes by now.
+/// The list and the rule that a daemon goes by now.
 fn ground(engine: &DaemonEngine) -> Ground {
     let mut list = engine.regions().clone();
     list.names.sort();

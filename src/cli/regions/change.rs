@@ -98,7 +98,7 @@ impl Whom {
     }
 }
 
-/// What was done, and what is to be done next.
+/// The change in words, and the next step.
 fn told(changed: &Value) -> String {
     let region = plain(&changed["region"]);
     let names =
