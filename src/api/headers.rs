@@ -133,7 +133,6 @@ mod tests {
     use super::*;
     use crate::core::answer::AnswerOptions;
     use proptest::prelude::*;
-    use smallvec::smallvec;
 
     fn ruled(name: &str, remaining: u64) -> RuleOutcome {
         RuleOutcome {
@@ -157,7 +156,7 @@ mod tests {
         }
     }
 
-    fn allowed(rules: smallvec::SmallVec<[RuleOutcome; 2]>) -> Decision {
+    fn allowed(rules: Vec<RuleOutcome>) -> Decision {
         Decision { allowed: true, tightest: Some(0), status: 200, message: None, lease: None, rules }
     }
 
@@ -174,7 +173,7 @@ mod tests {
     fn an_allowed_request_learns_its_limit() {
         let expected = "ratelimit-policy: \"search\";q=100;w=60\nratelimit: \"search\";r=7;t=32\n\
             x-ratelimit-cost: 2\nx-ratelimit-limit: 100\nx-ratelimit-remaining: 7\nx-ratelimit-reset: 1700000032";
-        assert_eq!(text(&allowed(smallvec![ruled("search", 7)])), expected);
+        assert_eq!(text(&allowed(vec![ruled("search", 7)])), expected);
     }
 
     #[test]
@@ -182,7 +181,7 @@ mod tests {
         let mut rule = ruled("search", 0);
         rule.allowed = false;
         rule.retry = Some(Span(1));
-        let mut decision = allowed(smallvec![rule]);
+        let mut decision = allowed(vec![rule]);
         decision.allowed = false;
         assert!(text(&decision).starts_with("ratelimit-policy"));
         assert!(text(&decision).contains("retry-after: 1\n"));
@@ -195,18 +194,18 @@ mod tests {
         let (mut shadow, mut block) = (ruled("shadow", 1), ruled("exempt", 1));
         shadow.shadow = true;
         block.action = Action::Allow;
-        let text = text(&allowed(smallvec![ruled("a", 1), shadow, block, ruled("b", 2)]));
+        let text = text(&allowed(vec![ruled("a", 1), shadow, block, ruled("b", 2)]));
         assert!(text.contains("ratelimit: \"a\";r=1;t=32, \"b\";r=2;t=32"), "{text}");
     }
 
     #[test]
     fn a_request_that_no_rule_counted_gets_no_headers() {
-        let mut decision = allowed(smallvec![]);
+        let mut decision = allowed(vec![]);
         decision.tightest = None;
         assert_eq!(text(&decision), "");
         let mut block = ruled("block", 0);
         block.action = Action::Block;
-        decision = Decision { allowed: false, status: 403, ..allowed(smallvec![block]) };
+        decision = Decision { allowed: false, status: 403, ..allowed(vec![block]) };
         assert_eq!(text(&decision), "");
     }
 
@@ -214,7 +213,7 @@ mod tests {
     fn a_delay_that_is_left_is_told_and_none_of_a_denial() {
         let mut rule = ruled("a", 1);
         rule.delay = Span(250_001);
-        let mut decision = allowed(smallvec![rule]);
+        let mut decision = allowed(vec![rule]);
         assert!(text(&decision).contains("x-ratelimit-delay-ms: 251\n"));
         decision.was_held(Span(200_001));
         assert!(text(&decision).contains("x-ratelimit-delay-ms: 50\n"));
@@ -229,7 +228,7 @@ mod tests {
     fn a_window_of_broken_seconds_is_left_out() {
         let mut rule = ruled("a", 1);
         rule.window = Span::from_millis(1_500);
-        assert!(text(&allowed(smallvec![rule])).starts_with("ratelimit-policy: \"a\";q=100\n"));
+        assert!(text(&allowed(vec![rule])).starts_with("ratelimit-policy: \"a\";q=100\n"));
     }
 
     #[test]
@@ -237,7 +236,7 @@ mod tests {
         let mut rule = ruled("a", 1);
         rule.window = Span::ZERO;
         let policy = "ratelimit-policy: \"a\";q=100;qu=\"concurrent-requests\"\n";
-        assert!(text(&allowed(smallvec![rule])).starts_with(policy));
+        assert!(text(&allowed(vec![rule])).starts_with(policy));
     }
 
     #[test]
@@ -246,7 +245,7 @@ mod tests {
         let unit = Some("tokens".to_owned());
         rule.answer = Some(std::sync::Arc::new(AnswerOptions { unit, ..AnswerOptions::default() }));
         rule.partition = Some(PartitionKey([7; 12]));
-        let text = text(&allowed(smallvec![rule]));
+        let text = text(&allowed(vec![rule]));
         assert!(
             text.contains("ratelimit-policy: \"a\";q=100;qu=\"tokens\";w=60;pk=:BwcHBwcHBwcHBwcH:\n"),
             "{text}"
@@ -256,14 +255,14 @@ mod tests {
 
     #[test]
     fn names_are_quoted_as_structured_fields_want() {
-        let text = text(&allowed(smallvec![ruled("a\"b\\c\r\n\u{e9}", 1)]));
+        let text = text(&allowed(vec![ruled("a\"b\\c\r\n\u{e9}", 1)]));
         assert!(text.contains(r#"ratelimit: "a\"b\\c___";r=1"#), "{text}");
     }
 
     proptest! {
         #[test]
         fn any_name_makes_a_header(name in ".*") {
-            let decision = allowed(smallvec![ruled(&name, 1)]);
+            let decision = allowed(vec![ruled(&name, 1)]);
             prop_assert!(text(&decision).contains("ratelimit-policy: "));
         }
     }

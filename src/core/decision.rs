@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::answer::{AnswerOptions, PartitionKey};
 use super::hold::Lease;
 use super::penalty::Penalty;
@@ -67,7 +65,7 @@ pub struct Decision {
     /// True if the request may pass.
     pub allowed: bool,
     /// What each deciding rule said, in order of precedence.
-    pub rules: SmallVec<[RuleOutcome; 2]>,
+    pub rules: Vec<RuleOutcome>,
     /// Index in `rules` of the tightest: the denying one if denied, else the one with the least left. `None`:
     /// no rule applied.
     pub tightest: Option<usize>,

@@ -332,8 +332,14 @@ impl RuleSet {
     /// The same for a request of `who`, whoever is written down beside the rules.
     #[must_use]
     pub fn matches_of(&self, request: &Request<'_>, who: &Who<'_>) -> Matches<'_> {
-        // One place of return, so that the matches are written where the caller wants them.
         let mut matches = Matches::new();
+        self.match_into(request, who, &mut matches);
+        matches
+    }
+
+    /// The same, appended to `matches`.
+    pub fn match_into<'s>(&'s self, request: &Request<'_>, who: &Who<'_>, matches: &mut Matches<'s>) {
+        let before = matches.len();
         if let Some(domain) = self.domains.get(request.domain) {
             let mut seen = SeenAttributes::default();
             seen.read(&domain.names, request, who);
@@ -346,10 +352,9 @@ impl RuleSet {
                 }
             }
         }
-        if let (true, Some(own)) = (matches.is_empty(), request.limit) {
+        if let (true, Some(own)) = (matches.len() == before, request.limit) {
             matches.extend(self.unruled_match(request, own));
         }
-        matches
     }
 
     /// What counts a request with a limit of its own that no rule counts.

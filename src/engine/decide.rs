@@ -89,13 +89,14 @@ impl Engine {
             let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
             let charges = plan.charges(self.regions_known());
-            let tried = self.store.try_decide(&charges, plan.intent, now);
-            let hope = match &tried {
-                Some(outcome) if plan.intent == Intent::Charge => self.hope(&charges, outcome, now),
-                _ => None,
+            // What is missing may come, so it is asked for once more.
+            let hopes = |outcome: &Outcome| {
+                plan.intent == Intent::Charge && self.hope(&charges, outcome, now).is_some()
             };
-            if let Some(outcome) = tried.filter(|_| hope.is_none()) {
-                let decisions = self.conclude(&plan, &outcome, intent, now);
+            if let Some(outcome) = &self.store.try_decide(&charges, plan.intent, now)
+                && !hopes(outcome)
+            {
+                let decisions = self.conclude(&plan, outcome, intent, now);
                 self.note_time(timer);
                 return Answer::Now(decisions);
             }
@@ -126,7 +127,7 @@ impl Engine {
         let charges = plan.intent == Intent::Charge;
         let charged = charges && outcome.admitted && !plan.only_reports;
         let mut decisions = Decisions::new();
-        for (place, (request, matches)) in plan.requests.iter().zip(&plan.matches).enumerate() {
+        for (place, (request, matches)) in plan.matched().enumerate() {
             if let Some((_, refused)) = plan.refused.iter().find(|(refused, _)| *refused == place) {
                 if intent == Intent::Charge {
                     self.refused[refused.why as usize].increment(1);
@@ -138,7 +139,7 @@ impl Engine {
                 decisions.push(decision);
                 continue;
             }
-            let mut rules: SmallVec<[RuleOutcome; 2]> = SmallVec::new();
+            let mut rules = Vec::with_capacity(matches.len());
             let own = counted.as_slice();
             let mut leased = Leasing::of(request.cost, charged, now);
             for found in matches {
@@ -303,7 +304,7 @@ fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
 }
 
 /// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
-fn used_of(matches: &Matches<'_>, counted: &[ChargeResult], index: usize) -> u64 {
+fn used_of(matches: &[Match<'_>], counted: &[ChargeResult], index: usize) -> u64 {
     let counts = |found: &&Match<'_>| found.key.is_some();
     let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
     let before = matches.iter().take(index).filter(counts).count();
@@ -375,7 +376,10 @@ struct Plan<'a, 'r> {
     loaded: &'a Loaded,
     requests: &'a [Request<'r>],
     persons: &'a Persons,
-    matches: SmallVec<[Matches<'a>; 1]>,
+    /// Those of every request, in the order of the requests.
+    matches: Matches<'a>,
+    /// Where the matches of each request end among them.
+    ends: SmallVec<[usize; 4]>,
     /// Those who may not ask at all, by the place of their question.
     refused: SmallVec<[(usize, IdentityRefused); 1]>,
     intent: Intent,
@@ -392,25 +396,31 @@ impl<'a, 'r> Plan<'a, 'r> {
         now: Timestamp,
     ) -> Self {
         let Questions { requests, persons } = asked;
-        let mut refused = SmallVec::new();
-        let mut matches: SmallVec<[Matches<'a>; 1]> = SmallVec::new();
+        // One value from here to the end, so that the matches are written where the caller wants them.
+        let mut plan = Self {
+            loaded,
+            requests,
+            persons,
+            matches: Matches::new(),
+            ends: SmallVec::new(),
+            refused: SmallVec::new(),
+            intent,
+            only_reports: false,
+        };
         for (place, request) in requests.iter().enumerate() {
             let person = persons.get(place);
             match person.and_then(|person| person.refused(now)).filter(|_| !loaded.shadow) {
-                Some(why) => {
-                    refused.push((place, why));
-                    matches.push(Matches::new());
-                }
+                Some(why) => plan.refused.push((place, why)),
                 None => {
                     let nobody = Who { tier: tier_default, ..Who::default() };
                     let who = person.map_or(nobody, |person| person.who(tier_default));
-                    matches.push(loaded.set.matches_of(request, &who));
+                    loaded.set.match_into(request, &who, &mut plan.matches);
                 }
             }
+            plan.ends.push(plan.matches.len());
         }
         let mut waits = false;
-        for found in matches.iter_mut().flatten() {
-            let found: &mut Match<'_> = found;
+        for found in &mut plan.matches {
             if found.rule.rule.global.is_some() {
                 let held = loaded.held_to(found.rule, found.limit, now);
                 (found.limit, found.share) = (held.limit, held.share);
@@ -420,15 +430,12 @@ impl<'a, 'r> Plan<'a, 'r> {
                 }
             }
         }
-        let mut plan = Self { loaded, requests, persons, matches, refused, intent, only_reports: false };
         // What is given back is given back, whoever asks.
-        let takes = |place: usize| {
-            requests.get(place).is_some_and(|request| !matches!(request.cost, Cost::Refund(_)))
-        };
+        let takes = |request: &Request<'_>| !matches!(request.cost, Cost::Refund(_));
         let blocks = |found: &Match<'_>| found.rule.rule.action == Action::Block && !plan.shadow(found);
-        let blocked = (waits && (0..requests.len()).any(takes))
-            || plan.refused.iter().any(|(place, _)| takes(*place))
-            || plan.matches.iter().enumerate().any(|(place, found)| takes(place) && found.iter().any(blocks));
+        let blocked = (waits && requests.iter().any(takes))
+            || plan.refused.iter().any(|(place, _)| requests.get(*place).is_some_and(takes))
+            || plan.matched().any(|(request, found)| takes(request) && found.iter().any(blocks));
         if blocked {
             plan.only_reports = plan.reports();
             plan.intent = if plan.only_reports { intent } else { Intent::Ask };
@@ -436,11 +443,19 @@ impl<'a, 'r> Plan<'a, 'r> {
         plan
     }
 
+    /// Each request with what it matches.
+    fn matched(&self) -> impl Iterator<Item = (&'a Request<'r>, &[Match<'a>])> {
+        let mut from = 0;
+        self.requests.iter().zip(&self.ends).map(move |(request, end)| {
+            let own = self.matches.get(std::mem::replace(&mut from, *end)..*end);
+            (request, own.unwrap_or_default())
+        })
+    }
+
     /// Whether anything is charged whatever the others say.
     fn reports(&self) -> bool {
         let reports = |found: &Match<'_>, request| found.key.is_some() && cost_of(found, request).is_report();
-        let mut requests = self.requests.iter().zip(&self.matches);
-        requests.any(|(request, matches)| matches.iter().any(|found| reports(found, request)))
+        self.matched().any(|(request, matches)| matches.iter().any(|found| reports(found, request)))
     }
 
     /// What a request's cost is to one rule, in this call.
@@ -463,7 +478,7 @@ impl<'a, 'r> Plan<'a, 'r> {
     /// What is charged, while so many `regions` are known.
     fn charges(&self, regions: u64) -> Charges<'_> {
         let mut charges = Charges::new();
-        for (request, matches) in self.requests.iter().zip(&self.matches) {
+        for (request, matches) in self.matched() {
             for found in matches {
                 if let Some(key) = &found.key {
                     charges.push(Charge {
@@ -636,7 +651,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         }
     }
 
-    fn decision(&self, rules: SmallVec<[RuleOutcome; 2]>, matches: &Matches<'_>) -> Decision {
+    fn decision(&self, rules: Vec<RuleOutcome>, matches: &[Match<'_>]) -> Decision {
         let denies = |ruled: &RuleOutcome| !ruled.allowed && !ruled.shadow;
         // Of several that deny, the one that denies longest says when to come back; "never" is longest.
         let denying = rules

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::identity::IdentityRefused;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::rule::Action;
@@ -35,7 +33,7 @@ pub(super) fn refusal(refused: &IdentityRefused) -> Decision {
     };
     Decision {
         allowed: false,
-        rules: SmallVec::from_iter([ruled]),
+        rules: vec![ruled],
         tightest: Some(0),
         status: REFUSED_STATUS,
         message: Some(Arc::clone(&refused.message)),

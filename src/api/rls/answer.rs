@@ -265,7 +265,7 @@ mod tests {
     fn decision(ruled: RuleOutcome) -> Decision {
         let allowed = ruled.allowed;
         let message = (!allowed).then(|| "slow down".into());
-        Decision { allowed, tightest: Some(0), status: 200, message, lease: None, rules: smallvec![ruled] }
+        Decision { allowed, tightest: Some(0), status: 200, message, lease: None, rules: vec![ruled] }
     }
 
     fn request(cost: Cost) -> Request<'static> {
@@ -291,7 +291,7 @@ mod tests {
             status: 200,
             message: None,
             lease: None,
-            rules: smallvec![],
+            rules: vec![],
         };
         let requests = [request(Cost::Take(1)), request(Cost::Take(1)), request(Cost::Take(1))];
         let answer = decoded(&requests, &[none, decision(ruled(true, 7)), decision(ruled(false, 0))]);

@@ -26,7 +26,6 @@ use h2::{Ping, PingPong, RecvStream};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use super::Servers;
@@ -457,7 +456,7 @@ fn deny(mut decisions: Decisions, denied: &[usize], message: Option<Arc<str>>) -
         if let Some(decision) = decisions.get_mut(*place) {
             *decision = Decision {
                 allowed: false,
-                rules: SmallVec::new(),
+                rules: Vec::new(),
                 tightest: None,
                 status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
                 message: message.clone(),

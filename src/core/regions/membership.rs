@@ -214,7 +214,10 @@ impl Regions {
             region.left = owners.is_empty()
                 && (of_region().any(|member| member.draining) || region.left)
                 && id != Self::OWN;
-            if present && region.heard.is_none() && region.ring.nodes().is_empty() {
+            // One that counts as cut off is heard before it counts as there: that membership sees it, perhaps
+            // through a third region, is no word of what it admits.
+            let seen_first = region.heard.is_none() && region.ring.nodes().is_empty();
+            if present && seen_first && !region.cut_off {
                 region.expected = region.expected.max(now);
             }
             owners.sort_unstable();

@@ -50,6 +50,33 @@ fn a_region_that_never_answered_is_cut_off_though_it_is_heard() {
 }
 
 #[test]
+fn a_region_that_is_cut_off_stays_so_until_it_is_heard_though_its_daemon_is_seen_to_begin() {
+    let (rule, _) = minute();
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+    cluster.cut = vec!["a".to_owned()];
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    let former = cluster.replicas.remove(&a).unwrap();
+    cluster.start(&b, &rule);
+    let told = |cluster: &mut GossipCluster, live| {
+        let members = [(&a, live), (&b, true)]
+            .map(|(name, live)| Member { name: name.clone(), live, draining: false });
+        cluster.replicas.get_mut(&b).unwrap().handle_members(cluster.now, &members);
+    };
+    told(&mut cluster, false);
+    cluster.run(Span::from_secs(2));
+    assert_eq!(cut_off(&cluster, "b"), ["a"]);
+    told(&mut cluster, true);
+    for _ in 0..10 {
+        cluster.run(Span::from_millis(100));
+        assert_eq!(cut_off(&cluster, "b"), ["a"], "membership sees a daemon that no frame has come from");
+    }
+    cluster.cut.clear();
+    cluster.replicas.insert(a, former);
+    cluster.run(Span::from_secs(1));
+    assert!(cut_off(&cluster, "a").is_empty() && cut_off(&cluster, "b").is_empty());
+}
+
+#[test]
 fn once_a_cut_is_noticed_the_next_window_begins_with_what_the_rule_says() {
     let second = Span::from_secs(1);
     let rule = rule(Algorithm::FixedWindow, 90, second, OnPartition::Deny);
