@@ -4,9 +4,11 @@
 //! culprit. Nothing that was not understood may read as allowed.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::fmt;
+use std::marker::PhantomData;
 
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use smallvec::SmallVec;
 
@@ -16,28 +18,33 @@ use crate::core::rule::DOMAIN_DEFAULT;
 
 /// Most checks of one batch.
 pub(super) const CHECKS_MAX: usize = 1_000;
-/// Longest piece of the caller's text that is repeated in a refusal, in characters.
-const QUOTE_MAX: usize = 64;
+/// Longest sentence and longest path of a refusal, in characters: both repeat what the caller wrote.
+const SENTENCE_MAX: usize = 256;
 
 /// One check as the caller wrote it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Check<'b> {
-    domain: Cow<'b, str>,
-    attributes: SmallVec<[(Cow<'b, str>, Cow<'b, str>); 4]>,
-    cost: Cost,
+    #[serde(borrow, default, deserialize_with = "name")]
+    domain: Option<Cow<'b, str>>,
+    #[serde(borrow)]
+    attributes: CheckAttributes<'b>,
+    #[serde(default, deserialize_with = "cost")]
+    cost: Option<Cost>,
     /// How the caller names the request, where it acquires.
+    #[serde(skip)]
     id: Option<Cow<'b, str>>,
     /// How long it reserves, as written.
+    #[serde(skip)]
     ttl: Option<Cow<'b, str>>,
-    /// Whether it leaves its cost to the daemon, where it reserves.
-    is_estimated: bool,
 }
 
 impl Check<'_> {
     /// The question to the engine.
     pub(super) fn request(&self) -> Request<'_> {
-        let attributes = self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
-        Request::new(&self.domain, attributes, self.cost)
+        let attributes = self.attributes.0.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let domain = self.domain.as_deref().unwrap_or(DOMAIN_DEFAULT);
+        Request::new(domain, attributes, self.cost.unwrap_or(Cost::Take(1)))
     }
 
     /// How the caller names the request.
@@ -50,206 +57,198 @@ impl Check<'_> {
         self.ttl.as_deref()
     }
 
-    /// Whether the daemon is to say how many permits it reserves.
+    /// True where the daemon is to say how many permits it reserves.
     pub(super) const fn is_estimated(&self) -> bool {
-        self.is_estimated
+        self.cost.is_none()
     }
 }
 
-/// What a body of `/v1/check` asks.
-#[derive(Debug, PartialEq, Eq)]
+/// The questions of a body of `/v1/check`.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "CheckBody<'b>")]
 #[expect(
     clippy::large_enum_variant,
     reason = "one check is the common case, and a box for it would cost an allocation"
 )]
 pub(super) enum Question<'b> {
     /// One check.
+    #[serde(borrow)]
     One(Check<'b>),
     /// `checks`, 1 to [`CHECKS_MAX`] of them.
     Batch(Vec<Check<'b>>),
 }
 
+/// The body of `/v1/check`: the fields of one check, or `checks`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CheckBody<'b> {
+    #[serde(borrow, default, deserialize_with = "name")]
+    domain: Option<Cow<'b, str>>,
+    #[serde(borrow, default, deserialize_with = "given")]
+    attributes: Option<CheckAttributes<'b>>,
+    #[serde(default, deserialize_with = "cost")]
+    cost: Option<Cost>,
+    #[serde(borrow, default, deserialize_with = "given")]
+    checks: Option<Batch<'b>>,
+}
+
+impl<'b> TryFrom<CheckBody<'b>> for Question<'b> {
+    type Error = &'static str;
+
+    fn try_from(body: CheckBody<'b>) -> Result<Self, Self::Error> {
+        match body {
+            CheckBody { domain: None, attributes: None, cost: None, checks: Some(Batch(checks)) } => {
+                Ok(Self::Batch(checks))
+            }
+            CheckBody { checks: Some(_), .. } => Err("`checks` cannot stand beside the fields of one check"),
+            CheckBody { attributes: None, .. } => Err("missing field `attributes`"),
+            CheckBody { domain, attributes: Some(attributes), cost, checks: None } => {
+                Ok(Self::One(Check { domain, attributes, cost, id: None, ttl: None }))
+            }
+        }
+    }
+}
+
+/// The body of `/v1/acquire` and `/v1/report`: one check that may have a name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedBody<'b> {
+    #[serde(borrow, default, deserialize_with = "name")]
+    domain: Option<Cow<'b, str>>,
+    #[serde(borrow)]
+    attributes: CheckAttributes<'b>,
+    #[serde(default, deserialize_with = "cost")]
+    cost: Option<Cost>,
+    #[serde(borrow, default, deserialize_with = "name")]
+    id: Option<Cow<'b, str>>,
+}
+
+/// The body of `/v1/reserve`: one check that reserves an amount.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReservationBody<'b> {
+    #[serde(borrow, default, deserialize_with = "name")]
+    domain: Option<Cow<'b, str>>,
+    #[serde(borrow)]
+    attributes: CheckAttributes<'b>,
+    #[serde(default, deserialize_with = "cost")]
+    amount: Option<Cost>,
+    #[serde(borrow, default, deserialize_with = "name")]
+    id: Option<Cow<'b, str>>,
+    #[serde(borrow, default, deserialize_with = "text")]
+    ttl: Option<Cow<'b, str>>,
+}
+
 /// Reads the body of `/v1/check`.
 pub(super) fn read(body: &[u8]) -> Result<Question<'_>, Refusal> {
-    parse(body, ObjectKind::Any)
+    parse(body)
 }
 
 /// Reads a body that holds one check.
 pub(super) fn read_one(body: &[u8]) -> Result<Check<'_>, Refusal> {
-    one(parse(body, ObjectKind::One)?)
+    parse(body)
 }
 
 /// Reads a body that reports: one check, which says what was used.
 pub(super) fn read_report(body: &[u8]) -> Result<Check<'_>, Refusal> {
-    one(parse(body, ObjectKind::Report)?)
+    let mut check = read_named(body)?;
+    let refused = |sentence| Err(Refusal::of_field("cost", sentence));
+    match check.cost {
+        None => return refused("is missing: a report says what was used"),
+        Some(Cost::Refund(_)) => {
+            return refused(
+                "is what was used, 0 or more: permits are given back with POST /v1/check and a negative cost",
+            );
+        }
+        Some(cost) => check.cost = Some(Cost::report(cost.taken())),
+    }
+    Ok(check)
 }
 
 /// Reads a body that acquires: one check, perhaps with an `id`.
 pub(super) fn read_named(body: &[u8]) -> Result<Check<'_>, Refusal> {
-    one(parse(body, ObjectKind::Named)?)
+    let NamedBody { domain, attributes, cost, id } = parse(body)?;
+    Ok(Check { domain, attributes, cost, id, ttl: None })
 }
 
 /// Reads a body that reserves: one check, perhaps with an `amount`, an `id` and a `ttl`.
 pub(super) fn read_reserve(body: &[u8]) -> Result<Check<'_>, Refusal> {
-    one(parse(body, ObjectKind::Reserve)?)
+    let ReservationBody { domain, attributes, amount: cost, id, ttl } = parse(body)?;
+    Ok(Check { domain, attributes, cost, id, ttl })
 }
 
-fn one(question: Question<'_>) -> Result<Check<'_>, Refusal> {
-    match question {
-        Question::One(check) => Ok(check),
-        Question::Batch(_) => Err(Refusal::of_field("checks", "one check is asked for here, not a batch")),
-    }
-}
-
-/// What may stand in an object.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ObjectKind {
-    /// One check, or a batch of them.
-    Any,
-    /// One check.
-    One,
-    /// One check that may have a name.
-    Named,
-    /// One check that says what was used.
-    Report,
-    /// One check that reserves an amount.
-    Reserve,
-}
-
-impl ObjectKind {
-    /// What the field is called that says how many permits.
-    const fn cost_field(self) -> &'static str {
-        if matches!(self, Self::Reserve) { "amount" } else { "cost" }
-    }
-}
-
-fn parse(body: &[u8], kind: ObjectKind) -> Result<Question<'_>, Refusal> {
-    let path = Path::default();
+fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refusal> {
     let mut json = serde_json::Deserializer::from_slice(body);
-    let read = CheckSeed { path: &path, kind }.deserialize(&mut json);
-    read.and_then(|question| json.end().map(|()| question)).map_err(|error| {
-        if error.is_data() {
-            let field = path.0.into_inner();
-            Refusal {
-                field: (!field.is_empty()).then_some(field),
-                ..Refusal::new(Code::Invalid, error.to_string())
-            }
-        } else {
-            Refusal::new(Code::Malformed, format!("the body is not JSON: {error}"))
-        }
-    })
+    let read = ObjectSeed(PhantomData).deserialize(&mut json);
+    read.and_then(|read| json.end().map(|()| read)).map_err(|error| refused::<T>(body, &error))
 }
 
-/// Where in the body the reading stopped. Written on the way out of a failure, from the inside outwards.
-#[derive(Default)]
-struct Path(RefCell<String>);
-
-impl Path {
-    fn came_from(&self, part: &str) {
-        let mut path = self.0.borrow_mut();
-        let part: String = part.chars().take(QUOTE_MAX).collect();
-        *path = if path.is_empty() { part } else { format!("{part}.{path}") };
+/// The refusal of a body. It reads it once more for the path to the error, so that right ones pay nothing.
+#[cold]
+fn refused<'b, T: Deserialize<'b>>(body: &'b [u8], error: &serde_json::Error) -> Refusal {
+    if !error.is_data() {
+        return Refusal::new(Code::Malformed, format!("the body is not JSON: {error}"));
     }
+    let mut track = serde_path_to_error::Track::new();
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let json = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+    let _ = ObjectSeed::<T>(PhantomData).deserialize(json);
+    let mut path = track.path().to_string();
+    let mut sentence = error.to_string();
+    // These errors are the whole object's, so that the sentence alone names the field.
+    let starts = ["missing field `", "duplicate field `", "`"];
+    let named = starts.iter().find_map(|start| sentence.strip_prefix(start)?.rsplit_once('`'));
+    if let Some((field, _)) = named {
+        path = format!("{path}.{field}");
+    }
+    let clipped = |text: &str| text.chars().take(SENTENCE_MAX).collect::<String>();
+    if sentence.len() > SENTENCE_MAX {
+        sentence = format!("{}… at line {} column {}", clipped(&sentence), error.line(), error.column());
+    }
+    let field = clipped(path.trim_matches('.'));
+    Refusal { field: (!field.is_empty()).then_some(field), ..Refusal::new(Code::Invalid, sentence) }
 }
 
-/// Reads one check, or at the top a batch.
-#[derive(Clone, Copy)]
-struct CheckSeed<'p> {
-    path: &'p Path,
-    kind: ObjectKind,
+/// Reads a field that may be absent, and is not null where it is there.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(json: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(json).map(Some)
 }
 
-impl<'de> DeserializeSeed<'de> for CheckSeed<'_> {
-    type Value = Question<'de>;
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+/// Reads an object. What is derived would by itself also read a list of its fields' values.
+struct ObjectSeed<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for ObjectSeed<T> {
+    type Value = T;
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<T, D::Error> {
         json.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for CheckSeed<'_> {
-    type Value = Question<'de>;
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectSeed<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with `attributes`")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut domain, mut attributes, mut cost, mut checks) = (None, None, None, None);
-        let (mut id, mut ttl) = (None, None);
-        while let Some(field) = map.next_key_seed(TextSeed(TextRole::Field))? {
-            let twice = match &*field {
-                "domain" => {
-                    map.next_value_seed(TextSeed(TextRole::Domain)).map(|read| domain.replace(read).is_some())
-                }
-                "attributes" => map
-                    .next_value_seed(AttributesSeed(self.path))
-                    .map(|read| attributes.replace(read).is_some()),
-                field if field == self.kind.cost_field() => {
-                    map.next_value_seed(CostSeed(self.kind)).map(|read| cost.replace(read).is_some())
-                }
-                "id" if matches!(self.kind, ObjectKind::Named | ObjectKind::Report | ObjectKind::Reserve) => {
-                    map.next_value_seed(TextSeed(TextRole::Id)).map(|read| id.replace(read).is_some())
-                }
-                "ttl" if self.kind == ObjectKind::Reserve => {
-                    map.next_value_seed(TextSeed(TextRole::Value)).map(|read| ttl.replace(read).is_some())
-                }
-                "checks" if self.kind == ObjectKind::Any => {
-                    map.next_value_seed(ChecksSeed(self.path)).map(|read| checks.replace(read).is_some())
-                }
-                _ => Err(A::Error::custom("is no field that is known here")),
-            };
-            match twice {
-                Ok(false) => {}
-                Ok(true) => {
-                    self.path.came_from(&field);
-                    return Err(A::Error::custom("is given twice"));
-                }
-                Err(error) => {
-                    // A list has named its element already.
-                    if field != "checks" || !self.path.0.borrow().starts_with("checks[") {
-                        self.path.came_from(&field);
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        match (checks, attributes) {
-            (Some(checks), None) if domain.is_none() && cost.is_none() => Ok(Question::Batch(checks)),
-            (Some(_), _) => {
-                self.path.came_from("checks");
-                Err(A::Error::custom("cannot stand beside the fields of one check"))
-            }
-            (None, Some(_)) if cost.is_none() && self.kind == ObjectKind::Report => {
-                self.path.came_from("cost");
-                Err(A::Error::custom("is missing: a report says what was used"))
-            }
-            (None, Some(attributes)) => Ok(Question::One(Check {
-                domain: domain.unwrap_or(Cow::Borrowed(DOMAIN_DEFAULT)),
-                attributes,
-                is_estimated: cost.is_none() && self.kind == ObjectKind::Reserve,
-                cost: cost.unwrap_or(Cost::Take(1)),
-                id,
-                ttl,
-            })),
-            (None, None) => {
-                self.path.came_from("attributes");
-                Err(A::Error::custom("is missing"))
-            }
-        }
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields))
     }
 }
 
-struct ChecksSeed<'p>(&'p Path);
+/// The checks of a batch.
+struct Batch<'b>(Vec<Check<'b>>);
 
-impl<'de> DeserializeSeed<'de> for ChecksSeed<'_> {
-    type Value = Vec<Check<'de>>;
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_seq(self)
+impl<'de: 'b, 'b> Deserialize<'de> for Batch<'b> {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_seq(BatchVisitor(PhantomData))
     }
 }
 
-impl<'de> Visitor<'de> for ChecksSeed<'_> {
-    type Value = Vec<Check<'de>>;
+struct BatchVisitor<'b>(PhantomData<&'b ()>);
+
+impl<'de: 'b, 'b> Visitor<'de> for BatchVisitor<'b> {
+    type Value = Batch<'b>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of checks")
@@ -257,123 +256,80 @@ impl<'de> Visitor<'de> for ChecksSeed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut checks = Vec::new();
-        let each = CheckSeed { path: self.0, kind: ObjectKind::One };
-        loop {
-            match list.next_element_seed(each) {
-                Ok(Some(_)) if checks.len() == CHECKS_MAX => {
-                    return Err(A::Error::custom(format_args!("has more than {CHECKS_MAX} elements")));
-                }
-                Ok(Some(Question::One(check))) => checks.push(check),
-                Ok(Some(Question::Batch(_))) => return Err(A::Error::custom("cannot hold batches")),
-                Ok(None) if checks.is_empty() => return Err(A::Error::custom("is empty")),
-                Ok(None) => return Ok(checks),
-                Err(error) => {
-                    self.0.came_from(&format!("checks[{}]", checks.len()));
-                    return Err(error);
-                }
+        while let Some(check) = list.next_element_seed(ObjectSeed(PhantomData))? {
+            if checks.len() == CHECKS_MAX {
+                return Err(A::Error::custom(format_args!("has more than {CHECKS_MAX} elements")));
             }
+            checks.push(check);
         }
+        if checks.is_empty() { Err(A::Error::custom("is empty")) } else { Ok(Batch(checks)) }
     }
 }
 
-struct AttributesSeed<'p>(&'p Path);
+/// The attributes of a check, in the order in which they are written.
+#[derive(Debug, PartialEq, Eq)]
+struct CheckAttributes<'b>(SmallVec<[(Cow<'b, str>, Cow<'b, str>); 4]>);
 
-impl<'de> DeserializeSeed<'de> for AttributesSeed<'_> {
-    type Value = SmallVec<[(Cow<'de, str>, Cow<'de, str>); 4]>;
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_map(self)
+impl<'de: 'b, 'b> Deserialize<'de> for CheckAttributes<'b> {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_map(AttributesVisitor(PhantomData))
     }
 }
 
-impl<'de> Visitor<'de> for AttributesSeed<'_> {
-    type Value = SmallVec<[(Cow<'de, str>, Cow<'de, str>); 4]>;
+struct AttributesVisitor<'b>(PhantomData<&'b ()>);
+
+impl<'de: 'b, 'b> Visitor<'de> for AttributesVisitor<'b> {
+    type Value = CheckAttributes<'b>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of strings")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut attributes = Self::Value::new();
-        while let Some(name) = map.next_key_seed(TextSeed(TextRole::Name))? {
-            let value =
-                map.next_value_seed(TextSeed(TextRole::Value)).inspect_err(|_| self.0.came_from(&name))?;
+        let mut attributes = SmallVec::<[(Cow<'_, str>, _); 4]>::new();
+        // A value is often what a client chose: of whatever length, it is counted rather than refused.
+        while let Some((Text(name), Text(value))) = map.next_entry()? {
+            bounded(&name)?;
             if attributes.iter().any(|(known, _)| *known == name) {
-                self.0.came_from(&name);
-                return Err(A::Error::custom("is given twice"));
+                return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
             }
             if attributes.len() == ATTRIBUTES_MAX {
                 return Err(A::Error::custom(format_args!("has more than {ATTRIBUTES_MAX} entries")));
             }
             attributes.push((name, value));
         }
-        Ok(attributes)
+        Ok(CheckAttributes(attributes))
     }
 }
 
-/// What a text is, for the sentence that refuses it.
-#[derive(Clone, Copy)]
-enum TextRole {
-    Field,
-    Domain,
-    Name,
-    Value,
-    Id,
+/// Any text.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'b>(#[serde(borrow)] Cow<'b, str>);
+
+fn bounded<E: serde::de::Error>(name: &str) -> Result<(), E> {
+    if (1..=TEXT_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(E::custom(format_args!("a name has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", name.len())))
 }
 
-struct TextSeed(TextRole);
-
-impl TextSeed {
-    fn check<E: serde::de::Error>(&self, text: &str) -> Result<(), E> {
-        // A value is often what a client chose: of whatever length, it is counted rather than refused.
-        if matches!(self.0, TextRole::Field | TextRole::Value) || (1..=TEXT_BYTES_MAX).contains(&text.len()) {
-            return Ok(());
-        }
-        let what = match self.0 {
-            TextRole::Field => "a field",
-            TextRole::Value => "an attribute's value",
-            TextRole::Domain => "a domain",
-            TextRole::Name => "an attribute's name",
-            TextRole::Id => "an id",
-        };
-        Err(E::custom(format_args!("{what} has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", text.len())))
-    }
+fn text<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Cow<'de, str>>, D::Error> {
+    Text::deserialize(json).map(|Text(text)| Some(text))
 }
 
-impl<'de> DeserializeSeed<'de> for TextSeed {
-    type Value = Cow<'de, str>;
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_str(self)
-    }
+fn name<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Cow<'de, str>>, D::Error> {
+    let Text(name) = Text::deserialize(json)?;
+    bounded(&name).map(|()| Some(name))
 }
 
-impl<'de> Visitor<'de> for TextSeed {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_borrowed_str<E: serde::de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        self.check(text)?;
-        Ok(Cow::Borrowed(text))
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        self.check(text)?;
-        Ok(Cow::Owned(text.to_owned()))
-    }
+fn cost<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Cost>, D::Error> {
+    json.deserialize_i64(CostVisitor).map(Some)
 }
 
-struct CostSeed(ObjectKind);
+struct CostVisitor;
 
-impl<'de> DeserializeSeed<'de> for CostSeed {
-    type Value = Cost;
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_i64(self)
-    }
-}
-
-impl Visitor<'_> for CostSeed {
+impl Visitor<'_> for CostVisitor {
     type Value = Cost;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -381,18 +337,12 @@ impl Visitor<'_> for CostSeed {
     }
 
     fn visit_i64<E: serde::de::Error>(self, cost: i64) -> Result<Cost, E> {
-        match Cost::from_signed(cost) {
-            Cost::Refund(_) if self.0 == ObjectKind::Report => Err(E::custom(
-                "is what was used, 0 or more: permits are given back with POST /v1/check and a negative cost",
-            )),
-            Cost::Take(permits) if self.0 == ObjectKind::Report => Ok(Cost::report(permits)),
-            cost => Ok(cost),
-        }
+        Ok(Cost::from_signed(cost))
     }
 
     fn visit_u64<E: serde::de::Error>(self, cost: u64) -> Result<Cost, E> {
-        let invalid = || E::invalid_value(serde::de::Unexpected::Unsigned(cost), &self);
-        i64::try_from(cost).map_err(|_| invalid()).and_then(|cost| self.visit_i64(cost))
+        let invalid = |_| E::invalid_value(serde::de::Unexpected::Unsigned(cost), &self);
+        i64::try_from(cost).map_err(invalid).and_then(|cost| self.visit_i64(cost))
     }
 }
 
@@ -423,7 +373,7 @@ mod tests {
         let cost = |text: &str| {
             let body = format!(r#"{{"attributes":{{}},"cost":{text}}}"#);
             read_one(body.as_bytes())
-                .map(|check| check.cost)
+                .map(|check| check.request().cost)
                 .map_err(|refusal| refusal.field.unwrap_or_default())
         };
         assert_eq!(cost("0"), Ok(Cost::Peek));
@@ -456,12 +406,76 @@ mod tests {
             (r#"{"checks":[{"attributes":{}},{"attributes":{"user":5}}]}"#, "checks[1].attributes.user"),
             (r#"{"checks":[{"attributes":{}},{}]}"#, "checks[1].attributes"),
             (r#"{"checks":[{"checks":[]}]}"#, "checks[0].checks"),
+            (r#"{"checks":[{"attributes":{},"id":"1"}]}"#, "checks[0].id"),
+            (r#"{"checks":[{"attributes":{},"cost":1,"cost":1}]}"#, "checks[0].cost"),
+            (r#"{"checks":[{"attributes":{"a`b":"","a`b":""}}]}"#, "checks[0].attributes.a`b"),
+            (r#"{"checks":[["d",{},1]]}"#, "checks[0]"),
+            (r#"{"checks":null,"attributes":{}}"#, "checks"),
+            (r#"{"attributes":null,"checks":[{"attributes":{}}]}"#, "attributes"),
+            (r#"["d",{},1,[{"attributes":{}}]]"#, ""),
             (r#"[]"#, ""),
             ("5", ""),
         ] {
             let (found, message) = refused(body);
             assert_eq!(found, field, "{body}: {message}");
             assert!(message.contains("line 1 column "), "{message}");
+        }
+    }
+
+    #[test]
+    fn each_route_reads_its_own_fields_and_no_others() {
+        type Read = fn(&[u8]) -> Result<Check<'_>, Refusal>;
+        let routes: [(Read, &[&str]); 4] = [
+            (read_one, &["cost"]),
+            (read_named, &["cost", "id"]),
+            (read_report, &["cost", "id"]),
+            (read_reserve, &["amount", "id", "ttl"]),
+        ];
+        for (read, known) in routes {
+            for (name, value) in
+                [("cost", "1"), ("amount", "1"), ("id", "\"1\""), ("ttl", "\"1s\""), ("checks", "[]")]
+            {
+                let body = format!(r#"{{"attributes":{{}},"{name}":{value}}}"#);
+                let refusal = read(body.as_bytes()).err();
+                // A report without a cost is refused for that.
+                let refusal = refusal.filter(|refusal| refusal.field.as_deref() == Some(name));
+                assert_eq!(refusal.is_none(), known.contains(&name), "{known:?} {name}");
+                let Some(Refusal { message, .. }) = refusal else { continue };
+                assert!(
+                    message.starts_with(&format!("unknown field `{name}`, expected one of")),
+                    "{message}"
+                );
+                assert!(message.contains("line 1 column "), "{message}");
+            }
+            assert!(read(br#"["d",{},1]"#).is_err() && read(br#"["d",{},1,"1","1s"]"#).is_err());
+        }
+    }
+
+    #[test]
+    fn a_report_says_what_was_used() {
+        let cost = |body: &str| {
+            let check = read_report(body.as_bytes());
+            check.map(|check| check.request().cost).map_err(|refusal| refusal.field.unwrap_or_default())
+        };
+        assert_eq!(cost(r#"{"attributes":{},"cost":3}"#), Ok(Cost::report(3)));
+        assert_eq!(cost(r#"{"attributes":{},"cost":0}"#), Ok(Cost::Peek));
+        for wrong in [r#"{"attributes":{}}"#, r#"{"attributes":{},"cost":-1}"#] {
+            assert_eq!(cost(wrong), Err("cost".to_owned()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_repeats_little_of_what_the_caller_wrote() {
+        let long = "ä".repeat(100_000);
+        for (body, field) in [
+            (format!(r#"{{"{long}":1}}"#), "ää"),
+            (format!(r#"{{"attributes":{{"{long}":1}}}}"#), "attributes.ä"),
+            (format!(r#"{{"attributes":{{}},"cost":"{long}"}}"#), "cost"),
+        ] {
+            let (found, message) = refused(&body);
+            assert!(found.starts_with(field) && found.chars().count() <= SENTENCE_MAX, "{found}");
+            assert!(message.chars().count() < 2 * SENTENCE_MAX, "{message}");
+            assert!(message.contains(" at line 1 column "), "{message}");
         }
     }
 
@@ -509,7 +523,7 @@ mod tests {
             body[at] = byte;
             if let Ok(Question::One(check)) = read(&body) {
                 let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
-                prop_assert_eq!(value["attributes"].as_object().unwrap().len(), check.attributes.len());
+                prop_assert_eq!(value["attributes"].as_object().unwrap().len(), check.attributes.0.len());
             }
         }
 
@@ -517,8 +531,8 @@ mod tests {
         fn what_is_written_is_read_back(pairs in proptest::collection::hash_map(".{1,20}", ".{1,20}", 0..10), cost: i64) {
             let body = serde_json::json!({ "attributes": pairs, "cost": cost }).to_string();
             let check = read_one(body.as_bytes()).unwrap();
-            prop_assert_eq!(check.cost, Cost::from_signed(cost));
-            prop_assert_eq!(check.attributes.len(), pairs.len());
+            prop_assert_eq!(check.request().cost, Cost::from_signed(cost));
+            prop_assert_eq!(check.attributes.0.len(), pairs.len());
             for (name, value) in &pairs {
                 prop_assert_eq!(check.request().attribute(name), Some(value.as_str()));
             }

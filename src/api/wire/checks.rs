@@ -1,5 +1,5 @@
-//! The requests of gateways, as they are described to them. `http/question.rs` reads the bytes by hand,
-//! without these types: who changes a bound there changes it here.
+//! The requests of gateways, as they are described to them. `http/question.rs` reads the bytes into types of
+//! its own, which borrow from them: who changes a field or a bound there changes it here.
 
 #![expect(dead_code, reason = "the types describe JSON that is read and written elsewhere")]
 
