@@ -14,6 +14,7 @@ mod console;
 mod error;
 mod headers;
 mod http;
+mod json_object;
 mod listener;
 mod openapi;
 mod places;

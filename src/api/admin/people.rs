@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::AdminCall;
 use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
+use crate::api::json_object::read_object;
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::UserLimit;
 use crate::core::time::Timestamp;
@@ -68,7 +69,7 @@ pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 /// Reads a body; an empty one is `{}`.
 pub(super) fn body<T: DeserializeOwned>(call: &AdminCall<'_>) -> Result<T, Refusal> {
     let bytes = if call.body.is_empty() { b"{}" } else { &call.body[..] };
-    serde_json::from_slice(bytes).map_err(|error| {
+    read_object(bytes).map_err(|error| {
         let code = if error.is_data() { Code::Invalid } else { Code::Malformed };
         Refusal::new(code, format!("the body is not what this route reads: {error}"))
     })

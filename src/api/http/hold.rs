@@ -12,6 +12,7 @@ use super::{Answered, Arriving, ConnectionContext, body, decision, question, rep
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::headers;
+use crate::api::json_object::read_object;
 use crate::api::wire::{DecisionJson, ReleasedJson, RenewedJson, read_lease};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;
@@ -75,7 +76,7 @@ impl ConnectionContext<'_> {
     ) -> Answered {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
-        let asked: LeaseBody = serde_json::from_slice(&body).map_err(|error| {
+        let asked: LeaseBody = read_object(&body).map_err(|error| {
             Refusal::new(Code::Malformed, format!("the body is not {{\"lease\":…}}: {error}"))
         })?;
         let lease = read_lease(&asked.lease).ok_or_else(|| {

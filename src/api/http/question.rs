@@ -8,11 +8,11 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use smallvec::SmallVec;
 
 use crate::api::error::{Code, Refusal};
+use crate::api::json_object::{ObjectSeed, read_object};
 use crate::core::request::{ATTRIBUTES_MAX, Cost, Request, TEXT_BYTES_MAX};
 use crate::core::rule::DOMAIN_DEFAULT;
 
@@ -178,9 +178,7 @@ pub(super) fn read_reserve(body: &[u8]) -> Result<Check<'_>, Refusal> {
 }
 
 fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refusal> {
-    let mut json = serde_json::Deserializer::from_slice(body);
-    let read = ObjectSeed(PhantomData).deserialize(&mut json);
-    read.and_then(|read| json.end().map(|()| read)).map_err(|error| refused::<T>(body, &error))
+    read_object(body).map_err(|error| refused::<T>(body, &error))
 }
 
 /// The refusal of a body. It reads it once more for the path to the error, so that right ones pay nothing.
@@ -212,28 +210,6 @@ fn refused<'b, T: Deserialize<'b>>(body: &'b [u8], error: &serde_json::Error) ->
 /// Reads a field that may be absent, and is not null where it is there.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(json: D) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
-}
-
-/// Reads an object. What is derived would by itself also read a list of its fields' values.
-struct ObjectSeed<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for ObjectSeed<T> {
-    type Value = T;
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<T, D::Error> {
-        json.deserialize_map(self)
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectSeed<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with `attributes`")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(fields))
-    }
 }
 
 /// The checks of a batch.

@@ -9,6 +9,7 @@ use super::{Answered, Arriving, ConnectionContext, body, decision, question, rep
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::headers;
+use crate::api::json_object::read_object;
 use crate::api::wire::{CommittedJson, DecisionJson, read_reservation, reservation_text};
 use crate::core::request::Cost;
 use crate::core::reservation::{ReservedCost, TTL_DEFAULT};
@@ -90,7 +91,7 @@ impl ConnectionContext<'_> {
     pub(super) async fn commit(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
-        let CommitBody { reservation, actual } = serde_json::from_slice(&body).map_err(|error| {
+        let CommitBody { reservation, actual } = read_object(&body).map_err(|error| {
             let sentence = format!("the body is not {{\"reservation\":…,\"actual\":…}}: {error}");
             Refusal::new(Code::Malformed, sentence)
         })?;
@@ -101,7 +102,7 @@ impl ConnectionContext<'_> {
     pub(super) async fn cancel(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
-        let CancelBody { reservation } = serde_json::from_slice(&body).map_err(|error| {
+        let CancelBody { reservation } = read_object(&body).map_err(|error| {
             Refusal::new(Code::Malformed, format!("the body is not {{\"reservation\":…}}: {error}"))
         })?;
         self.settle_reservation(&reservation, 0).await

@@ -58,8 +58,8 @@ fn a_region_that_is_cut_off_stays_so_until_it_is_heard_though_its_daemon_is_seen
     let former = cluster.replicas.remove(&a).unwrap();
     cluster.start(&b, &rule);
     let told = |cluster: &mut GossipCluster, live| {
-        let members = [(&a, live), (&b, true)]
-            .map(|(name, live)| Member { name: name.clone(), live, draining: false });
+        let members =
+            [(&a, live), (&b, true)].map(|(name, live)| Member { name: name.clone(), live, draining: false });
         cluster.replicas.get_mut(&b).unwrap().handle_members(cluster.now, &members);
     };
     told(&mut cluster, false);
