@@ -18,7 +18,6 @@ const LEFT: &[(&str, &str, &str)] = &[
     ("cli::keys", "cli::people", "shows an own limit with the fields of a user"),
     ("cli::people", "cli::tiers", "the commands of identities are one family, cut by noun"),
     ("cli::people", "cli::users", "the same"),
-    ("core::identity", "core::rule", "hangs on `Block`, `User` and `UserLimit`, which belong below both"),
     ("daemon::database_rules", "daemon::peer_rules", "hangs on `Unfit`, which belongs below both"),
     ("daemon::setup", "daemon::identity", "hangs on `IdentitySetup`, which belongs below both"),
     ("database::audit::archive", "database::audit::retention", "hangs on the job's settings"),
