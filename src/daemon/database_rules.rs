@@ -21,8 +21,8 @@ use crate::database::saved;
 use crate::engine::Engine;
 use crate::engine::rulebook::RulesStatus;
 
-use super::peer_rules::Unfit;
 use super::reload::lines;
+use super::unfit::Unfit;
 
 /// How often to look without being told. A change is then seen in less than the 30 s that are promised.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);

@@ -15,8 +15,6 @@ const LEFT: &[(&str, &str, &str)] = &[
     ("api::admin::stream", "api::http", "as regions"),
     ("api::console", "api::http", "as regions"),
     ("api::http", "api::openapi", "the document is served by the routes that it describes"),
-    ("daemon::database_rules", "daemon::peer_rules", "hangs on `Unfit`, which belongs below both"),
-    ("daemon::setup", "daemon::identity", "hangs on `IdentitySetup`, which belongs below both"),
     ("database::audit::archive", "database::audit::retention", "hangs on the job's settings"),
     ("database::audit::deliver", "database::audit::sums", "hangs on `Unsummed`"),
     ("database::audit::deliver", "database::audit::tables", "hangs on `add_sums`"),
