@@ -15,9 +15,10 @@ use tokio_util::sync::CancellationToken;
 use crate::database::held::Held;
 use crate::database::postgres::listen::{self, listen};
 use crate::database::postgres::rules::since::{Changed, KnownSet, since};
-use crate::database::postgres::rules::{self, InForce, Stored, Version};
+use crate::database::postgres::rules::{self, InForce};
 use crate::database::postgres::{Database, Failure};
 use crate::database::saved;
+use crate::database::stored::{Stored, Version};
 use crate::engine::Engine;
 use crate::engine::rulebook::RulesStatus;
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::database_rules::DatabaseRules;
 use super::unfit::Unfit;
 use crate::core::regions::NodeName;
-use crate::database::postgres::rules::Version;
+use crate::database::stored::Version;
 use crate::peer::{Member, Peers, RulesStatement};
 use crate::telemetry::traces::SpanKind;
 

@@ -15,8 +15,6 @@ const LEFT: &[(&str, &str, &str)] = &[
     ("api::admin::stream", "api::http", "as regions"),
     ("api::console", "api::http", "as regions"),
     ("api::http", "api::openapi", "the document is served by the routes that it describes"),
-    ("database::postgres::rules", "database::set", "hangs on `RuleDocs`"),
-    ("database::set", "database::held", "hangs on `Held`"),
     ("engine::decide", "engine::each", "hangs on `Footprint` and `Decisions`"),
     (
         "engine::identity::load",
