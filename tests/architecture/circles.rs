@@ -16,7 +16,6 @@ const LEFT: &[(&str, &str, &str)] = &[
     ("api::console", "api::http", "as regions"),
     ("api::http", "api::openapi", "the document is served by the routes that it describes"),
     ("engine::decide", "engine::each", "hangs on `Footprint` and `Decisions`"),
-    ("peer::endpoint", "peer::link", "hangs on `Refuser`"),
     ("store::reservations", "store::slot", "hangs on `KeySlot`, whose notes it keeps"),
     ("store::rights", "store::slot", "hangs on `KeySlot`, whose rights it moves"),
 ];
