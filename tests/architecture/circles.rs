@@ -9,12 +9,6 @@ use super::{Source, sources};
 
 /// Arrows of circles that are left, and why.
 const LEFT: &[(&str, &str, &str)] = &[
-    ("api::admin", "api::http", "the routes of both are one router; `http` names `admin` to mount it"),
-    ("api::admin::regions", "api::http", "answers are made there, and `http` mounts what makes them"),
-    ("api::admin::stream", "api::admin::regions", "sends what that route shows"),
-    ("api::admin::stream", "api::http", "as regions"),
-    ("api::console", "api::http", "as regions"),
-    ("api::http", "api::openapi", "the document is served by the routes that it describes"),
     ("engine::decide", "engine::each", "hangs on `Footprint` and `Decisions`"),
     ("store::reservations", "store::slot", "hangs on `KeySlot`, whose notes it keeps"),
     ("store::rights", "store::slot", "hangs on `KeySlot`, whose rights it moves"),
