@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tidegate::core::decision::Decision;
-use tidegate::core::identity::{ApiKey, Block};
+use tidegate::core::identity::{ApiKey, Block, User, UserLimit};
 use tidegate::core::regions::NodeName;
 use tidegate::core::request::{Cost, Request};
-use tidegate::core::rule::{User, UserLimit};
 use tidegate::core::time::Timestamp;
 use tidegate::database::document;
 use tidegate::engine::Engine;

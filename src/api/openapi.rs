@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::admin;
-use super::http::ROUTES;
+use super::http::routes::ROUTES;
 use crate::engine::admin::Role;
 
 /// Method, path, summary, schema of the body (empty: none), schema of the answer, parameters of the query.

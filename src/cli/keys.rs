@@ -96,7 +96,7 @@ impl Keys {
                     people::query(&[("user", user), ("tier", tier), ("after", after), ("limit", limit)]);
                 list(&server, &query)
             }
-            Self::Show { id, server } => people::one(&server, "GET", &route(&id, ""), None, "key"),
+            Self::Show { id, server } => people::one(&server, "GET", &route(&id, ""), None, show),
             Self::Create { user, tier, own, expires, note, server } => {
                 let mut body = own.fresh()?;
                 for (field, value) in
@@ -112,11 +112,11 @@ impl Keys {
                     value.map(|value| body.insert(field.to_owned(), value.into()));
                 }
                 active.map(|active| body.insert("active".to_owned(), active.into()));
-                people::one(&server, "PATCH", &route(&id, ""), Some(body.into()), "key")
+                people::one(&server, "PATCH", &route(&id, ""), Some(body.into()), show)
             }
             Self::Revoke { id, reason, server } => {
                 let body = reason.map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
-                people::one(&server, "POST", &route(&id, "/revoke"), Some(body), "key")
+                people::one(&server, "POST", &route(&id, "/revoke"), Some(body), show)
             }
         }
     }
@@ -168,8 +168,9 @@ fn state(key: &Value) -> &'static str {
     }
 }
 
-/// Shows a key as a table.
-pub(super) fn show(key: &Value) {
+/// Shows the key of an answer as a table.
+fn show(answer: &Value) {
+    let key = &answer["key"];
     let mut fields = Map::new();
     for field in ["id", "user", "tier"] {
         fields.insert(field.to_owned(), key[field].clone());

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::Reply;
 use super::table::table;
-use super::{Ended, Failure, Server, keys, say, tiers, users};
+use super::{Ended, Failure, Server, say};
 
 /// Limits of somebody's own.
 #[derive(Debug, Args)]
@@ -102,13 +102,15 @@ pub(super) fn print(server: &Server, reply: &Reply, show: impl FnOnce(&Value)) -
 }
 
 /// Asks for one, or changes it, and shows what it is then.
-pub(super) fn one(server: &Server, method: &str, route: &str, body: Option<Value>, what: &str) -> Ended {
+pub(super) fn one(
+    server: &Server,
+    method: &str,
+    route: &str,
+    body: Option<Value>,
+    show: impl FnOnce(&Value),
+) -> Ended {
     let reply = server.ask(method, route, body.as_ref())?;
-    print(server, &reply, |json| match what {
-        "user" => users::show(&json["user"]),
-        "key" => keys::show(&json["key"]),
-        _ => tiers::show(&json["tier"]),
-    })
+    print(server, &reply, show)
 }
 
 /// Removes one.

@@ -43,10 +43,10 @@ impl Tiers {
     pub(super) fn run(self) -> Ended {
         match self {
             Self::List(server) => list(&server),
-            Self::Show { name, server } => people::one(&server, "GET", &route(&name), None, "tier"),
+            Self::Show { name, server } => people::one(&server, "GET", &route(&name), None, show),
             Self::Set { name, description, server } => {
                 let body = json!({ "description": description });
-                people::one(&server, "PUT", &route(&name), Some(body), "tier")
+                people::one(&server, "PUT", &route(&name), Some(body), show)
             }
             Self::Remove { name, server } => people::removed(&server, &route(&name)),
         }
@@ -73,7 +73,7 @@ fn list(server: &Server) -> Ended {
     })
 }
 
-/// Shows a tier as a table.
-pub(super) fn show(tier: &serde_json::Value) {
-    people::show_fields(&tier.as_object().cloned().unwrap_or_else(Map::new));
+/// Shows the tier of an answer as a table.
+fn show(answer: &serde_json::Value) {
+    people::show_fields(&answer["tier"].as_object().cloned().unwrap_or_else(Map::new));
 }

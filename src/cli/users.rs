@@ -94,21 +94,21 @@ impl Users {
                 ]);
                 list(&server, &query)
             }
-            Self::Show { id, server } => people::one(&server, "GET", &route(&id, ""), None, "user"),
+            Self::Show { id, server } => people::one(&server, "GET", &route(&id, ""), None, show),
             Self::Set { id, tier, no_tier, own, reason, server } => {
                 let mut body = own.body(&server, &route(&id, ""), "user")?;
                 if tier.is_some() || no_tier {
                     body.insert("tier".to_owned(), tier.into());
                 }
                 reason.map(|reason| body.insert("reason".to_owned(), reason.into()));
-                people::one(&server, "PATCH", &route(&id, ""), Some(body.into()), "user")
+                people::one(&server, "PATCH", &route(&id, ""), Some(body.into()), show)
             }
             Self::Block { id, block, server } => {
-                people::one(&server, "POST", &route(&id, "/block"), Some(block.body()), "user")
+                people::one(&server, "POST", &route(&id, "/block"), Some(block.body()), show)
             }
             Self::Unblock { id, reason, server } => {
                 let body = reason.map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
-                people::one(&server, "POST", &route(&id, "/unblock"), Some(body), "user")
+                people::one(&server, "POST", &route(&id, "/unblock"), Some(body), show)
             }
             Self::Remove { id, server } => people::removed(&server, &route(&id, "")),
         }
@@ -151,8 +151,9 @@ fn blocked(block: &Value) -> String {
     format!("{until}{reason}")
 }
 
-/// Shows a user as a table.
-pub(super) fn show(user: &Value) {
+/// Shows the user of an answer as a table.
+fn show(answer: &Value) {
+    let user = &answer["user"];
     let mut fields = Map::new();
     for field in ["id", "tier"] {
         fields.insert(field.to_owned(), user[field].clone());

@@ -2,7 +2,6 @@
 //!
 //! Facts, already checked; where they are kept and how they are found is the engine's business.
 
-use super::rule::{User, UserLimit};
 use super::time::{Span, Timestamp};
 
 /// How a key's public name begins; see [`ApiKey::id`]. No attribute value that begins so is taken for
@@ -28,6 +27,30 @@ impl Block {
     pub fn holds(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }
+}
+
+/// What is known of a user besides the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The value of attribute `user`; 1 to 1,024 bytes, unique.
+    pub id: String,
+    /// Stands for attribute `tier` where a request of this user brings none.
+    pub tier: Option<String>,
+    /// Limits of this user's own, at most one for a rule.
+    pub overrides: Vec<UserLimit>,
+    /// May not ask at all, while it holds.
+    pub blocked: Option<Block>,
+}
+
+/// A limit for one user in place of a rule's. The window stays the rule's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserLimit {
+    /// The rule's name.
+    pub rule: String,
+    /// Permits per window.
+    pub permits: u32,
+    /// Capacity of bucket algorithms.
+    pub burst: u32,
 }
 
 /// What is known of an API key. The secret itself is known to nobody but its holder.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::algorithm::Algorithm;
 use super::answer::AnswerOptions;
 use super::calendar::{Calendar, Windows};
-use super::identity::Block;
 use super::penalty::PenaltyTerms;
 use super::price::PriceTable;
 use super::reservation_terms::ReservationTerms;
@@ -275,28 +274,4 @@ impl Rule {
             }
         }
     }
-}
-
-/// What is known of a user besides the rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User {
-    /// The value of attribute `user`; 1 to 1,024 bytes, unique.
-    pub id: String,
-    /// Stands for attribute `tier` where a request of this user brings none.
-    pub tier: Option<String>,
-    /// Limits of this user's own, at most one for a rule.
-    pub overrides: Vec<UserLimit>,
-    /// May not ask at all, while it holds.
-    pub blocked: Option<Block>,
-}
-
-/// A limit for one user in place of a rule's. The window stays the rule's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UserLimit {
-    /// The rule's name.
-    pub rule: String,
-    /// Permits per window.
-    pub permits: u32,
-    /// Capacity of bucket algorithms.
-    pub burst: u32,
 }

@@ -31,10 +31,10 @@ use self::seen::SeenAttributes;
 use self::splice::precedence;
 use super::algorithm::{Algorithm, Counting, Limit};
 use super::calendar::Windows;
-use super::identity::{ApiKey, Who};
+use super::identity::{ApiKey, User, Who};
 use super::key::{Key, Shape};
 use super::request::{LimitOverride, Request};
-use super::rule::{Action, Rule, User};
+use super::rule::{Action, Rule};
 use super::rule_name::RuleName;
 use super::time::Span;
 

@@ -15,14 +15,15 @@ use tokio_util::sync::CancellationToken;
 use crate::database::held::Held;
 use crate::database::postgres::listen::{self, listen};
 use crate::database::postgres::rules::since::{Changed, KnownSet, since};
-use crate::database::postgres::rules::{self, InForce, Stored, Version};
+use crate::database::postgres::rules::{self, InForce};
 use crate::database::postgres::{Database, Failure};
 use crate::database::saved;
+use crate::database::stored::{Stored, Version};
 use crate::engine::Engine;
 use crate::engine::rulebook::RulesStatus;
 
-use super::peer_rules::Unfit;
 use super::reload::lines;
+use super::unfit::Unfit;
 
 /// How often to look without being told. A change is then seen in less than the 30 s that are promised.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);

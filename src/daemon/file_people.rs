@@ -8,8 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::reload::{Reloader, lines};
 use super::setup::RulesSource;
-use crate::core::identity::ApiKey;
-use crate::core::rule::{User, UserLimit};
+use crate::core::identity::{ApiKey, User, UserLimit};
 use crate::core::ruleset::{RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::written::{format_moment, parse_moment};

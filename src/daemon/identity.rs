@@ -11,16 +11,15 @@ use tokio_util::sync::CancellationToken;
 use super::file_people::FilePeople;
 use super::reload::Reloader;
 use super::setup::{RulesSource, Setup};
-use crate::api::token::{KeySet, OnInvalid, TokenReader, TokenSettings};
-use crate::config::{self, Config};
+use crate::api::token::{KeySet, TokenReader};
 use crate::database::file::changes::ChangeFile;
 use crate::database::postgres::Database;
 use crate::database::postgres::people::{self, IdentityStore};
 use crate::engine::admin::Ledger;
 use crate::engine::clock::Clock;
+use crate::engine::identity::Shelf;
 use crate::engine::identity::lookups::Lookups;
 use crate::engine::identity::register::Register;
-use crate::engine::identity::{LookupSettings, Shelf};
 use crate::engine::tasks::Tasks;
 
 /// How often to look at the file of keys.
@@ -29,46 +28,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const GONE_LOOKS: u32 = 3;
 /// Largest file of keys, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// How a daemon finds out who is asking.
-#[derive(Debug, Clone, Default)]
-pub struct IdentitySetup {
-    /// The tier where no other is known.
-    pub default_tier: Option<String>,
-    /// How to look up; `None`: not in the database.
-    pub lookups: Option<LookupSettings>,
-    /// JSON web tokens: the file of keys, and what a token must be.
-    pub tokens: Option<(PathBuf, TokenSettings)>,
-}
-
-impl IdentitySetup {
-    /// What a configuration asks for.
-    pub(super) fn of(config: &Config) -> Self {
-        let identity = &config.identity;
-        let looks_up = config.postgres.is_some() && identity.source == config::Source::Postgres;
-        let fresh = identity.cache_ttl.to_std();
-        let lookups = LookupSettings {
-            timeout: identity.lookup_timeout.to_std(),
-            cache_bytes: u64::from(identity.cache_mib) << 20,
-            fresh,
-            fresh_absent: fresh.min(LookupSettings::default().fresh_absent),
-        };
-        let tokens = identity.jwt.as_ref().map(|jwt| {
-            let settings = TokenSettings {
-                user_claim: jwt.user_claim.clone(),
-                issuers: jwt.issuers.clone(),
-                audiences: jwt.audiences.clone(),
-                leeway: jwt.leeway,
-                on_invalid: match jwt.on_invalid {
-                    config::OnInvalid::Address => OnInvalid::Address,
-                    config::OnInvalid::Refuse => OnInvalid::Refuse,
-                },
-            };
-            (jwt.keys.clone(), settings)
-        });
-        Self { default_tier: identity.default_tier.clone(), lookups: looks_up.then_some(lookups), tokens }
-    }
-}
 
 /// Where changes of everything but rules and quotas are recorded: in the database, else beside the rules
 /// file.

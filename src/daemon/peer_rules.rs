@@ -10,9 +10,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::database_rules::DatabaseRules;
+use super::unfit::Unfit;
 use crate::core::regions::NodeName;
-use crate::database::postgres::rules::Version;
-use crate::peer::{FetchError, Member, Peers, RulesStatement};
+use crate::database::stored::Version;
+use crate::peer::{Member, Peers, RulesStatement};
 use crate::telemetry::traces::SpanKind;
 
 /// How often to look at what the others have, besides when it changes.
@@ -24,55 +25,6 @@ const FETCH_DEADLINE: Duration = Duration::from_secs(30);
 /// Sets that are not asked for again, because what came was not right. More: all are forgotten, and may be
 /// tried once more.
 const SHUNNED_MAX: usize = 256;
-
-/// Why a peer's set was not taken. The words are metric labels.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unfit {
-    /// It did not come, or not as promised.
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    /// The bytes are no set of rules.
-    #[error("what came {0}")]
-    Unreadable(String),
-    /// The set says it is another version than its holder said.
-    #[error("what came says it is revision {0}, which is not what the peer said")]
-    Other(u64),
-    /// Something newer is in force by now.
-    #[error("it is no newer than the rules in force")]
-    Old,
-    /// A rule in it is not right.
-    #[error("its rules are not right:\n{0}")]
-    Wrong(String),
-}
-
-impl Unfit {
-    /// All that [`Self::word`] says.
-    const WORDS: [&'static str; 7] =
-        ["digest", "too_long", "not_sent", "unreadable", "other_revision", "old", "wrong"];
-
-    const fn word(&self) -> &'static str {
-        match self {
-            Self::Fetch(FetchError::Digest) => "digest",
-            Self::Fetch(FetchError::TooLong) => "too_long",
-            Self::Fetch(_) => "not_sent",
-            Self::Unreadable(_) => "unreadable",
-            Self::Other(_) => "other_revision",
-            Self::Old => "old",
-            Self::Wrong(_) => "wrong",
-        }
-    }
-
-    /// Whether the same peer would give the same again.
-    const fn stays(&self) -> bool {
-        !matches!(
-            self,
-            Self::Old
-                | Self::Fetch(
-                    FetchError::NotConnected | FetchError::Slow(_) | FetchError::Broken(_) | FetchError::Gone
-                )
-        )
-    }
-}
 
 /// What was not right when it came, by who gave it: a peer that lies about a set keeps nobody from taking it
 /// elsewhere.

@@ -7,14 +7,15 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::admin_socket::AdminSocket;
-use super::identity::IdentitySetup;
 use super::store::StoreSetup;
+use crate::api::token::{OnInvalid, TokenSettings};
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
 use crate::core::regions::{KEYS_MAX_DEFAULT, NodeName};
 use crate::core::rule::{Global, Mode, Rule};
 use crate::core::time::Span;
 use crate::database::postgres::PostgresSettings;
+use crate::engine::identity::LookupSettings;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
 use crate::store::redis::{LeaseSettings, RedisSettings, RedisTls, Topology};
@@ -45,6 +46,46 @@ pub struct PeersSetup {
     pub tls: TlsPem,
     /// Where these came from, to read them again; `None` if they never change.
     pub tls_files: Option<PeerTls>,
+}
+
+/// How a daemon finds out who is asking.
+#[derive(Debug, Clone, Default)]
+pub struct IdentitySetup {
+    /// The tier where no other is known.
+    pub default_tier: Option<String>,
+    /// How to look up; `None`: not in the database.
+    pub lookups: Option<LookupSettings>,
+    /// JSON web tokens: the file of keys, and what a token must be.
+    pub tokens: Option<(PathBuf, TokenSettings)>,
+}
+
+impl IdentitySetup {
+    /// What a configuration asks for.
+    fn of(config: &Config) -> Self {
+        let identity = &config.identity;
+        let looks_up = config.postgres.is_some() && identity.source == config::Source::Postgres;
+        let fresh = identity.cache_ttl.to_std();
+        let lookups = LookupSettings {
+            timeout: identity.lookup_timeout.to_std(),
+            cache_bytes: u64::from(identity.cache_mib) << 20,
+            fresh,
+            fresh_absent: fresh.min(LookupSettings::default().fresh_absent),
+        };
+        let tokens = identity.jwt.as_ref().map(|jwt| {
+            let settings = TokenSettings {
+                user_claim: jwt.user_claim.clone(),
+                issuers: jwt.issuers.clone(),
+                audiences: jwt.audiences.clone(),
+                leeway: jwt.leeway,
+                on_invalid: match jwt.on_invalid {
+                    config::OnInvalid::Address => OnInvalid::Address,
+                    config::OnInvalid::Refuse => OnInvalid::Refuse,
+                },
+            };
+            (jwt.keys.clone(), settings)
+        });
+        Self { default_tier: identity.default_tier.clone(), lookups: looks_up.then_some(lookups), tokens }
+    }
 }
 
 /// Everything a daemon needs to start.

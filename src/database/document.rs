@@ -22,9 +22,9 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 use crate::core::algorithm::Counting;
-use crate::core::identity::ApiKey;
+use crate::core::identity::{ApiKey, User, UserLimit};
 use crate::core::request::TEXT_BYTES_MAX;
-use crate::core::rule::{Rule, User, UserLimit};
+use crate::core::rule::Rule;
 use crate::core::ruleset::People;
 use crate::core::written::{At, Fields, Problem, Problems, TreeEntry, TreeNode, integer, suggestion, text};
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::postgres::rules::Version;
 use super::saved::{self, SET_BYTES_MAX, WrittenQuota};
 use super::set::RuleDocs;
+use super::stored::Version;
 
 /// The texts of a set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -175,7 +175,7 @@ fn quotas_text(docs: &RuleDocs, name: &str) -> Option<Box<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::database::postgres::rules::Stored;
+    use crate::database::stored::Stored;
     use crate::engine::rulebook::Quota;
     use serde_json::Value;
 

@@ -11,3 +11,4 @@ pub mod postgres;
 pub mod private;
 pub mod saved;
 pub mod set;
+pub mod stored;

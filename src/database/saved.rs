@@ -11,9 +11,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::postgres::rules::{Stored, Version};
 use super::private;
 use super::set::RuleDocs;
+use super::stored::{Stored, Version};
 use crate::engine::rulebook::Quota;
 
 /// Longest set, in bytes.

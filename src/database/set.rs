@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::document::{self, RuleDoc};
-use super::held::Held;
-use super::postgres::rules::Version;
-use crate::core::rule::{Rule, User};
+use crate::core::identity::User;
+use crate::core::rule::Rule;
 use crate::core::ruleset::{RuleSet, Shapes};
 use crate::core::written::{PROBLEMS_MAX, Problem, TextPlace};
 use crate::engine::rulebook::{Edit, EditRefused, Quota, RuleChange};
@@ -65,15 +64,12 @@ impl RuleDocs {
         if problems.is_empty() { Ok(rules) } else { Err(problems) }
     }
 
-    /// The same as [`Self::read_beside`], compiled to see whether it holds together, and short enough to be
-    /// handed on.
+    /// The same as [`Self::read_beside`], compiled to see whether it holds together.
     ///
     /// # Errors
     /// As [`Self::read`].
     pub fn check_beside(&self, others: usize, regions: &[String]) -> Result<(), Vec<Problem>> {
-        compile(self.read_beside(others, regions)?, &[])?;
-        let bytes = Held::of(self).to_bytes(Version::default());
-        bytes.map(drop).map_err(|sentence| vec![problem("rules", sentence)])
+        compile(self.read_beside(others, regions)?, &[])
     }
 
     /// The same as [`Self::read`], compiled to see whether it holds together.

@@ -15,14 +15,14 @@ use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::algorithm::Algorithm;
-use crate::core::identity::{Refusal, Who};
+use crate::core::identity::{Refusal, User, Who};
 use crate::core::key::{Key, identity_values};
 use crate::core::region_list::RegionList;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::regions::gossip::uncertainty::BucketAnswer;
 use crate::core::regions::{Effect, NodeName, Touched, WorldRule};
 use crate::core::request::Request;
-use crate::core::rule::{Mode, Rule, User};
+use crate::core::rule::{Mode, Rule};
 use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
 use crate::core::time::{Span, Timestamp};
 use crate::telemetry::Metrics;

@@ -17,7 +17,6 @@ use tokio::time::{sleep, timeout};
 use super::certificate::SERVER_NAME;
 use super::counters::{Counters, Refusal};
 use super::identity::{self, IdentityError};
-use super::link::Refuser;
 use super::negotiation::{self, Offers};
 use super::socket::Watched;
 use super::tls::{Lasting, Sides};
@@ -44,6 +43,17 @@ pub(super) enum DialError {
     Version(ConnectionError),
     #[error("{0}")]
     Identity(#[from] IdentityError),
+}
+
+/// Which side of a link does not accept the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refuser {
+    /// This daemon does not accept the other's certificate.
+    Here,
+    /// The one that is dialled does not accept this one's.
+    There,
+    /// They speak no wire version that both know.
+    Versions,
 }
 
 impl From<ConnectionError> for DialError {

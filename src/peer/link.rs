@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::codec;
 use super::counters::{Counters, Refusal};
-use super::endpoint::{self, DialError, Endpoint, RemotePeer};
+use super::endpoint::{self, DialError, Endpoint, Refuser, RemotePeer};
 use super::queue::Queue;
 use super::trust::Trust;
 use crate::core::regions::NodeName;
@@ -78,17 +78,6 @@ pub struct LinkStatus {
     pub own: bool,
     /// Whether it is down because one side does not accept the other.
     pub refused: Option<Refuser>,
-}
-
-/// Which side of a link does not accept the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refuser {
-    /// This daemon does not accept the other's certificate.
-    Here,
-    /// The one that is dialled does not accept this one's.
-    There,
-    /// They speak no wire version that both know.
-    Versions,
 }
 
 /// UDP bytes out, in, and packets lost.

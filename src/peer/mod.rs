@@ -40,8 +40,9 @@ mod strangers;
 pub mod sync;
 mod trust;
 
+pub use endpoint::Refuser;
 pub use endpoint::Wire;
-pub use link::{LinkStatus, Refuser};
+pub use link::LinkStatus;
 pub use membership::Member;
 pub use peers::{EVENTS_LEN_MAX, GOSSIP_INTERVAL_DEFAULT, PeerEvent, Peers, PeersConfig, StartError};
 pub use queue::PEER_QUEUE_LEN_MAX;

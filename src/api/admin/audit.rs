@@ -7,7 +7,7 @@ use super::audit_json::{AuditJson, DecidedJson, QuotaJson, UsageJson, UsageRowJs
 use super::parameters::Parameters;
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::core::audit::Outcome;
 use crate::core::identity::parse_key;
 use crate::core::time::{Span, Timestamp};

@@ -7,7 +7,7 @@ use super::rules::no_rule;
 use super::{AdminCall, AdminRoute};
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::api::wire::{BucketJson, ResetJson};
 use crate::core::request::{Attributes, Cost, Request};
 use crate::core::ruleset::Compiled;

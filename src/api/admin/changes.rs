@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::engine::admin::{CHANGES_MAX, ChangeRecord, ChangesAsked, Role};
 
 pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {

@@ -7,7 +7,7 @@ use super::parameters::Parameters;
 use super::rules::no_rule;
 use super::{AdminCall, AdminRoute, aside, turn};
 use crate::api::error::Refusal;
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::engine::admin::Role;
 use crate::engine::hot::{HotAsked, HotBy};
 

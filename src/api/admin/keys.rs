@@ -8,7 +8,7 @@ use super::people::{
     note, refusal,
 };
 use super::{AdminCall, AdminRoute};
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;
 use crate::engine::identity::register::{KeyChange, KeyDraft, KeyRecord};

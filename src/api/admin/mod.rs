@@ -33,7 +33,8 @@ use tokio::time::timeout;
 
 use super::Servers;
 use super::error::{Code, Refusal};
-use super::http::{Answered, query};
+use super::query;
+use super::reply::Answered;
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Ledger, NoLedger, Role};
 use crate::engine::history::History;

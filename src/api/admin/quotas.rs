@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::rules::{edit, expected, known_fields, no_rule, tagged};
 use super::{AdminCall, AdminRoute};
 use crate::api::error::Refusal;
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::api::wire::rules::QuotasJson;
 use crate::core::share::Weights;
 use crate::engine::admin::Role;

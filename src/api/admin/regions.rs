@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::people::{NOTE_BYTES_MAX, body, note};
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
-use crate::api::http::{Answered, Reply, reply};
+use crate::api::reply::{self, Answered, Reply};
 use crate::api::wire::{
     ChangingJson, ErrorBoundJson, NoticeJson, PeerJson, RegionsJson, RightsJson, StoreJson,
 };

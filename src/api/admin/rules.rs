@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{AdminCall, AdminRoute, aside};
 use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
-use crate::api::http::{Answered, Reply, reply};
+use crate::api::reply::{self, Answered, Reply};
 use crate::api::wire::rules::{ChangedJson, HistoryJson, OneRuleJson, RuleSetJson};
 use crate::core::written::TextPlace;
 use crate::engine::admin::Role;

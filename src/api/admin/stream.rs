@@ -16,8 +16,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::{AdminCall, AdminRoute, regions};
 use crate::api::error::{Code, Refusal};
-use crate::api::http::health::ready;
-use crate::api::http::{Answered, Reply, reply};
+use crate::api::ready::ready;
+use crate::api::reply::{self, Answered, Reply};
 use crate::api::{Readiness, Servers};
 use crate::engine::admin::Role;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::people::{NOTE_BYTES_MAX, RemovedJson, body, name, note, refusal};
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;
 use crate::engine::identity::register::TierRecord;

@@ -9,7 +9,7 @@ use super::people::{
 };
 use super::{AdminCall, AdminRoute};
 use crate::api::error::Refusal;
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::core::identity::Block;
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;

@@ -10,7 +10,7 @@ use super::{AdminCall, AdminRoute, aside, turn};
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
-use crate::api::http::{Answered, reply};
+use crate::api::reply::{self, Answered};
 use crate::core::audit::Outcome;
 use crate::core::request::{ATTRIBUTES_MAX, Attributes, Cost, Request};
 use crate::core::rule::DOMAIN_DEFAULT;

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, ETAG, HeaderMap, HeaderName, IF_NONE_MATCH};
 use http::{HeaderValue, StatusCode};
 
-use super::http::{Reply, reply};
+use super::reply::{self, Reply};
 
 /// What the page may load and ask: this daemon alone, and no script or style of its own text.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \

@@ -24,9 +24,11 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use http::request::Parts;
 
-use super::{Answered, Arriving, ConnectionContext, origin, query, reply};
+use super::{Arriving, ConnectionContext, origin};
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Refusal, decision_status};
+use crate::api::query;
+use crate::api::reply::{self, Answered};
 use crate::api::token::{self, OnInvalid};
 use crate::api::{address, headers, problem};
 use crate::core::decision::Decision;

@@ -6,9 +6,10 @@ use http::request::Parts;
 use hyper::body::Incoming;
 
 use super::question::{self, Check, Question as Asked};
-use super::{Answered, Arriving, ConnectionContext, body, decision, reply};
+use super::{Arriving, ConnectionContext, body, decision};
 use crate::api::client_identity::ClientIdentity;
 use crate::api::headers;
+use crate::api::reply::{self, Answered};
 use crate::api::wire::DecisionJson;
 use crate::core::decision::Decision;
 use crate::core::request::Request as Question;

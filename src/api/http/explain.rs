@@ -8,11 +8,12 @@ use std::sync::Arc;
 use http::request::Parts;
 use hyper::body::Incoming;
 
-use super::{Answered, Arriving, ConnectionContext, body, question, reply};
+use super::{Arriving, ConnectionContext, body, question};
 use crate::api::Servers;
 use crate::api::admin;
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
+use crate::api::reply::{self, Answered};
 use crate::api::wire::{ConsideredJson, DecisionJson, ExplanationJson};
 use crate::core::ruleset::Reason;
 use crate::engine::admin::Role;

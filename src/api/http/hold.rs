@@ -8,11 +8,12 @@ use hyper::body::Incoming;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Answered, Arriving, ConnectionContext, body, decision, question, reply};
+use super::{Arriving, ConnectionContext, body, decision, question};
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::headers;
 use crate::api::json_object::read_object;
+use crate::api::reply::{self, Answered};
 use crate::api::wire::{DecisionJson, ReleasedJson, RenewedJson, read_lease};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;

@@ -10,12 +10,13 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
-use super::{ConnectionContext, Reply, Sending, WatchedSocket, reply};
+use super::{ConnectionContext, Sending, WatchedSocket};
 use crate::api::Servers;
 use crate::api::connection::{END_WITHIN, IdleDetection, LOOK_EVERY, Looks};
 use crate::api::error::{Code, Refusal};
 use crate::api::listener::{Accepted, Peer};
 use crate::api::places::ConnectionPlace;
+use crate::api::reply::{self, Reply};
 use crate::api::unsent_bytes::{UnreadLooks, Unsent};
 
 /// Requests that one connection may have open. More are refused by HTTP/2 itself.

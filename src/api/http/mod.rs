@@ -9,14 +9,14 @@ mod check;
 mod decision;
 mod explain;
 mod head;
-pub(super) mod health;
+mod health;
 mod hold;
 mod http2;
 mod origin;
-pub(super) mod query;
 mod question;
-pub(super) mod reply;
 mod reserve;
+pub(super) mod routes;
+pub(super) mod schemas;
 mod traced;
 
 use std::pin::Pin;
@@ -31,6 +31,7 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use self::routes::Route;
 use super::Servers;
 use super::admin;
 use super::admin::stream::{EventStream, StreamAnswer};
@@ -40,6 +41,8 @@ use super::error::{Code, Refusal};
 use super::listener::{Accepted, Peer, Socket};
 use super::openapi::openapi_json;
 use super::places::ConnectionPlace;
+use super::ready::ready;
+use super::reply::{self, Answered, Reply};
 use super::traces::DecisionSpan;
 use super::unsent_bytes::{UnreadLooks, Unsent};
 use crate::core::hold::HoldStep;
@@ -49,9 +52,6 @@ pub use authorize::fingerprint;
 
 /// Longest head of a request, in bytes. Longer ones are refused by hyper with 431.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
-/// What a route answers, a refusal included.
-pub(super) type Reply = Response<Full<Bytes>>;
-pub(super) type Answered = Result<Reply, Refusal>;
 
 /// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight
 /// is answered.
@@ -229,54 +229,6 @@ impl Body for Sending {
     }
 }
 
-/// Every route of gateways and of those who watch the daemon. What operators use is in [`admin`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Route {
-    Check,
-    Report,
-    Authorize,
-    Explain,
-    Acquire,
-    Renew,
-    Release,
-    Reserve,
-    Commit,
-    Cancel,
-    Metrics,
-    Healthz,
-    Readyz,
-    OpenApi,
-    Home,
-}
-
-/// Paths and the methods they know.
-pub(super) const ROUTES: &[(&str, Route, &str)] = &[
-    ("/v1/check", Route::Check, "POST"),
-    ("/v1/report", Route::Report, "POST"),
-    ("/v1/authorize", Route::Authorize, "GET, HEAD, POST"),
-    ("/v1/explain", Route::Explain, "POST"),
-    ("/v1/acquire", Route::Acquire, "POST"),
-    ("/v1/renew", Route::Renew, "POST"),
-    ("/v1/release", Route::Release, "POST"),
-    ("/v1/reserve", Route::Reserve, "POST"),
-    ("/v1/commit", Route::Commit, "POST"),
-    ("/v1/cancel", Route::Cancel, "POST"),
-    ("/metrics", Route::Metrics, "GET, HEAD"),
-    ("/healthz", Route::Healthz, "GET, HEAD"),
-    ("/readyz", Route::Readyz, "GET, HEAD"),
-    ("/openapi.json", Route::OpenApi, "GET, HEAD"),
-    ("/", Route::Home, "GET, HEAD"),
-];
-
-impl Route {
-    fn find(path: &str) -> Option<(Self, &'static str)> {
-        if path.starts_with(authorize::APPENDED) {
-            return Some((Self::Authorize, authorize::ANY_METHOD));
-        }
-        ROUTES.iter().find(|(known, ..)| *known == path).map(|(_, route, methods)| (*route, *methods))
-    }
-}
-
 fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {
     let message = "this route does not know the method";
     Refusal { allow: Some(methods.into()), ..Refusal::new(Code::Method, message) }
@@ -361,7 +313,7 @@ impl ConnectionContext<'_> {
             Route::Authorize => self.authorize(&head, arriving).await,
             Route::Metrics => Ok(health::metrics(self.doors)),
             Route::Healthz => Ok(reply::text("ok\n")),
-            Route::Readyz => Ok(health::ready(self.doors)),
+            Route::Readyz => Ok(ready(self.doors)),
             Route::OpenApi => Ok(reply::json_bytes(openapi_json().as_bytes().to_vec())),
             Route::Home => Ok(health::home(self.doors)),
         }
@@ -419,39 +371,5 @@ impl Drop for Arriving<'_> {
     fn drop(&mut self) {
         self.is_whole();
         self.pulse.answered();
-    }
-}
-
-/// The types that this module reads and writes, for the OpenAPI document.
-pub(super) mod schemas {
-    use schemars::SchemaGenerator;
-
-    use crate::api::schema::add;
-
-    /// What it answers.
-    pub(in crate::api) fn answers(generator: &mut SchemaGenerator) {
-        add::<super::health::ReadyJson<'_>>(generator);
-    }
-
-    /// What it reads.
-    pub(in crate::api) fn bodies(generator: &mut SchemaGenerator) {
-        add::<super::hold::LeaseBody>(generator);
-        add::<super::reserve::CommitBody>(generator);
-        add::<super::reserve::CancelBody>(generator);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_route_is_found_by_its_path_and_nothing_else_is() {
-        for (path, route, methods) in ROUTES {
-            assert_eq!(Route::find(path), Some((*route, *methods)));
-        }
-        for path in ["/v1/rules/", "/v1", "/v1/check/", "//", ""] {
-            assert_eq!(Route::find(path), None, "{path}");
-        }
     }
 }

@@ -5,11 +5,12 @@ use hyper::body::Incoming;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Answered, Arriving, ConnectionContext, body, decision, question, reply};
+use super::{Arriving, ConnectionContext, body, decision, question};
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::headers;
 use crate::api::json_object::read_object;
+use crate::api::reply::{self, Answered};
 use crate::api::wire::{CommittedJson, DecisionJson, read_reservation, reservation_text};
 use crate::core::request::Cost;
 use crate::core::reservation::{ReservedCost, TTL_DEFAULT};

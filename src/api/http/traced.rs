@@ -7,9 +7,11 @@ use http::request::Parts;
 use http::{Method, Request};
 use hyper::body::Incoming;
 
-use super::{Answered, Arriving, ConnectionContext, ROUTES, Route};
+use super::routes::{ROUTES, Route};
+use super::{Arriving, ConnectionContext};
 use crate::api::Servers;
 use crate::api::admin::AdminRoute;
+use crate::api::reply::Answered;
 use crate::api::traces::{DecisionSpan, parent};
 use crate::core::decision::Decision;
 use crate::core::request::Request as Question;

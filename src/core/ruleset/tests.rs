@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::algorithm::Algorithm;
 use crate::hold::{Hold, HoldStep, Holder};
+use crate::identity::UserLimit;
 use crate::request::{Attributes, Cost, LimitOverride};
-use crate::rule::{Condition, Pattern, UserLimit};
+use crate::rule::{Condition, Pattern};
 
 /// A rule that counts everything of the default domain, 10 a minute.
 pub(super) fn rule(name: &str) -> Rule {

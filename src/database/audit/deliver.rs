@@ -5,13 +5,13 @@
 //! thrown away when anything goes wrong with it.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::task::spawn_blocking;
 
+use super::deliver_error::{DEADLINE, DeliverError, read};
 use super::segment::Batch;
-use super::step::{ArchiveStep, Ended, Steps};
+use super::step::{ArchiveStep, Steps};
 use super::sums::Unsummed;
 use super::tables::add_sums;
 use super::{copy, seconds};
@@ -19,8 +19,6 @@ use crate::core::audit::Records;
 use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::{Database, Failure};
 
-/// Longest time for one batch.
-const DEADLINE: Duration = Duration::from_secs(60);
 /// Days whose month is known to be there; more are asked for anew.
 const DAYS_MAX: usize = 64;
 const DAY: Span = Span::from_secs(86_400);
@@ -32,17 +30,6 @@ pub enum Delivered {
     Now,
     /// They were there already: an earlier attempt arrived.
     Before,
-}
-
-/// Why a batch was not delivered.
-#[derive(Debug, thiserror::Error)]
-pub enum DeliverError {
-    /// The database did not take it.
-    #[error(transparent)]
-    Database(#[from] Failure),
-    /// A test ended it.
-    #[error(transparent)]
-    Ended(#[from] Ended),
 }
 
 /// Writes batches, one after the other.
@@ -175,11 +162,6 @@ impl Extent {
     fn is_scattered(&self) -> bool {
         self.last.since(self.first) > DAY
     }
-}
-
-/// What the database answered, or what is wrong with it.
-pub(super) fn read<T>(database: &Database, result: Result<T, sqlx::Error>) -> Result<T, Failure> {
-    result.map_err(|error| Failure::of(&error, database.name(), DEADLINE))
 }
 
 async fn copy_rows(database: &Database, connection: &mut PgConnection, rows: Vec<u8>) -> Result<(), Failure> {

@@ -4,23 +4,28 @@
 pub mod archive;
 mod copy;
 mod deliver;
+mod deliver_error;
 mod pipeline;
 mod query;
 mod retention;
 mod segment;
+mod settings;
 mod spool;
 mod step;
+mod sum_columns;
 mod sums;
 mod tables;
 mod totals;
 
 use crate::core::time::Timestamp;
 
-pub use deliver::{DeliverError, Delivered, Deliverer};
+pub use deliver::{Delivered, Deliverer};
+pub use deliver_error::DeliverError;
 pub use pipeline::{Pipeline, PipelineSetup};
 pub use query::Past;
-pub use retention::{RetentionJob, Settings};
+pub use retention::RetentionJob;
 pub use segment::{Batch, BatchId, Damaged};
+pub use settings::Settings;
 pub use spool::{ReadError, Segment, Spool, SpoolError};
 pub use step::{ArchiveStep, Ended, Steps};
 pub use sums::{Summer, Unsummed};

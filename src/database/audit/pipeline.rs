@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use super::deliver::{DeliverError, Delivered, Deliverer};
+use super::deliver::{Delivered, Deliverer};
+use super::deliver_error::DeliverError;
 use super::segment::{Batch, BatchId};
 use super::spool::{ReadError, Segment, Spool, SpoolError};
 use super::step::Steps;

@@ -8,8 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::archive::{self, ArchiveError};
 use super::seconds;
-use super::step::Steps;
-use crate::core::regions::NodeName;
+use super::settings::Settings;
 use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::{Database, Failure};
 use crate::engine::clock::Clock;
@@ -49,23 +48,6 @@ const OLD_HOURS: &str = old!("usage_hour", "");
 const OLD_DAYS: &str = old!("usage_day", "");
 const OLD_KEYS: &str = old!("usage_key", "");
 const OLD_TOTALS: &str = old!("usage_total", " AND step <> 'minute'");
-
-/// What the audit log's tables are kept by.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Who does it, for the notes in `audit_archives`.
-    pub node: NodeName,
-    /// How long decisions stay.
-    pub retain: Span,
-    /// How long sums by hour and day stay, and those of keys.
-    pub retain_sums: Span,
-    /// Where they go then; `None`: they stay.
-    pub archive: Option<String>,
-    /// A folder for files on their way to the archive.
-    pub scratch: std::path::PathBuf,
-    /// What tests are told.
-    pub steps: Steps,
-}
 
 /// Looks after the tables.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use tokio::task::spawn_blocking;
 
 use super::copy;
-use super::deliver::{DeliverError, read};
+use super::deliver_error::{DeliverError, read};
 use super::segment::Batch;
 use super::step::{ArchiveStep, Steps};
 use super::tables::add_sums;

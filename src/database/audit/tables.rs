@@ -2,25 +2,16 @@
 
 use sqlx::PgConnection;
 
-use super::deliver::read;
+use super::deliver_error::read;
 use super::seconds;
+use super::sum_columns::{added_cost, array, signed};
 use super::totals::add_totals;
-use crate::core::audit::Histogram;
 use crate::core::audit::usage::{Usage, UsageKey, coarser};
 use crate::core::time::Span;
 use crate::database::postgres::{Database, Failure};
 
 /// Most sums in one statement.
 const STATEMENT_SUMS_MAX: usize = 20_000;
-
-/// Permits of a row and of what is added to it. A row stops at [`crate::core::audit::usage::COST_MAX`] before
-/// more is added, so that no row can make the adding of all others fail.
-macro_rules! added_cost {
-    () => {
-        "least(1::bigint << 50, greatest(-(1::bigint << 50), own.cost)) + excluded.cost"
-    };
-}
-pub(super) use added_cost;
 
 macro_rules! add_to {
     ($table:literal) => {
@@ -102,10 +93,6 @@ async fn add_keys(
     Ok(())
 }
 
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 async fn add_some(
     database: &Database,
     connection: &mut PgConnection,
@@ -127,17 +114,4 @@ async fn add_some(
         .execute(connection);
     read(database, added.await)?;
     Ok(())
-}
-
-/// A histogram as PostgreSQL writes an array of what [`Histogram::packed`] says.
-pub(super) fn array(latency: &Histogram) -> String {
-    let mut text = String::from("{");
-    for (index, number) in latency.packed().enumerate() {
-        if index > 0 {
-            text.push(',');
-        }
-        text.push_str(itoa::Buffer::new().format(number));
-    }
-    text.push('}');
-    text
 }

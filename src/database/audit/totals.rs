@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::PgConnection;
 
 use super::seconds;
-use super::tables::{added_cost, array};
+use super::sum_columns::{added_cost, array, signed};
 use crate::core::audit::usage::{Usage, UsageKey};
 use crate::core::time::{Span, Timestamp};
 
@@ -37,7 +37,6 @@ pub(super) async fn add_totals(
             totals.entry((name, bucket)).or_default().merge(usage);
         }
     }
-    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     sqlx::query(ADD)
         .bind(region)
         .bind(totals.keys().map(|(step, _)| *step).collect::<Vec<_>>())

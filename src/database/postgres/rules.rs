@@ -12,8 +12,10 @@ use sqlx::{Postgres, Transaction};
 
 use super::{Database, Failure};
 use crate::core::time::Span;
-use crate::core::written::format_span;
+use crate::core::written::{Problem, TextPlace, format_span};
+use crate::database::held::Held;
 use crate::database::set::RuleDocs;
+use crate::database::stored::{Stored, Version};
 use crate::engine::rulebook::{
     Done, Edit, EditRefused, EditRequest, Quota, Revision, RuleChange, ShownRevisions,
 };
@@ -24,28 +26,6 @@ pub mod since;
 const EDIT_DEADLINE: Duration = Duration::from_secs(30);
 /// Most changes told of one revision in a history.
 const CHANGES_SHOWN_MAX: i64 = 100;
-
-/// Orders sets of rules: a later generation is newer whatever its revision.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
-)]
-pub struct Version {
-    /// Raised by a recovery to a point in time.
-    pub generation: u64,
-    /// Raised by every change.
-    pub revision: u64,
-}
-
-/// A set as the tables hold it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Stored {
-    /// Which.
-    pub version: Version,
-    /// What marks its revision in the history of the tables it was read from; see [`since::KnownSet::mark`].
-    pub mark: Option<String>,
-    /// The rules and quotas.
-    pub docs: RuleDocs,
-}
 
 const VERSION: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint, \
      (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
@@ -201,7 +181,7 @@ fn behind(stored: Version, in_force: Version) -> String {
 }
 
 /// What an edit changes in a set, or in the part of it that the edit can touch, `others` being the rules
-/// beside it; checked.
+/// beside it; checked, and short enough to be handed on.
 fn changed(
     before: &RuleDocs,
     edit: &Edit,
@@ -211,6 +191,9 @@ fn changed(
 ) -> Result<Vec<RuleChange>, EditRefused> {
     let after = before.keeping(before.edited(edit, earlier)?, regions);
     after.check_beside(others, regions).map_err(EditRefused::Wrong)?;
+    Held::of(&after).check_len(Version::default()).map_err(|message| {
+        EditRefused::Wrong(vec![Problem { place: TextPlace::Field("rules".to_owned()), message }])
+    })?;
     Ok(before.changes_to(&after))
 }
 

@@ -7,9 +7,11 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::lookups::Lookups;
-use super::{Fact, IdentityName, Shelf, Source, shelved};
+use super::lookups::{Lookups, Wanted};
+use super::{Fact, IdentityName, LookupSettings, Shelf, Source, shelved};
 use crate::engine::clock::Stopwatch;
+use crate::engine::tasks::Tasks;
+use crate::telemetry::Metrics;
 
 /// Most names in one call to the database.
 const BATCH_MAX: usize = 256;
@@ -22,19 +24,6 @@ const SHELF_TIME: Duration = Duration::from_secs(60);
 /// How long a change keeps facts off the shelf: longer than any read from before it takes.
 const BAR_TIME: Duration = Duration::from_secs(10);
 
-/// What is to be done.
-#[derive(Debug)]
-pub(super) enum Wanted {
-    /// Look this one up.
-    Look(IdentityName),
-    /// The same, past the shelf: there was a change.
-    Again(IdentityName),
-    /// Only clear the shelf of it: there was a change of somebody who is not held here.
-    Bar(IdentityName),
-    /// The shelf cannot be trusted for a while: anybody may have changed.
-    BarAll,
-}
-
 /// One call's work.
 #[derive(Debug, Default)]
 struct Batch {
@@ -44,6 +33,38 @@ struct Batch {
     past_shelf: bool,
 }
 
+impl Lookups {
+    /// Begins to look people up in `source`, through `shelf` where there is one, until `stop`.
+    #[must_use]
+    pub fn start(
+        settings: LookupSettings,
+        source: Arc<dyn Source>,
+        shelf: Option<Arc<dyn Shelf>>,
+        metrics: &Metrics,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        Self::start_in(&Tasks::default(), settings, source, shelf, metrics, stop)
+    }
+
+    /// The same, its task watched among these.
+    #[must_use]
+    pub fn start_in(
+        tasks: &Tasks,
+        settings: LookupSettings,
+        source: Arc<dyn Source>,
+        shelf: Option<Arc<dyn Shelf>>,
+        metrics: &Metrics,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let (lookups, wanted) = Self::new(settings, metrics);
+        let (own, wanted, ending) = (Arc::clone(&lookups), Arc::new(Mutex::new(wanted)), stop.clone());
+        tasks.spawn("identity_lookups", &stop, move || {
+            run(Arc::clone(&own), Arc::clone(&source), shelf.clone(), Arc::clone(&wanted), ending.clone())
+        });
+        lookups
+    }
+}
+
 struct Loader {
     lookups: Arc<Lookups>,
     source: Arc<dyn Source>,
@@ -51,7 +72,7 @@ struct Loader {
 }
 
 /// Runs until `stop`, or until nobody asks any more.
-pub(super) async fn run(
+async fn run(
     lookups: Arc<Lookups>,
     source: Arc<dyn Source>,
     shelf: Option<Arc<dyn Shelf>>,

@@ -12,19 +12,16 @@ use std::time::Duration;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::load::{self, Wanted};
 use super::pending_look_ups::{FLIGHTS_MAX, Joined, LookUps};
 use super::person::{Inquiry, KeyShown, Person, Persons, shown_key};
-use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, Shelf, Source, secret};
-use crate::core::identity::{is_key_name, parse_key};
+use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, secret};
+use crate::core::identity::{UserLimit, is_key_name, parse_key};
 use crate::core::request::Request;
-use crate::core::rule::UserLimit;
 use crate::core::ruleset::RuleSet;
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::tasks::Tasks;
 use crate::telemetry::{IdentityMetrics, Metrics};
 
 /// A fact that could not be looked up again is tried again after this long.
@@ -90,6 +87,19 @@ impl Weighter<IdentityName, Arc<KeptFact>> for Bytes {
     }
 }
 
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// Look this one up.
+    Look(IdentityName),
+    /// The same, past the shelf: there was a change.
+    Again(IdentityName),
+    /// Only clear the shelf of it: there was a change of somebody who is not held here.
+    Bar(IdentityName),
+    /// The shelf cannot be trusted for a while: anybody may have changed.
+    BarAll,
+}
+
 /// What is near at hand of somebody.
 pub(super) enum Near {
     /// The fact.
@@ -112,28 +122,8 @@ pub struct Held {
 }
 
 impl Lookups {
-    /// Begins to look people up in `source`, through `shelf` where there is one, until `stop`.
-    #[must_use]
-    pub fn start(
-        settings: LookupSettings,
-        source: Arc<dyn Source>,
-        shelf: Option<Arc<dyn Shelf>>,
-        metrics: &Metrics,
-        stop: CancellationToken,
-    ) -> Arc<Self> {
-        Self::start_in(&Tasks::default(), settings, source, shelf, metrics, stop)
-    }
-
-    /// The same, its task watched among these.
-    #[must_use]
-    pub fn start_in(
-        tasks: &Tasks,
-        settings: LookupSettings,
-        source: Arc<dyn Source>,
-        shelf: Option<Arc<dyn Shelf>>,
-        metrics: &Metrics,
-        stop: CancellationToken,
-    ) -> Arc<Self> {
+    /// Knows nobody yet. Beside it comes the queue of those who are to be looked up.
+    pub(super) fn new(settings: LookupSettings, metrics: &Metrics) -> (Arc<Self>, mpsc::Receiver<Wanted>) {
         // Room for every flight, and as many changes.
         let (queue, wanted) = mpsc::channel(2 * FLIGHTS_MAX);
         let entries = usize::try_from(settings.cache_bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
@@ -147,17 +137,7 @@ impl Lookups {
             slow: AtomicBool::new(false),
             metrics: metrics.identity(),
         });
-        let (own, wanted, ending) = (Arc::clone(&lookups), Arc::new(Mutex::new(wanted)), stop.clone());
-        tasks.spawn("identity_lookups", &stop, move || {
-            load::run(
-                Arc::clone(&own),
-                Arc::clone(&source),
-                shelf.clone(),
-                Arc::clone(&wanted),
-                ending.clone(),
-            )
-        });
-        lookups
+        (lookups, wanted)
     }
 
     /// Says that somebody changed, appeared or went: the fact is looked up again, at once if it is held.

@@ -19,8 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::port::Later;
-use crate::core::identity::ApiKey;
-use crate::core::rule::User;
+use crate::core::identity::{ApiKey, User};
 
 pub(super) use lookups::Directory;
 pub(super) use person::{IdentityRefused, Inquiry, KeyFound, Persons, key_id, rewritten, shows_key};

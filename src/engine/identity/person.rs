@@ -5,10 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::core::identity::{
-    ApiKey, Refusal, Who, is_key_like, is_key_name, key_refusal, parse_key, user_block,
+    ApiKey, Refusal, User, Who, is_key_like, is_key_name, key_refusal, parse_key, user_block,
 };
 use crate::core::request::Request;
-use crate::core::rule::User;
 use crate::core::time::{Span, Timestamp};
 
 /// The attribute that shows an API key.

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use crate::core::identity::Block;
-use crate::core::rule::UserLimit;
+use crate::core::identity::{Block, UserLimit};
 use crate::core::time::Timestamp;
 use crate::core::written::format_moment;
 use crate::engine::admin::Actor;

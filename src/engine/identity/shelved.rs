@@ -6,8 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Fact, Kind, NameRef};
-use crate::core::identity::{ApiKey, Block};
-use crate::core::rule::{User, UserLimit};
+use crate::core::identity::{ApiKey, Block, User, UserLimit};
 use crate::core::time::Timestamp;
 
 /// Where a fact lies.

@@ -13,7 +13,7 @@ use super::own_key_ids::KeyIds;
 use super::own_limit::Own;
 use super::partition::{PartitionPlan, standing};
 use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
-use super::replica::Policy;
+use super::replica_config::Policy;
 use super::safety::GossipSafety;
 use super::shared_level::{LevelReport, SharedLevel};
 use crate::algorithm::{Algorithm, Allowance, Counting, Limit};

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::allocation::{Allocation, COMING_MEMORY, GIVEN_MEMORY, LargestAllocation};
-use super::replica::Policy;
+use super::replica_config::Policy;
 use crate::calendar::Windows;
 use crate::regions::by_region::ByRegion;
 use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, budgets, common_cut};

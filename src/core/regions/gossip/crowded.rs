@@ -10,7 +10,7 @@ use crate::time::{Span, Timestamp};
 use crate::wire::{CROWDED_MAX, CrowdedRules, RuleName};
 
 /// A rule stays crowded for so long after a bucket of it last found no room.
-pub(super) const CROWDED_FOR: Span = Span::from_secs(10);
+const CROWDED_FOR: Span = Span::from_secs(10);
 /// Between two looks at what other regions have no room for.
 const PAUSE: Span = Span::from_millis(500);
 /// Most bytes of names of crowded rules in one frame: where they are longer, all rules count as crowded.
@@ -43,6 +43,12 @@ impl Replica {
         let crowded = self.crowded.len();
         self.crowded.retain(|_, until| now < *until);
         self.crowd_changed |= self.crowded.len() != crowded;
+    }
+
+    /// The clock went back to `now`: nothing is crowded for longer than if it were found so now.
+    pub(super) fn shorten_crowds(&mut self, now: Timestamp) {
+        self.crowded.values_mut().for_each(|until| *until = (*until).min(now + CROWDED_FOR));
+        self.shares_left = self.shares_left.min(now);
     }
 
     /// The crowded rules of this daemon, as its frames name them.

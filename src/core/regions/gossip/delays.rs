@@ -7,14 +7,17 @@ use crate::time::{Span, Timestamp};
 /// What is added to the longest delay: the time that clocks and ticks differ by.
 const DELAY_MARGIN: Span = Span::from_millis(5);
 /// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
-pub(super) const DELAY_STEP: Span = Span::from_millis(5);
+const DELAY_STEP: Span = Span::from_millis(5);
 /// What is added to the time that news of a cut take: a link may have to be dialled first, and something be
 /// said twice.
 const MENDING: Span = Span::from_millis(300);
 /// A region counts as cut off after at least this long without a frame.
-pub(super) const PATIENCE_MIN: Span = Span::from_millis(450);
+const PATIENCE_MIN: Span = Span::from_millis(450);
 
 impl Replica {
+    /// The horizon of a daemon that knows of no delay yet.
+    pub(super) const HORIZON_MIN: Span = DELAY_STEP;
+
     /// Frames go out at least this often, so that silence means something.
     pub(super) fn heartbeat(&self) -> Span {
         Span(self.config.interval.0.saturating_mul(2).clamp(50_000, 1_000_000))
@@ -30,6 +33,11 @@ impl Replica {
         let unheard = self.patience();
         let unanswered = unheard + self.heartbeat();
         Patience { unheard, unanswered: self.config.care.notices_who_is_deaf.then_some(unanswered) }
+    }
+
+    /// Says that this daemon did nothing until `now` for so long that others may have taken it for cut off.
+    pub(super) fn may_have_been_cut_off(&self, now: Timestamp) -> bool {
+        self.newest + PATIENCE_MIN < now
     }
 
     /// How long after the end of a cut all that a region admitted meanwhile is in force: it must hear this

@@ -1,11 +1,9 @@
-//! A bucket's own limit: which one holds, who said so, and the rules that it stands in.
+//! A bucket's own limit: which one holds, and who said so.
 //!
 //! A region decides by the limit that it knows, so that is the one it divides by. A region that nobody asked
 //! divides by what the others say. While a limit changes some hold the old one and some the new: all together
 //! then admit no more than the larger.
 
-use super::bucket_table::BucketId;
-use super::replica::Replica;
 use crate::algorithm::Limit;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
@@ -123,26 +121,5 @@ impl Own {
         let before =
             if now.since(known.before.1) < STALE { known.before.0.max(holds.permits) } else { holds.permits };
         **known = KnownOwnLimit { limit, from: region, at: said, before: (before, now) };
-    }
-}
-
-impl Replica {
-    /// By which limit `region` decides requests for a bucket: at what time now, and when it said so by its
-    /// clock.
-    pub(super) fn hear_limit(
-        &mut self,
-        times: (Timestamp, Timestamp),
-        id: BucketId,
-        region: RegionId,
-        decided_by: DecidedBy,
-    ) {
-        let Some(bucket) = self.keys.get_mut(id).filter(|_| decided_by != DecidedBy::Unknown) else { return };
-        let own = decided_by.own();
-        if (own.is_some() || bucket.has_own_limit())
-            && let Some(rule) = self.rules.get(&bucket.key.rule)
-            && bucket.hear_limit(times, region, own, &rule.limit)
-        {
-            bucket.follow(self.variants.with(rule, bucket.own_limit()));
-        }
     }
 }

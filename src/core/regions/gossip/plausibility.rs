@@ -4,7 +4,7 @@
 //! An honest region whose store was lost again and again may have admitted more, and somebody who holds its
 //! key may claim anything. Either way the others hear of all of it, and hold back for no more than this.
 
-use super::shared_level::refill;
+use super::refill::refill;
 use crate::algorithm::Limit;
 use crate::regions::fair_share::UNIT;
 use crate::time::Timestamp;

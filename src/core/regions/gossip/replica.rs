@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use super::bucket::{DaemonContext, GossipBucket};
 use super::bucket_table::{BucketId, BucketTable};
-use super::crowded::CROWDED_FOR;
-use super::delays::{DELAY_STEP, PATIENCE_MIN};
 use super::link::{GossipLink, OwedReport};
+use super::replica_config::ReplicaConfig;
 use super::safety::GossipSafety;
 use crate::regions::membership::{RegionId, Regions};
 use crate::regions::variants::Variants;
@@ -22,71 +21,12 @@ use crate::wire::{DecidedBy, OwnLimit, RuleName};
 
 /// Most other daemons spoken with. More are not told anything, and their frames are refused.
 pub const LINKS_MAX: usize = 1_024;
-/// Buckets followed unless the configuration says otherwise.
-pub const KEYS_MAX_DEFAULT: usize = 100_000;
-/// The time between two reports unless the configuration says otherwise.
-pub const INTERVAL_DEFAULT: Span = Span::from_millis(50);
 /// Least time between two urgent reports of one bucket.
 const URGENT_GAP: Span = Span::from_millis(20);
 /// From so many changed buckets in one interval on, only what others would guess wrong is told of them.
 const BUSY_ABOVE: usize = 64;
 /// A clock that went back by no more than this is waited for.
 const STEPPED_BACK: Span = Span::from_millis(50);
-
-/// How a replica begins.
-#[derive(Debug, Clone)]
-pub struct ReplicaConfig {
-    /// This daemon.
-    pub name: NodeName,
-    /// Every region that may hold a share, present or not; empty means those seen.
-    pub regions: Vec<String>,
-    /// When this process began, in ms since the epoch.
-    pub incarnation: u64,
-    /// Between two reports of a bucket.
-    pub interval: Span,
-    /// Most buckets followed.
-    pub keys_max: usize,
-    /// Whether the daemons of this region share one store: what the siblings admitted is then in it already.
-    pub shared_store: bool,
-    /// How budgets are worked out.
-    pub policy: Policy,
-    /// Rules that only simulations switch off.
-    pub care: GossipSafety,
-    /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are
-    /// far from their limit. Without it everything is told at once.
-    pub suppresses_reports: bool,
-}
-
-/// How the budget of a region is worked out. Anything but the default is for measuring what the default is
-/// worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
-    /// Common cuts, and most of what nobody asks for is kept where the bucket is at home.
-    #[default]
-    Tidegate,
-    /// Always the limit less what the others are known to have admitted.
-    Sum,
-    /// Common cuts, and what nobody asks for is kept by weight alone.
-    Cut,
-}
-
-impl ReplicaConfig {
-    /// The usual settings for this daemon.
-    #[must_use]
-    pub const fn new(name: NodeName, incarnation: u64) -> Self {
-        Self {
-            name,
-            regions: Vec::new(),
-            incarnation,
-            interval: INTERVAL_DEFAULT,
-            keys_max: KEYS_MAX_DEFAULT,
-            shared_store: false,
-            policy: Policy::Tidegate,
-            care: GossipSafety::ALL,
-            suppresses_reports: true,
-        }
-    }
-}
 
 /// One daemon's side of the protocol. See the module's head.
 #[derive(Debug)]
@@ -132,7 +72,7 @@ pub struct Replica {
     pub(super) crowds_heard: bool,
     /// When shares were last left to other regions, or taken back.
     pub(super) shares_left: Timestamp,
-    /// Until when it waits to hear what its former life admitted; see [`super::lives`].
+    /// Until when it waits to hear what its former life admitted; see [`super::new_process`].
     pub(super) waits: Option<Timestamp>,
     /// Until then regions may divide by other reports than this one.
     pub(super) unsettled: Timestamp,
@@ -199,7 +139,7 @@ impl Replica {
             turn: 0,
             begun: false,
             busy: false,
-            horizon: DELAY_STEP,
+            horizon: Self::HORIZON_MIN,
             tally: Tally::default(),
             overshoot: BTreeMap::new(),
             crowded: BTreeMap::new(),
@@ -559,6 +499,25 @@ impl Replica {
         id
     }
 
+    /// By which limit `region` decides requests for a bucket: at what time now, and when it said so by its
+    /// clock.
+    pub(super) fn hear_limit(
+        &mut self,
+        times: (Timestamp, Timestamp),
+        id: BucketId,
+        region: RegionId,
+        decided_by: DecidedBy,
+    ) {
+        let Some(bucket) = self.keys.get_mut(id).filter(|_| decided_by != DecidedBy::Unknown) else { return };
+        let own = decided_by.own();
+        if (own.is_some() || bucket.has_own_limit())
+            && let Some(rule) = self.rules.get(&bucket.key.rule)
+            && bucket.hear_limit(times, region, own, &rule.limit)
+        {
+            bucket.follow(self.variants.with(rule, bucket.own_limit()));
+        }
+    }
+
     /// Works out what the store must be told of a bucket.
     pub(super) fn recompute(&mut self, now: Timestamp, id: BucketId) {
         let (here, keys) = self.here();
@@ -647,7 +606,7 @@ impl Replica {
         } else if now + STEPPED_BACK < self.newest {
             self.clock_went_back(now);
             self.unsettle(now);
-        } else if self.newest + PATIENCE_MIN < now {
+        } else if self.may_have_been_cut_off(now) {
             self.unsettle(now);
             for id in self.keys.ids() {
                 if let Some(bucket) = self.keys.get_mut(id) {
@@ -665,8 +624,7 @@ impl Replica {
         self.stood_until = self.stood_until.min(now);
         self.next_cut = Timestamp::default();
         self.waits = self.waits.map(|_| now);
-        self.crowded.values_mut().for_each(|until| *until = (*until).min(now + CROWDED_FOR));
-        self.shares_left = self.shares_left.min(now);
+        self.shorten_crowds(now);
         self.regions.clock_went_back(now);
         self.links.iter_mut().for_each(|link| link.clock_went_back(now));
         for id in self.keys.ids() {

@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 use self::late_reports::LateReports;
 use super::partition::bit;
 use super::plausibility::PlausibilityLimit;
+use super::refill::refill;
 use crate::algorithm::{LevelAllowance, Limit};
 use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, UNIT, budgets};
 use crate::regions::membership::{RegionId, Regions};
@@ -668,18 +669,6 @@ fn rests(tokens: i128, part: OwnPart, growth: u64, share: LevelScope<'_>) -> boo
 /// The instant of which all know what was told: as long ago as a report takes to be in force everywhere.
 fn cut(now: Timestamp, share: LevelScope<'_>) -> Timestamp {
     Timestamp(now.0.saturating_sub(share.horizon.0))
-}
-
-/// What a full bucket takes to refill, twice over.
-pub(super) fn drained(limit: Limit) -> Span {
-    let most = u128::from(limit.burst.max(limit.permits));
-    let refill = most * u128::from(limit.window.0) / u128::from(limit.permits.max(1));
-    Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(2))
-}
-
-/// What a limit refills in `span`, in millionths.
-pub(super) fn refill(limit: Limit, span: Span) -> i128 {
-    i128::from(limit.permits) * i128::from(span.0) * UNIT / i128::from(limit.window.0.max(1))
 }
 
 #[cfg(test)]

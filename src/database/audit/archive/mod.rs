@@ -20,7 +20,7 @@ use tokio::task::spawn_blocking;
 
 use self::columns::{COLUMNS, Cells, ColumnsWriter, GROUP_ROWS, Kind, Sum};
 use self::place::ArchivePlace;
-use super::retention::Settings;
+use super::settings::Settings;
 use super::step::{ArchiveStep, Ended, Steps};
 use crate::core::time::Timestamp;
 use crate::database::postgres::{Database, Failure};

@@ -4,7 +4,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 
 use super::IdentityStore;
-use crate::core::rule::UserLimit;
+use crate::core::identity::UserLimit;
 use crate::database::postgres::Failure;
 use crate::engine::admin::{Actor, Change, log};
 use crate::engine::identity::register::{

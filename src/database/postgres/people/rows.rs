@@ -7,8 +7,7 @@ use sqlx::FromRow;
 use sqlx::types::Json;
 use time::OffsetDateTime;
 
-use crate::core::identity::{ApiKey, Block};
-use crate::core::rule::{User, UserLimit};
+use crate::core::identity::{ApiKey, Block, User, UserLimit};
 use crate::core::time::Timestamp;
 
 /// `{"rule": {"limit": 500, "burst": 600}}`, as far as it can be read: somebody may have written it by hand.

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Version, version_of};
+use super::version_of;
 use crate::database::postgres::{Database, Failure};
 use crate::database::set::RuleDocs;
+use crate::database::stored::Version;
 use crate::engine::rulebook::Quota;
 
 /// Most changed rules that are read one by one; where more have changed the whole set is read.

@@ -3,7 +3,7 @@
 use super::pending_report::REMINDED;
 use super::{DaemonContext, GossipBucket};
 use crate::algorithm::{Algorithm, Counting};
-use crate::regions::gossip::replica::Policy;
+use crate::regions::gossip::replica_config::Policy;
 use crate::regions::gossip::uncertainty::unheard;
 use crate::regions::membership::{Region, RegionId, Regions};
 use crate::time::{Span, Timestamp};

@@ -9,8 +9,9 @@ use crate::regions::Effect;
 use crate::regions::fair_share::{ReportFigures, UNIT};
 use crate::regions::gossip::counts::Count;
 use crate::regions::gossip::partition::sides;
-use crate::regions::gossip::replica::Policy;
-use crate::regions::gossip::shared_level::{LevelScope, drained, refill};
+use crate::regions::gossip::refill::{drained, refill};
+use crate::regions::gossip::replica_config::Policy;
+use crate::regions::gossip::shared_level::LevelScope;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 

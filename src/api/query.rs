@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-use crate::api::error::Refusal;
+use super::error::Refusal;
 
 /// Reads the pairs in their order. A name without `=` has an empty value.
-pub(in crate::api) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
+pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
     query.split('&').filter(|pair| !pair.is_empty()).map(pair).collect()
 }
 

@@ -3,19 +3,24 @@
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use http_body_util::Full;
+use hyper::body::Bytes;
 use serde::Serialize;
 
-use super::Reply;
-use crate::api::error::{Code, Refusal};
+use super::error::{Code, Refusal};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// An answer as HTTP.
+pub(super) type Reply = Response<Full<Bytes>>;
+/// The answer of a route, or its refusal.
+pub(super) type Answered = Result<Reply, Refusal>;
 
 /// Room that most answers need, in bytes.
 const USUAL_BYTES: usize = 512;
 
 /// JSON with status 200.
-pub(in crate::api) fn json(value: &impl Serialize) -> Reply {
+pub(super) fn json(value: &impl Serialize) -> Reply {
     let mut body = Vec::with_capacity(USUAL_BYTES);
     // Fails only for maps whose keys are no strings, and there are none.
     let _ = serde_json::to_writer(&mut body, value);
@@ -23,30 +28,30 @@ pub(in crate::api) fn json(value: &impl Serialize) -> Reply {
 }
 
 /// JSON that is written already, with status 200.
-pub(in crate::api) fn json_bytes(body: Vec<u8>) -> Reply {
+pub(super) fn json_bytes(body: Vec<u8>) -> Reply {
     with_type(body, JSON)
 }
 
 /// Plain text with status 200.
-pub(in crate::api) fn text(text: impl Into<String>) -> Reply {
+pub(super) fn text(text: impl Into<String>) -> Reply {
     with_type(text.into().into_bytes(), TEXT)
 }
 
 /// A body of this type with status 200.
-pub(in crate::api) fn with_type(body: Vec<u8>, content_type: HeaderValue) -> Reply {
+pub(super) fn with_type(body: Vec<u8>, content_type: HeaderValue) -> Reply {
     let mut reply = Response::new(Full::from(body));
     reply.headers_mut().insert(CONTENT_TYPE, content_type);
     reply
 }
 
 /// The same answer with another status.
-pub(in crate::api) fn with_status(mut reply: Reply, status: StatusCode) -> Reply {
+pub(super) fn with_status(mut reply: Reply, status: StatusCode) -> Reply {
     *reply.status_mut() = status;
     reply
 }
 
 /// A refusal.
-pub(in crate::api) fn refusal(refusal: &Refusal) -> Reply {
+pub(super) fn refusal(refusal: &Refusal) -> Reply {
     let mut reply = with_status(json_bytes(refusal.json()), refusal.http_status());
     if let Some(methods) = refusal.allow.as_deref().and_then(|methods| HeaderValue::from_str(methods).ok()) {
         reply.headers_mut().insert(ALLOW, methods);

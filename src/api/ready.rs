@@ -1,0 +1,66 @@
+//! How the daemon is: `/readyz`, which the stream of the console shows too.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::error::ready_status;
+use super::reply::{self, Reply};
+use super::wire::{STORE_WORDS, store_word};
+use super::{Readiness, Servers};
+use crate::engine::rulebook::RulesStatus;
+
+/// The state of a daemon, of its store and of its rules.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Ready")]
+pub(super) struct ReadyJson<'a> {
+    /// True if gateways should ask this daemon.
+    ready: bool,
+    /// The state of the daemon.
+    #[schemars(extend("enum" = ["starting", "serving", "impaired", "draining"]))]
+    state: &'static str,
+    /// The revision of the rules in force.
+    revision: u64,
+    /// The state of the store: `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
+    #[schemars(extend("enum" = STORE_WORDS))]
+    store: &'static str,
+    /// The troubles of the store, a sentence each.
+    store_problems: &'a [String],
+    /// The state of the rules in force.
+    rules: &'a RulesStatus,
+    /// Rules that are valid and hardly meant so.
+    warnings: Vec<String>,
+    /// The troubles of the cluster now, as this daemon sees them.
+    notices: Vec<&'a str>,
+    /// Background tasks that ended and do not start again; absent when there are none.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    tasks_missing: &'a [&'static str],
+}
+
+/// Whether gateways should ask this daemon: 200 or 503, and why. A store that does not answer is told, and no
+/// reason to ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
+pub(super) fn ready(doors: &Servers) -> Reply {
+    let readiness = doors.readiness();
+    let state = match readiness {
+        Readiness::Starting => "starting",
+        Readiness::Serving => "serving",
+        Readiness::Impaired => "impaired",
+        Readiness::Draining => "draining",
+    };
+    let ready = readiness == Readiness::Serving;
+    let health = doors.engine.store().health();
+    let store = store_word(health.state);
+    let odd = doors.engine.rule_warnings();
+    let notices = doors.engine.notices();
+    let body = ReadyJson {
+        ready,
+        state,
+        revision: doors.engine.loaded().revision,
+        store,
+        store_problems: &health.problems,
+        rules: &doors.engine.rules_status(),
+        warnings: odd.told.iter().map(ToString::to_string).collect(),
+        notices: notices.iter().map(|notice| notice.text.as_str()).collect(),
+        tasks_missing: &doors.engine.tasks().missing(),
+    };
+    reply::with_status(reply::json(&body), ready_status(ready))
+}

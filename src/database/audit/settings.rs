@@ -1,0 +1,24 @@
+//! Settings by which the tables of the audit log are kept.
+
+use std::path::PathBuf;
+
+use super::step::Steps;
+use crate::core::regions::NodeName;
+use crate::core::time::Span;
+
+/// The terms of their keeping, and where old months go.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Who does it, for the notes in `audit_archives`.
+    pub node: NodeName,
+    /// How long decisions stay.
+    pub retain: Span,
+    /// How long sums by hour and day stay, and those of keys.
+    pub retain_sums: Span,
+    /// Where they go then; `None`: they stay.
+    pub archive: Option<String>,
+    /// A folder for files on their way to the archive.
+    pub scratch: PathBuf,
+    /// What tests are told.
+    pub steps: Steps,
+}
