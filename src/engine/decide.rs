@@ -8,7 +8,7 @@ use super::Engine;
 use super::audit::Question;
 use super::bound;
 use super::clock::Stopwatch;
-use super::each::Footprint;
+use super::footprint::Footprint;
 use super::hold::Leasing;
 use super::identity::{IdentityRefused, Persons, rewritten};
 use super::loaded::Loaded;
@@ -127,7 +127,7 @@ impl Engine {
         let charges = plan.intent == Intent::Charge;
         let charged = charges && outcome.admitted && !plan.only_reports;
         let mut decisions = Decisions::new();
-        for (place, (request, matches)) in plan.matched().enumerate() {
+        for (place, (request, matches, costs)) in plan.matched().enumerate() {
             if let Some((_, refused)) = plan.refused.iter().find(|(refused, _)| *refused == place) {
                 if intent == Intent::Charge {
                     self.refused[refused.why as usize].increment(1);
@@ -142,14 +142,13 @@ impl Engine {
             let mut rules = Vec::with_capacity(matches.len());
             let own = counted.as_slice();
             let mut leased = Leasing::of(request.cost, charged, now);
-            for found in matches {
+            for (found, &cost) in matches.iter().zip(costs) {
                 let shadow = plan.shadow(found);
                 let mut hot = None;
                 let ruled = match &found.key {
                     None => plan.uncounted(found, shadow),
                     Some(key) => {
                         let Some(counted) = counted.next() else { continue };
-                        let cost = plan.cost_of(found, request);
                         let taken = TakenCost { cost, charged };
                         hot = Some((taken, counted));
                         if intent == Intent::Charge {
@@ -378,6 +377,8 @@ struct Plan<'a, 'r> {
     persons: &'a Persons,
     /// Those of every request, in the order of the requests.
     matches: Matches<'a>,
+    /// The cost of each match's request to its rule.
+    costs: SmallVec<[Cost; 2]>,
     /// Where the matches of each request end among them.
     ends: SmallVec<[usize; 4]>,
     /// Those who may not ask at all, by the place of their question.
@@ -402,6 +403,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             requests,
             persons,
             matches: Matches::new(),
+            costs: SmallVec::new(),
             ends: SmallVec::new(),
             refused: SmallVec::new(),
             intent,
@@ -435,35 +437,34 @@ impl<'a, 'r> Plan<'a, 'r> {
         let blocks = |found: &Match<'_>| found.rule.rule.action == Action::Block && !plan.shadow(found);
         let blocked = (waits && requests.iter().any(takes))
             || plan.refused.iter().any(|(place, _)| requests.get(*place).is_some_and(takes))
-            || plan.matched().any(|(request, found)| takes(request) && found.iter().any(blocks));
+            || plan.matched().any(|(request, found, _)| takes(request) && found.iter().any(blocks));
+        let costs = plan
+            .matched()
+            .flat_map(|(request, found, _)| found.iter().map(move |found| cost_of(found, request)));
+        plan.costs = costs.collect();
         if blocked {
             plan.only_reports = plan.reports();
             plan.intent = if plan.only_reports { intent } else { Intent::Ask };
         }
+        if plan.only_reports {
+            plan.costs.iter_mut().filter(|cost| !cost.is_report()).for_each(|cost| *cost = Cost::Peek);
+        }
         plan
     }
 
-    /// Each request with what it matches.
-    fn matched(&self) -> impl Iterator<Item = (&'a Request<'r>, &[Match<'a>])> {
+    /// Each request with its matches, and with its cost to each of them.
+    fn matched(&self) -> impl Iterator<Item = (&'a Request<'r>, &[Match<'a>], &[Cost])> {
         let mut from = 0;
         self.requests.iter().zip(&self.ends).map(move |(request, end)| {
-            let own = self.matches.get(std::mem::replace(&mut from, *end)..*end);
-            (request, own.unwrap_or_default())
+            let own = std::mem::replace(&mut from, *end)..*end;
+            let matches = self.matches.get(own.clone()).unwrap_or_default();
+            (request, matches, self.costs.get(own).unwrap_or_default())
         })
     }
 
     /// Whether anything is charged whatever the others say.
     fn reports(&self) -> bool {
-        let reports = |found: &Match<'_>, request| found.key.is_some() && cost_of(found, request).is_report();
-        self.matched().any(|(request, matches)| matches.iter().any(|found| reports(found, request)))
-    }
-
-    /// What a request's cost is to one rule, in this call.
-    fn cost_of(&self, found: &Match<'_>, request: &Request<'_>) -> Cost {
-        match cost_of(found, request) {
-            cost if self.only_reports && !cost.is_report() => Cost::Peek,
-            cost => cost,
-        }
+        self.matches.iter().zip(&self.costs).any(|(found, cost)| found.key.is_some() && cost.is_report())
     }
 
     /// The request of this place, with whose key it shows.
@@ -478,8 +479,8 @@ impl<'a, 'r> Plan<'a, 'r> {
     /// What is charged, while so many `regions` are known.
     fn charges(&self, regions: u64) -> Charges<'_> {
         let mut charges = Charges::new();
-        for (request, matches) in self.matched() {
-            for found in matches {
+        for (request, matches, costs) in self.matched() {
+            for (found, &cost) in matches.iter().zip(costs) {
                 if let Some(key) = &found.key {
                     charges.push(Charge {
                         rule: found.rule,
@@ -491,7 +492,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                             None => None,
                             Some(_) => self.loaded.first_of(found.rule, &found.limit, regions),
                         },
-                        cost: once(self.cost_of(found, request), request),
+                        cost: once(cost, request),
                         enforced: !self.shadow(found),
                     });
                 }

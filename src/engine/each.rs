@@ -7,44 +7,20 @@
 //! such a request waits for it.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use smallvec::SmallVec;
 
 use super::Engine;
 use super::decide::Decisions;
-use super::port::{Answer, Charge, Intent};
+use super::footprint::Footprint;
+use super::port::{Answer, Intent};
 use crate::core::decision::Decision;
 use crate::core::request::Request;
 
 /// Requests of one call that wait for the store at once. The rest follows when those are answered, and has
 /// the whole timeout for itself.
 const AT_ONCE_MAX: usize = 256;
-
-/// The buckets that a decision touches, by hash: two that are alike by chance only wait needlessly.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Footprint {
-    buckets: SmallVec<[u64; 4]>,
-    many_steps: bool,
-    /// Nobody knows yet what it touches.
-    unknown: bool,
-}
-
-impl Footprint {
-    /// Of a decision of which only a lookup will tell what is charged.
-    pub(super) const fn unknown() -> Self {
-        Self { buckets: SmallVec::new_const(), many_steps: false, unknown: true }
-    }
-
-    /// Of a decision that charges these.
-    pub(super) fn of(charges: &[Charge<'_>], in_one_step: bool) -> Self {
-        let hasher = BuildHasherDefault::<DefaultHasher>::new();
-        let buckets = charges.iter().map(|charge| hasher.hash_one(charge.key)).collect();
-        Self { buckets, many_steps: !in_one_step, unknown: false }
-    }
-}
 
 /// What those who wait now touch.
 #[derive(Default)]
@@ -133,6 +109,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use smallvec::SmallVec;
+
     use super::*;
 
     fn footprint(buckets: &[u64], many_steps: bool) -> Footprint {

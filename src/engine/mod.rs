@@ -38,6 +38,7 @@ mod each;
 mod estimate;
 pub mod events;
 mod excess;
+mod footprint;
 pub mod history;
 pub mod hold;
 pub mod hot;

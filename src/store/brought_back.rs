@@ -1,6 +1,6 @@
 //! Buckets of the memory store that a clock counted which was far ahead.
 
-use super::rights::{moving, paying};
+use super::escrowed::{moving, paying};
 use super::slot::{KeySlot, weight};
 use crate::core::algorithm::Limit;
 use crate::core::ruleset::Compiled;

@@ -5,7 +5,7 @@ use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
-use super::rights::is_closed;
+use super::escrowed::is_closed;
 use super::slot::{Evaluation, KeySlot, Named};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;

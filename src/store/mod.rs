@@ -2,6 +2,7 @@
 
 mod brought_back;
 mod decision;
+mod escrowed;
 pub mod memory;
 mod penalties;
 pub mod redis;

@@ -191,12 +191,3 @@ impl KeySlot {
         }
     }
 }
-
-/// What a look at a reservation's charge asks of the bucket beside what comes before it.
-pub(super) fn asked(cost: &Cost, held: bool) -> u64 {
-    match cost {
-        Cost::Reserve(_) if held => 0,
-        Cost::Commit(_) => 0,
-        cost => cost.taken(),
-    }
-}

@@ -1,8 +1,7 @@
 //! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to
 //! them. Whoever holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
-use super::reservations::asked;
-use super::rights::{is_closed, is_escrowed, paying};
+use super::escrowed::{is_closed, is_escrowed, paying};
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
@@ -168,6 +167,15 @@ pub(super) fn weight(limit: &Limit, remaining: u64) -> u8 {
     let whole = u64::from(limit.permits.max(limit.burst)).max(1);
     let free = remaining.min(whole);
     u8::try_from((whole - free) * u64::from(WEIGHT_KEPT - 1) / whole).unwrap_or(WEIGHT_KEPT - 1)
+}
+
+/// Permits that a look asks of the bucket beside what comes before it.
+fn asked(cost: &Cost, held: bool) -> u64 {
+    match cost {
+        Cost::Reserve(_) if held => 0,
+        Cost::Commit(_) => 0,
+        cost => cost.taken(),
+    }
 }
 
 impl KeySlot {

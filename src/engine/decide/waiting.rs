@@ -11,7 +11,7 @@ use super::{Decisions, Plan, Questions};
 use crate::core::request::Request;
 use crate::engine::Engine;
 use crate::engine::clock::Stopwatch;
-use crate::engine::each::Footprint;
+use crate::engine::footprint::Footprint;
 use crate::engine::identity::{Persons, rewritten};
 use crate::engine::loaded::Loaded;
 use crate::engine::port::{Answer, Intent, Later, Outcome};

@@ -39,7 +39,7 @@ use self::servers::metrics::StoreMetrics;
 use self::servers::node::{Common, Node};
 use self::servers::plan::bucket_of;
 use self::servers::topology::Places;
-use super::rights::has_rights;
+use super::escrowed::has_rights;
 use crate::core::algorithm::{Allowance, Counting, Limit};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};

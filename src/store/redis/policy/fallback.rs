@@ -24,10 +24,10 @@ use crate::core::ruleset::Compiled;
 use crate::core::table::{Table, TablePlace};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, ChargeResult, Intent, StoreLen};
+use crate::store::escrowed::is_escrowed;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::servers::plan::Unanswered;
-use crate::store::rights::is_escrowed;
 use crate::store::spread::Spread;
 
 pub(in crate::store::redis) use self::entry::Owed;

@@ -14,12 +14,12 @@ use crate::core::request::Cost;
 use crate::core::reservation::{Commit, ReservationFate};
 use crate::core::rule::Mode;
 use crate::engine::port::{Charge, ChargeResult, Intent};
+use crate::store::escrowed::{gathered, is_escrowed, lends};
 use crate::store::redis::batch::call::{Action, Bucket, Item, Part};
 use crate::store::redis::batch::names;
 use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::servers::map::Map;
-use crate::store::rights::{gathered, is_escrowed, lends};
 
 /// One part, and which charges it holds.
 #[derive(Debug)]
