@@ -47,8 +47,8 @@ pub(super) fn is_closed(rule: &Compiled, policy: Option<OnFailure>) -> bool {
     policy == Some(OnFailure::Closed) || is_escrowed(rule)
 }
 
-/// True where places held under this limit are lent: a daemon that speaks with no other keeps its share of the
-/// `whole`.
+/// True where places held under this limit are lent: a daemon that speaks with no other keeps its share of
+/// the `whole`.
 pub(super) fn lends(rule: &Compiled, limit: &Limit, whole: &Limit) -> bool {
     moving(rule) == Some(Counting::Concurrency) && limit.permits == whole.permits
 }
