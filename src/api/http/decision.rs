@@ -211,7 +211,7 @@ mod tests {
             });
             let decision = Decision {
                 lease,
-                allowed, rules: rules.into(), tightest, status, message: message.map(Into::into),
+                allowed, rules, tightest, status, message: message.map(Into::into),
             };
             let request =
                 Request::new(&domain, Attributes::new(), Cost::from_signed(cost));
