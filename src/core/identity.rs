@@ -29,7 +29,7 @@ impl Block {
     }
 }
 
-/// What is known of a user besides the rules.
+/// A user who is written down besides the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// The value of attribute `user`; 1 to 1,024 bytes, unique.

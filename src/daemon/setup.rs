@@ -60,7 +60,7 @@ pub struct IdentitySetup {
 }
 
 impl IdentitySetup {
-    /// What a configuration asks for.
+    /// The setup that a configuration asks for.
     fn of(config: &Config) -> Self {
         let identity = &config.identity;
         let looks_up = config.postgres.is_some() && identity.source == config::Source::Postgres;

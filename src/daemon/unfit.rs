@@ -39,7 +39,7 @@ impl Unfit {
         }
     }
 
-    /// Whether the same peer would give the same again.
+    /// True where the same peer would give the same again.
     pub(super) const fn stays(&self) -> bool {
         !matches!(
             self,

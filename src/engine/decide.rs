@@ -89,12 +89,8 @@ impl Engine {
             let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
             let charges = plan.charges(self.regions_known());
-            // What is missing may come, so it is asked for once more.
-            let hopes = |outcome: &Outcome| {
-                plan.intent == Intent::Charge && self.hope(&charges, outcome, now).is_some()
-            };
             if let Some(outcome) = &self.store.try_decide(&charges, plan.intent, now)
-                && !hopes(outcome)
+                && !self.hopes(&plan, &charges, outcome, now)
             {
                 let decisions = self.conclude(&plan, outcome, intent, now);
                 self.note_time(timer);
@@ -111,6 +107,11 @@ impl Engine {
             let persons = if soon.is_empty() { persons } else { self.find(&loaded.set, requests).await };
             self.decide_in_store(&loaded, (requests, &persons), intent, timer, Tries::Over).await
         }))
+    }
+
+    /// True where what is missing may come, so that it is asked for once more.
+    fn hopes(&self, plan: &Plan<'_, '_>, charges: &[Charge<'_>], outcome: &Outcome, now: Timestamp) -> bool {
+        plan.intent == Intent::Charge && self.hope(charges, outcome, now).is_some()
     }
 
     fn note_time(&self, timer: Option<Stopwatch>) {
@@ -452,7 +453,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         plan
     }
 
-    /// Each request with its matches, and with its cost to each of them.
+    /// Each request with its matches, and with its cost to each of them once that is worked out.
     fn matched(&self) -> impl Iterator<Item = (&'a Request<'r>, &[Match<'a>], &[Cost])> {
         let mut from = 0;
         self.requests.iter().zip(&self.ends).map(move |(request, end)| {
@@ -462,7 +463,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         })
     }
 
-    /// Whether anything is charged whatever the others say.
+    /// True where something is charged whatever the others say.
     fn reports(&self) -> bool {
         self.matches.iter().zip(&self.costs).any(|(found, cost)| found.key.is_some() && cost.is_report())
     }

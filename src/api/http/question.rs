@@ -78,6 +78,8 @@ pub(super) enum Question<'b> {
     Batch(Vec<Check<'b>>),
 }
 
+// The bodies repeat the fields of a check: `flatten` would read no strict object, and copy what it reads.
+
 /// The body of `/v1/check`: the fields of one check, or `checks`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

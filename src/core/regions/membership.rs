@@ -214,8 +214,8 @@ impl Regions {
             region.left = owners.is_empty()
                 && (of_region().any(|member| member.draining) || region.left)
                 && id != Self::OWN;
-            // One that counts as cut off is heard before it counts as there: that membership sees it, perhaps
-            // through a third region, is no word of what it admits.
+            // A region that is cut off stays so until it is heard: membership may see it through a third
+            // region, and knows nothing of what it admits.
             let seen_first = region.heard.is_none() && region.ring.nodes().is_empty();
             if present && seen_first && !region.cut_off {
                 region.expected = region.expected.max(now);

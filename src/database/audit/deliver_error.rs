@@ -19,7 +19,7 @@ pub enum DeliverError {
     Ended(#[from] Ended),
 }
 
-/// What the database answered, or what is wrong with it.
+/// The database's answer, or its failure.
 pub(super) fn read<T>(database: &Database, result: Result<T, sqlx::Error>) -> Result<T, Failure> {
     result.map_err(|error| Failure::of(&error, database.name(), DEADLINE))
 }

@@ -14,7 +14,7 @@ use crate::engine::clock::Stopwatch;
 use crate::engine::footprint::Footprint;
 use crate::engine::identity::{Persons, rewritten};
 use crate::engine::loaded::Loaded;
-use crate::engine::port::{Answer, Intent, Later, Outcome};
+use crate::engine::port::{Answer, Intent, Later};
 
 /// How a store that may have to be waited for is asked.
 pub(super) enum Tries {
@@ -136,12 +136,10 @@ impl Engine {
         if let Tries::First(footprint) = tries {
             let charges = plan.charges(self.regions_known());
             let tried = self.store.try_decide(&charges, plan.intent, now);
-            // What is missing may come, so it is asked for once more.
-            let hopes = |outcome: &Outcome| {
-                plan.intent == Intent::Charge && self.hope(&charges, outcome, now).is_some()
-            };
-            if let Some(outcome) = tried.filter(|outcome| !hopes(outcome)) {
-                let decisions = self.conclude(&plan, &outcome, intent, now);
+            if let Some(outcome) = &tried
+                && !self.hopes(&plan, &charges, outcome, now)
+            {
+                let decisions = self.conclude(&plan, outcome, intent, now);
                 self.note_time(timer);
                 return decisions;
             }

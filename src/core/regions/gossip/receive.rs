@@ -47,7 +47,7 @@ impl Replica {
         let place = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
         let Some(place) = place else { return Err(Refused::NoRoom) };
         if region != Regions::OWN {
-            // After a standstill a frame may be the first that this daemon hears of the time.
+            // After a standstill a frame may come before the first tick.
             self.begin(now);
             let delay = (frame.sent >= self.stood_until).then(|| now.since(frame.sent));
             self.regions.heard(region, now, delay);

@@ -1,4 +1,4 @@
-//! How a replica begins: what the configuration of its daemon sets, and what only simulations set.
+//! Settings of a replica: those of its daemon's configuration, and those that only simulations change.
 
 use super::safety::GossipSafety;
 use crate::regions::NodeName;
@@ -9,7 +9,7 @@ pub const KEYS_MAX_DEFAULT: usize = 100_000;
 /// The time between two reports unless the configuration says otherwise.
 pub const INTERVAL_DEFAULT: Span = Span::from_millis(50);
 
-/// How a replica begins.
+/// The settings of a replica.
 #[derive(Debug, Clone)]
 pub struct ReplicaConfig {
     /// This daemon.
@@ -22,13 +22,13 @@ pub struct ReplicaConfig {
     pub interval: Span,
     /// Most buckets followed.
     pub keys_max: usize,
-    /// Whether the daemons of this region share one store: what the siblings admitted is then in it already.
+    /// True where the daemons of this region share one store: it counts what the siblings admitted already.
     pub shared_store: bool,
     /// How budgets are worked out.
     pub policy: Policy,
     /// Rules that only simulations switch off.
     pub care: GossipSafety,
-    /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are
+    /// True where others are told only what they would otherwise guess wrong, and nothing of buckets that are
     /// far from their limit. Without it everything is told at once.
     pub suppresses_reports: bool,
 }
