@@ -36,8 +36,9 @@ pub(super) struct ReadyJson<'a> {
     tasks_missing: &'a [&'static str],
 }
 
-/// Answers 200 where gateways should ask this daemon, else 503, and why. A store that does not answer is told,
-/// and no reason to ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
+/// Answers 200 where gateways should ask this daemon, else 503, and why. A store that does not answer is
+/// told, and no reason to ask elsewhere: each rule's failure policy answers, here as in the region's other
+/// daemons.
 pub(super) fn ready(doors: &Servers) -> Reply {
     let readiness = doors.readiness();
     let state = match readiness {
