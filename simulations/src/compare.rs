@@ -14,12 +14,12 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 
 use crate::BadInput;
-use crate::dice::Dice;
 use crate::drive::{Outcome, drive};
 use crate::measure::Figures;
 use crate::number::{len, whole};
 use crate::pattern::{MOVING, Pattern, TABLE};
-use crate::plan::{Plan, RulePlan, Way, Weather};
+use crate::plan::{Plan, RulePlan, Way};
+use crate::virtual_world::{Dice, Weather};
 
 const SUMMARY: &str = include_str!("../figures/summary.csv");
 const BUCKETS: &str = include_str!("../figures/buckets.csv");

@@ -3,12 +3,12 @@
 use tidegate::core::time::{Span, Timestamp};
 
 use crate::BadInput;
-use crate::dice::Dice;
 use crate::measure::{Figures, Measure, Point};
 use crate::model::{self, Answer, Ask, Model, START};
 use crate::number::{float, len, place, seconds};
 use crate::pattern::Pattern;
 use crate::plan::{Demand, FaultKind, Plan, Way};
+use crate::virtual_world::Dice;
 
 /// How often the lag is looked at.
 const LOOK: Span = Span::from_millis(100);

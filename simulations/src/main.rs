@@ -6,25 +6,25 @@
 mod chaos;
 mod cluster;
 mod compare;
-mod dice;
 mod drive;
 mod load;
 mod measure;
 mod model;
-mod network;
-mod number;
 mod pattern;
 mod patterns;
 mod plan;
 mod report;
 mod run;
 mod scale;
+mod virtual_world;
 mod vopr;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use virtual_world::number;
 
 /// What the daemon allocates with.
 #[global_allocator]

@@ -2,8 +2,8 @@
 
 use tidegate::core::time::Span;
 
-use crate::dice::Dice;
 use crate::number::{index, len, seconds, whole};
+use crate::virtual_world::Dice;
 
 /// The patterns of the results page, in the order of its tables.
 pub(crate) const TABLE: [&str; 11] =

@@ -9,11 +9,11 @@ use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 
-use crate::dice::Dice;
 use crate::drive::{Outcome, drive};
 use crate::pattern::{NAMES, Pattern};
-use crate::plan::{Fault, FaultKind, Plan, RulePlan, Way, Weather};
+use crate::plan::{Fault, FaultKind, Plan, RulePlan, Way};
 use crate::report::table;
+use crate::virtual_world::{Dice, Weather};
 
 /// What to simulate.
 #[derive(Debug, Clone, Args)]

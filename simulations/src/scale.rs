@@ -14,13 +14,13 @@ use tidegate::core::regions::Touched;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 
-use crate::dice::Dice;
 use crate::model::daemons::World;
 use crate::model::shell::world_key;
 use crate::model::{Model, START};
 use crate::number::{float, index, len, place, seconds, whole};
 use crate::pattern::Pattern;
-use crate::plan::{Plan, RulePlan, Way, Weather};
+use crate::plan::{Plan, RulePlan, Way};
+use crate::virtual_world::{Dice, Weather};
 
 /// So many windows before the present one are looked at for what was told: as many as daemons remember.
 const WINDOWS_LOOKED_AT: u64 = 2;
@@ -105,7 +105,7 @@ fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<
             own: None,
             without_allowance: false,
         };
-        if let Some(daemon) = world.daemons.first_mut() {
+        if let Some(daemon) = world.daemons_mut().first_mut() {
             match way {
                 Way::Gossip => daemon.node.replica.handle_touched(START, &touched),
                 _ => daemon.node.escrow.handle_touched(START, &touched),
@@ -149,7 +149,7 @@ fn spread(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result
     let steps = Span::from_secs(settings.seconds).0 / step.0;
     let mut asked = 0_u64;
     for _ in 0..steps {
-        let window = world.now.window_index(plan.rule.window);
+        let window = world.now().window_index(plan.rule.window);
         for &rank in &ranks {
             for _ in 0..dice.poisson(per_second(rank) * seconds(step)) {
                 let at = index(dice.below(place(settings.regions)));
@@ -165,7 +165,7 @@ fn spread(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result
     let links = len(settings.regions * settings.regions.saturating_sub(1).max(1));
     let virtual_seconds = float(settings.seconds);
     let traffic = world.traffic();
-    let last = world.now.window_index(plan.rule.window);
+    let last = world.now().window_index(plan.rule.window);
     let first = START.window_index(plan.rule.window) + 1;
     let limit = u64::from(settings.limit);
     let (mut over, mut could, mut did, mut worst) = (0_u64, 0_u64, 0_u64, 0.0_f64);
@@ -203,7 +203,7 @@ fn spread(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result
 }
 
 fn followed(world: &World, way: Way) -> usize {
-    let daemons = world.daemons.iter();
+    let daemons = world.daemons().iter();
     let keys = daemons.map(|daemon| {
         let now = world.clock(daemon.region);
         match way {
@@ -216,9 +216,9 @@ fn followed(world: &World, way: Way) -> usize {
 
 /// Buckets of the tail of which some daemon knows what others admitted in one of the last windows.
 fn told_of_tail(world: &World, head: u64) -> u64 {
-    let newest = world.now.window_index(world.plan.rule.window);
+    let newest = world.now().window_index(world.plan.rule.window);
     let known = |user: &u64| {
-        world.daemons.iter().any(|daemon| {
+        world.daemons().iter().any(|daemon| {
             let windows = newest.saturating_sub(WINDOWS_LOOKED_AT)..=newest;
             windows
                 .filter_map(|window| daemon.node.admitted(*user, window))

@@ -35,3 +35,11 @@ mod unit_price;
 pub mod uri;
 pub mod wire;
 pub mod written;
+
+#[cfg(test)]
+extern crate self as tidegate_core;
+
+#[cfg(test)]
+#[path = "../../simulations/src/virtual_world/mod.rs"]
+#[expect(dead_code, reason = "simulations use the rest")]
+mod virtual_world;

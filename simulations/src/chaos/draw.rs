@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::dice::Dice;
+use crate::virtual_world::Dice;
 
 /// Draws differ from those that a story makes of the same seed.
 const PURPOSE: u64 = 0xc4a05;

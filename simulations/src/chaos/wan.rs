@@ -14,9 +14,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::dice::Dice;
 use crate::number::part;
-use crate::plan::Weather;
+use crate::virtual_world::{Dice, Weather};
 
 /// Most datagrams that wait on one way. A real link would drop what comes beyond, too.
 const WAITING_MAX: usize = 20_000;

@@ -30,11 +30,11 @@ use tokio_util::sync::CancellationToken;
 
 use self::port::{Port, SharedPort, virtual_now};
 use self::socket::{Socket, Trace};
-use crate::dice::Dice;
 use crate::model::shell::{RuleInForce, Store};
 use crate::number::{float, place};
 use crate::pattern::Pattern;
-use crate::plan::{Plan, RulePlan, Way, Weather};
+use crate::plan::{Plan, RulePlan, Way};
+use crate::virtual_world::{Dice, Weather};
 
 const PORT: u16 = 7_946;
 /// The name that every certificate of ours bears, beside the node's own.

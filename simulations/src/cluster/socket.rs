@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
-use crate::dice::Dice;
+use crate::virtual_world::Dice;
 
 /// What was sent: when (in microseconds of virtual time), from where, to where, how long.
 pub(super) type Trace = Arc<Mutex<Vec<(u64, SocketAddr, SocketAddr, usize)>>>;

@@ -6,8 +6,9 @@ use tidegate::core::algorithm::{Limit, State};
 use tidegate::core::time::{Span, Timestamp};
 
 use super::{Answer, Ask, Late, Model, START};
-use crate::network::{Network, Traffic};
 use crate::plan::{FaultKind, Plan};
+use crate::virtual_world::Network;
+use crate::virtual_world::network::Traffic;
 
 /// What a question or an answer takes, with the connection's share.
 const MESSAGE_BYTES: usize = 90;
@@ -40,7 +41,7 @@ impl Central {
         Self {
             now: START,
             limit: super::shell::limit(&plan.rule),
-            network: Network::new(weather, (0..plan.regions.len()).collect(), plan.seed),
+            network: Network::new(weather, plan.seed).with_each_region(),
             plan: plan.clone(),
             buckets: BTreeMap::new(),
             answered: Vec::new(),

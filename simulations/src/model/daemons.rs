@@ -7,7 +7,7 @@ use tidegate::core::decision::Decision;
 use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::regions::split::Saved;
-use tidegate::core::regions::{GossipSafety, Member, NodeName};
+use tidegate::core::regions::{GossipSafety, NodeName};
 use tidegate::core::request::Cost;
 use tidegate::core::reservation::{Reservation, ReservationId};
 use tidegate::core::rule::Mode;
@@ -19,77 +19,37 @@ use super::engine::Engines;
 use super::node::{Books, Message, Node, OwnLimits, Setting};
 use super::shell::{RuleInForce, Store, mode};
 use super::{Answer, Ask, Late, Model, START};
-use crate::dice::Dice;
-use crate::network::{Network, Traffic};
 use crate::number::{index, place};
 use crate::plan::{FaultKind, Plan, Way};
+use crate::virtual_world::network::Traffic;
+use crate::virtual_world::{Clock, Dice, Network, Seat, VirtualWorld, phase};
 
-/// How often a daemon tells its machines what was decided, and lets them act: as in the daemon.
-const TICK: Span = Span::from_millis(10);
-/// How often the members of the cluster tell each other what `split` wants told: as chitchat does.
-const FACTS: Span = Span::from_millis(250);
 /// Requests of one region that may wait for rights. Full: the next one is refused.
 const WAITING_MAX: usize = 10_000;
-
-/// A clock that is off.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
-    ahead: i64,
-    drift_ppm: i64,
-}
-
-/// One daemon and its place in time.
-#[derive(Debug)]
-pub(crate) struct Daemon {
-    pub(crate) name: NodeName,
-    pub(crate) region: usize,
-    pub(crate) node: Node,
-    pub(crate) alive: bool,
-    /// Whether it ever began, so that the others know of it.
-    pub(crate) known: bool,
-    next_tick: Timestamp,
-    next_facts: Timestamp,
-}
 
 /// Daemons, network and time.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) now: Timestamp,
+    world: VirtualWorld<Node>,
     pub(crate) plan: Plan,
     pub(crate) way: Way,
     pub(crate) safety: EscrowSafety,
-    pub(crate) daemons: Vec<Daemon>,
     /// The rule that the operators want: a daemon has it once it was reloaded.
     pub(crate) rule: RuleInForce,
     /// The users' own limits that they want.
     pub(crate) own: OwnLimits,
     /// Where daemons have whole engines.
     pub(crate) engines: Option<Engines>,
-    /// By region.
-    pub(crate) clocks: Vec<Clock>,
-    pub(crate) network: Network<Message>,
-    /// When the newest frame that region `to` has from region `from` was sent.
-    heard: Vec<Vec<Timestamp>>,
-    /// Frames that a machine refused.
-    pub(crate) refused: u64,
-    /// Memories of stores so far.
     keeps_to_shares: bool,
     /// Rules of `gossip` in force.
     care: GossipSafety,
     duties: Duties,
+    /// Memories of stores so far.
     sessions: u64,
     revision: u64,
     dice: Dice,
     waiting: Vec<(Ask, Timestamp)>,
     answered: Vec<Late>,
-}
-
-impl Clock {
-    fn read(self, now: Timestamp) -> Timestamp {
-        let run = i64::try_from(now.since(START).0).unwrap_or(i64::MAX);
-        let off = self.ahead.saturating_add(run.saturating_mul(self.drift_ppm) / 1_000_000);
-        Timestamp(now.0.saturating_add_signed(off))
-    }
 }
 
 impl World {
@@ -117,19 +77,16 @@ impl World {
         let nodes: Vec<usize> = (0..regions)
             .flat_map(|region| std::iter::repeat_n(region, plan.regions[region].daemons.max(1)))
             .collect();
-        let clock = |region: &crate::plan::Region| Clock { ahead: region.ahead, drift_ppm: region.drift_ppm };
+        let mut virtual_world = VirtualWorld::new(START, plan.weather.clone(), plan.seed);
+        virtual_world.clocks =
+            plan.regions.iter().map(|region| Clock::new(region.ahead, region.drift_ppm, START)).collect();
         let mut world = Self {
-            now: START,
+            world: virtual_world,
             way,
             safety,
             rule,
             own: OwnLimits::new(),
             engines,
-            daemons: Vec::new(),
-            clocks: plan.regions.iter().map(clock).collect(),
-            network: Network::new(plan.weather.clone(), nodes.clone(), plan.seed),
-            heard: vec![vec![START; regions]; regions],
-            refused: 0,
             keeps_to_shares: false,
             care: GossipSafety::ALL,
             duties: Duties::ALL,
@@ -145,7 +102,7 @@ impl World {
             // The cluster was there before the simulation began.
             let books = shared.unwrap_or_else(|| world.new_books(Timestamp(0)));
             let daemon = world.begin(at, region, books, None);
-            world.daemons.push(daemon);
+            world.world.seat(|_| daemon);
         }
         world.meet();
         Ok(world)
@@ -154,34 +111,38 @@ impl World {
     /// Rules of `gossip` that are in force, also in daemons that begin from now on.
     pub(crate) fn set_care(&mut self, care: GossipSafety) {
         self.care = care;
-        self.daemons.iter_mut().for_each(|daemon| daemon.node.replica.set_care(care));
+        self.world.daemons.iter_mut().for_each(|daemon| daemon.node.replica.set_care(care));
     }
 
     /// What daemons do for their machines, also those that begin from now on.
     pub(crate) fn set_duties(&mut self, duties: Duties) {
         self.duties = duties;
-        self.daemons.iter_mut().for_each(|daemon| daemon.node.duties = duties);
+        self.world.daemons.iter_mut().for_each(|daemon| daemon.node.duties = duties);
     }
 
     /// Daemons keep to their shares as the engine has them do, where the protocol says so: also those that
     /// begin from now on.
     pub(crate) fn keep_to_shares(&mut self) {
         self.keeps_to_shares = true;
-        self.daemons.iter_mut().for_each(|daemon| daemon.node.keep_to_shares());
+        self.world.daemons.iter_mut().for_each(|daemon| daemon.node.keep_to_shares());
     }
 
     /// A daemon says its last words.
     pub(crate) fn end(&mut self, at: usize) {
-        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let Some(region) = self.world.daemons.get(at).map(|daemon| daemon.region) else { return };
         let now = self.clock(region);
-        if let Some(daemon) = self.daemons.get_mut(at) {
+        if let Some(daemon) = self.world.daemons.get_mut(at) {
             daemon.node.end(now);
         }
-        self.pump(at);
+        self.world.pump(at);
     }
 
     fn books_of(&self, region: usize) -> Option<Books> {
-        self.daemons.iter().find(|daemon| daemon.region == region).map(|daemon| daemon.node.books.clone())
+        self.world
+            .daemons
+            .iter()
+            .find(|daemon| daemon.region == region)
+            .map(|daemon| daemon.node.books.clone())
     }
 
     /// An empty store, which remembers nothing from before `begun`.
@@ -194,7 +155,7 @@ impl World {
         }
     }
 
-    fn begin(&self, at: usize, region: usize, books: Books, before: Option<Saved>) -> Daemon {
+    fn begin(&self, at: usize, region: usize, books: Books, before: Option<Saved>) -> Seat<Node> {
         let first: usize = self.plan.regions.iter().take(region).map(|region| region.daemons.max(1)).sum();
         let region_name = self.plan.regions.get(region).map(|region| region.name.clone()).unwrap_or_default();
         let name = NodeName { region: region_name, node: format!("n{}", at - first) };
@@ -213,51 +174,83 @@ impl World {
         if self.keeps_to_shares {
             node.keep_to_shares();
         }
-        // Daemons do not tick in step.
-        let step = Span(place(at) * 3_700 % TICK.0);
-        let (next_tick, next_facts) = (self.now + step, self.now + step);
-        Daemon { name, region, node, alive: true, known: true, next_tick, next_facts }
+        node.tell_from(self.now() + phase(at));
+        Seat::new(name, region, node, (self.now(), at))
+    }
+
+    /// True time.
+    pub(crate) const fn now(&self) -> Timestamp {
+        self.world.now
     }
 
     /// What a region's clock shows.
     pub(crate) fn clock(&self, region: usize) -> Timestamp {
-        self.clocks.get(region).map_or(self.now, |clock| clock.read(self.now))
+        self.world.clock(region)
+    }
+
+    /// Daemons by place, with those that are down.
+    pub(crate) fn daemons(&self) -> &[Seat<Node>] {
+        &self.world.daemons
+    }
+
+    pub(crate) fn daemons_mut(&mut self) -> &mut [Seat<Node>] {
+        &mut self.world.daemons
+    }
+
+    pub(crate) const fn network(&self) -> &Network<Message> {
+        &self.world.network
+    }
+
+    pub(crate) const fn network_mut(&mut self) -> &mut Network<Message> {
+        &mut self.world.network
+    }
+
+    /// Frames that a machine refused.
+    pub(crate) const fn refused(&self) -> u64 {
+        self.world.refused
+    }
+
+    /// When the newest frame that region `to` has from region `from` was sent.
+    pub(crate) fn heard_from(&self, to: usize, from: usize) -> Timestamp {
+        self.world.heard_from(to, from)
+    }
+
+    /// Everyone alive learns who is alive.
+    pub(crate) fn meet(&mut self) {
+        self.world.meet();
     }
 
     /// The daemons of a region that are alive, by place.
     pub(crate) fn alive(&self, region: usize) -> Vec<usize> {
-        let daemons = self.daemons.iter().enumerate();
+        let daemons = self.world.daemons.iter().enumerate();
         daemons.filter(|(_, one)| one.region == region && one.alive).map(|(at, _)| at).collect()
     }
 
     /// The place of a region's daemon.
     fn place_of(&self, region: usize, daemon: usize) -> Option<usize> {
-        let daemons = self.daemons.iter().enumerate();
+        let daemons = self.world.daemons.iter().enumerate();
         daemons.filter(|(_, one)| one.region == region).map(|(at, _)| at).nth(daemon)
     }
 
     /// Ends a daemon without a word.
     pub(crate) fn kill(&mut self, at: usize) {
-        if let Some(daemon) = self.daemons.get_mut(at) {
-            daemon.alive = false;
-        }
-        self.meet();
+        self.world.kill(at);
     }
 
     /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there. Whether
     /// a store was lost with it.
     pub(crate) fn restart(&mut self, at: usize) -> bool {
-        let noted = self.daemons.get(at).and_then(|old| old.node.saved());
+        let noted = self.world.daemons.get(at).and_then(|old| old.node.saved());
         self.restart_with(at, noted)
     }
 
     /// The same where it finds this on its disk.
     pub(crate) fn restart_with(&mut self, at: usize, before: Option<Saved>) -> bool {
-        let Some(old) = self.daemons.get(at) else { return false };
+        let Some(old) = self.world.daemons.get(at) else { return false };
         let region = old.region;
         let kept = match &self.engines {
             Some(engines) => engines.keeps_stores,
-            None => self.plan.shared_store && self.daemons.len() > self.plan.regions.len(),
+            None => self.plan.shared_store && self.world.daemons.len() > self.plan.regions.len(),
         };
         let books = if kept {
             old.node.books.clone()
@@ -267,21 +260,16 @@ impl World {
             self.new_books(now)
         };
         let daemon = self.begin(at, region, books, before);
-        if let Some(old) = self.daemons.get_mut(at) {
+        if let Some(old) = self.world.daemons.get_mut(at) {
             *old = daemon;
         }
         self.meet();
         !kept
     }
 
-    /// When the newest frame that region `to` has from region `from` was sent.
-    pub(crate) fn heard_from(&self, to: usize, from: usize) -> Timestamp {
-        self.heard.get(to).and_then(|row| row.get(from)).copied().unwrap_or_default()
-    }
-
     /// The largest limit that any daemon holds for a user, or will when it is started again.
     pub(crate) fn largest_limit(&self, user: u64) -> u64 {
-        let held = self.daemons.iter().map(|daemon| daemon.node.limit(user).permits);
+        let held = self.world.daemons.iter().map(|daemon| daemon.node.limit(user).permits);
         held.chain([self.limit(user).permits]).map(u64::from).max().unwrap_or(0)
     }
 
@@ -298,7 +286,7 @@ impl World {
 
     /// A daemon hears of the users' own limits.
     pub(crate) fn tell(&mut self, at: usize) {
-        if let Some(daemon) = self.daemons.get_mut(at) {
+        if let Some(daemon) = self.world.daemons.get_mut(at) {
             daemon.node.know(&self.own);
         }
     }
@@ -308,48 +296,23 @@ impl World {
         let now = self.clock(region);
         let books = self.new_books(now);
         let shared = self.plan.shared_store;
-        for at in 0..self.daemons.len() {
-            if self.daemons.get(at).is_none_or(|daemon| daemon.region != region) {
+        for at in 0..self.world.daemons.len() {
+            if self.world.daemons.get(at).is_none_or(|daemon| daemon.region != region) {
                 continue;
             }
             // A daemon that is down finds the new store too when it comes back.
             let books = if shared { books.clone() } else { self.new_books(now) };
-            if let Some(daemon) = self.daemons.get_mut(at) {
+            if let Some(daemon) = self.world.daemons.get_mut(at) {
                 daemon.node.books = books;
-            }
-        }
-    }
-
-    /// Everyone alive learns who is alive.
-    pub(crate) fn meet(&mut self) {
-        let member =
-            |daemon: &Daemon| Member { name: daemon.name.clone(), live: daemon.alive, draining: false };
-        let members: Vec<(Member, usize)> = self
-            .daemons
-            .iter()
-            .filter(|daemon| daemon.known)
-            .map(|daemon| (member(daemon), daemon.region))
-            .collect();
-        for at in 0..self.daemons.len() {
-            let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { continue };
-            let now = self.clock(region);
-            let trips: Vec<Span> = members
-                .iter()
-                .map(|(_, other)| self.network.delay(region, *other) + self.network.delay(*other, region))
-                .collect();
-            if let Some(daemon) = self.daemons.get_mut(at).filter(|daemon| daemon.alive) {
-                let members: Vec<(Member, Span)> =
-                    members.iter().map(|(member, _)| member.clone()).zip(trips).collect();
-                daemon.node.meet(now, &members);
             }
         }
     }
 
     /// A daemon loads the rules that the operators want now.
     pub(crate) fn reload(&mut self, at: usize) {
-        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let Some(region) = self.world.daemons.get(at).map(|daemon| daemon.region) else { return };
         let now = self.clock(region);
-        if let Some(daemon) = self.daemons.get_mut(at) {
+        if let Some(daemon) = self.world.daemons.get_mut(at) {
             daemon.node.know(&self.own);
             match &self.engines {
                 Some(engines) => daemon.node.load_whole((at, engines), self.revision, now),
@@ -360,9 +323,9 @@ impl World {
 
     /// A daemon that runs lists other regions from now on.
     pub(crate) fn relist(&mut self, at: usize, regions: RegionList) {
-        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let Some(region) = self.world.daemons.get(at).map(|daemon| daemon.region) else { return };
         let now = self.clock(region);
-        if let Some(daemon) = self.daemons.get_mut(at) {
+        if let Some(daemon) = self.world.daemons.get_mut(at) {
             daemon.node.relist(regions, now);
         }
         self.reload(at);
@@ -382,7 +345,7 @@ impl World {
 
     /// Moves a clock.
     pub(crate) fn step_clock(&mut self, region: usize, by: i64) {
-        if let Some(clock) = self.clocks.get_mut(region) {
+        if let Some(clock) = self.world.clocks.get_mut(region) {
             clock.ahead = clock.ahead.saturating_add(by);
         }
     }
@@ -390,40 +353,40 @@ impl World {
     /// Sets a clock to be ahead by so much.
     pub(crate) fn set_clock(&mut self, region: usize, ahead: i64) {
         let before = self.clock(region);
-        if let Some(clock) = self.clocks.get_mut(region) {
+        if let Some(clock) = self.world.clocks.get_mut(region) {
             clock.ahead = ahead;
         }
         if self.clock(region) < before {
             let window = before.window_index(self.plan.rule.window);
-            let daemons = self.daemons.iter().filter(|daemon| daemon.region == region);
+            let daemons = self.world.daemons.iter().filter(|daemon| daemon.region == region);
             daemons.for_each(|daemon| daemon.node.books.clock_back(window));
         }
     }
 
     /// A request to one daemon. The window that it was admitted in, if it was.
     pub(crate) fn ask_daemon(&mut self, at: usize, user: u64, cost: u64) -> Option<u64> {
-        let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
-        let daemon = self.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
+        let now = self.world.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
+        let daemon = self.world.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
         daemon.node.decide(user, cost, now)
     }
 
     /// A request that was refused before, and has waited since. The window that it was admitted in, if it
     /// was.
     pub(crate) fn ask_again(&mut self, at: usize, user: u64, cost: u64) -> Option<u64> {
-        let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
-        let daemon = self.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
+        let now = self.world.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
+        let daemon = self.world.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
         daemon.node.decide_again(user, cost, now)
     }
 
     /// Whether a daemon that has refused a request may let it wait for rights.
     pub(crate) fn may_wait(&self, at: usize, user: u64, cost: u64) -> bool {
-        let daemon = self.daemons.get(at).filter(|daemon| daemon.alive);
+        let daemon = self.world.daemons.get(at).filter(|daemon| daemon.alive);
         daemon.is_some_and(|daemon| daemon.node.may_wait(user, cost, self.clock(daemon.region)))
     }
 
     /// What the whole engine of a daemon answers one request; `None` where nobody answers.
     pub(crate) fn call(&self, at: usize, user: u64, cost: Cost) -> Option<Decision> {
-        let daemon = self.daemons.get(at).filter(|daemon| daemon.alive)?;
+        let daemon = self.world.daemons.get(at).filter(|daemon| daemon.alive)?;
         daemon.node.answer(user, cost, self.clock(daemon.region))
     }
 
@@ -434,7 +397,7 @@ impl World {
         user: u64,
         asked: (ReservationId, u64, Span),
     ) -> Option<(Decision, Option<Reservation>)> {
-        let daemon = self.daemons.get(at).filter(|daemon| daemon.alive)?;
+        let daemon = self.world.daemons.get(at).filter(|daemon| daemon.alive)?;
         daemon.node.engine()?.reserve(user, asked, self.clock(daemon.region))
     }
 
@@ -445,71 +408,30 @@ impl World {
         reservation: &Reservation,
         actual: u64,
     ) -> Option<Result<Committed, CommitRefused>> {
-        let daemon = self.daemons.get(at).filter(|daemon| daemon.alive)?;
+        let daemon = self.world.daemons.get(at).filter(|daemon| daemon.alive)?;
         daemon.node.engine()?.commit(reservation, actual, self.clock(daemon.region))
     }
 
-    /// Everything that arrives by `end`.
-    fn receive(&mut self, end: Timestamp) {
-        while let Some(flight) = self.network.landed(end) {
-            self.now = self.now.max(flight.at);
-            let Some((from, source)) =
-                self.daemons.get(flight.from).map(|daemon| (daemon.name.clone(), daemon.region))
-            else {
-                continue;
-            };
-            let Some(region) = self.daemons.get(flight.to).map(|daemon| daemon.region) else { continue };
-            let now = self.clock(region);
-            let Some(daemon) = self.daemons.get_mut(flight.to).filter(|daemon| daemon.alive) else {
-                continue;
-            };
-            if let Some(newest) = self.heard.get_mut(region).and_then(|row| row.get_mut(source)) {
-                *newest = (*newest).max(flight.sent);
-            }
-            let taken = daemon.node.hear(now, &from, flight.message);
-            self.refused += u64::from(!taken);
-            self.pump(flight.to);
-        }
-        self.now = end;
-    }
-
     fn tick(&mut self, at: usize) {
-        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
-        let (now, true_now) = (self.clock(region), self.now);
-        let Some(daemon) = self.daemons.get_mut(at) else { return };
-        if !daemon.alive || true_now < daemon.next_tick {
+        if !self.world.tick(at) {
             return;
-        }
-        daemon.next_tick = daemon.next_tick.max(true_now - TICK) + TICK;
-        daemon.node.tick(now);
-        let tells = true_now >= daemon.next_facts;
-        if tells {
-            daemon.next_facts = true_now + FACTS;
         }
         // Before anything changes nobody needs to know.
         let matters = self.way == Way::Split || self.revision > 1 || self.engines.is_some();
-        let word = if tells { daemon.node.word(now).filter(|_| matters) } else { None };
+        let (now, true_now) = (self.world.clock_of(at), self.world.now);
+        let daemon = self.world.daemons.get_mut(at);
+        let word = daemon.and_then(|daemon| daemon.node.word_if_due(now, true_now)).filter(|_| matters);
         if let Some((word, bytes)) = word {
-            for to in (0..self.daemons.len()).filter(|&to| to != at) {
-                self.network.send(true_now, at, to, bytes, &word);
+            for to in (0..self.world.daemons.len()).filter(|&to| to != at) {
+                self.world.network.send(true_now, at, to, bytes, &word);
             }
         }
-        self.pump(at);
-    }
-
-    fn pump(&mut self, at: usize) {
-        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
-        let now = self.clock(region);
-        let Some(daemon) = self.daemons.get_mut(at) else { return };
-        for (to, bytes, message) in daemon.node.carry_out(now) {
-            let Some(to) = self.daemons.iter().position(|daemon| daemon.name == to) else { continue };
-            self.network.send(self.now, at, to, bytes, &message);
-        }
+        self.world.pump(at);
     }
 
     /// Asks again for those who wait for rights.
     fn retry(&mut self) {
-        let now = self.now;
+        let now = self.world.now;
         let wait = self.plan.rule.wait;
         for (ask, since) in std::mem::take(&mut self.waiting) {
             let at = self.choose(ask.region);
@@ -524,7 +446,7 @@ impl World {
     }
 
     fn hopes(&self, at: usize, user: u64) -> bool {
-        self.daemons.get(at).is_some_and(|daemon| daemon.node.hopes(user, self.clock(daemon.region)))
+        self.world.daemons.get(at).is_some_and(|daemon| daemon.node.hopes(user, self.clock(daemon.region)))
     }
 
     fn choose(&mut self, region: usize) -> Option<usize> {
@@ -541,15 +463,15 @@ impl Model for World {
             return Answer::Admitted { window };
         }
         if self.way == Way::EscrowWait && self.waiting.len() < WAITING_MAX && self.hopes(at, ask.user) {
-            self.waiting.push((ask, self.now));
+            self.waiting.push((ask, self.world.now));
             return Answer::Waits;
         }
         Answer::Refused
     }
 
     fn step(&mut self, step: Span) {
-        self.receive(self.now + step);
-        for at in 0..self.daemons.len() {
+        self.world.receive(self.world.now + step);
+        for at in 0..self.daemons().len() {
             self.tick(at);
         }
         if !self.waiting.is_empty() {
@@ -564,7 +486,7 @@ impl Model for World {
     fn fault(&mut self, fault: &FaultKind, broken: bool) {
         match fault {
             FaultKind::Cut { regions, inward, outward } => {
-                self.network.cut(regions, *inward, *outward, broken);
+                self.world.network.cut(regions, *inward, *outward, broken);
             }
             FaultKind::Crash { region, daemon } => match (self.place_of(*region, *daemon), broken) {
                 (Some(at), true) => self.kill(at),
@@ -579,7 +501,7 @@ impl Model for World {
             }
             FaultKind::Limit(limit) if broken => {
                 self.change(|plan| plan.rule.limit = *limit);
-                (0..self.daemons.len()).for_each(|at| self.reload(at));
+                (0..self.world.daemons.len()).for_each(|at| self.reload(at));
             }
             FaultKind::Weights(weights) if broken => {
                 self.change(|plan| {
@@ -587,7 +509,7 @@ impl Model for World {
                         region.weight = *weight;
                     }
                 });
-                (0..self.daemons.len()).for_each(|at| self.reload(at));
+                (0..self.world.daemons.len()).for_each(|at| self.reload(at));
             }
             FaultKind::StoreLost { .. }
             | FaultKind::Limit(_)
@@ -612,28 +534,25 @@ impl Model for World {
             | FaultKind::Join { .. }
             | FaultKind::Renamed { .. } => {}
             FaultKind::Slow { regions, inward, outward, by } => {
-                self.network.weather.slow(regions, (*inward, *outward), *by, broken);
+                self.world.network.weather.slow(regions, (*inward, *outward), *by, broken);
             }
             FaultKind::Storm { loss, jitter } => {
                 let calm = &self.plan.weather;
                 let (loss, jitter) = if broken { (*loss, *jitter) } else { (calm.loss, calm.jitter) };
-                (self.network.weather.loss, self.network.weather.jitter) = (loss, jitter);
+                (self.world.network.weather.loss, self.world.network.weather.jitter) = (loss, jitter);
             }
         }
     }
 
     fn traffic(&self) -> Traffic {
-        self.network.traffic
+        self.world.network.traffic
     }
 
     fn lag(&self) -> Span {
-        let oldest = self.heard.iter().enumerate().flat_map(|(to, row)| {
-            row.iter().enumerate().filter(move |(from, _)| *from != to).map(|(_, &sent)| sent)
-        });
-        oldest.min().map_or(Span::ZERO, |sent| self.now.since(sent))
+        self.world.lag()
     }
 
     fn late_reports(&self) -> u64 {
-        self.daemons.iter().map(|daemon| daemon.node.late_reports()).sum()
+        self.world.daemons.iter().map(|daemon| daemon.node.late_reports()).sum()
     }
 }

@@ -15,8 +15,8 @@ pub(crate) mod shell;
 
 use tidegate::core::time::{Span, Timestamp};
 
-use crate::network::Traffic;
 use crate::plan::{FaultKind, Plan, Way};
+use crate::virtual_world::network::Traffic;
 
 /// When virtual time begins: a whole hour, so that windows of every length begin with it.
 pub(crate) const START: Timestamp = Timestamp(1_700_002_800_000_000);

@@ -7,9 +7,10 @@ use tidegate::core::algorithm::{Limit, State};
 use tidegate::core::time::{Span, Timestamp};
 
 use super::{Answer, Ask, Late, Model, START};
-use crate::network::{Network, Traffic};
 use crate::number::place;
 use crate::plan::{FaultKind, Plan};
+use crate::virtual_world::Network;
+use crate::virtual_world::network::Traffic;
 
 /// What one count takes in a message.
 const COUNT_BYTES: usize = 20;
@@ -56,7 +57,7 @@ impl Naive {
             limit: super::shell::limit(&plan.rule),
             interval,
             regions: (0..count).map(region).collect(),
-            network: Network::new(plan.weather.clone(), (0..count).collect(), plan.seed),
+            network: Network::new(plan.weather.clone(), plan.seed).with_each_region(),
             plan: plan.clone(),
         }
     }

@@ -13,7 +13,7 @@ use tidegate::core::regions::escrow::{
 };
 use tidegate::core::regions::gossip::uncertainty::{self, OtherStores, OwnStore};
 use tidegate::core::regions::split::{InForce, Saved, Split, WeightsStatement};
-use tidegate::core::regions::{Member, NodeName, Policy, Replica, ReplicaConfig, WorldKey};
+use tidegate::core::regions::{Member, NodeName, Policy, Refused, Replica, ReplicaConfig, WorldKey};
 use tidegate::core::request::Cost;
 use tidegate::core::rule::Mode;
 use tidegate::core::share::Weights;
@@ -28,9 +28,12 @@ use super::rights::{Memory, Vaults};
 use super::shell::{Decided, RuleInForce, Store, Tallies, mode, windowed, world_key};
 use crate::number::place;
 use crate::plan::{Plan, Way};
+use crate::virtual_world::Host;
 
 /// How often a store forgets what has expired: as in the daemon.
 const SWEEP: Span = Span::from_secs(1);
+/// How often the members of the cluster tell each other what `split` wants told: as chitchat does.
+const FACTS: Span = Span::from_millis(250);
 /// For so long what a replica said of the others holds: as in the daemon.
 const SAID_FOR: Span = Span::from_millis(100);
 /// What membership says of shares, with its share of the gossip.
@@ -90,6 +93,8 @@ pub(crate) struct Node {
     pub(crate) books: Books,
     pub(crate) tallies: Tallies,
     next_sweep: Timestamp,
+    /// By true time.
+    next_word: Timestamp,
     /// The last state of the other stores that the engine has, and when the own store began if it ends with
     /// its process.
     elsewhere: (OtherStores, Timestamp),
@@ -140,6 +145,135 @@ fn names(plan: &Plan) -> Vec<String> {
     plan.regions.iter().map(|region| region.name.clone()).collect()
 }
 
+impl Host for Node {
+    type Message = Message;
+
+    fn meet(&mut self, now: Timestamp, members: &[(Member, Span)]) {
+        let list: Vec<Member> = members.iter().map(|(member, _)| member.clone()).collect();
+        self.replica.handle_members(now, &list);
+        self.escrow.handle_members(now, &list);
+        for (member, trip) in members.iter().filter(|(member, _)| member.name != self.name) {
+            self.replica.handle_link(now, &member.name, *trip);
+            self.escrow.handle_link(now, &member.name, *trip);
+        }
+        let known = std::mem::take(&mut self.words);
+        let word = |name: &NodeName| known.iter().find(|(known, _)| known == name).and_then(|known| known.1);
+        // A daemon that is down is a member still: it may hold whatever it last loaded.
+        let others = list.into_iter().filter(|member| member.name != self.name);
+        self.words = others.map(|member| (member.name.clone(), word(&member.name))).collect();
+        if self.mode != Mode::Gossip {
+            self.split.handle_members(now, self.words.clone());
+            self.note_share();
+        }
+    }
+
+    fn hear(&mut self, now: Timestamp, from: &NodeName, message: Message) -> Result<(), Refused> {
+        match message {
+            Message::Frame(frame) => {
+                let frame = self.duties.heard(Frame::clone(&frame), now);
+                self.replica.handle_frame(now, from, frame)
+            }
+            Message::Rights(frame) => self.escrow.handle_frame(now, from, RightsFrame::clone(&frame)),
+            Message::Word(word) => {
+                if let Some(known) = self.words.iter_mut().find(|(name, _)| name == from) {
+                    known.1 = Some(word);
+                }
+                let mut words = self.words.clone();
+                if !self.duties.waits_for_others {
+                    // As if all had said what this daemon wants.
+                    let own = self.split.word();
+                    words.iter_mut().for_each(|(_, word)| *word = Some(own));
+                }
+                self.split.handle_members(now, words);
+                self.note_share();
+                Ok(())
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Timestamp) {
+        let touched = match &self.engine {
+            Some(engine) => engine.drain(now),
+            None => self.tallies.drain(),
+        };
+        match self.mode {
+            Mode::Gossip => {
+                for touched in touched {
+                    self.replica.handle_touched(now, &touched);
+                }
+                self.replica.handle_timeout(now);
+            }
+            Mode::Escrow => {
+                for touched in touched {
+                    self.escrow.handle_touched(now, &touched);
+                }
+                self.escrow.handle_timeout(now);
+            }
+            Mode::Split => {}
+        }
+        if self.mode != Mode::Gossip && self.split.handle_timeout(self.duties.clock_of_shares(now)) {
+            self.note_share();
+        }
+        if now >= self.next_sweep {
+            self.next_sweep = now + SWEEP;
+            match &self.engine {
+                Some(engine) => engine.sweep(now),
+                None => self.books.store.sweep(now),
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now: Timestamp) -> Vec<(NodeName, usize, Message)> {
+        let mut out = Vec::new();
+        match self.mode {
+            Mode::Gossip => {
+                self.elsewhere = (self.replica.elsewhere(), now);
+                if let Some(engine) = &self.engine {
+                    let regions = self.replica.regions_len();
+                    engine.follow(self.elsewhere.0, (self.replica.poll_crowded().as_deref(), regions), now);
+                } else if let Some((part, rules)) = self.part.as_mut().zip(self.replica.poll_crowded()) {
+                    part.1 = !rules.is_empty();
+                }
+                while let Some(effect) = self.replica.poll_effect() {
+                    let effect = self.duties.told(effect);
+                    match &self.engine {
+                        Some(engine) => engine.apply(&effect),
+                        None => self.books.store.apply(&self.rule, &effect, now),
+                    }
+                }
+                while let Some((to, frame)) = self.replica.poll_transmit(now) {
+                    out.push((
+                        to,
+                        encode_frame(WireVersion::NEWEST, &frame).map_or(0, |bytes| bytes.len()),
+                        Message::Frame(Rc::new(frame)),
+                    ));
+                }
+            }
+            Mode::Escrow => {
+                while let Some(ask) = self.escrow.poll_ask() {
+                    let balance = self.carry_out_of(&ask, now);
+                    self.escrow.handle_balance(now, &ask.key, balance);
+                }
+                while let Some(event) = self.escrow.poll_event() {
+                    match event {
+                        Event::Closed { used, limit, .. } => self.alarms += u64::from(used > limit),
+                        Event::Dry { key, window } => {
+                            let newest = self.dry.entry(key).or_default();
+                            *newest = window.max(*newest);
+                        }
+                        _ => {}
+                    }
+                }
+                while let Some((to, frame)) = self.escrow.poll_transmit(now) {
+                    out.push((to, rights_frame_bytes(&frame), Message::Rights(Rc::new(frame))));
+                }
+            }
+            Mode::Split => {}
+        }
+        out
+    }
+}
+
 impl Node {
     pub(crate) fn new(
         setting: &Setting<'_>,
@@ -188,6 +322,7 @@ impl Node {
             books,
             tallies: Tallies::default(),
             next_sweep: now + SWEEP,
+            next_word: now,
             elsewhere: (
                 OtherStores {
                     stores: place(plan.regions.len() - 1),
@@ -243,26 +378,6 @@ impl Node {
         self.note_share();
     }
 
-    /// Who is in the cluster, with the round trips.
-    pub(crate) fn meet(&mut self, now: Timestamp, members: &[(Member, Span)]) {
-        let list: Vec<Member> = members.iter().map(|(member, _)| member.clone()).collect();
-        self.replica.handle_members(now, &list);
-        self.escrow.handle_members(now, &list);
-        for (member, trip) in members.iter().filter(|(member, _)| member.name != self.name) {
-            self.replica.handle_link(now, &member.name, *trip);
-            self.escrow.handle_link(now, &member.name, *trip);
-        }
-        let known = std::mem::take(&mut self.words);
-        let word = |name: &NodeName| known.iter().find(|(known, _)| known == name).and_then(|known| known.1);
-        // A daemon that is down is a member still: it may hold whatever it last loaded.
-        let others = list.into_iter().filter(|member| member.name != self.name);
-        self.words = others.map(|member| (member.name.clone(), word(&member.name))).collect();
-        if self.mode != Mode::Gossip {
-            self.split.handle_members(now, self.words.clone());
-            self.note_share();
-        }
-    }
-
     /// What it wrote to its disk, if anything.
     pub(crate) fn saved(&self) -> Option<Saved> {
         match &self.engine {
@@ -271,8 +386,21 @@ impl Node {
         }
     }
 
-    /// What every member is to know of the shares that this daemon holds.
-    pub(crate) fn word(&mut self, now: Timestamp) -> Option<(Message, usize)> {
+    /// It tells the others of its shares from then on, by true time.
+    pub(crate) const fn tell_from(&mut self, first: Timestamp) {
+        self.next_word = first;
+    }
+
+    /// What every member is to know of the shares that this daemon holds, if it is time to say so.
+    pub(crate) fn word_if_due(&mut self, now: Timestamp, true_now: Timestamp) -> Option<(Message, usize)> {
+        if true_now < self.next_word {
+            return None;
+        }
+        self.next_word = true_now + FACTS;
+        self.word(now)
+    }
+
+    fn word(&mut self, now: Timestamp) -> Option<(Message, usize)> {
         let word = match &mut self.engine {
             Some(engine) => engine.agree(&self.words, now),
             None => self.split.word(),
@@ -417,115 +545,6 @@ impl Node {
             OtherStores { settled: said.settled && now <= at + SAID_FOR, own_store: self.own_store, ..said };
         let bound = uncertainty::error_bound(algorithm, &limit, &answered, elsewhere, now);
         Some((uncertainty::believed(&limit, &answered, now), bound))
-    }
-
-    /// A message came. `false`: it was refused.
-    pub(crate) fn hear(&mut self, now: Timestamp, from: &NodeName, message: Message) -> bool {
-        match message {
-            Message::Frame(frame) => {
-                let frame = self.duties.heard(Frame::clone(&frame), now);
-                self.replica.handle_frame(now, from, frame).is_ok()
-            }
-            Message::Rights(frame) => self.escrow.handle_frame(now, from, RightsFrame::clone(&frame)).is_ok(),
-            Message::Word(word) => {
-                if let Some(known) = self.words.iter_mut().find(|(name, _)| name == from) {
-                    known.1 = Some(word);
-                }
-                let mut words = self.words.clone();
-                if !self.duties.waits_for_others {
-                    // As if all had said what this daemon wants.
-                    let own = self.split.word();
-                    words.iter_mut().for_each(|(_, word)| *word = Some(own));
-                }
-                self.split.handle_members(now, words);
-                self.note_share();
-                true
-            }
-        }
-    }
-
-    /// Time passes.
-    pub(crate) fn tick(&mut self, now: Timestamp) {
-        let touched = match &self.engine {
-            Some(engine) => engine.drain(now),
-            None => self.tallies.drain(),
-        };
-        match self.mode {
-            Mode::Gossip => {
-                for touched in touched {
-                    self.replica.handle_touched(now, &touched);
-                }
-                self.replica.handle_timeout(now);
-            }
-            Mode::Escrow => {
-                for touched in touched {
-                    self.escrow.handle_touched(now, &touched);
-                }
-                self.escrow.handle_timeout(now);
-            }
-            Mode::Split => {}
-        }
-        if self.mode != Mode::Gossip && self.split.handle_timeout(self.duties.clock_of_shares(now)) {
-            self.note_share();
-        }
-        if now >= self.next_sweep {
-            self.next_sweep = now + SWEEP;
-            match &self.engine {
-                Some(engine) => engine.sweep(now),
-                None => self.books.store.sweep(now),
-            }
-        }
-    }
-
-    /// Carries out what the machines ask for. Returns what is to be sent, with its bytes.
-    pub(crate) fn carry_out(&mut self, now: Timestamp) -> Vec<(NodeName, usize, Message)> {
-        let mut out = Vec::new();
-        match self.mode {
-            Mode::Gossip => {
-                self.elsewhere = (self.replica.elsewhere(), now);
-                if let Some(engine) = &self.engine {
-                    let regions = self.replica.regions_len();
-                    engine.follow(self.elsewhere.0, (self.replica.poll_crowded().as_deref(), regions), now);
-                } else if let Some((part, rules)) = self.part.as_mut().zip(self.replica.poll_crowded()) {
-                    part.1 = !rules.is_empty();
-                }
-                while let Some(effect) = self.replica.poll_effect() {
-                    let effect = self.duties.told(effect);
-                    match &self.engine {
-                        Some(engine) => engine.apply(&effect),
-                        None => self.books.store.apply(&self.rule, &effect, now),
-                    }
-                }
-                while let Some((to, frame)) = self.replica.poll_transmit(now) {
-                    out.push((
-                        to,
-                        encode_frame(WireVersion::NEWEST, &frame).map_or(0, |bytes| bytes.len()),
-                        Message::Frame(Rc::new(frame)),
-                    ));
-                }
-            }
-            Mode::Escrow => {
-                while let Some(ask) = self.escrow.poll_ask() {
-                    let balance = self.carry_out_of(&ask, now);
-                    self.escrow.handle_balance(now, &ask.key, balance);
-                }
-                while let Some(event) = self.escrow.poll_event() {
-                    match event {
-                        Event::Closed { used, limit, .. } => self.alarms += u64::from(used > limit),
-                        Event::Dry { key, window } => {
-                            let newest = self.dry.entry(key).or_default();
-                            *newest = window.max(*newest);
-                        }
-                        _ => {}
-                    }
-                }
-                while let Some((to, frame)) = self.escrow.poll_transmit(now) {
-                    out.push((to, rights_frame_bytes(&frame), Message::Rights(Rc::new(frame))));
-                }
-            }
-            Mode::Split => {}
-        }
-        out
     }
 
     fn carry_out_of(&self, ask: &StepRequest, now: Timestamp) -> Option<StepResult> {

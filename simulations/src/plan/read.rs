@@ -5,10 +5,10 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 use tidegate::core::written::{Fields, Problem, Problems, TreeNode, Value, parse_span, suggestion};
 
-use super::{Demand, Door, Fault, FaultKind, Plan, Region, RulePlan, StoreKind, Way, Weather};
-use crate::dice::Dice;
+use super::{Demand, Door, Fault, FaultKind, Plan, Region, RulePlan, StoreKind, Way};
 use crate::number::index;
 use crate::pattern::Pattern;
+use crate::virtual_world::Dice;
 
 /// Longest text.
 const TEXT_MAX: usize = 2_000;

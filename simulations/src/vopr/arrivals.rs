@@ -4,8 +4,8 @@
 use std::f64::consts::TAU;
 
 use super::case::STEP;
-use crate::dice::Dice;
 use crate::number::{float, index, len, place, seconds, whole};
+use crate::virtual_world::Dice;
 
 /// Demand of one family. Lengths are in steps, phases in parts of a period.
 #[derive(Debug, Clone, PartialEq)]

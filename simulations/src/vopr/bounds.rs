@@ -9,12 +9,12 @@ use tidegate::core::time::{Span, Timestamp};
 
 use super::play::Summary;
 use super::witness::Witness;
-use crate::dice::Dice;
 use crate::model::daemons::World;
 use crate::model::{Model, START};
 use crate::number::{float, index, place};
 use crate::pattern::Pattern;
-use crate::plan::{Demand, Plan, Region, RulePlan, Way, Weather};
+use crate::plan::{Demand, Plan, Region, RulePlan, Way};
+use crate::virtual_world::{Dice, Weather};
 
 const STEP: Span = Span::from_millis(5);
 const SECOND: u64 = 200;
@@ -218,7 +218,7 @@ pub(crate) fn play(case: &BoundsCase, care: GossipSafety) -> Result<Summary, Str
     world.set_care(care);
     let mut game = Game {
         case,
-        eager: vec![[0.0; 3]; world.daemons.len()],
+        eager: vec![[0.0; 3]; world.daemons().len()],
         witness: Witness::new(&case.plan),
         world,
         dice: Dice::new(case.seed, 42),
@@ -235,7 +235,7 @@ pub(crate) fn play(case: &BoundsCase, care: GossipSafety) -> Result<Summary, Str
         game.turn(step).map_err(|why| format!("{why}, {} ms after the start", step * STEP.0 / 1_000))?;
     }
     Ok(Summary {
-        daemons: place(game.world.daemons.len()),
+        daemons: place(game.world.daemons().len()),
         frames: game.world.traffic().frames,
         admitted: game.admitted,
         faults: u64::from(case.fault != Fault::Nothing),
@@ -245,15 +245,17 @@ pub(crate) fn play(case: &BoundsCase, care: GossipSafety) -> Result<Summary, Str
 impl Game<'_> {
     fn fault(&mut self, broken: bool) {
         let region = self.case.region;
-        let of_region = self.world.daemons.iter().position(|daemon| daemon.region == region);
+        let of_region = self.world.daemons().iter().position(|daemon| daemon.region == region);
         match self.case.fault {
             Fault::Nothing => {}
-            Fault::Cut { inward, outward } => self.world.network.cut(&[region], inward, outward, broken),
+            Fault::Cut { inward, outward } => {
+                self.world.network_mut().cut(&[region], inward, outward, broken)
+            }
             Fault::Stopped => {
-                if let Some(daemon) = of_region.and_then(|at| self.world.daemons.get_mut(at)) {
+                if let Some(daemon) = of_region.and_then(|at| self.world.daemons_mut().get_mut(at)) {
                     daemon.alive = !broken;
                 }
-                self.world.network.note_loss(self.world.now);
+                self.world.network_mut().note_loss(self.world.now());
             }
             Fault::Restarted if broken => {
                 let Some(at) = of_region else { return };
@@ -267,14 +269,14 @@ impl Game<'_> {
                 let before = self.world.clock(region);
                 self.world.step_clock(region, by);
                 // The others learn of it by its next report.
-                self.world.network.note_loss(self.world.now);
+                self.world.network_mut().note_loss(self.world.now());
                 if by < 0 {
                     self.witness.clock_set_back(&self.world, before, self.world.clock(region));
                 }
             }
             Fault::Storm => {
                 let calm = self.case.plan.weather.loss;
-                self.world.network.weather.loss = if broken { 0.2 } else { calm };
+                self.world.network_mut().weather.loss = if broken { 0.2 } else { calm };
             }
         }
     }
@@ -285,11 +287,11 @@ impl Game<'_> {
         let moods = [0.0, 0.0, 0.0, 0.1, 0.5, 1.0, 3.0, 10.0];
         if self.case.turn.is_some_and(|turn| [turn.saturating_sub(SECOND), turn].contains(&step)) {
             let (own, others) = if self.case.turn == Some(step) { (10.0, 3.0) } else { (0.1, 3.0) };
-            for (daemon, eager) in self.world.daemons.iter().zip(&mut self.eager) {
+            for (daemon, eager) in self.world.daemons().iter().zip(&mut self.eager) {
                 *eager = [if daemon.region == self.case.region { own } else { others }; 3];
             }
         }
-        for at in 0..self.world.daemons.len() {
+        for at in 0..self.world.daemons().len() {
             for user in 0..USERS {
                 let mut eager = self.eager.get(at).map_or(0.0, |eager| eager[index(user)]);
                 let quiet = step < QUIET;
@@ -316,7 +318,7 @@ impl Game<'_> {
 
     fn request(&mut self, at: usize, user: u64) {
         if let Some(window) = self.world.ask_daemon(at, user, 1) {
-            let region = self.world.daemons.get(at).map_or(0, |daemon| daemon.region);
+            let region = self.world.daemons().get(at).map_or(0, |daemon| daemon.region);
             self.witness.admitted(&self.world, region, user, (window, 1));
             self.admitted += 1;
         }

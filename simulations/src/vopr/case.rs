@@ -6,12 +6,12 @@ use tidegate::core::time::Span;
 use tidegate::core::wire::OwnLimit;
 
 use super::arrivals::Arrivals;
-use crate::dice::Dice;
 use crate::model::node::OwnLimits;
 use crate::model::shell::windowed;
 use crate::number::index;
 use crate::pattern::Pattern;
-use crate::plan::{Demand, Plan, Region, RulePlan, Way, Weather};
+use crate::plan::{Demand, Plan, Region, RulePlan, Way};
+use crate::virtual_world::{Dice, Weather};
 
 /// How far time moves at once.
 pub(crate) const STEP: Span = Span::from_millis(5);

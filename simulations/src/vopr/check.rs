@@ -129,10 +129,10 @@ impl Books {
         let untold = self.untold.entry((at, user, window)).or_insert((region, 0));
         untold.1 += cost;
         if !self.windowed {
-            return self.arrival_curve(world.now, user, cost);
+            return self.arrival_curve(world.now(), user, cost);
         }
         let length = world.plan.rule.window;
-        let two_back = Timestamp(world.now.0.saturating_sub(length.0 * 2));
+        let two_back = Timestamp(world.now().0.saturating_sub(length.0 * 2));
         let counts =
             if self.intervals.is_some() { two_back } else { Timestamp::window_start(window, length) };
         let most = self.largest_since(user, counts);
@@ -157,21 +157,21 @@ impl Books {
     /// The operators gave a user another limit. A region that is not asked may not have heard of it, and goes
     /// by the rule's.
     pub(crate) fn gave(&mut self, world: &World, user: u64) {
-        self.given.insert(user, world.now);
-        self.before.push((world.now, user, world.largest_limit(NOBODY)));
+        self.given.insert(user, world.now());
+        self.before.push((world.now(), user, world.largest_limit(NOBODY)));
     }
 
     /// Daemons have other rules now, or know of other limits of users.
     pub(crate) fn reloaded(&mut self, world: &World) {
         for (user, at) in &self.given {
-            if *at + self.lasts >= world.now {
-                self.before.push((world.now, *user, world.largest_limit(NOBODY)));
+            if *at + self.lasts >= world.now() {
+                self.before.push((world.now(), *user, world.largest_limit(NOBODY)));
             }
         }
         for (user, limit) in &mut self.limits {
             let now = world.largest_limit(*user);
             if now < *limit {
-                self.before.push((world.now, *user, *limit));
+                self.before.push((world.now(), *user, *limit));
             }
             *limit = now;
         }
@@ -301,7 +301,7 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
         let key = world_key(user);
         let balances: Vec<Option<StepResult>> = (0..names.len())
             .map(|region| {
-                let daemon = world.daemons.iter().find(|daemon| daemon.region == region)?;
+                let daemon = world.daemons().iter().find(|daemon| daemon.region == region)?;
                 let now = world.clock(region);
                 daemon.node.books.rights(|vaults| vaults.balance(&key, now))
             })
@@ -369,7 +369,7 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
 fn shares(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
     let of_region = |region: usize| {
-        let daemons = world.daemons.iter().filter(|daemon| daemon.region == region && daemon.alive);
+        let daemons = world.daemons().iter().filter(|daemon| daemon.region == region && daemon.alive);
         daemons
             .filter_map(|daemon| daemon.node.share())
             .map(|limit| u64::from(limit.permits))
@@ -387,16 +387,16 @@ fn shares(game: &Game<'_>) -> Result<(), String> {
 /// Tables and queues stay within their bounds.
 fn bounds(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
-    let flying = world.network.flying();
-    if flying > FLYING_MAX * world.daemons.len() {
+    let flying = world.network().flying().len();
+    if flying > FLYING_MAX * world.daemons().len() {
         return Err(format!("{flying} messages are under way"));
     }
-    for daemon in world.daemons.iter().filter(|daemon| daemon.alive) {
+    for daemon in world.daemons().iter().filter(|daemon| daemon.alive) {
         let now = world.clock(daemon.region);
         let keys = match game.case.way {
             Way::Escrow => {
                 let status = daemon.node.escrow.status(now);
-                if status.backlog > BACKLOG_MAX * world.daemons.len() {
+                if status.backlog > BACKLOG_MAX * world.daemons().len() {
                     return Err(format!("{} statements wait", status.backlog));
                 }
                 status.keys_len
@@ -420,11 +420,11 @@ fn bounds(game: &Game<'_>) -> Result<(), String> {
 fn horizons_agree(game: &Game<'_>) -> bool {
     let world = &game.world;
     let horizon = |at: usize| {
-        let daemon = world.daemons.get(at)?;
+        let daemon = world.daemons().get(at)?;
         Some(daemon.node.replica.status(world.clock(daemon.region)).horizon)
     };
     let first = horizon(0);
-    (1..world.daemons.len()).all(|at| horizon(at) == first)
+    (1..world.daemons().len()).all(|at| horizon(at) == first)
 }
 
 /// Where every report came in time, the budgets of a window add up to the limit, or to what was admitted
@@ -435,19 +435,19 @@ fn horizons_agree(game: &Game<'_>) -> bool {
 fn budgets(game: &mut Game<'_>) -> Result<(), String> {
     let before = std::mem::take(&mut game.over_budget);
     let world = &game.world;
-    if world.late_reports() > game.late_before || world.daemons.len() > world.plan.regions.len() {
+    if world.late_reports() > game.late_before || world.daemons().len() > world.plan.regions.len() {
         return Ok(());
     }
     for user in game.users() {
         let limit = world.largest_limit(user);
         let key = world_key(user);
-        let views = world.daemons.iter().filter_map(|daemon| {
+        let views = world.daemons().iter().filter_map(|daemon| {
             let now = world.clock(daemon.region);
             daemon.node.replica.bucket(now, &key)?.view?.as_window().copied()
         });
         let views: Vec<_> = views.collect();
         let Some(window) = views.iter().map(|view| view.window).max() else { continue };
-        if views.len() < world.daemons.len() || views.iter().any(|view| view.window != window) {
+        if views.len() < world.daemons().len() || views.iter().any(|view| view.window != window) {
             continue;
         }
         let sum: u64 = views.iter().map(|view| u64::from(view.budget)).sum();
@@ -471,8 +471,8 @@ fn budgets(game: &mut Game<'_>) -> Result<(), String> {
 
 /// What must hold once there has been peace for a while.
 pub(crate) fn at_the_end(game: &mut Game<'_>) -> Result<(), String> {
-    if game.world.refused > 0 {
-        return Err(format!("{} honest frames were refused", game.world.refused));
+    if game.world.refused() > 0 {
+        return Err(format!("{} honest frames were refused", game.world.refused()));
     }
     if game.case.way == Way::Gossip {
         all_are_heard(game)?;
@@ -486,7 +486,7 @@ pub(crate) fn at_the_end(game: &mut Game<'_>) -> Result<(), String> {
 
 fn all_are_heard(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
-    for daemon in &world.daemons {
+    for daemon in world.daemons() {
         let status = daemon.node.replica.status(world.clock(daemon.region));
         if let Some(region) = status.regions.iter().find(|region| region.cut_off) {
             return Err(format!(
@@ -505,7 +505,7 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
     let names: BTreeMap<&str, usize> =
         world.plan.regions.iter().enumerate().map(|(at, region)| (region.name.as_str(), at)).collect();
     for user in game.users() {
-        for daemon in &world.daemons {
+        for daemon in world.daemons() {
             let window = match windowed(world.plan.rule.algorithm) {
                 true => world.clock(daemon.region).window_index(world.plan.rule.window),
                 false => 0,
@@ -557,12 +557,12 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
     let quiet = STEP.0 * case.liveness_steps * 2 / 3;
     // Where daemons that share a store hold different shares for a while, what one with a larger share keeps
     // as in doubt of a lost memory may be all that a smaller one has: so those with smaller shares ask first.
-    let mut order: Vec<usize> = (0..game.world.daemons.len()).collect();
-    let burst = |at: &usize| game.world.daemons.get(*at)?.node.share().map(|share| share.burst);
+    let mut order: Vec<usize> = (0..game.world.daemons().len()).collect();
+    let burst = |at: &usize| game.world.daemons().get(*at)?.node.share().map(|share| share.burst);
     order.sort_by_key(burst);
     for at in order {
         for user in game.users() {
-            let Some(daemon) = game.world.daemons.get(at) else { continue };
+            let Some(daemon) = game.world.daemons().get(at) else { continue };
             let limit = daemon.node.limit(user);
             // A memory that was lost may have three quarters of what its region holds under way.
             let (part, spare) = daemon
@@ -581,7 +581,7 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
                 other.region == daemon.region && burst(other) > burst(daemon)
             };
             let lost = game.books.lost.contains(&daemon.region);
-            if mode(case.way) == Mode::Escrow && lost && game.world.daemons.iter().any(larger) {
+            if mode(case.way) == Mode::Escrow && lost && game.world.daemons().iter().any(larger) {
                 continue;
             }
             let mut served = game.request(at, user, 1)?;
@@ -599,7 +599,7 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
 }
 
 fn daemons(game: &Game<'_>) -> u64 {
-    place(game.world.daemons.len())
+    place(game.world.daemons().len())
 }
 
 /// Eighths of a window within which somebody serves a user whose own limit has no whole permit for every
@@ -609,7 +609,7 @@ const EIGHTHS: u32 = 16;
 
 fn served_by_anybody(game: &mut Game<'_>, user: u64) -> Result<bool, String> {
     let mut served = false;
-    for at in 0..game.world.daemons.len() {
+    for at in 0..game.world.daemons().len() {
         served |= game.request(at, user, 1)?;
     }
     Ok(served)
@@ -627,7 +627,7 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     if !enough(plan.rule.limit) || !windowed(game.case.plan.rule.algorithm) {
         return Ok(());
     }
-    for at in 0..game.world.daemons.len() {
+    for at in 0..game.world.daemons().len() {
         let stranger = 1_000 + place(at);
         if !game.request(at, stranger, 1)? {
             return Err(format!("daemon {at} refuses a user whom nobody has seen yet"));

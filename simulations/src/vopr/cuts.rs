@@ -8,12 +8,12 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 
 use super::play::Summary;
-use crate::dice::Dice;
 use crate::model::Model;
 use crate::model::daemons::World;
 use crate::number::{float, index, place};
 use crate::pattern::Pattern;
-use crate::plan::{Demand, Plan, Region, RulePlan, Way, Weather};
+use crate::plan::{Demand, Plan, Region, RulePlan, Way};
+use crate::virtual_world::{Dice, Weather};
 
 const STEP: Span = Span::from_millis(5);
 const SECOND: u64 = 200;
@@ -212,7 +212,7 @@ pub(crate) fn play(case: &CutsCase, care: GossipSafety) -> Result<Summary, Strin
     }
     game.judge(cut, heal).map_err(|why| format!("{why}; by second and region {:?}", game.by_second()))?;
     Ok(Summary {
-        daemons: place(game.world.daemons.len()),
+        daemons: place(game.world.daemons().len()),
         frames: game.world.traffic().frames,
         admitted: game.admitted.iter().flatten().sum(),
         faults: 1,
@@ -222,11 +222,11 @@ pub(crate) fn play(case: &CutsCase, care: GossipSafety) -> Result<Summary, Strin
 impl Game<'_> {
     fn fault(&mut self, last: usize, broken: bool) {
         match self.case.fault {
-            Fault::Cut => self.world.network.cut(&[last], true, true, broken),
-            Fault::Deaf => self.world.network.cut(&[last], true, false, broken),
-            Fault::Mute => self.world.network.cut(&[last], false, true, broken),
+            Fault::Cut => self.world.network_mut().cut(&[last], true, true, broken),
+            Fault::Deaf => self.world.network_mut().cut(&[last], true, false, broken),
+            Fault::Mute => self.world.network_mut().cut(&[last], false, true, broken),
             Fault::Stopped => {
-                if let Some(daemon) = self.world.daemons.get_mut(last) {
+                if let Some(daemon) = self.world.daemons_mut().get_mut(last) {
                     daemon.alive = !broken;
                 }
             }
@@ -243,7 +243,7 @@ impl Game<'_> {
                 let fits = self.world.ask_daemon(region, USER, 1).is_some();
                 if let (Some(admitted), Some(asked)) = (admitted.get_mut(region), asked.get_mut(region)) {
                     *admitted += u64::from(fits);
-                    *asked += u64::from(self.world.daemons.get(region).is_some_and(|daemon| daemon.alive));
+                    *asked += u64::from(self.world.daemons().get(region).is_some_and(|daemon| daemon.alive));
                 }
             }
         }

@@ -47,7 +47,7 @@ impl Denial {
         Self {
             blocked: vec![vec![None; regions]; regions],
             // All daemons begin with the world.
-            judged: vec![world.now + FIRST_ANSWER; world.daemons.len()],
+            judged: vec![world.now() + FIRST_ANSWER; world.daemons().len()],
             asked: BTreeMap::new(),
         }
     }
@@ -56,8 +56,8 @@ impl Denial {
     pub(super) fn follow(&mut self, world: &World) {
         for (from, row) in self.blocked.iter_mut().enumerate() {
             for (to, since) in row.iter_mut().enumerate() {
-                let blocked = from != to && world.network.is_blocked(from, to);
-                *since = if blocked { since.or(Some(world.now)) } else { None };
+                let blocked = from != to && world.network().is_blocked(from, to);
+                *since = if blocked { since.or(Some(world.now())) } else { None };
             }
         }
     }
@@ -65,11 +65,11 @@ impl Denial {
     /// A daemon of a region began again or ended, or its store was lost: others may speak for its buckets
     /// now.
     pub(super) fn began(&mut self, world: &World, region: usize) {
-        for (at, daemon) in world.daemons.iter().enumerate() {
+        for (at, daemon) in world.daemons().iter().enumerate() {
             if daemon.region == region {
                 self.asked.retain(|(of, _), _| *of != at);
                 if let Some(judged) = self.judged.get_mut(at) {
-                    *judged = world.now + FIRST_ANSWER;
+                    *judged = world.now() + FIRST_ANSWER;
                 }
             }
         }
@@ -90,13 +90,13 @@ impl Denial {
 
     /// Since when a daemon must know that its region is cut off.
     fn since(&self, world: &World, at: usize) -> Option<Timestamp> {
-        let region = world.daemons.get(at)?.region;
+        let region = world.daemons().get(at)?.region;
         let regions = 0..world.plan.regions.len();
         let of =
             |from: usize, to: usize| self.blocked.get(from).and_then(|row| row.get(to)).copied().flatten();
         let cut = regions.flat_map(|other| [of(other, region), of(region, other)]).flatten().min()?;
         let judged = self.judged.get(at).copied().unwrap_or_default();
-        Some(cut.max(judged) + Self::noticed(world)).filter(|since| *since <= world.now)
+        Some(cut.max(judged) + Self::noticed(world)).filter(|since| *since <= world.now())
     }
 
     /// Judges an answer of a daemon.
@@ -114,8 +114,8 @@ impl Denial {
             self.asked.retain(|(of, _), _| *of != at);
             return Ok(());
         };
-        let Some(daemon) = world.daemons.get(at) else { return Ok(()) };
-        let asked = Asked { known: since, first: world.now };
+        let Some(daemon) = world.daemons().get(at) else { return Ok(()) };
+        let asked = Asked { known: since, first: world.now() };
         let Asked { known, first } = *self
             .asked
             .entry((at, user))
@@ -133,17 +133,17 @@ impl Denial {
                 let now = world.clock(daemon.region);
                 let window = world.plan.rule.window;
                 let passed = now.since(Timestamp::window_start(now.window_index(window), window));
-                Timestamp(world.now.0.saturating_sub(passed.0))
+                Timestamp(world.now().0.saturating_sub(passed.0))
             }
-            false => world.now,
+            false => world.now(),
         };
-        if admitted && begun >= known && world.now.since(first) > LOOKED_AT + told {
+        if admitted && begun >= known && world.now().since(first) > LOOKED_AT + told {
             return Err(format!(
                 "{} of {} admits user {user} under deny, cut off so that it must know since {} ms, {} ms after it was first asked for it since then",
                 daemon.name.node,
                 daemon.name.region,
-                world.now.since(known).0 / 1_000,
-                world.now.since(first).0 / 1_000,
+                world.now().since(known).0 / 1_000,
+                world.now().since(first).0 / 1_000,
             ));
         }
         Ok(())

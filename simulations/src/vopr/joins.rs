@@ -14,10 +14,10 @@ use tidegate::core::time::Span;
 
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, names, weather};
-use crate::dice::Dice;
 use crate::model::engine::DaemonEngine;
 use crate::number::{float, index, place};
 use crate::plan::{Plan, Way};
+use crate::virtual_world::Dice;
 
 /// Until those who are there from the beginning have agreed.
 const BEGUN: u64 = 3 * SECOND;
@@ -282,7 +282,7 @@ pub(crate) fn play(case: &JoinsCase, agrees: bool) -> Result<Summary, String> {
     let mut runs = vec![true; daemons];
     if case.kind == Kind::Join {
         runs[case.last()] = false;
-        if let Some(daemon) = play.world.daemons.get_mut(case.last()) {
+        if let Some(daemon) = play.world.daemons_mut().get_mut(case.last()) {
             (daemon.alive, daemon.known) = (false, false);
         }
         play.world.meet();
@@ -309,7 +309,7 @@ impl Game<'_> {
         }
         for (region, from, to) in self.case.cuts.clone() {
             if [from, to].contains(&step) {
-                self.play.world.network.cut(&[region], true, true, step == from && from < to);
+                self.play.world.network_mut().cut(&[region], true, true, step == from && from < to);
                 self.play.faults += 1;
             }
         }
@@ -335,7 +335,7 @@ impl Game<'_> {
     }
 
     fn is_alive(&self, at: usize) -> bool {
-        self.play.world.daemons.get(at).is_some_and(|daemon| daemon.alive)
+        self.play.world.daemons().get(at).is_some_and(|daemon| daemon.alive)
     }
 
     fn act(&mut self, act: Act) {
@@ -413,7 +413,7 @@ impl Game<'_> {
         } else {
             world.restart_with(at, None);
         }
-        let engine = world.daemons.get(at).and_then(|daemon| daemon.node.engine.as_ref());
+        let engine = world.daemons().get(at).and_then(|daemon| daemon.node.engine.as_ref());
         if engine.is_some_and(|engine| engine.in_force().is_empty()) {
             world.kill(at);
         }
@@ -421,7 +421,7 @@ impl Game<'_> {
 
     /// Notes what each daemon goes by.
     fn note(&mut self) {
-        let daemons = self.play.world.daemons.iter().zip(&mut self.grounds);
+        let daemons = self.play.world.daemons().iter().zip(&mut self.grounds);
         for (daemon, grounds) in daemons.filter(|(daemon, _)| daemon.alive) {
             if let Some(engine) = &daemon.node.engine {
                 grounds.insert(ground(engine));
@@ -442,10 +442,11 @@ impl Game<'_> {
 
     /// Every region that a daemon lists has gone by the same as it does now.
     fn has_agreed(&self, at: usize) -> Result<(), String> {
-        let daemon = self.play.world.daemons.get(at).and_then(|daemon| daemon.node.engine.as_ref());
+        let daemon = self.play.world.daemons().get(at).and_then(|daemon| daemon.node.engine.as_ref());
         let Some(engine) = daemon else { return Ok(()) };
         let ground = ground(engine);
-        for (other, daemon) in self.play.world.daemons.iter().enumerate().filter(|(other, _)| *other != at) {
+        for (other, daemon) in self.play.world.daemons().iter().enumerate().filter(|(other, _)| *other != at)
+        {
             let region = &daemon.name.region;
             if engine.regions().names.contains(region)
                 && !self.grounds[other].iter().any(|known| means(known, &ground))
@@ -459,8 +460,8 @@ impl Game<'_> {
     }
 
     fn peace(&mut self) {
-        self.play.world.network.mend();
-        self.play.world.network.weather.loss = 0.0;
+        self.play.world.network_mut().mend();
+        self.play.world.network_mut().weather.loss = 0.0;
         for at in 0..self.runs.len() {
             if self.runs[at] && !self.is_alive(at) {
                 self.start(at, true);

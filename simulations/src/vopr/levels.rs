@@ -10,9 +10,9 @@ use tidegate::core::time::Span;
 use super::arrivals::Arrivals;
 use super::play::{Enforced, Summary};
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};
-use crate::dice::Dice;
 use crate::number::{float, index, len, place, seconds, whole};
 use crate::plan::{Plan, Way};
+use crate::virtual_world::Dice;
 
 /// So long demand lasts.
 const STEPS: u64 = 8 * SECOND;
@@ -147,7 +147,7 @@ impl Game<'_> {
     fn fault(&mut self, step: u64) {
         match self.case.fault {
             Fault::Cut(region, from, to) if step == from || step == to => {
-                self.play.world.network.cut(&[region], true, true, step == from);
+                self.play.world.network_mut().cut(&[region], true, true, step == from);
                 self.play.faults += 1;
             }
             Fault::Restart(region, at) if step == at => {

@@ -6,6 +6,7 @@
 //! every step is how many there are.
 
 use std::fmt::Write as _;
+use std::mem::{replace, take};
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
@@ -14,7 +15,7 @@ use tidegate::core::regions::escrow::places::PlacesTerms;
 use tidegate::core::regions::escrow::{
     Escrow, EscrowConfig, EscrowSafety, Event, ReferenceStore, StepRequest, rights_frame_bytes,
 };
-use tidegate::core::regions::{Member, NodeName, Touched, WorldKey, WorldRule};
+use tidegate::core::regions::{Member, NodeName, Refused, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
@@ -27,10 +28,9 @@ mod check;
 pub(super) use self::case::PlacesCase;
 
 use super::play::Summary;
-use crate::dice::Dice;
 use crate::model::START;
-use crate::network::Network;
 use crate::number::{index, place};
+use crate::virtual_world::{Dice, Host, Seat, VirtualWorld};
 
 const STEP: Span = Span::from_millis(10);
 /// Steps of peace: longer than any memory is in doubt.
@@ -45,32 +45,30 @@ const LOOK_STEPS: u64 = 10;
 const CLOCK_MAX: u64 = 200_000;
 const FLYING_MAX: usize = 20_000;
 
-/// One region: its store, its daemon, and who holds places there.
+/// One region: its daemon, its store, and who holds places there.
 struct Region {
-    name: NodeName,
     machine: Escrow,
-    alive: bool,
     vaults: Vec<ReferenceStore>,
-    begun: Timestamp,
-    ahead: i64,
     /// Holders whom the store knows: user, name, places and when the hold is over.
     holders: Vec<(usize, Holder, u64, Timestamp)>,
     /// Holders whom it has forgotten.
     ghosts: Vec<(usize, u64, Timestamp)>,
     tallies: Vec<Touched>,
     asks: Vec<StepRequest>,
+    /// Its store answers a step later, and decides meanwhile.
+    slow: bool,
+    /// Places that it gave to a region since the last note.
+    gave: Vec<(String, u64)>,
     mood: f64,
 }
 
 struct World<'c> {
     case: &'c PlacesCase,
     safety: EscrowSafety,
-    now: Timestamp,
-    regions: Vec<Region>,
+    world: VirtualWorld<Region>,
     weights: Vec<u32>,
     /// Weights that are to be in force, and from when they may be alone.
     next: Option<(Vec<u32>, Timestamp)>,
-    network: Network<RightsFrame>,
     dice: Dice,
     names: u64,
     steps: u64,
@@ -103,8 +101,8 @@ pub(crate) fn play(
     }
     world.everyone_serves()?;
     let summary = Summary {
-        daemons: place(world.regions.len()),
-        frames: world.network.traffic.frames,
+        daemons: place(world.regions().len()),
+        frames: world.world.network.traffic.frames,
         admitted: world.admitted,
         faults: world.faults,
     };
@@ -139,11 +137,9 @@ impl<'c> World<'c> {
         let mut world = Self {
             case,
             safety,
-            now: START,
-            regions: Vec::new(),
+            world: VirtualWorld::new(START, case.weather.clone(), case.seed),
             weights: case.weights.clone(),
             next: None,
-            network: Network::new(case.weather.clone(), (0..regions).collect(), case.seed),
             dice: Dice::new(case.seed, 22),
             names: 0,
             steps: 0,
@@ -157,21 +153,19 @@ impl<'c> World<'c> {
             let begun = if case.seed.is_multiple_of(2) { Timestamp(0) } else { START };
             let region = Region {
                 machine: world.machine(&name),
-                name,
-                alive: true,
                 vaults: Vec::new(),
-                begun,
-                ahead: 0,
                 holders: Vec::new(),
                 ghosts: Vec::new(),
                 tallies: (0..world.users()).map(untouched).collect(),
                 asks: Vec::new(),
+                slow: case.slow,
+                gave: Vec::new(),
                 mood: 1.0,
             };
-            world.regions.push(region);
+            world.world.seat(|begins| Seat::new(name, at, region, begins));
             world.begin_store(at, begun);
         }
-        world.meet();
+        world.world.meet();
         world
     }
 
@@ -191,7 +185,7 @@ impl<'c> World<'c> {
             ..EscrowConfig::new(name.clone())
         };
         let mut machine = Escrow::new(config);
-        machine.handle_rules(self.now, &[self.rule()]);
+        machine.handle_rules(self.world.now, &[self.rule()]);
         machine
     }
 
@@ -226,52 +220,47 @@ impl<'c> World<'c> {
             safety: self.safety,
         };
         let users = self.users();
-        let Some(region) = self.regions.get_mut(at) else { return };
-        region.begun = begun;
+        let Some(region) = self.region_mut(at) else { return };
         region.vaults = (0..users).map(|_| ReferenceStore::places(terms)).collect();
-        let forgotten = std::mem::take(&mut region.holders);
+        let forgotten = take(&mut region.holders);
         region.ghosts.extend(forgotten.into_iter().map(|(user, _, places, ends)| (user, places, ends)));
     }
 
-    fn clock(&self, at: usize) -> Timestamp {
-        let ahead = self.regions.get(at).map_or(0, |region| region.ahead);
-        Timestamp(self.now.0.saturating_add_signed(ahead))
+    fn regions(&self) -> &[Seat<Region>] {
+        &self.world.daemons
     }
 
-    fn meet(&mut self) {
-        let members: Vec<Member> = self
-            .regions
-            .iter()
-            .map(|one| Member { name: one.name.clone(), live: one.alive, draining: false })
-            .collect();
-        for at in 0..self.regions.len() {
-            let now = self.clock(at);
-            let trips: Vec<Span> = (0..members.len())
-                .map(|other| self.network.delay(at, other) + self.network.delay(other, at))
-                .collect();
-            let Some(region) = self.regions.get_mut(at) else { continue };
-            region.machine.handle_members(now, &members);
-            for (member, trip) in members.iter().zip(trips) {
-                region.machine.handle_link(now, &member.name, trip);
-            }
-        }
+    fn region(&self, at: usize) -> Option<&Region> {
+        self.regions().get(at).map(|seat| &seat.node)
+    }
+
+    fn region_mut(&mut self, at: usize) -> Option<&mut Region> {
+        self.world.daemons.get_mut(at).map(|seat| &mut seat.node)
+    }
+
+    fn is_alive(&self, at: usize) -> bool {
+        self.regions().get(at).is_some_and(|seat| seat.alive)
     }
 
     fn note(&mut self, text: std::fmt::Arguments<'_>) {
         if let Some(trace) = &mut self.trace {
             let mut line = String::new();
-            let _ = writeln!(line, "{} {text}", self.now.0);
+            let _ = writeln!(line, "{} {text}", self.world.now.0);
             trace.extend_from_slice(line.as_bytes());
         }
     }
 
     /// A holder's step in a region. Whether it was admitted.
     fn hold(&mut self, at: usize, user: usize, hold: Hold) -> bool {
-        let (now, length) = (self.clock(at), self.case.hold);
-        let Some(region) = self.regions.get_mut(at).filter(|region| region.alive) else { return false };
+        let (now, length) = (self.world.clock(at), self.case.hold);
+        if !self.is_alive(at) {
+            return false;
+        }
+        let Some(region) = self.region_mut(at) else { return false };
         let Some(vault) = region.vaults.get_mut(user) else { return false };
         let (may, moved) = vault.step(now, &hold);
         let whose = |one: &(usize, Holder, u64, Timestamp)| (one.0, one.1) == (user, hold.holder);
+        let mut taken = 0;
         match hold.step {
             HoldStep::Acquire => {
                 if let Some(tally) = region.tallies.get_mut(user) {
@@ -284,7 +273,7 @@ impl<'c> World<'c> {
                 }
                 if moved > 0 {
                     region.holders.push((user, hold.holder, moved, now + length));
-                    self.admitted += moved;
+                    taken = moved;
                 }
             }
             HoldStep::Renew if may => {
@@ -300,6 +289,7 @@ impl<'c> World<'c> {
             let of_user = region.holders.iter_mut().filter(|one| one.0 == user);
             of_user.for_each(|one| one.3 = one.3.min(now + length));
         }
+        self.admitted += taken;
         may
     }
 
@@ -314,27 +304,27 @@ impl<'c> World<'c> {
     }
 
     fn demand(&mut self) {
-        for at in 0..self.regions.len() {
+        for at in 0..self.regions().len() {
             if self.dice.chance(0.01) {
                 let mood = self.dice.pick(&[0.0, 0.0, 0.3, 1.0, 5.0]).copied().unwrap_or(1.0);
-                if let Some(region) = self.regions.get_mut(at) {
+                if let Some(region) = self.region_mut(at) {
                     region.mood = mood;
                 }
             }
-            let mood = self.regions.get(at).map_or(0.0, |region| region.mood);
+            let mood = self.region(at).map_or(0.0, |region| region.mood);
             for _ in 0..self.dice.poisson(mood * self.case.eagerness) {
                 let user = index(self.dice.below(self.case.users));
                 let places = self.dice.between(1, self.case.cost_max);
                 self.acquire(at, user, places);
             }
-            let known = self.regions.get(at).map_or(0, |region| region.holders.len());
+            let known = self.region(at).map_or(0, |region| region.holders.len());
             for _ in 0..known.min(20) {
                 if !self.dice.chance(0.05) {
                     continue;
                 }
                 let which = index(self.dice.below(place(known)));
                 let step = if self.dice.chance(0.5) { HoldStep::Release } else { HoldStep::Renew };
-                let one = self.regions.get(at).and_then(|region| region.holders.get(which)).copied();
+                let one = self.region(at).and_then(|region| region.holders.get(which)).copied();
                 if let Some((user, holder, ..)) = one {
                     self.hold(at, user, Hold { step, holder, places: 0 });
                 }
@@ -344,21 +334,21 @@ impl<'c> World<'c> {
 
     /// Whatever breaks in this step.
     fn trouble(&mut self) {
-        let regions = place(self.regions.len());
+        let regions = place(self.regions().len());
         let case = self.case;
         if self.dice.chance(case.cut) {
             let one = index(self.dice.below(regions));
             let (inward, outward) =
                 *self.dice.pick(&[(true, true), (true, false), (false, true)]).unwrap_or(&(true, true));
             let cut = self.dice.chance(0.6);
-            self.network.cut(&[one], inward, outward, cut);
+            self.world.network.cut(&[one], inward, outward, cut);
             self.faults += 1;
         }
         if self.dice.chance(case.crash) {
             let at = index(self.dice.below(regions));
-            let kill = self.regions.get(at).is_some_and(|region| region.alive) && self.dice.chance(0.5);
+            let kill = self.is_alive(at) && self.dice.chance(0.5);
             if kill {
-                self.kill(at);
+                self.world.kill(at);
             } else {
                 self.restart(at);
             }
@@ -366,7 +356,7 @@ impl<'c> World<'c> {
         }
         if self.dice.chance(case.lost) {
             let at = index(self.dice.below(regions));
-            let now = self.clock(at);
+            let now = self.world.clock(at);
             self.begin_store(at, now);
             self.note(format_args!("r{at} loses its store"));
             self.faults += 1;
@@ -375,8 +365,8 @@ impl<'c> World<'c> {
             let off = i64::try_from(self.dice.below(CLOCK_MAX)).unwrap_or(0);
             let off = if self.dice.chance(0.5) { off } else { -off };
             let at = index(self.dice.below(regions));
-            if let Some(region) = self.regions.get_mut(at) {
-                region.ahead = off;
+            if let Some(clock) = self.world.clocks.get_mut(at) {
+                clock.ahead = off;
             }
             self.faults += 1;
         }
@@ -385,7 +375,7 @@ impl<'c> World<'c> {
                 self.weights.iter().map(|_| u32::try_from(self.dice.between(0, 4)).unwrap_or(1)).collect();
             if weights.iter().any(|weight| *weight > 0) {
                 // All agree at once, which is the earliest that larger shares may come.
-                let from = self.now + case.hold + case.margins.recall(case.hold);
+                let from = self.world.now + case.hold + case.margins.recall(case.hold);
                 self.next = Some((weights, from));
                 self.set_shares();
                 self.faults += 1;
@@ -395,116 +385,119 @@ impl<'c> World<'c> {
 
     fn set_shares(&mut self) {
         let rule = self.rule();
-        for at in 0..self.regions.len() {
-            let (share, now) = (self.share(at), self.clock(at));
-            let Some(region) = self.regions.get_mut(at) else { continue };
+        for at in 0..self.regions().len() {
+            let (share, now) = (self.share(at), self.world.clock(at));
+            let Some(region) = self.region_mut(at) else { continue };
             region.vaults.iter_mut().for_each(|vault| vault.set_share(share));
             region.machine.handle_rules(now, std::slice::from_ref(&rule));
         }
     }
 
-    fn kill(&mut self, at: usize) {
-        if let Some(region) = self.regions.get_mut(at) {
-            region.alive = false;
-        }
-        self.meet();
-    }
-
     /// The daemon begins anew; the store of every other seed is its own memory.
     fn restart(&mut self, at: usize) {
-        let Some(name) = self.regions.get(at).map(|region| region.name.clone()) else { return };
+        let Some(name) = self.regions().get(at).map(|seat| seat.name.clone()) else { return };
         let machine = self.machine(&name);
-        if let Some(region) = self.regions.get_mut(at) {
-            (region.machine, region.alive) = (machine, true);
-            region.asks.clear();
+        if let Some(seat) = self.world.daemons.get_mut(at) {
+            (seat.node.machine, seat.alive) = (machine, true);
+            seat.node.asks.clear();
         }
         if self.case.seed % 4 < 2 {
-            let now = self.clock(at);
+            let now = self.world.clock(at);
             self.begin_store(at, now);
         }
-        self.meet();
+        self.world.meet();
         self.note(format_args!("r{at} begins anew"));
     }
 
     fn peace(&mut self) {
-        self.network.mend();
-        self.network.weather.loss = 0.0;
-        self.network.weather.reorder = 0.0;
-        for at in 0..self.regions.len() {
-            if self.regions.get(at).is_some_and(|region| !region.alive) {
+        self.world.network.mend();
+        self.world.network.weather.loss = 0.0;
+        self.world.network.weather.reorder = 0.0;
+        for at in 0..self.regions().len() {
+            if !self.is_alive(at) {
                 self.restart(at);
             }
         }
-        self.meet();
+        self.world.meet();
     }
 
     fn step(&mut self) -> Result<(), String> {
-        self.now = self.now + STEP;
-        if let Some((weights, _)) = self.next.clone().filter(|(_, from)| *from <= self.now) {
+        self.world.receive(self.world.now + STEP);
+        if let Some((weights, _)) = self.next.clone().filter(|(_, from)| *from <= self.world.now) {
             self.weights = weights;
             self.next = None;
             self.set_shares();
         }
-        while let Some(flight) = self.network.landed(self.now) {
-            let now = self.clock(flight.to);
-            let Some(from) = self.regions.get(flight.from).map(|region| region.name.clone()) else {
-                continue;
-            };
-            let Some(region) = self.regions.get_mut(flight.to).filter(|region| region.alive) else {
-                continue;
-            };
-            if let Err(refused) = region.machine.handle_frame(now, &from, flight.message) {
-                return Err(format!("an honest frame was refused: {}", refused.as_str()));
+        for at in 0..self.regions().len() {
+            if self.world.tick(at) {
+                self.world.pump(at);
             }
-            self.carry_out(flight.to);
         }
-        for at in 0..self.regions.len() {
-            let now = self.clock(at);
-            let Some(region) = self.regions.get_mut(at).filter(|region| region.alive) else { continue };
-            for ask in std::mem::take(&mut region.asks) {
-                answer(region, now, &ask);
+        if let Some(refused) = self.world.first_refused {
+            return Err(format!("an honest frame was refused: {}", refused.as_str()));
+        }
+        for at in 0..self.regions().len() {
+            for (to, permits) in self.region_mut(at).map_or_else(Vec::new, |region| take(&mut region.gave)) {
+                self.note(format_args!("r{at} gave {permits} to {to}"));
             }
-            for (user, tally) in region.tallies.iter_mut().enumerate() {
-                if tally.offered > 0 {
-                    region.machine.handle_touched(now, &std::mem::replace(tally, untouched(user)));
-                }
-            }
-            region.machine.handle_timeout(now);
-            self.carry_out(at);
         }
         self.check()
     }
+}
 
-    fn carry_out(&mut self, at: usize) {
-        let now = self.clock(at);
-        let (slow, names) =
-            (self.case.slow, self.regions.iter().map(|one| one.name.clone()).collect::<Vec<_>>());
-        let Some(region) = self.regions.get_mut(at) else { return };
-        while let Some(ask) = region.machine.poll_ask() {
-            if slow {
-                region.asks.push(ask);
-            } else {
-                answer(region, now, &ask);
-            }
-        }
-        let mut moved = Vec::new();
-        while let Some(event) = region.machine.poll_event() {
-            if let Event::Gave { to, permits } = event {
-                moved.push((to, permits));
-            }
-        }
-        while let Some((to, frame)) = region.machine.poll_transmit(now) {
-            let Some(to) = names.iter().position(|name| *name == to) else { continue };
-            self.network.send(self.now, at, to, rights_frame_bytes(&frame), &frame);
-        }
-        for (to, permits) in moved {
-            self.note(format_args!("r{at} gave {permits} to {to}"));
-        }
+impl Region {
+    /// Its store carries out a step of the protocol.
+    fn answer(&mut self, now: Timestamp, ask: &StepRequest) {
+        let user = ask.key.identity.as_slice().try_into().map_or(0, usize::from_be_bytes);
+        let balance = self.vaults.get_mut(user).and_then(|vault| vault.carry_out(now, ask));
+        self.machine.handle_balance(now, &ask.key, balance);
     }
 }
 
-fn answer(region: &mut Region, now: Timestamp, ask: &StepRequest) {
-    let user = ask.key.identity.as_slice().try_into().map_or(0, usize::from_be_bytes);
-    let balance = region.vaults.get_mut(user).and_then(|vault| vault.carry_out(now, ask));
-    region.machine.handle_balance(now, &ask.key, balance);
+impl Host for Region {
+    type Message = RightsFrame;
+
+    fn meet(&mut self, now: Timestamp, members: &[(Member, Span)]) {
+        let list: Vec<Member> = members.iter().map(|(member, _)| member.clone()).collect();
+        self.machine.handle_members(now, &list);
+        for (member, trip) in members {
+            self.machine.handle_link(now, &member.name, *trip);
+        }
+    }
+
+    fn hear(&mut self, now: Timestamp, from: &NodeName, message: RightsFrame) -> Result<(), Refused> {
+        self.machine.handle_frame(now, from, message)
+    }
+
+    fn tick(&mut self, now: Timestamp) {
+        for ask in take(&mut self.asks) {
+            self.answer(now, &ask);
+        }
+        for (user, tally) in self.tallies.iter_mut().enumerate() {
+            if tally.offered > 0 {
+                self.machine.handle_touched(now, &replace(tally, untouched(user)));
+            }
+        }
+        self.machine.handle_timeout(now);
+    }
+
+    fn carry_out(&mut self, now: Timestamp) -> Vec<(NodeName, usize, RightsFrame)> {
+        while let Some(ask) = self.machine.poll_ask() {
+            if self.slow {
+                self.asks.push(ask);
+            } else {
+                self.answer(now, &ask);
+            }
+        }
+        while let Some(event) = self.machine.poll_event() {
+            if let Event::Gave { to, permits } = event {
+                self.gave.push((to, permits));
+            }
+        }
+        let mut out = Vec::new();
+        while let Some((to, frame)) = self.machine.poll_transmit(now) {
+            out.push((to, rights_frame_bytes(&frame), frame));
+        }
+        out
+    }
 }

@@ -13,13 +13,13 @@ use super::check::{self, Books};
 use super::denial::Denial;
 use super::waits::Waits;
 use super::witness::Witness;
-use crate::dice::Dice;
 use crate::model::Model;
 use crate::model::daemons::World;
 use crate::model::duties::Duties;
 use crate::model::shell::windowed;
 use crate::number::{index, place};
 use crate::plan::Way;
+use crate::virtual_world::Dice;
 
 /// How far time moves at once in a long silence.
 const PAUSE: Span = Span::from_millis(50);
@@ -96,12 +96,12 @@ pub(crate) fn play(
     world.set_care(rules.care);
     world.set_duties(rules.duties);
     world.give(case.own.clone());
-    (0..world.daemons.len()).for_each(|at| world.tell(at));
+    (0..world.daemons().len()).for_each(|at| world.tell(at));
     let denies = case.way == Way::Gossip && case.plan.rule.on_partition == OnPartition::Deny;
     // Of a window that does not end nothing is promised.
     let denies = denies && !case.endless();
     let mut game = Game {
-        busy: vec![1.0; world.daemons.len()],
+        busy: vec![1.0; world.daemons().len()],
         denial: denies.then(|| Denial::new(&world)),
         waits: Waits::default(),
         world,
@@ -121,7 +121,7 @@ pub(crate) fn play(
         game.turn(step, true)?;
     }
     game.peace();
-    game.waits.at_peace(game.world.now);
+    game.waits.at_peace(game.world.now());
     let silent = case.silence.0 / PAUSE.0;
     for step in 0..silent {
         game.world.step(PAUSE);
@@ -133,7 +133,7 @@ pub(crate) fn play(
     }
     check::at_the_end(&mut game)?;
     let summary = Summary {
-        daemons: place(game.world.daemons.len()),
+        daemons: place(game.world.daemons().len()),
         frames: game.world.traffic().frames,
         admitted: game.books.admitted_in_all(),
         faults: game.faults,
@@ -156,8 +156,8 @@ impl Game<'_> {
         self.bear_witness()?;
         check::at_a_step(self, step)?;
         if let Some(trace) = &mut self.trace {
-            let traffic = self.world.network.traffic;
-            let flying = self.world.network.flying();
+            let traffic = self.world.network().traffic;
+            let flying = self.world.network().flying().len();
             let _ = writeln!(trace, "{step} {} {} {flying}", traffic.frames, traffic.bytes);
         }
         Ok(())
@@ -172,7 +172,7 @@ impl Game<'_> {
 
     fn requests(&mut self, step: u64) -> Result<(), String> {
         if let Some(arrivals) = &self.case.arrivals {
-            for at in 0..self.world.daemons.len() {
+            for at in 0..self.world.daemons().len() {
                 for _ in 0..self.dice.poisson(arrivals.of(at, step) * self.case.eagerness) {
                     let user = arrivals.user(&mut self.dice);
                     let cost = self.dice.between(1, self.case.cost_max);
@@ -181,7 +181,7 @@ impl Game<'_> {
             }
             return Ok(());
         }
-        for at in 0..self.world.daemons.len() {
+        for at in 0..self.world.daemons().len() {
             if self.dice.chance(0.01) {
                 // Demand is off, ordinary, or far too much.
                 let mood = [0.0, 0.0, 0.2, 1.0, 4.0];
@@ -220,7 +220,7 @@ impl Game<'_> {
             denial.answered(&self.world, at, user, admitted.is_some())?;
         }
         let Some(window) = admitted else { return Ok(()) };
-        let region = self.world.daemons.get(at).map_or(0, |daemon| daemon.region);
+        let region = self.world.daemons().get(at).map_or(0, |daemon| daemon.region);
         if let Some(witness) = &mut self.witness {
             witness.admitted(&self.world, region, user, (window, cost));
         }
@@ -230,7 +230,7 @@ impl Game<'_> {
     /// Whatever breaks in this step.
     fn trouble(&mut self) {
         let rates = self.case.faults;
-        let daemons = place(self.world.daemons.len());
+        let daemons = place(self.world.daemons().len());
         let regions = self.world.plan.regions.len();
         let region = |dice: &mut Dice| index(dice.below(place(regions)));
         if self.dice.chance(rates.cut) {
@@ -238,12 +238,12 @@ impl Game<'_> {
             let (inward, outward) =
                 *self.dice.pick(&[(true, true), (true, false), (false, true)]).unwrap_or(&(true, true));
             let cut = self.dice.chance(0.6);
-            self.world.network.cut(&[one], inward, outward, cut);
+            self.world.network_mut().cut(&[one], inward, outward, cut);
             self.faults += 1;
         }
         if self.dice.chance(rates.crash) {
             let at = index(self.dice.below(daemons));
-            let alive = self.world.daemons.get(at).is_some_and(|daemon| daemon.alive);
+            let alive = self.world.daemons().get(at).is_some_and(|daemon| daemon.alive);
             self.books.lost_daemon(at);
             if alive && self.dice.chance(0.5) {
                 self.world.kill(at);
@@ -296,7 +296,7 @@ impl Game<'_> {
 
     /// A daemon begins anew, and with it a store in its memory.
     fn restart(&mut self, at: usize) {
-        let Some(region) = self.world.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let Some(region) = self.world.daemons().get(at).map(|daemon| daemon.region) else { return };
         let lost = self.world.restart(at);
         if lost {
             self.books.lost_store(self.case, region);
@@ -310,7 +310,7 @@ impl Game<'_> {
 
     /// A daemon has ended or begun: others of its region speak for its buckets.
     fn others_speak(&mut self, at: usize) {
-        if let (Some(denial), Some(daemon)) = (&mut self.denial, self.world.daemons.get(at)) {
+        if let (Some(denial), Some(daemon)) = (&mut self.denial, self.world.daemons().get(at)) {
             denial.began(&self.world, daemon.region);
         }
     }
@@ -337,7 +337,7 @@ impl Game<'_> {
                 });
             }
         }
-        let at = index(self.dice.below(place(self.world.daemons.len())));
+        let at = index(self.dice.below(place(self.world.daemons().len())));
         self.world.reload(at);
         self.books.reloaded(&self.world);
     }
@@ -355,18 +355,18 @@ impl Game<'_> {
             self.world.give(own);
             self.books.gave(&self.world, user);
         }
-        let at = index(self.dice.below(place(self.world.daemons.len())));
+        let at = index(self.dice.below(place(self.world.daemons().len())));
         self.world.tell(at);
         self.books.reloaded(&self.world);
     }
 
     fn peace(&mut self) {
-        self.world.network.mend();
-        let weather = &mut self.world.network.weather;
+        self.world.network_mut().mend();
+        let weather = &mut self.world.network_mut().weather;
         (weather.loss, weather.reorder) = (0.0, 0.0);
         weather.jitter = weather.jitter.min(0.1);
-        for at in 0..self.world.daemons.len() {
-            if self.world.daemons.get(at).is_some_and(|daemon| !daemon.alive) {
+        for at in 0..self.world.daemons().len() {
+            if self.world.daemons().get(at).is_some_and(|daemon| !daemon.alive) {
                 self.restart(at);
             }
             self.world.reload(at);

@@ -13,9 +13,9 @@ use tidegate::core::time::{Span, Timestamp};
 
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};
-use crate::dice::Dice;
 use crate::number::{float, index, place};
 use crate::plan::{Plan, Way};
+use crate::virtual_world::Dice;
 
 /// So long costs are reported.
 const REPORTED: u64 = 3 * SECOND;

@@ -14,9 +14,9 @@ use tidegate::core::time::{Span, Timestamp};
 
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};
-use crate::dice::Dice;
 use crate::number::{float, index, place, seconds};
 use crate::plan::{Plan, Way};
+use crate::virtual_world::Dice;
 
 /// So long permits are reserved; then all that is under way ends.
 const RESERVED: u64 = 4 * SECOND;
@@ -149,7 +149,7 @@ pub(crate) fn play(case: &ReservationsCase, releases: bool) -> Result<Summary, S
     rule["on_lapse"] = json!(case.on_lapse);
     let mut play = Play::new(&case.plan, case.held, engines(&case.plan, &rule))?;
     play.settle();
-    let now = play.world.now;
+    let now = play.world.now();
     let full = || Books { tokens: f64::from(case.held.burst), at: now, ..Books::default() };
     let books = (0..USERS).map(|_| full()).collect();
     let none = vec![0; index(USERS)];
@@ -172,7 +172,7 @@ impl Game<'_> {
         if let Some((region, from, to)) = self.case.cut
             && (self.step == from || self.step == to)
         {
-            self.play.world.network.cut(&[region], true, true, self.step == from);
+            self.play.world.network_mut().cut(&[region], true, true, self.step == from);
             self.play.faults += 1;
         }
         if self.case.lost == Some(self.step) {
@@ -219,7 +219,7 @@ impl Game<'_> {
     }
 
     fn give_back(&mut self, user: u64, region: usize, window: u64, permits: u64) {
-        let (now, held) = (self.play.world.now, self.case.held);
+        let (now, held) = (self.play.world.now(), self.case.held);
         let books = &mut self.books[index(user)];
         if let Some(of_window) = books.windows.get_mut(&window) {
             of_window[region] -= permits;
@@ -231,7 +231,7 @@ impl Game<'_> {
     /// An answer to who wants so many permits, held against what there is.
     fn answered(&mut self, region: usize, user: u64, permits: u64, allowed: bool) -> Result<(), String> {
         let (window, regions) = (self.window(region), self.case.plan.regions.len());
-        let (now, held) = (self.play.world.now, self.case.held);
+        let (now, held) = (self.play.world.now(), self.case.held);
         let part = match held.way {
             None => u64::from(held.limit),
             Some(_) => held.part(held.limit, region, regions),

@@ -7,13 +7,13 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 
 use super::play::Summary;
-use crate::dice::Dice;
 use crate::model::Model;
 use crate::model::daemons::World;
 use crate::model::shell::world_key;
 use crate::number::{float, index, place};
 use crate::pattern::Pattern;
-use crate::plan::{Demand, Plan, Region, RulePlan, Way, Weather};
+use crate::plan::{Demand, Plan, Region, RulePlan, Way};
+use crate::virtual_world::{Dice, Weather};
 
 const STEP: Span = Span::from_millis(5);
 const SECOND: u64 = 200;
@@ -218,8 +218,8 @@ impl Game<'_> {
     /// What a region's life admitted and no other knows.
     fn untold(&self, region: usize) -> u64 {
         let admitted = self.admitted.get(region).copied().unwrap_or(0);
-        let Some(of) = self.world.daemons.get(region).map(|daemon| &daemon.name.region) else { return 0 };
-        let others = self.world.daemons.iter().filter(|daemon| daemon.name.region != *of);
+        let Some(of) = self.world.daemons().get(region).map(|daemon| &daemon.name.region) else { return 0 };
+        let others = self.world.daemons().iter().filter(|daemon| daemon.name.region != *of);
         let known = others.filter_map(|daemon| {
             let window = self.world.clock(daemon.region).window_index(WINDOW);
             let (_, known) = daemon.node.replica.admitted(&world_key(USER), window)?;
@@ -248,7 +248,8 @@ impl Game<'_> {
 
     fn count(&mut self, region: usize, step: u64) -> Result<(), String> {
         let begun = self.case.restarts.iter().any(|one| one.region == region && one.to <= step);
-        let begins = self.world.daemons.get(region).is_some_and(|daemon| daemon.node.replica.is_beginning());
+        let begins =
+            self.world.daemons().get(region).is_some_and(|daemon| daemon.node.replica.is_beginning());
         if let Some(admitted) = self.admitted.get_mut(region) {
             *admitted += 1;
         }

@@ -11,9 +11,9 @@ use tidegate::core::time::{Span, Timestamp};
 
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};
-use crate::dice::Dice;
 use crate::number::{float, index, place};
 use crate::plan::{Plan, Way};
+use crate::virtual_world::Dice;
 
 /// So long demand lasts.
 const STEPS: u64 = 7 * SECOND;
@@ -148,7 +148,7 @@ impl Game<'_> {
             }
         }
         self.play.step();
-        for (daemon, most) in self.play.world.daemons.iter().zip(self.case.rooms.iter().copied()) {
+        for (daemon, most) in self.play.world.daemons().iter().zip(self.case.rooms.iter().copied()) {
             let followed = match self.case.held.way {
                 Some(Way::Escrow) => daemon.node.escrow.keys_len(),
                 _ => daemon.node.replica.keys_len(),
@@ -163,7 +163,7 @@ impl Game<'_> {
     fn request(&mut self, region: usize, user: u64) -> Result<(), String> {
         let Some(decision) = self.play.request(region, user, Cost::Take(1)) else { return Ok(()) };
         let Some(ruled) = decision.rules.first() else { return Err("no rule applied".to_owned()) };
-        let (now, window) = (self.play.world.now, self.window());
+        let (now, window) = (self.play.world.now(), self.window());
         let Some(of) = self.regions.get_mut(region) else { return Ok(()) };
         if self.case.held.way == Some(Way::Gossip) {
             let keeps = ruled.limit < self.case.held.limit;
@@ -195,12 +195,12 @@ impl Game<'_> {
     }
 
     fn window(&self) -> u64 {
-        self.play.world.now.window_index(self.case.held.window)
+        self.play.world.now().window_index(self.case.held.window)
     }
 
     /// Whether a store had to forget a bucket, or to answer without one.
     fn has_forgotten(&self) -> bool {
-        let stores = self.play.world.daemons.iter().filter_map(|daemon| daemon.node.engine.as_ref());
+        let stores = self.play.world.daemons().iter().filter_map(|daemon| daemon.node.engine.as_ref());
         stores.map(|engine| engine.store_len()).any(|len| len.evicted + len.full > 0)
     }
 

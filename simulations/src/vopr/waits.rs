@@ -59,7 +59,7 @@ impl Game<'_> {
         }
         let waiting = self.waits.waiting.iter().filter(|waiting| waiting.at == at).count();
         if waiting < WAITING_MAX && self.world.may_wait(at, user, cost) {
-            self.waits.waiting.push(Waiting { at, user, cost, since: self.world.now });
+            self.waits.waiting.push(Waiting { at, user, cost, since: self.world.now() });
         }
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Game<'_> {
         }
         for waiting in std::mem::take(&mut self.waits.waiting) {
             let Waiting { at, user, cost, since } = waiting;
-            let waited = self.world.now.since(since);
+            let waited = self.world.now().since(since);
             if waited > self.case.wait + Span(super::case::STEP.0 * PAUSE) {
                 return Err(format!("user {user} still waits after {} ms", waited.0 / 1_000));
             }
@@ -98,13 +98,13 @@ impl Game<'_> {
         let Some(peace) = self.waits.peace else { return };
         let world = &self.world;
         // Of several daemons of a region one alone is told what other regions have.
-        if world.daemons.len() > world.plan.regions.len() {
+        if world.daemons().len() > world.plan.regions.len() {
             return;
         }
         for user in 0..self.case.plan.demand.users {
             let key = world_key(user);
             let balance = |region: usize| {
-                let daemon = world.daemons.iter().find(|daemon| daemon.region == region)?;
+                let daemon = world.daemons().iter().find(|daemon| daemon.region == region)?;
                 daemon.node.books.rights(|vaults| vaults.balance(&key, world.clock(region)))
             };
             let all: Option<Vec<_>> = (0..world.plan.regions.len()).map(balance).collect();
@@ -119,7 +119,7 @@ impl Game<'_> {
             match (dry, self.waits.dry.get(&user)) {
                 (true, Some((of, _))) if *of == window => {}
                 (true, _) => {
-                    self.waits.dry.insert(user, (window, world.now));
+                    self.waits.dry.insert(user, (window, world.now()));
                 }
                 (false, _) => {
                     self.waits.dry.remove(&user);
@@ -136,14 +136,14 @@ impl Game<'_> {
         // What a region has used up since it last spoke of it may go unsaid until it speaks again anyway.
         let interval = self.world.plan.interval.0;
         let news = Span(way.0 * 3 + interval * 5 + (interval * SPEAKS_AGAIN).max(1_000_000));
-        let dry = self.world.now.since(*since);
+        let dry = self.world.now().since(*since);
         if dry > news {
             return Err(format!(
                 "user {} has waited for {} ms at daemon {} of {}, and no region has had rights of window {window} for {} ms",
                 waiting.user,
-                self.world.now.since(waiting.since).0 / 1_000,
+                self.world.now().since(waiting.since).0 / 1_000,
                 waiting.at,
-                place(self.world.daemons.len()),
+                place(self.world.daemons().len()),
                 dry.0 / 1_000,
             ));
         }

@@ -13,14 +13,14 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::{Span, Timestamp};
 
 use super::play::Summary;
-use crate::dice::Dice;
 use crate::model::Model;
 use crate::model::daemons::{Daemon, World};
 use crate::model::engine::Engines;
 use crate::model::shell::windowed;
 use crate::number::{float, place, seconds};
 use crate::pattern::Pattern;
-use crate::plan::{Plan, RulePlan, Way, Weather};
+use crate::plan::{Plan, RulePlan, Way};
+use crate::virtual_world::{Dice, Weather};
 
 pub(super) const STEP: Span = Span::from_millis(5);
 pub(super) const SECOND: u64 = 200;
@@ -149,7 +149,7 @@ impl Play {
         // A world without its rule admits everything, and would judge nothing.
         let refuses =
             |daemon: &Daemon| daemon.node.engine().is_some_and(|engine| engine.in_force().is_empty());
-        if world.daemons.iter().any(refuses) {
+        if world.daemons().iter().any(refuses) {
             return Err("a daemon refuses the rule of this world".to_owned());
         }
         let dice = Dice::new(plan.seed, 72);
@@ -184,7 +184,7 @@ impl Play {
     fn draw(&mut self, user: u64, permits: u64) {
         let (rate, burst) =
             (f64::from(self.held.limit) / seconds(self.held.window), f64::from(self.held.burst));
-        let now = self.world.now;
+        let now = self.world.now();
         let level = self.levels.entry(user).or_insert(Level { tokens: burst, since: now });
         level.tokens = (level.tokens + rate * seconds(now.since(level.since))).min(burst) - float(permits);
         level.since = now;
@@ -227,7 +227,7 @@ impl Play {
 
     pub(super) fn summary(&self) -> Summary {
         Summary {
-            daemons: place(self.world.daemons.len()),
+            daemons: place(self.world.daemons().len()),
             frames: self.world.traffic().frames,
             admitted: self.sum,
             faults: self.faults,

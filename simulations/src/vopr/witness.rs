@@ -69,16 +69,16 @@ impl Witness {
         match self.algorithm {
             Algorithm::SlidingLog => {
                 let log = self.log.entry(user).or_default();
-                log.push_back((world.now, cost));
-                while log.front().is_some_and(|(at, _)| *at + self.window <= world.now) {
+                log.push_back((world.now(), cost));
+                while log.front().is_some_and(|(at, _)| *at + self.window <= world.now()) {
                     log.pop_front();
                 }
             }
             algorithm if algorithm.counting() == Counting::Level => {
                 let rate = rate(world, user);
-                let (used, since) = self.levels.entry(user).or_insert((0.0, world.now));
-                *used = (*used - rate * seconds(world.now.since(*since))).max(0.0) + float(cost);
-                *since = world.now;
+                let (used, since) = self.levels.entry(user).or_insert((0.0, world.now()));
+                *used = (*used - rate * seconds(world.now().since(*since))).max(0.0) + float(cost);
+                *since = world.now();
             }
             _ => {}
         }
@@ -88,13 +88,13 @@ impl Witness {
     pub(crate) fn restarted(&mut self, world: &World, region: usize, lost: bool) {
         if world.plan.shared_store {
             if lost {
-                self.excepted = self.excepted.max(Some(world.now));
+                self.excepted = self.excepted.max(Some(world.now()));
             } else if !windowed(self.algorithm) && is_silent(world, region) {
                 let began = self.began_in_silence.get_mut(region);
-                began.into_iter().for_each(|began| *began = Some(world.now));
+                began.into_iter().for_each(|began| *began = Some(world.now()));
             }
         } else if let Some(restarted) = self.restarted.get_mut(region) {
-            restarted.push(world.now);
+            restarted.push(world.now());
         }
     }
 
@@ -108,13 +108,13 @@ impl Witness {
             }
         };
         if forgets {
-            self.excepted = self.excepted.max(Some(world.now + before.since(after)));
+            self.excepted = self.excepted.max(Some(world.now() + before.since(after)));
         }
     }
 
     /// A region's store lost everything while its daemons went on.
     pub(crate) fn lost_store(&mut self, world: &World) {
-        self.excepted = self.excepted.max(Some(world.now));
+        self.excepted = self.excepted.max(Some(world.now()));
     }
 
     /// Holds every daemon's answer against the truth.
@@ -124,8 +124,8 @@ impl Witness {
     pub(crate) fn judge(&mut self, world: &World, users: std::ops::Range<u64>) -> Result<(), String> {
         for user in users.clone() {
             let wanted = world.limit(user);
-            if world.daemons.iter().any(|daemon| daemon.node.limit(user) != wanted) {
-                self.excepted = self.excepted.max(Some(world.now));
+            if world.daemons().iter().any(|daemon| daemon.node.limit(user) != wanted) {
+                self.excepted = self.excepted.max(Some(world.now()));
             }
         }
         // What was admitted by a larger limit lasts longer than a bucket of the new one takes to fill.
@@ -133,11 +133,11 @@ impl Witness {
         if !self.judges || in_debt {
             return Ok(());
         }
-        for at in 0..world.daemons.len() {
-            let Some(daemon) = world.daemons.get(at).filter(|daemon| daemon.alive) else { continue };
+        for at in 0..world.daemons().len() {
+            let Some(daemon) = world.daemons().get(at).filter(|daemon| daemon.alive) else { continue };
             let (now, region) = (world.clock(daemon.region), daemon.region);
             let reach = self.reach(world, now);
-            if !self.promises(world, region, Timestamp(world.now.0.saturating_sub(reach.0))) {
+            if !self.promises(world, region, Timestamp(world.now().0.saturating_sub(reach.0))) {
                 continue;
             }
             for user in users.clone() {
@@ -184,7 +184,7 @@ impl Witness {
         if self.began_in_silence.get(region).copied().flatten().is_some_and(|at| at >= since) {
             return false;
         }
-        if world.network.first_loss().is_some_and(|at| world.now.since(at) <= UNNOTICED) {
+        if world.network().first_loss().is_some_and(|at| world.now().since(at) <= UNNOTICED) {
             return false;
         }
         self.restarted.iter().enumerate().all(|(other, restarted)| {
@@ -204,7 +204,7 @@ impl Witness {
             Algorithm::SlidingLog => {
                 let log = self.log.get(&user).into_iter().flatten();
                 // Each region forgets by its own clock.
-                let since = world.now.0.saturating_sub(self.window.0.saturating_sub(CLOCKS.0));
+                let since = world.now().0.saturating_sub(self.window.0.saturating_sub(CLOCKS.0));
                 log.filter(|(at, _)| at.0 > since).map(|(_, cost)| cost).sum()
             }
             Algorithm::SlidingWindow => {
@@ -215,7 +215,7 @@ impl Witness {
             }
             algorithm if algorithm.counting() == Counting::Level => {
                 let Some((used, since)) = self.levels.get(&user) else { return 0 };
-                let used = (used - rate(world, user) * seconds(world.now.since(*since))).max(0.0);
+                let used = (used - rate(world, user) * seconds(world.now().since(*since))).max(0.0);
                 // Each clock runs a little differently, and a permit that has begun to drain is one.
                 let slack = 1.0 + used / 200.0;
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not below zero")]
@@ -231,7 +231,7 @@ impl Witness {
 fn is_silent(world: &World, region: usize) -> bool {
     let others = (0..world.plan.regions.len()).filter(|other| *other != region);
     let heard = others.map(|other| world.heard_from(region, other).min(world.heard_from(other, region)));
-    heard.min().is_some_and(|heard| world.now.since(heard) > HEARD_WITHIN)
+    heard.min().is_some_and(|heard| world.now().since(heard) > HEARD_WITHIN)
 }
 
 fn rate(world: &World, user: u64) -> f64 {

@@ -3,9 +3,8 @@
 use tidegate::core::regions::escrow::places::Margins;
 use tidegate::core::time::Span;
 
-use crate::dice::Dice;
 use crate::number::index;
-use crate::plan::Weather;
+use crate::virtual_world::{Dice, Weather};
 
 /// A world and its fate.
 #[derive(Debug, Clone)]

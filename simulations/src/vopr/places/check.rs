@@ -3,6 +3,7 @@
 use tidegate::core::hold::{Hold, HoldStep, Holder};
 
 use super::{FLYING_MAX, LOOK_STEPS, Region, World};
+use crate::virtual_world::Seat;
 
 /// So long all places may take to come to one region: whoever was refused before wants its own for two
 /// seconds more, and then come a few round trips.
@@ -11,19 +12,20 @@ const GATHER_STEPS: u64 = 500;
 impl World<'_> {
     /// How many places of a user's bucket have holders, whoever remembers them, by region.
     fn held(&self, user: usize) -> Vec<u64> {
-        let of = |(at, region): (usize, &Region)| {
-            let now = self.clock(at);
+        let of = |(at, Seat { node: region, .. }): (usize, &Seat<Region>)| {
+            let now = self.world.clock(at);
             let known = region.holders.iter().filter(|one| one.0 == user && one.3 > now).map(|one| one.2);
             let ghosts = region.ghosts.iter().filter(|one| one.0 == user && one.2 > now).map(|one| one.1);
             known.chain(ghosts).sum()
         };
-        self.regions.iter().enumerate().map(of).collect()
+        self.regions().iter().enumerate().map(of).collect()
     }
 
     /// Who has a user's places, for who reads of a failure.
     fn places_of(&self, user: usize) -> String {
-        let of = |(at, region): (usize, &Region)| {
-            let Some(balance) = region.vaults.get(user).map(|vault| vault.balance(self.clock(at))) else {
+        let of = |(at, Seat { node: region, .. }): (usize, &Seat<Region>)| {
+            let Some(balance) = region.vaults.get(user).map(|vault| vault.balance(self.world.clock(at)))
+            else {
                 return String::new();
             };
             let ledger = &balance.ledger;
@@ -33,15 +35,15 @@ impl World<'_> {
             let (own, capacity) = (ledger.minted(), ledger.budget());
             format!("r{at} owns {own}, may hold {capacity}, holds {}, gave and took {totals:?}", balance.used)
         };
-        self.regions.iter().enumerate().map(of).collect::<Vec<_>>().join("; ")
+        self.regions().iter().enumerate().map(of).collect::<Vec<_>>().join("; ")
     }
 
     /// The invariants, at every step.
     pub(super) fn check(&mut self) -> Result<(), String> {
-        for at in 0..self.regions.len() {
-            let now = self.clock(at);
+        for at in 0..self.regions().len() {
+            let now = self.world.clock(at);
             // Who was over once is over, also if the clock is set back.
-            if let Some(region) = self.regions.get_mut(at) {
+            if let Some(region) = self.region_mut(at) {
                 region.holders.retain(|one| one.3 > now);
                 region.ghosts.retain(|one| one.2 > now);
             }
@@ -60,8 +62,8 @@ impl World<'_> {
         if self.steps.is_multiple_of(LOOK_STEPS) {
             self.lent_is_owned()?;
         }
-        if self.network.flying() > FLYING_MAX {
-            return Err(format!("{} messages are under way", self.network.flying()));
+        if self.world.network.flying().len() > FLYING_MAX {
+            return Err(format!("{} messages are under way", self.world.network.flying().len()));
         }
         Ok(())
     }
@@ -69,8 +71,8 @@ impl World<'_> {
     /// What was taken was given, and no more is lent than there is.
     fn lent_is_owned(&self) -> Result<(), String> {
         for user in 0..self.users() {
-            let balances: Vec<_> = (0..self.regions.len())
-                .filter_map(|at| Some(self.regions.get(at)?.vaults.get(user)?.balance(self.clock(at))))
+            let balances: Vec<_> = (0..self.regions().len())
+                .filter_map(|at| Some(self.region(at)?.vaults.get(user)?.balance(self.world.clock(at))))
                 .collect();
             for (one, balance) in balances.iter().enumerate() {
                 let Some(ledger) = balance.ledger.as_places() else { continue };
@@ -96,7 +98,7 @@ impl World<'_> {
 
     /// Every holder of a user's places in a region does this.
     fn all(&mut self, at: usize, user: usize, step: HoldStep) {
-        let known: Vec<Holder> = self.regions.get(at).map_or_else(Vec::new, |region| {
+        let known: Vec<Holder> = self.region(at).map_or_else(Vec::new, |region| {
             region.holders.iter().filter(|one| one.0 == user).map(|one| one.1).collect()
         });
         for holder in known {
@@ -111,7 +113,7 @@ impl World<'_> {
         if self.case.reshare > 0.0 {
             return Ok(());
         }
-        for at in 0..self.regions.len() {
+        for at in 0..self.regions().len() {
             for user in 0..self.users() {
                 let mut own = 0;
                 for step in 0..GATHER_STEPS {

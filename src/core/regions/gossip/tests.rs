@@ -1,5 +1,4 @@
-//! Several replicas, a network that delays, drops, duplicates and reorders, and a clock that only the test
-//! moves.
+//! Replicas of several regions in the virtual world.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +7,14 @@ use crate::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowa
 use crate::regions::{Effect, Member, NodeName, Refused, Touched, WorldKey, WorldRule};
 use crate::rule::{Global, Mode, OnPartition};
 use crate::time::{Span, Timestamp};
+use crate::virtual_world::{Dice, TICK};
 use crate::wire::{
     Amount, Counter, CrowdedRules, DecidedBy, Frame, Report, RuleName, Scope, Subject, WireVersion, compact,
 };
 
 mod bounds;
 mod calendar;
+mod cluster;
 mod crowded;
 mod cuts;
 mod doubt;
@@ -21,43 +22,9 @@ mod former;
 mod listed;
 mod own;
 
+use cluster::GossipCluster;
+
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
-const TICK: Span = Span::from_millis(10);
-
-/// Numbers that look random and are the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-}
-
-/// Daemons of several regions, without a network.
-struct GossipCluster {
-    now: Timestamp,
-    replicas: BTreeMap<NodeName, Replica>,
-    views: BTreeMap<NodeName, BTreeMap<WorldKey, Allowance>>,
-    debits: BTreeMap<NodeName, u64>,
-    flying: Vec<(Timestamp, NodeName, NodeName, Frame)>,
-    dice: Dice,
-    owd: Span,
-    loss_percent: u64,
-    double_percent: u64,
-    cut: Vec<String>,
-    /// Regions that nobody else hears.
-    mute: Vec<String>,
-    /// Regions whose daemons have the wire version before the newest.
-    older: Vec<String>,
-    /// Whether nothing is told of buckets that are far from their limit.
-    suppresses_reports: bool,
-    /// Whether the daemons of a region share one store.
-    shared_store: bool,
-}
 
 fn name(region: &str, node: &str) -> NodeName {
     NodeName { region: region.to_owned(), node: node.to_owned() }
@@ -103,128 +70,6 @@ fn touched(user: &str, window: u64, offered: u64, admitted: u64) -> Touched {
     }
 }
 
-impl GossipCluster {
-    fn new(names: &[(&str, &str)], rule: &WorldRule) -> Self {
-        let mut cluster = Self {
-            now: START,
-            replicas: BTreeMap::new(),
-            views: BTreeMap::new(),
-            debits: BTreeMap::new(),
-            flying: Vec::new(),
-            dice: Dice(7),
-            owd: Span::from_millis(20),
-            loss_percent: 0,
-            double_percent: 0,
-            cut: Vec::new(),
-            mute: Vec::new(),
-            older: Vec::new(),
-            suppresses_reports: false,
-            shared_store: false,
-        };
-        for (region, node) in names {
-            cluster.start(&name(region, node), rule);
-        }
-        cluster.meet(&[]);
-        cluster
-    }
-
-    fn start(&mut self, who: &NodeName, rule: &WorldRule) {
-        let config = ReplicaConfig::new(who.clone(), self.now.0 / 1_000);
-        let (suppresses_reports, shared_store) = (self.suppresses_reports, self.shared_store);
-        let mut replica = Replica::new(ReplicaConfig { suppresses_reports, shared_store, ..config });
-        replica.handle_rules(self.now, 1, vec![rule.clone()]);
-        self.replicas.insert(who.clone(), replica);
-        self.views.entry(who.clone()).or_default().clear();
-    }
-
-    /// Everyone learns who is there; `gone` are believed dead.
-    fn meet(&mut self, gone: &[NodeName]) {
-        let members: Vec<_> = self
-            .replicas
-            .keys()
-            .map(|who| Member { name: who.clone(), live: !gone.contains(who), draining: false })
-            .collect();
-        for (who, replica) in &mut self.replicas {
-            replica.handle_members(self.now, &members);
-            for member in &members {
-                if member.name != *who {
-                    replica.handle_link(self.now, &member.name, self.owd + self.owd);
-                }
-            }
-        }
-    }
-
-    fn admit(&mut self, who: &NodeName, user: &str, window: u64, permits: u64) {
-        self.touch(who, &touched(user, window, permits, permits));
-    }
-
-    fn touch(&mut self, who: &NodeName, touched: &Touched) {
-        self.replicas.get_mut(who).unwrap().handle_touched(self.now, touched);
-        self.pump();
-    }
-
-    fn run(&mut self, length: Span) {
-        let end = self.now + length;
-        while self.now < end {
-            self.now = self.now + TICK;
-            let (landed, flying) =
-                std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
-            self.flying = flying;
-            for (_, from, to, frame) in landed {
-                if let Some(replica) = self.replicas.get_mut(&to) {
-                    replica.handle_frame(self.now, &from, frame).unwrap();
-                }
-            }
-            for replica in self.replicas.values_mut() {
-                replica.handle_timeout(self.now);
-            }
-            self.pump();
-        }
-    }
-
-    fn pump(&mut self) {
-        for (who, replica) in &mut self.replicas {
-            while let Some(effect) = replica.poll_effect() {
-                match effect {
-                    Effect::View { key, view, .. } => {
-                        self.views.get_mut(who).unwrap().insert(key, view);
-                    }
-                    Effect::Debit { permits, .. } => *self.debits.entry(who.clone()).or_default() += permits,
-                }
-            }
-            let mut frames = 0;
-            while let Some((to, frame)) = replica.poll_transmit(self.now) {
-                frames += 1;
-                assert!(frames < 1_000, "it never stops sending");
-                let mut bytes = Vec::new();
-                compact::write(WireVersion::NEWEST, &frame, &mut bytes);
-                assert!(bytes.len() <= FRAME_BYTES_MAX || frame.reports.len() == 1);
-                let older = [&who.region, &to.region].into_iter().any(|region| self.older.contains(region));
-                let frame = if older { own::in_older_version(&frame) } else { frame };
-                let muted = self.mute.contains(&who.region) && who.region != to.region;
-                let cut = muted || self.cut.contains(&who.region) != self.cut.contains(&to.region);
-                if cut || self.dice.roll(100) < self.loss_percent {
-                    continue;
-                }
-                let copies = if self.dice.roll(100) < self.double_percent { 2 } else { 1 };
-                for _ in 0..copies {
-                    let jitter = Span(self.dice.roll(self.owd.0));
-                    self.flying.push((self.now + self.owd + jitter, who.clone(), to.clone(), frame.clone()));
-                }
-            }
-        }
-    }
-
-    /// What `who` believes that each region admitted.
-    fn believed(&self, who: &NodeName, user: &str, window: u64) -> BTreeMap<String, u64> {
-        let Some((own, others)) = self.replicas[who].admitted(&key(user), window) else {
-            return BTreeMap::new();
-        };
-        let all = others.into_iter().chain([(who.region.clone(), own)]);
-        all.filter(|(_, admitted)| *admitted > 0).collect()
-    }
-}
-
 fn minute() -> (WorldRule, u64) {
     let window = Span::from_secs(60);
     (rule(Algorithm::FixedWindow, 1_000, window, OnPartition::default()), START.window_index(window))
@@ -248,7 +93,7 @@ fn every_region_learns_what_the_others_admitted() {
             "{region}"
         );
     }
-    let view = window_of(&cluster.views[&name("c", "1")][&key("u")]);
+    let view = window_of(&cluster.views(&name("c", "1"))[&key("u")]);
     assert_eq!((view.window, view.others), (window, 42));
 }
 
@@ -259,7 +104,7 @@ fn of_daemons_that_share_a_store_one_charges_it_for_the_others() {
     let mut cluster = GossipCluster::new(&[], &rule);
     cluster.shared_store = true;
     siblings.iter().chain([&a]).for_each(|who| cluster.start(who, &rule));
-    cluster.meet(&[]);
+    cluster.meet();
     for who in &siblings {
         cluster.admit(who, "u", 0, 1);
     }
@@ -268,7 +113,7 @@ fn of_daemons_that_share_a_store_one_charges_it_for_the_others() {
     for who in &siblings {
         assert_eq!(cluster.believed(who, "u", 0)["a"], 100, "both know of it");
     }
-    assert_eq!(siblings.iter().filter_map(|who| cluster.debits.get(who)).sum::<u64>(), 100);
+    assert_eq!(siblings.iter().map(|who| cluster.debits(who)).sum::<u64>(), 100);
 }
 
 #[test]
@@ -278,13 +123,13 @@ fn nothing_that_daemons_of_one_region_tell_each_other_of_their_store_is_beyond_i
     let mut cluster = GossipCluster::new(&[], &rule);
     cluster.shared_store = true;
     siblings.iter().chain([&a]).for_each(|who| cluster.start(who, &rule));
-    cluster.meet(&[]);
+    cluster.meet();
     for _ in 0..50 {
         siblings.iter().for_each(|who| cluster.admit(who, "u", 0, 5));
         cluster.run(Span::from_millis(100));
     }
     for who in siblings.iter().chain([&a]) {
-        assert_eq!(cluster.replicas[who].tally().beyond, 0, "{who:?}");
+        assert_eq!(cluster.replica(who).tally().beyond, 0, "{who:?}");
     }
 }
 
@@ -296,10 +141,10 @@ fn a_region_is_heard_whole_and_believed_for_twice_the_limit() {
     for (admitted, believed) in [(1_500, 1_500), (500, 2_000), (3_000, 2_000)] {
         cluster.admit(&a, "u", window, admitted);
         cluster.run(Span::from_millis(300));
-        assert_eq!(window_of(&cluster.views[&b][&key("u")]).others, believed);
+        assert_eq!(window_of(&cluster.views(&b)[&key("u")]).others, believed);
     }
     assert_eq!(cluster.believed(&b, "u", window), regions(&[("a", 5_000)]));
-    assert!(cluster.replicas[&b].tally().beyond > 0);
+    assert!(cluster.replica(&b).tally().beyond > 0);
 }
 
 #[test]
@@ -310,7 +155,7 @@ fn regions_that_begin_again_at_once_have_no_more_of_a_tiny_limit_than_there_is()
         let names = [name("a", "1"), name("b", "1"), name("c", "1")];
         let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
         let ask = |cluster: &mut GossipCluster, who: &NodeName| {
-            let window = cluster.now.window_index(second);
+            let window = cluster.now().window_index(second);
             let touched = Touched { refused: 1, ..touched("u", window, 1, 0) };
             cluster.touch(who, &touched);
             window
@@ -322,9 +167,9 @@ fn regions_that_begin_again_at_once_have_no_more_of_a_tiny_limit_than_there_is()
         }
         for who in &names {
             let window = ask(&mut cluster, who);
-            assert_eq!(window_of(&cluster.views[who][&key("u")]).window, window);
+            assert_eq!(window_of(&cluster.views(who)[&key("u")]).window, window);
         }
-        let budgets = names.iter().map(|who| window_of(&cluster.views[who][&key("u")]).budget);
+        let budgets = names.iter().map(|who| window_of(&cluster.views(who)[&key("u")]).budget);
         assert!(budgets.sum::<u32>() <= limit, "of {limit}");
     }
 }
@@ -339,7 +184,7 @@ fn a_bucket_is_named_until_that_was_understood_and_again_to_whoever_has_forgotte
         let mut told = (0, 0);
         for _ in 0..100 {
             cluster.admit(&a, "u", window, 1);
-            for (_, _, _, frame) in cluster.flying.iter().filter(|(_, from, ..)| *from == a) {
+            for frame in cluster.under_way_from(&a) {
                 let named = frame.reports.iter().filter(|report| report.subject.is_some()).count();
                 told = (told.0 + named, told.1 + frame.reports.len() - named);
             }
@@ -353,10 +198,10 @@ fn a_bucket_is_named_until_that_was_understood_and_again_to_whoever_has_forgotte
     let mostly_known = |(named, known): (usize, usize)| named * 2 < known;
     assert!(mostly_known(told(&mut cluster)));
     cluster.start(&b, &rule);
-    cluster.meet(&[]);
+    cluster.meet();
     let (named, known) = told(&mut cluster);
     assert!(named > 0 && known > 0);
-    assert!(cluster.replicas[&b].tally().unnamed > 0);
+    assert!(cluster.replica(&b).tally().unnamed > 0);
     assert!(mostly_known(told(&mut cluster)));
     cluster.run(Span::from_millis(300));
     assert_eq!(cluster.believed(&b, "u", window), regions(&[("a", 400)]));
@@ -366,10 +211,12 @@ fn a_bucket_is_named_until_that_was_understood_and_again_to_whoever_has_forgotte
 fn counts_survive_loss_duplication_and_reordering() {
     let (rule, window) = minute();
     for seed in 0..10 {
-        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-        (cluster.dice, cluster.loss_percent, cluster.double_percent) = (Dice(seed), 40, 40);
+        let mut cluster = GossipCluster::seeded(seed, &[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        let mut dice = Dice::new(seed, 2);
+        let weather = cluster.weather();
+        (weather.loss, weather.double, weather.reorder) = (0.4, 0.4, 0.4);
         for _ in 0..100 {
-            let region = ["a", "b", "c"][usize::try_from(cluster.dice.roll(3)).unwrap()];
+            let region = dice.pick(&["a", "b", "c"]).unwrap();
             cluster.admit(&name(region, "1"), "u", window, 1);
             cluster.run(Span::from_millis(20));
         }
@@ -388,7 +235,7 @@ fn a_restarted_daemon_adds_to_what_its_former_self_admitted() {
     cluster.admit(&name("a", "1"), "u", window, 30);
     cluster.run(Span::from_millis(300));
     cluster.start(&name("a", "1"), &rule);
-    cluster.meet(&[]);
+    cluster.meet();
     cluster.admit(&name("a", "1"), "u", window, 5);
     cluster.run(Span::from_millis(300));
     assert_eq!(cluster.believed(&name("b", "1"), "u", window), regions(&[("a", 35)]));
@@ -408,8 +255,7 @@ fn within_a_region_one_daemon_speaks_for_all_and_each_hears_of_the_others() {
     for who in [name("a", "1"), name("a", "2"), name("a", "3"), name("b", "1"), name("b", "2")] {
         assert_eq!(cluster.believed(&who, "u", window), regions(&[("a", 60), ("b", 15)]), "{who:?}");
     }
-    let speakers: Vec<_> =
-        cluster.replicas.values().filter(|replica| replica.tally().reports_in > 0).collect();
+    let speakers: Vec<_> = cluster.replicas().filter(|(_, replica)| replica.tally().reports_in > 0).collect();
     assert_eq!(speakers.len(), 5);
 }
 
@@ -424,21 +270,21 @@ fn what_a_daemon_hears_that_is_taken_for_the_owner_the_owner_hears_too() {
         for (region, node) in [("a", "1"), ("a", "2"), ("b", "1")] {
             cluster.start(&name(region, node), &rule);
         }
-        cluster.meet(&[]);
+        cluster.meet();
         let teller = name("b", "1");
         let members = [("a", "1"), ("a", "2"), ("b", "1")].map(|(region, node)| Member {
             name: name(region, node),
             live: (region, node) != ("a", unseen),
             draining: false,
         });
-        cluster.replicas.get_mut(&teller).unwrap().handle_members(START, &members);
+        cluster.replica_mut(&teller).handle_members(START, &members);
         cluster.admit(&teller, user, window, 500);
         cluster.run(Span::from_millis(500));
-        cluster.replicas.remove(&teller);
-        cluster.meet(&[teller]);
+        cluster.remove(&teller);
+        cluster.meet();
         cluster.run(Span::from_millis(500));
         let owners = [name("a", "1"), name("a", "2")].into_iter().filter(|who| {
-            let replica = &cluster.replicas[who];
+            let replica = &cluster.replica(who);
             replica
                 .keys
                 .find(&key(user))
@@ -467,9 +313,9 @@ fn when_an_owner_dies_or_comes_nothing_is_lost_or_doubled() {
         cluster.run(Span::from_secs(1));
         let gone = [name("a", "1"), name("b", "2")];
         for who in &gone {
-            cluster.replicas.remove(who);
+            cluster.remove(who);
         }
-        cluster.meet(&gone);
+        cluster.meet();
         for who in [name("a", "2"), name("a", "3"), name("b", "1")] {
             cluster.admit(&who, user, window, 1);
         }
@@ -482,7 +328,7 @@ fn when_an_owner_dies_or_comes_nothing_is_lost_or_doubled() {
             );
         }
         cluster.start(&gone[0], &rule);
-        cluster.meet(&gone[1..]);
+        cluster.meet();
         cluster.admit(&gone[0], user, window, 100);
         cluster.run(Span::from_secs(2));
         assert_eq!(
@@ -508,18 +354,20 @@ fn what_is_given_back_is_given_back_everywhere() {
 fn a_bucket_without_windows_is_charged_once_for_what_others_admitted() {
     let rule = rule(Algorithm::TokenBucket, 100, Span::from_secs(1), OnPartition::default());
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-    (cluster.loss_percent, cluster.double_percent) = (30, 30);
+    (cluster.weather().loss, cluster.weather().double) = (0.3, 0.3);
     for _ in 0..50 {
         cluster.admit(&name("a", "1"), "u", 0, 2);
         cluster.run(Span::from_millis(30));
     }
+    // The last of it is told whatever is lost.
+    cluster.run(Span::from_millis(500));
     cluster.start(&name("a", "1"), &rule);
-    cluster.meet(&[]);
+    cluster.meet();
     cluster.admit(&name("a", "1"), "u", 0, 7);
     cluster.admit(&name("b", "1"), "u", 0, 5);
     cluster.run(Span::from_secs(4));
-    assert_eq!(cluster.debits[&name("b", "1")], 107);
-    assert_eq!(cluster.debits[&name("c", "1")], 112);
+    assert_eq!(cluster.debits(&name("b", "1")), 107);
+    assert_eq!(cluster.debits(&name("c", "1")), 112);
 }
 
 #[test]
@@ -595,19 +443,19 @@ fn the_other_side_of_a_cut_is_told_everything_once_it_heals() {
     let (rule, window) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
     cluster.run(Span::from_secs(1));
-    cluster.cut = vec!["a".to_owned()];
+    cluster.cut(&["a"]);
     for n in 0..200 {
         cluster.admit(&name("a", "1"), &format!("u{n}"), window, 3);
     }
     cluster.run(Span::from_secs(3));
     let cut_off = |cluster: &GossipCluster, who: &str| -> Vec<String> {
-        let status = cluster.replicas[&name(who, "1")].status(cluster.now);
+        let status = cluster.replica(&name(who, "1")).status(cluster.now());
         status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
     };
     assert_eq!(cut_off(&cluster, "b"), ["a"]);
     assert_eq!(cut_off(&cluster, "a"), ["b", "c"]);
     assert_eq!(cluster.believed(&name("b", "1"), "u7", window), regions(&[]));
-    cluster.cut.clear();
+    cluster.mend();
     cluster.run(Span::from_secs(1));
     assert_eq!(cut_off(&cluster, "b"), [""; 0]);
     for n in 0..200 {
@@ -620,11 +468,11 @@ fn a_lone_region_is_never_told_to_hold_back() {
     let rule = rule(Algorithm::FixedWindow, 100, Span::from_secs(1), OnPartition::default());
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
     for _ in 0..300 {
-        let window = cluster.now.window_index(Span::from_secs(1));
+        let window = cluster.now().window_index(Span::from_secs(1));
         cluster.admit(&name("a", "1"), "u", window, 1);
         cluster.run(TICK);
     }
-    let view = cluster.views[&name("a", "1")].get(&key("u"));
+    let view = cluster.views(&name("a", "1")).get(&key("u"));
     assert!(view.is_none_or(|view| window_of(view).budget >= 90), "{view:?}");
 }
 
@@ -634,9 +482,9 @@ fn regions_that_all_want_more_share_the_limit_exactly() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let rule = rule(algorithm, 100, second, OnPartition::default());
         let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-        let names: Vec<_> = cluster.replicas.keys().cloned().collect();
+        let names = cluster.names();
         for step in 0..400 {
-            let window = cluster.now.window_index(second);
+            let window = cluster.now().window_index(second);
             for who in &names {
                 // Thirty are admitted at the beginning of each window, the rest is refused.
                 let admitted = u64::from(step % 100 < 10) * 3;
@@ -645,11 +493,11 @@ fn regions_that_all_want_more_share_the_limit_exactly() {
             cluster.run(TICK);
         }
         let budgets: Vec<u32> =
-            names.iter().map(|who| window_of(&cluster.views[who][&key("u")]).budget).collect();
+            names.iter().map(|who| window_of(&cluster.views(who)[&key("u")]).budget).collect();
         assert_eq!(budgets.iter().sum::<u32>(), 100, "{budgets:?}");
         assert!(budgets.iter().all(|budget| (33..=34).contains(budget)), "{budgets:?}");
         let next: Vec<u32> =
-            names.iter().map(|who| window_of(&cluster.views[who][&key("u")]).next_budget).collect();
+            names.iter().map(|who| window_of(&cluster.views(who)[&key("u")]).next_budget).collect();
         assert_eq!(next.iter().sum::<u32>(), 100, "{next:?}");
     }
 }
@@ -661,16 +509,17 @@ fn a_region_whose_daemons_went_in_good_order_keeps_nothing() {
     cluster.run(Span::from_secs(1));
     let member = |region: &str, live, draining| Member { name: name(region, "1"), live, draining };
     let hears = |cluster: &mut GossipCluster, b: Member| {
-        let replica = cluster.replicas.get_mut(&name("a", "1")).unwrap();
-        replica.handle_members(cluster.now, &[member("a", true, false), b]);
+        let now = cluster.now();
+        let replica = cluster.replica_mut(&name("a", "1"));
+        replica.handle_members(now, &[member("a", true, false), b]);
     };
     hears(&mut cluster, member("b", true, true));
     // Its last words come when it has said that it goes.
     cluster.run(Span::from_millis(300));
-    cluster.replicas.remove(&name("b", "1"));
+    cluster.remove(&name("b", "1"));
     cluster.run(Span::from_secs(2));
     let left = |cluster: &GossipCluster| {
-        let status = cluster.replicas[&name("a", "1")].status(cluster.now);
+        let status = cluster.replica(&name("a", "1")).status(cluster.now());
         status.regions[0].left && !status.regions[0].cut_off
     };
     assert!(left(&cluster), "before membership knows that it is gone");

@@ -15,10 +15,10 @@ fn rights_of_a_day_of_23_hours_move_and_are_never_exceeded_and_end_at_its_midnig
         Limit { permits: 300, window: calendar.longest(), calendar: Some(calendar), burst: 300, queue: 0 };
     for slow in [false, true] {
         let mut world = EscrowWorld::held_to(limit, Algorithm::FixedWindow, 3, CALM, EscrowSafety::ALL);
-        world.slow = slow;
+        world.set_slow(slow);
         // Three seconds of each day, and three of the next one.
         for (turn, place) in [(day, 0), (day + 1, 1), (day + 2, 2)] {
-            world.now = windows.start(turn) - Span::from_secs(3);
+            world.world.now = windows.start(turn) - Span::from_secs(3);
             world.press(place, 1, 600);
             world.check().unwrap();
         }

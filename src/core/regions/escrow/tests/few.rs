@@ -88,7 +88,7 @@ fn of_a_single_permit_wanted_everywhere_nobody_gives_away_what_it_was_given() {
             assert!(!world.request(place, 1));
         }
         (0..600).for_each(|_| world.tick());
-        let moved = world.events.iter().filter(|event| matches!(event, Event::Gave { .. })).count();
+        let moved = world.events().filter(|event| matches!(event, Event::Gave { .. })).count();
         // To each at most once: not to and fro for as long as the window lasts.
         assert!((1..regions).contains(&moved), "{moved} times between {regions} regions");
     }

@@ -3,9 +3,9 @@
 
 use super::*;
 
-impl TestedRegion {
+impl world::TestedRegion {
     fn level(&self, now: Timestamp) -> level::LevelLedger {
-        self.vault.balance(now).ledger.as_level().unwrap().clone()
+        self.store.balance(now).ledger.as_level().unwrap().clone()
     }
 }
 
@@ -41,10 +41,14 @@ fn without_windows_too_balanced_overload_moves_nothing_and_idleness_says_nothing
         }
         world.tick();
     }
-    assert!(!world.events.iter().any(|event| matches!(event, Event::Gave { .. })), "{:?}", world.events);
+    assert!(
+        !world.events().any(|event| matches!(event, Event::Gave { .. })),
+        "{:?}",
+        world.events().collect::<Vec<_>>()
+    );
     let mut quiet = EscrowWorld::of(Algorithm::Gcra, 3, 999, CALM, EscrowSafety::ALL);
     quiet.press(0, 1, 300);
-    assert_eq!(quiet.regions.iter().map(|region| region.machine.tally().entries_out).sum::<u64>(), 0);
+    assert_eq!(quiet.regions().map(|region| region.machine.tally().entries_out).sum::<u64>(), 0);
 }
 
 #[test]
@@ -54,7 +58,7 @@ fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
         for _ in 0..12 {
             world.request(1, 1);
         }
-        world.regions[0].cut_off = (300..500).contains(&step);
+        world.cut_off(0, (300..500).contains(&step));
         if step == 700 {
             world.crash(1);
         }
@@ -65,8 +69,8 @@ fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
     // Fifteen seconds: two with a region less, a burst that was burnt, and a second until its memory has a
     // name.
     assert!(admitted >= 12_000, "{admitted}");
-    for region in &world.regions {
-        assert!(region.level(world.now).charged() <= 150, "{:?}", region.vault);
+    for region in world.regions() {
+        assert!(region.level(world.now()).charged() <= 150, "{:?}", region.store);
     }
 }
 
@@ -74,10 +78,10 @@ fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
 fn a_region_is_believed_to_have_forwarded_no_more_than_it_can_have() {
     let mut world = EscrowWorld::of(Algorithm::TokenBucket, 3, 300, CALM, EscrowSafety::ALL);
     world.press(1, 10, 100);
-    let before = world.regions[1].machine.tally().beyond;
+    let before = world.machine(1).tally().beyond;
     world.send(0, 1, 100_000);
-    assert_eq!(world.regions[1].machine.tally().beyond, before + 1);
-    assert!(world.regions[1].vault.balance(world.clock(1)).free() <= 100);
+    assert_eq!(world.machine(1).tally().beyond, before + 1);
+    assert!(world.balance(1).free() <= 100);
 }
 
 #[test]
@@ -100,7 +104,7 @@ fn a_cost_larger_than_a_share_of_a_burst_gathers_its_permits() {
             world.request(1, 59);
             world.tick();
         }
-        let kept = |place: usize| world.regions[place].level(world.clock(place)).kept();
+        let kept = |place: usize| world.region(place).level(world.clock(place)).kept();
         assert_eq!(kept(1), 0, "{algorithm:?}");
     }
 }

@@ -7,26 +7,11 @@ const fn own(permits: u32) -> Option<OwnLimit> {
 }
 
 impl EscrowWorld {
-    /// A store is told its part of a limit with each request and each step.
-    pub(super) fn hold_to(&mut self, place: usize, own: Option<OwnLimit>) {
-        let owned = self.regions[place].machine.index.values().next();
-        let owned = owned.and_then(|id| self.regions[place].machine.bucket(*id));
-        if own.is_none() && owned.is_none_or(|bucket| bucket.owned.is_none()) {
-            return;
-        }
-        let weights = Weights::new(&[], &[], &Self::names(self.regions.len()));
-        let part =
-            |whole: u32| u32::try_from(weights.of(u64::from(whole), &format!("r{place}"))).unwrap_or(0);
-        let limit = own.map_or(self.limit, |own| own.in_place_of(self.limit));
-        let limit = Limit { permits: part(limit.permits), burst: part(limit.burst), ..limit };
-        self.regions[place].vault.set_part(limit);
-    }
-
     /// Every region in `places` is asked for so many permits in each tick, for so many windows. The most and
     /// the fewest permits admitted in one of them but the first two.
     fn windows(&mut self, count: u64, places: &[usize], each: usize) -> (u64, u64) {
-        let next = self.now.window_index(self.limit.window) + 1;
-        while self.now.window_index(self.limit.window) < next + count {
+        let next = self.now().window_index(self.limit.window) + 1;
+        while self.now().window_index(self.limit.window) < next + count {
             for &place in places {
                 (0..each).for_each(|_| {
                     self.request(place, 1);
@@ -40,7 +25,7 @@ impl EscrowWorld {
 
     fn is_quiet(&self) -> bool {
         let over = |event: &Event| matches!(event, Event::Closed { used, limit, .. } if used > limit);
-        !self.events.iter().any(over) && self.regions.iter().all(|region| region.machine.tally().beyond == 0)
+        !self.events().any(over) && self.regions().all(|region| region.machine.tally().beyond == 0)
     }
 }
 
@@ -75,7 +60,7 @@ fn a_limit_that_changes_is_never_above_the_larger_and_settles_at_the_new_one() {
     for permits in [own(60), own(200), None] {
         let limit = permits.map_or(20, |own| u64::from(own.permits));
         world.own = permits;
-        let from = world.now.window_index(world.limit.window);
+        let from = world.now().window_index(world.limit.window);
         world.windows(4, &[0, 2], 4);
         let highest = world.admitted.range(from..).map(|(_, used)| *used).max();
         assert!(highest <= Some(limit.max(before)), "{highest:?} of {limit} after {before}");
@@ -106,9 +91,9 @@ fn a_limit_of_ones_own_stays_when_the_rule_that_had_the_same_gets_another() {
     let mut world = EscrowWorld::new(3, 20, CALM, EscrowSafety::ALL);
     world.own = own(20);
     world.windows(4, &[0], 2);
-    let now = world.now;
+    let now = world.now();
     for place in 0..3 {
-        let machine = &mut world.regions[place].machine;
+        let machine = world.machine_mut(place);
         let rules: Vec<WorldRule> = machine.rules.values().map(|rule| rule.rule.clone()).collect();
         let larger = |rule: WorldRule| WorldRule { limit: Limit { permits: 300, ..rule.limit }, ..rule };
         machine.handle_rules(now, &rules.into_iter().map(larger).collect::<Vec<_>>());

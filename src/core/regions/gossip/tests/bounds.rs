@@ -94,13 +94,12 @@ fn a_clock_that_is_set_back_stops_nobody_from_telling() {
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     cluster.admit(&name("a", "1"), "u", window, 30);
     cluster.run(Span::from_millis(300));
-    cluster.now = Timestamp(cluster.now.0 - 8_000_000);
-    cluster.flying.clear();
+    cluster.set_clocks(Timestamp(cluster.now().0 - 8_000_000));
     cluster.run(Span::from_millis(300));
     cluster.admit(&name("a", "1"), "u", window, 5);
     cluster.run(Span::from_millis(300));
     assert_eq!(cluster.believed(&name("b", "1"), "u", window), regions(&[("a", 35)]));
-    let status = cluster.replicas[&name("b", "1")].status(cluster.now);
+    let status = cluster.replica(&name("b", "1")).status(cluster.now());
     assert!(status.regions.iter().all(|region| !region.cut_off));
 }
 
@@ -114,12 +113,13 @@ fn a_larger_burst_is_there_at_once() {
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &minutely(10));
     cluster.admit(&a, "u", 0, 1);
     cluster.run(Span::from_millis(500));
-    for replica in cluster.replicas.values_mut() {
-        replica.handle_rules(cluster.now, 2, vec![minutely(1_000)]);
+    let now = cluster.now();
+    for replica in cluster.replicas_mut() {
+        replica.handle_rules(now, 2, vec![minutely(1_000)]);
     }
     cluster.admit(&a, "u", 0, 1);
     cluster.run(Span::from_millis(500));
-    let held = cluster.views[&a].get(&key("u")).map_or(0, |view| level(view).held_back);
+    let held = cluster.views(&a).get(&key("u")).map_or(0, |view| level(view).held_back);
     assert!(held < 600, "{held} of a thousand are kept for others, where two were used");
 }
 
@@ -141,11 +141,11 @@ fn a_bucket_that_is_asked_for_now_and_then_is_always_there_though_nobody_is_told
         for region in ["a", "b", "c"] {
             cluster.start(&name(region, "1"), &rule);
         }
-        cluster.meet(&[]);
+        cluster.meet();
         for turn in 0..300 {
             // All that it used has refilled.
             cluster.run(Span::from_millis(300));
-            let held = cluster.views[&a].get(&key("u")).map_or(0, |view| held(view, cluster.now));
+            let held = cluster.views(&a).get(&key("u")).map_or(0, |view| held(view, cluster.now()));
             assert!(
                 held < u64::from(burst),
                 "{permits}/s, {burst}: request {turn} is refused, {held} are held back"
@@ -166,23 +166,23 @@ fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64,
     for who in &all {
         cluster.start(who, &rule);
     }
-    cluster.meet(&[]);
+    cluster.meet();
     let (a, b) = (&all[0], &all[1]);
     let (mut admitted, mut asked) = (0, 0);
     for tick in 0..30_u64 * 50 {
         cluster.run(Span::from_millis(20));
         let window =
-            if algorithm.counting() == Counting::Level { 0 } else { cluster.now.window_index(second) };
+            if algorithm.counting() == Counting::Level { 0 } else { cluster.now().window_index(second) };
         cluster.admit(b, user, window, u64::from(permits) * 2 / 5 / 50);
         if tick < 20 * 50 || tick * u64::from(permits) % 2_500 != 0 {
             continue;
         }
-        let view = cluster.views[a].get(&key(user));
+        let view = cluster.views(a).get(&key(user));
         let fits = view.is_none_or(|view| {
             if algorithm.counting() == Counting::Level {
-                return held(view, cluster.now) < u64::from(permits);
+                return held(view, cluster.now()) < u64::from(permits);
             }
-            let own = cluster.replicas[a].admitted(&key(user), window).map_or(0, |(own, _)| own);
+            let own = cluster.replica(a).admitted(&key(user), window).map_or(0, |(own, _)| own);
             let view = window_of(view);
             own < u64::from(if view.window == window { view.budget } else { view.next_budget })
         });
@@ -273,8 +273,7 @@ fn a_demand_of_few_requests_that_ended_is_taken_back_so_that_the_others_find_the
     };
     let asking: Vec<NodeName> = ["b", "c", "d"].iter().map(|region| name(region, "1")).collect();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")], &rule);
-    cluster.owd = Span::from_millis(250);
-    cluster.meet(&[]);
+    cluster.set_one_way_delay(Span::from_millis(250));
     cluster.admit(&name("a", "1"), "u", 0, 1);
     cluster.run(Span::from_secs(1));
     for _ in 0..3 {
@@ -285,6 +284,6 @@ fn a_demand_of_few_requests_that_ended_is_taken_back_so_that_the_others_find_the
     }
     cluster.run(Span::from_secs(4));
     // A quarter for each of four regions, of which nobody asks for anything.
-    let held = cluster.views[&name("a", "1")].get(&key("u")).map_or(0, |view| level(view).held_back);
+    let held = cluster.views(&name("a", "1")).get(&key("u")).map_or(0, |view| level(view).held_back);
     assert!(held <= 39, "{held} of 52 are kept for those who asked last four seconds ago");
 }

@@ -16,12 +16,12 @@ fn regions_tell_of_the_same_day_until_its_midnight_and_of_the_next_one_from_then
     let (a, b) = (name("a", "1"), name("b", "1"));
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     for (day, user) in [(day, "u"), (day + 1, "v")] {
-        cluster.now = windows.end(day) - Span::from_secs(2);
-        cluster.meet(&[]);
+        cluster.set_clocks(windows.end(day) - Span::from_secs(2));
+        cluster.meet();
         cluster.admit(&a, user, day, 30);
         cluster.admit(&b, user, day, 12);
         cluster.run(Span::from_millis(500));
-        let view = |cluster: &GossipCluster| *window_of(&cluster.views[&b][&key(user)]);
+        let view = |cluster: &GossipCluster| *window_of(&cluster.views(&b)[&key(user)]);
         assert_eq!((view(&cluster).window, view(&cluster).others), (day, 30));
         cluster.run(Span::from_secs(2));
         cluster.admit(&a, user, day + 1, 7);
@@ -29,7 +29,7 @@ fn regions_tell_of_the_same_day_until_its_midnight_and_of_the_next_one_from_then
         cluster.run(Span::from_millis(500));
         assert_eq!((view(&cluster).window, view(&cluster).others), (day + 1, 7));
         let budgets: u32 =
-            [&a, &b].iter().map(|who| window_of(&cluster.views[*who][&key(user)]).budget).sum();
+            [&a, &b].iter().map(|who| window_of(&cluster.views(*who)[&key(user)]).budget).sum();
         assert!(budgets <= 1_000, "{budgets}");
         assert_eq!(cluster.believed(&b, user, day), regions(&[("a", 30), ("b", 12)]));
     }

@@ -12,15 +12,15 @@ fn three(rule: &WorldRule) -> (GossipCluster, NodeName, NodeName) {
 }
 
 fn crowd(cluster: &mut GossipCluster, who: &NodeName, rule: &WorldRule) {
-    let now = cluster.now;
-    cluster.replicas.get_mut(who).unwrap().crowd(now, rule.name.clone());
+    let now = cluster.now();
+    cluster.replica_mut(who).crowd(now, rule.name.clone());
 }
 
 #[test]
 fn a_region_without_room_is_left_its_share_of_a_window_until_it_has_room_again() {
     let (rule, window) = minute();
     let (mut cluster, a, b) = three(&rule);
-    let budget = |cluster: &GossipCluster| window_of(&cluster.views[&a][&key("u")]).budget;
+    let budget = |cluster: &GossipCluster| window_of(&cluster.views(&a)[&key("u")]).budget;
     cluster.admit(&a, "u", window, 100);
     cluster.run(Span::from_millis(500));
     let alone = budget(&cluster);
@@ -44,7 +44,7 @@ fn a_region_that_told_of_more_than_its_share_is_left_that() {
     cluster.run(Span::from_millis(500));
     crowd(&mut cluster, &b, &rule);
     cluster.run(Span::from_millis(300));
-    let left = window_of(&cluster.views[&a][&key("u")]).budget;
+    let left = window_of(&cluster.views(&a)[&key("u")]).budget;
     assert!(left <= 500, "{left}");
 }
 
@@ -55,8 +55,8 @@ fn a_region_without_room_is_left_its_share_of_a_level_until_it_has_room_again() 
     let (mut cluster, a, b) = three(&rule);
     // In permits, of the 900 that a full bucket holds.
     let held_back = |cluster: &GossipCluster| {
-        let view = level(&cluster.views[&a][&key("u")]);
-        let grown = u64::from(view.growth) * cluster.now.since(view.since).0 / second.0;
+        let view = level(&cluster.views(&a)[&key("u")]);
+        let grown = u64::from(view.growth) * cluster.now().since(view.since).0 / second.0;
         (view.held_back + grown).min(u64::from(view.held_back_max))
     };
     let uses = |cluster: &mut GossipCluster, length: u64| {
@@ -86,11 +86,11 @@ fn who_is_gone_is_left_nothing_for_want_of_room() {
     crowd(&mut cluster, &b, &rule);
     cluster.run(Span::from_millis(300));
     let crowded = |cluster: &GossipCluster, region: &str| {
-        let regions = &cluster.replicas[&c].regions;
+        let regions = &cluster.replica(&c).regions;
         regions.is_crowded(regions.find(region).unwrap(), &rule.name)
     };
     assert!(crowded(&cluster, "b") && !crowded(&cluster, "a"));
-    cluster.meet(std::slice::from_ref(&b));
+    cluster.kill(&b);
     cluster.run(Span::from_millis(500));
     assert!(!crowded(&cluster, "b"));
 }
@@ -103,19 +103,20 @@ fn who_says_another_thing_in_each_frame_makes_buckets_be_looked_at_twice_a_secon
     cluster.run(Span::from_millis(700));
     let mut looks = 0;
     let says = |crowded, seq| Frame {
-        incarnation: cluster.now.0,
+        incarnation: cluster.now().0,
         seq,
-        sent: cluster.now,
+        sent: cluster.now(),
         crowded,
         ..frame(Vec::new())
     };
     let frames: Vec<Frame> = (1..=200)
         .map(|seq| says(if seq % 2 == 0 { CrowdedRules::All } else { CrowdedRules::NONE }, seq))
         .collect();
-    let replica = cluster.replicas.get_mut(&a).unwrap();
+    let began = cluster.now();
+    let replica = cluster.replica_mut(&a);
     let mut left = replica.shares_left;
     for (number, frame) in (0..).zip(frames) {
-        let now = cluster.now + Span::from_millis(number * 5);
+        let now = began + Span::from_millis(number * 5);
         replica.handle_frame(now, &b, frame).unwrap();
         replica.handle_timeout(now);
         looks += u32::from(replica.shares_left != left);

@@ -4,7 +4,7 @@ use super::*;
 
 /// The regions that a daemon takes for cut off.
 pub(super) fn cut_off(cluster: &GossipCluster, who: &str) -> Vec<String> {
-    let status = cluster.replicas[&name(who, "1")].status(cluster.now);
+    let status = cluster.replica(&name(who, "1")).status(cluster.now());
     status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
 }
 
@@ -13,7 +13,7 @@ fn of_a_cut_in_one_direction_both_sides_know() {
     let (rule, _) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
     cluster.run(Span::from_secs(2));
-    cluster.mute = vec!["a".to_owned()];
+    cluster.mute("a");
     cluster.run(Span::from_secs(1));
     assert_eq!(cut_off(&cluster, "b"), ["a"]);
     assert_eq!(
@@ -21,7 +21,7 @@ fn of_a_cut_in_one_direction_both_sides_know() {
         ["b", "c"],
         "nobody hears it, so nobody leaves it more than its share"
     );
-    cluster.mute.clear();
+    cluster.mend();
     cluster.run(Span::from_secs(1));
     assert_eq!((cut_off(&cluster, "a"), cut_off(&cluster, "b")), (Vec::new(), Vec::new()));
 }
@@ -30,7 +30,7 @@ fn of_a_cut_in_one_direction_both_sides_know() {
 fn where_frames_are_lost_now_and_then_nobody_is_cut_off() {
     let (rule, _) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
-    cluster.loss_percent = 5;
+    cluster.weather().loss = 0.05;
     for _ in 0..300 {
         cluster.run(Span::from_millis(100));
         assert_eq!((cut_off(&cluster, "a"), cut_off(&cluster, "b")), (Vec::new(), Vec::new()));
@@ -41,7 +41,7 @@ fn where_frames_are_lost_now_and_then_nobody_is_cut_off() {
 fn a_region_that_never_answered_is_cut_off_though_it_is_heard() {
     let (rule, _) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
-    cluster.mute = vec!["a".to_owned()];
+    cluster.mute("a");
     cluster.run(Span::from_secs(3));
     assert_eq!(
         (cut_off(&cluster, "a"), cut_off(&cluster, "b")),
@@ -53,14 +53,15 @@ fn a_region_that_never_answered_is_cut_off_though_it_is_heard() {
 fn a_region_that_is_cut_off_stays_so_until_it_is_heard_though_its_daemon_is_seen_to_begin() {
     let (rule, _) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
-    cluster.cut = vec!["a".to_owned()];
+    cluster.cut(&["a"]);
     let (a, b) = (name("a", "1"), name("b", "1"));
-    let former = cluster.replicas.remove(&a).unwrap();
+    let former = cluster.remove(&a);
     cluster.start(&b, &rule);
     let told = |cluster: &mut GossipCluster, live| {
         let members =
             [(&a, live), (&b, true)].map(|(name, live)| Member { name: name.clone(), live, draining: false });
-        cluster.replicas.get_mut(&b).unwrap().handle_members(cluster.now, &members);
+        let now = cluster.now();
+        cluster.replica_mut(&b).handle_members(now, &members);
     };
     told(&mut cluster, false);
     cluster.run(Span::from_secs(2));
@@ -70,8 +71,8 @@ fn a_region_that_is_cut_off_stays_so_until_it_is_heard_though_its_daemon_is_seen
         cluster.run(Span::from_millis(100));
         assert_eq!(cut_off(&cluster, "b"), ["a"], "membership sees a daemon that no frame has come from");
     }
-    cluster.cut.clear();
-    cluster.replicas.insert(a, former);
+    cluster.mend();
+    cluster.insert(&a, former);
     cluster.run(Span::from_secs(1));
     assert!(cut_off(&cluster, "a").is_empty() && cut_off(&cluster, "b").is_empty());
 }
@@ -83,15 +84,15 @@ fn once_a_cut_is_noticed_the_next_window_begins_with_what_the_rule_says() {
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     let both = [name("a", "1"), name("b", "1")];
     for _ in 0..300 {
-        let window = cluster.now.window_index(second);
+        let window = cluster.now().window_index(second);
         both.iter().for_each(|who| cluster.touch(who, &touched("u", window, 1, 0)));
         cluster.run(TICK);
     }
-    cluster.cut = vec!["b".to_owned()];
+    cluster.cut(&["b"]);
     // Nothing is asked for any more, so nothing is told after the cut was noticed.
     cluster.run(Span::from_millis(700));
     for who in &both {
-        let view = cluster.views[who][&key("u")];
+        let view = cluster.views(who)[&key("u")];
         assert_eq!(window_of(&view).next_budget, 0, "{who:?} {view:?}");
     }
 }
@@ -103,25 +104,25 @@ fn a_region_that_nobody_hears_keeps_its_share_however_the_others_divide_theirs()
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")], &rule);
     // Of the others one is asked for much and two for little: it gets most of what the three have.
     let asked = |cluster: &mut GossipCluster| {
-        let window = cluster.now.window_index(second);
+        let window = cluster.now().window_index(second);
         for (region, offered) in [("a", 2), ("b", 0), ("c", 0), ("d", 1)] {
             let who = name(region, "1");
             let left =
-                cluster.views[&who].get(&key("u")).map_or(30, |view| u64::from(window_of(view).budget));
-            let used = cluster.now.since(Timestamp::window_start(window, second)).0 / TICK.0 * offered;
+                cluster.views(&who).get(&key("u")).map_or(30, |view| u64::from(window_of(view).budget));
+            let used = cluster.now().since(Timestamp::window_start(window, second)).0 / TICK.0 * offered;
             let admitted = if used < left { offered } else { 0 };
             cluster.touch(&who, &touched("u", window, offered, admitted));
         }
         cluster.run(TICK);
     };
     (0..200).for_each(|_| asked(&mut cluster));
-    cluster.mute = vec!["d".to_owned()];
+    cluster.mute("d");
     for step in 0..400 {
         asked(&mut cluster);
-        let now = cluster.now.since(Timestamp::window_start(cluster.now.window_index(second), second));
+        let now = cluster.now().since(Timestamp::window_start(cluster.now().window_index(second), second));
         if step > 200 && now > Span::from_millis(100) {
             let budget =
-                |region: &str| cluster.views[&name(region, "1")][&key("u")].as_window().unwrap().budget;
+                |region: &str| cluster.views(&name(region, "1"))[&key("u")].as_window().unwrap().budget;
             assert!(budget("a") > 60, "{}", budget("a"));
             assert_eq!(budget("d"), 30, "at {now:?}");
         }
@@ -134,24 +135,25 @@ fn what_waited_for_a_daemon_that_stood_still_does_not_make_ways_longer() {
     let (a, b) = (name("a", "1"), name("b", "1"));
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     cluster.run(Span::from_secs(2));
-    let mut stopped = cluster.replicas.remove(&b).unwrap();
-    let before = stopped.horizon(cluster.now);
+    let mut stopped = cluster.remove(&b);
+    let before = stopped.horizon(cluster.now());
     let mut waiting = Vec::new();
     for _ in 0..40 {
-        cluster.now = cluster.now + Span::from_millis(100);
-        let speaker = cluster.replicas.get_mut(&a).unwrap();
-        speaker.handle_timeout(cluster.now);
-        while let Some((_, frame)) = speaker.poll_transmit(cluster.now) {
+        let now = cluster.now() + Span::from_millis(100);
+        cluster.set_clocks(now);
+        let speaker = cluster.replica_mut(&a);
+        speaker.handle_timeout(now);
+        while let Some((_, frame)) = speaker.poll_transmit(now) {
             waiting.push(frame);
         }
     }
     assert!(waiting.len() > 10, "{}", waiting.len());
     // It goes on; the acknowledgement of what it sent before it stood still has waited as well.
     for frame in waiting {
-        stopped.handle_frame(cluster.now, &a, frame).unwrap();
+        stopped.handle_frame(cluster.now(), &a, frame).unwrap();
     }
-    stopped.handle_link(cluster.now, &a, Span::from_millis(500));
-    assert_eq!(stopped.horizon(cluster.now), before);
+    stopped.handle_link(cluster.now(), &a, Span::from_millis(500));
+    assert_eq!(stopped.horizon(cluster.now()), before);
 }
 
 /// What `a` may admit while `b` is cut off; all three regions wanted more than their share before, `a` most.
@@ -162,7 +164,7 @@ fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
     let demand = [(name("a", "1"), 5), (name("b", "1"), 1)];
     let run = |cluster: &mut GossipCluster, steps: u64| {
         for _ in 0..steps {
-            let window = cluster.now.window_index(second);
+            let window = cluster.now().window_index(second);
             for (who, offered) in &demand {
                 cluster.touch(who, &touched("u", window, *offered, 0));
             }
@@ -170,12 +172,12 @@ fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
         }
     };
     run(&mut cluster, 250);
-    cluster.cut = vec!["b".to_owned()];
+    cluster.cut(&["b"]);
     run(&mut cluster, 450);
-    let cut_off = window_of(&cluster.views[&name("a", "1")][&key("u")]).budget;
-    cluster.cut.clear();
+    let cut_off = window_of(&cluster.views(&name("a", "1"))[&key("u")]).budget;
+    cluster.mend();
     run(&mut cluster, 250);
-    let healed = window_of(&cluster.views[&name("a", "1")][&key("u")]).budget;
+    let healed = window_of(&cluster.views(&name("a", "1"))[&key("u")]).budget;
     assert!((44..=46).contains(&healed), "{on_partition:?} healed to {healed}");
     cut_off
 }
@@ -201,10 +203,10 @@ fn a_store_that_forgot_what_it_was_told_is_told_again_when_it_decides_without() 
         let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
         let ask = |cluster: &mut GossipCluster, without_allowance: bool| {
             cluster.touch(&a, &Touched { without_allowance, refused: 1, ..touched("u", window, 1, 0) });
-            cluster.views.get_mut(&a).unwrap().remove(&key("u"))
+            cluster.forget_view(&a, "u")
         };
         cluster.run(Span::from_secs(1));
-        cluster.cut = vec!["a".to_owned()];
+        cluster.cut(&["a"]);
         let mut told = None;
         for _ in 0..300 {
             told = ask(&mut cluster, false).or(told);
@@ -217,7 +219,7 @@ fn a_store_that_forgot_what_it_was_told_is_told_again_when_it_decides_without() 
         cluster.run(Span::from_millis(100));
         assert_eq!(ask(&mut cluster, true), told, "{algorithm:?}");
         // A clock that was set back does not keep it from being told.
-        cluster.now = Timestamp(cluster.now.0 - 50_000);
+        cluster.set_clocks(Timestamp(cluster.now().0 - 50_000));
         assert_eq!(ask(&mut cluster, true), told, "{algorithm:?}");
     }
 }

@@ -10,15 +10,15 @@ fn what_closed_windows_had_above_the_limit_is_told_in_every_region() {
     for (each, above) in [(50, None), (60, Some(20))] {
         let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
         cluster.run(Span::from_millis(1_500));
-        let window = cluster.now.window_index(second);
+        let window = cluster.now().window_index(second);
         // At once, so that neither can know of the other.
         for who in ["a", "b"] {
             cluster.admit(&name(who, "1"), "u", window, each);
         }
         cluster.run(Span::from_secs(6));
-        for (who, replica) in &cluster.replicas {
+        for (who, replica) in cluster.replicas() {
             let told: Vec<u64> =
-                replica.status(cluster.now).overshoot.iter().map(|(_, above)| *above).collect();
+                replica.status(cluster.now()).overshoot.iter().map(|(_, above)| *above).collect();
             assert_eq!(told.into_iter().find(|above| *above > 0), above, "{who:?}, {each} each");
         }
     }
@@ -30,14 +30,14 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
     let limit = 90;
     let rule = rule(Algorithm::FixedWindow, limit, second, OnPartition::Share);
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
-    let names: Vec<_> = cluster.replicas.keys().cloned().collect();
+    let names = cluster.names();
     let mut used = BTreeMap::<(NodeName, u64), u64>::new();
     // Everybody asks for more than there is, and admits what its store would.
     let mut step = |cluster: &mut GossipCluster| {
-        let window = cluster.now.window_index(second);
+        let window = cluster.now().window_index(second);
         for who in &names {
             let own = used.entry((who.clone(), window)).or_default();
-            let budget = cluster.views[who].get(&key("u")).map_or(u64::from(limit), |view| {
+            let budget = cluster.views(who).get(&key("u")).map_or(u64::from(limit), |view| {
                 let view = window_of(view);
                 u64::from(if view.window == window { view.budget } else { view.next_budget })
             });
@@ -61,7 +61,7 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
         let truth: u64 = names.iter().filter_map(|who| used.get(&(who.clone(), window))).sum();
         let off = names.iter().map(|who| {
             let believed: u64 = cluster.believed(who, "u", window).values().sum();
-            let bound = cluster.replicas[who].status(cluster.now).error_bounds[0].1;
+            let bound = cluster.replica(who).status(cluster.now()).error_bounds[0].1;
             (who.region.clone(), truth.saturating_sub(believed), bound)
         });
         let off: Vec<_> = off.collect();
@@ -71,12 +71,12 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
     for _ in 0..300 {
         step(&mut cluster);
     }
-    cluster.cut = vec!["b".to_owned()];
+    cluster.cut(&["b"]);
     // Until it is noticed.
     for _ in 0..100 {
         step(&mut cluster);
     }
-    let cut_off = |who: &str| cluster.replicas[&name(who, "1")].status(cluster.now).regions;
+    let cut_off = |who: &str| cluster.replica(&name(who, "1")).status(cluster.now()).regions;
     assert!(["a", "b"].iter().all(|who| cut_off(who).iter().any(|region| region.cut_off)));
     let mut worst = 0;
     for _ in 0..300 {
@@ -96,11 +96,11 @@ fn play(
     asked: u64,
     used: &mut BTreeMap<(NodeName, u64), u64>,
 ) -> Vec<[u64; 3]> {
-    let names: Vec<_> = cluster.replicas.keys().cloned().collect();
-    let window = cluster.now.window_index(Span::from_secs(1));
+    let names = cluster.names();
+    let window = cluster.now().window_index(Span::from_secs(1));
     for who in names.iter().rev().skip(1) {
         let own = used.entry((who.clone(), window)).or_default();
-        let budget = cluster.views[who].get(&key("u")).map_or(limit, |view| {
+        let budget = cluster.views(who).get(&key("u")).map_or(limit, |view| {
             match window.checked_sub(window_of(view).window) {
                 Some(0) => u64::from(window_of(view).budget),
                 Some(1) => u64::from(window_of(view).next_budget),
@@ -115,7 +115,7 @@ fn play(
     let seen = names.iter().map(|who| {
         let believed: u64 = cluster.believed(who, "u", window).values().sum();
         let bound =
-            cluster.replicas[who].bucket(cluster.now, &key("u")).map_or(u64::MAX, |known| known.error_bound);
+            cluster.replica(who).bucket(cluster.now(), &key("u")).map_or(u64::MAX, |known| known.error_bound);
         [truth, believed, bound]
     });
     let seen = seen.collect();
@@ -141,7 +141,7 @@ fn regions_that_burst_at_once_use_no_more_than_the_error_bound_says() {
             least = least.min(bound);
         }
     }
-    assert!(cluster.replicas.values().all(|replica| replica.elsewhere().settled));
+    assert!(cluster.replicas().all(|(_, replica)| replica.elsewhere().settled));
     assert!(least <= 20, "never less than {least}");
 }
 
@@ -150,14 +150,14 @@ fn what_is_lost_makes_all_that_others_may_use_uncertain_for_ten_seconds() {
     let rule = rule(Algorithm::FixedWindow, 100, Span::from_secs(1), OnPartition::Share);
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     let settled =
-        |cluster: &GossipCluster| cluster.replicas.values().all(|replica| replica.elsewhere().settled);
+        |cluster: &GossipCluster| cluster.replicas().all(|(_, replica)| replica.elsewhere().settled);
     cluster.run(Span::from_secs(3));
     assert!(!settled(&cluster), "it has just begun");
     cluster.run(Span::from_secs(9));
     assert!(settled(&cluster));
-    cluster.loss_percent = 50;
+    cluster.weather().loss = 0.5;
     cluster.run(Span::from_millis(1_500));
-    cluster.loss_percent = 0;
+    cluster.weather().loss = 0.0;
     assert!(!settled(&cluster));
     cluster.run(Span::from_secs(9));
     assert!(!settled(&cluster));

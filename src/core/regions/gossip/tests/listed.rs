@@ -5,10 +5,11 @@ use super::*;
 
 fn list(cluster: &mut GossipCluster, names: &[&str]) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    for replica in cluster.replicas.values_mut() {
-        replica.handle_regions(cluster.now, &names);
+    let now = cluster.now();
+    for replica in cluster.replicas_mut() {
+        replica.handle_regions(now, &names);
     }
-    cluster.meet(&[]);
+    cluster.meet();
 }
 
 #[test]
@@ -19,14 +20,14 @@ fn a_region_that_is_removed_is_not_waited_for_and_counts_again_once_it_is_listed
     list(&mut cluster, &all);
     cluster.admit(&name("c", "1"), "u", window, 30);
     cluster.run(Span::from_secs(1));
-    let lost = cluster.replicas.remove(&name("c", "1"));
-    cluster.meet(&[]);
+    let lost = cluster.remove(&name("c", "1"));
+    cluster.meet();
     cluster.run(Span::from_secs(2));
     assert_eq!(cut_off(&cluster, "a"), ["c"]);
     list(&mut cluster, &["a", "b"]);
     cluster.run(Span::from_secs(1));
     assert!(cut_off(&cluster, "a").is_empty() && cut_off(&cluster, "b").is_empty());
-    assert_eq!(cluster.replicas[&name("a", "1")].regions_len(), 2);
+    assert_eq!(cluster.replica(&name("a", "1")).regions_len(), 2);
     assert_eq!(
         cluster.believed(&name("a", "1"), "u", window),
         regions(&[("c", 30)]),
@@ -34,14 +35,15 @@ fn a_region_that_is_removed_is_not_waited_for_and_counts_again_once_it_is_listed
     );
 
     // It comes back, and is not heard before it is listed.
-    cluster.replicas.insert(name("c", "1"), lost.unwrap());
-    cluster.meet(&[]);
-    let c = cluster.replicas.get_mut(&name("c", "1")).unwrap();
-    c.handle_timeout(cluster.now);
-    let (to, frame) = c.poll_transmit(cluster.now).expect("it speaks");
-    let refused = cluster.replicas.get_mut(&to).unwrap().handle_frame(cluster.now, &name("c", "1"), frame);
+    cluster.insert(&name("c", "1"), lost);
+    cluster.meet();
+    let now = cluster.now();
+    let c = cluster.replica_mut(&name("c", "1"));
+    c.handle_timeout(now);
+    let (to, frame) = c.poll_transmit(now).expect("it speaks");
+    let refused = cluster.replica_mut(&to).handle_frame(now, &name("c", "1"), frame);
     assert_eq!(refused, Err(Refused::UnknownRegion));
-    while cluster.replicas.get_mut(&name("c", "1")).unwrap().poll_transmit(cluster.now).is_some() {}
+    while cluster.replica_mut(&name("c", "1")).poll_transmit(now).is_some() {}
     list(&mut cluster, &all);
     cluster.run(Span::from_secs(1));
     cluster.admit(&name("c", "1"), "u", window, 5);
@@ -57,7 +59,7 @@ fn where_nobody_lists_regions_any_more_whoever_is_seen_counts() {
     let (rule, window) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     list(&mut cluster, &["a"]);
-    assert_eq!(cluster.replicas[&name("a", "1")].regions_len(), 1);
+    assert_eq!(cluster.replica(&name("a", "1")).regions_len(), 1);
     list(&mut cluster, &[]);
     cluster.admit(&name("b", "1"), "u", window, 7);
     cluster.run(Span::from_secs(1));

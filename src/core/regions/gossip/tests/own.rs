@@ -31,10 +31,10 @@ impl Played {
 
     /// A region is asked for one permit. Whether it was there.
     fn ask(&mut self, region: &str, own: Option<OwnLimit>) -> bool {
-        let (who, window) = (name(region, "1"), self.cluster.now.window_index(SECOND));
+        let (who, window) = (name(region, "1"), self.cluster.now().window_index(SECOND));
         let limit = own.map_or(20, |own| own.permits);
         let budget =
-            self.cluster.views[&who].get(&key("u")).map_or(limit, |view| match window_of(view).window {
+            self.cluster.views(&who).get(&key("u")).map_or(limit, |view| match window_of(view).window {
                 known if known == window => window_of(view).budget.min(limit),
                 known if known + 1 == window => window_of(view).next_budget.min(limit),
                 _ => limit,
@@ -63,8 +63,8 @@ impl Played {
     /// For so many windows each of these regions is asked for so many permits in each tick. The most and the
     /// fewest that were admitted in one of them, but for the first two.
     fn windows(&mut self, count: u64, asked: &[(&str, u64, Option<OwnLimit>)]) -> (u64, u64) {
-        let next = self.cluster.now.window_index(SECOND) + 1;
-        while self.cluster.now.window_index(SECOND) < next + count {
+        let next = self.cluster.now().window_index(SECOND) + 1;
+        while self.cluster.now().window_index(SECOND) < next + count {
             for &(region, times, own) in asked {
                 (0..times).for_each(|_| {
                     self.ask(region, own);
@@ -87,8 +87,8 @@ fn a_raised_limit_is_held_and_used_wherever_it_is_asked_for() {
         let asked: Vec<_> = asked.iter().map(|region| (*region, 6, own(300))).collect();
         let (most, fewest) = played.windows(8, &asked);
         assert!(most <= 306 && fewest >= 290, "{fewest} to {most} of 300 from {asked:?}");
-        for replica in played.cluster.replicas.values() {
-            assert_eq!(replica.status(played.cluster.now).tally.beyond, 0);
+        for (_, replica) in played.cluster.replicas() {
+            assert_eq!(replica.status(played.cluster.now()).tally.beyond, 0);
         }
     }
 }
@@ -112,7 +112,7 @@ pub(super) fn in_older_version(frame: &Frame) -> Frame {
 fn with_a_region_of_the_older_wire_version_limits_of_their_own_are_held_as_well() {
     let among = |limit: u32, times: u64| {
         let mut played = Played::new(&["a", "b", "c"]);
-        played.cluster.older = vec!["b".to_owned()];
+        played.cluster.set_older("b");
         let (most, fewest) = played.windows(8, &["a", "b", "c"].map(|region| (region, times, own(limit))));
         let (only_b, _) = played.windows(6, &[("b", 3 * times, own(limit))]);
         let (rules, fewest_of_rule) = played.windows(8, &["a", "b", "c"].map(|region| (region, times, None)));
@@ -138,8 +138,8 @@ fn a_limit_that_changes_is_held_while_only_one_region_is_asked_and_others_know_t
     assert!(most <= 20 && fewest >= 18, "{fewest} to {most} of the rule's 20");
     let (most, fewest) = played.windows(6, &[("b", 4, own(200))]);
     assert!(most <= 204 && fewest >= 180, "{fewest} to {most} of 200");
-    for replica in played.cluster.replicas.values() {
-        let above: u64 = replica.status(played.cluster.now).overshoot.iter().map(|(_, above)| above).sum();
+    for (_, replica) in played.cluster.replicas() {
+        let above: u64 = replica.status(played.cluster.now()).overshoot.iter().map(|(_, above)| above).sum();
         assert!(above <= 10, "{above} permits above a limit");
     }
 }
@@ -148,9 +148,9 @@ fn a_limit_that_changes_is_held_while_only_one_region_is_asked_and_others_know_t
 fn whom_nobody_asked_divides_by_what_the_others_say() {
     let mut played = Played::new(&["a", "b"]);
     played.windows(3, &[("a", 4, own(300))]);
-    let window = played.cluster.now.window_index(SECOND);
+    let window = played.cluster.now().window_index(SECOND);
     let budgets: u32 = ["a", "b"]
-        .map(|region| played.cluster.views[&name(region, "1")][&key("u")])
+        .map(|region| played.cluster.views(&name(region, "1"))[&key("u")])
         .map(|view| *window_of(&view))
         .iter()
         .map(|view| if view.window == window { view.budget } else { view.next_budget })
@@ -164,15 +164,15 @@ fn a_limit_outlasts_what_others_pass_on_who_do_not_know_it_and_ends_where_its_ow
     let said = |from: NodeName, scope: Scope, decided_by: DecidedBy| {
         let rule = rule(Algorithm::FixedWindow, 20, SECOND, OnPartition::default());
         let mut cluster = GossipCluster::new(&[("a", "1"), ("a", "2"), ("b", "1")], &rule);
-        let (here, window) = (name("a", "1"), cluster.now.window_index(SECOND));
+        let (here, window) = (name("a", "1"), cluster.now().window_index(SECOND));
         cluster.touch(&here, &Touched { own: own(6), ..touched("u", window, 3, 1) });
-        cluster.now = cluster.now + Span::from_millis(500);
-        let now = cluster.now;
+        cluster.set_clocks(cluster.now() + Span::from_millis(500));
+        let now = cluster.now();
         let mut passed_on = report(scope, "2", now);
         passed_on.window = window;
         passed_on.subject.as_mut().unwrap().decided_by = decided_by;
         let heard = Frame { sent: now, incarnation: u64::MAX, ..frame(vec![passed_on]) };
-        let replica = cluster.replicas.get_mut(&here).unwrap();
+        let replica = cluster.replica_mut(&here);
         replica.handle_frame(now, &from, heard).unwrap();
         let id = replica.keys.find(&key("u")).unwrap();
         replica.keys.get(id).unwrap().own_limit()
@@ -209,13 +209,13 @@ fn a_bucket_without_windows_is_filled_and_drained_by_its_own_limit() {
     let mut admitted = 0_u64;
     for tick in 0..1_000 {
         for region in ["a", "b"] {
-            let (who, now) = (name(region, "1"), played.cluster.now);
-            let debts = played.cluster.debits.remove(&who).unwrap_or_default();
+            let (who, now) = (name(region, "1"), played.cluster.now());
+            let debts = played.cluster.take_debits(&who);
             // In millionths of a permit.
             let (at, used) = played.levels.entry(who.clone()).or_insert((now, 0));
             *used = used.saturating_sub(now.since(*at).0 * 300) + debts * 1_000_000;
             *at = now;
-            let held = played.cluster.views[&who].get(&key("u")).map_or(0, |view| {
+            let held = played.cluster.views(&who).get(&key("u")).map_or(0, |view| {
                 let view = level(view);
                 let grown = u64::from(view.growth) * now.since(view.since).0;
                 (view.held_back * 1_000_000 + grown).min(u64::from(view.held_back_max) * 1_000_000)

@@ -1,6 +1,6 @@
 //! Between whole numbers and floats, where a simulation needs both.
 
-use tidegate::core::time::Span;
+use tidegate_core::time::Span;
 
 /// A count as a float. Counts of a simulation are far below 2^52.
 #[expect(clippy::cast_precision_loss, reason = "counts of a simulation are far below 2^52")]

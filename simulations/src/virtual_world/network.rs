@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tidegate::core::time::{Span, Timestamp};
+use tidegate_core::time::{Span, Timestamp};
 
-use crate::dice::Dice;
-use crate::number::{part, place};
-use crate::plan::Weather;
+use super::dice::Dice;
+use super::number::{part, place};
+use super::weather::Weather;
 
 /// What the network's own headers add to each message: IP, UDP and QUIC.
 pub(crate) const HEADER_BYTES: usize = 60;
@@ -58,19 +58,30 @@ pub(crate) struct Flight<M> {
 }
 
 impl<M: Clone> Network<M> {
-    /// `region` names each node's region.
-    pub(crate) fn new(weather: Weather, region: Vec<usize>, seed: u64) -> Self {
+    /// One without nodes.
+    pub(crate) fn new(weather: Weather, seed: u64) -> Self {
         let regions = weather.delay.len();
         Self {
             blocked: vec![vec![false; regions]; regions],
             weather,
-            region,
+            region: Vec::new(),
             flying: BinaryHeap::new(),
             sent: 0,
             dice: Dice::new(seed, 1),
             traffic: Traffic::default(),
             losses: Losses::default(),
         }
+    }
+
+    /// Another node, in this region.
+    pub(crate) fn add(&mut self, region: usize) {
+        self.region.push(region);
+    }
+
+    /// The same with one node in each region.
+    pub(crate) fn with_each_region(mut self) -> Self {
+        self.region = (0..self.weather.delay.len()).collect();
+        self
     }
 
     /// A message was lost, or something happened that loses some.
@@ -162,8 +173,8 @@ impl<M: Clone> Network<M> {
     }
 
     /// Messages under way.
-    pub(crate) fn flying(&self) -> usize {
-        self.flying.len()
+    pub(crate) fn flying(&self) -> impl ExactSizeIterator<Item = &Flight<M>> {
+        self.flying.iter().map(|Reverse(flight)| flight)
     }
 }
 

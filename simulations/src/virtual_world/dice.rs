@@ -32,7 +32,7 @@ impl Dice {
 
     /// One of these; `None` if there are none.
     pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
-        from.get(crate::number::index(self.below(crate::number::place(from.len()))))
+        from.get(super::number::index(self.below(super::number::place(from.len()))))
     }
 
     /// Whether something of this probability happens.
