@@ -14,6 +14,9 @@
 //! * [`cli`]: one file a command; client commands speak to a daemon over HTTP.
 //! * [`telemetry`]: every metric's name and handle; logs; spans.
 //! * [`peer`]: between daemons. One QUIC endpoint, mutual TLS, membership, and the messages on the wire.
+//!
+//! `docs/internals/protocol.md` has the words, messages and sequences between regions, and names the function
+//! of each step.
 
 pub use tidegate_core as core;
 

@@ -35,6 +35,13 @@ pub(super) const fn counted(ruled: &RuleOutcome) -> bool {
 
 /// Whole seconds until a denied request may be tried again, at least 1; `None` when it may pass now or never
 /// can.
+///
+/// The algorithm makes it (`Verdict::retry`). The store alters it: for a penalty (`core/penalty.rs`), for
+/// rights on their way or a recovery (`store/rights.rs`; of Redis `batch/replay.rs`), for reservations
+/// (`store/slot.rs`), for split keys and remembered denials (`store/redis/policy`). Where the store has no
+/// answer or no room, the failure policy makes it (`policy/fallback.rs`, `store/slot.rs`). Then
+/// `engine/decide.rs` shortens it for a first share, and takes that of the rule that denies longest.
+/// Identities that are refused have their own (`engine/refusal.rs`).
 pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
     if decision.allowed {
         return None;

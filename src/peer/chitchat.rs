@@ -109,13 +109,13 @@ fn count_blocks(rest: &mut &[u8]) -> Result<(), Refusal> {
 }
 
 /// What came in and waits for `chitchat`. Shared, so that a new gossip task takes over from one that died.
-pub(super) type GossipInbox = Arc<tokio::sync::Mutex<mpsc::Receiver<(SocketAddr, Bytes)>>>;
+pub(super) type ChitchatInbox = Arc<tokio::sync::Mutex<mpsc::Receiver<(SocketAddr, Bytes)>>>;
 
 /// Our links as `chitchat` wants to see them.
 #[derive(Clone)]
 pub(super) struct Carrier {
     pub(super) links: Arc<Links>,
-    pub(super) inbox: GossipInbox,
+    pub(super) inbox: ChitchatInbox,
     pub(super) roster: Arc<Roster>,
     pub(super) counters: Arc<Counters>,
     /// Where we can be dialled: what the others see as our address.
@@ -134,7 +134,7 @@ impl Socket for Carrier {
     /// Never an error: one would end the gossip for ever.
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         let body = message.serialize_to_vec();
-        self.links.send_to(to, |version| codec::encode_gossip(version, self.advertise, &body));
+        self.links.send_to(to, |version| codec::encode_chitchat(version, self.advertise, &body));
         Ok(())
     }
 

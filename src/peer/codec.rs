@@ -24,10 +24,10 @@ use crate::core::wire::{
 /// Longest message on the network, in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1_024;
 /// Longest gossip message: the longest that `chitchat` makes.
-pub const GOSSIP_BYTES_MAX: usize = 65_507;
+pub const CHITCHAT_BYTES_MAX: usize = 65_507;
 
 const KIND_SYNC: u8 = 1;
-const KIND_GOSSIP: u8 = 2;
+const KIND_CHITCHAT: u8 = 2;
 const KIND_RIGHTS: u8 = 3;
 /// Rights of buckets of which some have limits of their own.
 const KIND_OWN_RIGHTS: u8 = 4;
@@ -45,7 +45,7 @@ pub enum Message {
     /// Rights of `escrow` rules.
     Rights(RightsFrame),
     /// Membership.
-    Gossip {
+    Chitchat {
         /// Where the sender says it can be dialled.
         from: SocketAddr,
         /// A message of `chitchat`.
@@ -84,12 +84,12 @@ pub fn encode_rights(version: WireVersion, frame: &RightsFrame) -> Result<Bytes,
 /// Writes a gossip message.
 ///
 /// # Errors
-/// [`Refusal::Oversize`] if it is longer than [`GOSSIP_BYTES_MAX`].
-pub fn encode_gossip(version: WireVersion, from: SocketAddr, body: &[u8]) -> Result<Bytes, Refusal> {
-    if body.len() > GOSSIP_BYTES_MAX {
+/// [`Refusal::Oversize`] if it is longer than [`CHITCHAT_BYTES_MAX`].
+pub fn encode_chitchat(version: WireVersion, from: SocketAddr, body: &[u8]) -> Result<Bytes, Refusal> {
+    if body.len() > CHITCHAT_BYTES_MAX {
         return Err(Refusal::Oversize);
     }
-    let mut bytes = vec![version.number(), KIND_GOSSIP];
+    let mut bytes = vec![version.number(), KIND_CHITCHAT];
     bincode::serde::encode_into_std_write(from, &mut bytes, FORMAT).map_err(|_| Refusal::Malformed)?;
     bytes.extend_from_slice(body);
     sized(bytes)
@@ -114,13 +114,13 @@ pub fn decode(version: WireVersion, bytes: &Bytes) -> Result<Message, Refusal> {
         KIND_SYNC => decode_frame(version, body).map(Message::Sync),
         KIND_RIGHTS => decode_rights(body, false).map(Message::Rights),
         KIND_OWN_RIGHTS => decode_rights(body, true).map(Message::Rights),
-        KIND_GOSSIP => {
+        KIND_CHITCHAT => {
             let (from, read): (SocketAddr, usize) = decode_part(body)?;
             let body = bytes.slice(HEADER_BYTES.saturating_add(read).min(bytes.len())..);
-            if body.len() > GOSSIP_BYTES_MAX {
+            if body.len() > CHITCHAT_BYTES_MAX {
                 Err(Refusal::Oversize)
             } else {
-                Ok(Message::Gossip { from, body })
+                Ok(Message::Chitchat { from, body })
             }
         }
         _ => Err(Refusal::Kind),
@@ -141,7 +141,7 @@ pub fn in_version(version: WireVersion, message: Bytes) -> Result<Bytes, Refusal
     match decode(written, &message)? {
         Message::Sync(frame) => encode_frame(version, &frame),
         Message::Rights(frame) => encode_rights(version, &frame),
-        Message::Gossip { from, body } => encode_gossip(version, from, &body),
+        Message::Chitchat { from, body } => encode_chitchat(version, from, &body),
     }
 }
 

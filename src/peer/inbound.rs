@@ -307,7 +307,7 @@ fn take((version, message): (WireVersion, &Bytes), name: &NodeName, present: &Pr
             .events
             .try_send(PeerEvent::Rights { from: name.clone(), frame })
             .map_err(|_| Refusal::ReaderBusy),
-        Ok(Message::Gossip { from, body }) => take_gossip(from, body, name, present, inbox),
+        Ok(Message::Chitchat { from, body }) => take_gossip(from, body, name, present, inbox),
         Err(why) => Err(why),
     };
     if let Err(why) = taken {

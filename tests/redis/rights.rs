@@ -14,9 +14,7 @@ use tidegate::core::regions::WorldKey;
 use tidegate::core::regions::escrow::level::{LevelStep, LevelTerms, RECOVERY_WINDOW};
 use tidegate::core::regions::escrow::places::{self, Margins, PlacesStep};
 use tidegate::core::regions::escrow::window::WindowStep;
-use tidegate::core::regions::escrow::{
-    EscrowSafety, Giving, Ledger, ReferenceStore, Step, StepRequest, StepResult, Taking,
-};
+use tidegate::core::regions::escrow::{EscrowSafety, Giving, Ledger, Step, StepRequest, StepResult, Taking};
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::reservation::{Commit, ReservationId, ReservedCost};
 use tidegate::core::reservation_terms::OnLapse;
@@ -28,6 +26,12 @@ use tidegate::engine::clock::Clock;
 use tidegate::engine::port::{Charge, ChargeResult, HeldLimit, Intent, Outcome, Store};
 use tidegate::store::MemoryStore;
 use tidegate::store::redis::{RedisSettings, Topology};
+
+#[path = "../../simulations/src/virtual_world/reference_store.rs"]
+#[expect(dead_code, reason = "simulations use the rest")]
+mod reference_store;
+
+use reference_store::ReferenceStore;
 
 const START: Timestamp = Timestamp(1_790_000_000_000_000);
 const SECOND: Span = Span::from_secs(1);

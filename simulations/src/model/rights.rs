@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::regions::WorldKey;
 use tidegate::core::regions::escrow::level::LevelTerms;
-use tidegate::core::regions::escrow::{EscrowSafety, ReferenceStore, StepRequest, StepResult};
+use tidegate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
 use tidegate::core::time::Timestamp;
+
+use crate::virtual_world::ReferenceStore;
 
 /// What a store remembers of rights.
 #[derive(Debug)]

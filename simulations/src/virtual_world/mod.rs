@@ -8,6 +8,8 @@ mod clock;
 mod dice;
 pub(crate) mod network;
 pub(crate) mod number;
+mod reference_store;
+pub(crate) mod switches;
 mod weather;
 
 use tidegate_core::regions::{Member, NodeName, Refused};
@@ -17,6 +19,7 @@ pub(crate) use self::clock::Clock;
 pub(crate) use self::dice::Dice;
 pub(crate) use self::network::Network;
 use self::number::place;
+pub(crate) use self::reference_store::ReferenceStore;
 pub(crate) use self::weather::Weather;
 
 /// How often a host tells its machines what was decided, and lets them act: as in the daemon.

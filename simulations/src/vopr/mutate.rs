@@ -23,6 +23,7 @@ use super::reservations::{self, ReservationsCase};
 use super::restarts::{self, RestartsCase};
 use super::tables::{self, TablesCase};
 use crate::model::duties::Duties;
+use crate::virtual_world::switches;
 
 /// By rule, a seed whose world noticed that it was off.
 const NOTICED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/mutations.txt");
@@ -56,34 +57,37 @@ impl Mutation {
 
 /// All that can be switched off.
 fn mutations() -> Vec<Mutation> {
-    let escrow = EscrowSafety::WITHOUT_ONE.map(|(rule, safety)| {
-        let focus = if safety.lacks_one_of_levels() { Focus::Levels } else { Focus::Rights };
-        Mutation::new(format!("without {rule}"), ordinary(focus, Enforced { safety, ..Enforced::ALL }))
-    });
-    let sliding = EscrowSafety::WITHOUT_ONE_OF_SLIDING.map(|(rule, safety)| {
+    let rights = |focus| {
+        move |(rule, safety)| {
+            Mutation::new(format!("without {rule}"), ordinary(focus, Enforced { safety, ..Enforced::ALL }))
+        }
+    };
+    let windows = switches::OF_WINDOWS.map(rights(Focus::Rights));
+    let escrow = windows.into_iter().chain(switches::OF_LEVELS.map(rights(Focus::Levels)));
+    let sliding = switches::OF_SLIDING.map(|(rule, safety)| {
         let enforced = Enforced { safety, ..Enforced::ALL };
         Mutation::new(format!("sliding without {rule}"), ordinary(Focus::Sliding, enforced))
     });
-    let waits = EscrowSafety::WITHOUT_ONE_OF_WAITS.map(|(rule, safety)| {
+    let waits = switches::OF_WAITS.map(|(rule, safety)| {
         let enforced = Enforced { safety, ..Enforced::ALL };
         Mutation::new(format!("waits without {rule}"), ordinary(Focus::Waits, enforced))
     });
-    let denial = GossipSafety::WITHOUT_ONE_OF_DENIAL.map(|(rule, care)| {
+    let denial = switches::OF_DENIAL.map(|(rule, care)| {
         let enforced = Enforced { care, ..Enforced::ALL };
         Mutation::new(format!("deny without {rule}"), ordinary(Focus::Denial, enforced))
     });
-    let places = EscrowSafety::WITHOUT_ONE_OF_PLACES.map(|(rule, safety)| {
+    let places = switches::OF_PLACES.map(|(rule, safety)| {
         let wrong = move |seed| places::play(&PlacesCase::draw(seed), safety, None).err();
         Mutation { places: true, ..Mutation::new(format!("places without {rule}"), wrong) }
     });
-    let gossip = GossipSafety::WITHOUT_ONE.map(|(rule, care)| {
+    let gossip = switches::OF_CUTS.map(|(rule, care)| {
         let wrong = move |seed| match care.hears_former {
             true => cuts::play(&CutsCase::draw(seed), care).err(),
             false => restarts::play(&RestartsCase::draw(seed), care).err(),
         };
         Mutation::new(format!("gossip without {rule}"), wrong)
     });
-    let bounds = GossipSafety::WITHOUT_ONE_OF_BOUNDS.map(|(rule, care)| {
+    let bounds = switches::OF_BOUNDS.map(|(rule, care)| {
         Mutation::new(format!("bounds without {rule}"), move |seed| {
             let case = BoundsCase::draw(seed);
             // Few worlds matter to it, and the others need not be played.
@@ -92,15 +96,15 @@ fn mutations() -> Vec<Mutation> {
         })
     });
     let full = |care, safety| move |seed| tables::play(&TablesCase::draw(seed), care, safety).err();
-    let shares = GossipSafety::WITHOUT_ONE_OF_TABLES
+    let shares = switches::OF_FULL_TABLES
         .map(|(rule, care)| Mutation::new(format!("tables without {rule}"), full(care, EscrowSafety::ALL)));
-    let kept = EscrowSafety::WITHOUT_ONE_OF_TABLES.map(|(rule, safety)| {
+    let kept = switches::OF_FULL_STORES.map(|(rule, safety)| {
         Mutation::new(format!("tables without {rule}"), full(GossipSafety::ALL, safety))
     });
     let agrees = Mutation::new("joins without agrees".to_owned(), |seed| {
         joins::play(&JoinsCase::draw(seed), false).err()
     });
-    let all = escrow.into_iter().chain(places).chain(gossip).chain(bounds).chain(shares).chain(kept);
+    let all = escrow.chain(places).chain(gossip).chain(bounds).chain(shares).chain(kept);
     let tells = Mutation::new("reports without tells".to_owned(), |seed| {
         reports::play(&ReportsCase::draw(seed), false).err()
     });

@@ -13,7 +13,7 @@ use tidegate::core::hold::{Hold, HoldStep, Holder};
 use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::places::PlacesTerms;
 use tidegate::core::regions::escrow::{
-    Escrow, EscrowConfig, EscrowSafety, Event, ReferenceStore, StepRequest, rights_frame_bytes,
+    Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, rights_frame_bytes,
 };
 use tidegate::core::regions::{Member, NodeName, Refused, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
@@ -30,7 +30,7 @@ pub(super) use self::case::PlacesCase;
 use super::play::Summary;
 use crate::model::START;
 use crate::number::{index, place};
-use crate::virtual_world::{Dice, Host, Seat, VirtualWorld};
+use crate::virtual_world::{Dice, Host, ReferenceStore, Seat, VirtualWorld};
 
 const STEP: Span = Span::from_millis(10);
 /// Steps of peace: longer than any memory is in doubt.

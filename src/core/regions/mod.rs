@@ -1,8 +1,11 @@
-//! How regions agree on one limit: counters that merge, budgets that add up, what to tell whom and when.
+//! The protocol between regions, by mode: [`gossip`] (counts merge, budgets add up), [`escrow`] (rights move)
+//! and [`split`] (shares that change in a safe order). Its words and messages are in
+//! `docs/internals/protocol.md`.
 //!
-//! A [`Replica`] is one daemon's side of the protocol: a state machine that takes what happened (`handle_*`)
-//! and hands out what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the
-//! [`super::algorithm::Allowance`] that the region's store enforces.
+//! Each is a state machine that takes what happened (`handle_*`) and hands out what to do (`poll_*`). It never
+//! waits, and a decision never waits for it: it only moves the [`super::algorithm::Allowance`] that the
+//! region's store enforces. Beside them are the regions, and which of them is cut off (`membership`), and the
+//! division of a limit ([`fair_share`]).
 
 use super::algorithm::{Algorithm, Allowance, Counting, Limit};
 use super::rule::Global;

@@ -129,9 +129,9 @@ fn the_bytes_of_this_version_are_pinned() {
         hex(&bytes)[GOLDEN_HEAD_DIGITS..].to_owned()
     });
     assert_eq!(crowded, ["0101640673656172636800", "0900"]);
-    let gossip = encode_gossip(NEWEST, "203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
+    let gossip = encode_chitchat(NEWEST, "203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
     assert_eq!(hex(&gossip), GOLDEN_GOSSIP);
-    let gossip = encode_gossip(NEWEST, "[::1]:7946".parse().unwrap(), b"").unwrap();
+    let gossip = encode_chitchat(NEWEST, "[::1]:7946".parse().unwrap(), b"").unwrap();
     assert_eq!(hex(&gossip), GOLDEN_GOSSIP_V6);
 }
 
@@ -297,8 +297,8 @@ fn what_is_too_big_is_refused_on_both_sides() {
     assert_eq!(encode_frame(NEWEST, &sum_too_big), Err(Refusal::Oversize));
     assert_eq!(decode(NEWEST, &vec![NEWEST.number(); MESSAGE_BYTES_MAX + 1].into()), Err(Refusal::Oversize));
     let address = "127.0.0.1:1".parse().unwrap();
-    assert_eq!(encode_gossip(NEWEST, address, &vec![0; GOSSIP_BYTES_MAX + 1]), Err(Refusal::Oversize));
-    assert!(encode_gossip(NEWEST, "[::1]:65535".parse().unwrap(), &vec![0; GOSSIP_BYTES_MAX]).is_ok());
+    assert_eq!(encode_chitchat(NEWEST, address, &vec![0; CHITCHAT_BYTES_MAX + 1]), Err(Refusal::Oversize));
+    assert!(encode_chitchat(NEWEST, "[::1]:65535".parse().unwrap(), &vec![0; CHITCHAT_BYTES_MAX]).is_ok());
 }
 
 /// A hundred reports of buckets that the other side knows: what ten thousand hot buckets cost.
@@ -340,8 +340,8 @@ proptest! {
         body in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         let from = SocketAddr::new(ip, port);
-        let bytes = encode_gossip(NEWEST, from, &body).unwrap();
-        prop_assert_eq!(decode(NEWEST, &bytes), Ok(Message::Gossip { from, body: body.into() }));
+        let bytes = encode_chitchat(NEWEST, from, &body).unwrap();
+        prop_assert_eq!(decode(NEWEST, &bytes), Ok(Message::Chitchat { from, body: body.into() }));
     }
 
     #[test]
@@ -357,7 +357,7 @@ proptest! {
             let _ = decode(version, &bytes.clone().into());
             if bytes.len() >= 2 {
                 bytes[0] = version.number();
-                bytes[1] = if sync { KIND_SYNC } else { KIND_GOSSIP };
+                bytes[1] = if sync { KIND_SYNC } else { KIND_CHITCHAT };
                 let _ = decode(version, &bytes.clone().into());
                 bytes[1] = KIND_RIGHTS;
                 let _ = decode(version, &bytes.clone().into());

@@ -106,11 +106,11 @@ impl RedisStore {
         let places = Places::new(&settings, common)?;
         let metrics = Arc::new(StoreMetrics::new(metrics));
         let daemons = Arc::new(Daemons::new(live));
-        let lanes = Dispatcher::new(Arc::clone(&places), Arc::clone(&metrics), settings.clock.clone());
+        let dispatcher = Dispatcher::new(Arc::clone(&places), Arc::clone(&metrics), settings.clock.clone());
         let name = &settings.name;
         let registry = Registry::new(name, settings.topology, &places.listed(), Arc::clone(&daemons));
         let core = Arc::new(Core {
-            lanes,
+            dispatcher,
             registry,
             fallback: Fallback::new(settings.on_failure, Arc::clone(&daemons), settings.keys_max),
             leases: Leases::new(settings.lease.permits_max, settings.lease.ttl),
@@ -127,7 +127,7 @@ impl RedisStore {
         });
         let store = Self { core };
         store.first_look(&places, settings.topology).await?;
-        store.core.registry.beat(&store.core.lanes).await;
+        store.core.registry.beat(&store.core.dispatcher).await;
         let core = Arc::clone(&store.core);
         settings
             .tasks
@@ -182,12 +182,12 @@ impl RedisStore {
         for leftover in self.core.leases.sweep(now, true) {
             let Some(part) = self.core.leftover(&leftover) else { continue };
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
-            let answer = self.core.lanes.ask(Arc::new(part), deadline).await;
+            let answer = self.core.dispatcher.ask(Arc::new(part), deadline).await;
             self.core.returned(leftover.permits, answer.is_ok());
         }
         // Last: a server that does not answer must not keep permits from going back to the others.
         self.core.stop_noting.cancel();
-        self.core.registry.leave(&self.core.lanes).await;
+        self.core.registry.leave(&self.core.dispatcher).await;
     }
 
     /// Where the region's daemons keep facts for each other.
@@ -274,7 +274,7 @@ impl Store for RedisStore {
         Answer::Later(Box::pin(async move {
             let call = batch::rights::StepCall::new(rule, key, held, ask)?;
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
-            self.core.lanes.rights(&call, deadline).await
+            self.core.dispatcher.rights(&call, deadline).await
         }))
     }
 
@@ -301,11 +301,11 @@ impl Store for RedisStore {
 
     fn sweep(&self, now: Timestamp) {
         let core = &self.core;
-        let map = core.lanes.places().map();
+        let map = core.dispatcher.places().map();
         core.metrics.breakers(map.nodes().iter().map(|node| node.phase()));
         core.metrics.servers(map.nodes());
         core.metrics.daemons(core.daemons.count());
-        for node in map.nodes().iter().chain(core.lanes.places().advisers()) {
+        for node in map.nodes().iter().chain(core.dispatcher.places().advisers()) {
             node.review();
         }
         // More than can be under way would only be owed again.
@@ -322,7 +322,7 @@ impl Store for RedisStore {
     }
 
     fn health(&self) -> StoreHealth {
-        health::of(self.core.lanes.places(), &self.core.daemons)
+        health::of(self.core.dispatcher.places(), &self.core.daemons)
     }
 
     fn len(&self) -> StoreLen {

@@ -10,6 +10,8 @@
 //! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`].
 //! Only the store is trusted with rights; whatever this machine forgets or gets wrong costs use, never
 //! exactness.
+//!
+//! The way of one right, function by function, is in `docs/internals/protocol.md`, section 5.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -34,7 +36,6 @@ mod part;
 pub mod places;
 mod planner;
 mod receive;
-mod reference_store;
 mod status;
 mod totals;
 mod transmit;
@@ -48,7 +49,6 @@ use self::link::EscrowLink;
 use self::places::Margins;
 
 pub use self::ledger::{Ledger, Step, StepRequest, StepResult};
-pub use self::reference_store::ReferenceStore;
 pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
 pub use self::totals::{Giving, MovedRights, RECOVERY_MARGIN, Taking};
 pub use self::transmit::rights_frame_bytes;
@@ -106,49 +106,6 @@ impl EscrowSafety {
         never_forgets_for_room: true,
         says_who_is_dry: true,
     };
-
-    /// The same for those that matter where a table is full.
-    pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 1] =
-        [("never_forgets_for_room", Self { never_forgets_for_room: false, ..Self::ALL })];
-
-    /// The same for those that matter where nothing moves, as with sliding algorithms.
-    pub const WITHOUT_ONE_OF_SLIDING: [(&'static str, Self); 1] =
-        [("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL })];
-
-    /// The same for those that matter to requests that wait.
-    pub const WITHOUT_ONE_OF_WAITS: [(&'static str, Self); 1] =
-        [("says_who_is_dry", Self { says_who_is_dry: false, ..Self::ALL })];
-
-    /// Each rule's name, and all rules but that one.
-    pub const WITHOUT_ONE: [(&'static str, Self); 8] = [
-        ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
-        ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
-        ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
-        ("windows_are_labels", Self { windows_are_labels: false, ..Self::ALL }),
-        ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
-        ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
-        ("forwarded_stays_charged", Self { forwarded_stays_charged: false, ..Self::ALL }),
-        ("kept_stays_charged", Self { kept_stays_charged: false, ..Self::ALL }),
-    ];
-
-    /// Whether a rule that only buckets without windows need is switched off.
-    #[must_use]
-    pub const fn lacks_one_of_levels(&self) -> bool {
-        !self.forwarded_stays_charged || !self.kept_stays_charged
-    }
-
-    /// The same for those that matter to places.
-    pub const WITHOUT_ONE_OF_PLACES: [(&'static str, Self); 9] = [
-        ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
-        ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
-        ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
-        ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
-        ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
-        ("lends_only_its_own", Self { lends_only_its_own: false, ..Self::ALL }),
-        ("loans_lapse", Self { loans_lapse: false, ..Self::ALL }),
-        ("lost_loans_are_burnt", Self { lost_loans_are_burnt: false, ..Self::ALL }),
-        ("gives_back_only_what_is_counted", Self { gives_back_only_what_is_counted: false, ..Self::ALL }),
-    ];
 }
 
 impl Default for EscrowSafety {

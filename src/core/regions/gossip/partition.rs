@@ -1,5 +1,7 @@
 //! A limit while regions are cut off, or do not tell of all buckets: how much of it is kept for those, and
 //! who divides the rest.
+//!
+//! `Regions::judge` (`regions/membership.rs`) says which region is cut off, by the patience of `delays.rs`.
 
 use smallvec::SmallVec;
 

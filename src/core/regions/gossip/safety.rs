@@ -39,31 +39,4 @@ impl GossipSafety {
         keeps_to_shares: true,
         leaves_shares: true,
     };
-
-    /// Each rule that keeps a promise in cuts or over restarts, and all rules but that one.
-    pub const WITHOUT_ONE: [(&'static str, Self); 4] = [
-        ("divides_levels", Self { divides_levels: false, ..Self::ALL }),
-        ("corrects_levels", Self { corrects_levels: false, ..Self::ALL }),
-        ("notices_who_is_deaf", Self { notices_who_is_deaf: false, ..Self::ALL }),
-        ("hears_former", Self { hears_former: false, ..Self::ALL }),
-    ];
-
-    /// The same of the rules that keep what is denied in a cut.
-    pub const WITHOUT_ONE_OF_DENIAL: [(&'static str, Self); 2] = [
-        ("divides_levels", Self { divides_levels: false, ..Self::ALL }),
-        ("notices_who_is_deaf", Self { notices_who_is_deaf: false, ..Self::ALL }),
-    ];
-
-    /// The same of the rules that keep a promise where a table is full.
-    pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 2] = [
-        ("keeps_to_shares", Self { keeps_to_shares: false, ..Self::ALL }),
-        ("leaves_shares", Self { leaves_shares: false, ..Self::ALL }),
-    ];
-
-    /// The same of the rules that keep what is said of the others' use.
-    pub const WITHOUT_ONE_OF_BOUNDS: [(&'static str, Self); 3] = [
-        ("doubts_what_is_late", Self { doubts_what_is_late: false, ..Self::ALL }),
-        ("counts_all_given", Self { counts_all_given: false, ..Self::ALL }),
-        ("leaves_allowances", Self { leaves_allowances: false, ..Self::ALL }),
-    ];
 }

@@ -63,7 +63,7 @@ fn golden() -> Vec<(&'static str, Message)> {
     let reports = vec![report(b"u\0x"), known(700, 6), known(70_000, 1_000)];
     let all = Frame { crowded: CrowdedRules::All, ..frame(Vec::new()) };
     let gossip =
-        |from: &str, body| Message::Gossip { from: from.parse().unwrap(), body: Bytes::from_static(body) };
+        |from: &str, body| Message::Chitchat { from: from.parse().unwrap(), body: Bytes::from_static(body) };
     vec![
         (FRAME, Message::Sync(frame(reports))),
         (OWN_LIMIT, Message::Sync(own_limit())),
@@ -79,7 +79,7 @@ fn encode(version: WireVersion, message: &Message) -> Bytes {
     match message {
         Message::Sync(frame) => encode_frame(version, frame),
         Message::Rights(frame) => encode_rights(version, frame),
-        Message::Gossip { from, body } => encode_gossip(version, *from, body),
+        Message::Chitchat { from, body } => encode_chitchat(version, *from, body),
     }
     .unwrap()
 }

@@ -1,7 +1,7 @@
 //! What waits to be sent to one node, and how much of it leaves when.
 //!
-//! A few flights at most are under way to a node. What comes meanwhile waits, and leaves together as soon as
-//! one of them has landed: so a busy node gets many decisions with one write, an idle one is asked at once,
+//! A few batches at most are under way to a node. What comes meanwhile waits, and leaves together as soon as
+//! one of them is answered: so a busy node gets many decisions with one write, an idle one is asked at once,
 //! and there is no timer.
 
 use std::collections::VecDeque;
@@ -15,8 +15,8 @@ use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::failure::Failure;
 
 /// Flights to a node at once: while one is decided, the next is on its way.
-const FLIGHTS_MAX: usize = 3;
-/// Parts in one flight at most: a script keeps a server from everything else while it runs.
+const BATCHES_MAX: usize = 3;
+/// Parts in one batch at most: a script keeps a server from everything else while it runs.
 const PARTS_MAX: usize = 256;
 /// Parts that wait for one node at most. More are answered by their failure policy.
 const WAITING_MAX: usize = 16_384;
@@ -82,17 +82,17 @@ pub(in crate::store::redis) struct BatchQueue {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    flights: usize,
-    /// Somebody will soon see to the next flight.
-    boarding: bool,
+    batches: usize,
+    /// Somebody will soon see to the next batch.
+    is_awaited: bool,
 }
 
 /// What became of a part that was put in line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) enum Enqueued {
-    /// It leaves with the next flight.
+    /// It leaves with the next batch.
     Waits,
-    /// It leaves with the next flight, which the caller has to see to: at once if nothing else is under way.
+    /// It leaves with the next batch, which the caller has to see to: at once if nothing else is under way.
     First { at_once: bool },
     /// Too many wait already; it was dropped.
     Full,
@@ -110,19 +110,19 @@ impl BatchQueue {
             return Enqueued::Full;
         }
         queue.waiting.push_back(waiting);
-        if queue.boarding || queue.flights >= FLIGHTS_MAX {
+        if queue.is_awaited || queue.batches >= BATCHES_MAX {
             return Enqueued::Waits;
         }
-        queue.boarding = true;
-        Enqueued::First { at_once: queue.flights == 0 }
+        queue.is_awaited = true;
+        Enqueued::First { at_once: queue.batches == 0 }
     }
 
-    /// What leaves now, as one more flight that must be told of with [`Self::completed`]; empty if nothing
+    /// What leaves now, as one more batch that must be told of with [`Self::completed`]; empty if nothing
     /// does.
     pub(in crate::store::redis) fn take_batch(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
-        queue.boarding = false;
-        if queue.flights >= FLIGHTS_MAX {
+        queue.is_awaited = false;
+        if queue.batches >= BATCHES_MAX {
             return Vec::new();
         }
         let mut leaving = Vec::with_capacity(queue.waiting.len().min(PARTS_MAX));
@@ -135,19 +135,19 @@ impl BatchQueue {
             }
         }
         if !leaving.is_empty() {
-            queue.flights += 1;
+            queue.batches += 1;
         }
         leaving
     }
 
-    /// One flight is over. Whether the caller has to see to the next.
+    /// One batch is over. Whether the caller has to see to the next.
     pub(in crate::store::redis) fn completed(&self) -> bool {
         let mut queue = self.queue();
-        queue.flights = queue.flights.saturating_sub(1);
-        if queue.boarding || queue.waiting.is_empty() {
+        queue.batches = queue.batches.saturating_sub(1);
+        if queue.is_awaited || queue.waiting.is_empty() {
             return false;
         }
-        queue.boarding = true;
+        queue.is_awaited = true;
         true
     }
 
@@ -169,7 +169,7 @@ mod tests {
 
     type Answers = Vec<oneshot::Receiver<Result<Answered, Failure>>>;
 
-    fn board(lane: &BatchQueue, answers: &mut Answers, within: Duration) -> Enqueued {
+    fn enqueue(queue: &BatchQueue, answers: &mut Answers, within: Duration) -> Enqueued {
         let part = Part {
             slot: ClusterSlot(1),
             action: Action::Charge,
@@ -178,54 +178,54 @@ mod tests {
         };
         let (waiting, answer) = Waiting::new(Arc::new(part), Deadline::after(within));
         answers.push(answer);
-        lane.enqueue(waiting)
+        queue.enqueue(waiting)
     }
 
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn an_idle_node_is_asked_at_once_and_a_busy_one_for_many_together() {
-        let (lane, mut answers) = (BatchQueue::default(), Answers::new());
-        for flights in 0..FLIGHTS_MAX {
-            assert_eq!(board(&lane, &mut answers, LONG), Enqueued::First { at_once: flights == 0 });
-            assert_eq!(lane.take_batch().len(), 1);
+        let (queue, mut answers) = (BatchQueue::default(), Answers::new());
+        for batches in 0..BATCHES_MAX {
+            assert_eq!(enqueue(&queue, &mut answers, LONG), Enqueued::First { at_once: batches == 0 });
+            assert_eq!(queue.take_batch().len(), 1);
         }
         for _ in 0..10 {
-            assert_eq!(board(&lane, &mut answers, LONG), Enqueued::Waits);
+            assert_eq!(enqueue(&queue, &mut answers, LONG), Enqueued::Waits);
         }
-        assert!(lane.take_batch().is_empty());
-        assert!(lane.completed());
-        assert_eq!(lane.take_batch().len(), 10);
+        assert!(queue.take_batch().is_empty());
+        assert!(queue.completed());
+        assert_eq!(queue.take_batch().len(), 10);
     }
 
     #[test]
     fn those_who_come_while_somebody_boards_leave_with_them() {
-        let (lane, mut answers) = (BatchQueue::default(), Answers::new());
-        assert_eq!(board(&lane, &mut answers, LONG), Enqueued::First { at_once: true });
-        assert_eq!(board(&lane, &mut answers, LONG), Enqueued::Waits);
-        assert_eq!(lane.take_batch().len(), 2);
-        assert!(!lane.completed());
+        let (queue, mut answers) = (BatchQueue::default(), Answers::new());
+        assert_eq!(enqueue(&queue, &mut answers, LONG), Enqueued::First { at_once: true });
+        assert_eq!(enqueue(&queue, &mut answers, LONG), Enqueued::Waits);
+        assert_eq!(queue.take_batch().len(), 2);
+        assert!(!queue.completed());
     }
 
     #[test]
     fn a_flight_takes_no_more_than_its_bound_and_the_queue_neither() {
-        let (lane, mut answers) = (BatchQueue::default(), Answers::new());
+        let (queue, mut answers) = (BatchQueue::default(), Answers::new());
         for _ in 0..WAITING_MAX {
-            assert_ne!(board(&lane, &mut answers, LONG), Enqueued::Full);
+            assert_ne!(enqueue(&queue, &mut answers, LONG), Enqueued::Full);
         }
-        assert_eq!(board(&lane, &mut answers, LONG), Enqueued::Full);
-        assert_eq!(lane.take_batch().len(), PARTS_MAX);
+        assert_eq!(enqueue(&queue, &mut answers, LONG), Enqueued::Full);
+        assert_eq!(queue.take_batch().len(), PARTS_MAX);
     }
 
     #[test]
     fn who_has_gone_away_or_waited_too_long_does_not_leave() {
-        let (lane, mut answers) = (BatchQueue::default(), Answers::new());
-        board(&lane, &mut answers, LONG);
-        board(&lane, &mut answers, Duration::ZERO);
-        board(&lane, &mut answers, LONG);
+        let (queue, mut answers) = (BatchQueue::default(), Answers::new());
+        enqueue(&queue, &mut answers, LONG);
+        enqueue(&queue, &mut answers, Duration::ZERO);
+        enqueue(&queue, &mut answers, LONG);
         drop(answers.remove(0));
-        assert!(lane.expire(Deadline::after(Duration::ZERO)).is_some());
+        assert!(queue.expire(Deadline::after(Duration::ZERO)).is_some());
         assert!(matches!(answers[0].try_recv(), Ok(Err(Failure::Timeout))));
-        assert_eq!(lane.take_batch().len(), 1);
+        assert_eq!(queue.take_batch().len(), 1);
     }
 }

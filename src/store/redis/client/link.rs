@@ -2,8 +2,8 @@
 //! that order.
 //!
 //! Who posts also writes, straight to the socket, all that was posted since the last write: an idle
-//! connection costs a decision no task, no timer and no second wait. One task reads, and lands each reply
-//! with whoever awaits it; one more writes what the socket did not take at once. Deadlines are kept by one
+//! connection costs a decision no task, no timer and no second wait. One task reads, and hands each reply on
+//! to whoever awaits it; one more writes what the socket did not take at once. Deadlines are kept by one
 //! timer for all that is in flight.
 
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ const IN_FLIGHT_MAX: usize = 8_192;
 const READ_BYTES: usize = 64 * 1_024;
 
 /// What awaits one reply.
-pub(in crate::store::redis) trait Landing: Send {
+pub(in crate::store::redis) trait Completion: Send {
     /// The reply, or why there is none. Never called while a lock is held.
     fn complete(self: Box<Self>, answer: Result<Value, Failure>);
 
@@ -39,7 +39,7 @@ pub(in crate::store::redis) trait Landing: Send {
 }
 
 /// Awaits a reply.
-pub(in crate::store::redis) type Awaiting = Box<dyn Landing>;
+pub(in crate::store::redis) type Awaiting = Box<dyn Completion>;
 
 /// One connection.
 pub(in crate::store::redis) struct Link {

@@ -37,7 +37,7 @@ impl Core {
     {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return false };
         let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
-        let begun = self.lanes.begin(Arc::new(part), deadline);
+        let begun = self.dispatcher.begin(Arc::new(part), deadline);
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
             let answer = match begun {
@@ -116,7 +116,7 @@ impl Core {
             tokio::select! {
                 biased;
                 () = self.stop_noting.cancelled() => return,
-                _ = ticks.tick() => self.registry.beat(&self.lanes).await,
+                _ = ticks.tick() => self.registry.beat(&self.dispatcher).await,
             }
         }
     }
@@ -246,7 +246,7 @@ impl Core {
                     .arg(value)
                     .arg("PX")
                     .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
-                let written = core.lanes.plain(&command, slot, deadline).await.is_ok();
+                let written = core.dispatcher.plain(&command, slot, deadline).await.is_ok();
                 if !core.unwritten.ended(&key, written) {
                     break;
                 }

@@ -38,7 +38,7 @@ pub(in crate::store::redis) const BACKGROUND_PATIENCE: u32 = 10;
 /// What decisions and background calls share.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Core {
-    pub(in crate::store::redis) lanes: Arc<Dispatcher>,
+    pub(in crate::store::redis) dispatcher: Arc<Dispatcher>,
     pub(in crate::store::redis) fallback: Fallback,
     pub(in crate::store::redis) leases: Leases,
     pub(in crate::store::redis) daemons: Arc<Daemons>,
@@ -108,7 +108,7 @@ impl Core {
         let planned = planned.first()?;
         let unused = self.leases.unused(key, self.started.elapsed());
         let look = Part { action: Action::Look, ..Part::clone(&planned.part) };
-        let Ok(answered) = self.lanes.ask(Arc::new(look), deadline).await else {
+        let Ok(answered) = self.dispatcher.ask(Arc::new(look), deadline).await else {
             let charges = [charge];
             let missing = plan::unanswered(planned, &charges);
             let counted = self.fallback.decide(&missing, Intent::Ask, now, true).counted;
@@ -150,7 +150,7 @@ impl Core {
         // Permits that were drawn are forgotten with the bucket that they were charged to.
         self.leases.forget(key, self.started.elapsed());
         let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
-        match self.lanes.plain(&command, slot, deadline).await {
+        match self.dispatcher.plain(&command, slot, deadline).await {
             Ok(Value::Int(gone)) => Some(gone > 0),
             _ => None,
         }
@@ -162,18 +162,18 @@ impl Core {
         charges: &[Charge<'_>],
         intent: Intent,
     ) -> SmallVec<[Planned; 1]> {
-        let map = self.lanes.places().map();
-        plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
+        let map = self.dispatcher.places().map();
+        plan::split(charges, intent, self.dispatcher.places().joins_slots().then_some(&map))
     }
 
     /// Whether the server of a slot takes what it is owed.
     pub(in crate::store::redis) fn is_back(&self, slot: ClusterSlot) -> bool {
-        self.lanes.places().map().node(slot).is_some_and(|node| node.phase() == Phase::Closed)
+        self.dispatcher.places().map().node(slot).is_some_and(|node| node.phase() == Phase::Closed)
     }
 
     /// The same of what it is owed for new keys.
     pub(in crate::store::redis) fn has_room(&self, slot: ClusterSlot) -> bool {
-        let map = self.lanes.places().map();
+        let map = self.dispatcher.places().map();
         map.node(slot).is_some_and(|node| node.phase() == Phase::Closed && !node.is_crowded())
     }
 
@@ -195,9 +195,9 @@ impl Core {
         deadline: Deadline,
     ) -> SmallVec<[Result<Answered, Failure>; 1]> {
         if let [only] = planned {
-            return SmallVec::from_iter([self.lanes.ask(Arc::clone(&only.part), deadline).await]);
+            return SmallVec::from_iter([self.dispatcher.ask(Arc::clone(&only.part), deadline).await]);
         }
-        let asked = planned.iter().map(|planned| self.lanes.ask(Arc::clone(&planned.part), deadline));
+        let asked = planned.iter().map(|planned| self.dispatcher.ask(Arc::clone(&planned.part), deadline));
         futures_util::future::join_all(asked).await.into()
     }
 

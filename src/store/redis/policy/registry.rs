@@ -64,12 +64,12 @@ impl Registry {
     }
 
     /// Notes this daemon, and takes in who else is there. Nothing changes where no server answers.
-    pub(in crate::store::redis) async fn beat(&self, lanes: &Arc<Dispatcher>) {
+    pub(in crate::store::redis) async fn beat(&self, dispatcher: &Arc<Dispatcher>) {
         let holds = u64::try_from(HOLDS.as_millis()).unwrap_or(u64::MAX);
         let mut command = Cmd::new();
         command.arg("EVAL").arg(&REGISTRY.text).arg(1).arg(key()).arg(&self.note).arg(holds);
         let mut read: Option<BTreeSet<String>> = None;
-        for answer in each(lanes, &command).await {
+        for answer in each(dispatcher, &command).await {
             if let Ok(Value::Array(notes)) = answer {
                 let notes = notes.into_iter().filter_map(|note| match note {
                     Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
@@ -84,10 +84,10 @@ impl Registry {
     }
 
     /// Takes this daemon's note away.
-    pub(in crate::store::redis) async fn leave(&self, lanes: &Arc<Dispatcher>) {
+    pub(in crate::store::redis) async fn leave(&self, dispatcher: &Arc<Dispatcher>) {
         let mut command = Cmd::new();
         command.arg("ZREM").arg(key()).arg(&self.note);
-        each(lanes, &command).await;
+        each(dispatcher, &command).await;
     }
 
     fn take_in(&self, read: BTreeSet<String>) {
@@ -114,13 +114,13 @@ fn key() -> String {
 
 /// Sends a command to each server that keeps a registry: the one, all of a ring, or the one that serves its
 /// slot.
-async fn each(lanes: &Arc<Dispatcher>, command: &Cmd) -> Vec<Result<Value, Failure>> {
-    let map = Arc::clone(&lanes.places().map());
-    if lanes.places().topology() == Topology::Cluster {
+async fn each(dispatcher: &Arc<Dispatcher>, command: &Cmd) -> Vec<Result<Value, Failure>> {
+    let map = Arc::clone(&dispatcher.places().map());
+    if dispatcher.places().topology() == Topology::Cluster {
         let slot = slot_of_tag(TAG.as_bytes());
         let answers = map.node(slot).is_some_and(|node| node.phase() == Phase::Closed);
         return if answers {
-            vec![lanes.plain(command, slot, Deadline::after(CALL_MAX)).await]
+            vec![dispatcher.plain(command, slot, Deadline::after(CALL_MAX)).await]
         } else {
             Vec::new()
         };

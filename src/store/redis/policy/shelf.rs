@@ -37,8 +37,9 @@ impl RedisShelf {
         patience: Duration,
     ) -> Vec<Option<Value>> {
         let deadline = Deadline::after(patience);
-        let asked = commands
-            .map(|(command, slot)| async move { self.core.lanes.plain(&command, slot, deadline).await.ok() });
+        let asked = commands.map(|(command, slot)| async move {
+            self.core.dispatcher.plain(&command, slot, deadline).await.ok()
+        });
         join_all(asked).await
     }
 }
@@ -73,7 +74,7 @@ impl Shelf for RedisShelf {
     fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()> {
         Box::pin(async move {
             // What is kept for convenience takes no room that counters need.
-            let map = Arc::clone(&self.core.lanes.places().map());
+            let map = Arc::clone(&self.core.dispatcher.places().map());
             let facts = facts.iter().map(|(name, fact)| (key(name), fact));
             let facts = facts.filter(|((_, slot), _)| !map.node(*slot).is_some_and(|node| node.is_crowded()));
             let commands = facts.map(|((key, slot), fact)| {

@@ -1,7 +1,7 @@
 //! Sends parts to their nodes, and brings each its answer.
 //!
 //! What leaves for a node together goes as few calls: as one for all, or in a cluster as one for each slot,
-//! all in one write. So a hot key costs one call a flight, however many ask for it. What is not plainly
+//! all in one write. So a hot key costs one call a batch, however many ask for it. What is not plainly
 //! answered (a slot that has moved, a script that is not loaded, a key that another shape holds) is followed
 //! up by a task of its own.
 
@@ -25,7 +25,7 @@ use crate::store::redis::batch::replay::{Answered, replay};
 use crate::store::redis::batch::rights;
 use crate::store::redis::batch::scripts::DECIDE;
 use crate::store::redis::client::failure::Failure;
-use crate::store::redis::client::link::{Landing, Link};
+use crate::store::redis::client::link::{Completion, Link};
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::servers::metrics::{StoreMetrics, Timer};
 use crate::store::redis::servers::node::{BreakerPermit, Node, Wire};
@@ -98,29 +98,29 @@ impl Dispatcher {
     ) -> Result<Begun, Failure> {
         let node = self.places.map().node(part.slot).cloned().ok_or(Failure::NoNode)?;
         let (waiting, answered) = Waiting::new(part, deadline);
-        let departure = match node.lane.enqueue(waiting) {
+        let next_batch = match node.queue.enqueue(waiting) {
             Enqueued::Full => return Err(Failure::Timeout),
             Enqueued::Waits => None,
             Enqueued::First { at_once: true } => {
                 self.dispatch(&node);
                 None
             }
-            Enqueued::First { at_once: false } => Some(Departure { lanes: Arc::clone(self), node }),
+            Enqueued::First { at_once: false } => Some(NextBatch { dispatcher: Arc::clone(self), node }),
         };
-        Ok(Begun { departure, answered })
+        Ok(Begun { next_batch, answered })
     }
 
     /// Sends what waits for a node.
     fn dispatch(self: &Arc<Self>, node: &Arc<Node>) {
         loop {
-            let leaving = node.lane.take_batch();
-            if leaving.is_empty() || !self.send(node, leaving) || !node.lane.completed() {
+            let leaving = node.queue.take_batch();
+            if leaving.is_empty() || !self.send(node, leaving) || !node.queue.completed() {
                 return;
             }
         }
     }
 
-    /// Sends parts to a node. Whether that flight is over already, since nothing could be sent.
+    /// Sends parts to a node. Whether that batch is over already, since nothing could be sent.
     fn send(self: &Arc<Self>, node: &Arc<Node>, leaving: Vec<Waiting>) -> bool {
         let Some(wire) = node.wire() else {
             self.refuse(leaving, &Failure::Down);
@@ -177,15 +177,15 @@ impl Dispatcher {
         };
         let mut bytes = Vec::new();
         group.call.write(&mut bytes, &DECIDE, false, self.terms(wire.keys_bound()));
-        let flown = Flown {
-            lanes: Arc::clone(self),
+        let under_way = CallUnderWay {
+            dispatcher: Arc::clone(self),
             link: wire.link(),
             pass,
             left: Arc::clone(left),
             group,
             timer: self.metrics.sample(),
         };
-        if let Err(refused) = wire.post(|into| into.extend_from_slice(&bytes), Box::new(flown)) {
+        if let Err(refused) = wire.post(|into| into.extend_from_slice(&bytes), Box::new(under_way)) {
             refused.complete(Err(Failure::Down));
         }
     }
@@ -355,57 +355,57 @@ fn is_last(left: &AtomicUsize) -> bool {
 
 /// A part that is in line.
 pub(in crate::store::redis) struct Begun {
-    departure: Option<Departure>,
+    next_batch: Option<NextBatch>,
     answered: oneshot::Receiver<Result<Answered, Failure>>,
 }
 
 impl Begun {
     /// Waits for its answer.
     pub(in crate::store::redis) async fn answer(self) -> Result<Answered, Failure> {
-        if let Some(departure) = self.departure {
+        if let Some(next_batch) = self.next_batch {
             // Who else is about to ask comes along. Only where something is under way anyway: to yield wakes
             // another thread.
             tokio::task::yield_now().await;
-            drop(departure);
+            drop(next_batch);
         }
         self.answered.await.unwrap_or(Err(Failure::Timeout))
     }
 }
 
-/// Sees to a flight, also for a caller who goes away.
-struct Departure {
-    lanes: Arc<Dispatcher>,
+/// Sees to a batch, also for a caller who goes away.
+struct NextBatch {
+    dispatcher: Arc<Dispatcher>,
     node: Arc<Node>,
 }
 
-impl Drop for Departure {
+impl Drop for NextBatch {
     fn drop(&mut self) {
-        self.lanes.dispatch(&self.node);
+        self.dispatcher.dispatch(&self.node);
     }
 }
 
-/// One call of a flight that is under way.
-struct Flown {
-    lanes: Arc<Dispatcher>,
+/// One call of a batch that is under way.
+struct CallUnderWay {
+    dispatcher: Arc<Dispatcher>,
     link: Weak<Link>,
     pass: BreakerPermit,
-    /// Calls of the flight without an answer.
+    /// Calls of the batch without an answer.
     left: Arc<AtomicUsize>,
     group: Group,
     timer: Option<Timer>,
 }
 
-impl Landing for Flown {
+impl Completion for CallUnderWay {
     fn complete(self: Box<Self>, answer: Result<Value, Failure>) {
-        let Self { lanes, link, pass, left, group, timer } = *self;
+        let Self { dispatcher, link, pass, left, group, timer } = *self;
         let node = Arc::clone(pass.node());
         if let Some(timer) = timer {
-            lanes.metrics.record(timer);
+            dispatcher.metrics.record(timer);
         }
         node.judge(&link, pass, &answer);
-        lanes.settle(group, answer);
-        if is_last(&left) && node.lane.completed() {
-            lanes.dispatch(&node);
+        dispatcher.settle(group, answer);
+        if is_last(&left) && node.queue.completed() {
+            dispatcher.dispatch(&node);
         }
     }
 

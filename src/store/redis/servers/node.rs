@@ -24,7 +24,7 @@ use crate::store::redis::client::diagnostics::NodeDiagnostics;
 use crate::store::redis::client::dial::{Opened, open};
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::info;
-use crate::store::redis::client::link::{Awaiting, Landing, Link};
+use crate::store::redis::client::link::{Awaiting, Completion, Link};
 use crate::store::redis::client::resp;
 
 /// For a connection with its greeting.
@@ -43,7 +43,7 @@ pub(in crate::store::redis) struct Node {
     /// `host:port`.
     pub(in crate::store::redis) address: String,
     /// Parts on their way to it.
-    pub(in crate::store::redis) lane: BatchQueue,
+    pub(in crate::store::redis) queue: BatchQueue,
     info: ConnectionInfo,
     tls: Option<Arc<ClientConfig>>,
     /// For its operator.
@@ -116,7 +116,7 @@ impl Node {
     pub(in crate::store::redis) fn start(info: ConnectionInfo, common: &Common) -> Arc<Self> {
         let node = Arc::new(Self {
             address: address_of(&info),
-            lane: BatchQueue::default(),
+            queue: BatchQueue::default(),
             info,
             tls: common.tls.clone(),
             notes: NodeDiagnostics::default(),
@@ -415,7 +415,7 @@ impl Node {
     /// Starts the tasks of a connection. They end with it.
     fn serve(self: &Arc<Self>, link: &Arc<Link>, opened: Opened) {
         let node = Arc::downgrade(self);
-        let tick = move |now| node.upgrade().and_then(|node| node.lane.expire(now));
+        let tick = move |now| node.upgrade().and_then(|node| node.queue.expire(now));
         let own = Arc::clone(link);
         match opened {
             Opened::Plain(reader) => {
@@ -506,7 +506,7 @@ struct Single {
     deadline: Deadline,
 }
 
-impl Landing for Single {
+impl Completion for Single {
     fn complete(self: Box<Self>, answer: Result<Value, Failure>) {
         let Self { link, pass, answer: waiting, .. } = *self;
         if let Some(pass) = pass {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::regions::Refused;
-use crate::virtual_world::{self, Dice, Host, Seat, TICK, VirtualWorld};
+use crate::virtual_world::{self, Dice, Host, ReferenceStore, Seat, TICK, VirtualWorld};
 
 /// What the network and the dice do.
 #[derive(Debug, Clone, Copy)]

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::clock::Deadline;
 use crate::store::redis::client::dial::{Opened, open};
 use crate::store::redis::client::failure::Failure;
-use crate::store::redis::client::link::Landing;
+use crate::store::redis::client::link::Completion;
 use crate::store::redis::client::resp;
 use crate::store::redis::servers::node::Node;
 use crate::store::redis::servers::topology::{Places, QUESTION_MAX};
@@ -285,7 +285,7 @@ impl Places {
 /// Takes a reply that nobody waits for.
 struct Nobody;
 
-impl Landing for Nobody {
+impl Completion for Nobody {
     fn complete(self: Box<Self>, _: Result<Value, Failure>) {}
 
     fn expire(&mut self, _: Deadline) -> Option<Deadline> {

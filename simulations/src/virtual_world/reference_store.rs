@@ -4,19 +4,18 @@
 //! Simulations and tests use it; the stores of a daemon do the same with buckets of their own
 //! (`src/store/rights.rs`, `lua/rights.lua`) and are tested against it.
 
-use super::super::super::algorithm::{Algorithm, Limit, State};
-use super::super::super::calendar::Windows;
-use super::super::super::hold::{Hold, HoldStep};
-use super::super::super::time::Timestamp;
-use super::EscrowSafety;
-use super::ledger::{Ledger, Step, StepRequest, StepResult};
-use super::level::{LevelLedger, LevelTerms};
-use super::places::{PlacesLedger, PlacesTerms};
-use super::window::{WindowLedger, is_known};
+use tidegate_core::algorithm::{Algorithm, Limit, State};
+use tidegate_core::calendar::Windows;
+use tidegate_core::hold::{Hold, HoldStep};
+use tidegate_core::regions::escrow::level::{LevelLedger, LevelTerms};
+use tidegate_core::regions::escrow::places::{PlacesLedger, PlacesTerms};
+use tidegate_core::regions::escrow::window::{WindowLedger, is_known};
+use tidegate_core::regions::escrow::{EscrowSafety, Ledger, Step, StepRequest, StepResult};
+use tidegate_core::time::Timestamp;
 
 /// One bucket of one region, by what it counts.
 #[derive(Debug, Clone)]
-pub struct ReferenceStore(Bucket);
+pub(crate) struct ReferenceStore(Bucket);
 
 #[derive(Debug, Clone)]
 enum Bucket {
@@ -49,8 +48,7 @@ struct CountedWindows {
 impl ReferenceStore {
     /// An empty one, which remembers nothing from before `begun`. `session` names its memory and is never
     /// used again.
-    #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         session: u64,
         begun: Timestamp,
         windows: impl Into<Windows>,
@@ -62,20 +60,18 @@ impl ReferenceStore {
     }
 
     /// One of a level, made at `now`.
-    #[must_use]
-    pub fn level(terms: LevelTerms, now: Timestamp) -> Self {
+    pub(crate) fn level(terms: LevelTerms, now: Timestamp) -> Self {
         Self(Bucket::Level { terms, state: terms.fresh(now), ledger: LevelLedger::new(now) })
     }
 
     /// One of places that are lent.
-    #[must_use]
-    pub fn places(terms: PlacesTerms) -> Self {
+    pub(crate) fn places(terms: PlacesTerms) -> Self {
         Self(Bucket::Places { terms, state: State::new(Algorithm::Concurrency), ledger: None })
     }
 
     /// Another part of the limit is in force, where windows or levels count: as with every request to a store
     /// of a daemon.
-    pub fn set_part(&mut self, part: Limit) {
+    pub(crate) fn set_part(&mut self, part: Limit) {
         match &mut self.0 {
             Bucket::Window(windows) => windows.minted = u64::from(part.permits),
             Bucket::Level { terms, .. } => terms.limit = part,
@@ -84,14 +80,14 @@ impl ReferenceStore {
     }
 
     /// Another share of the places is in force.
-    pub fn set_share(&mut self, share: u64) {
+    pub(crate) fn set_share(&mut self, share: u64) {
         if let Bucket::Places { terms, .. } = &mut self.0 {
             terms.share = share;
         }
     }
 
     /// A holder's step. Whether it may, and the places that it newly took, kept or gave back.
-    pub fn step(&mut self, now: Timestamp, hold: &Hold) -> (bool, u64) {
+    pub(crate) fn step(&mut self, now: Timestamp, hold: &Hold) -> (bool, u64) {
         let Bucket::Places { terms, state, ledger } = &mut self.0 else { return (false, 0) };
         let limit = terms.limit(ledger.as_ref(), now);
         let known = hold.step != HoldStep::Acquire;
@@ -101,13 +97,12 @@ impl ReferenceStore {
     }
 
     /// Places that have holders.
-    #[must_use]
-    pub fn held(&self, now: Timestamp) -> u64 {
+    pub(crate) fn held(&self, now: Timestamp) -> u64 {
         self.balance(now).used
     }
 
     /// Decides one request. The window that it was admitted in, if it was; zero where there are none.
-    pub fn decide(&mut self, now: Timestamp, cost: u64) -> Option<u64> {
+    pub(crate) fn decide(&mut self, now: Timestamp, cost: u64) -> Option<u64> {
         match &mut self.0 {
             Bucket::Window(windows) => {
                 windows.enter(now);
@@ -132,7 +127,7 @@ impl ReferenceStore {
 
     /// Carries out a step and shows the ledger. `None`: it is too early to name this memory to others, or the
     /// step is one of another way to count.
-    pub fn carry_out(&mut self, now: Timestamp, ask: &StepRequest) -> Option<StepResult> {
+    pub(crate) fn carry_out(&mut self, now: Timestamp, ask: &StepRequest) -> Option<StepResult> {
         match (&mut self.0, &ask.step) {
             (Bucket::Window(windows), Step::Read) => windows.enter(now),
             (Bucket::Window(windows), Step::Window { window, step }) => {
@@ -163,8 +158,7 @@ impl ReferenceStore {
     }
 
     /// The ledger as it is.
-    #[must_use]
-    pub fn balance(&self, now: Timestamp) -> StepResult {
+    pub(crate) fn balance(&self, now: Timestamp) -> StepResult {
         match &self.0 {
             Bucket::Window(windows) => {
                 StepResult { ledger: Ledger::Window(windows.ledger.clone()), used: windows.used }

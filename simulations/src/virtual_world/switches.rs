@@ -1,0 +1,76 @@
+//! The rules of the protocol, each left out once: its name, and all rules but that one. A world in which it
+//! is missed must notice.
+
+use tidegate_core::regions::GossipSafety;
+use tidegate_core::regions::escrow::EscrowSafety;
+
+const ESCROW: EscrowSafety = EscrowSafety::ALL;
+const GOSSIP: GossipSafety = GossipSafety::ALL;
+
+/// Of rights of windows.
+pub(crate) const OF_WINDOWS: [(&str, EscrowSafety); 6] = [
+    ("gives_only_what_is_free", EscrowSafety { gives_only_what_is_free: false, ..ESCROW }),
+    ("takes_are_cumulative", EscrowSafety { takes_are_cumulative: false, ..ESCROW }),
+    ("sessions_are_fenced", EscrowSafety { sessions_are_fenced: false, ..ESCROW }),
+    ("windows_are_labels", EscrowSafety { windows_are_labels: false, ..ESCROW }),
+    ("doubt_is_burnt", EscrowSafety { doubt_is_burnt: false, ..ESCROW }),
+    ("debits_before_credits", EscrowSafety { debits_before_credits: false, ..ESCROW }),
+];
+
+/// Those that only buckets without windows need.
+pub(crate) const OF_LEVELS: [(&str, EscrowSafety); 2] = [
+    ("forwarded_stays_charged", EscrowSafety { forwarded_stays_charged: false, ..ESCROW }),
+    ("kept_stays_charged", EscrowSafety { kept_stays_charged: false, ..ESCROW }),
+];
+
+/// Of places that are lent.
+pub(crate) const OF_PLACES: [(&str, EscrowSafety); 9] = [
+    ("gives_only_what_is_free", EscrowSafety { gives_only_what_is_free: false, ..ESCROW }),
+    ("takes_are_cumulative", EscrowSafety { takes_are_cumulative: false, ..ESCROW }),
+    ("sessions_are_fenced", EscrowSafety { sessions_are_fenced: false, ..ESCROW }),
+    ("doubt_is_burnt", EscrowSafety { doubt_is_burnt: false, ..ESCROW }),
+    ("debits_before_credits", EscrowSafety { debits_before_credits: false, ..ESCROW }),
+    ("lends_only_its_own", EscrowSafety { lends_only_its_own: false, ..ESCROW }),
+    ("loans_lapse", EscrowSafety { loans_lapse: false, ..ESCROW }),
+    ("lost_loans_are_burnt", EscrowSafety { lost_loans_are_burnt: false, ..ESCROW }),
+    ("gives_back_only_what_is_counted", EscrowSafety { gives_back_only_what_is_counted: false, ..ESCROW }),
+];
+
+/// Where a table is full.
+pub(crate) const OF_FULL_STORES: [(&str, EscrowSafety); 1] =
+    [("never_forgets_for_room", EscrowSafety { never_forgets_for_room: false, ..ESCROW })];
+
+/// Where nothing moves, as with sliding algorithms.
+pub(crate) const OF_SLIDING: [(&str, EscrowSafety); 1] =
+    [("doubt_is_burnt", EscrowSafety { doubt_is_burnt: false, ..ESCROW })];
+
+/// Of requests that wait.
+pub(crate) const OF_WAITS: [(&str, EscrowSafety); 1] =
+    [("says_who_is_dry", EscrowSafety { says_who_is_dry: false, ..ESCROW })];
+
+/// Of `gossip`, in cuts and over restarts.
+pub(crate) const OF_CUTS: [(&str, GossipSafety); 4] = [
+    ("divides_levels", GossipSafety { divides_levels: false, ..GOSSIP }),
+    ("corrects_levels", GossipSafety { corrects_levels: false, ..GOSSIP }),
+    ("notices_who_is_deaf", GossipSafety { notices_who_is_deaf: false, ..GOSSIP }),
+    ("hears_former", GossipSafety { hears_former: false, ..GOSSIP }),
+];
+
+/// Of what is denied in a cut.
+pub(crate) const OF_DENIAL: [(&str, GossipSafety); 2] = [
+    ("divides_levels", GossipSafety { divides_levels: false, ..GOSSIP }),
+    ("notices_who_is_deaf", GossipSafety { notices_who_is_deaf: false, ..GOSSIP }),
+];
+
+/// Where a table of buckets is full.
+pub(crate) const OF_FULL_TABLES: [(&str, GossipSafety); 2] = [
+    ("keeps_to_shares", GossipSafety { keeps_to_shares: false, ..GOSSIP }),
+    ("leaves_shares", GossipSafety { leaves_shares: false, ..GOSSIP }),
+];
+
+/// Of what is said of the others' use.
+pub(crate) const OF_BOUNDS: [(&str, GossipSafety); 3] = [
+    ("doubts_what_is_late", GossipSafety { doubts_what_is_late: false, ..GOSSIP }),
+    ("counts_all_given", GossipSafety { counts_all_given: false, ..GOSSIP }),
+    ("leaves_allowances", GossipSafety { leaves_allowances: false, ..GOSSIP }),
+];
