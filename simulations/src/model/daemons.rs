@@ -27,6 +27,9 @@ use crate::virtual_world::{Clock, Dice, Network, Seat, VirtualWorld, phase};
 /// Requests of one region that may wait for rights. Full: the next one is refused.
 const WAITING_MAX: usize = 10_000;
 
+/// One daemon and its place in the world.
+pub(crate) type Daemon = Seat<Node>;
+
 /// Daemons, network and time.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -203,6 +206,11 @@ impl World {
 
     pub(crate) const fn network_mut(&mut self) -> &mut Network<Message> {
         &mut self.world.network
+    }
+
+    /// Something happened that loses messages.
+    pub(crate) fn note_loss(&mut self) {
+        self.world.network.note_loss(self.world.now);
     }
 
     /// Frames that a machine refused.

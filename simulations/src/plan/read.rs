@@ -8,7 +8,7 @@ use tidegate::core::written::{Fields, Problem, Problems, TreeNode, Value, parse_
 use super::{Demand, Door, Fault, FaultKind, Plan, Region, RulePlan, StoreKind, Way};
 use crate::number::index;
 use crate::pattern::Pattern;
-use crate::virtual_world::Dice;
+use crate::virtual_world::{Dice, Weather};
 
 /// Longest text.
 const TEXT_MAX: usize = 2_000;

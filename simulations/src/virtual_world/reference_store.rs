@@ -96,11 +96,6 @@ impl ReferenceStore {
         (may, if may { state.step(&limit, now, hold) } else { 0 })
     }
 
-    /// Places that have holders.
-    pub(crate) fn held(&self, now: Timestamp) -> u64 {
-        self.balance(now).used
-    }
-
     /// Decides one request. The window that it was admitted in, if it was; zero where there are none.
     pub(crate) fn decide(&mut self, now: Timestamp, cost: u64) -> Option<u64> {
         match &mut self.0 {

@@ -255,7 +255,7 @@ impl Game<'_> {
                 if let Some(daemon) = of_region.and_then(|at| self.world.daemons_mut().get_mut(at)) {
                     daemon.alive = !broken;
                 }
-                self.world.network_mut().note_loss(self.world.now());
+                self.world.note_loss();
             }
             Fault::Restarted if broken => {
                 let Some(at) = of_region else { return };
@@ -269,7 +269,7 @@ impl Game<'_> {
                 let before = self.world.clock(region);
                 self.world.step_clock(region, by);
                 // The others learn of it by its next report.
-                self.world.network_mut().note_loss(self.world.now());
+                self.world.note_loss();
                 if by < 0 {
                     self.witness.clock_set_back(&self.world, before, self.world.clock(region));
                 }

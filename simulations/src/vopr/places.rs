@@ -422,16 +422,11 @@ impl<'c> World<'c> {
     }
 
     fn step(&mut self) -> Result<(), String> {
-        self.world.receive(self.world.now + STEP);
+        self.world.step(STEP);
         if let Some((weights, _)) = self.next.clone().filter(|(_, from)| *from <= self.world.now) {
             self.weights = weights;
             self.next = None;
             self.set_shares();
-        }
-        for at in 0..self.regions().len() {
-            if self.world.tick(at) {
-                self.world.pump(at);
-            }
         }
         if let Some(refused) = self.world.first_refused {
             return Err(format!("an honest frame was refused: {}", refused.as_str()));
