@@ -2,8 +2,8 @@
 //! and [`split`] (shares that change in a safe order). Its words and messages are in
 //! `docs/internals/protocol.md`.
 //!
-//! Each is a state machine that takes what happened (`handle_*`) and hands out what to do (`poll_*`). It never
-//! waits, and a decision never waits for it: it only moves the [`super::algorithm::Allowance`] that the
+//! Each is a state machine that takes what happened (`handle_*`) and hands out what to do (`poll_*`). It
+//! never waits, and a decision never waits for it: it only moves the [`super::algorithm::Allowance`] that the
 //! region's store enforces. Beside them are the regions, and which of them is cut off (`membership`), and the
 //! division of a limit ([`fair_share`]).
 
