@@ -193,7 +193,7 @@ fn until_the_others_had_time_to_say_what_it_used_a_daemon_keeps_to_its_share() {
     ] {
         let mut cluster = GossipCluster::new(&[("b", "1"), ("c", "1")], &rule);
         cluster.run(Span::from_secs(1));
-        cut.iter().for_each(|region| cluster.cut(&[*region]));
+        cut.iter().for_each(|region| cluster.cut(&[region]));
         let config = ReplicaConfig::new(name("a", "1"), cluster.now().0 / 1_000);
         let regions = ["a", "b", "c"].map(str::to_owned).to_vec();
         let mut replica = Replica::new(ReplicaConfig { regions, shared_store, ..config });
