@@ -60,14 +60,20 @@ impl KeySlot {
         let now = looked.now;
         let at = if charge.cost.is_reserved() { looked.notes } else { self.notes_at(named) }?;
         let before = self.reserved.heap_at(at);
-        let notes = self.reserved.get_mut(at).filter(|notes| notes.is_due(now))?;
+        self.reserved.get(at).filter(|notes| notes.is_due(now))?;
         let place = self.buckets.find(named.hash, named.key.bytes());
         let mut none = State::new(charge.rule.rule.algorithm);
         let log = place.map_or(0, |place| self.buckets.heap_at(place));
+        let raised = self.raised((charge.rule, looked.limit()), named, now, self.state(place));
+        let notes = self.reserved.get_mut(at)?;
         let state = match place.and_then(|place| self.buckets.get_mut(place)) {
             Some(state) => state,
             None => &mut none,
         };
+        // As a commit does: what is given back comes out of the bucket as it counts now.
+        if let Some(raised) = raised {
+            *state = raised;
+        }
         let returned = notes.lapse(state, looked.limit(), now);
         if let Some(place) = place {
             self.buckets.recount(place, log);
