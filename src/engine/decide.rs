@@ -439,10 +439,12 @@ impl<'a, 'r> Plan<'a, 'r> {
         let blocked = (waits && requests.iter().any(takes))
             || plan.refused.iter().any(|(place, _)| requests.get(*place).is_some_and(takes))
             || plan.matched().any(|(request, found, _)| takes(request) && found.iter().any(blocks));
-        let costs = plan
-            .matched()
-            .flat_map(|(request, found, _)| found.iter().map(move |found| cost_of(found, request)));
-        plan.costs = costs.collect();
+        let mut from = 0;
+        for (request, &end) in requests.iter().zip(&plan.ends) {
+            let own = plan.matches.get(from..end).unwrap_or_default();
+            plan.costs.extend(own.iter().map(|found| cost_of(found, request)));
+            from = end;
+        }
         if blocked {
             plan.only_reports = plan.reports();
             plan.intent = if plan.only_reports { intent } else { Intent::Ask };

@@ -329,10 +329,19 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32
 /// Histories after which stores once answered differently.
 fn once_differed() -> [Vec<Act>; 1] {
     let take = |permits| Act::Take { from: 0, session: 1, fenced: false, late: false, permits, keep: 0 };
-    // What is reserved lapses when less is in use than the others took.
+    // A reservation lapses when less is in use than the others took.
     let given = Act::Give { to: 0, session: 1, permits: 6 };
     let reserved = Act::Reserve(1, 2, Span(1));
-    [vec![given, Act::Report(1, 0), take(1), Act::Read, reserved, take(2), Act::Pass(625_001), Act::Charge(3)]]
+    [vec![
+        given,
+        Act::Report(1, 0),
+        take(1),
+        Act::Read,
+        reserved,
+        take(2),
+        Act::Pass(625_001),
+        Act::Charge(3),
+    ]]
 }
 
 #[test]

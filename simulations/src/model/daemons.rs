@@ -186,7 +186,7 @@ impl World {
         self.world.now
     }
 
-    /// What a region's clock shows.
+    /// The time that a region's clock shows.
     pub(crate) fn clock(&self, region: usize) -> Timestamp {
         self.world.clock(region)
     }
@@ -218,7 +218,7 @@ impl World {
         self.world.refused
     }
 
-    /// When the newest frame that region `to` has from region `from` was sent.
+    /// The instant at which the newest frame was sent that region `to` has of region `from`.
     pub(crate) fn heard_from(&self, to: usize, from: usize) -> Timestamp {
         self.world.heard_from(to, from)
     }

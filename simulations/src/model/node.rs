@@ -32,7 +32,7 @@ use crate::virtual_world::Host;
 
 /// How often a store forgets what has expired: as in the daemon.
 const SWEEP: Span = Span::from_secs(1);
-/// How often the members of the cluster tell each other what `split` wants told: as chitchat does.
+/// The members of the cluster tell each other so often what `split` wants told: as chitchat does.
 const FACTS: Span = Span::from_millis(250);
 /// For so long what a replica said of the others holds: as in the daemon.
 const SAID_FOR: Span = Span::from_millis(100);
@@ -391,7 +391,7 @@ impl Node {
         self.next_word = first;
     }
 
-    /// What every member is to know of the shares that this daemon holds, if it is time to say so.
+    /// A word to every member about the shares that this daemon holds, if it is time to say so.
     pub(crate) fn word_if_due(&mut self, now: Timestamp, true_now: Timestamp) -> Option<(Message, usize)> {
         if true_now < self.next_word {
             return None;

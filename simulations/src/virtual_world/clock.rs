@@ -2,7 +2,7 @@
 
 use tidegate_core::time::Timestamp;
 
-/// How far a region's clock is off true time.
+/// A region's clock, which may be off true time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Clock {
     /// Microseconds.
@@ -18,7 +18,7 @@ impl Clock {
         Self { ahead, drift_ppm, runs_since }
     }
 
-    /// What it shows.
+    /// The time that it shows.
     pub(crate) fn read(self, now: Timestamp) -> Timestamp {
         let run = i64::try_from(now.since(self.runs_since).0).unwrap_or(i64::MAX);
         let off = self.ahead.saturating_add(run.saturating_mul(self.drift_ppm) / 1_000_000);

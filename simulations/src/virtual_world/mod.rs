@@ -1,7 +1,7 @@
 //! The one virtual world: hosts on a clock that only the world moves, with a network between them that
 //! delays, jitters, loses, doubles, reorders and cuts. The same seed repeats every byte.
 //!
-//! What a host is, its test says: a daemon with all its machines in `sim`, one machine and its store in the
+//! Each test says what a host is: a daemon with all its machines in `sim`, one machine and its store in the
 //! unit tests of a protocol, which read these very files.
 
 mod clock;
@@ -22,16 +22,16 @@ use self::number::place;
 pub(crate) use self::reference_store::ReferenceStore;
 pub(crate) use self::weather::Weather;
 
-/// How often a host tells its machines what was decided, and lets them act: as in the daemon.
+/// A host tells its machines so often what was decided, and lets them act: as in the daemon.
 pub(crate) const TICK: Span = Span::from_millis(10);
 
-/// What stands at a place of the world: one daemon, and the store that it counts in.
+/// One daemon and the store that it counts in: it stands at a place of the world.
 ///
 /// Every instant is by the clock of its region.
 pub(crate) trait Host {
     type Message: Clone;
 
-    /// Who is in the cluster, with the round trip to each, itself among them.
+    /// These are in the cluster, itself among them, each with the round trip to it.
     fn meet(&mut self, now: Timestamp, members: &[(Member, Span)]);
 
     /// A message came.
@@ -54,7 +54,7 @@ pub(crate) struct Seat<H> {
     pub(crate) region: usize,
     pub(crate) node: H,
     pub(crate) alive: bool,
-    /// Whether it ever began, so that the others know of it.
+    /// False until it begins: then the others know of it.
     pub(crate) known: bool,
     /// By true time.
     next_tick: Timestamp,
@@ -69,14 +69,14 @@ pub(crate) struct VirtualWorld<H: Host> {
     /// By region.
     pub(crate) clocks: Vec<Clock>,
     pub(crate) network: Network<H::Message>,
-    /// When the newest message that region `to` has from region `from` was sent.
+    /// By receiver and sender: the instant at which the newest message was sent that a region has of another.
     heard: Vec<Vec<Timestamp>>,
     /// Messages that a host refused, and why it refused the first.
     pub(crate) refused: u64,
     pub(crate) first_refused: Option<Refused>,
 }
 
-/// How long after its beginning the host at this place acts first: hosts do not tick in step.
+/// The host at this place acts first so long after its beginning: hosts do not tick in step.
 pub(crate) fn phase(at: usize) -> Span {
     Span(place(at) * 3_700 % TICK.0)
 }
@@ -115,7 +115,7 @@ impl<H: Host> VirtualWorld<H> {
         self.daemons.push(seat);
     }
 
-    /// What a region's clock shows.
+    /// The time that a region's clock shows.
     pub(crate) fn clock(&self, region: usize) -> Timestamp {
         self.clocks.get(region).map_or(self.now, |clock| clock.read(self.now))
     }
@@ -125,7 +125,7 @@ impl<H: Host> VirtualWorld<H> {
         self.daemons.get(at).map_or(self.now, |daemon| self.clock(daemon.region))
     }
 
-    /// When the newest message that region `to` has from region `from` was sent.
+    /// The instant at which the newest message was sent that region `to` has of region `from`.
     pub(crate) fn heard_from(&self, to: usize, from: usize) -> Timestamp {
         self.heard.get(to).and_then(|row| row.get(from)).copied().unwrap_or_default()
     }
@@ -205,7 +205,7 @@ impl<H: Host> VirtualWorld<H> {
         self.now = end;
     }
 
-    /// A host acts if it is time. Whether it was: then it is to be [`Self::pump`]ed.
+    /// A host acts if it is time, and is to be [`Self::pump`]ed then. False where it was not time.
     pub(crate) fn tick(&mut self, at: usize) -> bool {
         let (now, true_now) = (self.clock_of(at), self.now);
         let Some(daemon) = self.daemons.get_mut(at) else { return false };

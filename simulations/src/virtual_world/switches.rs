@@ -36,11 +36,11 @@ pub(crate) const OF_PLACES: [(&str, EscrowSafety); 9] = [
     ("gives_back_only_what_is_counted", EscrowSafety { gives_back_only_what_is_counted: false, ..ESCROW }),
 ];
 
-/// Where a table is full.
+/// Of stores that are full.
 pub(crate) const OF_FULL_STORES: [(&str, EscrowSafety); 1] =
     [("never_forgets_for_room", EscrowSafety { never_forgets_for_room: false, ..ESCROW })];
 
-/// Where nothing moves, as with sliding algorithms.
+/// Of buckets whose rights do not move, as with sliding algorithms.
 pub(crate) const OF_SLIDING: [(&str, EscrowSafety); 1] =
     [("doubt_is_burnt", EscrowSafety { doubt_is_burnt: false, ..ESCROW })];
 
@@ -62,7 +62,7 @@ pub(crate) const OF_DENIAL: [(&str, GossipSafety); 2] = [
     ("notices_who_is_deaf", GossipSafety { notices_who_is_deaf: false, ..GOSSIP }),
 ];
 
-/// Where a table of buckets is full.
+/// Of replicas whose table of buckets is full.
 pub(crate) const OF_FULL_TABLES: [(&str, GossipSafety); 2] = [
     ("keeps_to_shares", GossipSafety { keeps_to_shares: false, ..GOSSIP }),
     ("leaves_shares", GossipSafety { leaves_shares: false, ..GOSSIP }),

@@ -1,10 +1,10 @@
-//! How the network between regions behaves.
+//! The network between regions: delays and what goes wrong.
 
 use tidegate_core::time::Span;
 
 use super::dice::Dice;
 
-/// How the network between regions behaves.
+/// The delays of the network between regions, and how often messages suffer.
 #[derive(Debug, Clone)]
 pub(crate) struct Weather {
     /// One-way delay from region to region.
@@ -36,7 +36,7 @@ impl Weather {
         Self { delay, jitter: 0.1, loss: 0.01, double: 0.0, reorder: 0.0 }
     }
 
-    /// What goes between these regions and the others takes so much longer, as far as `inward` and `outward`
+    /// Messages between these regions and the others take so much longer, as far as `inward` and `outward`
     /// say, or no longer does.
     pub(crate) fn slow(
         &mut self,

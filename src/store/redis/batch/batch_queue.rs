@@ -117,8 +117,8 @@ impl BatchQueue {
         Enqueued::First { at_once: queue.batches == 0 }
     }
 
-    /// What leaves now, as one more batch that must be told of with [`Self::completed`]; empty if nothing
-    /// does.
+    /// The parts that leave now, as one more batch that must be told of with [`Self::completed`]; empty if
+    /// nothing does.
     pub(in crate::store::redis) fn take_batch(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         queue.is_awaited = false;

@@ -4,7 +4,7 @@ use super::*;
 use crate::regions::Refused;
 use crate::virtual_world::{self, Dice, Host, ReferenceStore, Seat, TICK, VirtualWorld};
 
-/// What the network and the dice do.
+/// The network and the dice of a world.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Weather {
     pub(super) owd: Span,
@@ -32,7 +32,7 @@ pub(super) struct TestedRegion {
     slow: bool,
     asks: Vec<StepRequest>,
     events: Vec<Event>,
-    /// What was decided since the machine was told last.
+    /// Decisions since the machine was told last.
     tally: Touched,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct EscrowWorld {
     pub(super) world: VirtualWorld<TestedRegion>,
     pub(super) limit: Limit,
     pub(super) algorithm: Algorithm,
-    /// By which limit requests are decided, where that is not the rule's.
+    /// The limit by which requests are decided, where that is not the rule's.
     pub(super) own: Option<OwnLimit>,
     pub(super) dice: Dice,
     safety: EscrowSafety,
@@ -157,7 +157,7 @@ impl EscrowWorld {
         self.world.now
     }
 
-    /// What a region's clock shows.
+    /// The time that a region's clock shows.
     pub(super) fn clock(&self, place: usize) -> Timestamp {
         self.world.clock(place)
     }
@@ -198,12 +198,12 @@ impl EscrowWorld {
         &mut self.region_mut(place).machine
     }
 
-    /// What a region's store holds now, by its clock.
+    /// The ledger of a region's store now, by its clock.
     pub(super) fn balance(&self, place: usize) -> StepResult {
         self.region(place).store.balance(self.clock(place))
     }
 
-    /// What the machines said so far, region by region.
+    /// Everything that the machines said so far, region by region.
     pub(super) fn events(&self) -> impl Iterator<Item = &Event> {
         self.regions().flat_map(|region| &region.events)
     }

@@ -28,8 +28,7 @@ fn regions_tell_of_the_same_day_until_its_midnight_and_of_the_next_one_from_then
         cluster.admit(&b, user, day + 1, 1);
         cluster.run(Span::from_millis(500));
         assert_eq!((view(&cluster).window, view(&cluster).others), (day + 1, 7));
-        let budgets: u32 =
-            [&a, &b].iter().map(|who| window_of(&cluster.views(who)[&key(user)]).budget).sum();
+        let budgets: u32 = [&a, &b].iter().map(|who| window_of(&cluster.views(who)[&key(user)]).budget).sum();
         assert!(budgets <= 1_000, "{budgets}");
         assert_eq!(cluster.believed(&b, user, day), regions(&[("a", 30), ("b", 12)]));
     }

@@ -22,9 +22,9 @@ pub(super) struct GossipCluster {
     /// In the order of their places.
     regions: Vec<String>,
     older: Vec<String>,
-    /// Whether nothing is told of buckets that are far from their limit.
+    /// True: nothing is told of buckets that are far from their limit.
     pub(super) suppresses_reports: bool,
-    /// Whether the daemons of a region share one store.
+    /// True: the daemons of a region share one store.
     pub(super) shared_store: bool,
 }
 
@@ -106,7 +106,7 @@ impl GossipCluster {
         self.world.clocks.iter_mut().for_each(|clock| clock.ahead = ahead);
     }
 
-    /// What the network does from now on.
+    /// The network's delays and losses from now on.
     pub(super) fn weather(&mut self) -> &mut Weather {
         &mut self.world.network.weather
     }
@@ -171,7 +171,7 @@ impl GossipCluster {
         }
     }
 
-    /// What `who` believes that each region admitted.
+    /// The permits that `who` believes each region to have admitted.
     pub(super) fn believed(&self, who: &NodeName, user: &str, window: u64) -> BTreeMap<String, u64> {
         let Some((own, others)) = self.replica(who).admitted(&key(user), window) else {
             return BTreeMap::new();
@@ -201,7 +201,7 @@ impl GossipCluster {
         &mut self.seat_mut(who).node.replica
     }
 
-    /// What a daemon's store was told last of each bucket.
+    /// By bucket, the last that a daemon's store was told.
     pub(super) fn views(&self, who: &NodeName) -> &BTreeMap<WorldKey, Allowance> {
         &self.world.daemons[self.at(who)].node.views
     }
