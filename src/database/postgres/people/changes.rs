@@ -11,6 +11,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, Row as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::database::postgres::{Database, Failure};
@@ -46,7 +48,7 @@ struct ReadFrom {
 }
 
 /// One row, or none: the first three columns are there always.
-#[derive(Debug, sqlx::FromRow)]
+#[derive(Debug)]
 struct PeopleChangeRow {
     low: String,
     server: String,
@@ -54,6 +56,19 @@ struct PeopleChangeRow {
     seq: Option<i64>,
     kind: Option<String>,
     name: Option<String>,
+}
+
+impl FromRow<'_, PgRow> for PeopleChangeRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        Ok(Self {
+            low: row.try_get("low")?,
+            server: row.try_get("server")?,
+            last: row.try_get("last")?,
+            seq: row.try_get("seq")?,
+            kind: row.try_get("kind")?,
+            name: row.try_get("name")?,
+        })
+    }
 }
 
 /// Tells `lookups` of every change, until `stop`.

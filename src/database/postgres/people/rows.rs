@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use sqlx::FromRow;
+use sqlx::postgres::PgRow;
 use sqlx::types::Json;
+use sqlx::{FromRow, Row as _};
 use time::OffsetDateTime;
 
 use crate::core::identity::{ApiKey, Block, User, UserLimit};
@@ -13,7 +14,7 @@ use crate::core::time::Timestamp;
 /// `{"rule": {"limit": 500, "burst": 600}}`, as far as it can be read: somebody may have written it by hand.
 pub(super) type Overrides = Json<BTreeMap<String, serde_json::Value>>;
 
-#[derive(Debug, FromRow)]
+#[derive(Debug)]
 pub(super) struct UserRow {
     pub(super) id: String,
     pub(super) tier: Option<String>,
@@ -25,7 +26,22 @@ pub(super) struct UserRow {
     pub(super) updated_at: OffsetDateTime,
 }
 
-#[derive(Debug, FromRow)]
+impl FromRow<'_, PgRow> for UserRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        Ok(Self {
+            id: row.try_get("id")?,
+            tier: row.try_get("tier")?,
+            overrides: row.try_get("overrides")?,
+            blocked_at: row.try_get("blocked_at")?,
+            blocked_reason: row.try_get("blocked_reason")?,
+            blocked_until: row.try_get("blocked_until")?,
+            created_at: row.try_get("created_at")?,
+            updated_at: row.try_get("updated_at")?,
+        })
+    }
+}
+
+#[derive(Debug)]
 pub(super) struct KeyRow {
     pub(super) id: String,
     pub(super) hash: Vec<u8>,
@@ -40,6 +56,26 @@ pub(super) struct KeyRow {
     pub(super) created_by: String,
     pub(super) revoked_at: Option<OffsetDateTime>,
     pub(super) revoked_by: Option<String>,
+}
+
+impl FromRow<'_, PgRow> for KeyRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        Ok(Self {
+            id: row.try_get("id")?,
+            hash: row.try_get("hash")?,
+            salt: row.try_get("salt")?,
+            owner: row.try_get("owner")?,
+            tier: row.try_get("tier")?,
+            overrides: row.try_get("overrides")?,
+            active: row.try_get("active")?,
+            note: row.try_get("note")?,
+            expires_at: row.try_get("expires_at")?,
+            created_at: row.try_get("created_at")?,
+            created_by: row.try_get("created_by")?,
+            revoked_at: row.try_get("revoked_at")?,
+            revoked_by: row.try_get("revoked_by")?,
+        })
+    }
 }
 
 /// Microseconds since the epoch; what lies before it is the epoch.
