@@ -12,15 +12,12 @@ use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
 use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::places::PlacesTerms;
-use tidegate::core::regions::escrow::{
-    Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, rights_frame_bytes,
-};
-use tidegate::core::regions::{Member, NodeName, Refused, Touched, WorldKey, WorldRule};
+use tidegate::core::regions::escrow::{Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult};
+use tidegate::core::regions::{NodeName, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
-use tidegate::core::wire::rights::RightsFrame;
 
 mod case;
 mod check;
@@ -30,7 +27,7 @@ pub(super) use self::case::PlacesCase;
 use super::play::Summary;
 use crate::model::START;
 use crate::number::{index, place};
-use crate::virtual_world::{Dice, Host, ReferenceStore, Seat, VirtualWorld};
+use crate::virtual_world::{Dice, ReferenceStore, RightsHost, RightsStore, Seat, VirtualWorld};
 
 const STEP: Span = Span::from_millis(10);
 /// Steps of peace: longer than any memory is in doubt.
@@ -45,27 +42,21 @@ const LOOK_STEPS: u64 = 10;
 const CLOCK_MAX: u64 = 200_000;
 const FLYING_MAX: usize = 20_000;
 
-/// One region: its daemon, its store, and who holds places there.
+/// The store of one region, and who holds places there.
 struct Region {
-    machine: Escrow,
     vaults: Vec<ReferenceStore>,
     /// Holders whom the store knows: user, name, places and when the hold is over.
     holders: Vec<(usize, Holder, u64, Timestamp)>,
     /// Holders whom it has forgotten.
     ghosts: Vec<(usize, u64, Timestamp)>,
     tallies: Vec<Touched>,
-    asks: Vec<StepRequest>,
-    /// Its store answers a step later, and decides meanwhile.
-    slow: bool,
-    /// Places that it gave to a region since the last note.
-    gave: Vec<(String, u64)>,
     mood: f64,
 }
 
 struct World<'c> {
     case: &'c PlacesCase,
     safety: EscrowSafety,
-    world: VirtualWorld<Region>,
+    world: VirtualWorld<RightsHost<Region>>,
     weights: Vec<u32>,
     /// Weights that are to be in force, and from when they may be alone.
     next: Option<(Vec<u32>, Timestamp)>,
@@ -152,17 +143,14 @@ impl<'c> World<'c> {
             // Half of the worlds were there before; the others begin, and nobody knows what was before.
             let begun = if case.seed.is_multiple_of(2) { Timestamp(0) } else { START };
             let region = Region {
-                machine: world.machine(&name),
                 vaults: Vec::new(),
                 holders: Vec::new(),
                 ghosts: Vec::new(),
                 tallies: (0..world.users()).map(untouched).collect(),
-                asks: Vec::new(),
-                slow: case.slow,
-                gave: Vec::new(),
                 mood: 1.0,
             };
-            world.world.seat(|begins| Seat::new(name, at, region, begins));
+            let host = RightsHost::new(world.machine(&name), region, case.slow);
+            world.world.seat(|begins| Seat::new(name, at, host, begins));
             world.begin_store(at, begun);
         }
         world.world.meet();
@@ -226,16 +214,16 @@ impl<'c> World<'c> {
         region.ghosts.extend(forgotten.into_iter().map(|(user, _, places, ends)| (user, places, ends)));
     }
 
-    fn regions(&self) -> &[Seat<Region>] {
+    fn regions(&self) -> &[Seat<RightsHost<Region>>] {
         &self.world.daemons
     }
 
     fn region(&self, at: usize) -> Option<&Region> {
-        self.regions().get(at).map(|seat| &seat.node)
+        self.regions().get(at).map(|seat| &seat.node.store)
     }
 
     fn region_mut(&mut self, at: usize) -> Option<&mut Region> {
-        self.world.daemons.get_mut(at).map(|seat| &mut seat.node)
+        self.world.daemons.get_mut(at).map(|seat| &mut seat.node.store)
     }
 
     fn is_alive(&self, at: usize) -> bool {
@@ -387,9 +375,9 @@ impl<'c> World<'c> {
         let rule = self.rule();
         for at in 0..self.regions().len() {
             let (share, now) = (self.share(at), self.world.clock(at));
-            let Some(region) = self.region_mut(at) else { continue };
-            region.vaults.iter_mut().for_each(|vault| vault.set_share(share));
-            region.machine.handle_rules(now, std::slice::from_ref(&rule));
+            let Some(seat) = self.world.daemons.get_mut(at) else { continue };
+            seat.node.store.vaults.iter_mut().for_each(|vault| vault.set_share(share));
+            seat.node.machine.handle_rules(now, std::slice::from_ref(&rule));
         }
     }
 
@@ -398,8 +386,8 @@ impl<'c> World<'c> {
         let Some(name) = self.regions().get(at).map(|seat| seat.name.clone()) else { return };
         let machine = self.machine(&name);
         if let Some(seat) = self.world.daemons.get_mut(at) {
-            (seat.node.machine, seat.alive) = (machine, true);
-            seat.node.asks.clear();
+            seat.alive = true;
+            seat.node.begin_again(machine);
         }
         if self.case.seed % 4 < 2 {
             let now = self.world.clock(at);
@@ -432,67 +420,26 @@ impl<'c> World<'c> {
             return Err(format!("an honest frame was refused: {}", refused.as_str()));
         }
         for at in 0..self.regions().len() {
-            for (to, permits) in self.region_mut(at).map_or_else(Vec::new, |region| take(&mut region.gave)) {
-                self.note(format_args!("r{at} gave {permits} to {to}"));
+            let said =
+                self.world.daemons.get_mut(at).map_or_else(Vec::new, |seat| take(&mut seat.node.events));
+            for event in said {
+                if let Event::Gave { to, permits } = event {
+                    self.note(format_args!("r{at} gave {permits} to {to}"));
+                }
             }
         }
         self.check()
     }
 }
 
-impl Region {
-    /// Its store carries out a step of the protocol.
-    fn answer(&mut self, now: Timestamp, ask: &StepRequest) {
+impl RightsStore for Region {
+    fn carry_out(&mut self, now: Timestamp, _: &Escrow, ask: &StepRequest) -> Option<StepResult> {
         let user = ask.key.identity.as_slice().try_into().map_or(0, usize::from_be_bytes);
-        let balance = self.vaults.get_mut(user).and_then(|vault| vault.carry_out(now, ask));
-        self.machine.handle_balance(now, &ask.key, balance);
-    }
-}
-
-impl Host for Region {
-    type Message = RightsFrame;
-
-    fn meet(&mut self, now: Timestamp, members: &[(Member, Span)]) {
-        let list: Vec<Member> = members.iter().map(|(member, _)| member.clone()).collect();
-        self.machine.handle_members(now, &list);
-        for (member, trip) in members {
-            self.machine.handle_link(now, &member.name, *trip);
-        }
+        self.vaults.get_mut(user)?.carry_out(now, ask)
     }
 
-    fn hear(&mut self, now: Timestamp, from: &NodeName, message: RightsFrame) -> Result<(), Refused> {
-        self.machine.handle_frame(now, from, message)
-    }
-
-    fn tick(&mut self, now: Timestamp) {
-        for ask in take(&mut self.asks) {
-            self.answer(now, &ask);
-        }
-        for (user, tally) in self.tallies.iter_mut().enumerate() {
-            if tally.offered > 0 {
-                self.machine.handle_touched(now, &replace(tally, untouched(user)));
-            }
-        }
-        self.machine.handle_timeout(now);
-    }
-
-    fn carry_out(&mut self, now: Timestamp) -> Vec<(NodeName, usize, RightsFrame)> {
-        while let Some(ask) = self.machine.poll_ask() {
-            if self.slow {
-                self.asks.push(ask);
-            } else {
-                self.answer(now, &ask);
-            }
-        }
-        while let Some(event) = self.machine.poll_event() {
-            if let Event::Gave { to, permits } = event {
-                self.gave.push((to, permits));
-            }
-        }
-        let mut out = Vec::new();
-        while let Some((to, frame)) = self.machine.poll_transmit(now) {
-            out.push((to, rights_frame_bytes(&frame), frame));
-        }
-        out
+    fn touched(&mut self) -> Vec<Touched> {
+        let asked = self.tallies.iter_mut().enumerate().filter(|(_, tally)| tally.offered > 0);
+        asked.map(|(user, tally)| replace(tally, untouched(user))).collect()
     }
 }

@@ -3,7 +3,7 @@
 use tidegate::core::hold::{Hold, HoldStep, Holder};
 
 use super::{FLYING_MAX, LOOK_STEPS, Region, World};
-use crate::virtual_world::Seat;
+use crate::virtual_world::{RightsHost, Seat};
 
 /// So long all places may take to come to one region: whoever was refused before wants its own for two
 /// seconds more, and then come a few round trips.
@@ -12,7 +12,8 @@ const GATHER_STEPS: u64 = 500;
 impl World<'_> {
     /// How many places of a user's bucket have holders, whoever remembers them, by region.
     fn held(&self, user: usize) -> Vec<u64> {
-        let of = |(at, Seat { node: region, .. }): (usize, &Seat<Region>)| {
+        let of = |(at, seat): (usize, &Seat<RightsHost<Region>>)| {
+            let region = &seat.node.store;
             let now = self.world.clock(at);
             let known = region.holders.iter().filter(|one| one.0 == user && one.3 > now).map(|one| one.2);
             let ghosts = region.ghosts.iter().filter(|one| one.0 == user && one.2 > now).map(|one| one.1);
@@ -23,7 +24,8 @@ impl World<'_> {
 
     /// Who has a user's places, for who reads of a failure.
     fn places_of(&self, user: usize) -> String {
-        let of = |(at, Seat { node: region, .. }): (usize, &Seat<Region>)| {
+        let of = |(at, seat): (usize, &Seat<RightsHost<Region>>)| {
+            let region = &seat.node.store;
             let Some(balance) = region.vaults.get(user).map(|vault| vault.balance(self.world.clock(at)))
             else {
                 return String::new();

@@ -3,9 +3,9 @@
 
 use super::*;
 
-impl world::TestedRegion {
-    fn level(&self, now: Timestamp) -> level::LevelLedger {
-        self.store.balance(now).ledger.as_level().unwrap().clone()
+impl EscrowWorld {
+    fn level(&self, place: usize) -> level::LevelLedger {
+        self.balance(place).ledger.as_level().unwrap().clone()
     }
 }
 
@@ -69,8 +69,8 @@ fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
     // Fifteen seconds: two with a region less, a burst that was burnt, and a second until its memory has a
     // name.
     assert!(admitted >= 12_000, "{admitted}");
-    for region in world.regions() {
-        assert!(region.level(world.now()).charged() <= 150, "{:?}", region.store);
+    for place in 0..world.count() {
+        assert!(world.level(place).charged() <= 150, "{:?}", world.level(place));
     }
 }
 
@@ -104,7 +104,7 @@ fn a_cost_larger_than_a_share_of_a_burst_gathers_its_permits() {
             world.request(1, 59);
             world.tick();
         }
-        let kept = |place: usize| world.region(place).level(world.clock(place)).kept();
+        let kept = |place: usize| world.level(place).kept();
         assert_eq!(kept(1), 0, "{algorithm:?}");
     }
 }

@@ -1,8 +1,7 @@
 //! Several regions in the virtual world, each with the machine of rights and a store, which may forget.
 
 use super::*;
-use crate::regions::Refused;
-use crate::virtual_world::{self, Dice, Host, ReferenceStore, Seat, TICK, VirtualWorld};
+use crate::virtual_world::{self, Dice, ReferenceStore, RightsHost, RightsStore, Seat, TICK, VirtualWorld};
 
 /// The network and the dice of a world.
 #[derive(Debug, Clone, Copy)]
@@ -18,26 +17,22 @@ pub(super) struct Weather {
 pub(super) const CALM: Weather =
     Weather { owd: Span::from_millis(40), jitter: Span::ZERO, loss: 0, doubled: 0, seed: 1 };
 
-/// A region's daemon and its store.
-pub(super) struct TestedRegion {
-    pub(super) name: NodeName,
-    pub(super) machine: Escrow,
-    pub(super) store: ReferenceStore,
-    /// Memories that the store had.
+/// A region's store.
+#[derive(Debug)]
+pub(super) struct TestedStore {
+    region: String,
+    ledger: ReferenceStore,
+    /// Memories that it had.
     sessions: u64,
-    /// The rule's limit, of which the store mints this region's part.
+    /// The rule's limit, of which it mints this region's part.
     limit: Limit,
     regions: Vec<String>,
-    /// The store answers a tick later, and decides meanwhile.
-    slow: bool,
-    asks: Vec<StepRequest>,
-    events: Vec<Event>,
     /// Decisions since the machine was told last.
     tally: Touched,
 }
 
 pub(super) struct EscrowWorld {
-    pub(super) world: VirtualWorld<TestedRegion>,
+    pub(super) world: VirtualWorld<RightsHost<TestedStore>>,
     pub(super) limit: Limit,
     pub(super) algorithm: Algorithm,
     /// The limit by which requests are decided, where that is not the rule's.
@@ -111,19 +106,16 @@ impl EscrowWorld {
         };
         for place in 0..count {
             let name = NodeName { region: format!("r{place}"), node: "n".into() };
-            let region = TestedRegion {
-                machine: world.machine_of(&name, count),
-                store: world.store_of(place, count, 1, Timestamp(0)),
-                name: name.clone(),
+            let store = TestedStore {
+                region: name.region.clone(),
+                ledger: world.store_of(place, count, 1, Timestamp(0)),
                 sessions: 1,
                 limit,
                 regions: names(count),
-                slow: false,
-                asks: Vec::new(),
-                events: Vec::new(),
                 tally: nothing(),
             };
-            world.world.seat(|begins| Seat::new(name, place, region, begins));
+            let host = RightsHost::new(world.machine_of(&name, count), store, false);
+            world.world.seat(|begins| Seat::new(name, place, host, begins));
         }
         world.world.meet();
         world
@@ -178,29 +170,29 @@ impl EscrowWorld {
         self.world.daemons.len()
     }
 
-    pub(super) fn regions(&self) -> impl Iterator<Item = &TestedRegion> {
+    pub(super) fn regions(&self) -> impl Iterator<Item = &RightsHost<TestedStore>> {
         self.world.daemons.iter().map(|seat| &seat.node)
     }
 
-    pub(super) fn region(&self, place: usize) -> &TestedRegion {
+    fn host(&self, place: usize) -> &RightsHost<TestedStore> {
         &self.world.daemons[place].node
     }
 
-    pub(super) fn region_mut(&mut self, place: usize) -> &mut TestedRegion {
+    fn host_mut(&mut self, place: usize) -> &mut RightsHost<TestedStore> {
         &mut self.world.daemons[place].node
     }
 
     pub(super) fn machine(&self, place: usize) -> &Escrow {
-        &self.region(place).machine
+        &self.host(place).machine
     }
 
     pub(super) fn machine_mut(&mut self, place: usize) -> &mut Escrow {
-        &mut self.region_mut(place).machine
+        &mut self.host_mut(place).machine
     }
 
     /// The ledger of a region's store now, by its clock.
     pub(super) fn balance(&self, place: usize) -> StepResult {
-        self.region(place).store.balance(self.clock(place))
+        self.host(place).store.ledger.balance(self.clock(place))
     }
 
     /// Everything that the machines said so far, region by region.
@@ -212,10 +204,10 @@ impl EscrowWorld {
         let (now, own) = (self.clock(place), self.own);
         let level = self.algorithm.counting() == Counting::Level;
         let window = if level { 0 } else { self.limit.windows().index(now) };
-        let region = self.region_mut(place);
-        region.hold_to(own);
-        let admitted = region.store.decide(now, cost);
-        let tally = &mut region.tally;
+        let RightsHost { machine, store, .. } = self.host_mut(place);
+        store.hold_to(own, machine);
+        let admitted = store.ledger.decide(now, cost);
+        let tally = &mut store.tally;
         tally.window = window.max(tally.window);
         tally.offered += cost;
         tally.own = own;
@@ -245,7 +237,7 @@ impl EscrowWorld {
     /// A transfer of so many permits in all comes from a region, whatever it holds.
     pub(super) fn send(&mut self, from: usize, to: usize, permits: u64) {
         let now = self.clock(to);
-        let ledger = |place: usize| self.region(place).store.balance(now).ledger;
+        let ledger = |place: usize| self.host(place).store.ledger.balance(now).ledger;
         let transfer = Transfer {
             rule: rule_name(),
             identity: key().identity,
@@ -260,7 +252,7 @@ impl EscrowWorld {
 
     /// A frame comes from a region, whoever wrote it.
     pub(super) fn deliver(&mut self, from: usize, to: usize, frame: RightsFrame) {
-        let (now, from) = (self.clock(to), self.region(from).name.clone());
+        let (now, from) = (self.clock(to), self.world.daemons[from].name.clone());
         assert_eq!(self.machine_mut(to).handle_frame(now, &from, frame), Ok(()));
         self.world.pump(to);
     }
@@ -275,17 +267,18 @@ impl EscrowWorld {
     /// The daemon and its store begin anew and remember nothing.
     pub(super) fn crash(&mut self, place: usize) {
         let (count, now) = (self.count(), self.clock(place));
-        let session = self.region(place).sessions + 1;
-        let machine = self.machine_of(&self.region(place).name, count);
-        let store = self.store_of(place, count, session, now);
-        let region = self.region_mut(place);
-        (region.machine, region.store, region.sessions) = (machine, store, session);
-        region.tally = nothing();
+        let session = self.host(place).store.sessions + 1;
+        let machine = self.machine_of(&self.world.daemons[place].name, count);
+        let ledger = self.store_of(place, count, session, now);
+        let host = self.host_mut(place);
+        host.begin_again(machine);
+        (host.store.ledger, host.store.sessions, host.store.tally) = (ledger, session, nothing());
         self.world.meet();
     }
 
     pub(super) fn tick(&mut self) {
         self.world.step(TICK);
+        assert_eq!(self.world.first_refused, None, "an honest frame was refused");
     }
 
     /// Nothing is anywhere that was not minted: what is taken was given, and all budgets fit the limit.
@@ -301,14 +294,14 @@ impl EscrowWorld {
         let balances: Vec<StepResult> = (0..self.count()).map(|place| self.balance(place)).collect();
         for (one, balance) in balances.iter().enumerate() {
             for taken in balance.ledger.taken() {
-                let Some(giver) = self.regions().position(|region| region.name.region == taken.region) else {
+                let Some(giver) = self.regions().position(|host| host.store.region == taken.region) else {
                     return Err(format!("taken from nowhere: {}", taken.region));
                 };
                 let other = &balances[giver].ledger;
                 if other.kind() != balance.ledger.kind() || other.session() != taken.session {
                     continue;
                 }
-                let given = other.given_to(&self.region(one).name.region, balance.ledger.session());
+                let given = other.given_to(&self.host(one).store.region, balance.ledger.session());
                 if taken.permits > given {
                     return Err(format!("{} taken of {given} given", taken.permits));
                 }
@@ -334,67 +327,26 @@ fn part_of(limit: Limit, regions: &[String], region: &str) -> Limit {
     Limit { permits: part(limit.permits), burst: part(limit.burst), ..limit }
 }
 
-impl TestedRegion {
-    /// The store is told its part of a limit with each request and each step.
-    fn hold_to(&mut self, own: Option<OwnLimit>) {
-        let owned = self.machine.index.values().next().and_then(|id| self.machine.bucket(*id));
+impl TestedStore {
+    /// It is told its part of a limit with each request and each step.
+    fn hold_to(&mut self, own: Option<OwnLimit>, machine: &Escrow) {
+        let owned = machine.index.values().next().and_then(|id| machine.bucket(*id));
         if own.is_none() && owned.is_none_or(|bucket| bucket.owned.is_none()) {
             return;
         }
         let limit = own.map_or(self.limit, |own| own.in_place_of(self.limit));
-        self.store.set_part(part_of(limit, &self.regions, &self.name.region));
-    }
-
-    fn answer(&mut self, now: Timestamp, ask: &StepRequest) {
-        self.hold_to(ask.own);
-        let balance = self.store.carry_out(now, ask);
-        self.machine.handle_balance(now, &ask.key, balance);
+        self.ledger.set_part(part_of(limit, &self.regions, &self.region));
     }
 }
 
-impl Host for TestedRegion {
-    type Message = RightsFrame;
-
-    fn meet(&mut self, now: Timestamp, members: &[(Member, Span)]) {
-        let list: Vec<Member> = members.iter().map(|(member, _)| member.clone()).collect();
-        self.machine.handle_members(now, &list);
-        for (member, trip) in members {
-            self.machine.handle_link(now, &member.name, *trip);
-        }
+impl RightsStore for TestedStore {
+    fn carry_out(&mut self, now: Timestamp, machine: &Escrow, ask: &StepRequest) -> Option<StepResult> {
+        self.hold_to(ask.own, machine);
+        self.ledger.carry_out(now, ask)
     }
 
-    fn hear(&mut self, now: Timestamp, from: &NodeName, message: RightsFrame) -> Result<(), Refused> {
-        let heard = self.machine.handle_frame(now, from, message);
-        assert_eq!(heard, Ok(()), "an honest frame of {from:?}");
-        heard
-    }
-
-    fn tick(&mut self, now: Timestamp) {
-        let touched = std::mem::replace(&mut self.tally, nothing());
-        for ask in std::mem::take(&mut self.asks) {
-            self.answer(now, &ask);
-        }
-        if touched.offered > 0 {
-            self.machine.handle_touched(now, &touched);
-        }
-        self.machine.handle_timeout(now);
-    }
-
-    fn carry_out(&mut self, now: Timestamp) -> Vec<(NodeName, usize, RightsFrame)> {
-        while let Some(ask) = self.machine.poll_ask() {
-            if self.slow {
-                self.asks.push(ask);
-            } else {
-                self.answer(now, &ask);
-            }
-        }
-        while let Some(event) = self.machine.poll_event() {
-            self.events.push(event);
-        }
-        let mut out = Vec::new();
-        while let Some((to, frame)) = self.machine.poll_transmit(now) {
-            out.push((to, rights_frame_bytes(&frame), frame));
-        }
-        out
+    fn touched(&mut self) -> Vec<Touched> {
+        let tally = std::mem::replace(&mut self.tally, nothing());
+        if tally.offered > 0 { vec![tally] } else { Vec::new() }
     }
 }
