@@ -110,6 +110,8 @@ pub enum NoticeChange {
 struct NoticeEntry {
     notice: Notice,
     since: Timestamp,
+    /// It is so, and has lasted as long as its kind may: also where it is not told again yet.
+    shown: bool,
     told: bool,
     /// When it was told last, also in an earlier life.
     told_at: Option<Timestamp>,
@@ -144,6 +146,7 @@ impl Notices {
             let fresh = || NoticeEntry {
                 notice: notice.clone(),
                 since: now,
+                shown: false,
                 told: false,
                 told_at: None,
                 over: false,
@@ -155,6 +158,7 @@ impl Notices {
             // A clock that went back must not keep it untold.
             entry.since = entry.since.min(now);
             entry.notice = notice;
+            entry.shown = now.since(entry.since) >= entry.notice.kind.patience();
             let again = entry.told_at.is_some_and(|at| now.since(at) < TOLD_AGAIN);
             let patience = entry.notice.kind.patience().max(if again { TOLD_AGAIN } else { Span::ZERO });
             if !entry.told && now.since(entry.since) >= patience {
@@ -170,15 +174,15 @@ impl Notices {
             if std::mem::take(&mut entry.told) {
                 told.push(NoticeChange::Over(entry.notice.clone()));
             }
-            entry.over = true;
+            (entry.over, entry.shown) = (true, false);
             entry.told_at.is_some_and(|at| at <= now && now.since(at) < TOLD_AGAIN)
         });
         told
     }
 
-    /// What has been told and is still so.
+    /// All that is so now and has lasted as long as its kind may.
     pub fn shown(&self) -> impl Iterator<Item = &Notice> {
-        self.entries.values().filter(|entry| entry.told).map(|entry| &entry.notice)
+        self.entries.values().filter(|entry| entry.shown).map(|entry| &entry.notice)
     }
 
     /// How many found no room at the last look.
@@ -249,6 +253,21 @@ mod tests {
             lines += watch.handle_look(at(second), found).len();
         }
         assert!(lines <= 14, "{lines} lines in a minute");
+    }
+
+    #[test]
+    fn what_is_not_told_again_yet_is_shown_all_the_same() {
+        let mut watch = Notices::default();
+        let us = || [notice(NoticeKind::CutOff, "us")];
+        watch.handle_look(at(0), us());
+        watch.handle_look(at(1), []);
+        assert_eq!(watch.shown().count(), 0);
+        for second in 5..9 {
+            assert_eq!(texts(watch.handle_look(at(second), us())), [""; 0]);
+            assert_eq!(watch.shown().count(), 1);
+        }
+        assert_eq!(texts(watch.handle_look(at(9), [])), [""; 0], "nor is its end");
+        assert_eq!(watch.shown().count(), 0);
     }
 
     #[test]
