@@ -23,7 +23,7 @@ use crate::core::wire::{
 
 /// Longest message on the network, in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1_024;
-/// Longest gossip message: the longest that `chitchat` makes.
+/// Longest message of membership: the longest that `chitchat` makes.
 pub const CHITCHAT_BYTES_MAX: usize = 65_507;
 
 const KIND_SYNC: u8 = 1;
@@ -81,7 +81,7 @@ pub fn encode_rights(version: WireVersion, frame: &RightsFrame) -> Result<Bytes,
     sized(bytes)
 }
 
-/// Writes a gossip message.
+/// Writes a message of membership.
 ///
 /// # Errors
 /// [`Refusal::Oversize`] if it is longer than [`CHITCHAT_BYTES_MAX`].

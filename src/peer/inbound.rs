@@ -40,7 +40,7 @@ const STREAM_DEADLINE: Duration = Duration::from_secs(5);
 pub(super) struct Inbox {
     pub(super) own: NodeName,
     pub(super) events: mpsc::Sender<PeerEvent>,
-    pub(super) gossip: mpsc::Sender<(SocketAddr, Bytes)>,
+    pub(super) chitchat: mpsc::Sender<(SocketAddr, Bytes)>,
     pub(super) contacts: Arc<Contacts>,
     pub(super) links: Arc<Links>,
     pub(super) counters: Arc<Counters>,
@@ -307,7 +307,7 @@ fn take((version, message): (WireVersion, &Bytes), name: &NodeName, present: &Pr
             .events
             .try_send(PeerEvent::Rights { from: name.clone(), frame })
             .map_err(|_| Refusal::ReaderBusy),
-        Ok(Message::Chitchat { from, body }) => take_gossip(from, body, name, present, inbox),
+        Ok(Message::Chitchat { from, body }) => take_chitchat(from, body, name, present, inbox),
         Err(why) => Err(why),
     };
     if let Err(why) = taken {
@@ -315,9 +315,9 @@ fn take((version, message): (WireVersion, &Bytes), name: &NodeName, present: &Pr
     }
 }
 
-/// Gossip is answered at the address that the sender claims, so nobody may claim an address where another
+/// Chitchat is answered at the address that the sender claims, so nobody may claim an address where another
 /// answers.
-fn take_gossip(
+fn take_chitchat(
     from: SocketAddr,
     body: Bytes,
     name: &NodeName,
@@ -329,7 +329,7 @@ fn take_gossip(
         return Err(Refusal::Impostor);
     }
     present.claim(from);
-    inbox.gossip.try_send((from, body)).map_err(|_| Refusal::ReaderBusy)
+    inbox.chitchat.try_send((from, body)).map_err(|_| Refusal::ReaderBusy)
 }
 
 #[cfg(test)]

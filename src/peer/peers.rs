@@ -38,8 +38,8 @@ use crate::telemetry::traces::Tracer;
 pub const GOSSIP_INTERVAL_DEFAULT: Duration = Duration::from_millis(250);
 /// Events waiting to be read. Full: frames are dropped and counted, and the list of members is told later.
 pub const EVENTS_LEN_MAX: usize = 4_096;
-/// Gossip waiting to be read. Full: it is dropped and counted.
-const GOSSIP_LEN_MAX: usize = 1_024;
+/// Messages of `chitchat` waiting to be read. Full: it is dropped and counted.
+const CHITCHAT_LEN_MAX: usize = 1_024;
 
 /// Longest wait for connections to have said that they are over.
 const FAREWELL: Duration = Duration::from_millis(200);
@@ -180,12 +180,12 @@ impl Ground {
         &self,
         own: NodeName,
         events: mpsc::Sender<PeerEvent>,
-        gossip: mpsc::Sender<(SocketAddr, Bytes)>,
+        chitchat: mpsc::Sender<(SocketAddr, Bytes)>,
     ) -> Inbox {
         Inbox {
             own,
             events,
-            gossip,
+            chitchat,
             contacts: Arc::clone(&self.contacts),
             links: Arc::clone(&self.links),
             counters: Arc::clone(&self.counters),
@@ -195,10 +195,10 @@ impl Ground {
         }
     }
 
-    fn carrier(&self, gossip: mpsc::Receiver<(SocketAddr, Bytes)>) -> Carrier {
+    fn carrier(&self, chitchat: mpsc::Receiver<(SocketAddr, Bytes)>) -> Carrier {
         Carrier {
             links: Arc::clone(&self.links),
-            inbox: Arc::new(tokio::sync::Mutex::new(gossip)),
+            inbox: Arc::new(tokio::sync::Mutex::new(chitchat)),
             roster: Arc::new(Roster::default()),
             counters: Arc::clone(&self.counters),
             advertise: self.advertise,
@@ -248,7 +248,7 @@ impl Peers {
     ) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
         let ground = Ground::lay(&config, Some(wire))?;
         let (events, events_receiver) = mpsc::channel(EVENTS_LEN_MAX);
-        let (gossip, _) = mpsc::channel(GOSSIP_LEN_MAX);
+        let (chitchat, _) = mpsc::channel(CHITCHAT_LEN_MAX);
         let facts = Arc::new(Facts {
             name: config.name.clone(),
             incarnation: config.incarnation,
@@ -260,7 +260,7 @@ impl Peers {
             rules: Arc::clone(&ground.rules),
             changed: Notify::new(),
         });
-        let inbox = Arc::new(ground.inbox(config.name, events.clone(), gossip));
+        let inbox = Arc::new(ground.inbox(config.name, events.clone(), chitchat));
         let Ground { endpoint, tasks, stop, links, .. } = &ground;
         let follow = follow(named.clone(), Arc::clone(links), events);
         tasks.spawn(stop.clone().run_until_cancelled_owned(follow));
@@ -278,8 +278,8 @@ impl Peers {
     ) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
         let ground = Ground::lay(&config, None)?;
         let (events, events_receiver) = mpsc::channel(EVENTS_LEN_MAX);
-        let (gossip, gossip_receiver) = mpsc::channel(GOSSIP_LEN_MAX);
-        let inbox = Arc::new(ground.inbox(config.name, events.clone(), gossip));
+        let (chitchat, chitchat_receiver) = mpsc::channel(CHITCHAT_LEN_MAX);
+        let inbox = Arc::new(ground.inbox(config.name, events.clone(), chitchat));
         let (addresses, _) = join::split(&config.join);
         let (resolved, join) = watch::channel(addresses);
         let (wanted, wants) = watch::channel(config.join);
@@ -297,7 +297,7 @@ impl Peers {
                 rules: Arc::clone(&ground.rules),
                 changed: Notify::new(),
             }),
-            carrier: ground.carrier(gossip_receiver),
+            carrier: ground.carrier(chitchat_receiver),
             contacts: Arc::clone(&ground.contacts),
             join,
             interval: config.gossip_interval.max(Duration::from_millis(10)),

@@ -21,7 +21,7 @@ pub(crate) use self::dice::Dice;
 pub(crate) use self::network::Network;
 use self::number::place;
 pub(crate) use self::reference_store::ReferenceStore;
-pub(crate) use self::rights::{RightsHost, RightsStore};
+pub(crate) use self::rights::{RightsHost, RightsStore, untouched};
 pub(crate) use self::weather::Weather;
 
 /// A host tells its machines so often what was decided, and lets them act: as in the daemon.

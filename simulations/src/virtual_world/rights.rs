@@ -3,7 +3,7 @@
 use std::mem::take;
 
 use tidegate_core::regions::escrow::{Escrow, Event, StepRequest, StepResult, rights_frame_bytes};
-use tidegate_core::regions::{Member, NodeName, Refused, Touched};
+use tidegate_core::regions::{Member, NodeName, Refused, Touched, WorldKey};
 use tidegate_core::time::{Span, Timestamp};
 use tidegate_core::wire::rights::RightsFrame;
 
@@ -16,6 +16,21 @@ pub(crate) trait RightsStore {
 
     /// Decisions since the last call, by bucket.
     fn touched(&mut self) -> Vec<Touched>;
+}
+
+/// A bucket of which nothing was decided.
+pub(crate) const fn untouched(key: WorldKey) -> Touched {
+    Touched {
+        key,
+        window: 0,
+        offered: 0,
+        admitted: 0,
+        returned: 0,
+        refused: 0,
+        largest: 1,
+        own: None,
+        without_allowance: false,
+    }
 }
 
 /// The daemon.

@@ -27,7 +27,7 @@ pub(super) use self::case::PlacesCase;
 use super::play::Summary;
 use crate::model::START;
 use crate::number::{index, place};
-use crate::virtual_world::{Dice, ReferenceStore, RightsHost, RightsStore, Seat, VirtualWorld};
+use crate::virtual_world::{Dice, ReferenceStore, RightsHost, RightsStore, Seat, VirtualWorld, untouched};
 
 const STEP: Span = Span::from_millis(10);
 /// Steps of peace: longer than any memory is in doubt.
@@ -108,20 +108,6 @@ fn world_key(user: usize) -> WorldKey {
     WorldKey { rule: rule_name(), identity: user.to_be_bytes().to_vec() }
 }
 
-fn untouched(user: usize) -> Touched {
-    Touched {
-        key: world_key(user),
-        window: 0,
-        offered: 0,
-        admitted: 0,
-        returned: 0,
-        refused: 0,
-        largest: 1,
-        own: None,
-        without_allowance: false,
-    }
-}
-
 impl<'c> World<'c> {
     fn new(case: &'c PlacesCase, safety: EscrowSafety, trace: Option<Vec<u8>>) -> Self {
         let regions = case.weights.len();
@@ -146,7 +132,7 @@ impl<'c> World<'c> {
                 vaults: Vec::new(),
                 holders: Vec::new(),
                 ghosts: Vec::new(),
-                tallies: (0..world.users()).map(untouched).collect(),
+                tallies: (0..world.users()).map(|user| untouched(world_key(user))).collect(),
                 mood: 1.0,
             };
             let host = RightsHost::new(world.machine(&name), region, case.slow);
@@ -440,6 +426,6 @@ impl RightsStore for Region {
 
     fn touched(&mut self) -> Vec<Touched> {
         let asked = self.tallies.iter_mut().enumerate().filter(|(_, tally)| tally.offered > 0);
-        asked.map(|(user, tally)| replace(tally, untouched(user))).collect()
+        asked.map(|(user, tally)| replace(tally, untouched(world_key(user)))).collect()
     }
 }

@@ -129,10 +129,10 @@ fn the_bytes_of_this_version_are_pinned() {
         hex(&bytes)[GOLDEN_HEAD_DIGITS..].to_owned()
     });
     assert_eq!(crowded, ["0101640673656172636800", "0900"]);
-    let gossip = encode_chitchat(NEWEST, "203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
-    assert_eq!(hex(&gossip), GOLDEN_GOSSIP);
-    let gossip = encode_chitchat(NEWEST, "[::1]:7946".parse().unwrap(), b"").unwrap();
-    assert_eq!(hex(&gossip), GOLDEN_GOSSIP_V6);
+    let chitchat = encode_chitchat(NEWEST, "203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
+    assert_eq!(hex(&chitchat), GOLDEN_CHITCHAT);
+    let chitchat = encode_chitchat(NEWEST, "[::1]:7946".parse().unwrap(), b"").unwrap();
+    assert_eq!(hex(&chitchat), GOLDEN_CHITCHAT_V6);
 }
 
 /// So much of a frame comes before the crowded rules.
@@ -147,8 +147,8 @@ const GOLDEN_RIGHTS: &str = concat!(
     "0928fc80841e000300fb2c0101026575fd0000ceeeb54006000501026575fd0000ceeeb5",
     "4006000701fb2b0164010764656661756c74067365617263680375007800fb2c01090a07",
 );
-const GOLDEN_GOSSIP: &str = "060200cb007107fb0a1f616263";
-const GOLDEN_GOSSIP_V6: &str = "06020100000000000000000000000000000001fb0a1f";
+const GOLDEN_CHITCHAT: &str = "060200cb007107fb0a1f616263";
+const GOLDEN_CHITCHAT_V6: &str = "06020100000000000000000000000000000001fb0a1f";
 
 fn rights() -> RightsFrame {
     let rule = || RuleName { domain: "default".into(), name: "search".into() };

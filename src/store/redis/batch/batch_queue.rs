@@ -83,8 +83,8 @@ pub(in crate::store::redis) struct BatchQueue {
 struct Queue {
     waiting: VecDeque<Waiting>,
     batches: usize,
-    /// Somebody will soon see to the next batch.
-    is_awaited: bool,
+    /// Somebody will soon send the next batch.
+    has_sender: bool,
 }
 
 /// What became of a part that was put in line.
@@ -110,10 +110,10 @@ impl BatchQueue {
             return Enqueued::Full;
         }
         queue.waiting.push_back(waiting);
-        if queue.is_awaited || queue.batches >= BATCHES_MAX {
+        if queue.has_sender || queue.batches >= BATCHES_MAX {
             return Enqueued::Waits;
         }
-        queue.is_awaited = true;
+        queue.has_sender = true;
         Enqueued::First { at_once: queue.batches == 0 }
     }
 
@@ -121,7 +121,7 @@ impl BatchQueue {
     /// nothing does.
     pub(in crate::store::redis) fn take_batch(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
-        queue.is_awaited = false;
+        queue.has_sender = false;
         if queue.batches >= BATCHES_MAX {
             return Vec::new();
         }
@@ -140,14 +140,14 @@ impl BatchQueue {
         leaving
     }
 
-    /// One batch is over. Whether the caller has to see to the next.
+    /// One batch is over. True where the caller has to see to the next.
     pub(in crate::store::redis) fn completed(&self) -> bool {
         let mut queue = self.queue();
         queue.batches = queue.batches.saturating_sub(1);
-        if queue.is_awaited || queue.waiting.is_empty() {
+        if queue.has_sender || queue.waiting.is_empty() {
             return false;
         }
-        queue.is_awaited = true;
+        queue.has_sender = true;
         true
     }
 

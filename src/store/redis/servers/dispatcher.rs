@@ -120,7 +120,7 @@ impl Dispatcher {
         }
     }
 
-    /// Sends parts to a node. Whether that batch is over already, since nothing could be sent.
+    /// Sends parts to a node. True where that batch is over already, since nothing could be sent.
     fn send(self: &Arc<Self>, node: &Arc<Node>, leaving: Vec<Waiting>) -> bool {
         let Some(wire) = node.wire() else {
             self.refuse(leaving, &Failure::Down);

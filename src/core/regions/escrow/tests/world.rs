@@ -1,7 +1,9 @@
 //! Several regions in the virtual world, each with the machine of rights and a store, which may forget.
 
 use super::*;
-use crate::virtual_world::{self, Dice, ReferenceStore, RightsHost, RightsStore, Seat, TICK, VirtualWorld};
+use crate::virtual_world::{
+    self, Dice, ReferenceStore, RightsHost, RightsStore, Seat, TICK, VirtualWorld, untouched,
+};
 
 /// The network and the dice of a world.
 #[derive(Debug, Clone, Copy)]
@@ -43,20 +45,6 @@ pub(super) struct EscrowWorld {
     pub(super) admitted: BTreeMap<u64, u64>,
     /// Without windows: what a bucket for the whole world would hold, in permits a window, as of when.
     pub(super) reference: (i128, Timestamp),
-}
-
-fn nothing() -> Touched {
-    Touched {
-        key: key(),
-        window: 0,
-        offered: 0,
-        admitted: 0,
-        returned: 0,
-        refused: 0,
-        largest: 1,
-        own: None,
-        without_allowance: false,
-    }
 }
 
 impl Weather {
@@ -112,7 +100,7 @@ impl EscrowWorld {
                 sessions: 1,
                 limit,
                 regions: names(count),
-                tally: nothing(),
+                tally: untouched(key()),
             };
             let host = RightsHost::new(world.machine_of(&name, count), store, false);
             world.world.seat(|begins| Seat::new(name, place, host, begins));
@@ -272,7 +260,7 @@ impl EscrowWorld {
         let ledger = self.store_of(place, count, session, now);
         let host = self.host_mut(place);
         host.begin_again(machine);
-        (host.store.ledger, host.store.sessions, host.store.tally) = (ledger, session, nothing());
+        (host.store.ledger, host.store.sessions, host.store.tally) = (ledger, session, untouched(key()));
         self.world.meet();
     }
 
@@ -346,7 +334,7 @@ impl RightsStore for TestedStore {
     }
 
     fn touched(&mut self) -> Vec<Touched> {
-        let tally = std::mem::replace(&mut self.tally, nothing());
+        let tally = std::mem::replace(&mut self.tally, untouched(key()));
         if tally.offered > 0 { vec![tally] } else { Vec::new() }
     }
 }
