@@ -167,16 +167,18 @@ impl Refusal {
 }
 
 /// A refusal.
-#[derive(serde::Serialize, schemars::JsonSchema)]
-#[schemars(rename = "Error")]
+#[derive(serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Error"))]
 pub(super) struct ErrorBody<'a> {
     /// Why.
     error: ErrorJson<'a>,
 }
 
 /// Why something is refused.
-#[derive(serde::Serialize, schemars::JsonSchema)]
-#[schemars(rename = "ErrorReason", deny_unknown_fields)]
+#[derive(serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "ErrorReason", deny_unknown_fields))]
 struct ErrorJson<'a> {
     /// One word of a fixed list.
     code: &'static str,

@@ -23,6 +23,7 @@ mod query;
 mod ready;
 mod reply;
 mod rls;
+#[cfg(test)]
 mod schema;
 mod stand_in;
 mod tls;

@@ -1,27 +1,29 @@
 //! How the daemon is: `/readyz`, which the stream of the console shows too.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::error::ready_status;
 use super::reply::{self, Reply};
-use super::wire::{STORE_WORDS, store_word};
+use super::wire::store_word;
 use super::{Readiness, Servers};
 use crate::engine::rulebook::RulesStatus;
 
 /// The state of a daemon, of its store and of its rules.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Ready")]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Ready"))]
 pub(super) struct ReadyJson<'a> {
     /// True if gateways should ask this daemon.
     ready: bool,
     /// The state of the daemon.
-    #[schemars(extend("enum" = ["starting", "serving", "impaired", "draining"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["starting", "serving", "impaired", "draining"])))]
     state: &'static str,
     /// The revision of the rules in force.
     revision: u64,
     /// The state of the store: `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
-    #[schemars(extend("enum" = STORE_WORDS))]
+    #[cfg_attr(test, schemars(extend("enum" = crate::api::schema::STORE_WORDS)))]
     store: &'static str,
     /// The troubles of the store, a sentence each.
     store_problems: &'a [String],

@@ -6,6 +6,11 @@ use serde_json::{Value, json};
 
 use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
 
+/// The names of the modes.
+pub(super) const MODES: [&str; 3] = ["gossip", "split", "escrow"];
+/// How a store fares.
+pub(super) const STORE_WORDS: [&str; 3] = ["ok", "degraded", "down"];
+
 /// Adds the schema of a type, and of those that it is made of.
 pub(super) fn add<T: JsonSchema>(generator: &mut SchemaGenerator) {
     generator.subschema_for::<T>();

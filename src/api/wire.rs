@@ -4,21 +4,24 @@
 //! Field order is the order on the wire. Lengths of time are whole milliseconds, rounded up: who waits that
 //! long has waited long enough.
 
+#[cfg(test)]
 pub(in crate::api) mod checks;
 mod penalty;
+#[cfg(test)]
+pub(in crate::api) mod rule_bodies;
 pub(in crate::api) mod rules;
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::hold::Lease;
-use crate::core::notice::NoticeKind;
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::request::Request;
 use crate::core::reservation::Reservation;
@@ -29,14 +32,10 @@ use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth,
 
 pub use penalty::PenaltyJson;
 
-/// The names of [`Mode`].
-pub(in crate::api) const MODES: [&str; 3] = ["gossip", "split", "escrow"];
-/// The words of [`store_word`].
-pub(in crate::api) const STORE_WORDS: [&str; 3] = ["ok", "degraded", "down"];
-
 /// The answer to one check.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Decision")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Decision"))]
 pub struct DecisionJson<'a> {
     /// True if the request may pass.
     pub allowed: bool,
@@ -70,7 +69,7 @@ pub struct DecisionJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<&'a str>,
     /// The answer of each rule.
-    #[schemars(with = "Vec<RuleOutcomeJson<'a>>")]
+    #[cfg_attr(test, schemars(with = "Vec<RuleOutcomeJson<'a>>"))]
     pub rules: RuleOutcomeList<'a>,
     /// By which places are renewed and given back; absent when none are held.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,8 +107,9 @@ pub fn read_reservation(text: &str) -> Option<Reservation> {
 }
 
 /// The fate of a reservation that was committed or cancelled.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Committed", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Committed", deny_unknown_fields))]
 pub struct CommittedJson {
     /// True if this call settled it; false if an earlier one did.
     pub committed: bool,
@@ -121,8 +121,9 @@ pub struct CommittedJson {
 }
 
 /// The fate of a lease that was to be renewed.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Renewed", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Renewed", deny_unknown_fields))]
 pub struct RenewedJson {
     /// True if all of it is held for another hold.
     pub renewed: bool,
@@ -135,8 +136,9 @@ pub struct RenewedJson {
 }
 
 /// The fate of a lease that was to be given back.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Released", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Released", deny_unknown_fields))]
 pub struct ReleasedJson {
     /// True if all of it was still held.
     pub released: bool,
@@ -162,8 +164,9 @@ impl Serialize for RuleOutcomeList<'_> {
 }
 
 /// The answer of one rule.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Ruled")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Ruled"))]
 pub struct RuleOutcomeJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -203,11 +206,12 @@ pub struct RuleOutcomeJson<'a> {
 }
 
 /// The belief of this region about a worldwide limit.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "RuledGlobal")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "RuledGlobal"))]
 pub struct GlobalJson {
     /// The mode in which it is held.
-    #[schemars(with = "String", extend("enum" = MODES))]
+    #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::MODES)))]
     pub mode: Mode,
     /// Permits in use worldwide, as far as is known here.
     pub believed_used: u64,
@@ -273,8 +277,9 @@ impl<'a> RuleOutcomeJson<'a> {
 }
 
 /// The reasons for which a request is decided as it is.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Explanation")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Explanation"))]
 pub struct ExplanationJson<'a> {
     /// The answer as it would be.
     pub decision: DecisionJson<'a>,
@@ -285,8 +290,9 @@ pub struct ExplanationJson<'a> {
 }
 
 /// The part of one rule in a decision.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Considered", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Considered", deny_unknown_fields))]
 pub struct ConsideredJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -297,8 +303,9 @@ pub struct ConsideredJson<'a> {
 }
 
 /// Every daemon of the cluster, as seen from one.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Regions")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Regions"))]
 pub struct RegionsJson<'a> {
     /// The region of the daemon that answers.
     pub region: &'a str,
@@ -329,28 +336,30 @@ pub struct RegionsJson<'a> {
 }
 
 /// Something that its operator should know.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Notice")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Notice"))]
 pub struct NoticeJson<'a> {
     /// `cut_off`, `unseen`, `regions`, `agreement`, `rules`, `clock`, `join`, `refused` or `certificate`.
-    #[schemars(extend("enum" = NoticeKind::ALL.map(NoticeKind::as_str)))]
+    #[cfg_attr(test, schemars(extend("enum" = crate::core::notice::NoticeKind::ALL.map(crate::core::notice::NoticeKind::as_str))))]
     pub about: &'static str,
     /// A sentence.
     pub text: &'a str,
 }
 
 /// The store in which a region counts.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Store")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Store"))]
 pub struct StoreJson<'a> {
     /// `memory` or `redis`.
-    #[schemars(extend("enum" = ["memory", "redis"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["memory", "redis"])))]
     pub backend: &'static str,
     /// The arrangement of its servers; absent for a store without servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<&'static str>,
     /// `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
-    #[schemars(extend("enum" = STORE_WORDS))]
+    #[cfg_attr(test, schemars(extend("enum" = crate::api::schema::STORE_WORDS)))]
     pub state: &'static str,
     /// Daemons that count in it together, this one included; absent for a store of this daemon alone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -362,8 +371,9 @@ pub struct StoreJson<'a> {
 }
 
 /// One server of a store.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Server")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Server"))]
 pub struct ServerJson<'a> {
     /// `host:port`.
     pub address: &'a str,
@@ -371,10 +381,10 @@ pub struct ServerJson<'a> {
     pub role: &'static str,
     /// `closed`: it is asked; `half_open`: a little; `open`: it is not; null for servers that serve no
     /// decisions.
-    #[schemars(extend("enum" = ["closed", "half_open", "open", null]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["closed", "half_open", "open", null])))]
     pub breaker: Option<&'static str>,
     /// The newest round trip, in milliseconds; null before the first.
-    #[schemars(range(min = 0))]
+    #[cfg_attr(test, schemars(range(min = 0)))]
     pub rtt_ms: Option<f64>,
     /// The newest trouble.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -428,8 +438,9 @@ impl<'a> ServerJson<'a> {
 }
 
 /// Another daemon.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Peer")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Peer"))]
 pub struct PeerJson<'a> {
     /// Its region.
     pub region: &'a str,
@@ -484,8 +495,9 @@ impl<'a> PeerJson<'a> {
 }
 
 /// The most by which the worldwide total of a rule may lie above the believed one.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ErrorBound")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "ErrorBound"))]
 pub struct ErrorBoundJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -497,13 +509,14 @@ pub struct ErrorBoundJson<'a> {
     /// `peers.max_keys`, so this region keeps to its share), `crowded` (the same in another region, so its
     /// share is left to it), `start` (this daemon has just begun); `none` where nothing is known to be
     /// uncertain.
-    #[schemars(extend("enum" = ["lag", "stale", "partition", "untold", "late", "shares", "room", "crowded", "start", "none"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["lag", "stale", "partition", "untold", "late", "shares", "room", "crowded", "start", "none"])))]
     pub because: &'a str,
 }
 
 /// This region's rights of an `escrow` rule, in all of its buckets whose rights may have to move.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Rights")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Rights"))]
 pub struct RightsJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -520,7 +533,7 @@ pub struct RightsJson<'a> {
     pub burning: usize,
     /// Why, if any are: `memory_lost` (the store began too late to know what was spent).
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = ["memory_lost"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["memory_lost"])))]
     pub because: Option<&'static str>,
     /// Permits given to each region in the window; without windows, since the store began to follow the
     /// bucket.
@@ -548,8 +561,9 @@ impl<'a> RightsJson<'a> {
 }
 
 /// A `split` rule whose new weights are not held by everybody yet.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Changing")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Changing"))]
 pub struct ChangingJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -561,13 +575,14 @@ pub struct ChangingJson<'a> {
 }
 
 /// The contents of a bucket.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Bucket")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Bucket"))]
 pub struct BucketJson<'a> {
     /// The rule.
     pub rule: &'a str,
     /// Whose it is: the values of the rule's `per`.
-    #[schemars(with = "BTreeMap<String, String>")]
+    #[cfg_attr(test, schemars(with = "BTreeMap<String, String>"))]
     pub identity: serde_json::Map<String, serde_json::Value>,
     /// Permits per window.
     pub limit: u32,
@@ -590,8 +605,9 @@ pub struct BucketJson<'a> {
 }
 
 /// The part that the world leaves one bucket in this region.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "BucketWorld")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "BucketWorld"))]
 pub struct BucketWorldJson<'a> {
     /// Permits that this region may admit in the window.
     pub budget: u32,
@@ -639,13 +655,14 @@ impl<'a> BucketWorldJson<'a> {
 }
 
 /// A bucket that counts from zero again.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Reset", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Reset", deny_unknown_fields))]
 pub struct ResetJson<'a> {
     /// The rule.
     pub rule: &'a str,
     /// Whose it is: the values of the rule's `per`.
-    #[schemars(with = "BTreeMap<String, String>")]
+    #[cfg_attr(test, schemars(with = "BTreeMap<String, String>"))]
     pub identity: serde_json::Map<String, serde_json::Value>,
     /// True if there was one.
     pub existed: bool,

@@ -61,8 +61,9 @@ pub struct Change {
 }
 
 /// A change as it is kept.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-#[schemars(rename = "AdminChange")]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "AdminChange"))]
 pub struct ChangeRecord {
     /// Grows with every record of its ledger.
     pub id: u64,
@@ -71,7 +72,7 @@ pub struct ChangeRecord {
     /// Who: a token's name; `local` where none was needed.
     pub actor: String,
     /// With which role.
-    #[schemars(extend("enum" = Role::ALL.map(|(name, _)| name)))]
+    #[cfg_attr(test, schemars(extend("enum" = Role::ALL.map(|(name, _)| name))))]
     pub role: String,
     /// From which address; null: a Unix socket.
     pub source: Option<String>,

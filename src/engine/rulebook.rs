@@ -70,11 +70,12 @@ pub struct EditRequest {
 }
 
 /// One rule, or one region's quota of it, before and after.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, schemars::JsonSchema)]
-#[schemars(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(deny_unknown_fields))]
 pub struct RuleChange {
     /// `rule` or `quota`.
-    #[schemars(extend("enum" = ["rule", "quota"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["rule", "quota"])))]
     pub kind: &'static str,
     /// The rule.
     pub rule: String,
@@ -82,10 +83,10 @@ pub struct RuleChange {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
     /// As it was; null: it was not there.
-    #[schemars(with = "Option<serde_json::Map<String, Value>>")]
+    #[cfg_attr(test, schemars(with = "Option<serde_json::Map<String, Value>>"))]
     pub before: Option<Value>,
     /// As it is; null: it is gone.
-    #[schemars(with = "Option<serde_json::Map<String, Value>>")]
+    #[cfg_attr(test, schemars(with = "Option<serde_json::Map<String, Value>>"))]
     pub after: Option<Value>,
 }
 
@@ -99,8 +100,9 @@ pub struct Done {
 }
 
 /// One revision of the rules.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, schemars::JsonSchema)]
-#[schemars(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(deny_unknown_fields))]
 pub struct Revision {
     /// Its number.
     pub revision: u64,
@@ -180,10 +182,11 @@ impl RuleBook for NoRuleBook {
 }
 
 /// How it stands with the rules in force, for `/readyz`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RulesStatus {
     /// `file`, `postgres`, or `none`.
-    #[schemars(extend("enum" = ["file", "postgres", "none"]))]
+    #[cfg_attr(test, schemars(extend("enum" = ["file", "postgres", "none"])))]
     pub source: &'static str,
     /// Where the set in force came from: `file`, `database`, `saved`, `peer REGION/NODE`; empty before there
     /// is one.

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ const PACE: Pace = Pace {
     settled: Duration::from_secs(1),
     calm: Duration::from_secs(60),
 };
+
+/// One run of a task. Boxed, and made by a box, so that what watches it is compiled once and not for each task.
+type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Names of tasks that are missing, and how many of each.
 type Missing = BTreeMap<&'static str, usize>;
@@ -97,6 +101,10 @@ impl Tasks {
         F: FnMut() -> T + Send + 'static,
         T: Future<Output = ()> + Send + 'static,
     {
+        self.watch(name, stop, Box::new(move || Box::pin(make())));
+    }
+
+    fn watch(&self, name: &'static str, stop: &CancellationToken, mut make: Box<dyn FnMut() -> Run + Send>) {
         let counter = |metrics: &Arc<Metrics>| metrics.counter("task_ends_total", "task", name);
         let ends = self.shared.metrics.as_ref().map_or_else(Counter::noop, counter);
         let watched = Watched { name, shared: Arc::clone(&self.shared), ends, is_missing: false };
@@ -146,11 +154,12 @@ struct Watched {
 }
 
 impl Watched {
-    async fn keep<F, T>(mut self, first: JoinHandle<()>, mut make: F, stop: CancellationToken)
-    where
-        F: FnMut() -> T + Send,
-        T: Future<Output = ()> + Send + 'static,
-    {
+    async fn keep(
+        mut self,
+        first: JoinHandle<()>,
+        mut make: Box<dyn FnMut() -> Run + Send>,
+        stop: CancellationToken,
+    ) {
         let mut task = Running(first);
         let pace = self.shared.pace;
         let mut backoff = pace.backoff_min;

@@ -14,8 +14,10 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Most lines that wait to be written. Full: further ones are dropped and counted.
 const LINES_WAITING_MAX: usize = 4_096;
@@ -44,12 +46,13 @@ pub fn start(json: bool) -> Result<(), String> {
     if QUEUE.set(queue.clone()).is_err() {
         return Ok(());
     }
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::stderr().is_terminal())
-        .log_internal_errors(false)
-        .with_writer(queue);
-    let _ = if json { lines.json().try_init() } else { lines.with_target(false).try_init() };
+    let lines =
+        fmt::layer().with_ansi(io::stderr().is_terminal()).log_internal_errors(false).with_writer(queue);
+    let filtered = tracing_subscriber::registry().with(filter);
+    let _ = match json {
+        true => filtered.with(lines.json()).try_init(),
+        false => filtered.with(lines.with_target(false)).try_init(),
+    };
     // The usual hook writes to standard error itself, and would wait for a reader that does not read.
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
@@ -91,13 +94,13 @@ pub fn say(text: impl Display) {
 ///
 /// # Errors
 /// It names a level that there is not.
-pub fn filter() -> Result<EnvFilter, String> {
-    let asked = match std::env::var("TIDEGATE_LOG") {
-        Ok(text) if !text.trim().is_empty() => text,
-        Ok(_) | Err(std::env::VarError::NotPresent) => return Ok(EnvFilter::new(DEFAULT)),
+pub fn filter() -> Result<Targets, String> {
+    let directives = match std::env::var("TIDEGATE_LOG") {
+        Ok(text) if !text.trim().is_empty() => directives(&text)?,
+        Ok(_) | Err(std::env::VarError::NotPresent) => DEFAULT.to_owned(),
         Err(error) => return Err(format!("TIDEGATE_LOG: {error}")),
     };
-    EnvFilter::try_new(directives(&asked)?).map_err(|error| format!("TIDEGATE_LOG: {error}"))
+    directives.parse().map_err(|error| format!("TIDEGATE_LOG: {error}"))
 }
 
 /// Checks what was asked for. A part that is for one module only stands beside the default, so that nothing

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -11,8 +12,9 @@ use crate::engine::history::{Decided, UsageRow};
 use crate::engine::status::BucketStatus;
 
 /// Single decisions.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Audit")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Audit"))]
 pub(super) struct AuditJson<'a> {
     /// Newest first.
     pub(super) decisions: Vec<DecidedJson<'a>>,
@@ -22,8 +24,9 @@ pub(super) struct AuditJson<'a> {
 }
 
 /// One decision.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Decided")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Decided"))]
 pub(super) struct DecidedJson<'a> {
     /// When, RFC 3339.
     at: String,
@@ -89,8 +92,9 @@ impl<'a> DecidedJson<'a> {
 }
 
 /// Sums of decisions.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Usage")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Usage"))]
 pub(super) struct UsageJson<'a> {
     /// The step of time: `minute`, `hour`, `day` or `month`.
     pub(super) by: &'static str,
@@ -131,8 +135,9 @@ const fn is_false(flag: &bool) -> bool {
 }
 
 /// One sum.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "UsageRow")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "UsageRow"))]
 pub(super) struct UsageRowJson<'a> {
     /// The begin of the step of time, if rows are steps of time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -164,8 +169,9 @@ pub(super) struct UsageRowJson<'a> {
 }
 
 /// The time that decisions took, in microseconds.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Latency")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Latency"))]
 struct LatencyJson {
     /// Half of them took at most so long.
     p50: u64,
@@ -198,8 +204,9 @@ impl<'a> UsageRowJson<'a> {
 }
 
 /// The permits that a rule leaves a user or key now, in the region that answers.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ClientQuota")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "ClientQuota"))]
 pub(super) struct QuotaJson<'a> {
     /// The rule.
     rule: &'a str,

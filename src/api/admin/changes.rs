@@ -1,6 +1,7 @@
 //! `GET /v1/changes`: what operators changed besides rules and quotas, newest first: users, keys, tiers,
 //! resets of buckets.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -20,8 +21,9 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
 const CHANGES_DEFAULT: u32 = 50;
 
 /// The changes by operators, newest first.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Changes")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Changes"))]
 pub(in crate::api) struct ChangesJson {
     /// The changes.
     changes: Vec<ChangeRecord>,

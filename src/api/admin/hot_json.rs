@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::audit_json::DecidedJson;
-use crate::api::wire::{BucketWorldJson, DecisionJson, MODES, PenaltyJson};
+use crate::api::wire::{BucketWorldJson, DecisionJson, PenaltyJson};
 use crate::core::hot::{HotBucket, HotSums};
 use crate::core::regions::NodeName;
 use crate::core::request::Request;
@@ -18,15 +19,16 @@ use crate::engine::hot::{HotBy, HotRow, HotRuleRow, HotView};
 use crate::engine::why::{Why, WhyBucket};
 
 /// The clients that asked most of late, as one daemon counted them. Counts halve every 30 seconds.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Hot")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Hot"))]
 pub(super) struct HotJson<'a> {
     /// The region of the daemon that answers.
     region: &'a str,
     /// Its own name.
     node: &'a str,
     /// The order of rows.
-    #[schemars(extend("enum" = HotBy::ALL.map(|(name, _)| name)))]
+    #[cfg_attr(test, schemars(extend("enum" = HotBy::ALL.map(|(name, _)| name))))]
     by: &'static str,
     /// The time that the counts speak of, halved as they are: a count divided by it is a rate.
     span_ms: u64,
@@ -39,8 +41,9 @@ pub(super) struct HotJson<'a> {
 }
 
 /// The counts of late.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "HotSums")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "HotSums"))]
 pub(super) struct HotSumsJson {
     /// Requests, once for each rule that decided one.
     requests: u64,
@@ -57,8 +60,9 @@ impl From<HotSums> for HotSumsJson {
 }
 
 /// One bucket that is asked for often.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "HotBucket")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "HotBucket"))]
 pub(super) struct HotRowJson<'a> {
     /// The rule.
     rule: &'a str,
@@ -79,7 +83,7 @@ pub(super) struct HotRowJson<'a> {
     /// Permits charged.
     cost: u64,
     /// The part of everything that this is, by the order of rows: 0 to 1.
-    #[schemars(range(min = 0, max = 1))]
+    #[cfg_attr(test, schemars(range(min = 0, max = 1)))]
     share: f64,
     /// Requests that may be missing because they came before the bucket had a place among the counted.
     missed_max: u64,
@@ -94,8 +98,9 @@ pub(super) struct HotRowJson<'a> {
 }
 
 /// The decisions of one rule.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "HotRule")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "HotRule"))]
 pub(super) struct HotRuleJson<'a> {
     /// The rule.
     rule: &'a str,
@@ -110,7 +115,7 @@ pub(super) struct HotRuleJson<'a> {
     /// Permits charged.
     cost: u64,
     /// The part of everything that this is, by the order of rows: 0 to 1.
-    #[schemars(range(min = 0, max = 1))]
+    #[cfg_attr(test, schemars(range(min = 0, max = 1)))]
     share: f64,
 }
 
@@ -181,8 +186,9 @@ fn named(identity: &[(String, String)]) -> BTreeMap<&str, &str> {
 }
 
 /// The reasons for which a client is limited, or that it is not.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Why")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Why"))]
 pub(super) struct WhyJson<'a> {
     /// The region of the daemon that answers.
     region: &'a str,
@@ -202,8 +208,9 @@ pub(super) struct WhyJson<'a> {
 }
 
 /// One bucket of the client.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "WhyBucket")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "WhyBucket"))]
 pub(super) struct WhyBucketJson<'a> {
     /// The rule.
     rule: &'a str,
@@ -213,7 +220,7 @@ pub(super) struct WhyBucketJson<'a> {
     identity: BTreeMap<&'a str, &'a str>,
     /// The mode in which regions hold its limit together; absent: each counts for itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", extend("enum" = MODES))]
+    #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::MODES)))]
     mode: Option<Mode>,
     /// True if denials are only logged.
     shadow: bool,
@@ -250,8 +257,9 @@ pub(super) struct WhyBucketJson<'a> {
 }
 
 /// The counts of a bucket of late, of one daemon. Counts halve every 30 seconds.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Lately")]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Lately"))]
 pub(super) struct LatelyJson {
     /// Requests.
     requests: u64,

@@ -1,15 +1,14 @@
 //! `/v1/keys…`: API keys. A key is shown once, when it is made; from then on by its public name.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::people::{
-    NOTE_BYTES_MAX, OverridesBody, ReasonBody, body, filter, given, limits, moment, moment_if, name, name_if,
-    note, refusal,
+    OverridesBody, ReasonBody, body, filter, given, limits, moment, moment_if, name, name_if, note, refusal,
 };
 use super::{AdminCall, AdminRoute};
 use crate::api::reply::{self, Answered};
-use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;
 use crate::engine::identity::register::{KeyChange, KeyDraft, KeyRecord};
 
@@ -48,38 +47,40 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// An API key that is to be made.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "KeyDraft")]
+#[cfg_attr(test, schemars(rename = "KeyDraft"))]
 pub(in crate::api) struct DraftBody {
     /// Whose it is; null: nobody's.
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(min = 1, max = crate::core::request::TEXT_BYTES_MAX)))]
     user: Option<String>,
     /// The key's own tier; null: the user's.
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(min = 1, max = crate::core::request::TEXT_BYTES_MAX)))]
     tier: Option<String>,
     /// Limits of the key's own, by the name of a rule that counts.
     #[serde(default)]
     overrides: OverridesBody,
     /// A point in time (RFC 3339) or a length of time from now. It must lie ahead.
     #[serde(alias = "expires")]
-    #[schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"]))]
+    #[cfg_attr(test, schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"])))]
     expires_at: Option<String>,
     /// The note of its operator.
     #[serde(default)]
-    #[schemars(length(max = NOTE_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(max = super::people::NOTE_BYTES_MAX)))]
     note: String,
 }
 
 /// The changes of an API key. Absent fields stay.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "KeyBody")]
+#[cfg_attr(test, schemars(rename = "KeyBody"))]
 pub(in crate::api) struct ChangeBody {
     /// The key's own tier; null: the user's.
     #[serde(default, deserialize_with = "given")]
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(length(min = 1, max = crate::core::request::TEXT_BYTES_MAX)))]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     tier: Option<Option<String>>,
     /// Limits of the key's own, by the name of a rule that counts.
     overrides: Option<OverridesBody>,
@@ -87,20 +88,21 @@ pub(in crate::api) struct ChangeBody {
     active: Option<bool>,
     /// A point in time (RFC 3339) or a length of time from now. It must lie ahead; null: it does not expire.
     #[serde(default, deserialize_with = "given", alias = "expires")]
-    #[schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"]))]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"])))]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     expires_at: Option<Option<String>>,
     /// The note of its operator.
-    #[schemars(length(max = NOTE_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(max = super::people::NOTE_BYTES_MAX)))]
     note: Option<String>,
     /// Why; it is kept in the record of changes.
-    #[schemars(length(max = NOTE_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(max = super::people::NOTE_BYTES_MAX)))]
     reason: Option<String>,
 }
 
 /// API keys, by name.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Keys", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Keys", deny_unknown_fields))]
 pub(in crate::api) struct KeysJson {
     /// The keys.
     keys: Vec<KeyRecord>,
@@ -109,16 +111,18 @@ pub(in crate::api) struct KeysJson {
 }
 
 /// One API key.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "OneKey", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "OneKey", deny_unknown_fields))]
 pub(in crate::api) struct OneKeyJson {
     /// The key.
     key: KeyRecord,
 }
 
 /// An API key that was just made.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "MadeKey", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "MadeKey", deny_unknown_fields))]
 pub(in crate::api) struct MadeKeyJson {
     /// The key, as it is shown from now on.
     key: KeyRecord,

@@ -240,6 +240,7 @@ pub(super) fn check_json(head: &Parts) -> Result<(), Refusal> {
 }
 
 /// The types that this module reads and writes, for the OpenAPI document.
+#[cfg(test)]
 pub(super) mod schemas {
     use schemars::SchemaGenerator;
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,8 @@ pub(super) const NOTE_BYTES_MAX: usize = 4_096;
 pub(super) type OverridesBody = BTreeMap<String, OwnLimitBody>;
 
 /// A limit of somebody's own, of a rule that counts.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct OwnLimitBody {
     /// Permits per window.
@@ -36,11 +38,12 @@ pub(super) struct OwnLimitBody {
 }
 
 /// The reason of a change.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ReasonBody {
     /// Why, in the operator's words; it is kept in the record of changes.
-    #[schemars(length(max = NOTE_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(max = NOTE_BYTES_MAX)))]
     reason: Option<String>,
 }
 
@@ -52,8 +55,9 @@ impl ReasonBody {
 }
 
 /// The thing that was removed.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Removed", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Removed", deny_unknown_fields))]
 pub(in crate::api) struct RemovedJson<'a> {
     /// Its name.
     pub(super) removed: &'a str,

@@ -1,10 +1,11 @@
 //! `GET /v1/regions`: every daemon of the cluster, as seen from this one. `PUT /v1/regions/{region}` adds,
 //! drains or removes a region.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::people::{NOTE_BYTES_MAX, body, note};
+use super::people::{body, note};
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::reply::{self, Answered, Reply};
@@ -32,30 +33,32 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// How a region is to stand.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct RegionBody {
     /// `listed`: it may hold a share. `drained`: every share of it is zero. `removed`: a drained region is
     /// not listed any more. `gone`: the same for a region that was lost with its share, and whose daemons run
     /// no more.
-    #[schemars(extend("enum" = RegionState::ALL.map(RegionState::as_str)))]
+    #[cfg_attr(test, schemars(extend("enum" = RegionState::ALL.map(RegionState::as_str))))]
     state: String,
     /// Why.
-    #[schemars(length(max = NOTE_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(max = super::people::NOTE_BYTES_MAX)))]
     reason: Option<String>,
 }
 
 /// A region that was changed.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "RegionChanged", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "RegionChanged", deny_unknown_fields))]
 pub(in crate::api) struct RegionChangedJson {
     /// The region.
     region: String,
     /// How it stood before; null: nobody listed it.
-    #[schemars(extend("enum" = [Some("listed"), Some("drained"), Some("removed"), Some("gone"), None::<&str>]))]
+    #[cfg_attr(test, schemars(extend("enum" = [Some("listed"), Some("drained"), Some("removed"), Some("gone"), None::<&str>])))]
     before: Option<&'static str>,
     /// How it stands.
-    #[schemars(extend("enum" = RegionState::ALL.map(RegionState::as_str)))]
+    #[cfg_attr(test, schemars(extend("enum" = RegionState::ALL.map(RegionState::as_str))))]
     state: &'static str,
     /// Rules with shares of their own, of which a region that was added has none.
     without_share: Vec<String>,

@@ -1,13 +1,13 @@
 //! `/v1/tiers…`: the tiers that users and keys may have.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::people::{NOTE_BYTES_MAX, RemovedJson, body, name, note, refusal};
+use super::people::{RemovedJson, body, name, note, refusal};
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::reply::{self, Answered};
-use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;
 use crate::engine::identity::register::TierRecord;
 
@@ -34,29 +34,32 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// A tier as an operator writes one.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct TierBody {
     /// As the path names the tier.
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(min = 1, max = crate::core::request::TEXT_BYTES_MAX)))]
     name: Option<String>,
     /// Its purpose.
     #[serde(default)]
-    #[schemars(length(max = NOTE_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(max = super::people::NOTE_BYTES_MAX)))]
     description: String,
 }
 
 /// Every tier.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Tiers", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Tiers", deny_unknown_fields))]
 pub(in crate::api) struct TiersJson {
     /// The tiers.
     tiers: Vec<TierRecord>,
 }
 
 /// One tier.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "OneTier", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "OneTier", deny_unknown_fields))]
 pub(in crate::api) struct OneTierJson {
     /// The tier.
     tier: TierRecord,

@@ -1,17 +1,17 @@
 //! `/v1/users…`: users, their tiers, limits of their own, and blocks.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::people::{
-    NOTE_BYTES_MAX, OverridesBody, ReasonBody, RemovedJson, body, filter, given, limits, moment_if, name,
-    name_if, note, refusal,
+    OverridesBody, ReasonBody, RemovedJson, body, filter, given, limits, moment_if, name, name_if, note,
+    refusal,
 };
 use super::{AdminCall, AdminRoute};
 use crate::api::error::Refusal;
 use crate::api::reply::{self, Answered};
 use crate::core::identity::Block;
-use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;
 use crate::engine::identity::register::{UserChange, UserRecord};
 
@@ -57,43 +57,46 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 
 /// A user as an operator writes one. What is absent stays with `PATCH` and goes with `PUT`; a block stays
 /// with both.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct UserBody {
     /// As the path names the user.
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(min = 1, max = crate::core::request::TEXT_BYTES_MAX)))]
     id: Option<String>,
     /// The user's tier; null: none.
     #[serde(default, deserialize_with = "given")]
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(length(min = 1, max = crate::core::request::TEXT_BYTES_MAX)))]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     tier: Option<Option<String>>,
     /// Limits of the user's own, by the name of a rule that counts.
     overrides: Option<OverridesBody>,
     /// A block; null lifts it.
     #[serde(default, deserialize_with = "given")]
-    #[schemars(with = "Option<BlockBody>")]
+    #[cfg_attr(test, schemars(with = "Option<BlockBody>"))]
     blocked: Option<Option<BlockBody>>,
     /// Why; it is kept in the record of changes.
-    #[schemars(length(max = NOTE_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(max = super::people::NOTE_BYTES_MAX)))]
     reason: Option<String>,
 }
 
 /// A block as an operator writes one.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct BlockBody {
     /// Why, in the operator's words.
-    #[schemars(length(max = NOTE_BYTES_MAX))]
+    #[cfg_attr(test, schemars(length(max = super::people::NOTE_BYTES_MAX)))]
     reason: Option<String>,
     /// A point in time (RFC 3339) or a length of time from now. It must lie ahead.
-    #[schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"]))]
+    #[cfg_attr(test, schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"])))]
     until: Option<String>,
 }
 
 /// Users, by name.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Users", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Users", deny_unknown_fields))]
 pub(in crate::api) struct UsersJson {
     /// The users.
     users: Vec<UserRecord>,
@@ -102,8 +105,9 @@ pub(in crate::api) struct UsersJson {
 }
 
 /// One user.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "OneUser", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "OneUser", deny_unknown_fields))]
 pub(in crate::api) struct OneUserJson<'a> {
     /// The user.
     user: &'a UserRecord,

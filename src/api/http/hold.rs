@@ -5,6 +5,7 @@
 
 use http::request::Parts;
 use hyper::body::Incoming;
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -20,12 +21,13 @@ use crate::core::request::Cost;
 use crate::engine::hold::{holder_of, new_holder};
 
 /// The body of what is done with a lease.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Lease")]
+#[cfg_attr(test, schemars(rename = "Lease"))]
 pub(in crate::api) struct LeaseBody {
     /// The text that `POST /v1/acquire` answered.
-    #[schemars(length(min = 1))]
+    #[cfg_attr(test, schemars(length(min = 1)))]
     lease: String,
 }
 

@@ -16,6 +16,7 @@ mod origin;
 mod question;
 mod reserve;
 pub(super) mod routes;
+#[cfg(test)]
 pub(super) mod schemas;
 mod traced;
 

@@ -2,6 +2,7 @@
 
 use http::request::Parts;
 use hyper::body::Incoming;
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -19,22 +20,24 @@ use crate::core::written::parse_span;
 use crate::engine::reserve::{new_reservation, reservation_of};
 
 /// The body of a commit. Strict, as a check's is.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct CommitBody {
     /// The text that `POST /v1/reserve` answered.
-    #[schemars(length(min = 1))]
+    #[cfg_attr(test, schemars(length(min = 1)))]
     reservation: String,
     /// Permits that were used.
     actual: u64,
 }
 
 /// The body of a cancellation.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct CancelBody {
     /// The text that `POST /v1/reserve` answered.
-    #[schemars(length(min = 1))]
+    #[cfg_attr(test, schemars(length(min = 1)))]
     reservation: String,
 }
 

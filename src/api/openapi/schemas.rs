@@ -10,9 +10,8 @@ use crate::api::error::ErrorBody;
 use crate::api::http::schemas as http_schemas;
 use crate::api::schema::{add, never_null, usual_bounds};
 use crate::api::wire::checks::{AcquisitionJson, CheckAnswerJson, CheckBodyJson, ReportJson, ReserveBody};
-use crate::api::wire::rules::{
-    ChangedJson, HistoryJson, OneRuleJson, QuotasBody, QuotasJson, RollbackBody, RuleSetBody, RuleSetJson,
-};
+use crate::api::wire::rule_bodies::{QuotasBody, RollbackBody, RuleSetBody};
+use crate::api::wire::rules::{ChangedJson, HistoryJson, OneRuleJson, QuotasJson, RuleSetJson};
 use crate::api::wire::{
     BucketJson, CommittedJson, ExplanationJson, RegionsJson, ReleasedJson, RenewedJson, ResetJson,
 };

@@ -12,6 +12,7 @@ mod message;
 mod others;
 mod question;
 mod reflection;
+mod services;
 mod wire;
 
 use std::future::Future as _;

@@ -20,13 +20,12 @@ use metrics::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
 use tonic::{Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
-use tower_service::Service as _;
 
+use super::services::Services;
 use super::{OwnCall, Respond, reflection};
 use crate::api::Readiness;
 use crate::api::unsent_bytes::{CountedWriter, Unsent};
@@ -53,7 +52,7 @@ const READ_WITHIN: Duration = Duration::from_secs(20);
 
 /// Health and reflection, ready to be asked.
 pub(in crate::api) struct Others {
-    routes: Routes,
+    services: Services,
     streams: Arc<Semaphore>,
     checks: Arc<Semaphore>,
     open: Gauge,
@@ -78,9 +77,11 @@ impl Drop for CallPlace {
 impl Others {
     /// Services of a daemon with this readiness.
     pub(in crate::api) fn new(readiness: &watch::Receiver<Readiness>, metrics: &Metrics) -> Self {
-        let routes = Routes::new(HealthServer::new(Follows(readiness.clone())));
+        let mut services = Services::default();
+        services.add(HealthServer::new(Follows(readiness.clone())));
+        reflection::add(&mut services);
         Self {
-            routes: reflection::add(routes).prepare(),
+            services,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             checks: Arc::new(Semaphore::new(CHECKS_MAX)),
             open: metrics.plain_gauge("grpc_other_calls"),
@@ -113,16 +114,13 @@ pub(super) async fn answer(
 ) {
     let OwnCall { doors, closing, unsent, .. } = call;
     let request = request.map(|stream| tonic::body::Body::new(Incoming(stream)));
-    let mut routes = doors.others.routes.clone();
     let begun = tokio::select! {
         biased;
-        begun = timeout(BEGIN_WITHIN, routes.call(request)) => begun,
+        begun = timeout(BEGIN_WITHIN, doors.others.services.call(request)) => begun,
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
         () = ended(&closing) => return respond.send_reset(h2::Reason::CANCEL),
     };
     let Ok(response) = begun else { return respond.send_reset(h2::Reason::CANCEL) };
-    // Never fails: what goes wrong is an answer too.
-    let Ok(response) = response;
     let (head, mut body) = response.into_parts();
     let head = http::Response::from_parts(head, ());
     let Ok(mut stream) = respond.send_response(head, body.is_end_stream()) else { return };

@@ -12,7 +12,7 @@
 //! `kuadrant.bin` is made of `kuadrant.proto` in the same way, without `--include_imports`: what it imports
 //! is in `descriptors.bin`.
 
-use tonic::service::Routes;
+use super::services::Services;
 
 /// The service, its messages and what those need.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
@@ -20,7 +20,7 @@ const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 const KUADRANT: &[u8] = include_bytes!("kuadrant.bin");
 
 /// Adds both versions of reflection, of which clients still ask the older.
-pub(super) fn add(routes: Routes) -> Routes {
+pub(super) fn add(services: &mut Services) {
     let builder = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
@@ -28,11 +28,13 @@ pub(super) fn add(routes: Routes) -> Routes {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     match (builder().build_v1(), builder().build_v1alpha()) {
-        (Ok(newer), Ok(older)) => routes.add_service(newer).add_service(older),
+        (Ok(newer), Ok(older)) => {
+            services.add(newer);
+            services.add(older);
+        }
         (newer, older) => {
             let error = newer.err().or(older.err());
             tracing::warn!(?error, "gRPC reflection is off: the description of the service is wrong");
-            routes
         }
     }
 }

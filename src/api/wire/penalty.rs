@@ -1,13 +1,15 @@
 //! A penalty as answers tell it.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::core::penalty::Penalty;
 
 /// A penalty that shuts a client out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "Penalty")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Penalty"))]
 pub struct PenaltyJson {
     /// Until it ends.
     pub ends_ms: u64,

@@ -2,262 +2,44 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::MODES;
-use crate::api::schema::{answer_headers, never_null};
-use crate::core::request::TEXT_BYTES_MAX;
+#[cfg(test)]
+use super::rule_bodies::RuleBody;
 use crate::core::rule::Mode;
 use crate::engine::rulebook::{Revision, RuleChange};
 
-/// A rule in the shape of `rules.toml`; what is left out has its default.
-///
-/// `database/document` reads and writes it; this type describes it.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
-#[schemars(
-    rename = "Rule",
-    transform = never_null,
-    description = "A rule in the shape of rules.toml; what is left out has its default."
-)]
-pub(in crate::api) struct RuleBody {
-    /// The name, unique among the rules.
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
-    name: String,
-    /// The domain whose requests it decides; `default` unless said.
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
-    domain: Option<String>,
-    /// The conditions on attributes: a text, a glob or a network, or a list of which one must hold.
-    #[serde(rename = "match")]
-    matches: Option<BTreeMap<String, MatchBody>>,
-    /// The attributes whose values have a bucket each.
-    #[schemars(inner(length(min = 1, max = TEXT_BYTES_MAX)), extend("uniqueItems" = true))]
-    per: Option<Vec<String>>,
-    /// The algorithm by which it counts; `sliding_window` unless said.
-    #[schemars(extend("enum" = [
-        "fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra", "concurrency"
-    ]))]
-    algorithm: Option<String>,
-    /// Permits per window; places of a `concurrency` rule.
-    limit: Option<u32>,
-    /// The window, or the time in which an empty bucket refills.
-    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["100ms", "1m"]))]
-    window: Option<String>,
-    /// Windows as people name them, in the place of `window`: each counts from zero.
-    #[schemars(extend("enum" = ["hour", "day", "week", "month", "quarter", "year"]))]
-    calendar: Option<String>,
-    /// The zone whose clock a calendar goes by, by its IANA name; `UTC` unless said.
-    #[schemars(length(min = 1, max = 64), extend("examples" = ["Europe/Berlin"]))]
-    time_zone: Option<String>,
-    /// On which day a calendar's week (`monday` unless said), month, quarter or year (1 unless said) begins.
-    starts_on: Option<StartsOnBody>,
-    /// The time for which a place of a `concurrency` rule is held without renewing.
-    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["30s"]))]
-    hold: Option<String>,
-    /// Permits at once, of an algorithm with buckets; the limit unless said.
-    burst: Option<u32>,
-    /// Only the first matching rule of a group decides.
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
-    group: Option<String>,
-    /// Rules with a smaller number come first; 100 unless said.
-    #[schemars(range(min = i32::MIN, max = i32::MAX))]
-    priority: Option<i32>,
-    /// The action on a request that it decides; `reject` unless said.
-    #[schemars(extend("enum" = ["reject", "throttle", "log_only", "allow", "block"]))]
-    action: Option<String>,
-    /// The longest delay that `throttle` asks for.
-    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["100ms", "1m"]))]
-    max_delay: Option<String>,
-    /// Headers of a denial, by name.
-    #[schemars(transform = answer_headers)]
-    headers: Option<BTreeMap<String, String>>,
-    /// Headers of the answer to a request that passes.
-    #[schemars(transform = answer_headers)]
-    headers_admitted: Option<BTreeMap<String, String>>,
-    /// True if the text of a denial is a problem document (RFC 9457), whatever a client accepts.
-    problem: Option<bool>,
-    /// True if answers name the bucket, by a hash.
-    partition_key: Option<bool>,
-    /// The unit that the limit counts, where that is not requests.
-    #[schemars(regex(pattern = "^[a-z0-9_-]{1,32}$"))]
-    unit: Option<String>,
-    /// Permits for one unit of cost, by default and by attribute=value.
-    #[schemars(extend("minProperties" = 1, "maxProperties" = 256))]
-    price: Option<BTreeMap<String, PriceBody>>,
-    /// Who keeps the delay of throttle: the gateway, by x-ratelimit-delay-ms, or the daemon, which holds its
-    /// answer back.
-    #[schemars(extend("enum" = ["header", "hold"]))]
-    delay: Option<String>,
-    /// The HTTP status of a denial; 429 unless said, 403 of `block`.
-    #[schemars(range(min = 400, max = 599))]
-    status: Option<u16>,
-    /// The text of a denial.
-    #[schemars(length(min = 1, max = 4_096))]
-    message: Option<String>,
-    /// The policy while its store cannot answer.
-    #[schemars(extend("enum" = ["local", "open", "closed"]))]
-    on_failure: Option<String>,
-    /// Which calls are charged: those that are admitted, or all, in full and whatever is left.
-    #[schemars(extend("enum" = ["admitted", "always"]))]
-    charge: Option<String>,
-    /// The fate of reports beyond the limit: they are owed, or forgotten.
-    #[schemars(extend("enum" = ["carry", "forgive"]))]
-    debt: Option<String>,
-    /// The most permits that one bucket owes; the limit unless said.
-    debt_max: Option<u32>,
-    /// The share of the limit in use, in percent, from which on a bucket is warned of.
-    #[schemars(range(min = 1, max = 100))]
-    warn_at: Option<u8>,
-    /// The penalty of clients that are denied too often.
-    penalty: Option<PenaltyBody>,
-    /// The fate of permits whose reservation lapses: they are free again, or stay charged.
-    #[schemars(extend("enum" = ["release", "charge"]))]
-    on_lapse: Option<String>,
-    /// The amount of a reservation whose caller names none.
-    estimate: Option<RuleEstimateBody>,
-    /// True if it matches only requests without attributes that it does not name.
-    exact: Option<bool>,
-    /// True if it decides at all.
-    enabled: Option<bool>,
-    /// The way in which all regions hold the limit together; absent: each region enforces it on its own.
-    global: Option<RuleGlobalBody>,
-    /// Into how many parts each key is split, for keys that are asked very often.
-    #[schemars(range(min = 1, max = 64))]
-    split_keys: Option<u32>,
-}
-
-/// The amount of reservations, by what the last ones used.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
-#[schemars(rename = "RuleEstimate", deny_unknown_fields, transform = never_null)]
-pub(in crate::api) struct RuleEstimateBody {
-    /// The percentile of the last hundred; 90 unless said.
-    #[schemars(range(min = 1, max = 100))]
-    percentile: Option<u8>,
-    /// The attribute whose values have estimates of their own.
-    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
-    by: Option<String>,
-    /// The amount before ten costs are known; a tenth of the limit unless said.
-    #[schemars(range(min = 1, max = u32::MAX))]
-    first: Option<u32>,
-}
-
-/// On which day a period begins.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
-#[schemars(untagged)]
-pub(in crate::api) enum StartsOnBody {
-    /// Of a month, a quarter or a year: the day of its first month, or that month's last one.
-    Day(#[schemars(range(min = 1, max = 31))] u8),
-    /// Of a week.
-    Weekday(
-        #[schemars(extend("enum" = [
-            "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"
-        ]))]
-        String,
-    ),
-}
-
-/// The penalty of clients that are denied too often.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
-#[schemars(rename = "RulePenalty", transform = never_null)]
-pub(in crate::api) struct PenaltyBody {
-    /// Denials within the window that begin a penalty.
-    #[schemars(range(min = 1, max = 1_000_000))]
-    threshold: u32,
-    /// The time within which denials are counted, and after a penalty the time in which the next one takes
-    /// the next multiplier.
-    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["10m"]))]
-    window: String,
-    /// The length of the first penalty before it is multiplied; the rule's window unless said.
-    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["1m"]))]
-    cool_down: Option<String>,
-    /// By what the cool-down is multiplied, penalty by penalty; 1, 2, 4, 8 unless said.
-    #[schemars(length(min = 1, max = 16), inner(range(min = 1, max = 1_000_000)))]
-    multipliers: Option<Vec<u32>>,
-}
-
-/// The condition on one attribute.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
-#[schemars(untagged)]
-pub(in crate::api) enum MatchBody {
-    /// This text, glob or network.
-    One(#[schemars(length(min = 1, max = TEXT_BYTES_MAX))] String),
-    /// Any of these.
-    AnyOf(#[schemars(length(min = 1), inner(length(min = 1, max = TEXT_BYTES_MAX)))] Vec<String>),
-}
-
-/// Permits for one unit of cost.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
-#[schemars(rename = "Price", untagged)]
-pub(in crate::api) enum PriceBody {
-    /// As a number.
-    Number(#[schemars(range(min = 0.000_001, max = 1_000_000))] f64),
-    /// As a text.
-    Text(#[schemars(regex(pattern = "^[0-9]+([.][0-9]{1,6})?$"))] String),
-}
-
-/// The way in which all regions hold a limit together.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
-#[schemars(rename = "RuleGlobal", deny_unknown_fields, transform = never_null)]
-pub(in crate::api) struct RuleGlobalBody {
-    /// The mode in which the limit is held.
-    #[schemars(extend("enum" = MODES))]
-    mode: Option<String>,
-    /// The weight of each region among the others.
-    shares: Option<BTreeMap<String, u32>>,
-    /// A region's share is never below this part of the limit, in percent.
-    #[schemars(extend("additionalProperties" = { "type": "integer", "minimum": 0, "maximum": 100 }))]
-    minimums: Option<BTreeMap<String, u8>>,
-    /// The policy of a `gossip` rule while a region is cut off.
-    #[schemars(extend("enum" = ["share", "freeze", "last_known", "ignore", "deny"]))]
-    on_partition: Option<String>,
-    /// A duration of at most 5s, such as "200ms".
-    wait: Option<String>,
-}
-
 /// The rules in force, in order of precedence.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "RuleSet", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "RuleSet", deny_unknown_fields))]
 pub(in crate::api) struct RuleSetJson {
     /// The revision of the set.
     pub(in crate::api) revision: u64,
     /// The rules.
-    #[schemars(with = "Vec<RuleBody>")]
+    #[cfg_attr(test, schemars(with = "Vec<RuleBody>"))]
     pub(in crate::api) rules: Vec<Value>,
 }
 
-/// Every rule that is to be in force.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the route reads it as a tree, so that each problem is told by its place")]
-#[schemars(deny_unknown_fields)]
-pub(in crate::api) struct RuleSetBody {
-    /// The revision that the change was made for; another one refuses it.
-    revision: Option<u64>,
-    /// The rules, and no others.
-    rules: Vec<RuleBody>,
-}
-
 /// One rule.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "OneRule", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "OneRule", deny_unknown_fields))]
 pub(in crate::api) struct OneRuleJson {
     /// The revision of the set.
     pub(in crate::api) revision: u64,
     /// The rule.
-    #[schemars(with = "RuleBody")]
+    #[cfg_attr(test, schemars(with = "RuleBody"))]
     pub(in crate::api) rule: Value,
 }
 
 /// The outcome of a change.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Changed", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Changed", deny_unknown_fields))]
 pub(in crate::api) struct ChangedJson {
     /// The revision that holds it; for a dry run, and where nothing changed, the one that was there.
     pub(in crate::api) revision: u64,
@@ -268,8 +50,9 @@ pub(in crate::api) struct ChangedJson {
 }
 
 /// Revisions of the rules, newest first.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "History", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "History", deny_unknown_fields))]
 pub(in crate::api) struct HistoryJson {
     /// The revision in force.
     pub(in crate::api) revision: u64,
@@ -277,25 +60,17 @@ pub(in crate::api) struct HistoryJson {
     pub(in crate::api) history: Vec<Revision>,
 }
 
-/// Which revision to go back to.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the route reads it as a tree, so that each problem is told by its place")]
-#[schemars(deny_unknown_fields)]
-pub(in crate::api) struct RollbackBody {
-    /// The revision.
-    revision: u64,
-}
-
 /// The shares of regions in a worldwide rule's limit.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Quotas", deny_unknown_fields)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Quotas", deny_unknown_fields))]
 pub(in crate::api) struct QuotasJson<'a> {
     /// The revision of the set.
     pub(in crate::api) revision: u64,
     /// The rule.
     pub(in crate::api) rule: &'a str,
     /// The mode in which the limit is held.
-    #[schemars(with = "String", extend("enum" = MODES))]
+    #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::MODES)))]
     pub(in crate::api) mode: Mode,
     /// Permits per window, worldwide.
     pub(in crate::api) limit: u32,
@@ -305,18 +80,4 @@ pub(in crate::api) struct QuotasJson<'a> {
     pub(in crate::api) minimums: BTreeMap<String, u64>,
     /// The shares in permits.
     pub(in crate::api) permits: BTreeMap<String, u64>,
-}
-
-/// The shares that regions are to have.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the route reads it as a tree, so that each problem is told by its place")]
-#[schemars(deny_unknown_fields, transform = never_null)]
-pub(in crate::api) struct QuotasBody {
-    /// The revision that the change was made for; another one refuses it.
-    revision: Option<u64>,
-    /// The weight of each region among the others.
-    shares: BTreeMap<String, u32>,
-    /// In percent of the limit: no share is below its minimum.
-    #[schemars(extend("additionalProperties" = { "type": "integer", "minimum": 0, "maximum": 100 }))]
-    minimums: Option<BTreeMap<String, u8>>,
 }

@@ -1,7 +1,6 @@
 //! Users, API keys and tiers as operators see and change them: the port, and what goes through it.
 
-use std::collections::BTreeMap;
-
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
@@ -15,8 +14,9 @@ use crate::engine::port::Later;
 pub const PAGE_MAX: u32 = 1_000;
 
 /// A user, with everything that is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "User", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "User", deny_unknown_fields))]
 pub struct UserRecord {
     /// The user, as rules and identities name it.
     pub id: String,
@@ -24,39 +24,41 @@ pub struct UserRecord {
     pub tier: Option<String>,
     /// Limits of the user's own, by rule.
     #[serde(serialize_with = "as_table")]
-    #[schemars(with = "BTreeMap<String, OwnLimit>")]
+    #[cfg_attr(test, schemars(with = "std::collections::BTreeMap<String, OwnLimit>"))]
     pub overrides: Vec<UserLimit>,
     /// The block; null: the user may ask.
     pub blocked: Option<BlockRecord>,
     /// RFC 3339; absent where it is not known.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub created_at: Option<Timestamp>,
     /// RFC 3339; absent where it is not known.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub updated_at: Option<Timestamp>,
 }
 
 /// A block, with its beginning where that is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "Block", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Block", deny_unknown_fields))]
 pub struct BlockRecord {
     /// Why, in the operator's words.
     pub reason: Option<String>,
     /// RFC 3339; null: until it is lifted.
     #[serde(serialize_with = "as_moment")]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub until: Option<Timestamp>,
     /// RFC 3339; absent where it is not known.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub since: Option<Timestamp>,
 }
 
 /// An API key, without anything of its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "Key", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Key", deny_unknown_fields))]
 pub struct KeyRecord {
     /// The key's public name.
     pub id: String,
@@ -66,7 +68,7 @@ pub struct KeyRecord {
     pub tier: Option<String>,
     /// Limits of the key's own, by rule.
     #[serde(serialize_with = "as_table")]
-    #[schemars(with = "BTreeMap<String, OwnLimit>")]
+    #[cfg_attr(test, schemars(with = "std::collections::BTreeMap<String, OwnLimit>"))]
     pub overrides: Vec<UserLimit>,
     /// True if it may be used.
     pub active: bool,
@@ -74,25 +76,26 @@ pub struct KeyRecord {
     pub note: String,
     /// RFC 3339; null: it does not expire.
     #[serde(serialize_with = "as_moment")]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub expires_at: Option<Timestamp>,
     /// RFC 3339; null where it is not known.
     #[serde(serialize_with = "as_moment")]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub created_at: Option<Timestamp>,
     /// Who made it; null where that is not known.
     pub created_by: Option<String>,
     /// RFC 3339; null: it was not taken back.
     #[serde(serialize_with = "as_moment")]
-    #[schemars(with = "Option<String>")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub revoked_at: Option<Timestamp>,
     /// Who took it back.
     pub revoked_by: Option<String>,
 }
 
 /// A tier.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "Tier", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "Tier", deny_unknown_fields))]
 pub struct TierRecord {
     /// Its name.
     pub name: String,
@@ -295,8 +298,9 @@ fn as_table<S: Serializer>(limits: &[UserLimit], serializer: S) -> Result<S::Ok,
 }
 
 /// A limit of somebody's own.
-#[derive(Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(deny_unknown_fields))]
 struct OwnLimit {
     /// Permits per window.
     limit: u32,
