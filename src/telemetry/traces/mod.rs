@@ -3,6 +3,7 @@
 //!
 //! Absent a configuration there is no [`Tracer`], and who would open a span finds none.
 
+mod messages;
 mod otlp;
 mod parent;
 

@@ -1,19 +1,18 @@
-//! Spans as OTLP has them: the protocol buffers of OpenTelemetry, of which this is the only place that knows.
+//! Spans as OTLP has them: what is recorded becomes OpenTelemetry's messages.
 
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
-use opentelemetry_proto::tonic::resource::v1::Resource;
-use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status, span, status};
 use prost::Message as _;
 
+use super::messages::{
+    AnyValue, Export, Exported, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span,
+    Status, Value,
+};
 use super::{AttributeValue, SpanKind, SpanRecord};
 use crate::core::time::Timestamp;
 
 /// Sampled; and with a parent: it is known whether it comes from elsewhere, and it does.
 const FLAGS: u32 = 0x001;
 const FLAGS_REMOTE: u32 = 0x300;
+const STATUS_ERROR: i32 = 2;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Whose spans they are.
@@ -39,26 +38,17 @@ pub fn encode(of: &TraceResource, spans: Vec<SpanRecord>) -> Vec<u8> {
         ("tidegate.node", &of.node),
     ];
     let attributes = attributes.map(|(name, value)| attribute(name, value.into()));
-    let scope = InstrumentationScope {
-        name: "tidegate".to_owned(),
-        version: VERSION.to_owned(),
-        ..Default::default()
-    };
-    let spans = ScopeSpans {
-        scope: Some(scope),
-        spans: spans.into_iter().map(span).collect(),
-        ..ScopeSpans::default()
-    };
-    let resource = Resource { attributes: attributes.into(), ..Resource::default() };
-    let spans =
-        ResourceSpans { resource: Some(resource), scope_spans: vec![spans], ..ResourceSpans::default() };
-    ExportTraceServiceRequest { resource_spans: vec![spans] }.encode_to_vec()
+    let scope = InstrumentationScope { name: "tidegate".to_owned(), version: VERSION.to_owned() };
+    let spans = ScopeSpans { scope: Some(scope), spans: spans.into_iter().map(span).collect() };
+    let resource = Resource { attributes: attributes.into() };
+    let spans = ResourceSpans { resource: Some(resource), scope_spans: vec![spans] };
+    Export { resource_spans: vec![spans] }.encode_to_vec()
 }
 
 /// How many spans a collector that took an export did not take, and why. An answer that is none says nothing.
 #[must_use]
 pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
-    let answer = ExportTraceServiceResponse::decode(answer).ok()?;
+    let answer = Exported::decode(answer).ok()?;
     let partial = answer.partial_success?;
     let many = u64::try_from(partial.rejected_spans).ok().filter(|many| *many > 0)?;
     Some((many, partial.error_message))
@@ -66,8 +56,7 @@ pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
 
 fn span(record: SpanRecord) -> Span {
     let SpanRecord { trace, id, parent, name, kind, from, to, attributes, error } = record;
-    let status =
-        error.map(|message| Status { message, code: status::StatusCode::Error.into() }).unwrap_or_default();
+    let status = error.map(|message| Status { message, code: STATUS_ERROR }).unwrap_or_default();
     Span {
         trace_id: trace.into(),
         span_id: id.into(),
@@ -75,16 +64,14 @@ fn span(record: SpanRecord) -> Span {
         flags: if parent.is_some() { FLAGS | FLAGS_REMOTE } else { FLAGS },
         name: name.into_owned(),
         kind: match kind {
-            SpanKind::Internal => span::SpanKind::Internal,
-            SpanKind::Server => span::SpanKind::Server,
-            SpanKind::Client => span::SpanKind::Client,
-        }
-        .into(),
+            SpanKind::Internal => 1,
+            SpanKind::Server => 2,
+            SpanKind::Client => 3,
+        },
         start_time_unix_nano: nanos(from),
         end_time_unix_nano: nanos(to),
         attributes: attributes.into_iter().map(|(name, value)| attribute(name, value)).collect(),
         status: Some(status),
-        ..Span::default()
     }
 }
 
@@ -94,16 +81,20 @@ const fn nanos(at: Timestamp) -> u64 {
 
 fn attribute(name: &str, value: AttributeValue) -> KeyValue {
     let value = match value {
-        AttributeValue::Text(text) => any_value::Value::StringValue(text),
-        AttributeValue::Bool(value) => any_value::Value::BoolValue(value),
-        AttributeValue::Number(number) => any_value::Value::IntValue(number),
+        AttributeValue::Text(text) => Value::Text(text),
+        AttributeValue::Bool(value) => Value::Bool(value),
+        AttributeValue::Number(number) => Value::Number(number),
     };
-    KeyValue { key: name.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+    KeyValue { key: name.to_owned(), value: Some(AnyValue { value: Some(value) }) }
 }
 
 #[cfg(test)]
 mod tests {
-    use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
+    use opentelemetry_proto::tonic::collector::trace::v1::{
+        ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+    };
+    use opentelemetry_proto::tonic::common::v1::any_value;
+    use opentelemetry_proto::tonic::trace::v1::{span, status};
 
     use super::*;
 
@@ -132,6 +123,14 @@ mod tests {
         assert_eq!((&span.parent_span_id[..], span.flags), (&[3; 8][..], 0x301));
         assert_eq!((span.start_time_unix_nano, span.end_time_unix_nano), (5_000, 9_000));
         assert_eq!((span.attributes.len(), span.kind), (2, span::SpanKind::Server as i32));
+        let values = span.attributes.iter().map(|one| one.value.clone().and_then(|value| value.value));
+        let expected = [any_value::Value::BoolValue(false), any_value::Value::IntValue(2)];
+        assert!(values.eq(expected.map(Some)), "{:?}", span.attributes);
+        let service = resource.resource.as_ref().unwrap().attributes[0].value.clone().unwrap().value;
+        assert_eq!(service, Some(any_value::Value::StringValue("s".to_owned())));
+        assert_eq!(resource.scope_spans[0].scope.as_ref().unwrap().name, "tidegate");
+        assert_eq!((span.name.as_str(), span.end_time_unix_nano), ("POST /v1/check", 9_000));
+        assert_eq!(span.status.as_ref().unwrap().message, "no");
         assert_eq!(span.status.as_ref().unwrap().code, status::StatusCode::Error as i32);
         assert_eq!((root.parent_span_id.len(), root.flags), (0, 1));
         assert_eq!(root.status.as_ref().unwrap().code, status::StatusCode::Unset as i32);
