@@ -41,7 +41,7 @@ const PACE: Pace = Pace {
     calm: Duration::from_secs(60),
 };
 
-/// One run of a task. Boxed, and made by a box, so that what watches it is compiled once and not for each task.
+/// One run of a task. Boxed, and made by a box, so that what watches tasks is compiled once and not for each.
 type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Names of tasks that are missing, and how many of each.
