@@ -422,30 +422,28 @@ impl<'a, 'r> Plan<'a, 'r> {
             }
             plan.ends.push(plan.matches.len());
         }
-        let mut waits = false;
-        for found in &mut plan.matches {
-            if found.rule.rule.global.is_some() {
-                let held = loaded.held_to(found.rule, found.limit, now);
-                (found.limit, found.share) = (held.limit, held.share);
-                if found.key.is_some() && loaded.waits(found.rule) {
-                    found.key = None;
-                    waits |= !(loaded.shadow || found.rule.rule.action == Action::LogOnly);
-                }
-            }
-        }
         // What is given back is given back, whoever asks.
         let takes = |request: &Request<'_>| !matches!(request.cost, Cost::Refund(_));
-        let blocks = |found: &Match<'_>| found.rule.rule.action == Action::Block && !plan.shadow(found);
-        let blocked = (waits && requests.iter().any(takes))
-            || plan.refused.iter().any(|(place, _)| requests.get(*place).is_some_and(takes))
-            || plan.matched().any(|(request, found, _)| takes(request) && found.iter().any(blocks));
-        let mut from = 0;
+        let mut blocked = plan.refused.iter().any(|(place, _)| requests.get(*place).is_some_and(takes));
+        let (mut waits, mut from) = (false, 0);
         for (request, &end) in requests.iter().zip(&plan.ends) {
-            let own = plan.matches.get(from..end).unwrap_or_default();
-            plan.costs.extend(own.iter().map(|found| cost_of(found, request)));
+            for found in plan.matches.get_mut(from..end).unwrap_or_default() {
+                let rule = &found.rule.rule;
+                let enforced = !loaded.shadow && rule.action != Action::LogOnly;
+                if rule.global.is_some() {
+                    let held = loaded.held_to(found.rule, found.limit, now);
+                    (found.limit, found.share) = (held.limit, held.share);
+                    if found.key.is_some() && loaded.waits(found.rule) {
+                        found.key = None;
+                        waits |= enforced;
+                    }
+                }
+                blocked |= enforced && rule.action == Action::Block && takes(request);
+                plan.costs.push(cost_of(found, request));
+            }
             from = end;
         }
-        if blocked {
+        if blocked || (waits && requests.iter().any(takes)) {
             plan.only_reports = plan.reports();
             plan.intent = if plan.only_reports { intent } else { Intent::Ask };
         }
@@ -601,10 +599,10 @@ impl<'a, 'r> Plan<'a, 'r> {
     ) -> bool {
         let ChargeResult { used, view, degraded, ref verdict, .. } = *counted;
         let rule = found.rule;
-        let fits = used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
         let unheard = rule.rule.global.is_some() && !verdict.admitted && view.is_none() && !degraded;
         let unheard = unheard && counted.penalty.is_none();
-        unheard && fits && self.loaded.first_of(rule, &found.limit, elsewhere.regions).is_some()
+        let fits = || used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
+        unheard && fits() && self.loaded.first_of(rule, &found.limit, elsewhere.regions).is_some()
     }
 
     fn counted(
@@ -621,18 +619,15 @@ impl<'a, 'r> Plan<'a, 'r> {
             true => Some(retry.unwrap_or(HEARD_SOON).min(HEARD_SOON)),
             false => retry.filter(|_| self.may_pass(found, cost)),
         };
-        let answered = BucketAnswer { used, remaining, view, error_bound };
-        let elsewhere = (bound::of_answer(elsewhere, degraded), now);
-        let global = rule.global.as_ref().map(|global| Worldwide {
-            mode: global.mode,
-            believed_used: uncertainty::believed(&found.limit, &answered, now),
-            error_bound: bound::of_bucket(
-                global.mode,
-                rule.algorithm,
-                (&found.whole, &found.limit),
-                &answered,
-                elsewhere,
-            ),
+        let global = rule.global.as_ref().map(|global| {
+            let answered = BucketAnswer { used, remaining, view, error_bound };
+            let limits = (&found.whole, &found.limit);
+            let elsewhere = (bound::of_answer(elsewhere, degraded), now);
+            Worldwide {
+                mode: global.mode,
+                believed_used: uncertainty::believed(&found.limit, &answered, now),
+                error_bound: bound::of_bucket(global.mode, rule.algorithm, limits, &answered, elsewhere),
+            }
         });
         RuleOutcome {
             rule: self.name(found),
