@@ -109,6 +109,12 @@ fn directives(asked: &str) -> Result<String, String> {
     let parts: Vec<&str> = asked.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     for part in &parts {
+        if part.contains(['[', '{']) {
+            return Err(format!(
+                "TIDEGATE_LOG: {part:?} filters by more than a module: expected a level, or a module and its level such \
+                 as \"info,tidegate::peer=debug\""
+            ));
+        }
         let level = part.rsplit_once('=').map_or(*part, |(_, level)| level);
         if !is_level(level) {
             return Err(format!(
@@ -217,6 +223,9 @@ mod tests {
         for bad in ["warning", "verbose", "foo", "info,tidegate=chatty", "tidegate::peer", "3"] {
             let refused = directives(bad).unwrap_err();
             assert!(refused.starts_with("TIDEGATE_LOG: there is no level"), "{refused}");
+        }
+        for bad in ["tidegate[call]=debug", "info,tidegate[call{id=1}]=debug"] {
+            assert!(directives(bad).unwrap_err().contains("more than a module"), "{bad}");
         }
         assert_eq!(directives("debug").as_deref(), Ok("debug"));
         assert_eq!(directives("WARN, tidegate=info").as_deref(), Ok("WARN,tidegate=info"));
