@@ -1,6 +1,6 @@
 //! The OpenAPI document is made from the tables of routes, so that no route is missing and none is invented.
-//! What a route asks and answers is said in [`DESCRIBED`] and by the types themselves, in [`schemas`]; a test
-//! holds that no route is left out.
+//! [`DESCRIBED`] says what a route asks and answers, in words and by the types themselves, which are in
+//! [`schemas`]; a test holds that no route is left out.
 
 use serde_json::{Map, Value, json};
 
@@ -382,7 +382,8 @@ mod tests {
         }
     }
 
-    /// Whether an object says all that its schema wants, and nothing that it does not name, all the way down.
+    /// Asserts that an object says all that its schema wants, and nothing that it does not name, all the way
+    /// down.
     fn fits(schemas: &Map<String, Value>, schema: &Value, value: &Value, place: &str) {
         let named = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next());
         let schema = named.map_or(schema, |name| &schemas[name]);

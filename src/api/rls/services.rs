@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use http::{Request, Response};
 use tonic::Status;
@@ -11,14 +10,14 @@ use tonic::server::NamedService;
 use tower_service::Service;
 
 type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
-type Served = Arc<dyn Fn(Request<Body>) -> Answering + Send + Sync>;
+type Served = Box<dyn Fn(Request<Body>) -> Answering + Send + Sync>;
 
 /// A few services, each by its name.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct Services(Vec<(&'static str, Served)>);
 
 impl Services {
-    /// Adds a service under the name that its paths begin with.
+    /// Adds a service, which answers every path that begins with its name.
     pub(super) fn add<S>(&mut self, service: S)
     where
         S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
@@ -36,7 +35,7 @@ impl Services {
                 response
             })
         };
-        self.0.push((S::NAME, Arc::new(served)));
+        self.0.push((S::NAME, Box::new(served)));
     }
 
     /// Answers a call; `UNIMPLEMENTED` where no service has its name.

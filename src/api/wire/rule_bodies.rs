@@ -83,8 +83,8 @@ pub(in crate::api) struct RuleBody {
     /// Permits for one unit of cost, by default and by attribute=value.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 256))]
     price: Option<BTreeMap<String, PriceBody>>,
-    /// Who keeps the delay of throttle: the gateway, by x-ratelimit-delay-ms, or the daemon, which holds its
-    /// answer back.
+    /// The side that keeps the delay of throttle: the gateway, by x-ratelimit-delay-ms, or the daemon, which
+    /// holds its answer back.
     #[schemars(extend("enum" = ["header", "hold"]))]
     delay: Option<String>,
     /// The HTTP status of a denial; 429 unless said, 403 of `block`.

@@ -27,7 +27,7 @@ pub(super) struct ResourceSpans {
 /// A process.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Resource {
-    /// What it is known by.
+    /// Its attributes.
     #[prost(message, repeated, tag = "1")]
     pub(super) attributes: Vec<KeyValue>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Span {
     /// The span that it belongs to; empty: none.
     #[prost(bytes = "vec", tag = "4")]
     pub(super) parent_span_id: Vec<u8>,
-    /// What was done.
+    /// Its name.
     #[prost(string, tag = "5")]
     pub(super) name: String,
     /// `SpanKind`: 1 internal, 2 server, 3 client.
@@ -78,10 +78,10 @@ pub(super) struct Span {
     /// Nanoseconds since the Unix epoch at its end.
     #[prost(fixed64, tag = "8")]
     pub(super) end_time_unix_nano: u64,
-    /// What is known of it.
+    /// Its attributes.
     #[prost(message, repeated, tag = "9")]
     pub(super) attributes: Vec<KeyValue>,
-    /// How it went.
+    /// Its outcome.
     #[prost(message, optional, tag = "15")]
     pub(super) status: Option<Status>,
     /// Those of W3C, and whether the parent is another process's.
@@ -89,10 +89,10 @@ pub(super) struct Span {
     pub(super) flags: u32,
 }
 
-/// How a span went.
+/// The outcome of a span.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Status {
-    /// What went wrong.
+    /// The text of the error.
     #[prost(string, tag = "2")]
     pub(super) message: String,
     /// `StatusCode`: 0 unset, 2 error.
@@ -136,18 +136,18 @@ pub(super) enum Value {
 /// `ExportTraceServiceResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Exported {
-    /// What was not taken.
+    /// The spans that the collector did not take, if there are any.
     #[prost(message, optional, tag = "1")]
     pub(super) partial_success: Option<PartialSuccess>,
 }
 
-/// What of an export was not taken.
+/// The spans of an export that a collector did not take.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PartialSuccess {
-    /// How many spans.
+    /// Their number.
     #[prost(int64, tag = "1")]
     pub(super) rejected_spans: i64,
-    /// Why.
+    /// The collector's reason.
     #[prost(string, tag = "2")]
     pub(super) error_message: String,
 }
