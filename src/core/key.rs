@@ -38,8 +38,7 @@ const SHAPE_BYTES: usize = 4;
 impl Key {
     /// Makes the key of the bucket for these values, given in the order of the rule's `per`.
     pub fn new<'a>(shape: Shape, values: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut bytes = SmallVec::new();
-        bytes.extend_from_slice(&shape.0.to_le_bytes());
+        let mut bytes = SmallVec::from_slice(&shape.0.to_le_bytes());
         for value in values {
             push_value(&mut bytes, value);
         }
@@ -49,8 +48,7 @@ impl Key {
     /// Makes the key from an identity that another daemon sent.
     #[must_use]
     pub fn from_identity(shape: Shape, identity: &[u8]) -> Self {
-        let mut bytes = SmallVec::new();
-        bytes.extend_from_slice(&shape.0.to_le_bytes());
+        let mut bytes = SmallVec::from_slice(&shape.0.to_le_bytes());
         bytes.extend_from_slice(identity);
         Self(bytes)
     }

@@ -1,4 +1,4 @@
-//! From a request to an answer: match, charge, put into words.
+//! From a request to an answer: match, charge, and [`conclude`].
 
 use std::sync::Arc;
 
@@ -9,31 +9,27 @@ use super::audit::Question;
 use super::bound;
 use super::clock::Stopwatch;
 use super::footprint::Footprint;
-use super::hold::Leasing;
 use super::identity::{IdentityRefused, Persons, rewritten};
 use super::loaded::Loaded;
 use super::partition::partition_key;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
-use super::refusal::refusal;
-use super::unmatched;
-use super::world::Tally;
-use crate::core::algorithm::{Algorithm, Allowance, Counting, Verdict};
+use crate::core::algorithm::{Algorithm, Counting, Verdict};
 use crate::core::calendar::Windows;
 use crate::core::decision::{Decision, RuleOutcome, Worldwide};
-use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
 use crate::core::key::Key;
 use crate::core::regions::escrow::can_move;
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores};
 use crate::core::request::{Cost, ReportedCost, Request};
-use crate::core::reservation::{Commit, ReservationFate, ReservedCost, TTL_MAX};
-use crate::core::rule::{Action, Charging, Debt, Mode, OnFailure};
+use crate::core::reservation::{Commit, ReservedCost, TTL_MAX};
+use crate::core::rule::{Action, Charging, Mode};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
-use crate::core::wire::OwnLimit;
 
+mod conclude;
 mod waiting;
 
+pub(super) use conclude::taken_of;
 use waiting::Tries;
 
 /// The answers to one call, in the order of its requests.
@@ -119,196 +115,6 @@ impl Engine {
             self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
         }
     }
-
-    /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
-    fn conclude(&self, plan: &Plan<'_, '_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
-        let mut counted = outcome.counted.iter();
-        let elsewhere = self.elsewhere(now);
-        let audit = self.audit.as_ref().filter(|_| intent == Intent::Charge);
-        let charges = plan.intent == Intent::Charge;
-        let charged = charges && outcome.admitted && !plan.only_reports;
-        let mut decisions = Decisions::new();
-        for (place, (request, matches, costs)) in plan.matched().enumerate() {
-            if let Some((_, refused)) = plan.refused.iter().find(|(refused, _)| *refused == place) {
-                if intent == Intent::Charge {
-                    self.refused[refused.why as usize].increment(1);
-                }
-                let decision = refusal(refused);
-                if let Some(audit) = audit {
-                    audit.tell(plan.question(place, request), &decision, now, || self.clock.now(), |_| 0);
-                }
-                decisions.push(decision);
-                continue;
-            }
-            let mut rules = Vec::with_capacity(matches.len());
-            let own = counted.as_slice();
-            let mut leased = Leasing::of(request.cost, charged, now);
-            for (found, &cost) in matches.iter().zip(costs) {
-                let shadow = plan.shadow(found);
-                let mut hot = None;
-                let ruled = match &found.key {
-                    None => plan.uncounted(found, shadow),
-                    Some(key) => {
-                        let Some(counted) = counted.next() else { continue };
-                        let taken = TakenCost { cost, charged };
-                        hot = Some((taken, counted));
-                        if intent == Intent::Charge {
-                            if plan.speaks(found) {
-                                self.tally(found, key, taken, counted, now);
-                            }
-                            if charges {
-                                self.note_uncharged(found, cost, counted);
-                            }
-                            leased.note((found, request), key, cost, counted);
-                        }
-                        let mut ruled = plan.counted(found, shadow, (counted, cost), (elsewhere, now));
-                        if charges {
-                            self.note_crossings(plan.loaded, (found, key), (cost, counted), &mut ruled, now);
-                        }
-                        ruled
-                    }
-                };
-                if intent == Intent::Charge {
-                    self.count(plan, found, &ruled, now);
-                    self.count_hot(found, &ruled, hot, now);
-                }
-                rules.push(ruled);
-            }
-            if matches.is_empty() && intent == Intent::Charge {
-                let loaded = plan.loaded;
-                unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
-            }
-            let mut decision = plan.decision(rules, matches);
-            if audit.is_some() {
-                let decided = decision.tightest.and_then(|index| decision.rules.get(index));
-                leased.asked_by(plan.question(place, request), decided.map(|ruled| &*ruled.rule));
-            }
-            decision.lease = leased.made(&self.holds);
-            if request.cost.is_reserved() {
-                self.reservations.count(&mut decision, own);
-            } else if let Some(leased) = &decision.lease {
-                self.holds.count(HoldStep::Acquire, leased.lease.held.len());
-            }
-            if let Some(audit) = audit {
-                let used = |index| used_of(matches, own, index);
-                audit.tell(plan.question(place, request), &decision, now, || self.clock.now(), used);
-            }
-            decisions.push(decision);
-        }
-        decisions
-    }
-
-    fn count(&self, plan: &Plan<'_, '_>, found: &Match<'_>, ruled: &RuleOutcome, now: Timestamp) {
-        let Some(side) = plan.loaded.side(found.rule) else { return };
-        if ruled.action == Action::Block && !ruled.shadow {
-            self.note_block(side, found, now);
-        }
-        match (ruled.allowed, ruled.shadow) {
-            (true, _) => side.metrics.allowed.increment(1),
-            (false, false) => side.metrics.denied.increment(1),
-            (false, true) => side.metrics.shadow_denied.increment(1),
-        }
-        if ruled.degraded {
-            self.degraded[match self.store.policy(found.rule) {
-                OnFailure::Local => 0,
-                OnFailure::Open => 1,
-                OnFailure::Closed => 2,
-            }]
-            .increment(1);
-        }
-    }
-
-    /// Counts what of a report was not charged.
-    fn note_uncharged(&self, found: &Match<'_>, cost: Cost, counted: &ChargeResult) {
-        let Cost::Report(report) = cost else { return };
-        if is_repeated(counted) {
-            return;
-        }
-        let left = report.permits.saturating_sub(counted.reported);
-        if left > 0 {
-            let [debt_max, forgiven, store] = &self.uncharged;
-            let counter = match found.rule.rule.debt {
-                _ if counted.degraded => store,
-                Debt::Carry { .. } => debt_max,
-                Debt::Forgive => forgiven,
-            };
-            counter.increment(left);
-        }
-    }
-
-    fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &ChargeResult, now: Timestamp) {
-        let TakenCost { cost, charged } = taken;
-        let taken = taken_of(taken, counted);
-        // A request's own limit with another window counts in buckets of its own, which no other region
-        // knows.
-        if key.shape() != found.rule.shape {
-            return;
-        }
-        let looked = cost.charged() == Cost::Peek || is_repeated(counted);
-        let asks = found.rule.rule.charge == Charging::Always && !is_held(found);
-        if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
-            return;
-        }
-        if counted.penalty.is_some() && taken == 0 && counted.lapsed == 0 {
-            // No other region's permits would let it pass.
-            return;
-        }
-        let taken = taken.saturating_add(counted.paid);
-        let returned = counted.lapsed.saturating_add(if charged { counted.returned } else { 0 });
-        let window = window_of(found.rule.rule.algorithm, found.limit.windows(), now);
-        let (offered, refused) = match cost {
-            _ if looked => (1, missing(found, counted)),
-            Cost::Report(_) if !counted.verdict.admitted => (cost.taken(), missing(found, counted)),
-            _ if counted.verdict.admitted => (cost.taken(), 0),
-            _ => (cost.taken(), cost.taken()),
-        };
-        let (limit, is_own) = (Some(OwnLimit::of(&found.whole)), found.whole != found.rule.limit);
-        let largest = offered;
-        let without_allowance = counted.view.is_none() && !counted.degraded;
-        let admitted = taken;
-        let tally =
-            Tally { window, offered, admitted, returned, refused, largest, limit, is_own, without_allowance };
-        if !self.tallies.add(key, tally) {
-            self.metrics.tallies_dropped.increment(1);
-        }
-    }
-}
-
-/// True of what was charged before, and is not again.
-fn is_repeated(counted: &ChargeResult) -> bool {
-    counted.reservation == Some(ReservationFate::Repeated)
-}
-
-/// Permits that a charge took.
-#[inline]
-pub(super) fn taken_of(taken: TakenCost, counted: &ChargeResult) -> u64 {
-    match taken.cost {
-        Cost::Report(_) => counted.reported,
-        // Permits that are held already were told when they were taken.
-        Cost::Reserve(_) if counted.reservation != Some(ReservationFate::Held) => 0,
-        cost if taken.charged && counted.verdict.admitted => cost.taken(),
-        _ => 0,
-    }
-}
-
-/// Permits that have to come from other regions before one is free here: what is owed, and that one. Where
-/// costs are charged afterwards, a gateway that asks with a cost of nothing is what says that more is wanted.
-fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
-    let held = match counted.view {
-        Some(Allowance::Window(view)) => u64::from(view.budget),
-        Some(Allowance::Level(_) | Allowance::Kept { .. }) | None => {
-            found.limit.capacity(found.rule.rule.algorithm)
-        }
-    };
-    counted.used.saturating_add(1).saturating_sub(held).max(1)
-}
-
-/// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
-fn used_of(matches: &[Match<'_>], counted: &[ChargeResult], index: usize) -> u64 {
-    let counts = |found: &&Match<'_>| found.key.is_some();
-    let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
-    let before = matches.iter().take(index).filter(counts).count();
-    counted.get(before).filter(|_| !uncounted).map_or(0, |counted| counted.used)
 }
 
 /// Whether places of it are held rather than permits charged.
@@ -390,6 +196,7 @@ struct Plan<'a, 'r> {
 }
 
 impl<'a, 'r> Plan<'a, 'r> {
+    #[inline]
     fn new(
         loaded: &'a Loaded,
         asked: Questions<'a, 'r>,
@@ -398,7 +205,6 @@ impl<'a, 'r> Plan<'a, 'r> {
         now: Timestamp,
     ) -> Self {
         let Questions { requests, persons } = asked;
-        // One value from here to the end, so that the matches are written where the caller wants them.
         let mut plan = Self {
             loaded,
             requests,
@@ -410,24 +216,32 @@ impl<'a, 'r> Plan<'a, 'r> {
             intent,
             only_reports: false,
         };
-        for (place, request) in requests.iter().enumerate() {
-            let person = persons.get(place);
+        plan.fill(tier_default, now);
+        plan
+    }
+
+    /// Matches every request, and works out what it costs each match. Apart from [`Self::new`], so that what
+    /// is matched is written where the caller keeps it.
+    fn fill(&mut self, tier_default: Option<&'a str>, now: Timestamp) {
+        let loaded = self.loaded;
+        for (place, request) in self.requests.iter().enumerate() {
+            let person = self.persons.get(place);
             match person.and_then(|person| person.refused(now)).filter(|_| !loaded.shadow) {
-                Some(why) => plan.refused.push((place, why)),
+                Some(why) => self.refused.push((place, why)),
                 None => {
                     let nobody = Who { tier: tier_default, ..Who::default() };
                     let who = person.map_or(nobody, |person| person.who(tier_default));
-                    loaded.set.match_into(request, &who, &mut plan.matches);
+                    loaded.set.match_into(request, &who, &mut self.matches);
                 }
             }
-            plan.ends.push(plan.matches.len());
+            self.ends.push(self.matches.len());
         }
         // What is given back is given back, whoever asks.
         let takes = |request: &Request<'_>| !matches!(request.cost, Cost::Refund(_));
-        let mut blocked = plan.refused.iter().any(|(place, _)| requests.get(*place).is_some_and(takes));
+        let mut blocked = self.refused.iter().any(|(place, _)| self.requests.get(*place).is_some_and(takes));
         let (mut waits, mut from) = (false, 0);
-        for (request, &end) in requests.iter().zip(&plan.ends) {
-            for found in plan.matches.get_mut(from..end).unwrap_or_default() {
+        for (request, &end) in self.requests.iter().zip(&self.ends) {
+            for found in self.matches.get_mut(from..end).unwrap_or_default() {
                 let rule = &found.rule.rule;
                 let enforced = !loaded.shadow && rule.action != Action::LogOnly;
                 if rule.global.is_some() {
@@ -439,28 +253,24 @@ impl<'a, 'r> Plan<'a, 'r> {
                     }
                 }
                 blocked |= enforced && rule.action == Action::Block && takes(request);
-                plan.costs.push(cost_of(found, request));
+                self.costs.push(cost_of(found, request));
             }
             from = end;
         }
-        if blocked || (waits && requests.iter().any(takes)) {
-            plan.only_reports = plan.reports();
-            plan.intent = if plan.only_reports { intent } else { Intent::Ask };
+        if blocked || (waits && self.requests.iter().any(takes)) {
+            self.only_reports = self.reports();
+            self.intent = if self.only_reports { self.intent } else { Intent::Ask };
         }
-        if plan.only_reports {
-            plan.costs.iter_mut().filter(|cost| !cost.is_report()).for_each(|cost| *cost = Cost::Peek);
+        if self.only_reports {
+            self.costs.iter_mut().filter(|cost| !cost.is_report()).for_each(|cost| *cost = Cost::Peek);
         }
-        plan
     }
 
-    /// Each request with its matches, and with its cost to each of them once that is worked out.
-    fn matched(&self) -> impl Iterator<Item = (&'a Request<'r>, &[Match<'a>], &[Cost])> {
-        let mut from = 0;
-        self.requests.iter().zip(&self.ends).map(move |(request, end)| {
-            let own = std::mem::replace(&mut from, *end)..*end;
-            let matches = self.matches.get(own.clone()).unwrap_or_default();
-            (request, matches, self.costs.get(own).unwrap_or_default())
-        })
+    /// The matches of the request at this place, and its cost to each of them.
+    fn of(&self, place: usize) -> (&[Match<'a>], &[Cost]) {
+        let from = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        let own = from..self.ends.get(place).copied().unwrap_or(from);
+        (self.matches.get(own.clone()).unwrap_or_default(), self.costs.get(own).unwrap_or_default())
     }
 
     /// True where something is charged whatever the others say.
@@ -480,7 +290,8 @@ impl<'a, 'r> Plan<'a, 'r> {
     /// What is charged, while so many `regions` are known.
     fn charges(&self, regions: u64) -> Charges<'_> {
         let mut charges = Charges::new();
-        for (request, matches, costs) in self.matched() {
+        for (place, request) in self.requests.iter().enumerate() {
+            let (matches, costs) = self.of(place);
             for (found, &cost) in matches.iter().zip(costs) {
                 if let Some(key) = &found.key {
                     charges.push(Charge {
@@ -651,22 +462,19 @@ impl<'a, 'r> Plan<'a, 'r> {
     }
 
     fn decision(&self, rules: Vec<RuleOutcome>, matches: &[Match<'_>]) -> Decision {
-        let denies = |ruled: &RuleOutcome| !ruled.allowed && !ruled.shadow;
         // Of several that deny, the one that denies longest says when to come back; "never" is longest.
-        let denying = rules
-            .iter()
-            .enumerate()
-            .filter(|(_, ruled)| denies(ruled))
-            .max_by_key(|(index, ruled)| {
-                (ruled.retry.map_or(u64::MAX, Span::micros), std::cmp::Reverse(*index))
-            })
-            .map(|(index, _)| index);
-        let least_left = || {
-            let counts = |ruled: &&RuleOutcome| !ruled.shadow && ruled.action != Action::Allow;
-            let counting = rules.iter().enumerate().filter(|(_, ruled)| counts(ruled));
-            counting.min_by_key(|(_, ruled)| ruled.remaining).map(|(index, _)| index)
-        };
-        let tightest = denying.or_else(least_left);
+        let (mut denying, mut denies_for) = (None, None);
+        let (mut least, mut least_left) = (None, None);
+        for (index, ruled) in rules.iter().enumerate().filter(|(_, ruled)| !ruled.shadow) {
+            let retry = ruled.retry.map_or(u64::MAX, Span::micros);
+            if !ruled.allowed && denies_for.is_none_or(|longest| retry > longest) {
+                (denying, denies_for) = (Some(index), Some(retry));
+            }
+            if ruled.action != Action::Allow && least_left.is_none_or(|left| ruled.remaining < left) {
+                (least, least_left) = (Some(index), Some(ruled.remaining));
+            }
+        }
+        let tightest = denying.or(least);
         let denier = denying.and_then(|index| matches.get(index));
         Decision {
             allowed: denying.is_none(),

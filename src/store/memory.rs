@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::decision::Decision;
 use super::slot::{HeldAllowance, KeySlot, Named};
@@ -108,28 +108,27 @@ impl MemoryStore {
 
     /// The common case: one charge, one lock, nothing to be undone.
     fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Outcome {
-        let mut outcome = Outcome { admitted: false, counted: SmallVec::new() };
-        self.with(charge.key, |slot, named| {
-            let looked = slot.judge(charge, named, 0, now);
-            let charges = looked.fits() || charge.cost.is_report();
-            let mut counted = if intent == Intent::Ask || !charges {
-                slot.uncharged(charge, &looked, named)
-            } else {
-                let place = match looked.place {
-                    place if charge.cost.taken() == 0 => place,
-                    place if !slot.may_grow(charge, place, now, |_| false) => None,
-                    None => slot.make(charge, named, now, |_| false),
-                    place => place,
-                };
-                slot.charged(charge, &looked, place, named)
+        let (slot, named) = self.named(charge.key);
+        let Some(mut slot) = self.slots.get(slot).map(locked) else {
+            return Outcome { admitted: false, counted: SmallVec::new() };
+        };
+        let looked = slot.judge(charge, named, 0, now);
+        let charges = looked.fits() || charge.cost.is_report();
+        let mut counted = if intent == Intent::Ask || !charges {
+            slot.uncharged(charge, &looked, named)
+        } else {
+            let place = match looked.place {
+                place if charge.cost.taken() == 0 => place,
+                place if !slot.may_grow(charge, place, now, |_| false) => None,
+                None => slot.make(charge, named, now, |_| false),
+                place => place,
             };
-            if charge.rule.rule.penalty.is_some() {
-                slot.punish(charge, &looked, named, (intent, now), &mut counted);
-            }
-            outcome.admitted = counted.verdict.admitted || !charge.enforced;
-            outcome.counted.push(counted);
-        });
-        outcome
+            slot.charged(charge, &looked, place, named)
+        };
+        if charge.rule.rule.penalty.is_some() {
+            slot.punish(charge, &looked, named, (intent, now), &mut counted);
+        }
+        Outcome { admitted: counted.verdict.admitted || !charge.enforced, counted: smallvec![counted] }
     }
 
     fn decide_many(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Outcome {

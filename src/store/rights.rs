@@ -159,16 +159,27 @@ impl KeySlot {
     }
 
     /// The same if it differs from what is kept.
+    #[inline]
     pub(super) fn raised(
+        &self,
+        charge: (&Compiled, &Limit),
+        named: Named<'_>,
+        now: Timestamp,
+        state: Option<&State>,
+    ) -> Option<State> {
+        match moving(charge.0) {
+            Some(Counting::Level) => self.raised_level(charge, named, now, state),
+            _ => None,
+        }
+    }
+
+    fn raised_level(
         &self,
         (rule, limit): (&Compiled, &Limit),
         named: Named<'_>,
         now: Timestamp,
         state: Option<&State>,
     ) -> Option<State> {
-        if moving(rule) != Some(Counting::Level) {
-            return None;
-        }
         let terms = self.level(rule, limit);
         let ledger = self.ledger(named).and_then(Ledger::as_level);
         let charged = terms.least(ledger, now) > 0;

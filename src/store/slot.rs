@@ -169,6 +169,11 @@ pub(super) fn weight(limit: &Limit, remaining: u64) -> u8 {
     u8::try_from((whole - free) * u64::from(WEIGHT_KEPT - 1) / whole).unwrap_or(WEIGHT_KEPT - 1)
 }
 
+/// Whether a bucket of the rule keeps more the more is charged: entries of a log, holders of places.
+fn keeps_more(rule: &Compiled) -> bool {
+    matches!(rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency)
+}
+
 /// Permits that a look asks of the bucket beside what comes before it.
 fn asked(cost: &Cost, held: bool) -> u64 {
     match cost {
@@ -311,11 +316,10 @@ impl KeySlot {
         now: Timestamp,
         pinned: impl Fn(TablePlace) -> bool,
     ) -> bool {
-        let keeps = matches!(charge.rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency);
         // Who holds places already takes no more by renewing.
         let renews =
             matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
-        if !keeps || renews {
+        if !keeps_more(charge.rule) || renews {
             return true;
         }
         match self.buckets.make_heap(place, now, pinned) {
@@ -350,9 +354,10 @@ impl KeySlot {
         place: Option<TablePlace>,
         named: Named<'_>,
     ) -> ChargeResult {
-        let before = place.map_or(0, |place| self.buckets.heap_at(place));
+        let grows = place.filter(|_| keeps_more(charge.rule));
+        let before = grows.map_or(0, |place| self.buckets.heap_at(place));
         let counted = self.charge_at(charge, looked, place, named);
-        if let Some(place) = place {
+        if let Some(place) = grows {
             self.buckets.recount(place, before);
         }
         counted

@@ -151,6 +151,18 @@ fn measure(engine: &Engine, users: &[String], threads: usize) -> f64 {
     rounds[ROUNDS / 2]
 }
 
+/// What callgrind counts the instructions of.
+#[inline(never)]
+fn counted(engine: &Engine, what: &str, decisions: usize) {
+    for id in 1..=decisions {
+        assert!(match what {
+            "report" => charge(engine, "u_42", Cost::report(1)),
+            "reserve" => reserve_and_commit(engine, "u_42", id as u128),
+            _ => decide(engine, "u_42"),
+        });
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--count") {
@@ -161,14 +173,7 @@ fn main() {
             "levels" => levels(3),
             _ => what.parse().map_or_else(|_| windows(what), one_of),
         });
-        for id in 1..=decisions {
-            assert!(match what {
-                "report" => charge(&engine, "u_42", Cost::report(1)),
-                "reserve" => reserve_and_commit(&engine, "u_42", id as u128),
-                _ => decide(&engine, "u_42"),
-            });
-        }
-        return;
+        return counted(&engine, what, decisions);
     }
     println!("{:<44} {:>10} {:>14}", "ns a decision (per thread)", "1 thread", "2 threads");
     let show = |what: &str, engine: &Engine, users: &[String]| {

@@ -50,8 +50,22 @@ impl Allowance {
 
     /// What is enforced at `now`: the view that was told while it speaks of now, and else what stands for it.
     /// `first` is the region's first share; where there is none, only what was told is enforced.
+    #[inline]
     #[must_use]
     pub fn in_force(
+        told: Option<&Self>,
+        first: Option<u32>,
+        algorithm: Algorithm,
+        limit: &Limit,
+        now: Timestamp,
+    ) -> Option<Self> {
+        if told.is_none() && first.is_none() {
+            return None;
+        }
+        Self::told_or_first(told, first, algorithm, limit, now)
+    }
+
+    fn told_or_first(
         told: Option<&Self>,
         first: Option<u32>,
         algorithm: Algorithm,
@@ -77,6 +91,7 @@ impl Allowance {
 
     /// Whether what is enforced is what was told, and not what stands for it while nothing that was told
     /// speaks of now.
+    #[inline]
     #[must_use]
     pub fn is_told(enforced: Option<&Self>, told: Option<&Self>) -> bool {
         match (enforced, told) {

@@ -302,6 +302,7 @@ impl State {
     /// Before a bucket that owes is charged or given back to: pays from what `view` leaves in the window of
     /// `now`. Only windows keep what is owed apart. Returns what of earlier windows is counted in a later one
     /// now.
+    #[inline]
     pub fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         let window = Allowance::window_of(view);
         match self {

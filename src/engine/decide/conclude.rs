@@ -1,0 +1,261 @@
+//! The end of a decision: an outcome is put into words, counted, and told to the protocol between regions.
+
+use std::slice;
+
+use super::{Decisions, Plan, TakenCost, is_held, window_of};
+use crate::core::algorithm::Allowance;
+use crate::core::decision::{Decision, RuleOutcome};
+use crate::core::hold::HoldStep;
+use crate::core::key::Key;
+use crate::core::regions::gossip::uncertainty::OtherStores;
+use crate::core::request::{Cost, Request};
+use crate::core::reservation::ReservationFate;
+use crate::core::rule::{Action, Charging, Debt, OnFailure};
+use crate::core::ruleset::Match;
+use crate::core::time::Timestamp;
+use crate::core::wire::OwnLimit;
+use crate::engine::Engine;
+use crate::engine::hold::Leasing;
+use crate::engine::port::{ChargeResult, Intent, Outcome};
+use crate::engine::refusal::refusal;
+use crate::engine::unmatched;
+use crate::engine::world::Tally;
+
+/// A call whose outcome is known.
+#[derive(Clone, Copy)]
+struct Concluded<'p, 'a, 'r> {
+    plan: &'p Plan<'a, 'r>,
+    /// Whether the caller decides, and does not only ask what would be decided.
+    decides: bool,
+    /// Whether the store was asked to charge.
+    charges: bool,
+    /// Whether it charged all that was asked for.
+    charged: bool,
+    elsewhere: OtherStores,
+    now: Timestamp,
+}
+
+impl Engine {
+    /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
+    pub(super) fn conclude(
+        &self,
+        plan: &Plan<'_, '_>,
+        outcome: &Outcome,
+        intent: Intent,
+        now: Timestamp,
+    ) -> Decisions {
+        let charges = plan.intent == Intent::Charge;
+        let charged = charges && outcome.admitted && !plan.only_reports;
+        let (decides, elsewhere) = (intent == Intent::Charge, self.elsewhere(now));
+        let call = Concluded { plan, decides, charges, charged, elsewhere, now };
+        let mut counted = outcome.counted.iter();
+        let mut decisions = Decisions::new();
+        for (place, request) in plan.requests.iter().enumerate() {
+            decisions.push(match plan.refused.iter().find(|(refused, _)| *refused == place) {
+                Some((_, refused)) => {
+                    let decision = refusal(refused);
+                    if decides {
+                        self.refused[refused.why as usize].increment(1);
+                        self.audit_decision(&call, (place, request), &decision, |_| 0);
+                    }
+                    decision
+                }
+                None => self.conclude_one(&call, (place, request), &mut counted),
+            });
+        }
+        decisions
+    }
+
+    /// Takes what was counted for one request off `counted`.
+    ///
+    /// Not inlined: what a loop over requests would keep at hand costs the usual call, of one request, more
+    /// than it saves.
+    #[inline(never)]
+    fn conclude_one<'a, 'r>(
+        &self,
+        call: &Concluded<'_, 'a, 'r>,
+        (place, request): (usize, &'a Request<'r>),
+        counted: &mut slice::Iter<'_, ChargeResult>,
+    ) -> Decision {
+        let Concluded { plan, decides, charges, charged, elsewhere, now } = *call;
+        let (matches, costs) = plan.of(place);
+        let mut rules = Vec::with_capacity(matches.len());
+        let own = counted.as_slice();
+        let mut leased = Leasing::of(request.cost, charged, now);
+        for (found, &cost) in matches.iter().zip(costs) {
+            let shadow = plan.shadow(found);
+            let mut hot = None;
+            let ruled = match &found.key {
+                None => plan.uncounted(found, shadow),
+                Some(key) => {
+                    let Some(counted) = counted.next() else { continue };
+                    let taken = TakenCost { cost, charged };
+                    hot = Some((taken, counted));
+                    if decides {
+                        if plan.speaks(found) {
+                            self.tally(found, key, taken, counted, now);
+                        }
+                        if charges {
+                            self.note_uncharged(found, cost, counted);
+                        }
+                        leased.note((found, request), key, cost, counted);
+                    }
+                    let mut ruled = plan.counted(found, shadow, (counted, cost), (elsewhere, now));
+                    if charges {
+                        self.note_crossings(plan.loaded, (found, key), (cost, counted), &mut ruled, now);
+                    }
+                    ruled
+                }
+            };
+            if decides {
+                self.count(plan, found, &ruled, now);
+                self.count_hot(found, &ruled, hot, now);
+            }
+            rules.push(ruled);
+        }
+        if matches.is_empty() && decides {
+            let loaded = plan.loaded;
+            unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
+        }
+        let mut decision = plan.decision(rules, matches);
+        if decides && self.audit.is_some() {
+            let decided = decision.tightest.and_then(|index| decision.rules.get(index));
+            leased.asked_by(plan.question(place, request), decided.map(|ruled| &*ruled.rule));
+        }
+        decision.lease = leased.made(&self.holds);
+        if request.cost.is_reserved() {
+            self.reservations.count(&mut decision, own);
+        } else if let Some(leased) = &decision.lease {
+            self.holds.count(HoldStep::Acquire, leased.lease.held.len());
+        }
+        if decides {
+            self.audit_decision(call, (place, request), &decision, |index| used_of(matches, own, index));
+        }
+        decision
+    }
+
+    /// Writes a decision down, where decisions are; `used` says what is in use under the rule of an index.
+    fn audit_decision<'a, 'r>(
+        &self,
+        call: &Concluded<'_, 'a, 'r>,
+        (place, request): (usize, &'a Request<'r>),
+        decision: &Decision,
+        used: impl Fn(usize) -> u64,
+    ) {
+        if let Some(audit) = &self.audit {
+            audit.tell(call.plan.question(place, request), decision, call.now, || self.clock.now(), used);
+        }
+    }
+
+    fn count(&self, plan: &Plan<'_, '_>, found: &Match<'_>, ruled: &RuleOutcome, now: Timestamp) {
+        let Some(side) = plan.loaded.side(found.rule) else { return };
+        if ruled.action == Action::Block && !ruled.shadow {
+            self.note_block(side, found, now);
+        }
+        match (ruled.allowed, ruled.shadow) {
+            (true, _) => side.metrics.allowed.increment(1),
+            (false, false) => side.metrics.denied.increment(1),
+            (false, true) => side.metrics.shadow_denied.increment(1),
+        }
+        if ruled.degraded {
+            self.degraded[match self.store.policy(found.rule) {
+                OnFailure::Local => 0,
+                OnFailure::Open => 1,
+                OnFailure::Closed => 2,
+            }]
+            .increment(1);
+        }
+    }
+
+    /// Counts what of a report was not charged.
+    fn note_uncharged(&self, found: &Match<'_>, cost: Cost, counted: &ChargeResult) {
+        let Cost::Report(report) = cost else { return };
+        if is_repeated(counted) {
+            return;
+        }
+        let left = report.permits.saturating_sub(counted.reported);
+        if left > 0 {
+            let [debt_max, forgiven, store] = &self.uncharged;
+            let counter = match found.rule.rule.debt {
+                _ if counted.degraded => store,
+                Debt::Carry { .. } => debt_max,
+                Debt::Forgive => forgiven,
+            };
+            counter.increment(left);
+        }
+    }
+
+    fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &ChargeResult, now: Timestamp) {
+        let TakenCost { cost, charged } = taken;
+        let taken = taken_of(taken, counted);
+        // A request's own limit with another window counts in buckets of its own, which no other region
+        // knows.
+        if key.shape() != found.rule.shape {
+            return;
+        }
+        let looked = cost.charged() == Cost::Peek || is_repeated(counted);
+        let asks = found.rule.rule.charge == Charging::Always && !is_held(found);
+        if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
+            return;
+        }
+        if counted.penalty.is_some() && taken == 0 && counted.lapsed == 0 {
+            // No other region's permits would let it pass.
+            return;
+        }
+        let taken = taken.saturating_add(counted.paid);
+        let returned = counted.lapsed.saturating_add(if charged { counted.returned } else { 0 });
+        let window = window_of(found.rule.rule.algorithm, found.limit.windows(), now);
+        let (offered, refused) = match cost {
+            _ if looked => (1, missing(found, counted)),
+            Cost::Report(_) if !counted.verdict.admitted => (cost.taken(), missing(found, counted)),
+            _ if counted.verdict.admitted => (cost.taken(), 0),
+            _ => (cost.taken(), cost.taken()),
+        };
+        let (limit, is_own) = (Some(OwnLimit::of(&found.whole)), found.whole != found.rule.limit);
+        let largest = offered;
+        let without_allowance = counted.view.is_none() && !counted.degraded;
+        let admitted = taken;
+        let tally =
+            Tally { window, offered, admitted, returned, refused, largest, limit, is_own, without_allowance };
+        if !self.tallies.add(key, tally) {
+            self.metrics.tallies_dropped.increment(1);
+        }
+    }
+}
+
+/// True of what was charged before, and is not again.
+fn is_repeated(counted: &ChargeResult) -> bool {
+    counted.reservation == Some(ReservationFate::Repeated)
+}
+
+/// Permits that a charge took.
+#[inline]
+pub(in crate::engine) fn taken_of(taken: TakenCost, counted: &ChargeResult) -> u64 {
+    match taken.cost {
+        Cost::Report(_) => counted.reported,
+        // Permits that are held already were told when they were taken.
+        Cost::Reserve(_) if counted.reservation != Some(ReservationFate::Held) => 0,
+        cost if taken.charged && counted.verdict.admitted => cost.taken(),
+        _ => 0,
+    }
+}
+
+/// Permits that have to come from other regions before one is free here: what is owed, and that one. Where
+/// costs are charged afterwards, a gateway that asks with a cost of nothing is what says that more is wanted.
+fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
+    let held = match counted.view {
+        Some(Allowance::Window(view)) => u64::from(view.budget),
+        Some(Allowance::Level(_) | Allowance::Kept { .. }) | None => {
+            found.limit.capacity(found.rule.rule.algorithm)
+        }
+    };
+    counted.used.saturating_add(1).saturating_sub(held).max(1)
+}
+
+/// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
+fn used_of(matches: &[Match<'_>], counted: &[ChargeResult], index: usize) -> u64 {
+    let counts = |found: &&Match<'_>| found.key.is_some();
+    let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
+    let before = matches.iter().take(index).filter(counts).count();
+    counted.get(before).filter(|_| !uncounted).map_or(0, |counted| counted.used)
+}
