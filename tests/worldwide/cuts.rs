@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use super::support::not_judged;
 use super::world::{Plan, Store, World, window, windows};
 
-const LIMIT: u64 = 300;
+const LIMIT: u64 = 210;
 
 /// What a cut that is noticed lets through in percent of the limit, in a median window.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +19,8 @@ struct Through {
     both: u64,
 }
 
-fn cut(global: &'static str) -> Through {
+/// `None`: the machine was too slow to ask for all of the limit, and the test says so.
+fn cut(global: &'static str) -> Option<Through> {
     let rtt = Duration::from_millis(20);
     let world = World::start(Plan { regions: 3, rtt, store: Store::Memory, limit: LIMIT, global });
     let loads = world.load(2.0, &[1, 0, 0]);
@@ -32,20 +34,32 @@ fn cut(global: &'static str) -> Through {
         sums.sort_unstable();
         sums[sums.len() / 2] * 100 / LIMIT
     };
-    let before = median(windows(3), &[0, 2]);
+    let first = windows(3);
     loads[2].set_rate(LIMIT * 2);
     let begun = window();
     windows(2);
     let after = windows(3);
     assert!(after.start > begun);
+    let wanting = [(0, first.clone()), (0, after.clone()), (2, after.clone())];
+    let asked = |(place, windows): (usize, std::ops::Range<u64>)| {
+        windows.map(|window| loads[place].of(window).asked).min().unwrap_or(0)
+    };
+    let least = wanting.map(asked).into_iter().min().unwrap_or(0);
+    let before = median(first, &[0, 2]);
     let through = Through { before, cut_off: median(after.clone(), &[2]), both: median(after, &[0, 2]) };
-    eprintln!("{global}: {through:?}");
-    through
+    eprintln!("{global}: {through:?}, where at least {least} were asked for in each window");
+    if least < LIMIT {
+        not_judged(&format!("only {least} of {LIMIT} were asked for in a window"));
+        return None;
+    }
+    Some(through)
 }
 
 #[test]
 fn freeze_leaves_each_region_what_it_had_when_the_cut_came() {
-    let Through { before, cut_off, both } = cut("mode = \"gossip\"\non_partition = \"freeze\"");
+    let Some(Through { before, cut_off, both }) = cut("mode = \"gossip\"\non_partition = \"freeze\"") else {
+        return;
+    };
     // Its configured share would be two thirds.
     assert!((85..=103).contains(&before), "{before} %");
     assert!(cut_off <= 15, "{cut_off} % of a region that had next to nothing");
@@ -54,7 +68,10 @@ fn freeze_leaves_each_region_what_it_had_when_the_cut_came() {
 
 #[test]
 fn last_known_goes_on_dividing_by_the_demand_that_each_side_knows() {
-    let Through { before, cut_off, both } = cut("mode = \"gossip\"\non_partition = \"last_known\"");
+    let Some(Through { before, cut_off, both }) = cut("mode = \"gossip\"\non_partition = \"last_known\"")
+    else {
+        return;
+    };
     assert!((85..=103).contains(&before), "{before} %");
     // It knows that the others want as much as itself; they do not know of it.
     assert!((35..=65).contains(&cut_off), "{cut_off} %");
@@ -63,7 +80,9 @@ fn last_known_goes_on_dividing_by_the_demand_that_each_side_knows() {
 
 #[test]
 fn ignore_gives_each_side_the_whole_limit() {
-    let Through { before, cut_off, both } = cut("mode = \"gossip\"\non_partition = \"ignore\"");
+    let Some(Through { before, cut_off, both }) = cut("mode = \"gossip\"\non_partition = \"ignore\"") else {
+        return;
+    };
     assert!((85..=103).contains(&before), "{before} %");
     assert!((85..=100).contains(&cut_off), "{cut_off} %");
     assert!((170..=200).contains(&both), "{both} %");

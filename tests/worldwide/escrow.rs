@@ -9,7 +9,7 @@ use super::world::{Plan, Store, Window, World, rules, sums, window, windows};
 
 const fn plan(regions: usize, rtt_ms: u64, store: Store) -> Plan {
     let rtt = Duration::from_millis(rtt_ms);
-    Plan { regions, rtt, store, limit: 300, global: "mode = \"escrow\"" }
+    Plan { regions, rtt, store, limit: 210, global: "mode = \"escrow\"" }
 }
 
 /// In every window: no noise of this machine excuses a single permit.

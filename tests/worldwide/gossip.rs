@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_millis(30);
 
 const fn plan(regions: usize, rtt_ms: u64, store: Store) -> Plan {
     let rtt = Duration::from_millis(rtt_ms);
-    Plan { regions, rtt, store, limit: 300, global: "mode = \"gossip\"" }
+    Plan { regions, rtt, store, limit: 210, global: "mode = \"gossip\"" }
 }
 
 /// Nothing above a little, and nearly all of it used.

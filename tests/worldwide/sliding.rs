@@ -15,7 +15,7 @@ const RUNS: usize = 3;
 
 fn every_interval_is_held(pattern: &str) {
     let rtt = Duration::from_millis(80);
-    let plan = Plan { regions: 3, rtt, store: Store::Memory, limit: 300, global: "mode = \"gossip\"" };
+    let plan = Plan { regions: 3, rtt, store: Store::Memory, limit: 210, global: "mode = \"gossip\"" };
     let world = World::with_rules(plan, &rules(plan, "sliding_log"));
     let (_, demand) = PATTERNS.into_iter().find(|(name, _)| *name == pattern).unwrap();
     let mut seen = Vec::new();

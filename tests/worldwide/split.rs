@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{Plan, Store, World, sums, windows};
+use super::world::{Plan, Store, World, windows};
 
 #[test]
 fn no_region_admits_more_than_its_share_with_or_without_the_others() {
@@ -15,12 +15,12 @@ fn no_region_admits_more_than_its_share_with_or_without_the_others() {
     world.cut(2);
     let apart = windows(3);
     for window in together.chain(apart) {
-        let admitted: Vec<_> = loads.iter().map(|load| load.of(window).admitted).collect();
-        assert!(
-            admitted.iter().zip([150, 90, 60]).all(|(admitted, share)| *admitted <= share),
-            "{admitted:?}"
-        );
-        let used: u64 = sums(&loads, window..window + 1)[0].admitted;
-        assert!(used >= 285, "{admitted:?}");
+        let counts: Vec<_> =
+            loads.iter().zip([150, 90, 60]).map(|(load, share)| (load.of(window), share)).collect();
+        assert!(counts.iter().all(|(count, share)| count.admitted <= *share), "{counts:?}");
+        // A machine that is slow asks a region for less than its share.
+        let could: u64 = counts.iter().map(|(count, share)| count.asked.min(*share)).sum();
+        let used: u64 = counts.iter().map(|(count, _)| count.admitted).sum();
+        assert!(could > 0 && used >= could * 95 / 100, "{counts:?}");
     }
 }

@@ -18,7 +18,7 @@ const PLAN: Plan = Plan {
     regions: 3,
     rtt: Duration::from_millis(80),
     store: Store::Memory,
-    limit: 300,
+    limit: 210,
     global: "mode = \"gossip\"",
 };
 
