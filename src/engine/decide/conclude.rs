@@ -67,10 +67,6 @@ impl Engine {
     }
 
     /// Takes what was counted for one request off `counted`.
-    ///
-    /// Not inlined: what a loop over requests would keep at hand costs the usual call, of one request, more
-    /// than it saves.
-    #[inline(never)]
     fn conclude_one<'a, 'r>(
         &self,
         call: &Concluded<'_, 'a, 'r>,
