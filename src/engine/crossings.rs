@@ -83,7 +83,7 @@ impl Engine {
     pub(super) fn note_crossings(
         &self,
         loaded: &Loaded,
-        (found, key): (&Match<'_>, &Key),
+        found: &Match<'_>,
         (cost, counted): (Cost, &ChargeResult),
         ruled: &mut RuleOutcome,
         now: Timestamp,
@@ -91,7 +91,7 @@ impl Engine {
         if found.rule.rule.warn_at.is_none() && ruled.penalty.is_none() {
             return;
         }
-        let Some(side) = loaded.side(found.rule) else { return };
+        let (Some(side), Some(key)) = (loaded.side(found.rule), &found.key) else { return };
         if let (Some(counter), Some(penalty)) = (&side.penalties, ruled.penalty.filter(|one| one.begun)) {
             counter.increment(1);
             let numbers =

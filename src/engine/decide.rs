@@ -83,7 +83,8 @@ impl Engine {
         if soon.is_empty() {
             let rewritten = rewritten(requests, &persons);
             let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
-            let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
+            let mut plan = Plan::new(&loaded, asked, intent);
+            plan.fill(self.tier_default(), now);
             let charges = plan.charges(self.regions_known());
             if let Some(outcome) = &self.store.try_decide(&charges, plan.intent, now)
                 && !self.hopes(&plan, &charges, outcome, now)
@@ -196,32 +197,23 @@ struct Plan<'a, 'r> {
 }
 
 impl<'a, 'r> Plan<'a, 'r> {
-    #[inline]
-    fn new(
-        loaded: &'a Loaded,
-        asked: Questions<'a, 'r>,
-        tier_default: Option<&'a str>,
-        intent: Intent,
-        now: Timestamp,
-    ) -> Self {
-        let Questions { requests, persons } = asked;
-        let mut plan = Self {
+    /// Nothing is matched yet: [`Self::fill`] does. Two steps, so that what is matched is written where the
+    /// caller keeps it.
+    fn new(loaded: &'a Loaded, asked: Questions<'a, 'r>, intent: Intent) -> Self {
+        Self {
             loaded,
-            requests,
-            persons,
+            requests: asked.requests,
+            persons: asked.persons,
             matches: Matches::new(),
             costs: SmallVec::new(),
             ends: SmallVec::new(),
             refused: SmallVec::new(),
             intent,
             only_reports: false,
-        };
-        plan.fill(tier_default, now);
-        plan
+        }
     }
 
-    /// Matches every request, and works out what it costs each match. Apart from [`Self::new`], so that what
-    /// is matched is written where the caller keeps it.
+    /// Matches every request, and works out what it costs each match.
     fn fill(&mut self, tier_default: Option<&'a str>, now: Timestamp) {
         let loaded = self.loaded;
         for (place, request) in self.requests.iter().enumerate() {

@@ -81,7 +81,8 @@ impl Engine {
         for (found, &cost) in matches.iter().zip(costs) {
             let shadow = plan.shadow(found);
             let mut hot = None;
-            let ruled = match &found.key {
+            // Written where it stays, and looked at there: it is long.
+            rules.push(match &found.key {
                 None => plan.uncounted(found, shadow),
                 Some(key) => {
                     let Some(counted) = counted.next() else { continue };
@@ -96,18 +97,17 @@ impl Engine {
                         }
                         leased.note((found, request), key, cost, counted);
                     }
-                    let mut ruled = plan.counted(found, shadow, (counted, cost), (elsewhere, now));
-                    if charges {
-                        self.note_crossings(plan.loaded, (found, key), (cost, counted), &mut ruled, now);
-                    }
-                    ruled
+                    plan.counted(found, shadow, (counted, cost), (elsewhere, now))
                 }
-            };
-            if decides {
-                self.count(plan, found, &ruled, now);
-                self.count_hot(found, &ruled, hot, now);
+            });
+            let Some(ruled) = rules.last_mut() else { continue };
+            if let (true, Some((_, counted))) = (charges, hot) {
+                self.note_crossings(plan.loaded, found, (cost, counted), ruled, now);
             }
-            rules.push(ruled);
+            if decides {
+                self.count(plan, found, ruled, now);
+                self.count_hot(found, ruled, hot, now);
+            }
         }
         if matches.is_empty() && decides {
             let loaded = plan.loaded;

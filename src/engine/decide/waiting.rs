@@ -98,7 +98,8 @@ impl Engine {
             let now = self.clock.now();
             let rewritten = rewritten(requests, &persons);
             let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
-            let mut plan = Plan::new(&loaded, asked, self.tier_default(), Intent::Charge, now);
+            let mut plan = Plan::new(&loaded, asked, Intent::Charge);
+            plan.fill(self.tier_default(), now);
             if !self.store.answers_at_once() {
                 until_waited_for().await;
             }
@@ -132,7 +133,8 @@ impl Engine {
         let now = self.clock.now();
         let rewritten = rewritten(requests, persons);
         let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons };
-        let plan = Plan::new(loaded, asked, self.tier_default(), intent, now);
+        let mut plan = Plan::new(loaded, asked, intent);
+        plan.fill(self.tier_default(), now);
         if let Tries::First(footprint) = tries {
             let charges = plan.charges(self.regions_known());
             let tried = self.store.try_decide(&charges, plan.intent, now);
