@@ -169,7 +169,7 @@ pub(super) fn weight(limit: &Limit, remaining: u64) -> u8 {
     u8::try_from((whole - free) * u64::from(WEIGHT_KEPT - 1) / whole).unwrap_or(WEIGHT_KEPT - 1)
 }
 
-/// Whether a bucket of the rule keeps more the more is charged: entries of a log, holders of places.
+/// True of a rule whose buckets keep more the more is charged: entries of a log, holders of places.
 fn keeps_more(rule: &Compiled) -> bool {
     matches!(rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency)
 }

@@ -151,7 +151,7 @@ fn measure(engine: &Engine, users: &[String], threads: usize) -> f64 {
     rounds[ROUNDS / 2]
 }
 
-/// What callgrind counts the instructions of.
+/// Callgrind counts the instructions of this function alone.
 #[inline(never)]
 fn counted(engine: &Engine, what: &str, decisions: usize) {
     for id in 1..=decisions {

@@ -74,7 +74,7 @@ fn measure(count: usize) -> f64 {
     rounds[ROUNDS / 2]
 }
 
-/// What callgrind counts the instructions of.
+/// Callgrind counts the instructions of this function alone.
 #[inline(never)]
 fn counted(tables: &Tables, keys: &[Key], counts: usize) {
     keys.iter().cycle().take(counts).for_each(|key| tables.count(key));

@@ -25,11 +25,11 @@ use crate::engine::world::Tally;
 #[derive(Clone, Copy)]
 struct Concluded<'p, 'a, 'r> {
     plan: &'p Plan<'a, 'r>,
-    /// Whether the caller decides, and does not only ask what would be decided.
+    /// The caller decides; else it only asks what would be decided.
     decides: bool,
-    /// Whether the store was asked to charge.
+    /// The store was asked to charge.
     charges: bool,
-    /// Whether it charged all that was asked for.
+    /// The store charged all that was asked for.
     charged: bool,
     elsewhere: OtherStores,
     now: Timestamp,
@@ -81,7 +81,7 @@ impl Engine {
         for (found, &cost) in matches.iter().zip(costs) {
             let shadow = plan.shadow(found);
             let mut hot = None;
-            // Written where it stays, and looked at there: it is long.
+            // An answer is long: it is written where it stays, and looked at there.
             rules.push(match &found.key {
                 None => plan.uncounted(found, shadow),
                 Some(key) => {
