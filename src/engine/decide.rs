@@ -197,8 +197,8 @@ struct Plan<'a, 'r> {
 }
 
 impl<'a, 'r> Plan<'a, 'r> {
-    /// A plan without matches, for [`Self::fill`]. A caller takes two steps, so that matches are written where
-    /// it keeps the plan.
+    /// A plan without matches, for [`Self::fill`]. A caller takes two steps, so that matches are written
+    /// where it keeps the plan.
     fn new(loaded: &'a Loaded, asked: Questions<'a, 'r>, intent: Intent) -> Self {
         Self {
             loaded,
