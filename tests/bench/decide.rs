@@ -3,9 +3,10 @@
 //!
 //! `cargo bench --bench decide` measures; `tests/bench/instructions` counts instructions with callgrind,
 //! which runs this with `--count RULES N`, where in the place of RULES the windows of one rule may stand:
-//! `window`, `hour`, `day` or `month`; or `level` for a user within a team within an organisation, `levels` for
-//! each of the three; or of one rule by windows `report` for a cost that is reported, `reserve` for one that is
-//! reserved and then committed.
+//! `window`, `hour`, `day` or `month`; or `level` for a user within a team within an organisation, `levels`
+//! for each of the three; `unnamed` for one rule and a question with two attributes that it does not name; or
+//! of one rule by windows `report` for a cost that is reported, `reserve` for one that is reserved and then
+//! committed.
 
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark")]
 
@@ -34,6 +35,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const ROUNDS: usize = 9;
 const DECISIONS: usize = 200_000;
 
+/// What a question brings beside its user: what one rule looks at, and what levels do.
+const PATH: Brought = &[("path", "/api/0")];
+const TEAM: Brought = &[("path", "/api/0"), ("org", "acme"), ("team", "search")];
+
+type Brought = &'static [(&'static str, &'static str)];
+
+/// An engine, and what is asked of it.
+struct Asked {
+    engine: Engine,
+    brought: Brought,
+}
+
 fn rule(name: String, path: Option<String>) -> Rule {
     let condition = |path| Condition { attribute: "path".to_owned(), any_of: vec![Pattern::Exact(path)] };
     Rule {
@@ -43,11 +56,11 @@ fn rule(name: String, path: Option<String>) -> Rule {
     }
 }
 
-fn engine(rules: Vec<Rule>) -> Engine {
+fn engine(rules: Vec<Rule>, brought: Brought) -> Asked {
     let name = NodeName { region: "bench".to_owned(), node: "bench-1".to_owned() };
     let engine = Engine::new(name, Clock::System, Arc::new(MemoryStore::new(4_000_000)), Metrics::new());
     engine.load(rules, Vec::new(), false).unwrap();
-    engine
+    Asked { engine, brought }
 }
 
 /// As many rules as asked for, one of which matches a request for `/api/0`.
@@ -85,35 +98,37 @@ fn windows(word: &str) -> Vec<Rule> {
     vec![Rule { window: calendar.longest(), calendar: Some(calendar), ..rule }]
 }
 
-fn request(user: &str, cost: Cost) -> Request<'_> {
-    let attributes: Attributes<'_> =
-        [("user", user), ("path", "/api/0"), ("org", "acme"), ("team", "search")].into_iter().collect();
-    Request::new("default", attributes, cost)
-}
-
-fn decide(engine: &Engine, user: &str) -> bool {
-    charge(engine, user, Cost::Take(1))
-}
-
-fn charge(engine: &Engine, user: &str, cost: Cost) -> bool {
-    match engine.decide(std::slice::from_ref(&request(user, cost))) {
-        Answer::Now(decisions) => decisions[0].allowed,
-        Answer::Later(_) => unreachable!("memory answers at once"),
+impl Asked {
+    fn request<'a>(&self, user: &'a str, cost: Cost) -> Request<'a> {
+        let attributes: Attributes<'_> =
+            [("user", user)].into_iter().chain(self.brought.iter().copied()).collect();
+        Request::new("default", attributes, cost)
     }
-}
 
-/// Reserves four permits, of which three are used then.
-fn reserve_and_commit(engine: &Engine, user: &str, id: u128) -> bool {
-    let id = ReservationId(id.to_be_bytes());
-    let reserved = ReservedCost { id, permits: 4, ttl: TTL_DEFAULT, on_lapse: OnLapse::Release };
-    let Answer::Now(mut decisions) =
-        engine.decide(std::slice::from_ref(&request(user, Cost::Reserve(reserved))))
-    else {
-        unreachable!("memory answers at once")
-    };
-    let (reservation, _) = engine.reservation(&mut decisions).unwrap();
-    let committed = pin!(engine.commit(&reservation, 3)).poll(&mut Context::from_waker(Waker::noop()));
-    matches!(committed, Poll::Ready(Ok(committed)) if committed.committed)
+    fn decide(&self, user: &str) -> bool {
+        self.charge(user, Cost::Take(1))
+    }
+
+    fn charge(&self, user: &str, cost: Cost) -> bool {
+        match self.engine.decide(std::slice::from_ref(&self.request(user, cost))) {
+            Answer::Now(decisions) => decisions[0].allowed,
+            Answer::Later(_) => unreachable!("memory answers at once"),
+        }
+    }
+
+    /// Reserves four permits, of which three are used then.
+    fn reserve_and_commit(&self, user: &str, id: u128) -> bool {
+        let id = ReservationId(id.to_be_bytes());
+        let reserved = ReservedCost { id, permits: 4, ttl: TTL_DEFAULT, on_lapse: OnLapse::Release };
+        let request = self.request(user, Cost::Reserve(reserved));
+        let Answer::Now(mut decisions) = self.engine.decide(std::slice::from_ref(&request)) else {
+            unreachable!("memory answers at once")
+        };
+        let (reservation, _) = self.engine.reservation(&mut decisions).unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let committed = pin!(self.engine.commit(&reservation, 3)).poll(&mut context);
+        matches!(committed, Poll::Ready(Ok(committed)) if committed.committed)
+    }
 }
 
 /// Users in an order that caches cannot foresee.
@@ -127,9 +142,9 @@ fn users(count: usize) -> Vec<String> {
     users
 }
 
-fn measure(engine: &Engine, users: &[String], threads: usize) -> f64 {
+fn measure(asked: &Asked, users: &[String], threads: usize) -> f64 {
     for user in users {
-        assert!(decide(engine, user));
+        assert!(asked.decide(user));
     }
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|round| {
@@ -139,7 +154,7 @@ fn measure(engine: &Engine, users: &[String], threads: usize) -> f64 {
                     scope.spawn(move || {
                         let offset = (round * DECISIONS + thread * users.len() / threads) % users.len();
                         for user in users.iter().cycle().skip(offset).take(DECISIONS) {
-                            assert!(decide(engine, user));
+                            assert!(asked.decide(user));
                         }
                     });
                 }
@@ -153,12 +168,12 @@ fn measure(engine: &Engine, users: &[String], threads: usize) -> f64 {
 
 /// Callgrind counts the instructions of this function alone.
 #[inline(never)]
-fn counted(engine: &Engine, what: &str, decisions: usize) {
+fn counted(asked: &Asked, what: &str, decisions: usize) {
     for id in 1..=decisions {
         assert!(match what {
-            "report" => charge(engine, "u_42", Cost::report(1)),
-            "reserve" => reserve_and_commit(engine, "u_42", id as u128),
-            _ => decide(engine, "u_42"),
+            "report" => asked.charge("u_42", Cost::report(1)),
+            "reserve" => asked.reserve_and_commit("u_42", id as u128),
+            _ => asked.decide("u_42"),
         });
     }
 }
@@ -168,33 +183,38 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == "--count") {
         let what = arguments[at + 1].as_str();
         let decisions: usize = arguments[at + 2].parse().unwrap();
-        let engine = engine(match what {
-            "level" => levels(1),
-            "levels" => levels(3),
-            _ => what.parse().map_or_else(|_| windows(what), one_of),
-        });
-        return counted(&engine, what, decisions);
+        let asked = match what {
+            "level" => engine(levels(1), TEAM),
+            "levels" => engine(levels(3), TEAM),
+            "unnamed" => engine(one_of(1), TEAM),
+            _ => engine(what.parse().map_or_else(|_| windows(what), one_of), PATH),
+        };
+        return counted(&asked, what, decisions);
     }
     println!("{:<44} {:>10} {:>14}", "ns a decision (per thread)", "1 thread", "2 threads");
-    let show = |what: &str, engine: &Engine, users: &[String]| {
-        println!("{what:<44} {:>10.0} {:>14.0}", measure(engine, users, 1), measure(engine, users, 2));
+    let show = |what: &str, asked: &Asked, users: &[String]| {
+        println!("{what:<44} {:>10.0} {:>14.0}", measure(asked, users, 1), measure(asked, users, 2));
     };
     let (hot, many) = (users(1), users(1_000_000));
     let warm = users(1_000);
     for count in [1, 10, 1_000, 10_000] {
-        let engine = engine(one_of(count));
-        show(&format!("1 of {count} rules matches, hot key"), &engine, &hot);
-        show(&format!("1 of {count} rules matches, 1,000 keys"), &engine, &warm);
+        let asked = engine(one_of(count), PATH);
+        show(&format!("1 of {count} rules matches, hot key"), &asked, &hot);
+        show(&format!("1 of {count} rules matches, 1,000 keys"), &asked, &warm);
     }
     for word in ["window", "hour", "day", "month"] {
-        show(&format!("1 rule by {word}, 1,000 keys"), &engine(windows(word)), &warm);
+        show(&format!("1 rule by {word}, 1,000 keys"), &engine(windows(word), PATH), &warm);
     }
     for count in [1, 3] {
-        show(&format!("{count} of organisation, team and user, 1,000 keys"), &engine(levels(count)), &warm);
+        show(
+            &format!("{count} of organisation, team and user, 1,000 keys"),
+            &engine(levels(count), TEAM),
+            &warm,
+        );
     }
-    let single = engine(one_of(1));
+    let single = engine(one_of(1), PATH);
     show("1 rule, a million keys at random", &single, &many);
     for count in [2, 5, 10] {
-        show(&format!("all of {count} rules match, 1,000 keys"), &engine(all_of(count)), &warm);
+        show(&format!("all of {count} rules match, 1,000 keys"), &engine(all_of(count), PATH), &warm);
     }
 }

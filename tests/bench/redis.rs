@@ -1,10 +1,10 @@
 //! The store in Redis beside the raw limit of the same server in the same run: `redis-benchmark` with our own
 //! script.
 //!
-//! `cargo bench --bench redis` prints tables; `-- latency`, `crate`, `single`, `cluster`, `hot`, `doors`, `cpu` or
-//! `memory` only one of them. `doors` asks a whole daemon from outside, by the `sim` that lies beside it
-//! (`cargo build --release --workspace`). Raw and own runs alternate, and medians are printed, since
-//! everything, the server included, shares the machine's cores with whatever else runs there: read the
+//! `cargo bench --bench redis` prints tables; `-- latency`, `crate`, `single`, `cluster`, `hot`, `doors`,
+//! `cpu` or `memory` only one of them. `doors` asks a whole daemon from outside, by the `sim` that lies
+//! beside it (`cargo build --release --workspace`). Raw and own runs alternate, and medians are printed,
+//! since everything, the server included, shares the machine's cores with whatever else runs there: read the
 //! ratios.
 
 #![allow(

@@ -378,6 +378,14 @@ impl Selector {
 
     #[inline]
     fn key(&self, shape: Shape, seen: &SeenAttributes<'_>) -> Key {
+        if self.address.is_none() && !seen.repeats() {
+            return Key::new(shape, self.per.iter().map(|number| seen.value(*number).unwrap_or_default()));
+        }
+        self.key_of_many(shape, seen)
+    }
+
+    /// The same where an address is grouped or some attribute has several values.
+    fn key_of_many(&self, shape: Shape, seen: &SeenAttributes<'_>) -> Key {
         let mut buffer = AddressText::new();
         let address =
             self.address.and_then(|place| self.per.get(place)).and_then(|number| seen.value(*number));
