@@ -1,8 +1,8 @@
 -- Windows aligned to the epoch or of a calendar, and what a worldwide view leaves of one.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. A view is a value of its own key (see pack_view in
--- src/store/redis/batch/call.rs): window (7 bytes), budget (4), next budget (4), others (7), others before (7),
--- error bound (7), divided capacity (4; 0.1.0 did not write it), big-endian.
+-- src/store/redis/batch/call.rs): window (7 bytes), budget (4), next budget (4), others (7), others before
+-- (7), error bound (7), divided capacity (4; 0.1.0 did not write it), big-endian.
 -- Mirrors: WindowPlace, WindowShare, WindowAccount, carried and faded of src/core/algorithm/aligned.rs.
 
 -- The window of a bucket that holds `at`: its begin, its index, and the part of it that has passed.

@@ -3,9 +3,9 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. A value begins with the shape (4 bytes: the
 -- algorithm, then a hash of domain and window), then the newest instant seen (7 bytes), then for fixed_window
 -- its count (4), for sliding_window both counts (4, 4), for both what is owed (4) where something is, for a
--- level whole permits and the part of one (4, 6), last the earliest lapse (7) where something is reserved (see
--- notes.lua; what is owed stands before it in any case); big-endian. The log is a list, see sliding_log.lua;
--- the holders of concurrency are a sorted set, see holders.lua.
+-- level whole permits and the part of one (4, 6), last the earliest lapse (7) where something is reserved
+-- (see notes.lua; what is owed stands before it in any case); big-endian. The log is a list, see
+-- sliding_log.lua; the holders of concurrency are a sorted set, see holders.lua.
 -- Mirrors: State of src/core/algorithm/mod.rs and the packing of src/core/algorithm/packed.rs.
 
 -- Reads the state. False where the key holds another shape's bucket.
@@ -62,8 +62,9 @@ local function bucket_load(b)
   return true
 end
 
--- A clock that shows so much less than a bucket has seen was wrong before. Then nobody knows any more what the
--- bucket had counted, and it is used up now. Mirrors: State::brought_back of src/core/algorithm/brought_back.rs.
+-- A clock that shows so much less than a bucket has seen was wrong before. Then nobody knows any more what
+-- the bucket had counted, and it is used up now. Mirrors: State::brought_back of
+-- src/core/algorithm/brought_back.rs.
 local WRONG_ABOVE = 3600000000
 local function bucket_bring_back(b, now)
   local ahead, kind = b.at - now, b.kind

@@ -1,10 +1,11 @@
 -- Windows of a calendar: stretches of windows of one length, around now.
 --
 -- No KEYS or reply of its own: a part of decide.lua and rights.lua, and defined only where ARGV[7] is given.
--- ARGV[7]  for each bucket that counts by a calendar: its place in KEYS (2), how many stretches (1), then of each
---          where it begins (7), the index of its first window (6) and the length of its windows (6); big-endian
--- The last window of a stretch ends where the next stretch begins. Before the first stretch and after the last
--- one windows are as long as theirs: so many are told that this matters to nobody's count.
+-- ARGV[7]  for each bucket that counts by a calendar: its place in KEYS (2), how many stretches (1), then of
+--          each where it begins (7), the index of its first window (6) and the length of its windows (6);
+--          big-endian
+-- The last window of a stretch ends where the next stretch begins. Before the first stretch and after the
+-- last one windows are as long as theirs: so many are told that this matters to nobody's count.
 -- Mirrors: Calendar of src/core/calendar.rs.
 
 local calendars, stretch_place, stretch_start

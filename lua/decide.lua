@@ -10,12 +10,12 @@
 -- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking, 3 only look, whatever
 --          has lapsed), number of charges (2), then for each the bucket's place in KEYS (2), flags (1: bits
 --          0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 = a lease takes at most this part of
---          what is free; of a take: 1 = a report, charged whatever is left, 2 = a reservation, 3 = its commit,
---          4 = a take of a bucket whose notes are looked at, 5 = a reservation whose permits stay charged when
---          it lapses) and permits (5), of a report the most that may be
---          owed (4), of a reservation its id (16) and microseconds until its note ends (4), of a commit the id and
---          the most that may be owed, and of concurrency the holder (16; there a take acquires, a refund
---          releases and a lease renews)
+--          what is free; of a take: 1 = a report, charged whatever is left, 2 = a reservation, 3 = its
+--          commit, 4 = a take of a bucket whose notes are looked at, 5 = a reservation whose permits stay
+--          charged when it lapses) and permits (5), of a report the most that may be owed (4), of a
+--          reservation its id (16) and microseconds until its note ends (4), of a commit the id and the most
+--          that may be owed, and of concurrency the holder (16; there a take acquires, a refund releases and
+--          a lease renews)
 -- ARGV[4]  the replication epochs that the caller knows, see rights.lua; empty where nothing is escrowed
 -- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
 -- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now;
@@ -131,7 +131,8 @@ local function tell(fits, remaining, reset, retry, used, moved)
 end
 
 -- Asks every bucket; what the decision already takes from one counts against it. Says whether everything
--- enforced fits, and whether something does not while reservations have lapsed of which nothing is known here.
+-- enforced fits, and whether something does not while reservations have lapsed of which nothing is known
+-- here.
 local function look(charges)
   local admitted, lapsed, i = true, false, 1
   while i <= #charges do

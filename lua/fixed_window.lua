@@ -1,5 +1,5 @@
--- fixed_window: one count for each window, aligned or of a calendar, and what is owed beyond it. Fields of a bucket: at, first
--- = count, debt.
+-- fixed_window: one count for each window, aligned or of a calendar, and what is owed beyond it.
+-- Fields of a bucket: at, first = count, debt.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: FixedWindow of src/core/algorithm/fixed_window.rs.

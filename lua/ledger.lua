@@ -11,8 +11,8 @@
 -- lost, so a window that began before it mints nothing, and a level counts as full when it began. A primary
 -- takes another id, and loses nothing, when its first replica or backup comes and an hour after the last one
 -- left. So what was written since the epoch began counts on, whichever id it bears.
--- Mirrors: WindowLedger of src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms of
--- src/store/rights.rs.
+-- Mirrors: WindowLedger of src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms
+-- of src/store/rights.rs.
 
 local read_epoch, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
   kept_until, rights_terms, rights_used, pack_view, is_of_epoch, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE
@@ -90,18 +90,18 @@ if escrowed then
     return math.max(0, l.minted + l.taken - l.given)
   end
 
-  -- Of a window that a ledger counts under an earlier id of this server: what is left of it. Its entries are of
-  -- another session, so they are folded into this number.
+  -- Of a window that a ledger counts under an earlier id of this server: what is left of it. Its entries are
+  -- of another session, so they are folded into this number.
   function minted(b, epoch, window, l)
     if window_start(b, window) < epoch.begun + DOUBT_MARGIN then return 0 end
     if l and l.epoch ~= epoch.id and l.window == window then return math.min(ledger_budget(l), b.burst) end
     return b.burst
   end
 
-  -- True of a ledger of levels or places, which names its session by the time when it was made, that is of this
-  -- memory: under this id, or an earlier one of the same epoch. A server that never was promoted counts its
-  -- time in whole seconds, so its epoch may seem to begin up to a second later than it did under the id before;
-  -- its sessions are named a second after that.
+  -- True of a ledger of levels or places, which names its session by the time when it was made, that is of
+  -- this memory: under this id, or an earlier one of the same epoch. A server that never was promoted counts
+  -- its time in whole seconds, so its epoch may seem to begin up to a second later than it did under the id
+  -- before; its sessions are named a second after that.
   function is_of_epoch(epoch, id, session)
     if id == epoch.id then return true end
     return session >= epoch.begun + (never_promoted() and 0 or DOUBT_MARGIN)

@@ -1,5 +1,6 @@
 -- The reservations of a bucket: a note for each, until it is committed or lapses. The permits
--- themselves are charged to the bucket. So whatever goes back, the bucket never counts less than what was used.
+-- themselves are charged to the bucket. So whatever goes back, the bucket never counts less than what was
+-- used.
 --
 -- No reply of its own: a part of decide.lua, and defined only where ARGV[8] is given. An earliest lapse is
 -- written behind a bucket's value, so that who looks at no notes knows when to.
@@ -10,7 +11,8 @@
 -- what had been given back until then (7). Beside them: "n" how many were noted; "t" what was given back;
 -- "l" the lowest number that is not forgotten; and by level (1) and place (6) what charges gave back whose
 -- numbers begin with that place in 16ths. The sorted set holds three orders, apart by their scores: numbers
--- below zero (of a level alone), instants at which notes end, and beyond them until when a commit is remembered.
+-- below zero (of a level alone), instants at which notes end, and beyond them until when a commit is
+-- remembered.
 -- Mirrors: ReservationNotes of src/core/reservation_notes.rs and State::give_back of
 -- src/core/algorithm/mod.rs.
 

@@ -6,19 +6,19 @@
 -- ARGV[3]  the replication epochs that the caller knows, 47 bytes each: replication id (40), since when in
 --          microseconds (7)
 -- ARGV[4]  the step: first (7: of rights of a window its index; of a level how many permits a take may keep
---          beyond the capacity; of places the instant at which the reason was heard), kind (1: 0 read, 1 give,
---          2 take, 3 acknowledge, 4 open a session, 5 confirm the recovery), the other region's session (8),
---          the session of ours that it is meant for (8), permits (5), then the other region's name. To open a
---          session says in the last two numbers what the region gave and has, each plus one, zero where it did
---          not say; to confirm the recovery names all regions, each after its length
+--          beyond the capacity; of places the instant at which the reason was heard), kind (1: 0 read, 1
+--          give, 2 take, 3 acknowledge, 4 open a session, 5 confirm the recovery), the other region's session
+--          (8), the session of ours that it is meant for (8), permits (5), then the other region's name. To
+--          open a session says in the last two numbers what the region gave and has, each plus one, zero
+--          where it did not say; to confirm the recovery names all regions, each after its length
 -- ARGV[7]  see calendar.lua; [5] and [6] are empty where it is given
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8);
 --          the replication epoch (47) if the caller did not know it, or an empty string
 --          of places the value of places.lua, and how many are held
 --          -1 where the key holds a bucket of another shape, or without windows where it is too early to name
 --          this memory
--- Mirrors  WindowLedger::carry_out of src/core/regions/escrow/window.rs; without windows LevelTerms::carry_out
--- of level.rs and places.rs beside it
+-- Mirrors  WindowLedger::carry_out of src/core/regions/escrow/window.rs; without windows
+--          LevelTerms::carry_out of level.rs and places.rs beside it
 
 local now = ARGV[1]
 local ttl_fixed

@@ -1,7 +1,7 @@
 -- sliding_log: every admission of the last window. A list: a header (shape 4 bytes, newest instant seen 7,
--- the running total before the first entry 7, the earliest lapse 7 where something is reserved), then the entries, oldest first (instant 7, running total up to
--- and with it 7). What lies between two instants is a difference of two totals, found by halving, however
--- long the log.
+-- the running total before the first entry 7, the earliest lapse 7 where something is reserved), then the
+-- entries, oldest first (instant 7, running total up to and with it 7). What lies between two instants is a
+-- difference of two totals, found by halving, however long the log.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingLog of src/core/algorithm/sliding_log.rs.
@@ -227,8 +227,8 @@ if kinds[SLIDING_LOG] then
   end
 
   if ARGV[8] then
-    -- Takes permits of one charge back out of its entry. Of what lies before and behind it the shorter is written
-    -- anew, since only differences of totals mean anything.
+    -- Takes permits of one charge back out of its entry. Of what lies before and behind it the shorter is
+    -- written anew, since only differences of totals mean anything.
     local function log_take_out(b, i, returned, whole)
       local shorter, moved = b.len - i > i, returned
       local from, to = 1, i
@@ -251,7 +251,8 @@ if kinds[SLIDING_LOG] then
       b.newest, b.total = log_entry(b, -1)
     end
 
-    -- Gives back of what was charged at `at` as far as it is still in the log. Returns the permits given back.
+    -- Gives back of what was charged at `at` as far as it is still in the log. Returns the permits given
+    -- back.
     function log_give_back(b, now, at, cost)
       if b.fresh then return 0 end
       log_advance(b, now)

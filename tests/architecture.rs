@@ -217,6 +217,23 @@ fn every_file_says_what_it_is_for_and_stays_short() {
 }
 
 #[test]
+fn comments_are_read_in_a_window_of_110_columns() {
+    let mut paths = Vec::new();
+    for folder in ["src", "lua", "tests", "simulations", "deploy", ".ci"] {
+        collect(&root().join(folder), &mut paths, &|_| true);
+    }
+    let files = paths.iter().filter_map(|path| Some((path, std::fs::read_to_string(path).ok()?)));
+    let files: Vec<_> =
+        files.filter_map(|(path, text)| Some((path, comment_sign(path, &text)?, text))).collect();
+    assert!(files.len() > 500, "only {} files with comments were found", files.len());
+    assert_no(files.iter().flat_map(|(path, sign, text)| {
+        let path = path.strip_prefix(root()).unwrap().display();
+        long_comments(sign, text)
+            .map(move |line| format!("{path}: longer than {COMMENT_COLUMNS_MAX} columns: {line}"))
+    }));
+}
+
+#[test]
 fn no_banned_crate_is_in_the_tree() {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
     let found: Vec<_> =
@@ -273,7 +290,7 @@ fn root() -> &'static Path {
 
 fn sources() -> Vec<Source> {
     let mut paths = Vec::new();
-    collect(&root().join("src"), &mut paths);
+    collect(&root().join("src"), &mut paths, &|path| path.extension().is_some_and(|kind| kind == "rs"));
     paths.sort();
     let mut sources: Vec<_> = paths
         .iter()
@@ -291,14 +308,33 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+fn collect(folder: &Path, into: &mut Vec<PathBuf>, wanted: &dyn Fn(&Path) -> bool) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            collect(&path, into);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            collect(&path, into, wanted);
+        } else if wanted(&path) {
             into.push(path);
         }
+    }
+}
+
+/// Lines of comments beyond 110 columns. A row of a table has no place to break.
+fn long_comments<'a>(sign: &'a str, text: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter(move |line| {
+        let shown = line.trim_start();
+        line.chars().count() > COMMENT_COLUMNS_MAX && shown.starts_with(sign) && !shown.starts_with("//! |")
+    })
+}
+
+/// What a comment begins with: in Rust, in Lua, and in scripts.
+fn comment_sign(path: &Path, text: &str) -> Option<&'static str> {
+    match path.extension().and_then(|kind| kind.to_str()) {
+        Some("rs") => Some("//"),
+        Some("lua") => Some("--"),
+        Some("sh" | "py") => Some("#"),
+        None => text.starts_with("#!").then_some("#"),
+        Some(_) => None,
     }
 }
 
@@ -380,15 +416,6 @@ fn shape_faults(source: &Source) -> Vec<String> {
             "src/{}: {lines} lines; one file holds one idea, {FILE_LINES_MAX} at most",
             source.path
         ));
-    }
-    // A row of a table has no place to break.
-    let is_long = |line: &&str| {
-        let line = line.trim_start();
-        line.starts_with("//") && !line.starts_with("//! |")
-    };
-    for line in source.text.lines().filter(|line| line.chars().count() > COMMENT_COLUMNS_MAX).filter(is_long)
-    {
-        faults.push(format!("src/{}: longer than {COMMENT_COLUMNS_MAX} columns: {line}", source.path));
     }
     for part in source.path.trim_end_matches(".rs").split('/') {
         if EMPTY_NAMES.contains(&part) {
@@ -647,8 +674,21 @@ mod tester {
         assert_eq!(shape_faults(&Source::new("core/utils.rs", "fn f() {}")).len(), 2);
         let long = format!("//! Long.\n{}", "\n".repeat(FILE_LINES_MAX));
         assert_eq!(shape_faults(&Source::new("core/key.rs", &long)).len(), 1);
-        let wide = format!("//! {}\nlet text = \"{}\";", "w".repeat(107), "w".repeat(120));
-        assert_eq!(shape_faults(&Source::new("core/key.rs", &wide)).len(), 1);
+    }
+
+    #[test]
+    fn long_comments_are_found_and_long_texts_are_none() {
+        let wide = format!(
+            "//! {}\n//! | {}\nlet text = \"{}\";",
+            "w".repeat(108),
+            "w".repeat(120),
+            "w".repeat(120)
+        );
+        assert_eq!(long_comments("//", &wide).count(), 1);
+        assert_eq!(long_comments("--", &wide.replace("//!", "--")).count(), 2);
+        assert_eq!(comment_sign(Path::new("lua/decide.lua"), ""), Some("--"));
+        assert_eq!(comment_sign(Path::new("tests/run"), "#!/usr/bin/env bash\n"), Some("#"));
+        assert_eq!(comment_sign(Path::new("deploy/LICENSE"), "Apache"), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What `deploy` gives to those who watch: Prometheus' own program checks and plays the alerts, and reads every
-//! expression of the dashboards. Grafana's own types judge the dashboards; Grafana itself is not at hand, being
-//! under the AGPL.
+//! What `deploy` gives to those who watch: Prometheus' own program checks and plays the alerts, and reads
+//! every expression of the dashboards. Grafana's own types judge the dashboards; Grafana itself is not at
+//! hand, being under the AGPL.
 //!
 //! `tests/run` installs Prometheus; without it these tests fail, they do not skip.
 
@@ -134,7 +134,8 @@ fn dashboards_are_what_grafana_reads() {
         let (right, said) = judge_dashboard(&deploy(&format!("grafana/{name}.json")));
         assert!(right && said.contains("1 dashboards judged, 0 faults"), "{name}: {said}");
     }
-    // A mistake is seen, and where it is: in the dashboard, its variables, a panel, its type's own part, a query.
+    // A mistake is seen, and where it is: in the dashboard, its variables, a panel, its type's own part, a
+    // query.
     let text = std::fs::read_to_string(deploy("grafana/gateway.json")).unwrap();
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("broken.json");

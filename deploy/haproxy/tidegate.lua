@@ -1,13 +1,14 @@
 -- HAProxy's action `lua.tidegate`: asks Tidegate about the request, and answers it where Tidegate denies it.
 --
--- It uses nothing but HAProxy's own HTTP client. What it asks goes to the section `listen tidegate` of haproxy.cfg, which knows
--- where daemons are and whether they are well.
+-- It uses nothing but HAProxy's own HTTP client. What it asks goes to the section `listen tidegate` of
+-- haproxy.cfg, which knows where daemons are and whether they are well.
 
 -- Where `listen tidegate` listens.
 local ASK_AT = "abns@tidegate"
 -- The host in this address is only a name. A domain other than `default` goes into its query: "?domain=web".
 local ASK = "http://tidegate/v1/authorize"
--- Longest time that HAProxy's client waits, in milliseconds: more than `listen tidegate` takes with its retries.
+-- Longest time that HAProxy's client waits, in milliseconds: more than `listen tidegate` takes with its
+-- retries.
 local LONGEST_MS = 5000
 -- Headers that identify the client. They are passed on as they came; nothing else that a client sent is.
 local OF_THE_CLIENT = { "authorization", "x-api-key" }
@@ -16,7 +17,8 @@ local OF_THE_DENIAL = {
     "retry-after", "ratelimit", "ratelimit-policy",
     "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-cost",
 }
--- Most bytes of a question: with its first line it must fit a buffer of HAProxy's (`tune.bufsize`, 16384). Longer ones get 431.
+-- Most bytes of a question: with its first line it must fit a buffer of HAProxy's (`tune.bufsize`, 16384).
+-- Longer ones get 431.
 local MOST_BYTES = 14000
 local NO_ANSWER = { [502] = true, [503] = true, [504] = true }
 
@@ -36,8 +38,9 @@ local function first(headers, name)
     return list(headers, name)[1]
 end
 
--- What is asked, one value a header: HAProxy's client of Debian 12 ends the whole process when it is given about as many
--- headers as a request may have. Or the status that the client gets, where its request cannot be asked about.
+-- What is asked, one value a header: HAProxy's client of Debian 12 ends the whole process when it is given
+-- about as many headers as a request may have. Or the status that the client gets, where its request cannot
+-- be asked about.
 local function question(txn)
     local sent = txn.http:req_get_headers()
     local asked = {}
@@ -47,7 +50,8 @@ local function question(txn)
         if #values > 1 then return nil, 400 end
         asked[name] = values[1]
     end
-    -- Tidegate trusts one hop, this one (`identity.trusted_proxies = 1`): the client's address is the last entry.
+    -- Tidegate trusts one hop, this one (`identity.trusted_proxies = 1`): the client's address is the last
+    -- entry.
     local hops = list(sent, "x-forwarded-for")
     hops[#hops + 1] = txn.f:src()
     asked["x-forwarded-for"] = table.concat(hops, ", ")

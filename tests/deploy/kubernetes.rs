@@ -1,5 +1,5 @@
-//! The Kubernetes chart: linted and rendered by Helm, judged by Kubernetes' schemas; each pod would start with
-//! what it is given.
+//! The Kubernetes chart: linted and rendered by Helm, judged by Kubernetes' schemas; each pod would start
+//! with what it is given.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! What is installed: the Debian package, the container image, the compose file and the Kubernetes chart, each
-//! as far as this machine can run it.
+//! What is installed: the Debian package, the container image, the compose file and the Kubernetes chart,
+//! each as far as this machine can run it.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,7 +1,7 @@
-//! A budget of 1,000 and responses of 400: the fourth request is denied, in memory and in Redis, in one region
-//! and in every worldwide mode; a thousand times where nothing has to come from another region first, and
-//! else as often as the time allows. With `TIDEGATE_TEST_BUDGETS` a thousand times in every mode: that wants a
-//! machine to itself, one test at a time.
+//! A budget of 1,000 and responses of 400: the fourth request is denied, in memory and in Redis, in one
+//! region and in every worldwide mode; a thousand times where nothing has to come from another region first,
+//! and else as often as the time allows. With `TIDEGATE_TEST_BUDGETS` a thousand times in every mode: that
+//! wants a machine to itself, one test at a time.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,8 @@ fn a_budget_is_held(mode: &str, stores: [String; 3]) {
     let thorough = std::env::var_os("TIDEGATE_TEST_BUDGETS").is_some();
     let at_once = match mode {
         "escrow" if thorough => AT_ONCE_EXACT,
-        // Where a region waits for the others, users come one after the other, each of them as soon as it may.
+        // Where a region waits for the others, users come one after the other, each of them as soon as it
+        // may.
         "gossip" | "escrow" if !thorough => 1,
         _ => AT_ONCE,
     };

@@ -1,7 +1,7 @@
 //! Envoy with what the page on gateways built on it has them configure.
 //!
-//! None of those gateways is to be had where the tests run. What they hand to Envoy is Envoy's own, and is run
-//! by it here.
+//! None of those gateways is to be had where the tests run. What they hand to Envoy is Envoy's own, and is
+//! run by it here.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! Stock HAProxy and Caddy enforce our limits: the real programs, with the files that `deploy` gives to users.
+//! Stock HAProxy and Caddy enforce our limits: the real programs, with the files that `deploy` gives to
+//! users.
 //!
 //! What every gateway must do is asked once, in `every.rs`. `tests/run` installs the programs; without them
 //! these tests fail, they do not skip.

@@ -252,8 +252,8 @@ fn a_database_that_hangs_or_goes_delays_no_decision() {
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("unavailable")), "{reply:?}");
     server.run();
     server.sql(&database, "UPDATE users SET blocked_at = now() WHERE id = 'new'");
-    // It tries to connect again every five seconds, and a database that crashed may answer none of the first tries
-    // for as long.
+    // It tries to connect again every five seconds, and a database that crashed may answer none of the first
+    // tries for as long.
     eventually("the block, after the database was away", || {
         (rule(&daemon, &[("user", "new")]) == "user_blocked").then_some(())
     });

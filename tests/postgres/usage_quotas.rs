@@ -1,4 +1,5 @@
-//! What users and API keys used and have left, by day and by month, as `tidegate usage` and its route tell it.
+//! What users and API keys used and have left, by day and by month, as `tidegate usage` and its route tell
+//! it.
 
 use serde_json::{Value, json};
 

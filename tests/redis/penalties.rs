@@ -1,4 +1,5 @@
-//! Penalties that are noted in Redis: counted over several daemons, and decided in the one call of a decision.
+//! Penalties that are noted in Redis: counted over several daemons, and decided in the one call of a
+//! decision.
 
 use serde_json::json;
 

@@ -261,8 +261,8 @@ fn number_of(server: &Server, words: &[&str]) -> usize {
     server.command(words).unwrap().trim().trim_start_matches(':').parse().unwrap()
 }
 
-/// Many are held of one bucket, and go in any order: what is given back stays exact, and what the script keeps
-/// for that is forgotten when nothing is held.
+/// Many are held of one bucket, and go in any order: what is given back stays exact, and what the script
+/// keeps for that is forgotten when nothing is held.
 #[test]
 fn ten_thousand_are_held_and_no_more_and_all_of_them_can_be_given_back() {
     let server = Server::start(&[]);

@@ -61,7 +61,8 @@ fn what_is_reserved_follows_the_last_commits_of_the_same_value() {
 fn the_largest_estimate_is_taken_as_far_as_every_rule_can_hold_it() {
     let daemon = Daemon::with_rules(RULES);
     let both = json!({ "user": "ann", "team": "t" });
-    // 500 by the one and a tenth of 600 by the other, which holds no more than 200 units at three permits each.
+    // 500 by the one and a tenth of 600 by the other, which holds no more than 200 units at three permits
+    // each.
     let made = reserve(&daemon, &both);
     assert_eq!((&made["allowed"], &made["cost"]), (&json!(true), &json!(200)), "{made}");
     assert_eq!(commit(&daemon, &made, 1)["committed"], true);

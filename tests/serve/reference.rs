@@ -9,7 +9,8 @@ use super::support::web_authority::WebAuthority;
 
 const PAGE: &str = include_str!("../../docs/reference/configuration.md");
 
-/// Printed and described, but with no default that could be compared: written by this test, or of this machine.
+/// Printed and described, but with no default that could be compared: written by this test, or of this
+/// machine.
 const WRITTEN: [&str; 4] = ["node", "peers.shares", "postgres.url", "listen.http_tls"];
 
 /// What a daemon would run with, by whole key; nothing is configured but what makes every section appear.

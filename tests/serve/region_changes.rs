@@ -1,5 +1,5 @@
-//! Regions are added, drained and removed by one command at any daemon, while all go on: no limit is exceeded,
-//! and nobody is restarted.
+//! Regions are added, drained and removed by one command at any daemon, while all go on: no limit is
+//! exceeded, and nobody is restarted.
 
 use std::net::SocketAddr;
 

@@ -124,7 +124,8 @@ fn why_says_which_regions_used_a_limit_up() {
     let world = Authority::new();
     let daemons = world.world();
     assert_eq!(daemons[0].admitted(ANN, 20), 20);
-    // Until all is used up a refusal may be of the moment: a region that asks anew is given a part of the rest.
+    // Until all is used up a refusal may be of the moment: a region that asks anew is given a part of the
+    // rest.
     eventually("the regions use the whole limit up", || {
         daemons.iter().for_each(|daemon| drop(daemon.check(ANN)));
         daemons.iter().all(|daemon| believed(daemon) >= LIMIT as u64).then_some(())

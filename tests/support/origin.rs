@@ -1,6 +1,6 @@
 //! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500.
-//! What follows `/tokens/` in a path is told in a header; what follows `/slow/` is how many milliseconds an answer
-//! takes.
+//! What follows `/tokens/` in a path is told in a header; what follows `/slow/` is how many milliseconds an
+//! answer takes.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 

@@ -1,8 +1,8 @@
 //! A rolling upgrade from the wire version before: daemons of the older build and of this one hold limits
 //! together, and no count is lost.
 //!
-//! The older build is not of this tree, so these tests run by hand (`CONTRIBUTING.md` says how), with its program
-//! named by `TIDEGATE_OLDER`. What every run of the tests checks of it are the bytes that it made
+//! The older build is not of this tree, so these tests run by hand (`CONTRIBUTING.md` says how), with its
+//! program named by `TIDEGATE_OLDER`. What every run of the tests checks of it are the bytes that it made
 //! (`src/peer/codec/tests/older_version.rs`) and its handshake (`tests/peer_loopback/versions.rs`).
 
 use std::time::Duration;

@@ -13,8 +13,8 @@ const PLACES: [&str; 3] = [
     "/usr/lib/faketime/libfaketimeMT.so.1",
 ];
 
-/// Debian's redis-server takes its memory from jemalloc, which asks for the time before libfaketime is ready and
-/// waits for that in vain. With the C library before it, memory comes from there.
+/// Debian's redis-server takes its memory from jemalloc, which asks for the time before libfaketime is ready
+/// and waits for that in vain. With the C library before it, memory comes from there.
 const LIBC: &str = "libc.so.6";
 
 fn library() -> Option<PathBuf> {

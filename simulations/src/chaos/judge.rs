@@ -58,7 +58,8 @@ pub(super) struct Page {
 /// What is in PostgreSQL when all is over.
 #[derive(Debug, Clone)]
 pub(super) struct Remembered {
-    /// Denials in `audit_log`: the region of each by its name, and when it was decided there, since the epoch.
+    /// Denials in `audit_log`: the region of each by its name, and when it was decided there, since the
+    /// epoch.
     pub(super) denials: Vec<(String, Duration)>,
     /// Records that daemons dropped, as they say.
     pub(super) dropped: u64,
@@ -234,8 +235,8 @@ impl Evidence<'_> {
         })
     }
 
-    /// True where an operator deleted what a Redis held, in a window that touches this span: nobody knows then
-    /// what it had admitted.
+    /// True where an operator deleted what a Redis held, in a window that touches this span: nobody knows
+    /// then what it had admitted.
     fn is_flushed(&self, from: Duration, until: Duration) -> bool {
         self.told.faults.iter().any(|fault| {
             matches!(fault.kind, FaultKind::StoreFlushed { .. })

@@ -344,8 +344,8 @@ impl Node {
         node
     }
 
-    /// Other regions are listed from now on, as where nobody starts the daemon again. The rules must be loaded
-    /// once more, and members told.
+    /// Other regions are listed from now on, as where nobody starts the daemon again. The rules must be
+    /// loaded once more, and members told.
     pub(crate) fn relist(&mut self, regions: RegionList, now: Timestamp) {
         self.replica.handle_regions(now, &regions.names);
         self.escrow.handle_regions(now, regions.clone());

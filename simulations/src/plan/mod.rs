@@ -162,7 +162,8 @@ pub(crate) enum FaultKind {
     Roll,
     /// The fullest primary of a region's Redis cluster is killed, and starts again empty. Real daemons only.
     PrimaryLost { region: usize },
-    /// The replica of the fullest primary of a region's Redis cluster is told to take over. Real daemons only.
+    /// The replica of the fullest primary of a region's Redis cluster is told to take over. Real daemons
+    /// only.
     Failover { region: usize },
     /// All that a region's Redis holds is deleted, and it goes on. Real daemons only.
     StoreFlushed { region: usize },

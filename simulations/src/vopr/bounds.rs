@@ -50,8 +50,8 @@ pub(crate) struct BoundsCase {
     region: usize,
     at: u64,
     lasts: u64,
-    /// When a window turns just after a daemon beside its Redis began again, in steps: from then on its region,
-    /// which asked for little, asks for much.
+    /// When a window turns just after a daemon beside its Redis began again, in steps: from then on its
+    /// region, which asked for little, asks for much.
     turn: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! Worlds with fewer places in their tables than buckets in use, in all three modes. What is judged is what
 //! clients see: what all regions admit together, what one that has no room is held to, and that a bucket at
-//! its limit is never forgotten. Where regions begin or cease to keep to their shares nothing is judged of the
-//! windows in which the others cannot know of it yet.
+//! its limit is never forgotten. Where regions begin or cease to keep to their shares nothing is judged of
+//! the windows in which the others cannot know of it yet.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::GossipSafety;
@@ -222,8 +222,8 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// All regions together keep the limit, although they cannot tell each other of all buckets: in each window
-    /// in which every one of them kept to its share all the time, or never did.
+    /// All regions together keep the limit, although they cannot tell each other of all buckets: in each
+    /// window in which every one of them kept to its share all the time, or never did.
     fn judge(&self) -> Result<(), String> {
         if self.case.held.way != Some(Way::Gossip) {
             return Ok(());

@@ -80,7 +80,8 @@ impl Evidence<'_> {
                     let (own, other) = (self.clock(*region, span), self.clock(place, span));
                     (other.0 - own.1, other.1 - own.0)
                 };
-                // A process that stood still sent late, and its frames say so for as long as they are remembered.
+                // A process that stood still sent late, and its frames say so for as long as they are
+                // remembered.
                 if self.stalled(STALL, (at.saturating_sub(REMEMBERED), at)) {
                     continue;
                 }

@@ -11,8 +11,8 @@ use crate::plan::Way;
 
 /// Until regions know of each other's demand, more may be admitted.
 const SKIPPED: u64 = 2;
-/// Above the limit at most, on average and in the worst window, and a permit in any. The figures of the manual
-/// are of a thousand permits; of a hundred one permit is a hundredth.
+/// Above the limit at most, on average and in the worst window, and a permit in any. The figures of the
+/// manual are of a thousand permits; of a hundred one permit is a hundredth.
 const OVER_MEAN: f64 = 0.005;
 const OVER_MAX: f64 = 0.05;
 /// Of smaller limits one permit is more than that.
