@@ -178,7 +178,7 @@ fn nothing_that_a_client_chooses_makes_envoy_pass_a_request() {
         );
         let claimed = http::get(front.addr, "/address", &[("x-forwarded-for", "192.0.2.1")]);
         assert_eq!(claimed.status, 429, "{deny}: a client cannot claim another address");
-        assert_eq!(daemon.metric("tidegate_requests_rejected_total{door=\"rls\"}"), Some(0.0));
+        assert_eq!(daemon.metric("tidegate_requests_rejected_total{listener=\"rls\"}"), Some(0.0));
     }
 }
 

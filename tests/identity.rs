@@ -410,7 +410,7 @@ async fn the_cache_holds_no_more_than_its_bytes() {
     for id in 0..5_000 {
         daemon.rule(&[("user", &format!("user-{id}"))]).await;
     }
-    eventually("all have landed", async || daemon.lookups.held().flights == 0).await;
+    eventually("all have landed", async || daemon.lookups.held().look_ups == 0).await;
     let held = daemon.lookups.held();
     assert!(held.bytes <= 50_000 && held.entries > 100, "{held:?}");
 }

@@ -1,5 +1,5 @@
 //! What a gateway passes on as it came, in the form that rules and buckets know: tokens become users, paths
-//! and hosts have one spelling, and what is too long has a stand-in. Every door does the same, so that a
+//! and hosts have one spelling, and what is too long has a stand-in. Every server does the same, so that a
 //! client is in the same bucket by whichever it comes.
 
 use std::borrow::Cow;
@@ -69,28 +69,28 @@ impl TextPart {
 
 impl ClientIdentity {
     /// Reads the questions of one call.
-    pub(super) fn read(doors: &Servers, questions: &[Request<'_>]) -> Self {
-        let mut asker = Self::of_values(&doors.settings(), questions);
-        match token::find(doors, questions) {
-            Ok(tokens) => asker.tokens = tokens,
-            Err(refusal) => asker.refused = Some(refusal),
+    pub(super) fn read(servers: &Servers, questions: &[Request<'_>]) -> Self {
+        let mut client_identity = Self::of_values(&servers.settings(), questions);
+        match token::find(servers, questions) {
+            Ok(tokens) => client_identity.tokens = tokens,
+            Err(refusal) => client_identity.refused = Some(refusal),
         }
-        asker
+        client_identity
     }
 
     /// Reads the values, and no tokens.
     pub(super) fn of_values(settings: &Settings, questions: &[Request<'_>]) -> Self {
-        let mut asker = Self { ipv6_prefix: settings.ipv6_prefix, ..Self::default() };
+        let mut client_identity = Self { ipv6_prefix: settings.ipv6_prefix, ..Self::default() };
         for (place, question) in questions.iter().enumerate() {
             for (entry, (name, value)) in question.attributes.iter().enumerate() {
-                asker.replaced.extend(replaced(settings, name, value, (place, entry)));
+                client_identity.replaced.extend(replaced(settings, name, value, (place, entry)));
             }
             if question.limit.is_some() {
-                let text = asker.descriptor(place, question);
-                asker.descriptors.push((place, text));
+                let text = client_identity.descriptor(place, question);
+                client_identity.descriptors.push((place, text));
             }
         }
-        asker
+        client_identity
     }
 
     /// Names the bucket of a question's own limit, by the attributes as rules see them.
@@ -170,8 +170,8 @@ mod tests {
 
     fn values(settings: &Settings, pairs: &[(&str, &str)]) -> Vec<String> {
         let questions = [Request::new("d", pairs.iter().copied().collect(), Cost::Take(1))];
-        let asker = ClientIdentity::of_values(settings, &questions);
-        let [question] = asker.put(questions);
+        let client_identity = ClientIdentity::of_values(settings, &questions);
+        let [question] = client_identity.put(questions);
         question.attributes.iter().map(|(_, value)| (*value).to_owned()).collect()
     }
 
@@ -189,8 +189,8 @@ mod tests {
         let exact = "x".repeat(TEXT_BYTES_MAX);
         let questions =
             [Request::new("d", [("path", &*long), ("user", &exact)].into_iter().collect(), Cost::Peek)];
-        let asker = ClientIdentity::of_values(&Settings::default(), &questions);
-        let [question] = asker.put(questions);
+        let client_identity = ClientIdentity::of_values(&Settings::default(), &questions);
+        let [question] = client_identity.put(questions);
         assert!(question.attribute("path").unwrap().len() < 220);
         assert_eq!(question.attribute("user").unwrap(), exact);
         assert_eq!(question.forms.whole, [(question.attribute("path").unwrap(), &*long)]);
@@ -201,8 +201,8 @@ mod tests {
         for record_queries in [false, true] {
             let settings = Settings { record_queries, ..Settings::default() };
             let questions = [Request::new("d", [("path", "/a?token=x")].into_iter().collect(), Cost::Peek)];
-            let asker = ClientIdentity::of_values(&settings, &questions);
-            let [question] = asker.put(questions);
+            let client_identity = ClientIdentity::of_values(&settings, &questions);
+            let [question] = client_identity.put(questions);
             assert_eq!(question.forms.target, record_queries.then_some("/a?token=x"));
             assert_eq!(question.attribute("path"), Some("/a"));
         }
@@ -212,8 +212,9 @@ mod tests {
     fn a_limit_of_its_own_names_a_bucket() {
         let mut question = Request::new("d", [("path", "//a?x")].into_iter().collect(), Cost::Peek);
         question.limit = Some(LimitOverride { permits: 1, window: Span::from_secs(1) });
-        let asker = ClientIdentity::of_values(&Settings::default(), std::slice::from_ref(&question));
-        let [question] = asker.put([question]);
+        let client_identity =
+            ClientIdentity::of_values(&Settings::default(), std::slice::from_ref(&question));
+        let [question] = client_identity.put([question]);
         assert_eq!(question.forms.descriptor, Some("path=/a"));
     }
 }

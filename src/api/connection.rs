@@ -1,16 +1,16 @@
-//! What a connection may cost: how long it may dawdle, and how many bytes of half-received requests a door
+//! What a connection may cost: how long it may dawdle, and how many bytes of half-received requests a server
 //! holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How often a connection looks at its own pulse. A request that is not there whole after two looks ends the
-/// connection.
+/// How often a connection looks whether it is idle. A request that is not there whole after two looks ends
+/// the connection.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Looks without a request after which a connection is idle for too long: five minutes.
 const IDLE_LOOKS_MAX: u32 = 30;
-/// Bytes of bodies that arrive in pieces, over all connections of one door. Full: the next such request is
+/// Bytes of bodies that arrive in pieces, over all connections of one server. Full: the next such request is
 /// refused.
 const BUDGET_BYTES: usize = 128 << 20;
 /// How long a connection that makes room for another may take to end.
@@ -91,21 +91,21 @@ pub(super) struct Budget(Arc<AtomicUsize>);
 /// Bytes taken from a [`Budget`], given back when dropped.
 #[derive(Debug)]
 pub(super) struct Held {
-    door: Arc<AtomicUsize>,
+    server: Arc<AtomicUsize>,
     bytes: usize,
 }
 
 impl Budget {
     /// Nothing yet.
     pub(super) fn hold(&self) -> Held {
-        Held { door: Arc::clone(&self.0), bytes: 0 }
+        Held { server: Arc::clone(&self.0), bytes: 0 }
     }
 }
 
 impl Held {
-    /// Takes more; `false` if the door has no room.
+    /// Takes more; `false` if the server has no room.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
-        let before = self.door.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.server.fetch_add(bytes, Ordering::Relaxed);
         self.bytes = self.bytes.saturating_add(bytes);
         before.saturating_add(bytes) <= BUDGET_BYTES
     }
@@ -113,7 +113,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.door.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.server.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -123,37 +123,37 @@ mod tests {
 
     #[test]
     fn a_request_that_arrives_in_drops_ends_its_connection_at_the_second_look() {
-        let (pulse, mut looks) = (IdleDetection::default(), Looks::default());
-        pulse.received(10);
-        assert!(!pulse.stuck(&mut looks));
-        pulse.received(1);
-        assert!(pulse.stuck(&mut looks));
+        let (idle, mut looks) = (IdleDetection::default(), Looks::default());
+        idle.received(10);
+        assert!(!idle.stuck(&mut looks));
+        idle.received(1);
+        assert!(idle.stuck(&mut looks));
     }
 
     #[test]
     fn a_connection_that_gets_on_is_left_alone() {
-        let (pulse, mut looks) = (IdleDetection::default(), Looks::default());
+        let (idle, mut looks) = (IdleDetection::default(), Looks::default());
         for _ in 0..100 {
-            pulse.received(10);
-            pulse.request_is_whole();
-            pulse.answered();
-            pulse.received(3);
-            assert!(!pulse.stuck(&mut looks));
+            idle.received(10);
+            idle.request_is_whole();
+            idle.answered();
+            idle.received(3);
+            assert!(!idle.stuck(&mut looks));
         }
     }
 
     #[test]
     fn an_answer_that_takes_long_is_waited_for() {
-        let (pulse, mut looks) = (IdleDetection::default(), Looks::default());
-        pulse.received(10);
-        pulse.request_is_whole();
-        assert!((0..100).all(|_| !pulse.stuck(&mut looks)));
+        let (idle, mut looks) = (IdleDetection::default(), Looks::default());
+        idle.received(10);
+        idle.request_is_whole();
+        assert!((0..100).all(|_| !idle.stuck(&mut looks)));
     }
 
     #[test]
     fn an_idle_connection_is_kept_for_five_minutes() {
-        let (pulse, mut looks) = (IdleDetection::default(), Looks::default());
-        let kept = (0..1_000).take_while(|_| !pulse.stuck(&mut looks)).count();
+        let (idle, mut looks) = (IdleDetection::default(), Looks::default());
+        let kept = (0..1_000).take_while(|_| !idle.stuck(&mut looks)).count();
         assert_eq!(LOOK_EVERY * u32::try_from(kept).unwrap(), Duration::from_secs(300));
     }
 

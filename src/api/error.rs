@@ -53,7 +53,7 @@ pub(super) enum Code {
     Forbidden,
     /// Too many wrong tokens.
     TooManyAttempts,
-    /// The door holds as many half-received requests as it may.
+    /// The server holds as many half-received requests as it may.
     Overloaded,
     /// The region's store does not answer.
     NoStore,

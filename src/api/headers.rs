@@ -40,8 +40,9 @@ pub(super) const fn counted(ruled: &RuleOutcome) -> bool {
 /// rights on their way or a recovery (`store/rights.rs`; of Redis `batch/replay.rs`), for reservations
 /// (`store/slot.rs`), for split keys and remembered denials (`store/redis/policy`). Where the store has no
 /// answer or no room, the failure policy makes it (`policy/fallback.rs`, `store/slot.rs`). Then
-/// `engine/decide.rs` shortens it for a first share, and takes that of the rule that denies longest.
-/// Identities that are refused have their own (`engine/refusal.rs`).
+/// `engine/decide.rs` makes or shortens it for a first share, makes it where the regions have not agreed yet,
+/// drops it where no wait would help, and takes that of the rule that denies longest. Identities that are
+/// refused have their own (`engine/refusal.rs`), and so has a daemon that is not ready (`reply.rs`).
 pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
     if decision.allowed {
         return None;

@@ -326,14 +326,14 @@ struct HandshakeFailure {
 /// allow.
 pub(super) async fn serve<F>(
     listener: Arc<Listener>,
-    doors: Arc<Servers>,
-    gate: fn(&Servers) -> &ListenerLimits,
+    servers: Arc<Servers>,
+    limits_of: fn(&Servers) -> &ListenerLimits,
     drive: fn(Arc<Servers>, Accepted) -> F,
     shutdown: Shutdown,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let places = &gate(&doors).places;
+    let places = &limits_of(&servers).places;
     let Some(accepting) = listener.open() else { return };
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -376,7 +376,7 @@ pub(super) async fn serve<F>(
         let Some(place) = places.enter(peer.address) else { continue };
         let shutdown =
             Shutdown { closing: shutdown.closing.child_token(), stop: shutdown.stop.child_token() };
-        let (doors, tls) = (Arc::clone(&doors), listener.tls.clone());
+        let (servers, tls) = (Arc::clone(&servers), listener.tls.clone());
         // In the connection's own task: a client that dawdles keeps nobody else from being accepted.
         open.spawn(async move {
             let secured = tokio::select! {
@@ -387,11 +387,11 @@ pub(super) async fn serve<F>(
             };
             match secured {
                 Ok(socket) => {
-                    drive(doors, Accepted { socket, peer, shutdown, place }).await;
+                    drive(servers, Accepted { socket, peer, shutdown, place }).await;
                     None
                 }
                 Err(error) => {
-                    gate(&doors).handshakes_failed.increment(1);
+                    limits_of(&servers).handshakes_failed.increment(1);
                     Some(HandshakeFailure { client: peer.address, error })
                 }
             }
@@ -401,7 +401,7 @@ pub(super) async fn serve<F>(
     drop(accepting);
     shutdown.closing.cancel();
     let finish = async { while open.join_next().await.is_some() {} };
-    if tokio::time::timeout(doors.settings().drain, finish).await.is_err() {
+    if tokio::time::timeout(servers.settings().drain, finish).await.is_err() {
         tracing::warn!(connections = open.len(), "closing connections that did not finish in time");
         open.shutdown().await;
     }

@@ -1,8 +1,8 @@
-//! What answers: Envoy's rate limit service over gRPC, and checks, forward-auth and a view of the daemon over
-//! HTTP.
+//! The servers: Envoy's and Kuadrant's rate limit services over gRPC; checks, forward-auth and a view of the
+//! daemon over HTTP.
 //!
-//! A door reads bytes, makes a [`crate::core::request::Request`] of them or a refusal, asks the engine once
-//! and writes the answer. It decides nothing itself. Both doors share [`Doors`]; [`serve_http`] and
+//! A server reads bytes, makes a [`crate::core::request::Request`] of them or a refusal, asks the engine once
+//! and writes the answer. It decides nothing itself. Both share [`Servers`]; [`serve_http`] and
 //! [`serve_grpc`] run one listener each until they are told to drain. Status codes are named only in `error`,
 //! Envoy's messages only in `rls`.
 
@@ -55,7 +55,7 @@ const OWNER_CONNECTIONS_MAX: usize = 64;
 /// Explanations that are made at the same time. One looks at every rule of a domain.
 const EXPLAINING_MAX: usize = 2;
 
-/// What an operator may set of the doors.
+/// What an operator may set of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// How many hops of `X-Forwarded-For`, from the right, our own proxies wrote: the client is the leftmost
@@ -110,7 +110,7 @@ pub enum Readiness {
     Draining,
 }
 
-/// What every door of one daemon shares.
+/// What every server of one daemon shares.
 pub struct Servers {
     engine: Arc<Engine>,
     settings: ArcSwap<Settings>,
@@ -127,7 +127,7 @@ pub struct Servers {
 
 impl std::fmt::Debug for Servers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Doors").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Servers").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 
@@ -142,13 +142,13 @@ struct ListenerLimits {
 }
 
 impl ListenerLimits {
-    fn new(engine: &Engine, settings: &Settings, door: &'static str) -> Self {
+    fn new(engine: &Engine, settings: &Settings, listener: &'static str) -> Self {
         let metrics = engine.metrics();
         let (max, address_max) = (settings.connections_max, settings.address_connections_max);
         Self {
-            rejected: metrics.counter("requests_rejected_total", "door", door),
-            handshakes_failed: metrics.counter("tls_handshakes_failed_total", "door", door),
-            places: places::Places::new(door, max, address_max, metrics),
+            rejected: metrics.counter("requests_rejected_total", "listener", listener),
+            handshakes_failed: metrics.counter("tls_handshakes_failed_total", "listener", listener),
+            places: places::Places::new(listener, max, address_max, metrics),
             budget: connection::Budget::default(),
             unsent: unsent_bytes::ListenerUnsent::default(),
         }
@@ -156,8 +156,8 @@ impl ListenerLimits {
 }
 
 impl Servers {
-    /// Doors to this engine. `readiness` is what `/readyz` and gRPC health tell, as long as its sender lives
-    /// and after; `admin` is what the admin routes work with.
+    /// Servers that ask this engine. `readiness` is what `/readyz` and gRPC health tell, as long as its
+    /// sender lives and after; `admin` is what the admin routes work with.
     #[must_use]
     pub fn new(
         engine: Arc<Engine>,
@@ -202,7 +202,7 @@ impl Servers {
         self.settings.load()
     }
 
-    /// The same doors, which check JSON web tokens.
+    /// The same servers, which check JSON web tokens.
     #[must_use]
     pub fn with_tokens(self, tokens: Arc<TokenReader>) -> Self {
         Self { tokens: Some(tokens), ..self }
@@ -244,18 +244,18 @@ pub struct Shutdown {
     pub stop: CancellationToken,
 }
 
-/// Serves the HTTP door on this listener until it is stopped, then finishes what is in flight for at most
+/// Serves HTTP on this listener until it is stopped, then finishes what is in flight for at most
 /// [`Settings::drain`] and returns. A Unix socket's file is gone afterwards.
-pub async fn serve_http(listener: impl Into<Arc<Listener>>, doors: Arc<Servers>, shutdown: Shutdown) {
-    listener::serve(listener.into(), doors, |doors| &doors.http, http::connection, shutdown).await;
+pub async fn serve_http(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
+    listener::serve(listener.into(), servers, |servers| &servers.http, http::connection, shutdown).await;
 }
 
-/// Serves the HTTP door on the admin socket, on which the user of the daemon needs no token.
-pub async fn serve_owner(listener: impl Into<Arc<Listener>>, doors: Arc<Servers>, shutdown: Shutdown) {
-    listener::serve(listener.into(), doors, |doors| &doors.owner, http::connection, shutdown).await;
+/// Serves HTTP on the admin socket, on which the user of the daemon needs no token.
+pub async fn serve_owner(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
+    listener::serve(listener.into(), servers, |servers| &servers.owner, http::connection, shutdown).await;
 }
 
-/// Serves the gRPC door on this listener until it is stopped, like [`serve_http`].
-pub async fn serve_grpc(listener: impl Into<Arc<Listener>>, doors: Arc<Servers>, shutdown: Shutdown) {
-    listener::serve(listener.into(), doors, |doors| &doors.rls, rls::connection, shutdown).await;
+/// Serves gRPC on this listener until it is stopped, like [`serve_http`].
+pub async fn serve_grpc(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
+    listener::serve(listener.into(), servers, |servers| &servers.rls, rls::connection, shutdown).await;
 }

@@ -81,10 +81,10 @@ impl Places {
             client_max: if client_max == 0 { usize::MAX } else { client_max },
             now: AtomicU32::new(0),
             table: Mutex::default(),
-            open: metrics.gauge("connections", "door", name),
-            refused: metrics.counter("connections_refused_total", "door", name),
-            evicted: metrics.counter("connections_evicted_total", "door", name),
-            unread: metrics.counter("connections_unread_total", "door", name),
+            open: metrics.gauge("connections", "listener", name),
+            refused: metrics.counter("connections_refused_total", "listener", name),
+            evicted: metrics.counter("connections_evicted_total", "listener", name),
+            unread: metrics.counter("connections_unread_total", "listener", name),
         })
     }
 

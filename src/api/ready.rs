@@ -41,8 +41,8 @@ pub(super) struct ReadyJson<'a> {
 /// Answers 200 where gateways should ask this daemon, else 503, and why. A store that does not answer is
 /// told, and no reason to ask elsewhere: each rule's failure policy answers, here as in the region's other
 /// daemons.
-pub(super) fn ready(doors: &Servers) -> Reply {
-    let readiness = doors.readiness();
+pub(super) fn ready(servers: &Servers) -> Reply {
+    let readiness = servers.readiness();
     let state = match readiness {
         Readiness::Starting => "starting",
         Readiness::Serving => "serving",
@@ -50,20 +50,20 @@ pub(super) fn ready(doors: &Servers) -> Reply {
         Readiness::Draining => "draining",
     };
     let ready = readiness == Readiness::Serving;
-    let health = doors.engine.store().health();
+    let health = servers.engine.store().health();
     let store = store_word(health.state);
-    let odd = doors.engine.rule_warnings();
-    let notices = doors.engine.notices();
+    let odd = servers.engine.rule_warnings();
+    let notices = servers.engine.notices();
     let body = ReadyJson {
         ready,
         state,
-        revision: doors.engine.loaded().revision,
+        revision: servers.engine.loaded().revision,
         store,
         store_problems: &health.problems,
-        rules: &doors.engine.rules_status(),
+        rules: &servers.engine.rules_status(),
         warnings: odd.told.iter().map(ToString::to_string).collect(),
         notices: notices.iter().map(|notice| notice.text.as_str()).collect(),
-        tasks_missing: &doors.engine.tasks().missing(),
+        tasks_missing: &servers.engine.tasks().missing(),
     };
     reply::with_status(reply::json(&body), ready_status(ready))
 }

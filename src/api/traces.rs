@@ -55,8 +55,8 @@ impl ToldDecision {
 
 impl DecisionSpan {
     /// The span of a call, with what is known of it when it begins.
-    pub(super) fn new(span: OpenSpan, doors: &Servers, about: &[(&'static str, &str)]) -> Box<Self> {
-        let region = doors.engine.name().region.clone();
+    pub(super) fn new(span: OpenSpan, servers: &Servers, about: &[(&'static str, &str)]) -> Box<Self> {
+        let region = servers.engine.name().region.clone();
         let (decisions, denied) = (0, 0);
         let mut made =
             Self { span, region, first: None, decisions, denied, is_degraded: false, is_answered: false };

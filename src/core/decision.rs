@@ -1,4 +1,4 @@
-//! The answer to a request, as every door tells it.
+//! The answer to a request, as every server tells it.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct RuleOutcome {
     pub retry: Option<Span>,
     /// How long to hold the request back.
     pub delay: Span,
-    /// Whether the store could not be asked.
+    /// Whether the failure policy answered: the store could not be asked, or had no room.
     pub degraded: bool,
     /// The worldwide side, for a global rule.
     pub global: Option<Worldwide>,

@@ -8,7 +8,7 @@ use super::time::Span;
 
 /// Longest name or value of an attribute, and longest domain, in bytes.
 pub const TEXT_BYTES_MAX: usize = 1_024;
-/// Most attributes of one request. More is refused at the door.
+/// Most attributes of one request. A server refuses more.
 pub const ATTRIBUTES_MAX: usize = 64;
 
 /// What one request asks to be charged.

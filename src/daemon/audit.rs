@@ -80,13 +80,13 @@ impl Prepared {
         if waiting > 0 {
             tracing::info!(waiting, bytes = spool.bytes(), "batches of an earlier run are delivered first");
         }
-        let keeper = RetentionJob::new(
+        let retention = RetentionJob::new(
             self.database.clone(),
             settings(&self.audit, engine.name().clone(), steps.clone()),
             Arc::clone(&metrics),
         );
-        let (keeper, ending) = (Arc::new(keeper), stop.clone());
-        tasks.spawn("audit_tables", stop, move || Arc::clone(&keeper).run(ending.clone()));
+        let (retention, ending) = (Arc::new(retention), stop.clone());
+        tasks.spawn("audit_tables", stop, move || Arc::clone(&retention).run(ending.clone()));
         let setup = PipelineSetup {
             node: engine.name().clone(),
             incarnation: engine.now().micros() / 1_000,

@@ -14,7 +14,7 @@ use crate::api::Readiness;
 use crate::engine::clock::Deadline;
 
 /// Longest time for what is in flight when the listeners have stopped.
-pub(super) const DRAIN_DOORS: Duration = Duration::from_secs(7);
+pub(super) const DRAIN_SERVERS: Duration = Duration::from_secs(7);
 /// Longest time for it when the daemon was told twice to stop.
 const DRAIN_HURRIED: Duration = Duration::from_secs(1);
 /// How long clients are asked to go elsewhere before the listeners stop; less where `listen.drain` is less.
@@ -55,18 +55,18 @@ impl Daemon {
             () = self.nobody_is_connected(), if stopping.alone => {}
             () = async {
                 sleep(gateways.saturating_sub(closing)).await;
-                self.stop_doors.closing.cancel();
+                self.stop_servers.closing.cancel();
                 sleep(closing).await;
             } => {}
         }
-        self.stop_doors.closing.cancel();
-        self.stop_doors.stop.cancel();
+        self.stop_servers.closing.cancel();
+        self.stop_servers.stop.cancel();
         self.shared.release_held();
         tracing::info!(connections = self.shared.connections(), "no longer accepting connections");
-        let doors = async {
+        let servers = async {
             tokio::select! {
                 biased;
-                () = self.doors.ended() => {}
+                () = self.servers.ended() => {}
                 () = async { stopping.hurry.cancelled().await; sleep(DRAIN_HURRIED).await } => {}
             }
         };
@@ -75,8 +75,8 @@ impl Daemon {
                 let _ = timeout(DRAIN_PEERS, world.leave(DRAIN_PEERS)).await;
             }
         };
-        let longest = DRAIN_DOORS + Duration::from_millis(500);
-        if timeout(longest, async { tokio::join!(doors, leave) }).await.is_err() {
+        let longest = DRAIN_SERVERS + Duration::from_millis(500);
+        if timeout(longest, async { tokio::join!(servers, leave) }).await.is_err() {
             tracing::warn!("some connections did not finish in time and were closed");
         }
         // No decision draws ahead any more: what was drawn goes back.

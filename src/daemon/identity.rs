@@ -57,7 +57,7 @@ pub(super) struct Kept<'k> {
 pub(super) struct Identities {
     /// For operators.
     pub(super) register: Arc<dyn Register>,
-    /// For the doors.
+    /// For the servers.
     pub(super) tokens: Option<Arc<TokenReader>>,
     /// Looks at the file of keys again.
     pub(super) reload: Arc<Notify>,

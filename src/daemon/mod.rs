@@ -105,14 +105,14 @@ pub struct Daemon {
     /// How long to serve on once it is to stop.
     drain: Arc<Drain>,
     /// Listeners first, then everything else.
-    stop_doors: Shutdown,
+    stop_servers: Shutdown,
     stop: CancellationToken,
     shared: Arc<Servers>,
-    doors: Tasks,
+    servers: Tasks,
     tasks: Tasks,
 }
 
-/// Where a door was opened.
+/// Where a server listens.
 struct Bound {
     address: Option<SocketAddr>,
     text: String,
@@ -177,7 +177,7 @@ impl Daemon {
                 "admin.local: every user of this machine, and everybody whom a proxy on it lets through, may change rules and users"
             );
         }
-        let (stop_doors, stop) = (Shutdown::default(), CancellationToken::new());
+        let (stop_servers, stop) = (Shutdown::default(), CancellationToken::new());
         let world = match &setup.peers {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &tasks).await?),
             None => None,
@@ -243,7 +243,7 @@ impl Daemon {
             connections_max: descriptors::connections_max(setup.connections_max),
             address_connections_max: setup.address_connections_max,
             http_refunds: setup.http_refunds,
-            drain: drain::DRAIN_DOORS,
+            drain: drain::DRAIN_SERVERS,
             ..Settings::default()
         };
         let rules: Arc<dyn RuleBook> = match &stored {
@@ -266,27 +266,27 @@ impl Daemon {
         });
         // Of their own, since they end before the other tasks do; one that ends too early is missed like
         // those.
-        let doors = tasks.apart();
+        let servers = tasks.apart();
         let http = http.map(|listener| {
             let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
-            let (shared, ending) = (Arc::clone(&shared), stop_doors.clone());
-            doors.spawn("listen_http", &stop_doors.stop, move || {
+            let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
+            servers.spawn("listen_http", &stop_servers.stop, move || {
                 api::serve_http(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
             });
             bound
         });
         let grpc = grpc.map(|listener| {
             let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
-            let (shared, ending) = (Arc::clone(&shared), stop_doors.clone());
-            doors.spawn("listen_grpc", &stop_doors.stop, move || {
+            let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
+            servers.spawn("listen_grpc", &stop_servers.stop, move || {
                 api::serve_grpc(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
             });
             bound
         });
         let owner = owner.map(|listener| {
             let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
-            let (shared, ending) = (Arc::clone(&shared), stop_doors.clone());
-            doors.spawn("listen_admin", &stop_doors.stop, move || {
+            let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
+            servers.spawn("listen_admin", &stop_servers.stop, move || {
                 api::serve_owner(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
             });
             bound
@@ -316,10 +316,10 @@ impl Daemon {
             traces,
             readiness,
             drain: Arc::new(Drain::new(setup.drain)),
-            stop_doors,
+            stop_servers,
             stop,
             shared,
-            doors,
+            servers,
             tasks,
         };
         daemon.announce();

@@ -82,7 +82,7 @@ use world::Tallies;
 /// One decision in this many is timed: a histogram costs more than a decision.
 const SAMPLE: u32 = 16;
 
-/// Decides. Shared by every door of one daemon.
+/// Decides. Shared by every server of one daemon.
 pub struct Engine {
     name: NodeName,
     clock: Clock,

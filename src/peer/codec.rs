@@ -59,7 +59,7 @@ pub enum Message {
 /// [`Refusal::Oversize`] if it would not be accepted on the other side: too many reports, too long a name or
 /// identity, or more bytes than [`MESSAGE_BYTES_MAX`].
 pub fn encode_frame(version: WireVersion, frame: &Frame) -> Result<Bytes, Refusal> {
-    check_bounds(frame)?;
+    check_before_encode(frame)?;
     let mut bytes = vec![version.number(), KIND_SYNC];
     compact::write(version, frame, &mut bytes);
     sized(bytes)
@@ -203,7 +203,7 @@ fn decode_part<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<(T, usize)
     })
 }
 
-fn check_bounds(frame: &Frame) -> Result<(), Refusal> {
+fn check_before_encode(frame: &Frame) -> Result<(), Refusal> {
     let rules = match &frame.crowded {
         CrowdedRules::Named(rules) => rules.as_slice(),
         CrowdedRules::All => &[],

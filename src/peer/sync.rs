@@ -1,5 +1,5 @@
-//! The task that drives the protocol between regions: feeds a [`Replica`] with what happened, and carries out
-//! what it asks for. It decides nothing itself.
+//! The task that drives the protocol between regions: feeds a [`Replica`] and, for rights, an `Escrow` with
+//! what happened, and carries out what they ask for. It decides nothing itself.
 //!
 //! One task owns the replica, so the pure machine needs no lock. Everything that comes in is taken in bounded
 //! parts, and no part of the loop waits for a peer.

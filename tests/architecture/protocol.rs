@@ -172,6 +172,42 @@ fn every_file_that_the_page_cites_is_there() {
 }
 
 #[test]
+fn every_function_of_a_step_is_where_the_page_says() {
+    let page = page();
+    let steps = page.split("| step | function | file |").skip(1);
+    let rows = steps.flat_map(|table| table.lines().skip(2).take_while(|line| line.starts_with('|')));
+    let rows: Vec<Vec<&str>> = rows.map(|row| row.split('|').collect()).collect();
+    assert!(rows.len() > 10, "{rows:?}");
+    let faults = rows.iter().flat_map(|row| {
+        let (functions, files) = (row.get(2).copied().unwrap_or(""), row.get(3).copied().unwrap_or(""));
+        let code: String = quoted(files).into_iter().map(read).collect();
+        let gone = quoted(functions).into_iter().filter(move |name| {
+            let name = name.rsplit("::").next().unwrap_or(name);
+            !["(", "<"].iter().any(|opens| code.contains(&format!("fn {name}{opens}")))
+        });
+        gone.map(move |name| format!("{PAGE}: `{name}` is not in {files}")).collect::<Vec<_>>()
+    });
+    super::assert_no(faults);
+}
+
+#[test]
+fn every_function_of_a_chart_is_in_the_code() {
+    let page = page();
+    let charts = page.split("```").skip(1).step_by(2);
+    let words =
+        charts.flat_map(|chart| chart.split(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | ':'))));
+    let called = words.filter_map(|word| word.trim_end_matches(':').split_once("::"));
+    let called: BTreeSet<&str> = called
+        .filter(|(_, name)| name.starts_with(|c: char| c.is_lowercase()))
+        .map(|(_, name)| name)
+        .collect();
+    assert!(called.len() > 3, "{called:?}");
+    let code: String = super::sources().into_iter().map(|source| source.text).collect();
+    let gone = called.iter().filter(|name| !code.contains(&format!("fn {name}(")));
+    super::assert_no(gone.map(|name| format!("{PAGE}: a chart calls `{name}`, which is nowhere")));
+}
+
+#[test]
 fn every_anchor_that_the_page_links_to_is_a_heading() {
     let page = page();
     let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());

@@ -1,4 +1,4 @@
-//! What counting itself costs: the memory store behind its port, without matching, headers or doors.
+//! What counting itself costs: the memory store behind its port, without matching, headers or servers.
 //!
 //! `cargo bench --bench counting` prints nanoseconds a decision (median of rounds) as time on the processor,
 //! which a busy machine distorts least: one hot key, then a million and ten million keys in an order that

@@ -1,8 +1,8 @@
 //! The store in Redis beside the raw limit of the same server in the same run: `redis-benchmark` with our own
 //! script.
 //!
-//! `cargo bench --bench redis` prints tables; `-- latency`, `crate`, `single`, `cluster`, `hot`, `doors`,
-//! `cpu` or `memory` only one of them. `doors` asks a whole daemon from outside, by the `sim` that lies
+//! `cargo bench --bench redis` prints tables; `-- latency`, `crate`, `single`, `cluster`, `hot`, `servers`,
+//! `cpu` or `memory` only one of them. `servers` asks a whole daemon from outside, by the `sim` that lies
 //! beside it (`cargo build --release --workspace`). Raw and own runs alternate, and medians are printed,
 //! since everything, the server included, shares the machine's cores with whatever else runs there: read the
 //! ratios.
@@ -429,9 +429,9 @@ fn hot() {
 }
 
 /// Decisions a second that a whole daemon gives from outside, and its CPU for each in microseconds.
-fn from_outside(daemon: &Daemon, door: &str, keys: usize) -> (f64, f64) {
+fn from_outside(daemon: &Daemon, server: &str, keys: usize) -> (f64, f64) {
     let sim = Path::new(TIDEGATE).with_file_name("sim");
-    let (address, work): (_, &[&str]) = match door {
+    let (address, work): (_, &[&str]) = match server {
         "gRPC" => (daemon.grpc, &["rls", "--connections", "8", "--depth", "32"]),
         _ => (daemon.http, &["http", "--connections", "8", "--batch", "100"]),
     };
@@ -452,7 +452,7 @@ fn from_outside(daemon: &Daemon, door: &str, keys: usize) -> (f64, f64) {
 }
 
 /// Through gRPC and HTTP, beside the bare script from as many connections.
-fn doors() {
+fn servers() {
     const RULES: &str =
         "[[rules]]\nname = \"by-user\"\nper = [\"user\"]\nlimit = 4000000000\nwindow = \"1h\"\n";
     let (single, cluster) = (Server::start(&[]), Cluster::start());
@@ -460,7 +460,9 @@ fn doors() {
         ("single", single.port, vec![single.url()], RANDOM, &[][..]),
         ("cluster", cluster.servers[0].port, cluster.urls(), "tg:{tag}:__rand_int__", &["--cluster"][..]),
     ];
-    println!("through the doors of a daemon, 256 checks at once by gRPC and 800 by HTTP, in batches of 100");
+    println!(
+        "through the servers of a daemon, 256 checks at once by gRPC and 800 by HTTP, in batches of 100"
+    );
     for (topology, port, urls, any_key, more) in places {
         let config = format!(
             "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\nnodes = {urls:?}\ntimeout = \"1s\"\n"
@@ -470,7 +472,7 @@ fn doors() {
         assert_eq!(daemon.check(&[("user", "warm")])["degraded"], false);
         let store = started(if topology == "single" { Topology::Single } else { Topology::Cluster }, urls);
         run(&store, &one_rule(), 64, 1_000);
-        for (door, keys) in [("gRPC", KEYS), ("HTTP", KEYS), ("gRPC", 1), ("HTTP", 1)] {
+        for (server, keys) in [("gRPC", KEYS), ("HTTP", KEYS), ("gRPC", 1), ("HTTP", 1)] {
             let (mut raws, mut owns, mut spent) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..ROUNDS {
                 let key = match (keys, topology) {
@@ -480,14 +482,14 @@ fn doors() {
                     _ => any_key,
                 };
                 raws.push(raw(port, key, 256, 1, more).rate);
-                let (rate, cpu) = from_outside(&daemon, door, keys);
+                let (rate, cpu) = from_outside(&daemon, server, keys);
                 owns.push(rate);
                 spent.push(cpu);
             }
             let ratio = median(raws.iter().zip(&owns).map(|(raw, own)| own / raw).collect());
             println!(
                 "  {:<50} {:>9.0}/s raw, {:>9.0}/s by the daemon ({:.1} µs of its CPU): {ratio:.2} times",
-                format!("{topology}, {door}, {keys} keys"),
+                format!("{topology}, {server}, {keys} keys"),
                 median(raws),
                 median(owns),
                 median(spent)
@@ -581,7 +583,7 @@ fn main() {
         ("single", single),
         ("cluster", clustered),
         ("hot", hot),
-        ("doors", doors),
+        ("servers", servers),
         ("cpu", costs),
         ("memory", memory),
     ];

@@ -51,7 +51,7 @@ fn places_are_held_while_requests_last(daemon: &Daemon) {
         (daemon.metric("tidegate_holds_total{event=\"released\"}") == Some(16.0)).then_some(())
     });
     assert_eq!(daemon.metric("tidegate_holds_total{event=\"gone\"}"), Some(0.0), "{released:?}");
-    assert_eq!(daemon.metric("tidegate_requests_rejected_total{door=\"rls\"}"), Some(0.0));
+    assert_eq!(daemon.metric("tidegate_requests_rejected_total{listener=\"rls\"}"), Some(0.0));
 }
 
 #[test]

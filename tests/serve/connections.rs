@@ -111,7 +111,7 @@ fn watches_that_end_leave_no_task_and_no_call_behind() {
     });
     eventually("watches of closed connections are gone", || {
         (gauge(&daemon, "tidegate_grpc_other_calls") == 0.0
-            && gauge(&daemon, "tidegate_connections{door=\"rls\"}") == 0.0
+            && gauge(&daemon, "tidegate_connections{listener=\"rls\"}") == 0.0
             && gauge(&daemon, "tidegate_tasks") <= before + 8.0)
             .then_some(())
     });
@@ -229,8 +229,10 @@ fn who_reads_no_answers_is_let_go_and_nobody_else_notices() {
         let _ = http.try_write(&ask);
         ((send, connection, answers), http)
     });
-    let closed = |door: &str| {
-        daemon.metric(&format!("tidegate_connections_unread_total{{door=\"{door}\"}}")).unwrap_or_default()
+    let closed = |listener: &str| {
+        daemon
+            .metric(&format!("tidegate_connections_unread_total{{listener=\"{listener}\"}}"))
+            .unwrap_or_default()
     };
     let client = daemon.rls();
     // Looked at every ten seconds, and given twenty.

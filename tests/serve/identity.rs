@@ -166,7 +166,7 @@ fn one_client_has_one_bucket_however_its_address_is_written() {
         assert_eq!(remaining(same), 999 - u64::try_from(turn).unwrap(), "{same}");
     }
     let by_check = daemon.check(&[("ip", "2001:db8:0:7:8::")]);
-    assert_eq!(by_check["remaining"], 996, "the same by every door");
+    assert_eq!(by_check["remaining"], 996, "the same by every server");
     // What is no address is the proxy's own, whatever stands beside it.
     for (turn, bad) in [
         "x",

@@ -1,4 +1,4 @@
-//! The daemon from outside: what its doors answer, how it reloads, drains, and meets other daemons.
+//! The daemon from outside: what its servers answer, how it reloads, drains, and meets other daemons.
 //!
 //! Every test starts the real binary and knows only the contract with users: flags, files, routes, exit
 //! codes.

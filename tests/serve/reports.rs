@@ -1,4 +1,4 @@
-//! Costs that are known only afterwards: charged in full at every door, whatever is left.
+//! Costs that are known only afterwards: charged in full by every server, whatever is left.
 
 use serde_json::{Value, json};
 
@@ -129,7 +129,7 @@ fn every_rule_and_descriptor_is_charged_whatever_the_others_say() {
 }
 
 #[test]
-fn a_rule_that_always_charges_does_so_at_every_door() {
+fn a_rule_that_always_charges_does_so_at_every_server() {
     let always = tokens("charge = \"always\"");
     let daemon = Daemon::with_rules(&always);
     let envoy = daemon.rls();

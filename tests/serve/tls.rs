@@ -126,9 +126,9 @@ fn a_client_gets_http2_or_http1_over_tls_and_shows_its_certificate() {
     assert!(sent.as_deref().is_some_and(|sent| sent.ends_with(" 2")), "{sent:?}");
     assert_eq!(secured.curl(&["--http2"], "/v1/nothing").as_deref(), Some("404 2"));
 
-    let failed = secured.metric("tidegate_tls_handshakes_failed_total{door=\"http\"}").unwrap();
+    let failed = secured.metric("tidegate_tls_handshakes_failed_total{listener=\"http\"}").unwrap();
     assert_eq!(secured.curl_as(None, &["--http2"], "/readyz"), None);
-    let after = secured.metric("tidegate_tls_handshakes_failed_total{door=\"http\"}").unwrap();
+    let after = secured.metric("tidegate_tls_handshakes_failed_total{listener=\"http\"}").unwrap();
     assert!(after > failed, "{failed} before, {after} after a client without a certificate");
     eventually("the log names the client and the reason", || {
         secured.log().contains("a TLS handshake failed").then_some(())

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::answers::{Answer, decided, of_gateway};
 use crate::load::http::body;
 use crate::model::Ask;
-use crate::plan::Door;
+use crate::plan::GatewayKind;
 
 /// The longest that a client waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -52,19 +52,19 @@ pub(super) struct Due {
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) http: SocketAddr,
-    door: Door,
+    gateway: GatewayKind,
     ready: AtomicBool,
 }
 
 impl Target {
-    pub(super) fn new(http: SocketAddr, door: Door) -> Self {
-        Self { http, door, ready: AtomicBool::new(true) }
+    pub(super) fn new(http: SocketAddr, gateway: GatewayKind) -> Self {
+        Self { http, gateway, ready: AtomicBool::new(true) }
     }
 
     /// Follows `/readyz` until the clients stop. A gateway is always asked: it looks itself which daemons are
     /// ready.
     pub(super) async fn follow(self: Arc<Self>, stop: Arc<AtomicBool>) {
-        if self.door != Door::Direct {
+        if self.gateway != GatewayKind::Direct {
             return;
         }
         while !stop.load(Ordering::Relaxed) {
@@ -191,8 +191,8 @@ async fn asked(
             open.insert((place, socket, BytesMut::with_capacity(8 << 10)))
         }
     };
-    socket.write_all(request(target.door, ask).as_bytes()).await?;
-    let (closes, answer) = if target.door == Door::Direct {
+    socket.write_all(request(target.gateway, ask).as_bytes()).await?;
+    let (closes, answer) = if target.gateway == GatewayKind::Direct {
         let (closes, text) = body(socket, buffer).await?;
         (closes, decided(&serde_json::from_slice(&text)?)?)
     } else {
@@ -205,17 +205,17 @@ async fn asked(
 }
 
 /// What a client sends: a question to a daemon, or a request for the service behind a gateway.
-fn request(door: Door, Ask { user, cost, .. }: Ask) -> String {
-    match door {
-        Door::Direct => {
+fn request(gateway: GatewayKind, Ask { user, cost, .. }: Ask) -> String {
+    match gateway {
+        GatewayKind::Direct => {
             let json = format!("{{\"attributes\":{{\"user\":\"u{user}\"}},\"cost\":{cost}}}");
             let length = json.len();
             format!(
                 "POST /v1/check HTTP/1.1\r\nhost: tidegate\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{json}"
             )
         }
-        Door::Envoy => format!("GET /page HTTP/1.1\r\nhost: service\r\nx-user: u{user}\r\n\r\n"),
-        Door::Nginx => format!("GET /page HTTP/1.1\r\nhost: service\r\nx-api-key: u{user}\r\n\r\n"),
+        GatewayKind::Envoy => format!("GET /page HTTP/1.1\r\nhost: service\r\nx-user: u{user}\r\n\r\n"),
+        GatewayKind::Nginx => format!("GET /page HTTP/1.1\r\nhost: service\r\nx-api-key: u{user}\r\n\r\n"),
     }
 }
 

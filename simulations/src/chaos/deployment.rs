@@ -16,7 +16,7 @@ use super::clients::{Target, get, peek};
 use super::judge::Page;
 use super::world::{hears_all, rules_of, where_they_differ};
 use crate::BadInput;
-use crate::plan::{Door, Plan, Way};
+use crate::plan::{GatewayKind, Plan, Way};
 
 /// The longest that daemons may take to answer and to hear each other before a story begins.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -106,7 +106,7 @@ impl Deployment {
                 ));
             }
         }
-        if plan.door != Door::Direct && regions.iter().any(|region| region.gateway.is_none()) {
+        if plan.gateway != GatewayKind::Direct && regions.iter().any(|region| region.gateway.is_none()) {
             return refuse("the story asks gateways, and a region names none".to_owned());
         }
         self.regions = regions;
@@ -148,11 +148,11 @@ impl Deployment {
     }
 
     /// Whom the clients of a region ask.
-    pub(super) fn targets(&self, region: usize, door: Door) -> Vec<Arc<Target>> {
+    pub(super) fn targets(&self, region: usize, kind: GatewayKind) -> Vec<Arc<Target>> {
         let Some(region) = self.regions.get(region) else { return Vec::new() };
-        match region.gateway.filter(|_| door != Door::Direct) {
-            Some(gateway) => vec![Arc::new(Target::new(gateway, door))],
-            None => region.daemons.iter().map(|at| Arc::new(Target::new(*at, Door::Direct))).collect(),
+        match region.gateway.filter(|_| kind != GatewayKind::Direct) {
+            Some(gateway) => vec![Arc::new(Target::new(gateway, kind))],
+            None => region.daemons.iter().map(|at| Arc::new(Target::new(*at, GatewayKind::Direct))).collect(),
         }
     }
 

@@ -17,7 +17,7 @@ const STORES: [&str; 2] = ["memory", "redis"];
 const STORES_OF_FEW: [&str; 3] = ["memory", "redis", "cluster"];
 /// How often each region has a store of its own kind.
 const MIXED: f64 = 0.2;
-const DOORS: [&str; 5] = ["direct", "direct", "direct", "envoy", "nginx"];
+const GATEWAYS: [&str; 5] = ["direct", "direct", "direct", "envoy", "nginx"];
 const FAULTS: [&str; 21] = [
     "cut",
     "cut",
@@ -62,13 +62,21 @@ pub(super) fn story(seed: u64, can_be_moved: bool) -> String {
         (0..regions).map(|_| if mixed { pick(&mut dice, kinds) } else { store }).collect();
     let of_region = |store: &&'static str| if *store == "memory" { 1 } else { dice.between(1, 2) };
     let daemons: Vec<u64> = stores.iter().map(of_region).collect();
-    let door = pick(&mut dice, &DOORS);
+    let gateway = pick(&mut dice, &GATEWAYS);
     let database = dice.chance(0.3);
     let way = pick(&mut dice, &["gossip", "gossip", "split", "escrow", "escrow"]);
     let algorithm = pick(&mut dice, &ALGORITHMS);
     let limit = dice.between(6, 30) * 10;
-    let mut drawn =
-        Drawn { dice, regions, limit, daemons: daemons.clone(), database, door, stores: stores.clone(), way };
+    let mut drawn = Drawn {
+        dice,
+        regions,
+        limit,
+        daemons: daemons.clone(),
+        database,
+        gateway,
+        stores: stores.clone(),
+        way,
+    };
     let (mut faults, ends) = match drawn.change_of_regions() {
         Some(change) => change,
         None => drawn.faults(),
@@ -79,7 +87,7 @@ pub(super) fn story(seed: u64, can_be_moved: bool) -> String {
     let dice = &mut drawn.dice;
     let mut text = format!(
         "name = \"Drawn from seed {seed}\"\nabout = \"`sim chaos --draw 1 --seed {seed}` draws it.\"\nlength = \"{}s\"\nseed = {seed}\n\
-         store = \"{store}\"\ndatabase = {database}\ndoor = \"{door}\"\nways = [\"{way}\"]\n",
+         store = \"{store}\"\ndatabase = {database}\ngateway = \"{gateway}\"\nways = [\"{way}\"]\n",
         ends + 2 * QUIET
     );
     let named = daemons.iter().enumerate().map(|(region, daemons)| {
@@ -156,7 +164,7 @@ struct Drawn {
     limit: u64,
     daemons: Vec<u64>,
     database: bool,
-    door: &'static str,
+    gateway: &'static str,
     stores: Vec<&'static str>,
     way: &'static str,
 }
@@ -165,7 +173,7 @@ impl Drawn {
     /// A region that is added or removed, and the second in which that is over; `None` where no region can be
     /// in this world, or none is.
     fn change_of_regions(&mut self) -> Option<(String, u64)> {
-        if !self.dice.chance(REGIONS_CHANGE) || self.regions < 3 || self.door != "direct" {
+        if !self.dice.chance(REGIONS_CHANGE) || self.regions < 3 || self.gateway != "direct" {
             return None;
         }
         let kinds: &[&str] = if self.way == "gossip" { &["join"] } else { &["join", "leave"] };
@@ -243,13 +251,13 @@ impl Drawn {
                 format!("kind = \"weights\"\nweights = [{}]\n", weights.join(", "))
             }
             // A gateway before one daemon has nobody to ask while that is restarted.
-            "roll" if self.door == "direct" || self.daemons.iter().all(|daemons| *daemons > 1) => {
+            "roll" if self.gateway == "direct" || self.daemons.iter().all(|daemons| *daemons > 1) => {
                 return Some((
                     "kind = \"roll\"\n".to_owned(),
                     self.restart() * self.daemons.iter().sum::<u64>(),
                 ));
             }
-            "restart" | "renamed" if self.door == "direct" || daemons > 1 => {
+            "restart" | "renamed" if self.gateway == "direct" || daemons > 1 => {
                 return Some((format!("kind = \"{kind}\"\n{of_daemon}"), self.restart()));
             }
             "store-full" | "store-frozen" if store == "redis" => {
@@ -261,7 +269,7 @@ impl Drawn {
                     "for = \"{lasts}s\"\nkind = \"certificates-end\"\nregion = \"region-{region}\"\nafter = \"1s\"\n"
                 )
             }
-            "gateway-lost" if self.door != "direct" => {
+            "gateway-lost" if self.gateway != "direct" => {
                 format!("for = \"{lasts}s\"\nkind = \"gateway-lost\"\nregion = \"region-{region}\"\n")
             }
             "log-lost" => format!("kind = \"log-lost\"\n{of_daemon}"),
@@ -280,7 +288,7 @@ impl Drawn {
 impl Drawn {
     /// The seconds that the restart of a daemon in good order takes.
     fn restart(&self) -> u64 {
-        if self.door == "envoy" { 9 } else { 6 }
+        if self.gateway == "envoy" { 9 } else { 6 }
     }
 }
 
@@ -300,7 +308,7 @@ mod tests {
     use crate::plan::read;
 
     #[test]
-    fn a_thousand_seeds_draw_every_fault_store_door_and_policy() {
+    fn a_thousand_seeds_draw_every_fault_store_gateway_and_policy() {
         let all: Vec<String> = (0..1_000).map(|seed| story(seed, true)).collect();
         let is_drawn = |text: &str| all.iter().any(|story| story.contains(text));
         for kind in crate::plan::fault_words() {

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::clients::get;
 use super::process::{PATIENCE, Process, free_port};
-use crate::plan::Door;
+use crate::plan::GatewayKind;
 
 const ENVOY: &str = include_str!("../../../deploy/envoy/envoy.yaml");
 const NGINX: &str = include_str!("../../../deploy/nginx/tidegate.conf");
@@ -54,7 +54,7 @@ async fn serve(mut socket: TcpStream) -> std::io::Result<()> {
 /// One gateway.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    door: Door,
+    kind: GatewayKind,
     pub(super) address: SocketAddr,
     /// Where Envoy tells its state.
     admin: SocketAddr,
@@ -66,7 +66,7 @@ pub(super) struct Gateway {
 impl Gateway {
     /// Starts it before these daemons, given with the address that it asks of each.
     pub(super) fn start(
-        door: Door,
+        kind: GatewayKind,
         folder: &Path,
         daemons: &[SocketAddr],
         service: SocketAddr,
@@ -74,7 +74,7 @@ impl Gateway {
         std::fs::create_dir_all(folder)?;
         let (address, admin) = (free_port()?, free_port()?);
         let log = folder.join("gateway.log");
-        let command = if door == Door::Envoy {
+        let command = if kind == GatewayKind::Envoy {
             let file = folder.join("envoy.yaml");
             std::fs::write(&file, envoy_file((address, admin, service), daemons)?)?;
             let mut command = Command::new(program(&["target/envoy"], "envoy", "TIDEGATE_TEST_ENVOY"));
@@ -95,7 +95,7 @@ impl Gateway {
             command.arg("-p").arg(folder).args(["-e", "stderr"]).arg("-c").arg(&file);
             command
         };
-        let mut gateway = Self { door, address, admin, log, command, process: None };
+        let mut gateway = Self { kind, address, admin, log, command, process: None };
         gateway.start_again()?;
         Ok(gateway)
     }
@@ -115,7 +115,7 @@ impl Gateway {
     pub(super) async fn asks(&mut self, daemon: SocketAddr) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let asks = if self.door == Door::Envoy {
+            let asks = if self.kind == GatewayKind::Envoy {
                 let healthy = format!("tidegate::{daemon}::health_flags::healthy");
                 get(self.admin, "/clusters").await.is_some_and(|(_, page)| page.contains(&healthy))
             } else {
@@ -130,7 +130,7 @@ impl Gateway {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        if self.door == Door::Nginx {
+        if self.kind == GatewayKind::Nginx {
             tokio::time::sleep(FAIL_TIMEOUT * 3 / 2).await;
         }
         Ok(())

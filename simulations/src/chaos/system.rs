@@ -27,7 +27,7 @@ impl System {
     pub(super) fn targets(&self, region: usize, plan: &Plan) -> Vec<Arc<Target>> {
         match self {
             Self::Started(world) => world.targets(region),
-            Self::Deployed(deployment) => deployment.targets(region, plan.door),
+            Self::Deployed(deployment) => deployment.targets(region, plan.gateway),
         }
     }
 

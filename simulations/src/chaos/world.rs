@@ -26,7 +26,7 @@ use super::process::free_port;
 use super::wan::Wan;
 use crate::BadInput;
 use crate::model::shell::{partition_word, windowed};
-use crate::plan::{Door, FaultKind, Plan, Region, StoreKind, Way};
+use crate::plan::{FaultKind, GatewayKind, Plan, Region, StoreKind, Way};
 
 /// The longest that daemons may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -145,7 +145,7 @@ impl World {
     }
 
     async fn start_gateways(&mut self) -> anyhow::Result<()> {
-        if self.plan.door == Door::Direct {
+        if self.plan.gateway == GatewayKind::Direct {
             return Ok(());
         }
         let service = gateway::service().await?;
@@ -153,7 +153,7 @@ impl World {
             let of_region = self.daemons.iter().filter(|daemon| daemon.region == region);
             let daemons: Vec<SocketAddr> = of_region.map(|daemon| self.asked_at(daemon)).collect();
             let folder = self.folder.path().join(format!("gateway-{region}"));
-            let mut gateway = Gateway::start(self.plan.door, &folder, &daemons, service)?;
+            let mut gateway = Gateway::start(self.plan.gateway, &folder, &daemons, service)?;
             for daemon in daemons {
                 gateway.asks(daemon).await?;
             }
@@ -164,15 +164,15 @@ impl World {
 
     /// Where a gateway asks a daemon.
     const fn asked_at(&self, daemon: &Daemon) -> SocketAddr {
-        match self.plan.door {
-            Door::Envoy => daemon.grpc,
-            Door::Direct | Door::Nginx => daemon.http,
+        match self.plan.gateway {
+            GatewayKind::Envoy => daemon.grpc,
+            GatewayKind::Direct | GatewayKind::Nginx => daemon.http,
         }
     }
 
     /// Whom the clients of a region ask.
     pub(super) fn targets(&self, region: usize) -> Vec<Arc<Target>> {
-        let target = |address| Arc::new(Target::new(address, self.plan.door));
+        let target = |address| Arc::new(Target::new(address, self.plan.gateway));
         match self.gateways.get(region) {
             Some(gateway) => vec![target(gateway.address)],
             None => {
@@ -286,7 +286,7 @@ impl World {
             .as_ref()
             .map_or_else(String::new, |database| format!("[postgres]\nurl = \"{}\"\n", database.url()));
         // Envoy takes up to two seconds to notice, so it is given as long as a daemon gives it by itself.
-        let drain = if self.plan.door == Door::Envoy { "" } else { "drain = \"2s\"\n" };
+        let drain = if self.plan.gateway == GatewayKind::Envoy { "" } else { "drain = \"2s\"\n" };
         format!(
             "region = \"{}\"\nnode = \"{name}\"\n[listen]\npeer = \"{listens}\"\n{drain}{store}{database}{spool}[peers]\njoin = {join:?}\n{shares}\
              advertise = \"{reached}\"\nregions = {regions:?}\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
@@ -503,7 +503,7 @@ pub(super) fn where_they_differ(shares: Vec<(&str, u32)>) -> Vec<(&str, u32)> {
 pub(super) fn rules_of(plan: &Plan, way: Way, limit: u32, shares: &[(&str, u32)]) -> String {
     let rule = &plan.rule;
     let algorithm = serde_json::json!(rule.algorithm);
-    let who = if plan.door == Door::Nginx { "api_key" } else { "user" };
+    let who = if plan.gateway == GatewayKind::Nginx { "api_key" } else { "user" };
     let mut text = format!(
         "[[rules]]\nname = \"world\"\nper = [\"{who}\"]\nalgorithm = {algorithm}\nlimit = {limit}\nwindow = \"{}\"\n",
         format_span(rule.window)
@@ -567,17 +567,19 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     if !plan.database && any(|kind| matches!(kind, FaultKind::DiskFull { .. })) {
         return refuse("disk-full needs database = true: the spool of the audit log is what fills");
     }
-    if plan.door == Door::Direct && any(|kind| matches!(kind, FaultKind::GatewayLost { .. })) {
-        return refuse("gateway-lost needs a door: \"envoy\" or \"nginx\"");
+    if plan.gateway == GatewayKind::Direct && any(|kind| matches!(kind, FaultKind::GatewayLost { .. })) {
+        return refuse("gateway-lost needs a gateway: \"envoy\" or \"nginx\"");
     }
     let changes = any(|kind| matches!(kind, FaultKind::Join { .. } | FaultKind::Leave { .. }));
-    if changes && (plan.door != Door::Direct || plan.regions.iter().any(|region| region.weight != 1)) {
+    if changes
+        && (plan.gateway != GatewayKind::Direct || plan.regions.iter().any(|region| region.weight != 1))
+    {
         return refuse("join and leave need regions of the same weight that clients ask themselves");
     }
     if way == Way::Gossip && any(|kind| matches!(kind, FaultKind::Leave { .. })) {
         return refuse("leave needs shares: by gossip no region has one to give away");
     }
-    if plan.door != Door::Direct && plan.demand.cost != 1 {
+    if plan.gateway != GatewayKind::Direct && plan.demand.cost != 1 {
         return refuse("a request through a gateway costs 1");
     }
     let fits = |(place, region): (usize, &Region)| region.daemons == 1 || !plan.counts_in_memory(place);

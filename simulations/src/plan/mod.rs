@@ -37,7 +37,7 @@ pub(crate) struct Plan {
     /// Whether that of real daemons is a Redis cluster.
     pub(crate) cluster: bool,
     /// What clients of real daemons ask.
-    pub(crate) door: Door,
+    pub(crate) gateway: GatewayKind,
     /// Whether real daemons share one PostgreSQL, and remember in it what they decided.
     pub(crate) database: bool,
     /// Most buckets that a daemon follows.
@@ -50,7 +50,7 @@ pub(crate) struct Plan {
 
 /// Whom the clients of a region ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Door {
+pub(crate) enum GatewayKind {
     /// The daemons themselves, over HTTP.
     #[default]
     Direct,
@@ -60,7 +60,7 @@ pub(crate) enum Door {
     Nginx,
 }
 
-impl Door {
+impl GatewayKind {
     /// Each with its word in scenario files.
     pub(crate) const WORDS: [(&'static str, Self); 3] =
         [("direct", Self::Direct), ("envoy", Self::Envoy), ("nginx", Self::Nginx)];
@@ -343,7 +343,7 @@ impl Plan {
             interval: Span::from_millis(100),
             shared_store: false,
             cluster: false,
-            door: Door::Direct,
+            gateway: GatewayKind::Direct,
             database: false,
             keys_max: 1_000,
             store_keys_max: None,

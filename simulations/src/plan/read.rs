@@ -5,7 +5,7 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 use tidegate::core::written::{Fields, Problem, Problems, TreeNode, Value, parse_span, suggestion};
 
-use super::{Demand, Door, Fault, FaultKind, Plan, Region, RulePlan, StoreKind, Way};
+use super::{Demand, Fault, FaultKind, GatewayKind, Plan, Region, RulePlan, StoreKind, Way};
 use crate::number::index;
 use crate::pattern::Pattern;
 use crate::virtual_world::{Dice, Weather};
@@ -131,7 +131,7 @@ fn whole(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Plan> {
     let store = fields.word("store", &StoreKind::WORDS, problems);
     let shared_store = shared_store || store.is_some_and(|store| store != StoreKind::Memory);
     let cluster = store == Some(StoreKind::Cluster);
-    let door = fields.word("door", &Door::WORDS, problems).unwrap_or_default();
+    let gateway = fields.word("gateway", &GatewayKind::WORDS, problems).unwrap_or_default();
     let database = fields.boolean("database", problems).unwrap_or(false);
     let keys_max = fields.integer("keys_max", 1, 10_000_000, problems).map_or(100_000, i64::unsigned_abs);
     let store_keys_max =
@@ -158,7 +158,7 @@ fn whole(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Plan> {
         interval: interval.unwrap_or(Span::from_millis(100)),
         shared_store,
         cluster,
-        door,
+        gateway,
         database,
         keys_max: index(keys_max),
         store_keys_max,

@@ -119,7 +119,7 @@ impl BoundsCase {
             interval: Span::from_millis(50),
             shared_store: dice.chance(0.3),
             cluster: false,
-            door: crate::plan::Door::Direct,
+            gateway: crate::plan::GatewayKind::Direct,
             database: false,
             keys_max: 100,
             store_keys_max: None,

@@ -88,7 +88,7 @@ impl RestartsCase {
             interval: Span::from_millis(50),
             shared_store: false,
             cluster: false,
-            door: crate::plan::Door::Direct,
+            gateway: crate::plan::GatewayKind::Direct,
             database: false,
             keys_max: 100,
             store_keys_max: None,

@@ -35,7 +35,7 @@ const HOUR: Span = Span::from_secs(3_600);
 const DAY: Span = Span::from_secs(86_400);
 
 fn history<'c>(call: &AdminCall<'c>) -> Result<&'c dyn History, Refusal> {
-    call.doors.admin.history.as_deref().ok_or_else(|| {
+    call.servers.admin.history.as_deref().ok_or_else(|| {
         let message = "this daemon remembers no decisions: it has no database. Name one in [postgres] url";
         Refusal::new(Code::Conflict, message)
     })
@@ -43,7 +43,7 @@ fn history<'c>(call: &AdminCall<'c>) -> Result<&'c dyn History, Refusal> {
 
 async fn decisions(call: AdminCall<'_>) -> Answered {
     let history = history(&call)?;
-    let now = call.doors.engine.now();
+    let now = call.servers.engine.now();
     let mut given = Parameters(call.query()?);
     let asked = DecisionsAsked {
         from: given
@@ -90,7 +90,7 @@ fn cursor(text: &str) -> Result<Cursor, Refusal> {
 async fn usage(call: AdminCall<'_>) -> Answered {
     let mut given = Parameters(call.query()?);
     let domain = given.take("domain").filter(|domain| !domain.is_empty());
-    let (asked, group) = usage_asked(given, call.doors.engine.now())?;
+    let (asked, group) = usage_asked(given, call.servers.engine.now())?;
     // The buckets say how much is left, also where no decision is remembered.
     let history = match history(&call) {
         Ok(history) => Some(history),
@@ -190,7 +190,7 @@ async fn quotas(
         (None, Some(key)) => QuotaOwner::Key(key),
         (None, None) => return Ok(None),
     };
-    match call.doors.engine.quotas(owner, domain, asked.rule.as_deref()).await {
+    match call.servers.engine.quotas(owner, domain, asked.rule.as_deref()).await {
         Ok(quotas) => Ok(Some(quotas)),
         Err(NoQuotas::UnknownKey) if !nothing_remembered => Ok(Some(Quotas::default())),
         Err(why @ NoQuotas::UnknownKey) => Err(Refusal::new(Code::NoKey, why.to_string())),

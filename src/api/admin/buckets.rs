@@ -33,9 +33,9 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 /// Shows the bucket of the rule named by `rule` for the attributes that the other parameters give.
 async fn show(call: AdminCall<'_>) -> Answered {
     let asked = BucketQuery::read(&call)?;
-    let asker = ClientIdentity::read(call.doors, &[asked.request()?]);
-    let [request] = asker.stand_in([asked.request()?])?;
-    let bucket = call.doors.engine.bucket(&asked.rule, &request).await.ok_or_else(no_buckets)?;
+    let client_identity = ClientIdentity::read(call.servers, &[asked.request()?]);
+    let [request] = client_identity.stand_in([asked.request()?])?;
+    let bucket = call.servers.engine.bucket(&asked.rule, &request).await.ok_or_else(no_buckets)?;
     Ok(reply::json(&BucketJson::new(&bucket)))
 }
 
@@ -43,9 +43,9 @@ async fn show(call: AdminCall<'_>) -> Answered {
 /// changed.
 async fn reset(call: AdminCall<'_>) -> Answered {
     let asked = BucketQuery::read(&call)?;
-    let asker = ClientIdentity::read(call.doors, &[asked.request()?]);
-    let [request] = asker.stand_in([asked.request()?])?;
-    let reset = call.doors.engine.reset(&asked.rule, &request).await.ok_or_else(no_buckets)?;
+    let client_identity = ClientIdentity::read(call.servers, &[asked.request()?]);
+    let [request] = client_identity.stand_in([asked.request()?])?;
+    let reset = call.servers.engine.reset(&asked.rule, &request).await.ok_or_else(no_buckets)?;
     let away = "the region's store does not answer, so the bucket may be as it was: try again";
     let existed = reset.existed.ok_or_else(|| Refusal::new(Code::NoStore, away))?;
     let json = ResetJson::new(&reset, existed);
@@ -57,7 +57,7 @@ async fn reset(call: AdminCall<'_>) -> Answered {
         after: serde_json::to_value(&json).ok(),
         reason: None,
     };
-    admin::keep(&*call.doors.admin.ledger, &change).await;
+    admin::keep(&*call.servers.admin.ledger, &change).await;
     Ok(reply::json(&json))
 }
 
@@ -80,7 +80,7 @@ impl BucketQuery {
         let place = pairs.iter().position(|(name, _)| name == "rule");
         let place = place.ok_or_else(|| Refusal::of_field("rule", "say whose bucket: rule=NAME"))?;
         let (_, rule) = pairs.remove(place);
-        Ok(Self { rule, pairs, loaded: call.doors.engine.loaded() })
+        Ok(Self { rule, pairs, loaded: call.servers.engine.loaded() })
     }
 
     fn compiled(&self) -> Result<&Compiled, Refusal> {

@@ -51,7 +51,7 @@ async fn changes(call: AdminCall<'_>) -> Answered {
             }
         }
     }
-    let changes = call.doors.admin.ledger.changes(&asked).await;
+    let changes = call.servers.admin.ledger.changes(&asked).await;
     let changes = changes.map_err(|why| Refusal::new(Code::Away, why))?;
     Ok(reply::json(&ChangesJson { changes }))
 }

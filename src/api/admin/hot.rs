@@ -30,12 +30,12 @@ async fn show(call: AdminCall<'_>) -> Answered {
     let rule = given.take("rule");
     let limit = usize::try_from(given.limit()?).unwrap_or(usize::MAX);
     given.finish()?;
-    let turn = turn(call.doors).await?;
-    let doors = Arc::clone(call.doors);
+    let turn = turn(call.servers).await?;
+    let servers = Arc::clone(call.servers);
     aside(move || {
         let _turn = turn;
         let asked = HotAsked { by, rule, limit };
-        let engine = &doors.engine;
+        let engine = &servers.engine;
         let view = engine.hot(&asked).ok_or_else(|| no_rule(asked.rule.as_deref().unwrap_or_default()))?;
         Ok(reply::json(&HotJson::new(&view, by, engine.name())))
     })

@@ -133,7 +133,7 @@ pub(in crate::api) struct MadeKeyJson {
 async fn list(call: AdminCall<'_>) -> Answered {
     let filter = filter(&call, &["user", "tier"])?;
     let limit = filter.limit;
-    let keys = call.doors.admin.register.keys(filter).await.map_err(refusal)?;
+    let keys = call.servers.admin.register.keys(filter).await.map_err(refusal)?;
     let full = u32::try_from(keys.len()).is_ok_and(|len| len == limit);
     let next = keys.last().filter(|_| full).map(|key| key.id.clone());
     Ok(reply::json(&KeysJson { keys, next }))
@@ -141,7 +141,7 @@ async fn list(call: AdminCall<'_>) -> Answered {
 
 async fn show(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
-    let key = call.doors.admin.register.key(&id).await.map_err(refusal)?;
+    let key = call.servers.admin.register.key(&id).await.map_err(refusal)?;
     Ok(reply::json(&OneKeyJson { key }))
 }
 
@@ -150,11 +150,11 @@ async fn create(call: AdminCall<'_>) -> Answered {
     let draft = KeyDraft {
         user: name_if("user", written.user)?,
         tier: name_if("tier", written.tier)?,
-        overrides: limits(call.doors, written.overrides)?,
-        expires: moment_if(call.doors, "expires_at", written.expires_at)?,
+        overrides: limits(call.servers, written.overrides)?,
+        expires: moment_if(call.servers, "expires_at", written.expires_at)?,
         note: note("note", written.note)?,
     };
-    let (key, secret) = call.doors.admin.register.make_key(&call.actor, draft).await.map_err(refusal)?;
+    let (key, secret) = call.servers.admin.register.make_key(&call.actor, draft).await.map_err(refusal)?;
     Ok(reply::json(&MadeKeyJson { key, secret }))
 }
 
@@ -164,11 +164,11 @@ async fn change(call: AdminCall<'_>) -> Answered {
     let expires = match written.expires_at {
         None => None,
         Some(None) => Some(None),
-        Some(Some(text)) => Some(Some(moment(call.doors, "expires_at", &text)?)),
+        Some(Some(text)) => Some(Some(moment(call.servers, "expires_at", &text)?)),
     };
     let change = KeyChange {
         tier: written.tier.map(|tier| name_if("tier", tier)).transpose()?,
-        overrides: written.overrides.map(|own| limits(call.doors, own)).transpose()?,
+        overrides: written.overrides.map(|own| limits(call.servers, own)).transpose()?,
         active: written.active,
         expires,
         note: written.note.map(|text| note("note", text)).transpose()?,
@@ -187,6 +187,6 @@ async fn revoke(call: AdminCall<'_>) -> Answered {
 }
 
 async fn write(call: &AdminCall<'_>, id: &str, change: KeyChange) -> Answered {
-    let key = call.doors.admin.register.change_key(&call.actor, id, change).await.map_err(refusal)?;
+    let key = call.servers.admin.register.change_key(&call.actor, id, change).await.map_err(refusal)?;
     Ok(reply::json(&OneKeyJson { key }))
 }

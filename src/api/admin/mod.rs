@@ -92,7 +92,7 @@ impl Admin {
 
 /// One request to an admin route, past the guard.
 pub(super) struct AdminCall<'c> {
-    pub(super) doors: &'c std::sync::Arc<Servers>,
+    pub(super) servers: &'c std::sync::Arc<Servers>,
     pub(super) head: &'c Parts,
     /// What stands in the path where the route has `{…}`, decoded, in order.
     pub(super) params: Vec<String>,
@@ -222,9 +222,9 @@ pub(super) async fn aside<T: Send + 'static>(
 }
 
 /// Waits for a turn to look at all rules: two may at the same time.
-pub(super) async fn turn(doors: &Servers) -> Result<OwnedSemaphorePermit, Refusal> {
+pub(super) async fn turn(servers: &Servers) -> Result<OwnedSemaphorePermit, Refusal> {
     let busy = || Refusal::new(Code::Overloaded, "too many explanations are asked for at this moment");
-    let turn = timeout(TURN_WAIT, std::sync::Arc::clone(&doors.explaining).acquire_owned()).await;
+    let turn = timeout(TURN_WAIT, std::sync::Arc::clone(&servers.explaining).acquire_owned()).await;
     turn.map_err(|_| busy())?.map_err(|_| busy())
 }
 

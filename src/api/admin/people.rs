@@ -103,8 +103,8 @@ pub(super) fn note(field: &'static str, text: String) -> Result<String, Refusal>
 }
 
 /// Limits of somebody's own, for rules that there are.
-pub(super) fn limits(doors: &Servers, overrides: OverridesBody) -> Result<Vec<UserLimit>, Refusal> {
-    let loaded = doors.engine.loaded();
+pub(super) fn limits(servers: &Servers, overrides: OverridesBody) -> Result<Vec<UserLimit>, Refusal> {
+    let loaded = servers.engine.loaded();
     let limit = |(rule, own): (String, OwnLimitBody)| {
         let field = || format!("overrides.{rule}");
         let Some(compiled) = loaded.set.by_name(&rule) else {
@@ -122,8 +122,8 @@ pub(super) fn limits(doors: &Servers, overrides: OverridesBody) -> Result<Vec<Us
 }
 
 /// A point in time: RFC 3339, or a length of time from now such as `24h`.
-pub(super) fn moment(doors: &Servers, field: &'static str, text: &str) -> Result<Timestamp, Refusal> {
-    let now = doors.engine.now();
+pub(super) fn moment(servers: &Servers, field: &'static str, text: &str) -> Result<Timestamp, Refusal> {
+    let now = servers.engine.now();
     let at = parse_moment(text).or_else(|| parse_span(text).map(|span| now + span));
     let wrong = || {
         let expected = "a point in time such as \"2026-12-01T00:00:00Z\" or a length of time such as \"24h\"";
@@ -138,11 +138,11 @@ pub(super) fn moment(doors: &Servers, field: &'static str, text: &str) -> Result
 
 /// The same where it is there.
 pub(super) fn moment_if(
-    doors: &Servers,
+    servers: &Servers,
     field: &'static str,
     text: Option<String>,
 ) -> Result<Option<Timestamp>, Refusal> {
-    text.map(|text| moment(doors, field, &text)).transpose()
+    text.map(|text| moment(servers, field, &text)).transpose()
 }
 
 /// Which to list: `after`, `limit`, and what `known` names besides.

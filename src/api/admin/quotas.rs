@@ -30,8 +30,8 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 
 /// Weights, minimums, and what they come to in permits.
 fn show(call: &AdminCall<'_>) -> Answered {
-    let (doors, name) = (call.doors, call.param(0));
-    let loaded = doors.engine.loaded();
+    let (servers, name) = (call.servers, call.param(0));
+    let loaded = servers.engine.loaded();
     let compiled = loaded.set.rules().iter().find(|compiled| compiled.rule.name == name);
     let rule = &compiled.ok_or_else(|| no_rule(name))?.rule;
     let Some(global) = &rule.global else {
@@ -40,7 +40,7 @@ fn show(call: &AdminCall<'_>) -> Answered {
             "this rule is not worldwide: each region enforces its limit on its own",
         ));
     };
-    let weights = Weights::among(&global.shares, &global.minimums, &doors.engine.regions());
+    let weights = Weights::among(&global.shares, &global.minimums, &servers.engine.regions());
     let limit = u64::from(rule.limit);
     let map = |of: &dyn Fn(&str, u32, u32) -> Option<u64>| -> BTreeMap<String, u64> {
         let parts = weights.parts();

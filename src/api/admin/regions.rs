@@ -22,7 +22,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         method: "GET",
         path: "/v1/regions",
         role: Role::Viewer,
-        handler: |call| Box::pin(async move { Ok(show(call.doors)) }),
+        handler: |call| Box::pin(async move { Ok(show(call.servers)) }),
     },
     AdminRoute {
         method: "PUT",
@@ -74,7 +74,7 @@ async fn put(call: AdminCall<'_>) -> Answered {
         Refusal::of_field("state", format!("state is one of {words}, not {state:?}"))
     })?;
     let reason = reason.map(|reason| note("reason", reason)).transpose()?;
-    let changed = call.doors.admin.regions.change(&region, state).await.map_err(refusal)?;
+    let changed = call.servers.admin.regions.change(&region, state).await.map_err(refusal)?;
     let before = changed.before.map(RegionState::as_str);
     if changed.before != Some(state) {
         let as_json = |state: &'static str| serde_json::json!({ "state": state });
@@ -86,7 +86,7 @@ async fn put(call: AdminCall<'_>) -> Answered {
             after: Some(as_json(state.as_str())),
             reason,
         };
-        admin::keep(&*call.doors.admin.ledger, &change).await;
+        admin::keep(&*call.servers.admin.ledger, &change).await;
     }
     let (without_share, waiting_for) = (changed.without_share, changed.waiting_for);
     Ok(reply::json(&RegionChangedJson { region, before, state: state.as_str(), without_share, waiting_for }))
@@ -103,19 +103,19 @@ fn refusal(refused: RegionRefused) -> Refusal {
 
 /// The region's store and its servers, members, links, lag, who is cut off, and how far each worldwide rule
 /// may be off.
-pub(super) fn show(doors: &Servers) -> Reply {
-    let world = doors.engine.world();
-    let name = doors.engine.name();
-    let health = doors.engine.store().health();
+pub(super) fn show(servers: &Servers) -> Reply {
+    let world = servers.engine.world();
+    let name = servers.engine.name();
+    let health = servers.engine.store().health();
     let bounds = world.error_bounds.iter();
-    let standings = doors.engine.shares_standing();
+    let standings = servers.engine.shares_standing();
     let changing = standings.iter().filter(|standing| !standing.settled);
-    let notices = doors.engine.notices();
-    let list = doors.engine.regions();
+    let notices = servers.engine.notices();
+    let list = servers.engine.regions();
     reply::json(&RegionsJson {
         region: &name.region,
         node: &name.node,
-        live: doors.readiness() == Readiness::Serving,
+        live: servers.readiness() == Readiness::Serving,
         store: StoreJson::new(&health),
         configured: &list.names,
         drained: &list.drained,

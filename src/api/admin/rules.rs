@@ -28,7 +28,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         method: "GET",
         path: "/v1/rules",
         role: Role::Viewer,
-        handler: |call| Box::pin(async move { all(call.doors).await }),
+        handler: |call| Box::pin(async move { all(call.servers).await }),
     },
     AdminRoute {
         method: "PUT",
@@ -69,8 +69,8 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// Every rule, with the revision of the set.
-async fn all(doors: &Servers) -> Answered {
-    let (loaded, shown) = (doors.engine.loaded(), std::sync::Arc::clone(&doors.admin.rule_json));
+async fn all(servers: &Servers) -> Answered {
+    let (loaded, shown) = (servers.engine.loaded(), std::sync::Arc::clone(&servers.admin.rule_json));
     let revision = loaded.revision;
     let reply = aside(move || {
         let rules: Vec<_> = loaded.set.rules().iter().map(|compiled| shown(&compiled.rule)).collect();
@@ -81,10 +81,10 @@ async fn all(doors: &Servers) -> Answered {
 
 /// One rule, named by the path.
 fn one(call: &AdminCall<'_>) -> Answered {
-    let (doors, name) = (call.doors, call.param(0));
-    let loaded = doors.engine.loaded();
+    let (servers, name) = (call.servers, call.param(0));
+    let loaded = servers.engine.loaded();
     let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(name))?;
-    let rule = (doors.admin.rule_json)(&compiled.rule);
+    let rule = (servers.admin.rule_json)(&compiled.rule);
     Ok(tagged(loaded.revision, reply::json(&OneRuleJson { revision: loaded.revision, rule })))
 }
 
@@ -143,8 +143,8 @@ async fn history(call: AdminCall<'_>) -> Answered {
             _ => return Err(Refusal::of_field(name, "the query knows only `rule`, `before` and `limit`")),
         }
     }
-    let revisions = call.doors.admin.rules.history(shown).await.map_err(refused)?;
-    let revision = call.doors.engine.loaded().revision;
+    let revisions = call.servers.admin.rules.history(shown).await.map_err(refused)?;
+    let revision = call.servers.engine.loaded().revision;
     Ok(tagged(revision, reply::json(&HistoryJson { revision, history: revisions })))
 }
 
@@ -166,7 +166,7 @@ pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>
         }
     }
     let asked = EditRequest { edit, expected, dry_run, actor: call.actor.clone(), reason };
-    let Done { revision, changes } = call.doors.admin.rules.edit(asked).await.map_err(refused)?;
+    let Done { revision, changes } = call.servers.admin.rules.edit(asked).await.map_err(refused)?;
     let written = aside(move || reply::json(&ChangedJson { revision, dry_run, changes }));
     Ok(tagged(revision, written.await?))
 }

@@ -37,7 +37,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
 
 /// Events to come.
 pub(in crate::api) struct EventStream {
-    doors: Arc<Servers>,
+    servers: Arc<Servers>,
     ticks: Interval,
     seconds: u32,
     /// What was sent last of each event.
@@ -57,14 +57,14 @@ impl StreamAnswer {
 }
 
 fn open(call: &AdminCall<'_>) -> Answered {
-    let Ok(place) = Arc::clone(&call.doors.streams).try_acquire_owned() else {
+    let Ok(place) = Arc::clone(&call.servers.streams).try_acquire_owned() else {
         let message = format!("{STREAMS_MAX} streams are open already");
         return Err(Refusal::new(Code::Overloaded, message));
     };
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let doors = Arc::clone(call.doors);
-    let stream = EventStream { doors, ticks, seconds: 0, sent: Default::default(), _place: place };
+    let servers = Arc::clone(call.servers);
+    let stream = EventStream { servers, ticks, seconds: 0, sent: Default::default(), _place: place };
     let mut answer = reply::with_type(Vec::new(), HeaderValue::from_static("text/event-stream"));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer.extensions_mut().insert(StreamAnswer(Arc::new(Mutex::new(Some(stream)))));
@@ -78,10 +78,10 @@ impl EventStream {
             return Poll::Pending;
         }
         self.seconds = self.seconds.saturating_add(1);
-        if self.seconds > SECONDS_MAX || self.doors.readiness() == Readiness::Draining {
+        if self.seconds > SECONDS_MAX || self.servers.readiness() == Readiness::Draining {
             return Poll::Ready(None);
         }
-        let now = [("regions", regions::show(&self.doors)), ("ready", ready(&self.doors))];
+        let now = [("regions", regions::show(&self.servers)), ("ready", ready(&self.servers))];
         let mut text = Vec::new();
         for ((name, answer), sent) in now.into_iter().zip(&mut self.sent) {
             let Some(body) = whole(answer) else { continue };

@@ -66,13 +66,13 @@ pub(in crate::api) struct OneTierJson {
 }
 
 async fn list(call: AdminCall<'_>) -> Answered {
-    let tiers = call.doors.admin.register.tiers().await.map_err(refusal)?;
+    let tiers = call.servers.admin.register.tiers().await.map_err(refusal)?;
     Ok(reply::json(&TiersJson { tiers }))
 }
 
 async fn show(call: AdminCall<'_>) -> Answered {
     let wanted = name("name", call.param(0))?;
-    let tiers = call.doors.admin.register.tiers().await.map_err(refusal)?;
+    let tiers = call.servers.admin.register.tiers().await.map_err(refusal)?;
     let tier = tiers.into_iter().find(|tier| tier.name == wanted);
     let tier = tier.ok_or_else(|| Refusal::new(Code::NoTier, format!("there is no tier {wanted:?}")))?;
     Ok(reply::json(&OneTierJson { tier }))
@@ -85,12 +85,12 @@ async fn put(call: AdminCall<'_>) -> Answered {
         return Err(Refusal::of_field("name", "the path names another tier: tiers cannot be renamed"));
     }
     let tier = TierRecord { name: own, description: note("description", description)? };
-    let tier = call.doors.admin.register.put_tier(&call.actor, tier).await.map_err(refusal)?;
+    let tier = call.servers.admin.register.put_tier(&call.actor, tier).await.map_err(refusal)?;
     Ok(reply::json(&OneTierJson { tier }))
 }
 
 async fn remove(call: AdminCall<'_>) -> Answered {
     let own = name("name", call.param(0))?;
-    call.doors.admin.register.remove_tier(&call.actor, &own).await.map_err(refusal)?;
+    call.servers.admin.register.remove_tier(&call.actor, &own).await.map_err(refusal)?;
     Ok(reply::json(&RemovedJson { removed: &own }))
 }

@@ -116,14 +116,14 @@ pub(in crate::api) struct OneUserJson<'a> {
 impl BlockBody {
     fn block(self, call: &AdminCall<'_>) -> Result<Block, Refusal> {
         let reason = self.reason.map(|reason| note("reason", reason)).transpose()?;
-        Ok(Block { reason, until: moment_if(call.doors, "until", self.until)? })
+        Ok(Block { reason, until: moment_if(call.servers, "until", self.until)? })
     }
 }
 
 async fn list(call: AdminCall<'_>) -> Answered {
     let filter = filter(&call, &["tier", "blocked"])?;
     let limit = filter.limit;
-    let users = call.doors.admin.register.users(filter).await.map_err(refusal)?;
+    let users = call.servers.admin.register.users(filter).await.map_err(refusal)?;
     let full = u32::try_from(users.len()).is_ok_and(|len| len == limit);
     let next = users.last().filter(|_| full).map(|user| user.id.clone());
     Ok(reply::json(&UsersJson { users, next }))
@@ -131,7 +131,7 @@ async fn list(call: AdminCall<'_>) -> Answered {
 
 async fn show(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
-    answer(&call.doors.admin.register.user(&id).await.map_err(refusal)?)
+    answer(&call.servers.admin.register.user(&id).await.map_err(refusal)?)
 }
 
 async fn change(call: AdminCall<'_>, whole: bool) -> Answered {
@@ -141,7 +141,7 @@ async fn change(call: AdminCall<'_>, whole: bool) -> Answered {
         return Err(Refusal::of_field("id", "the path names another user: users cannot be renamed"));
     }
     let tier = written.tier.map(|tier| name_if("tier", tier)).transpose()?;
-    let overrides = written.overrides.map(|own| limits(call.doors, own)).transpose()?;
+    let overrides = written.overrides.map(|own| limits(call.servers, own)).transpose()?;
     let blocked = match written.blocked {
         None => None,
         Some(None) => Some(None),
@@ -170,19 +170,19 @@ async fn unblock(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     let reason = ReasonBody::read(&call)?;
     // Whoever is not known is not blocked, and is not made for that.
-    call.doors.admin.register.user(&id).await.map_err(refusal)?;
+    call.servers.admin.register.user(&id).await.map_err(refusal)?;
     let change = UserChange { blocked: Some(None), action: "user.unblock", reason, ..UserChange::default() };
     write(&call, &id, change).await
 }
 
 async fn remove(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
-    call.doors.admin.register.remove_user(&call.actor, &id).await.map_err(refusal)?;
+    call.servers.admin.register.remove_user(&call.actor, &id).await.map_err(refusal)?;
     Ok(reply::json(&RemovedJson { removed: &id }))
 }
 
 async fn write(call: &AdminCall<'_>, id: &str, change: UserChange) -> Answered {
-    let written = call.doors.admin.register.change_user(&call.actor, id, change).await;
+    let written = call.servers.admin.register.change_user(&call.actor, id, change).await;
     answer(&written.map_err(refusal)?)
 }
 

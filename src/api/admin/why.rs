@@ -74,30 +74,30 @@ impl WhyQuery {
 
 async fn show(call: AdminCall<'_>) -> Answered {
     let query = WhyQuery::read(&call)?;
-    let turn = turn(call.doors).await?;
-    let (doors, runtime) = (Arc::clone(call.doors), tokio::runtime::Handle::current());
+    let turn = turn(call.servers).await?;
+    let (servers, runtime) = (Arc::clone(call.servers), tokio::runtime::Handle::current());
     aside(move || {
         let _turn = turn;
-        runtime.block_on(told(&doors, &query))
+        runtime.block_on(told(&servers, &query))
     })
     .await?
 }
 
-async fn told(doors: &Servers, query: &WhyQuery) -> Answered {
+async fn told(servers: &Servers, query: &WhyQuery) -> Answered {
     let asked = [query.request()];
-    let asker = ClientIdentity::read(doors, &asked);
-    let [request] = asker.stand_in(asked)?;
-    let engine = &doors.engine;
+    let client_identity = ClientIdentity::read(servers, &asked);
+    let [request] = client_identity.stand_in(asked)?;
+    let engine = &servers.engine;
     let why = engine.why(&request).await;
     let why = why.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
-    let records = records(doors, &request).await;
+    let records = records(servers, &request).await;
     Ok(reply::json(&WhyJson::new(&request, &why, records.as_deref(), (engine.name(), engine.now()))))
 }
 
 /// The newest denials that the audit log has of this user or key; `None` where it has none at hand.
-async fn records(doors: &Servers, request: &Request<'_>) -> Option<Vec<Decided>> {
-    let history = doors.admin.history.as_deref()?;
-    let now = doors.engine.now();
+async fn records(servers: &Servers, request: &Request<'_>) -> Option<Vec<Decided>> {
+    let history = servers.admin.history.as_deref()?;
+    let now = servers.engine.now();
     let user = request.attribute("user").map(str::to_owned);
     let key = request.attribute("api_key").map(str::to_owned);
     if user.is_none() && key.is_none() {

@@ -53,7 +53,7 @@ type Attributes<'h> = Vec<(&'h str, Cow<'h, str>)>;
 impl ConnectionContext<'_> {
     /// 200, or the deciding rule's status and text; rate-limit headers with both.
     pub(super) async fn authorize(self, head: &Parts, arriving: &mut Arriving<'_>) -> Answered {
-        self.doors.knows_rules()?;
+        self.servers.knows_rules()?;
         let appended = Appended::of(head);
         let question = match &appended {
             Some(appended) => &appended.question,
@@ -65,9 +65,9 @@ impl ConnectionContext<'_> {
         let attributes = self.attributes(head, appended.as_ref())?;
         let attributes = attributes.iter().map(|(name, value)| (*name, &**value)).collect();
         let requests = [Request::new(&asked.domain, attributes, asked.cost)];
-        let asker = ClientIdentity::of_values(&self.doors.settings(), &requests);
-        let requests = asker.put(requests);
-        let engine = &self.doors.engine;
+        let client_identity = ClientIdentity::of_values(&self.servers.settings(), &requests);
+        let requests = client_identity.put(requests);
+        let engine = &self.servers.engine;
         let decisions = engine.decide(&requests).get().await;
         let decisions = engine.held_back(&requests, decisions).await;
         let ([request], Some(decision)) = (&requests, decisions.first()) else { return Ok(reply::text("")) };
@@ -123,10 +123,10 @@ impl ConnectionContext<'_> {
     /// Whether the request brings a JSON web token where these are configured, and the user whom a valid one
     /// names.
     fn token_user(self, headers: &HeaderMap) -> Result<Option<Option<Arc<str>>>, Refusal> {
-        let Some(tokens) = self.doors.tokens.as_deref() else { return Ok(None) };
+        let Some(tokens) = self.servers.tokens.as_deref() else { return Ok(None) };
         let Some(text) = text(headers, AUTHORIZATION.as_str()) else { return Ok(None) };
         let Some(token) = token::of_authorization(&text) else { return Ok(None) };
-        match tokens.user(token, self.doors.engine.now()) {
+        match tokens.verified_user(token, self.servers.engine.now()) {
             Ok(user) => Ok(Some(Some(user))),
             Err(_) if tokens.on_invalid() == OnInvalid::Address => Ok(Some(None)),
             Err(invalid) => Err(token::refusal(&invalid)),
@@ -137,7 +137,7 @@ impl ConnectionContext<'_> {
     fn client(self, headers: &HeaderMap) -> Option<String> {
         let hops = headers.get_all("x-forwarded-for").iter();
         let hops = hops.map(|value| std::str::from_utf8(value.as_bytes()).unwrap_or("?"));
-        let client = address::client(hops, self.doors.settings().trusted_proxies, self.peer.address);
+        let client = address::client(hops, self.servers.settings().trusted_proxies, self.peer.address);
         client.map(|address| address.to_canonical().to_string())
     }
 }

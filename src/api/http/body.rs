@@ -16,9 +16,9 @@ const DISCARD_BYTES_MAX: usize = 64 << 20;
 
 /// Reads the whole body of a request that should bring JSON. Bytes that are not UTF-8 count as they do at
 /// every server: a gateway that pasted a header's value into its JSON is answered by the rule.
-pub(super) async fn read(doors: &Servers, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
+pub(super) async fn read(servers: &Servers, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
     check_type(headers)?;
-    let body = read_up_to(doors, headers, body, doors.settings().body_bytes_max).await?;
+    let body = read_up_to(servers, headers, body, servers.settings().body_bytes_max).await?;
     if let Cow::Owned(text) = escaped(&body) {
         return Ok(text.into());
     }
@@ -27,7 +27,7 @@ pub(super) async fn read(doors: &Servers, headers: &HeaderMap, body: Incoming) -
 
 /// Reads the whole body, whatever its type, of at most this many bytes.
 pub(super) async fn read_up_to(
-    doors: &Servers,
+    servers: &Servers,
     headers: &HeaderMap,
     mut body: Incoming,
     bytes_max: usize,
@@ -43,17 +43,17 @@ pub(super) async fn read_up_to(
     if body.is_end_stream() && first.len() <= bytes_max {
         return Ok(first);
     }
-    Box::pin(gather(doors, headers, first, body, bytes_max)).await
+    Box::pin(gather(servers, headers, first, body, bytes_max)).await
 }
 
 async fn gather(
-    doors: &Servers,
+    servers: &Servers,
     headers: &HeaderMap,
     first: Bytes,
     mut body: Incoming,
     bytes_max: usize,
 ) -> Result<Bytes, Refusal> {
-    let mut held = doors.http.budget.hold();
+    let mut held = servers.http.budget.hold();
     // What was declared is reserved at once: a body that grew by doubling would take twice its length.
     let declared = declared(headers).unwrap_or_default().min(bytes_max);
     let mut whole = Vec::with_capacity(declared);

@@ -24,9 +24,9 @@ impl ConnectionContext<'_> {
     /// Answers one check with its decision and rate-limit headers, or a batch with `decisions`.
     pub(super) async fn check(self, request: Request<Incoming>, arriving: &mut Arriving<'_>) -> Answered {
         let (head, body) = request.into_parts();
-        let body = body::read(self.doors, &head.headers, body).await?;
+        let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
-        self.doors.knows_rules()?;
+        self.servers.knows_rules()?;
         match question::read(&body)? {
             Asked::One(check) => self.one(&check, None, arriving).await,
             Asked::Batch(checks) => Box::pin(self.batch(&checks, arriving)).await,
@@ -35,7 +35,7 @@ impl ConnectionContext<'_> {
 
     /// Charges what was used already, and answers as to a check.
     pub(super) async fn report(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
-        let body = body::read(self.doors, &head.headers, body).await?;
+        let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
         let check = question::read_report(&body)?;
         self.one(&check, check.id().map(report_of), arriving).await
@@ -47,11 +47,11 @@ impl ConnectionContext<'_> {
         report: Option<ReservationId>,
         arriving: &mut Arriving<'_>,
     ) -> Answered {
-        let engine = &self.doors.engine;
+        let engine = &self.servers.engine;
         let asked = [Question { report, ..check.request() }];
         self.may_ask(asked[0].cost)?;
-        let asker = ClientIdentity::read(self.doors, &asked);
-        let asked = asker.stand_in(asked)?;
+        let client_identity = ClientIdentity::read(self.servers, &asked);
+        let asked = client_identity.stand_in(asked)?;
         let decisions = match engine.decide(&asked) {
             Answer::Now(decisions) => decisions,
             Answer::Later(decisions) => decisions.await,
@@ -68,11 +68,11 @@ impl ConnectionContext<'_> {
     }
 
     async fn batch(self, checks: &[Check<'_>], arriving: &mut Arriving<'_>) -> Answered {
-        let engine = &self.doors.engine;
+        let engine = &self.servers.engine;
         let questions: Vec<_> = checks.iter().map(Check::request).collect();
         questions.iter().try_for_each(|question| self.may_ask(question.cost))?;
-        let asker = ClientIdentity::read(self.doors, &questions);
-        let questions = asker.stand_in(questions)?;
+        let client_identity = ClientIdentity::read(self.servers, &questions);
+        let questions = client_identity.stand_in(questions)?;
         let mut body = Vec::with_capacity(checks.len().saturating_mul(DECISION_BYTES));
         body.extend_from_slice(b"{\"decisions\":[");
         let empty = body.len();

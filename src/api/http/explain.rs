@@ -24,27 +24,27 @@ const CONSIDERED_MAX: usize = 1_000;
 impl ConnectionContext<'_> {
     /// Answers with the decision and the rules of the domain.
     pub(super) async fn explain(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
-        let now = self.doors.engine.now();
-        self.doors.admin.guard.admit(&head.headers, self.peer, Role::Viewer, now)?;
-        let body = body::read(self.doors, &head.headers, body).await?;
+        let now = self.servers.engine.now();
+        self.servers.admin.guard.admit(&head.headers, self.peer, Role::Viewer, now)?;
+        let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
-        let turn = admin::turn(self.doors).await?;
-        let (doors, runtime) = (Arc::clone(self.doors), tokio::runtime::Handle::current());
+        let turn = admin::turn(self.servers).await?;
+        let (servers, runtime) = (Arc::clone(self.servers), tokio::runtime::Handle::current());
         admin::aside(move || {
             let _turn = turn;
-            runtime.block_on(explained(&doors, &body))
+            runtime.block_on(explained(&servers, &body))
         })
         .await?
     }
 }
 
-async fn explained(doors: &Servers, body: &[u8]) -> Answered {
+async fn explained(servers: &Servers, body: &[u8]) -> Answered {
     let check = question::read_one(body)?;
     let asked = [check.request()];
-    let asker = ClientIdentity::read(doors, &asked);
-    let asked = asker.stand_in(asked)?;
+    let client_identity = ClientIdentity::read(servers, &asked);
+    let asked = client_identity.stand_in(asked)?;
     let [request] = asked;
-    let engine = &doors.engine;
+    let engine = &servers.engine;
     let explanation = engine.explain(&request, CONSIDERED_MAX).await;
     let explanation = explanation.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
     let considered = explanation.considered.iter().map(|(rule, reason)| {

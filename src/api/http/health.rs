@@ -9,13 +9,13 @@ use crate::api::{Servers, admin};
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Every metric in the Prometheus text format.
-pub(super) fn metrics(doors: &Servers) -> Reply {
-    reply::with_type(doors.engine.metrics().render().into_bytes(), PROMETHEUS)
+pub(super) fn metrics(servers: &Servers) -> Reply {
+    reply::with_type(servers.engine.metrics().render().into_bytes(), PROMETHEUS)
 }
 
 /// What can be asked here.
-pub(super) fn home(doors: &Servers) -> Reply {
-    let name = doors.engine.name();
+pub(super) fn home(servers: &Servers) -> Reply {
+    let name = servers.engine.name();
     let mut page =
         format!("Tidegate {}, node {} in region {}.\n\n", env!("CARGO_PKG_VERSION"), name.node, name.region);
     for (path, _, methods) in ROUTES {

@@ -34,9 +34,9 @@ pub(in crate::api) struct LeaseBody {
 impl ConnectionContext<'_> {
     /// Answers with the decision and, if places are held, their lease.
     pub(super) async fn acquire(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
-        let body = body::read(self.doors, &head.headers, body).await?;
+        let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
-        self.doors.knows_rules()?;
+        self.servers.knows_rules()?;
         let check = question::read_named(&body)?;
         let mut request = check.request();
         let places = match request.cost {
@@ -53,9 +53,9 @@ impl ConnectionContext<'_> {
         };
         request.cost = Cost::Hold(Hold { step: HoldStep::Acquire, holder, places });
         let asked = [request];
-        let asker = ClientIdentity::read(self.doors, &asked);
-        let asked = asker.stand_in(asked)?;
-        let engine = &self.doors.engine;
+        let client_identity = ClientIdentity::read(self.servers, &asked);
+        let asked = client_identity.stand_in(asked)?;
+        let engine = &self.servers.engine;
         let decisions = engine.decide(&asked).get().await;
         let decisions = engine.held_back(&asked, decisions).await;
         let [request] = &asked;
@@ -77,7 +77,7 @@ impl ConnectionContext<'_> {
         arriving: &mut Arriving<'_>,
         step: HoldStep,
     ) -> Answered {
-        let body = body::read(self.doors, &head.headers, body).await?;
+        let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
         let asked: LeaseBody = read_object(&body).map_err(|error| {
             Refusal::new(Code::Malformed, format!("the body is not {{\"lease\":…}}: {error}"))
@@ -85,7 +85,7 @@ impl ConnectionContext<'_> {
         let lease = read_lease(&asked.lease).ok_or_else(|| {
             Refusal::of_field("lease", "this is no lease: give back the text that POST /v1/acquire answered")
         })?;
-        let stepped = self.doors.engine.step(&lease, step).await;
+        let stepped = self.servers.engine.step(&lease, step).await;
         let degraded = stepped.degraded;
         Ok(if step == HoldStep::Renew {
             let expires_ms = stepped.held.then(|| stepped.hold.millis_up());

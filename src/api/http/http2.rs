@@ -33,9 +33,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(90);
 
 /// What the requests of one connection share.
 struct Http2Connection {
-    doors: Arc<Servers>,
+    servers: Arc<Servers>,
     peer: Peer,
-    pulse: IdleDetection,
+    idle: IdleDetection,
     place: ConnectionPlace,
     unsent: Arc<Unsent>,
 }
@@ -51,9 +51,9 @@ impl Http2Connection {
             request.headers_mut().insert(HOST, authority);
         }
         let context = ConnectionContext {
-            doors: &self.doors,
+            servers: &self.servers,
             peer: self.peer,
-            pulse: &self.pulse,
+            idle: &self.idle,
             place: &self.place,
             unsent: &self.unsent,
         };
@@ -67,13 +67,13 @@ impl Http2Connection {
 
 /// Serves one connection until its client closes it, it falls silent, or the listener drains and what is in
 /// flight is answered.
-pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
+pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let Accepted { socket, peer, shutdown, place } = accepted;
-    let (end, unsent) = (place.end.clone(), doors.http.unsent.connection());
+    let (end, unsent) = (place.end.clone(), servers.http.unsent.connection());
     // Frames of HTTP/2 itself are no part of a request, so what arrives is not watched here.
-    let pulse = Arc::new(IdleDetection::default());
-    let socket = WatchedSocket { socket, pulse, unsent: Arc::clone(&unsent), answered: false };
-    let shared = Arc::new(Http2Connection { doors, peer, pulse: IdleDetection::default(), place, unsent });
+    let idle = Arc::new(IdleDetection::default());
+    let socket = WatchedSocket { socket, idle, unsent: Arc::clone(&unsent), answered: false };
+    let shared = Arc::new(Http2Connection { servers, peer, idle: IdleDetection::default(), place, unsent });
     let own = Arc::clone(&shared);
     let service = hyper::service::service_fn(move |request| Arc::clone(&own).answer(request));
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -108,7 +108,7 @@ pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
                     shared.place.count_unread();
                     return;
                 }
-                if shared.pulse.stuck(&mut looks) {
+                if shared.idle.stuck(&mut looks) {
                     return;
                 }
             }

@@ -54,22 +54,23 @@ pub use authorize::fingerprint;
 /// Longest head of a request, in bytes. Longer ones are refused by hyper with 431.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
 
-/// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight
-/// is answered.
-pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
+/// Serves one connection until its client closes it, it gets stuck, or the server drains and what is in
+/// flight is answered.
+pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     if accepted.socket.agreed_on_http2() {
-        return Box::pin(http2::connection(doors, accepted)).await;
+        return Box::pin(http2::connection(servers, accepted)).await;
     }
     let Accepted { socket, peer, shutdown, place } = accepted;
-    let pulse = Arc::new(IdleDetection::default());
-    let unsent = doors.http.unsent.connection();
-    let visit = ConnectionContext { doors: &doors, peer, pulse: &pulse, place: &place, unsent: &unsent };
-    let service = hyper::service::service_fn(|request| visit.answer(request));
-    let felt =
-        WatchedSocket { socket, pulse: Arc::clone(&pulse), unsent: Arc::clone(&unsent), answered: false };
-    let socket = TokioIo::new(felt);
+    let idle = Arc::new(IdleDetection::default());
+    let unsent = servers.http.unsent.connection();
+    let context = ConnectionContext { servers: &servers, peer, idle: &idle, place: &place, unsent: &unsent };
+    let service = hyper::service::service_fn(|request| context.answer(request));
+    let watched =
+        WatchedSocket { socket, idle: Arc::clone(&idle), unsent: Arc::clone(&unsent), answered: false };
+    let socket = TokioIo::new(watched);
     let mut builder = hyper::server::conn::http1::Builder::new();
-    // Slow heads and bodies are the pulse's business, which needs no timer for each request.
+    // Slow heads and bodies are found by the look for idle connections, which needs no timer for each
+    // request.
     builder.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).pipeline_flush(true);
     let mut served = builder.serve_connection(socket, service);
     let mut look = tokio::time::interval(LOOK_EVERY);
@@ -83,16 +84,16 @@ pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
                 // How else a connection ends is its client's affair.
                 let Err(error) = ended else { return };
                 let parts = served.into_parts();
-                let felt = parts.io.into_inner();
+                let watched = parts.io.into_inner();
                 if let Some(refusal) = head::refusal(&error, &parts.read_buf) {
-                    doors.http.rejected.increment(1);
+                    servers.http.rejected.increment(1);
                     // Where nothing was left unread, the library has answered already.
-                    let refusal = Some(&refusal).filter(|_| !felt.answered);
-                    head::close_with(felt.socket, refusal).await;
+                    let refusal = Some(&refusal).filter(|_| !watched.answered);
+                    head::close_with(watched.socket, refusal).await;
                 }
                 return;
             }
-            () = shutdown.closing.cancelled(), if !pulse.closes_after_answer() => pulse.close_after_answer(),
+            () = shutdown.closing.cancelled(), if !idle.closes_after_answer() => idle.close_after_answer(),
             () = shutdown.stop.cancelled(), if !ending => {
                 ending = true;
                 Pin::new(&mut served).graceful_shutdown();
@@ -107,7 +108,7 @@ pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
                     place.count_unread();
                     return;
                 }
-                if pulse.stuck(&mut looks) {
+                if idle.stuck(&mut looks) {
                     return;
                 }
             }
@@ -115,10 +116,10 @@ pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
     }
 }
 
-/// A socket whose pulse is felt.
+/// A socket of which is noted when it receives something.
 struct WatchedSocket {
     socket: Socket,
-    pulse: Arc<IdleDetection>,
+    idle: Arc<IdleDetection>,
     unsent: Arc<Unsent>,
     /// Whether anything was written since the last bytes arrived.
     answered: bool,
@@ -143,7 +144,7 @@ impl AsyncRead for WatchedSocket {
         let before = into.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, into);
         if read.is_ready() {
-            self.pulse.received(into.filled().len() - before);
+            self.idle.received(into.filled().len() - before);
             self.answered = false;
         }
         read
@@ -188,9 +189,9 @@ impl AsyncWrite for WatchedSocket {
 /// What a request needs to know of its connection.
 #[derive(Clone, Copy)]
 struct ConnectionContext<'c> {
-    doors: &'c Arc<Servers>,
+    servers: &'c Arc<Servers>,
     peer: Peer,
-    pulse: &'c IdleDetection,
+    idle: &'c IdleDetection,
     place: &'c ConnectionPlace,
     unsent: &'c Arc<Unsent>,
 }
@@ -238,7 +239,7 @@ fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal 
 impl ConnectionContext<'_> {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Sending>, std::convert::Infallible> {
         let span = self.span(&request);
-        let mut arriving = Arriving { pulse: self.pulse, place: self.place, whole: false, span };
+        let mut arriving = Arriving { idle: self.idle, place: self.place, whole: false, span };
         let answered = match (head::check_host(&request), Route::find(request.uri().path())) {
             (Err(refusal), _) => Err(refusal),
             (Ok(()), Some((Route::Check, _))) if request.method() == Method::POST => {
@@ -250,10 +251,10 @@ impl ConnectionContext<'_> {
         drop(arriving);
         let answered = answered.and_then(|reply| self.if_there_is_room(reply));
         let mut reply = answered.unwrap_or_else(|refusal| {
-            self.doors.http.rejected.increment(1);
+            self.servers.http.rejected.increment(1);
             reply::refusal(&refusal)
         });
-        if self.pulse.closes_after_answer() {
+        if self.idle.closes_after_answer() {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(mut span) = span {
@@ -266,7 +267,7 @@ impl ConnectionContext<'_> {
     /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own
     /// user.
     fn may_ask(self, cost: Cost) -> Result<(), Refusal> {
-        if !matches!(cost, Cost::Refund(_)) || self.doors.settings().http_refunds || self.peer.is_owner {
+        if !matches!(cost, Cost::Refund(_)) || self.servers.settings().http_refunds || self.peer.is_owner {
             return Ok(());
         }
         let sentence = "giving back by a negative cost is switched off here (listen.http_refunds)";
@@ -312,11 +313,11 @@ impl ConnectionContext<'_> {
             Route::Commit => self.commit(&head, body, arriving).await,
             Route::Cancel => self.cancel(&head, body, arriving).await,
             Route::Authorize => self.authorize(&head, arriving).await,
-            Route::Metrics => Ok(health::metrics(self.doors)),
+            Route::Metrics => Ok(health::metrics(self.servers)),
             Route::Healthz => Ok(reply::text("ok\n")),
-            Route::Readyz => Ok(ready(self.doors)),
+            Route::Readyz => Ok(ready(self.servers)),
             Route::OpenApi => Ok(reply::json_bytes(openapi_json().as_bytes().to_vec())),
-            Route::Home => Ok(health::home(self.doors)),
+            Route::Home => Ok(health::home(self.servers)),
         }
     }
 }
@@ -324,7 +325,7 @@ impl ConnectionContext<'_> {
 impl ConnectionContext<'_> {
     /// Answers an admin route: the guard first, then the body, then the route's own handler.
     async fn administer(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
-        let doors = self.doors;
+        let servers = self.servers;
         let (route, params) = match admin::find(head.method.as_str(), head.uri.path())? {
             admin::RouteFound::Route(route, params) => (route, params),
             admin::RouteFound::OtherMethods(methods) => return Err(refuse_method(methods)),
@@ -332,16 +333,16 @@ impl ConnectionContext<'_> {
                 return Err(Refusal::new(Code::NoRoute, format!("there is no route {}", head.uri.path())));
             }
         };
-        let actor = doors.admin.guard.admit(&head.headers, self.peer, route.role, doors.engine.now())?;
+        let actor = servers.admin.guard.admit(&head.headers, self.peer, route.role, servers.engine.now())?;
         let body = if route.method == "GET" {
             Bytes::new()
         } else {
             admin::check_json(head)?;
-            body::read_up_to(doors, &head.headers, body, admin::BODY_BYTES_MAX).await?
+            body::read_up_to(servers, &head.headers, body, admin::BODY_BYTES_MAX).await?
         };
         arriving.is_whole();
-        let span = traced::change(doors, head, route, &params, &actor);
-        let answered = (route.handler)(admin::AdminCall { doors, head, params, body, actor }).await;
+        let span = traced::change(servers, head, route, &params, &actor);
+        let answered = (route.handler)(admin::AdminCall { servers, head, params, body, actor }).await;
         if let Some(span) = span {
             traced::changed(span, &answered);
         }
@@ -349,9 +350,9 @@ impl ConnectionContext<'_> {
     }
 }
 
-/// Tells the pulse when a request is there, and when it is answered.
+/// Notes for the look for idle connections when a request is there, and when it is answered.
 struct Arriving<'p> {
-    pulse: &'p IdleDetection,
+    idle: &'p IdleDetection,
     place: &'p ConnectionPlace,
     whole: bool,
     /// The span of the request, if somebody is to be told.
@@ -363,7 +364,7 @@ impl Arriving<'_> {
     fn is_whole(&mut self) {
         if !std::mem::replace(&mut self.whole, true) {
             self.place.touch();
-            self.pulse.request_is_whole();
+            self.idle.request_is_whole();
         }
     }
 }
@@ -371,6 +372,6 @@ impl Arriving<'_> {
 impl Drop for Arriving<'_> {
     fn drop(&mut self) {
         self.is_whole();
-        self.pulse.answered();
+        self.idle.answered();
     }
 }

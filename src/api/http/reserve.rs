@@ -44,9 +44,9 @@ pub(in crate::api) struct CancelBody {
 impl ConnectionContext<'_> {
     /// Answers with the decision and, if permits are reserved, the reservation.
     pub(super) async fn reserve(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
-        let body = body::read(self.doors, &head.headers, body).await?;
+        let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
-        self.doors.knows_rules()?;
+        self.servers.knows_rules()?;
         let check = question::read_reserve(&body)?;
         let mut request = check.request();
         let Cost::Take(permits) = request.cost else {
@@ -65,9 +65,9 @@ impl ConnectionContext<'_> {
         let reserve = ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() };
         request.cost = Cost::Reserve(reserve);
         let asked = [request];
-        let asker = ClientIdentity::read(self.doors, &asked);
-        let mut asked = asker.stand_in(asked)?;
-        let engine = &self.doors.engine;
+        let client_identity = ClientIdentity::read(self.servers, &asked);
+        let mut asked = client_identity.stand_in(asked)?;
+        let engine = &self.servers.engine;
         if check.is_estimated() {
             let [request] = &mut asked;
             let permits = engine.estimate(request).await;
@@ -93,7 +93,7 @@ impl ConnectionContext<'_> {
 
     /// Charges what was used, and releases the rest.
     pub(super) async fn commit(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
-        let body = body::read(self.doors, &head.headers, body).await?;
+        let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
         let CommitBody { reservation, actual } = read_object(&body).map_err(|error| {
             let sentence = format!("the body is not {{\"reservation\":…,\"actual\":…}}: {error}");
@@ -104,7 +104,7 @@ impl ConnectionContext<'_> {
 
     /// Releases all that was reserved.
     pub(super) async fn cancel(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
-        let body = body::read(self.doors, &head.headers, body).await?;
+        let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
         let CancelBody { reservation } = read_object(&body).map_err(|error| {
             Refusal::new(Code::Malformed, format!("the body is not {{\"reservation\":…}}: {error}"))
@@ -117,7 +117,7 @@ impl ConnectionContext<'_> {
             let sentence = "this is no reservation: give back the text that POST /v1/reserve answered";
             Refusal::of_field("reservation", sentence)
         })?;
-        let done = self.doors.engine.commit(&reservation, actual).await;
+        let done = self.servers.engine.commit(&reservation, actual).await;
         let done = done.map_err(|refused| Refusal::of_field("reservation", refused.to_string()))?;
         let (committed, lapsed, degraded) = (done.committed, done.lapsed, done.degraded);
         Ok(reply::json(&CommittedJson { committed, lapsed, degraded }))

@@ -40,18 +40,22 @@ impl ConnectionContext<'_> {
     /// The span of this request, if somebody is to be told.
     #[inline]
     pub(super) fn span(self, request: &Request<Incoming>) -> Option<Box<DecisionSpan>> {
-        let tracer = self.doors.tracer()?;
-        decision(self.doors, tracer, request)
+        let tracer = self.servers.tracer()?;
+        decision(self.servers, tracer, request)
     }
 }
 
 #[inline(never)]
-fn decision(doors: &Servers, tracer: &Arc<Tracer>, request: &Request<Incoming>) -> Option<Box<DecisionSpan>> {
+fn decision(
+    servers: &Servers,
+    tracer: &Arc<Tracer>,
+    request: &Request<Incoming>,
+) -> Option<Box<DecisionSpan>> {
     let (route, _) = Route::find(request.uri().path())?;
     let path = route.traced()?;
     let method = method(request.method());
     let span = tracer.decision(parent(request.headers()), || format!("{method} {path}").into())?;
-    Some(DecisionSpan::new(span, doors, &[("http.request.method", method), ("http.route", path)]))
+    Some(DecisionSpan::new(span, servers, &[("http.request.method", method), ("http.route", path)]))
 }
 
 /// The method, of which clients could make any number.
@@ -80,13 +84,13 @@ impl Arriving<'_> {
 
 /// The span of a change by an operator, whom the guard has let in; `None` for a look.
 pub(super) fn change(
-    doors: &Servers,
+    servers: &Servers,
     head: &Parts,
     route: &AdminRoute,
     params: &[String],
     actor: &Actor,
 ) -> Option<OpenSpan> {
-    let tracer = doors.tracer()?;
+    let tracer = servers.tracer()?;
     if route.method == "GET" {
         return None;
     }
@@ -105,7 +109,7 @@ pub(super) fn change(
     if head.uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "dry_run=true")) {
         span.set("tidegate.dry_run", true);
     }
-    span.set("tidegate.region", doors.engine.name().region.as_str());
+    span.set("tidegate.region", servers.engine.name().region.as_str());
     Some(span)
 }
 

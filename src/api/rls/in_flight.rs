@@ -64,11 +64,11 @@ pub(super) fn lease_of(decisions: &[Decision]) -> Option<String> {
 
 /// Gives back what these leases hold. A text that is none is counted as a call that makes no sense: nobody
 /// reads the answer.
-pub(super) async fn give_back(doors: &Servers, leases: &[&str]) {
+pub(super) async fn give_back(servers: &Servers, leases: &[&str]) {
     for text in leases {
         match read_lease(text) {
-            Some(lease) => drop(doors.engine.step(&lease, HoldStep::Release).await),
-            None => doors.rls.rejected.increment(1),
+            Some(lease) => drop(servers.engine.step(&lease, HoldStep::Release).await),
+            None => servers.rls.rejected.increment(1),
         }
     }
 }

@@ -48,14 +48,14 @@ impl Call {
 
 /// Answers one call.
 pub(super) async fn answer(call: OwnCall, asked: Call, message: Message, respond: Respond) {
-    let OwnCall { doors, unsent, mut span, .. } = call;
-    let (doors, span) = (&doors, &mut span);
-    let answered = match whole(doors, message).await {
+    let OwnCall { servers, unsent, mut span, .. } = call;
+    let (servers, span) = (&servers, &mut span);
+    let answered = match whole(servers, message).await {
         Ok(message) => match asked {
-            Call::Check => check(doors, &message, span).await,
-            Call::Report => report(doors, &message, span).await,
-            Call::Reserve => reserve(doors, &message, span).await,
-            Call::Commit => commit(doors, &message).await,
+            Call::Check => check(servers, &message, span).await,
+            Call::Report => report(servers, &message, span).await,
+            Call::Reserve => reserve(servers, &message, span).await,
+            Call::Commit => commit(servers, &message).await,
         },
         Err(refusal) => Err(refusal),
     };
@@ -66,29 +66,29 @@ pub(super) async fn answer(call: OwnCall, asked: Call, message: Message, respond
         }
         Err(refusal) => {
             end(span.take(), Some(&refusal));
-            refuse(doors, respond, &refusal);
+            refuse(servers, respond, &refusal);
         }
     }
 }
 
 /// Whatever the hits are, nothing is charged: a descriptor is over its limit when nothing is left.
-async fn check(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
+async fn check(servers: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { mut questions, mut denied, .. } = question::read(message, &mut room)?;
     questions.iter_mut().for_each(|question| question.cost = Cost::Peek);
-    let asker = ClientIdentity::read(doors, &questions);
-    let questions = asker.put(questions);
-    let invalid = asker.refused().map(|refusal| refusal.message.as_ref().into());
+    let client_identity = ClientIdentity::read(servers, &questions);
+    let questions = client_identity.put(questions);
+    let invalid = client_identity.refused().map(|refusal| refusal.message.as_ref().into());
     if invalid.is_some() {
         denied = (0..questions.len()).collect();
     }
-    let decisions = doors.engine.decide(&questions).get().await;
+    let decisions = servers.engine.decide(&questions).get().await;
     let decisions = deny(decisions, &denied, invalid);
     tell(span, &questions, &decisions);
     Ok(answer::encode(&questions, &decisions))
 }
 
-async fn report(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
+async fn report(servers: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
     let mut room = Vec::new();
     let call = question::read(message, &mut room)?;
     let mut questions = judged(call);
@@ -97,9 +97,9 @@ async fn report(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result<
             question.cost = Cost::report(hits);
         }
     }
-    let asker = ClientIdentity::read(doors, &questions);
-    let questions = asker.stand_in(questions)?;
-    let decisions = doors.engine.decide(&questions).get().await;
+    let client_identity = ClientIdentity::read(servers, &questions);
+    let questions = client_identity.stand_in(questions)?;
+    let decisions = servers.engine.decide(&questions).get().await;
     tell(span, &questions, &decisions);
     Ok(answer::reported())
 }
@@ -111,7 +111,7 @@ fn judged(call: RateLimitCall<'_>) -> Questions<'_> {
     places.filter(|(place, _)| !denied.contains(place)).map(|(_, question)| question).collect()
 }
 
-async fn reserve(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
+async fn reserve(servers: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
     let room;
     let ReserveRequest { asked, amount, ttl } = match ReserveRequest::decode(message) {
         Err(Undecodable::Text) => {
@@ -123,29 +123,29 @@ async fn reserve(doors: &Servers, message: &[u8], span: &mut CallSpan) -> Result
     let RateLimitCall { questions, denied, .. } = question::of_message(asked)?;
     let ttl = ttl.map_or(Ok(TTL_DEFAULT), TtlMessage::span)?;
     let id = new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?;
-    let asker = ClientIdentity::read(doors, &questions);
-    if !denied.is_empty() || asker.refused().is_some() {
+    let client_identity = ClientIdentity::read(servers, &questions);
+    if !denied.is_empty() || client_identity.refused().is_some() {
         return Ok(answer::reserved(None));
     }
-    let mut questions = asker.put(questions);
+    let mut questions = client_identity.put(questions);
     for question in &mut questions {
         let permits = match amount {
-            0 => doors.engine.estimate(question).await,
+            0 => servers.engine.estimate(question).await,
             amount => amount,
         };
         question.cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
     }
-    let mut decisions = doors.engine.decide(&questions).get().await;
+    let mut decisions = servers.engine.decide(&questions).get().await;
     tell(span, &questions, &decisions);
     if decisions.iter().any(|decision| !decision.allowed) {
         return Ok(answer::reserved(None));
     }
     // Where no rule applies there is nothing to commit.
-    let made = doors.engine.reservation(&mut decisions).map(|(made, _)| reservation_text(&made));
+    let made = servers.engine.reservation(&mut decisions).map(|(made, _)| reservation_text(&made));
     Ok(answer::reserved(Some(made.as_deref().unwrap_or_default())))
 }
 
-async fn commit(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
+async fn commit(servers: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
     let room;
     let CommitRequest { asked, reservation, actual } = match CommitRequest::decode(message) {
         Err(Undecodable::Text) => {
@@ -155,16 +155,16 @@ async fn commit(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
         request => request?,
     };
     if let Some(reservation) = read_reservation(reservation)
-        && let Ok(done) = doors.engine.commit(&reservation, actual).await
+        && let Ok(done) = servers.engine.commit(&reservation, actual).await
     {
         return Ok(answer::committed(done.committed && !done.lapsed));
     }
     // Nobody here knows that reservation, so it is a report of what the descriptors name.
     let mut questions = judged(question::of_message(asked)?);
     questions.iter_mut().for_each(|question| question.cost = Cost::report(actual));
-    let asker = ClientIdentity::read(doors, &questions);
-    let questions = asker.stand_in(questions)?;
-    doors.engine.decide(&questions).get().await;
+    let client_identity = ClientIdentity::read(servers, &questions);
+    let questions = client_identity.stand_in(questions)?;
+    servers.engine.decide(&questions).get().await;
     Ok(answer::committed(false))
 }
 

@@ -24,8 +24,8 @@ impl Message {
     }
 
     /// The message without its prefix, once all of it is there.
-    pub(super) fn poll(&mut self, doors: &Servers, cx: &mut Context<'_>) -> Poll<Result<Bytes, Refusal>> {
-        let bytes_max = doors.settings().body_bytes_max;
+    pub(super) fn poll(&mut self, servers: &Servers, cx: &mut Context<'_>) -> Poll<Result<Bytes, Refusal>> {
+        let bytes_max = servers.settings().body_bytes_max;
         loop {
             let part = match ready!(self.body.poll_data(cx)) {
                 Some(Ok(part)) => part,
@@ -40,15 +40,15 @@ impl Message {
             if self.gathered.is_none() && self.body.is_end_stream() {
                 return Poll::Ready(unframed(part, bytes_max));
             }
-            if let Err(refusal) = self.gather(doors, &part) {
+            if let Err(refusal) = self.gather(servers, &part) {
                 return Poll::Ready(Err(refusal));
             }
         }
     }
 
-    fn gather(&mut self, doors: &Servers, part: &[u8]) -> Result<(), Refusal> {
-        let (bytes, held) = self.gathered.get_or_insert_with(|| (BytesMut::new(), doors.rls.budget.hold()));
-        let bytes_max = doors.settings().body_bytes_max;
+    fn gather(&mut self, servers: &Servers, part: &[u8]) -> Result<(), Refusal> {
+        let (bytes, held) = self.gathered.get_or_insert_with(|| (BytesMut::new(), servers.rls.budget.hold()));
+        let bytes_max = servers.settings().body_bytes_max;
         if bytes.len().saturating_add(part.len()) > bytes_max.saturating_add(PREFIX_BYTES) {
             return Err(too_large(bytes_max));
         }

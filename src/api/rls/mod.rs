@@ -72,7 +72,7 @@ type Connection = h2::server::Connection<Mended, CountedWriter>;
 
 /// What the calls of one connection share.
 struct Line {
-    doors: Arc<Servers>,
+    servers: Arc<Servers>,
     closing: CancellationToken,
     unsent: Arc<Unsent>,
     others: others::Share,
@@ -80,7 +80,7 @@ struct Line {
 
 /// What a call keeps of its connection that gets a task of its own.
 struct OwnCall {
-    doors: Arc<Servers>,
+    servers: Arc<Servers>,
     closing: CancellationToken,
     unsent: Arc<Unsent>,
     /// The span of the call, if somebody is to be told.
@@ -92,7 +92,7 @@ type Span = Option<Box<DecisionSpan>>;
 impl Line {
     fn call(&self) -> OwnCall {
         OwnCall {
-            doors: Arc::clone(&self.doors),
+            servers: Arc::clone(&self.servers),
             closing: self.closing.clone(),
             unsent: Arc::clone(&self.unsent),
             span: None,
@@ -100,9 +100,9 @@ impl Line {
     }
 }
 
-/// Serves one connection until its client closes it, it falls silent, or the door drains and what is in
+/// Serves one connection until its client closes it, it falls silent, or the server drains and what is in
 /// flight is answered.
-pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
+pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let Accepted { socket, shutdown, place, .. } = accepted;
     let mut builder = h2::server::Builder::new();
     builder
@@ -120,8 +120,8 @@ pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
         () = shutdown.stop.cancelled() => return,
     };
     let Ok(Ok(mut connection)) = shaken else { return };
-    let unsent = doors.rls.unsent.connection();
-    let line = Line { doors, closing: shutdown.closing.clone(), unsent, others: others::Share::default() };
+    let unsent = servers.rls.unsent.connection();
+    let line = Line { servers, closing: shutdown.closing.clone(), unsent, others: others::Share::default() };
     let mut watch = Watch { pings: connection.ping_pong(), calls: 0, waiting: false };
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut unread = UnreadLooks::default();
@@ -227,20 +227,20 @@ impl Watch {
 
 /// Answers a call at once where it can be.
 fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
-    let (doors, unsent) = (&line.doors, &line.unsent);
+    let (servers, unsent) = (&line.servers, &line.unsent);
     let call = kuadrant::Call::of(request.uri().path());
     if call.is_none() && request.uri().path() != SHOULD_RATE_LIMIT {
-        let Some(place) = doors.others.place(&line.others, request.uri().path()) else {
+        let Some(place) = servers.others.place(&line.others, request.uri().path()) else {
             let sentence = "as many calls besides decisions are open as may be";
-            return refuse(doors, respond, &Refusal::new(Code::Overloaded, sentence));
+            return refuse(servers, respond, &Refusal::new(Code::Overloaded, sentence));
         };
         tokio::spawn(others::answer(line.call(), request, respond, place));
         return;
     }
-    if let Err(refusal) = check_head(&request).and_then(|()| doors.knows_rules()) {
-        return refuse(doors, respond, &refusal);
+    if let Err(refusal) = check_head(&request).and_then(|()| servers.knows_rules()) {
+        return refuse(servers, respond, &refusal);
     }
-    if let Some(span) = span(doors, &request) {
+    if let Some(span) = span(servers, &request) {
         // Its own task: what is told of it is not worth more work for the calls that are not.
         let (own, message) = (OwnCall { span: Some(span), ..line.call() }, Message::new(request.into_body()));
         return match call {
@@ -255,30 +255,30 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     }
     // No waker: if the message is not there yet, the task that waits for it asks again with its own.
     let mut nobody = Context::from_waker(Waker::noop());
-    match message.poll(doors, &mut nobody) {
-        Poll::Ready(Ok(bytes)) if !doors.engine.answers_at_once() => begin(line.call(), bytes, respond),
-        Poll::Ready(Ok(bytes)) => match decide_now(doors, &bytes) {
+    match message.poll(servers, &mut nobody) {
+        Poll::Ready(Ok(bytes)) if !servers.engine.answers_at_once() => begin(line.call(), bytes, respond),
+        Poll::Ready(Ok(bytes)) => match decide_now(servers, &bytes) {
             Ok(AtOnce::Answer(answer)) => reply(unsent, respond, answer),
             Ok(AtOnce::Held(decisions)) => {
                 drop(tokio::spawn(hold_back(line.call(), bytes, respond, *decisions)))
             }
             Ok(AtOnce::Unknown) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond, true))),
-            Err(refusal) => refuse(doors, respond, &refusal),
+            Err(refusal) => refuse(servers, respond, &refusal),
         },
-        Poll::Ready(Err(refusal)) => refuse(doors, respond, &refusal),
+        Poll::Ready(Err(refusal)) => refuse(servers, respond, &refusal),
         Poll::Pending => drop(tokio::spawn(wait_for_message(line.call(), message, respond))),
     }
 }
 
 /// The span of this call, if somebody is to be told.
 #[inline]
-fn span(doors: &Servers, request: &Request<RecvStream>) -> Span {
-    let tracer = doors.tracer()?;
+fn span(servers: &Servers, request: &Request<RecvStream>) -> Span {
+    let tracer = servers.tracer()?;
     let path = request.uri().path().trim_start_matches('/');
     let span = tracer.decision(parent(request.headers()), || path.to_owned().into())?;
     let (service, method) = path.split_once('/').unwrap_or_default();
     let about = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
-    Some(DecisionSpan::new(span, doors, &about))
+    Some(DecisionSpan::new(span, servers, &about))
 }
 
 /// Takes the decisions of a call down for its span.
@@ -317,26 +317,26 @@ enum AtOnce {
 }
 
 /// The answer, if nothing has to be waited for.
-fn decide_now(doors: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
+fn decide_now(servers: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { mut questions, denied, leases } = question::read(message, &mut room)?;
     if !leases.is_empty() {
         return Ok(AtOnce::Unknown);
     }
     in_flight::name_holder(&mut questions)?;
-    let asker = ClientIdentity::read(doors, &questions);
-    let questions = asker.put(questions);
+    let client_identity = ClientIdentity::read(servers, &questions);
+    let questions = client_identity.put(questions);
     // What takes several steps may have to be waited for in the middle, and then cannot be begun again.
-    if refunds_apart(&questions, &denied) || asker.refused().is_some() {
+    if refunds_apart(&questions, &denied) || client_identity.refused().is_some() {
         return Ok(AtOnce::Unknown);
     }
     let decided = if !denied.is_empty() {
-        let Answer::Now(asked) = doors.engine.ask(&questions) else { return Ok(AtOnce::Unknown) };
+        let Answer::Now(asked) = servers.engine.ask(&questions) else { return Ok(AtOnce::Unknown) };
         return Ok(AtOnce::Answer(encode(&questions, &deny(asked, &denied, None))));
     } else if mixed(&questions) {
-        doors.engine.decide_unless(&questions, |asked| any_over(&questions, asked))
+        servers.engine.decide_unless(&questions, |asked| any_over(&questions, asked))
     } else {
-        doors.engine.decide(&questions)
+        servers.engine.decide(&questions)
     };
     let decided = match decided {
         Answer::Now(decisions) if Engine::holds_back(&questions, &decisions) => {
@@ -354,7 +354,7 @@ async fn hold_back(call: OwnCall, message: Bytes, mut respond: Respond, decision
     let mut room = Vec::new();
     // It was read before, so it can be read.
     let Ok(RateLimitCall { questions, .. }) = question::read(&message, &mut room) else { return };
-    let held = when_due(&call.doors, &questions, decisions, &mut respond).await;
+    let held = when_due(&call.servers, &questions, decisions, &mut respond).await;
     if let Some(decisions) = held {
         reply(&call.unsent, respond, encode(&questions, &decisions));
     }
@@ -362,7 +362,7 @@ async fn hold_back(call: OwnCall, message: Bytes, mut respond: Respond, decision
 
 /// The decisions when they may be told; `None` for a call that was given up meanwhile.
 async fn when_due(
-    doors: &Servers,
+    servers: &Servers,
     questions: &[Question<'_>],
     decisions: Decisions,
     respond: &mut Respond,
@@ -372,7 +372,7 @@ async fn when_due(
     }
     tokio::select! {
         biased;
-        decisions = doors.engine.held_back(questions, decisions) => Some(decisions),
+        decisions = servers.engine.held_back(questions, decisions) => Some(decisions),
         _ = std::future::poll_fn(|cx| respond.poll_reset(cx)) => None,
     }
 }
@@ -380,7 +380,7 @@ async fn when_due(
 /// The answer, where something has to be waited for; `None` for a call that was given up while its answer was
 /// held back. `tried`: [`decide_now`] has asked for the same just now.
 async fn decide(
-    doors: &Servers,
+    servers: &Servers,
     message: &[u8],
     tried: bool,
     respond: &mut Respond,
@@ -388,25 +388,25 @@ async fn decide(
 ) -> Result<Option<Bytes>, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { mut questions, mut denied, leases } = question::read(message, &mut room)?;
-    in_flight::give_back(doors, &leases).await;
+    in_flight::give_back(servers, &leases).await;
     if questions.is_empty() {
         // Envoy reads no answer of what it says when a stream is done.
         return Ok(Some(answer::reported()));
     }
     in_flight::name_holder(&mut questions)?;
-    let asker = ClientIdentity::read(doors, &questions);
-    let questions = asker.put(questions);
-    let invalid = asker.refused().map(|refusal| refusal.message.as_ref().into());
+    let client_identity = ClientIdentity::read(servers, &questions);
+    let questions = client_identity.put(questions);
+    let invalid = client_identity.refused().map(|refusal| refusal.message.as_ref().into());
     if invalid.is_some() {
         denied = (0..questions.len()).collect();
     }
     let decisions = if refunds_apart(&questions, &denied) {
-        refund_and_charge(doors, &questions, &denied).await
+        refund_and_charge(servers, &questions, &denied).await
     } else {
-        charge(doors, &questions, &denied, tried).await
+        charge(servers, &questions, &denied, tried).await
     };
     let decisions = deny(decisions, &denied, invalid);
-    let decisions = when_due(doors, &questions, decisions, respond).await;
+    let decisions = when_due(servers, &questions, decisions, respond).await;
     Ok(decisions.map(|decisions| {
         tell(span, &questions, &decisions);
         encode(&questions, &decisions)
@@ -414,21 +414,21 @@ async fn decide(
 }
 
 /// Decides questions as one: charges all of them, or none where one is denied.
-async fn charge(doors: &Servers, questions: &[Question<'_>], denied: &[usize], tried: bool) -> Decisions {
+async fn charge(servers: &Servers, questions: &[Question<'_>], denied: &[usize], tried: bool) -> Decisions {
     if !denied.is_empty() {
-        return doors.engine.ask(questions).get().await;
+        return servers.engine.ask(questions).get().await;
     }
     if mixed(questions) {
-        doors.engine.decide_unless(questions, |asked| any_over(questions, asked)).get().await
+        servers.engine.decide_unless(questions, |asked| any_over(questions, asked)).get().await
     } else if tried {
-        doors.engine.decide_later(questions).await
+        servers.engine.decide_later(questions).await
     } else {
-        doors.engine.decide(questions).get().await
+        servers.engine.decide(questions).get().await
     }
 }
 
 /// Gives back what is to be given back, whatever becomes of the other questions: Envoy never says it again.
-async fn refund_and_charge(doors: &Servers, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
+async fn refund_and_charge(servers: &Servers, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
     let gives_back = |place: usize| {
         let refund = questions.get(place).is_some_and(|question| matches!(question.cost, Cost::Refund(_)));
         refund && !denied.contains(&place)
@@ -438,8 +438,8 @@ async fn refund_and_charge(doors: &Servers, questions: &[Question<'_>], denied: 
     let of = |places: &[usize]| -> Questions<'_> {
         places.iter().filter_map(|place| questions.get(*place)).cloned().collect()
     };
-    let refunded = doors.engine.decide(&of(&back)).get().await;
-    let charged = charge(doors, &of(&others), denied, false).await;
+    let refunded = servers.engine.decide(&of(&back)).get().await;
+    let charged = charge(servers, &of(&others), denied, false).await;
     let mut all: Vec<_> = back.into_iter().zip(refunded).chain(others.into_iter().zip(charged)).collect();
     all.sort_by_key(|(place, _)| *place);
     all.into_iter().map(|(_, decision)| decision).collect()
@@ -488,25 +488,25 @@ fn begin(call: OwnCall, message: Bytes, respond: Respond) {
 }
 
 async fn wait_for_message(call: OwnCall, message: Message, respond: Respond) {
-    match whole(&call.doors, message).await {
+    match whole(&call.servers, message).await {
         Ok(bytes) => wait_for_store(call, bytes, respond, false).await,
         Err(refusal) => {
             end(call.span, Some(&refusal));
-            refuse(&call.doors, respond, &refusal);
+            refuse(&call.servers, respond, &refusal);
         }
     }
 }
 
 /// All of a message, in time.
-async fn whole(doors: &Servers, mut message: Message) -> Result<Bytes, Refusal> {
-    let whole = std::future::poll_fn(|cx| message.poll(doors, cx));
+async fn whole(servers: &Servers, mut message: Message) -> Result<Bytes, Refusal> {
+    let whole = std::future::poll_fn(|cx| message.poll(servers, cx));
     let late = || Refusal::new(Code::Incomplete, "the message did not arrive in time");
     tokio::time::timeout(MESSAGE_WITHIN, whole).await.map_err(|_| late())?
 }
 
 async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tried: bool) {
-    let OwnCall { doors, unsent, mut span, .. } = call;
-    match decide(&doors, &message, tried, &mut respond, &mut span).await {
+    let OwnCall { servers, unsent, mut span, .. } = call;
+    match decide(&servers, &message, tried, &mut respond, &mut span).await {
         Ok(answer) => {
             if let Some(answer) = answer {
                 end(span, None);
@@ -515,7 +515,7 @@ async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tri
         }
         Err(refusal) => {
             end(span, Some(&refusal));
-            refuse(&doors, respond, &refusal);
+            refuse(&servers, respond, &refusal);
         }
     }
 }
@@ -536,8 +536,8 @@ fn reply(unsent: &Arc<Unsent>, mut respond: Respond, answer: Bytes) {
 }
 
 /// Sends a refusal: headers alone.
-fn refuse(doors: &Servers, mut respond: Respond, refusal: &Refusal) {
-    doors.rls.rejected.increment(1);
+fn refuse(servers: &Servers, mut respond: Respond, refusal: &Refusal) {
+    servers.rls.rejected.increment(1);
     let text = match &refusal.field {
         Some(field) => format!("{field}: {}", refusal.message),
         None => refusal.message.clone().into_owned(),

@@ -112,11 +112,11 @@ pub(super) async fn answer(
     mut respond: Respond,
     _place: CallPlace,
 ) {
-    let OwnCall { doors, closing, unsent, .. } = call;
+    let OwnCall { servers, closing, unsent, .. } = call;
     let request = request.map(|stream| tonic::body::Body::new(Incoming(stream)));
     let begun = tokio::select! {
         biased;
-        begun = timeout(BEGIN_WITHIN, doors.others.services.call(request)) => begun,
+        begun = timeout(BEGIN_WITHIN, servers.others.services.call(request)) => begun,
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
         () = ended(&closing) => return respond.send_reset(h2::Reason::CANCEL),
     };

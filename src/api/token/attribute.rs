@@ -22,13 +22,13 @@ pub(in crate::api) type FoundTokens = SmallVec<[(usize, Option<Arc<str>>); 1]>;
 ///
 /// # Errors
 /// For an invalid token, where these are refused.
-pub(in crate::api) fn find(doors: &Servers, questions: &[Request<'_>]) -> Result<FoundTokens, Refusal> {
+pub(in crate::api) fn find(servers: &Servers, questions: &[Request<'_>]) -> Result<FoundTokens, Refusal> {
     let mut found = FoundTokens::new();
-    let Some(tokens) = doors.tokens.as_deref() else { return Ok(found) };
+    let Some(tokens) = servers.tokens.as_deref() else { return Ok(found) };
     for (place, question) in questions.iter().enumerate() {
         let Some(text) = question.attribute(AUTHORIZATION) else { continue };
         let Some(token) = of_authorization(text) else { continue };
-        match tokens.user(token, doors.engine.now()) {
+        match tokens.verified_user(token, servers.engine.now()) {
             Ok(user) => found.push((place, Some(user))),
             Err(_) if tokens.on_invalid() == OnInvalid::Address => found.push((place, None)),
             Err(invalid) => return Err(refusal(&invalid)),

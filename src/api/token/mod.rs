@@ -1,4 +1,5 @@
-//! JSON web tokens: who a request is from, where its client shows a token that somebody we trust has signed.
+//! JSON web tokens (JWT): who a request is from, where its client shows a token that somebody we trust has
+//! signed.
 //!
 //! Signatures are checked with the keys of a JWKS file, each of which stands for one algorithm: what the
 //! token's header claims only chooses among them, so neither `none` nor a public key taken for a secret gets
@@ -137,7 +138,7 @@ impl TokenReader {
     ///
     /// # Errors
     /// Why it is not valid.
-    pub fn user(&self, token: &str, now: Timestamp) -> Result<Arc<str>, Invalid> {
+    pub fn verified_user(&self, token: &str, now: Timestamp) -> Result<Arc<str>, Invalid> {
         let user = self.check(token, now);
         if user.is_ok() {
             self.valid.increment(1)

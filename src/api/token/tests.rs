@@ -102,14 +102,14 @@ fn each_algorithm_is_accepted_with_the_key_of_its_kind() {
     for signer in &signers {
         for _ in 0..2 {
             assert_eq!(
-                tokens.user(&token(signer, &claims()), NOW).as_deref(),
+                tokens.verified_user(&token(signer, &claims()), NOW).as_deref(),
                 Ok("u_42"),
                 "{:?}",
                 signer.algorithm
             );
         }
         let without_kid = encode(&Made::new(signer.algorithm), &claims(), &signer.key).unwrap();
-        assert_eq!(tokens.user(&without_kid, NOW).as_deref(), Ok("u_42"), "{:?}", signer.algorithm);
+        assert_eq!(tokens.verified_user(&without_kid, NOW).as_deref(), Ok("u_42"), "{:?}", signer.algorithm);
     }
 }
 
@@ -121,8 +121,14 @@ fn a_changed_token_is_refused() {
         let good = token(signer, &claims());
         let parts: Vec<_> = good.split('.').collect();
         let other = BASE64.encode(with("sub", json!("admin")).to_string());
-        assert_eq!(tokens.user(&format!("{}.{other}.{}", parts[0], parts[2]), NOW), Err(Invalid::Signature));
-        assert_eq!(tokens.user(&format!("{}.{}.", parts[0], parts[1]), NOW), Err(Invalid::Signature));
+        assert_eq!(
+            tokens.verified_user(&format!("{}.{other}.{}", parts[0], parts[2]), NOW),
+            Err(Invalid::Signature)
+        );
+        assert_eq!(
+            tokens.verified_user(&format!("{}.{}.", parts[0], parts[1]), NOW),
+            Err(Invalid::Signature)
+        );
     }
 }
 
@@ -132,23 +138,23 @@ fn neither_none_nor_a_public_key_taken_for_a_secret_gets_through() {
     let tokens = tokens(&signers);
     for alg in ["none", "None", "NONE", "nOnE", "HS384", "RS512", "PS256", "", "ES384"] {
         let forged = forged(&json!({ "alg": alg, "kid": "rs" }), &claims(), b"");
-        assert_eq!(tokens.user(&forged, NOW), Err(Invalid::Algorithm(alg.to_owned())));
+        assert_eq!(tokens.verified_user(&forged, NOW), Err(Invalid::Algorithm(alg.to_owned())));
     }
     // The public half of the RSA key, in every form it is published in, as the secret of an HMAC.
     for secret in [RSA_N.trim().as_bytes().to_vec(), BASE64.decode(RSA_N.trim()).unwrap()] {
         let mut header = Made::new(Algorithm::HS256);
         header.kid = Some("rs".to_owned());
         let forged = encode(&header, &claims(), &EncodingKey::from_secret(&secret)).unwrap();
-        assert_eq!(tokens.user(&forged, NOW), Err(Invalid::UnknownKey));
+        assert_eq!(tokens.verified_user(&forged, NOW), Err(Invalid::UnknownKey));
         header.kid = None;
         let forged = encode(&header, &claims(), &EncodingKey::from_secret(&secret)).unwrap();
-        assert_eq!(tokens.user(&forged, NOW), Err(Invalid::Signature));
+        assert_eq!(tokens.verified_user(&forged, NOW), Err(Invalid::Signature));
     }
     // A key of another kind under the right name.
     let mut header = Made::new(Algorithm::RS256);
     header.kid = Some("es".to_owned());
     let forged = encode(&header, &claims(), &signers[1].key).unwrap();
-    assert_eq!(tokens.user(&forged, NOW), Err(Invalid::UnknownKey));
+    assert_eq!(tokens.verified_user(&forged, NOW), Err(Invalid::UnknownKey));
 }
 
 #[test]
@@ -175,7 +181,7 @@ fn times_issuer_audience_and_user_are_checked() {
         (with("sub", json!("u".repeat(1_025))), Err(claim("sub"))),
     ] {
         for _ in 0..2 {
-            let user = tokens.user(&token(&signers[0], &claims), NOW);
+            let user = tokens.verified_user(&token(&signers[0], &claims), NOW);
             assert_eq!(user.as_deref().map_err(Clone::clone), answer, "{claims}");
         }
     }
@@ -186,11 +192,11 @@ fn a_remembered_token_expires_and_is_forgotten_with_its_key() {
     let signers = signers();
     let tokens = tokens(&signers);
     let good = token(&signers[3], &claims());
-    assert!(tokens.user(&good, NOW).is_ok());
-    assert_eq!(tokens.user(&good, Timestamp(NOW.0 + 90_000_000)), Err(Invalid::Expired));
-    assert!(tokens.user(&good, NOW).is_ok());
+    assert!(tokens.verified_user(&good, NOW).is_ok());
+    assert_eq!(tokens.verified_user(&good, Timestamp(NOW.0 + 90_000_000)), Err(Invalid::Expired));
+    assert!(tokens.verified_user(&good, NOW).is_ok());
     tokens.replace(key_set(&signers[..1]));
-    assert_eq!(tokens.user(&good, NOW), Err(Invalid::UnknownKey));
+    assert_eq!(tokens.verified_user(&good, NOW), Err(Invalid::UnknownKey));
 }
 
 #[test]
@@ -198,10 +204,13 @@ fn what_is_no_token_is_refused() {
     let signers = signers();
     let tokens = tokens(&signers);
     let good = token(&signers[0], &claims());
-    assert_eq!(tokens.user(&format!("{good}{}", "A".repeat(TOKEN_BYTES_MAX)), NOW), Err(Invalid::TooLong));
+    assert_eq!(
+        tokens.verified_user(&format!("{good}{}", "A".repeat(TOKEN_BYTES_MAX)), NOW),
+        Err(Invalid::TooLong)
+    );
     let crit = forged(&json!({ "alg": "HS256", "crit": ["exp"] }), &claims(), b"x");
     for text in ["", ".", "..", "a.b.c", "a.b", "ä.ö.ü", &crit, &good.replace('.', "")] {
-        assert!(matches!(tokens.user(text, NOW), Err(Invalid::Malformed(_))), "{text}");
+        assert!(matches!(tokens.verified_user(text, NOW), Err(Invalid::Malformed(_))), "{text}");
     }
 }
 
@@ -242,8 +251,8 @@ proptest::proptest! {
     #[test]
     fn any_text_is_refused_without_panic(text in ".{0,80}", header in ".{0,40}") {
         let tokens = tokens(&signers()[..1]);
-        proptest::prop_assert!(tokens.user(&text, NOW).is_err());
+        proptest::prop_assert!(tokens.verified_user(&text, NOW).is_err());
         let forged = format!("{}.{}.x", BASE64.encode(header), BASE64.encode("{}"));
-        proptest::prop_assert!(tokens.user(&forged, NOW).is_err());
+        proptest::prop_assert!(tokens.verified_user(&forged, NOW).is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! A naive judge for all six machines: it keeps every event and counts anew from the definition each time, in
-//! exact wide integers. Random histories are played to a machine and to the judge, and every answer is
-//! compared. Tests only.
+//! A naive judge for all machines but `concurrency`: it keeps every event and counts anew from the definition
+//! each time, in exact wide integers. Random histories are played to a machine and to the judge, and every
+//! answer is compared. Tests only.
 
 use proptest::prelude::*;
 

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::aligned::{WindowPlace, WindowShare, faded};
+use super::aligned::{WindowPlace, WindowShare, weighted};
 use super::{Limit, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
@@ -102,7 +102,7 @@ impl SlidingLog {
         let Some(view) = view else { return 0 };
         let place = WindowPlace::every(limit.window, Timestamp(now));
         let share = WindowShare::of(limit, Some(view), place.index);
-        share.others.saturating_add(faded(share.others_before, place.left(), place.length))
+        share.others.saturating_add(weighted(share.others_before, place.left(), place.length))
     }
 
     /// What the world leaves of the limit at `now`.

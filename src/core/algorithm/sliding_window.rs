@@ -1,12 +1,13 @@
 //! `sliding_window`: the running window's count plus the part of the one before that has not yet slid out,
-//! taken as spread evenly: `previous * (W - elapsed) / W + current <= limit`, compared exactly.
+//! taken as spread evenly and weighted by the time left: `previous * (W - elapsed) / W + current <= limit`,
+//! compared exactly.
 //!
 //! Bound: that estimate never exceeds `limit`; no aligned window admits more than `limit`; and any interval
 //! of length W admits less than twice `limit`, however unevenly the window before was used. A report is
 //! charged beyond the limit; what exceeds it is owed, and the windows after it begin with that already used.
 
 use super::aligned::{
-    WindowAccount, WindowPlace, WindowShare, carried, faded, paid_by_a_window, windows_to_pay,
+    WindowAccount, WindowPlace, WindowShare, carried, paid_by_a_window, weighted, windows_to_pay,
 };
 use super::{Limit, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
@@ -36,7 +37,7 @@ impl Load {
         if self.budget == permits
             && let Ok(before) = u64::try_from(self.before)
         {
-            return u64::from(permits).saturating_sub(faded(before, left, length));
+            return u64::from(permits).saturating_sub(weighted(before, left, length));
         }
         let all = u128::from(permits) * u128::from(length);
         let weight = self.before * u128::from(left);
@@ -222,7 +223,7 @@ impl SlidingWindow {
 
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
         let (place, account, previous) = self.place(limit, None, now);
-        account.used() + faded(u64::from(previous), place.left(), place.length)
+        account.used() + weighted(u64::from(previous), place.left(), place.length)
     }
 
     pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {

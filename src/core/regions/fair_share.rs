@@ -65,12 +65,12 @@ struct Projection {
     wanted: i128,
 }
 
-/// What each region may admit, in the order of the stakes.
+/// What each region may admit, in the order of the inputs.
 pub type Budgets = SmallVec<[u64; 8]>;
 
 /// The instant at which all regions use these reports: the newest stamp and the horizon.
-pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[RegionInput]) -> Timestamp {
-    let stamps = stakes.iter().filter_map(|stake| stake.told).map(|told| told.stamp + horizon);
+pub fn common_cut(start: Timestamp, horizon: Span, inputs: &[RegionInput]) -> Timestamp {
+    let stamps = inputs.iter().filter_map(|input| input.told).map(|told| told.stamp + horizon);
     stamps.fold(start, Timestamp::max)
 }
 
@@ -79,12 +79,12 @@ pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[RegionInput]) -> Ti
 ///
 /// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it
 /// is the weighted max-min division over the whole window, never below what was probably used.
-pub fn budgets(estate: DivisionInput, stakes: &[RegionInput]) -> Budgets {
-    let limit = i128::from(estate.limit) * UNIT;
-    let claims: SmallVec<[Projection; 8]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
+pub fn budgets(division: DivisionInput, inputs: &[RegionInput]) -> Budgets {
+    let limit = i128::from(division.limit) * UNIT;
+    let claims: SmallVec<[Projection; 8]> = inputs.iter().map(|input| claim(division, input)).collect();
     let used: i128 = claims.iter().map(|claim| claim.used).sum();
     let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
-    let lingers = stakes.iter().any(|stake| stake.lingering > 0);
+    let lingers = inputs.iter().any(|input| input.lingering > 0);
     let parts: SmallVec<[i128; 8]> = if used >= limit && lingers {
         // What lingers is partly guessed, and leaves soon: nobody may admit more before it has.
         claims.iter().map(|claim| claim.used * limit / used.max(1)).collect()
@@ -95,27 +95,27 @@ pub fn budgets(estate: DivisionInput, stakes: &[RegionInput]) -> Budgets {
     } else {
         levelled(limit, &claims)
     };
-    whole(estate, &parts)
+    whole(division, &parts)
 }
 
-fn claim(estate: DivisionInput, stake: &RegionInput) -> Projection {
-    let (weight, reserve) = (i128::from(stake.weight.max(1)), i128::from(stake.reserve.max(1)));
-    let lingering = i128::from(stake.lingering) * UNIT;
-    let Some(told) = stake.told else {
+fn claim(division: DivisionInput, input: &RegionInput) -> Projection {
+    let (weight, reserve) = (i128::from(input.weight.max(1)), i128::from(input.reserve.max(1)));
+    let lingering = i128::from(input.lingering) * UNIT;
+    let Some(told) = input.told else {
         return Projection { weight, reserve, used: lingering, wanted: lingering };
     };
-    let (admitted, from) = if told.stamp >= estate.start {
+    let (admitted, from) = if told.stamp >= division.start {
         (i128::from(told.admitted) * UNIT, told.stamp)
     } else {
-        (0, estate.start)
+        (0, division.start)
     };
     let demand = i128::from(told.demand.min(DEMAND_MAX));
     let asked = |until: Timestamp| in_units(demand * i128::from(until.since(from).0));
     let known = admitted + lingering;
-    let guessed = known.max((known + asked(estate.cut)).min(i128::from(stake.before) * UNIT));
-    let used = stake.exact.map_or(guessed, |used| i128::from(used) * UNIT + lingering);
-    let rest = asked(estate.end);
-    let wanted = used.max(admitted + rest + root(rest * UNIT) * i128::from(estate.caution) / 1_000);
+    let guessed = known.max((known + asked(division.cut)).min(i128::from(input.before) * UNIT));
+    let used = input.exact.map_or(guessed, |used| i128::from(used) * UNIT + lingering);
+    let rest = asked(division.end);
+    let wanted = used.max(admitted + rest + root(rest * UNIT) * i128::from(division.caution) / 1_000);
     Projection { weight, reserve, used, wanted }
 }
 
@@ -182,15 +182,15 @@ fn levelled(limit: i128, claims: &[Projection]) -> SmallVec<[i128; 8]> {
 }
 
 /// Whole permits from running sums, so that the total is exact and a part moves by less than one permit.
-fn whole(estate: DivisionInput, parts: &[i128]) -> Budgets {
+fn whole(division: DivisionInput, parts: &[i128]) -> Budgets {
     let sum: i128 = parts.iter().sum();
-    let all = i128::from(estate.limit).max((sum + UNIT - 1).div_euclid(UNIT));
+    let all = i128::from(division.limit).max((sum + UNIT - 1).div_euclid(UNIT));
     let (mut running, mut given) = (0_i128, 0_i128);
     let mut out = Budgets::new();
     for (index, part) in parts.iter().enumerate() {
         running += part;
         let last = index + 1 == parts.len();
-        let tipped = running + i128::from(estate.rounding_offset);
+        let tipped = running + i128::from(division.rounding_offset);
         let up_to = if last { all } else { in_units(tipped) }.max(given);
         out.push(u64::try_from(up_to - given).unwrap_or(0));
         given = up_to;
@@ -223,7 +223,7 @@ mod tests {
         let vectors: Vec<Vector> = serde_json::from_str(include_str!("golden-budgets.json")).unwrap();
         assert_eq!(vectors.len(), 400);
         for (number, vector) in vectors.iter().enumerate() {
-            let stakes: Vec<RegionInput> = (0..vector.wt.len())
+            let inputs: Vec<RegionInput> = (0..vector.wt.len())
                 .map(|k| RegionInput {
                     weight: vector.wt[k],
                     reserve: vector.wt[k],
@@ -237,21 +237,21 @@ mod tests {
                     lingering: 0,
                 })
                 .collect();
-            let estate = DivisionInput {
+            let division = DivisionInput {
                 limit: vector.limit,
                 start: Timestamp(vector.st),
                 end: Timestamp(vector.en),
-                cut: common_cut(Timestamp(vector.st), Span(vector.delta), &stakes),
+                cut: common_cut(Timestamp(vector.st), Span(vector.delta), &inputs),
                 caution: 1_000,
                 rounding_offset: 500_000,
             };
-            assert_eq!(budgets(estate, &stakes).to_vec(), vector.out, "vector {number}");
+            assert_eq!(budgets(division, &inputs).to_vec(), vector.out, "vector {number}");
         }
     }
 
     const START: u64 = 1_700_000_000_000_000;
 
-    fn stakes() -> impl Strategy<Value = Vec<RegionInput>> {
+    fn inputs() -> impl Strategy<Value = Vec<RegionInput>> {
         let told = (0..1_000_000_u64, 0..40_u64, prop_oneof![0..300_000_000_u64, 0..=DEMAND_MAX]).prop_map(
             |(ago, admitted, demand)| ReportFigures { stamp: Timestamp(START + ago), admitted, demand },
         );
@@ -275,30 +275,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn budgets_add_up_to_the_limit_unless_more_was_used(stakes in stakes(), limit in 1..400_u64) {
-            let out = budgets(second(limit), &stakes);
-            let used: u64 = stakes.iter().filter_map(|stake| stake.told).map(|told| told.admitted).sum();
-            let probably: u64 = used + stakes.iter().map(|stake| stake.before).sum::<u64>();
+        fn budgets_add_up_to_the_limit_unless_more_was_used(inputs in inputs(), limit in 1..400_u64) {
+            let out = budgets(second(limit), &inputs);
+            let used: u64 = inputs.iter().filter_map(|input| input.told).map(|told| told.admitted).sum();
+            let probably: u64 = used + inputs.iter().map(|input| input.before).sum::<u64>();
             let sum: u64 = out.iter().sum();
             prop_assert!(sum >= limit);
             prop_assert!(sum <= limit.max(probably));
         }
 
         #[test]
-        fn nobody_gets_less_than_it_has_used(stakes in stakes(), limit in 1..400_u64) {
-            let out = budgets(second(limit), &stakes);
-            for (stake, budget) in stakes.iter().zip(out) {
+        fn nobody_gets_less_than_it_has_used(inputs in inputs(), limit in 1..400_u64) {
+            let out = budgets(second(limit), &inputs);
+            for (input, budget) in inputs.iter().zip(out) {
                 // One permit of rounding.
-                prop_assert!(budget + 1 >= stake.told.map_or(0, |told| told.admitted));
+                prop_assert!(budget + 1 >= input.told.map_or(0, |told| told.admitted));
             }
         }
 
         #[test]
         fn no_input_overflows(weights in proptest::collection::vec(1..=4_294_967_295_000_u64, 1..8), limit in 0..=u64::from(u32::MAX)) {
             let told = Some(ReportFigures { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
-            let stakes: Vec<_> = weights.iter().map(|&weight| RegionInput { weight, reserve: weight, told, before: limit, exact: None, lingering: 0 }).collect();
+            let inputs: Vec<_> = weights.iter().map(|&weight| RegionInput { weight, reserve: weight, told, before: limit, exact: None, lingering: 0 }).collect();
             let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
-            let _ = budgets(DivisionInput { limit, end, ..second(limit) }, &stakes);
+            let _ = budgets(DivisionInput { limit, end, ..second(limit) }, &inputs);
         }
     }
 }

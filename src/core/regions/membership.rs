@@ -300,7 +300,7 @@ impl Regions {
     /// `mending` later all that they admitted meanwhile has been heard. A region that does not hear this
     /// daemon takes it for cut off, so it is taken for that too: else the two would divide by different
     /// rules. Whether any changed.
-    pub(super) fn judge(&mut self, now: Timestamp, patience: Patience, mending: Span) -> bool {
+    pub(super) fn mark_cut_off(&mut self, now: Timestamp, patience: Patience, mending: Span) -> bool {
         let mut changed = false;
         for region in self.list.iter_mut().skip(1) {
             let cut_off = region.doubted_from(patience) <= now && !region.left;

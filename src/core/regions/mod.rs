@@ -3,9 +3,10 @@
 //! `docs/internals/protocol.md`.
 //!
 //! Each is a state machine that takes what happened (`handle_*`) and hands out what to do (`poll_*`). It
-//! never waits, and a decision never waits for it: it only moves the [`super::algorithm::Allowance`] that the
-//! region's store enforces. Beside them are the regions, and which of them is cut off (`membership`), and the
-//! division of a limit ([`fair_share`]).
+//! never waits, and a decision never waits for it: it only moves what the region's store enforces: the
+//! [`super::algorithm::Allowance`] of `gossip`, the rights of `escrow`, the shares of `split`. Beside them
+//! are the regions, and which of them is cut off (`membership`), and the division of a limit
+//! ([`fair_share`]).
 
 use super::algorithm::{Algorithm, Allowance, Counting, Limit};
 use super::rule::Global;

@@ -123,7 +123,7 @@ impl Loader {
     async fn carry_out(&self, mut batch: Batch) {
         let watch = Stopwatch::start();
         let generation = self.lookups.generation();
-        batch.look.iter().chain(&batch.again).for_each(|name| self.lookups.flights.begin(name));
+        batch.look.iter().chain(&batch.again).for_each(|name| self.lookups.look_ups.begin(name));
         self.clear_shelf(&batch).await;
         let shelf = self.shelf.as_deref().filter(|_| !batch.past_shelf);
         let mut left = match shelf {
@@ -146,7 +146,7 @@ impl Loader {
             Err(error) => {
                 self.lookups.metrics.failed.increment(u64::try_from(left.len()).unwrap_or(u64::MAX));
                 self.lookups.took(None);
-                left.iter().for_each(|name| self.lookups.flights.fail(name));
+                left.iter().for_each(|name| self.lookups.look_ups.fail(name));
                 tracing::debug!(%error, names = left.len(), "people were not looked up");
                 tokio::time::sleep(PAUSE).await;
             }
@@ -213,7 +213,7 @@ impl Loader {
     /// again.
     fn land_one(&self, name: IdentityName, fact: Fact, generation: u64) -> bool {
         self.lookups.keep(name.clone(), fact, generation);
-        let landed = self.lookups.flights.finish(&name);
+        let landed = self.lookups.look_ups.finish(&name);
         if !landed {
             self.lookups.send(Wanted::Again(name));
         }

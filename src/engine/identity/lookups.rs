@@ -38,7 +38,7 @@ const ENTRY_BYTES: usize = 208;
 /// Looks people up. Shared by every decision of a daemon.
 pub struct Lookups {
     cache: Cache<IdentityName, Arc<KeptFact>, Bytes>,
-    pub(super) flights: LookUps,
+    pub(super) look_ups: LookUps,
     queue: mpsc::Sender<Wanted>,
     pub(super) settings: LookupSettings,
     started: Stopwatch,
@@ -118,7 +118,7 @@ pub struct Held {
     /// What they take, in bytes.
     pub bytes: u64,
     /// Lookups under way.
-    pub flights: usize,
+    pub look_ups: usize,
 }
 
 impl Lookups {
@@ -129,7 +129,7 @@ impl Lookups {
         let entries = usize::try_from(settings.cache_bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
         let lookups = Arc::new(Self {
             cache: Cache::with_weighter(entries, settings.cache_bytes, Bytes),
-            flights: LookUps::default(),
+            look_ups: LookUps::default(),
             queue,
             settings,
             started: Stopwatch::start(),
@@ -143,10 +143,10 @@ impl Lookups {
     /// Says that somebody changed, appeared or went: the fact is looked up again, at once if it is held.
     pub fn changed(&self, name: IdentityName) {
         self.metrics.changes.increment(1);
-        let tainted = self.flights.taint(&name);
+        let tainted = self.look_ups.taint(&name);
         let held = self.cache.contains_key(&name.as_ref());
         let wanted =
-            if held && !tainted && matches!(self.flights.join(name.as_ref(), self.now()), Joined::New(_)) {
+            if held && !tainted && matches!(self.look_ups.join(name.as_ref(), self.now()), Joined::New(_)) {
                 Wanted::Again(name.clone())
             } else {
                 Wanted::Bar(name.clone())
@@ -156,7 +156,7 @@ impl Lookups {
             // Better to know nothing than what was true before.
             self.cache.remove(&name.as_ref());
             if again {
-                self.flights.fail(&name);
+                self.look_ups.fail(&name);
             }
         }
     }
@@ -166,7 +166,7 @@ impl Lookups {
     pub fn all_changed(&self) {
         self.metrics.changes.increment(1);
         self.generation.fetch_add(1, Ordering::AcqRel);
-        self.flights.taint_all();
+        self.look_ups.taint_all();
         // Full: the facts are of an earlier generation all the same.
         let _ = self.queue.try_send(Wanted::BarAll);
     }
@@ -174,7 +174,7 @@ impl Lookups {
     /// How full it is.
     #[must_use]
     pub fn held(&self) -> Held {
-        Held { entries: self.cache.len(), bytes: self.cache.weight(), flights: self.flights.len() }
+        Held { entries: self.cache.len(), bytes: self.cache.weight(), look_ups: self.look_ups.len() }
     }
 
     /// Publishes how full it is. Called about once a second.
@@ -183,7 +183,7 @@ impl Lookups {
         let held = self.held();
         self.metrics.entries.set(held.entries as f64);
         self.metrics.bytes.set(held.bytes as f64);
-        self.metrics.flights.set(held.flights as f64);
+        self.metrics.look_ups.set(held.look_ups as f64);
     }
 
     /// Waits for what is known of those who ask, within the deadline of a decision; for operators longer.
@@ -231,7 +231,7 @@ impl Lookups {
         self.metrics.misses.increment(1);
         let outdated = kept.map(|kept| kept.fact.clone());
         let now = self.now();
-        let (landed, began) = match self.flights.join(name, now) {
+        let (landed, began) = match self.look_ups.join(name, now) {
             Joined::New(landed) => {
                 if !self.send(Wanted::Look(name.to_owned())) {
                     return Near::Without(outdated);
@@ -261,7 +261,7 @@ impl Lookups {
         }
         let next = millis(now + RETRY);
         let mine = kept.fresh_until.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if mine && let Joined::New(_) = self.flights.join(name, now) {
+        if mine && let Joined::New(_) = self.look_ups.join(name, now) {
             self.send(Wanted::Look(name.to_owned()));
         }
     }
@@ -273,7 +273,7 @@ impl Lookups {
             Err(error) => {
                 self.metrics.dropped.increment(1);
                 if let Wanted::Look(name) | Wanted::Again(name) = error.into_inner() {
-                    self.flights.fail(&name);
+                    self.look_ups.fail(&name);
                 }
                 false
             }

@@ -108,32 +108,32 @@ mod tests {
 
     #[test]
     fn one_flight_serves_all_who_ask_and_flies_again_when_tainted() {
-        let flights = LookUps::default();
+        let look_ups = LookUps::default();
         let name = NameRef { kind: Kind::User, id: "u" };
-        assert!(matches!(flights.join(name, Duration::ZERO), Joined::New(_)));
-        let Joined::Already(landed, began) = flights.join(name, Duration::from_secs(1)) else {
+        assert!(matches!(look_ups.join(name, Duration::ZERO), Joined::New(_)));
+        let Joined::Already(landed, began) = look_ups.join(name, Duration::from_secs(1)) else {
             panic!("not joined")
         };
         assert_eq!(began, Duration::ZERO);
-        flights.begin(&name.to_owned());
-        assert!(flights.taint(&name.to_owned()));
-        assert!(!flights.finish(&name.to_owned()) && !landed.is_cancelled());
-        flights.begin(&name.to_owned());
-        assert!(flights.finish(&name.to_owned()) && landed.is_cancelled());
-        assert_eq!(flights.len(), 0);
-        assert!(!flights.taint(&name.to_owned()));
+        look_ups.begin(&name.to_owned());
+        assert!(look_ups.taint(&name.to_owned()));
+        assert!(!look_ups.finish(&name.to_owned()) && !landed.is_cancelled());
+        look_ups.begin(&name.to_owned());
+        assert!(look_ups.finish(&name.to_owned()) && landed.is_cancelled());
+        assert_eq!(look_ups.len(), 0);
+        assert!(!look_ups.taint(&name.to_owned()));
     }
 
     #[test]
     fn there_is_only_so_much_room() {
-        let flights = LookUps::default();
+        let look_ups = LookUps::default();
         for id in 0..FLIGHTS_MAX {
             let id = id.to_string();
             assert!(matches!(
-                flights.join(NameRef { kind: Kind::Key, id: &id }, Duration::ZERO),
+                look_ups.join(NameRef { kind: Kind::Key, id: &id }, Duration::ZERO),
                 Joined::New(_)
             ));
         }
-        assert!(matches!(flights.join(NameRef { kind: Kind::Key, id: "x" }, Duration::ZERO), Joined::Full));
+        assert!(matches!(look_ups.join(NameRef { kind: Kind::Key, id: "x" }, Duration::ZERO), Joined::Full));
     }
 }

@@ -1,8 +1,8 @@
 //! The region's store: counters in Redis, shared by all daemons of the region.
 //!
 //! A decision is split into parts, one for each slot that it touches ([`servers::plan`]). Each part is one
-//! atomic script call ([`batch::call`], `lua/decide.lua`), joined with others for the same slot and sent to
-//! the node that serves the slot ([`servers::dispatcher`], [`servers::topology`], [`servers::node`]). Its
+//! atomic script call ([`batch::call`], `lua/decide.lua`), joined with others for the same node (in a cluster
+//! for the same slot) and sent there ([`servers::dispatcher`], [`servers::topology`], [`servers::node`]). Its
 //! reply is replayed by the machines of the store in memory ([`batch::replay`]). Where no answer comes in
 //! time, each rule's failure policy answers ([`policy::fallback`]).
 //!

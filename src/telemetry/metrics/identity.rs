@@ -18,7 +18,7 @@ pub struct IdentityMetrics {
     pub changes: Counter,
     pub entries: Gauge,
     pub bytes: Gauge,
-    pub flights: Gauge,
+    pub look_ups: Gauge,
 }
 
 impl std::fmt::Debug for IdentityMetrics {
@@ -45,7 +45,7 @@ impl Metrics {
             changes: plain("identity_changes_total"),
             entries: gauge("identity_cache_entries"),
             bytes: gauge("identity_cache_bytes"),
-            flights: gauge("identity_lookups_open"),
+            look_ups: gauge("identity_lookups_open"),
         }
     }
 }

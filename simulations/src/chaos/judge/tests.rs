@@ -10,7 +10,7 @@ const BEGUN: u64 = 1_000;
 
 fn plan(text: &str) -> Plan {
     let rest = "[demand]\npattern = \"bal2\"\n";
-    let (of_story, of_rule) = if text.starts_with("door") { (text, "") } else { ("", text) };
+    let (of_story, of_rule) = if text.starts_with("gateway") { (text, "") } else { ("", text) };
     read("s.toml", &format!("{of_story}[rule]\nlimit = 10\nwindow = \"1s\"\n{of_rule}{rest}")).unwrap()
 }
 
@@ -159,7 +159,7 @@ fn a_request_without_an_answer_is_noticed_unless_its_daemon_was_killed() {
 
 #[test]
 fn a_request_that_a_gateway_lets_pass_undecided_is_noticed() {
-    let plan = plan("door = \"envoy\"\n");
+    let plan = plan("gateway = \"envoy\"\n");
     let all = [seen(100, decided(true, (0, 0))), seen(500, Answer::Unasked)];
     assert_eq!(evidence(&plan, Way::Gossip, &all[..1], &[]).everyone_is_answered().kept, Kept::Yes);
     let verdict = evidence(&plan, Way::Gossip, &all, &[]).everyone_is_answered();

@@ -432,11 +432,11 @@ impl Escrow {
         let Some(bucket) = self.bucket_mut(id) else { return };
         bucket.asked = None;
         if let Some(balance) = balance {
-            self.learn(id, balance);
+            self.take_in_balance(id, balance);
             if let Some(bucket) = self.bucket_mut(id).filter(|bucket| bucket.has_loans()) {
                 bucket.keep(now);
             }
-            self.act(now, id);
+            self.give_and_tell(now, id);
         }
         self.next_step(now, id);
         self.schedule(now, id);

@@ -471,7 +471,7 @@ mod tests {
         }
     }
 
-    fn meet(region: &str, session: u64, has: Option<u64>, gave: Option<u64>) -> PlacesStep {
+    fn open_session(region: &str, session: u64, has: Option<u64>, gave: Option<u64>) -> PlacesStep {
         PlacesStep::OpenSession { region: region.into(), session, has, gave }
     }
 
@@ -515,7 +515,7 @@ mod tests {
     fn what_is_held_is_not_lent_and_what_is_lent_is_not_held() {
         let (terms, mut ledger) = (terms(5, Timestamp(0)), empty(NOW));
         assert_eq!(after(&terms, &mut ledger, 2, NOW, &[give("b", 1)]), 5, "nobody has met b");
-        assert_eq!(after(&terms, &mut ledger, 2, NOW, &[meet("b", 7, None, None), give("b", 4)]), 5);
+        assert_eq!(after(&terms, &mut ledger, 2, NOW, &[open_session("b", 7, None, None), give("b", 4)]), 5);
         assert_eq!(after(&terms, &mut ledger, 2, NOW, &[give("b", 3)]), 2);
         assert_eq!((ledger.lent(), ledger.partner("b").map(LoanPartner::lent)), (3, Some(3)));
     }
@@ -523,7 +523,8 @@ mod tests {
     #[test]
     fn what_was_borrowed_only_goes_home() {
         let (terms, mut ledger) = (terms(0, Timestamp(0)), empty(NOW));
-        let steps = [meet("b", 7, None, None), meet("c", 7, None, None), take(&ledger, "b", 7, 4)];
+        let steps =
+            [open_session("b", 7, None, None), open_session("c", 7, None, None), take(&ledger, "b", 7, 4)];
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 4);
         assert_eq!(after(&terms, &mut ledger, 1, NOW, &[give("c", 1)]), 4);
         assert_eq!(after(&terms, &mut ledger, 1, NOW, &[give("b", 3)]), 1);
@@ -536,23 +537,23 @@ mod tests {
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 5);
         let late = NOW + LOAN_LIFE;
         assert_eq!(terms.capacity(Some(&ledger), late), 1);
-        assert_eq!(after(&terms, &mut ledger, 0, late, &[meet("b", 7, None, Some(4))]), 5);
+        assert_eq!(after(&terms, &mut ledger, 0, late, &[open_session("b", 7, None, Some(4))]), 5);
     }
 
     #[test]
     fn a_new_memory_owns_nothing_until_all_have_said_what_they_have_or_all_loans_are_over() {
         let (terms, mut ledger) = (terms(5, NOW), empty(NOW));
         let now = NOW + SECOND;
-        let vouch = PlacesStep::ConfirmRecovery { regions: vec!["b".into(), "c".into()] };
-        let told = [meet("b", 7, Some(2), None), vouch.clone()];
+        let confirm = PlacesStep::ConfirmRecovery { regions: vec!["b".into(), "c".into()] };
+        let told = [open_session("b", 7, Some(2), None), confirm.clone()];
         assert_eq!(after(&terms, &mut ledger, 0, now, &told), 0);
-        assert_eq!(after(&terms, &mut ledger, 0, now, &[meet("c", 7, Some(0), None), vouch]), 3);
+        assert_eq!(after(&terms, &mut ledger, 0, now, &[open_session("c", 7, Some(0), None), confirm]), 3);
         let mut silent = empty(NOW);
         let over = NOW + terms.margins.recall(terms.hold);
         assert_eq!(after(&terms, &mut silent, 0, Timestamp(over.0 - 1), &[]), 0);
         assert_eq!(after(&terms, &mut silent, 0, over, &[]), 5);
         // What is said too late was dropped by who says it, or will be.
-        assert_eq!(after(&terms, &mut silent, 0, over, &[meet("b", 7, Some(2), None)]), 5);
+        assert_eq!(after(&terms, &mut silent, 0, over, &[open_session("b", 7, Some(2), None)]), 5);
     }
 
     #[test]
@@ -562,12 +563,12 @@ mod tests {
         let (mut counted, mut forgotten) = (begun.clone(), begun.clone());
         assert_eq!((lent(&mut counted), lent(&mut forgotten)), (5, 5));
         let soon = NOW + Span::from_secs(50);
-        let known = [meet("b", 9, None, None), meet("b", 9, Some(0), Some(4))];
+        let known = [open_session("b", 9, None, None), open_session("b", 9, Some(0), Some(4))];
         assert_eq!(after(&terms, &mut counted, 0, soon, &known), 5);
         assert_eq!(after(&terms, &mut forgotten, 0, soon, &known[..1]), 5);
         let later = NOW + LOAN_LIFE + terms.hold;
         assert_eq!(terms.capacity(Some(&counted), later), 5);
-        assert_eq!(after(&terms, &mut forgotten, 0, later, &[meet("b", 9, Some(0), Some(0))]), 1);
+        assert_eq!(after(&terms, &mut forgotten, 0, later, &[open_session("b", 9, Some(0), Some(0))]), 1);
         assert_eq!(moved(&forgotten, "b"), (9, 0, 0));
         // What the lost memory had sent is not taken any more.
         assert_eq!(after(&terms, &mut counted, 0, later, &[take(&begun, "b", 7, 6)]), 5);
@@ -580,23 +581,23 @@ mod tests {
         // The owner lends eight of its ten, and loses its memory.
         let (before, mut lender) = (terms(10, Timestamp(0)), empty(NOW));
         let (own, mut borrower) = (terms(10, Timestamp(0)), empty(NOW));
-        let meets = meet("b", borrower.session, None, None);
+        let opens = open_session("b", borrower.session, None, None);
         let lends = gives("b", borrower.session, 8);
-        assert_eq!(after(&before, &mut lender, 0, at(2), &[meets, lends]), 2);
+        assert_eq!(after(&before, &mut lender, 0, at(2), &[opens, lends]), 2);
         let takes = take(&borrower, "a", lender.session, 8);
         assert_eq!(after(&own, &mut borrower, 0, at(2), &[takes]), 18);
         // The next memory is heard by the borrower, and does not hear it.
         let (next, mut owner) = (terms(10, at(10)), empty(at(10) + hold + RECOVERY_MARGIN));
         let session = owner.session;
-        let heard = [meet("a", session, None, None), gives("a", session, 8)];
+        let heard = [open_session("a", session, None, None), gives("a", session, 8)];
         assert_eq!(after(&own, &mut borrower, 0, at(24), &heard), 18);
         assert_eq!(moved(&borrower, "a").1, 0);
         // The cut ends when the loan is over on both sides. Whatever the borrower says then is of no loan.
         let late = at(10) + next.margins.recall(hold) + SECOND;
-        after(&own, &mut borrower, 0, late, &[meet("a", session, Some(0), Some(0))]);
+        after(&own, &mut borrower, 0, late, &[open_session("a", session, Some(0), Some(0))]);
         let (known, gave, has) = moved(&borrower, "a");
         assert_eq!((known, has, gave), (session, 0, 0));
-        let told = [meet("b", borrower.session, Some(has), Some(gave))];
+        let told = [open_session("b", borrower.session, Some(has), Some(gave))];
         let owned = after(&next, &mut owner, 0, late, &told);
         assert_eq!((owned, own.capacity(Some(&borrower), late)), (10, 10));
     }
@@ -604,24 +605,27 @@ mod tests {
     #[test]
     fn what_was_borrowed_of_a_lost_memory_goes_home_once_it_is_counted() {
         let (terms, mut ledger) = (terms(0, Timestamp(0)), empty(NOW));
-        let steps = [take(&ledger, "b", 5, 4), meet("b", 7, None, None), give("b", 4)];
+        let steps = [take(&ledger, "b", 5, 4), open_session("b", 7, None, None), give("b", 4)];
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 4);
-        assert_eq!(after(&terms, &mut ledger, 0, NOW, &[meet("b", 7, Some(0), Some(4)), give("b", 4)]), 0);
+        assert_eq!(
+            after(&terms, &mut ledger, 0, NOW, &[open_session("b", 7, Some(0), Some(4)), give("b", 4)]),
+            0
+        );
         assert_eq!(moved(&ledger, "b").1, 4);
     }
 
     #[test]
     fn what_was_lent_to_a_lost_memory_is_at_home_again_once_the_next_one_speaks() {
         let (terms, mut ledger) = (terms(5, Timestamp(0)), empty(NOW));
-        let steps = [meet("b", 7, None, None), give("b", 4)];
+        let steps = [open_session("b", 7, None, None), give("b", 4)];
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 1);
-        assert_eq!(after(&terms, &mut ledger, 0, NOW, &[meet("b", 9, None, None)]), 5);
+        assert_eq!(after(&terms, &mut ledger, 0, NOW, &[open_session("b", 9, None, None)]), 5);
     }
 
     #[test]
     fn a_ledger_with_loans_is_not_forgotten_because_a_clock_was_set_forward() {
         let (terms, mut ledger) = (terms(5, Timestamp(0)), empty(NOW));
-        after(&terms, &mut ledger, 0, NOW, &[meet("b", 7, None, None)]);
+        after(&terms, &mut ledger, 0, NOW, &[open_session("b", 7, None, None)]);
         assert_eq!(terms.kept(&ledger), terms.margins.recall(terms.hold));
         after(&terms, &mut ledger, 0, NOW, &[give("b", 1)]);
         assert_eq!(terms.kept(&ledger), LENT_KEPT);

@@ -23,7 +23,7 @@ const LACKS_AGAIN: Span = Span::from_millis(500);
 /// One way to a region to which there is no link.
 const OWD_DEFAULT: Span = Span::from_millis(50);
 /// A region that was not heard for so long gets nothing: what is sent to it would lie on the way.
-const PATIENCE: Span = Span::from_millis(600);
+const AUDIBLE_FOR: Span = Span::from_millis(600);
 
 /// What the other regions believe of this one by what they were told last.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +81,7 @@ impl Escrow {
     }
 
     /// Takes in what the store told.
-    pub(super) fn learn(&mut self, id: usize, balance: StepResult) {
+    pub(super) fn take_in_balance(&mut self, id: usize, balance: StepResult) {
         let Some(bucket) = self.bucket_mut(id) else { return };
         if balance.ledger.counting() != bucket.counting() {
             // Another rule of that name was in force when the store answered.
@@ -145,7 +145,7 @@ impl Escrow {
     }
 
     /// Gives, sends and tells what is to be given, sent and told, now that the own rights are known.
-    pub(super) fn act(&mut self, now: Timestamp, id: usize) {
+    pub(super) fn give_and_tell(&mut self, now: Timestamp, id: usize) {
         self.close(now, id);
         let Some(bucket) = self.bucket(id) else { return };
         if bucket.current(now).is_none() {
@@ -154,18 +154,18 @@ impl Escrow {
         let counting = bucket.counting();
         if self.owns(&bucket.key) {
             match counting {
-                Counting::Window => self.push(now, id),
+                Counting::Window => self.give_window_rights(now, id),
                 Counting::Level => {
                     self.settle(now, id);
-                    self.forward(now, id);
+                    self.give_level_permits(now, id);
                 }
                 Counting::Concurrency => {
                     self.open_sessions(now, id);
-                    self.lend(now, id);
+                    self.give_places(now, id);
                 }
             }
         }
-        self.send(now, id);
+        self.owe_transfers(now, id);
         self.tell(now, id);
         if counting == Counting::Window {
             self.run_dry(now, id);
@@ -195,7 +195,7 @@ impl Escrow {
     ) -> bool {
         let rested = partner.gave.is_none_or(|gave| now.since(gave) >= gap || now < gave);
         let owd = self.owd(region);
-        let audible = self.heard(region).is_some_and(|heard| now.since(heard) < PATIENCE + owd);
+        let audible = self.heard(region).is_some_and(|heard| now.since(heard) < AUDIBLE_FOR + owd);
         rested && audible && partner.session != 0
     }
 
@@ -231,9 +231,9 @@ impl Escrow {
     }
 
     /// Owes every region the rights that were taken out for it and that it has not acknowledged.
-    fn send(&mut self, now: Timestamp, id: usize) {
+    fn owe_transfers(&mut self, now: Timestamp, id: usize) {
         for region in 1..self.regions.len() {
-            let patience = self.patience(region);
+            let resend_after = self.resend_after(region);
             let Some(permits) = self.unacknowledged(now, id, region) else { continue };
             let Some(bucket) = self.bucket_mut(id) else { return };
             let kind = bucket.kind_at(now);
@@ -241,7 +241,7 @@ impl Escrow {
             let under_way = partner.sent.is_some_and(|sent| {
                 sent.kind == kind
                     && sent.permits >= permits
-                    && now.since(sent.at) < patience
+                    && now.since(sent.at) < resend_after
                     && now >= sent.at
             });
             if !under_way {
@@ -383,7 +383,7 @@ impl Escrow {
             if self.unacknowledged(now, id, region).is_some() {
                 let sent =
                     bucket.partner(region).and_then(|partner| partner.sent).map_or(now, |sent| sent.at);
-                next = next.min(sent + self.patience(region));
+                next = next.min(sent + self.resend_after(region));
             }
         }
         // At once would be a busy loop where the store does not answer.
@@ -436,7 +436,7 @@ impl Escrow {
     }
 
     /// How long a transfer may stay unacknowledged.
-    fn patience(&self, region: RegionId) -> Span {
+    fn resend_after(&self, region: RegionId) -> Span {
         Span(self.owd(region).0.saturating_mul(3)).max(Span::from_millis(30)) + self.config.look_gap
     }
 }

@@ -11,7 +11,7 @@ use super::common_cuts::{CommonCuts, DivisionScope, WindowReport};
 use super::counts::{Count, Counts, Merged};
 use super::own_key_ids::KeyIds;
 use super::own_limit::Own;
-use super::partition::{PartitionPlan, standing};
+use super::partition::{PartitionPlan, plan};
 use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
 use super::replica_config::Policy;
 use super::safety::GossipSafety;
@@ -75,7 +75,7 @@ pub(super) struct GossipBucket {
     /// Where fractions of a permit tip over.
     rounding_seed: u64,
     /// Without windows: the common level.
-    pool: SharedLevel,
+    shared_level: SharedLevel,
     /// What the store was charged for, by [`RegionId`]; the own one's place is for its siblings.
     charged: SmallVec<[Debited; 4]>,
     /// What the store counted itself so far.
@@ -92,7 +92,7 @@ pub(super) struct GossipBucket {
     store_told: Timestamp,
     changed: Timestamp,
     /// Under which key ids it is told.
-    voices: KeyIds,
+    own_key_ids: KeyIds,
 }
 
 /// What is said of one window of a bucket.
@@ -142,7 +142,7 @@ struct Debited {
     /// How much of its count is dealt with.
     counted: u64,
     /// How much more of it is believed.
-    credit: PlausibilityLimit,
+    plausible: PlausibilityLimit,
 }
 
 #[derive(Debug)]
@@ -180,7 +180,7 @@ pub(super) struct DaemonContext<'a> {
     /// After this long a report has reached everyone.
     pub(super) horizon: Span,
     pub(super) policy: Policy,
-    pub(super) care: GossipSafety,
+    pub(super) safety: GossipSafety,
     /// Whether nothing is told of buckets far from their limit.
     pub(super) suppresses_reports: bool,
     /// Whether there is so much to tell that only what others would guess wrong is told.
@@ -207,7 +207,7 @@ impl DaemonContext<'_> {
 impl GossipBucket {
     pub(super) fn new(key: WorldKey, rule: Arc<WorldRule>, since: Timestamp) -> Self {
         let demand = Demand::new(rule.limit.window, rule.limit.permits);
-        let pool = SharedLevel::full(rule.limit.capacity(rule.algorithm), since);
+        let shared_level = SharedLevel::full(rule.limit.capacity(rule.algorithm), since);
         let rounding_seed = key.identity.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -228,7 +228,7 @@ impl GossipBucket {
             store_told: Timestamp::default(),
             cut: CommonCuts::default(),
             rounding_seed,
-            pool,
+            shared_level,
             charged: SmallVec::new(),
             stored: 0,
             debt: 0,
@@ -236,7 +236,7 @@ impl GossipBucket {
             near_limit: false,
             moved_since: false,
             changed: since,
-            voices: KeyIds::default(),
+            own_key_ids: KeyIds::default(),
         }
     }
 
@@ -285,7 +285,7 @@ impl GossipBucket {
     /// Whose it is, what is known of a window, and under which key ids it is told.
     pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Own, &Period, &mut KeyIds)> {
         let period = self.periods.iter().find(|period| period.window == window)?;
-        Some((&self.key, &self.own, period, &mut self.voices))
+        Some((&self.key, &self.own, period, &mut self.own_key_ids))
     }
 
     pub(super) fn periods(&self) -> impl Iterator<Item = &Period> {
@@ -396,7 +396,7 @@ impl GossipBucket {
             self.charged_for(region).counted = admitted;
         }
         let account = ReportFigures { stamp: heard.stamp, admitted, demand: heard.demand };
-        let late = self.read(now, region, heard.window, LevelReport { account, past }, here);
+        let late = self.give_to_cut(now, region, heard.window, LevelReport { account, past }, here);
         ReportOutcome { changed, full, late, backwards, beyond }
     }
 
@@ -419,7 +419,7 @@ impl GossipBucket {
         }
         let mut charged = self.charged.get(region).copied().unwrap_or(Debited::new(self.since));
         let more = admitted.saturating_sub(charged.counted);
-        charged.credit.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm))
+        charged.plausible.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm))
             < more
     }
 
@@ -481,12 +481,12 @@ impl GossipBucket {
         self.known_since.note(now, self.agreed_for());
         self.told = Some(LastReport { at: now, window, net, demand });
         let account = ReportFigures { stamp: now, admitted: net, demand };
-        self.read(now, Regions::OWN, window, LevelReport { account, past: false }, here);
+        self.give_to_cut(now, Regions::OWN, window, LevelReport { account, past: false }, here);
         windows
     }
 
     /// Gives a report to the cut. Whether it came too late to be used by all at once.
-    fn read(
+    fn give_to_cut(
         &mut self,
         now: Timestamp,
         region: RegionId,
@@ -495,7 +495,7 @@ impl GossipBucket {
         here: DaemonContext<'_>,
     ) -> bool {
         if self.counting() != Counting::Window {
-            return self.pool.hear(now, region, statement, here.horizon);
+            return self.shared_level.hear(now, region, statement, here.horizon);
         }
         let account =
             ReportFigures { admitted: self.believed(statement.account.admitted), ..statement.account };
@@ -503,33 +503,33 @@ impl GossipBucket {
         if self.windows().index(account.stamp) != window {
             return false;
         }
-        let standing = self.standing(window, here);
-        let ground = self.ground(&standing, here, &[]);
-        self.cut.hear(now, region, WindowReport { window, account }, ground)
+        let plan = self.plan(window, here);
+        let scope = self.scope(&plan, here, &[]);
+        self.cut.hear(now, region, WindowReport { window, account }, scope)
     }
 
-    fn standing(&self, window: u64, here: DaemonContext<'_>) -> PartitionPlan {
+    fn plan(&self, window: u64, here: DaemonContext<'_>) -> PartitionPlan {
         let admitted = |id| {
             self.period(window)
                 .and_then(|period| period.told(id))
                 .map_or(0, |told| self.believed(told.counts.net()))
         };
-        standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
+        plan(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
     }
 
-    fn ground<'a>(
+    fn scope<'a>(
         &self,
-        standing: &'a PartitionPlan,
+        plan: &'a PartitionPlan,
         here: DaemonContext<'_>,
         lingering: &'a [(RegionId, u64)],
     ) -> DivisionScope<'a> {
         DivisionScope {
-            limit: standing.limit,
+            limit: plan.limit,
             windows: self.windows(),
             horizon: here.horizon,
-            parties: &standing.parties,
-            silent: &standing.silent,
-            whole: standing.whole,
+            parties: &plan.parties,
+            silent: &plan.silent,
+            whole: plan.whole,
             policy: here.policy,
             rounding_seed: self.rounding_seed,
             lingering,
@@ -550,7 +550,7 @@ impl GossipBucket {
         let changed = limit != self.own.limit();
         if changed || from != self.own.from() {
             // It is said with the name, so the bucket has to be named anew.
-            self.voices = KeyIds::default();
+            self.own_key_ids = KeyIds::default();
         }
         if changed {
             self.told = None;
@@ -575,7 +575,7 @@ impl GossipBucket {
 
     /// This daemon stood still for longer than it takes to be heard by others.
     pub(super) fn stood_still(&mut self) {
-        self.pool.stood_still();
+        self.shared_level.stood_still();
     }
 
     /// The clock went back to `now`.
@@ -621,9 +621,10 @@ impl GossipBucket {
                 let lately = lately.filter(|period| period.window + 1 >= window);
                 (lately.map(used_in).max().unwrap_or(0), u64::from(self.rule.limit.permits))
             }
-            Counting::Level | Counting::Concurrency => {
-                (self.pool.in_use(now, self.rule.limit), self.rule.limit.capacity(self.rule.algorithm))
-            }
+            Counting::Level | Counting::Concurrency => (
+                self.shared_level.in_use(now, self.rule.limit),
+                self.rule.limit.capacity(self.rule.algorithm),
+            ),
         };
         used.saturating_mul(1_000) / whole.max(1)
     }
@@ -631,7 +632,7 @@ impl GossipBucket {
     /// Another version of its rule is in force, which counts in the same way.
     pub(super) fn follow(&mut self, rule: Arc<WorldRule>) {
         let capacity = |rule: &WorldRule| rule.limit.capacity(rule.algorithm);
-        self.pool.resize(capacity(&self.rule), capacity(&rule));
+        self.shared_level.resize(capacity(&self.rule), capacity(&rule));
         self.rule = rule;
         self.unsettle();
     }
@@ -658,7 +659,7 @@ impl RegionReport {
 
 impl Debited {
     const fn new(since: Timestamp) -> Self {
-        Self { counted: 0, credit: PlausibilityLimit::since(since) }
+        Self { counted: 0, plausible: PlausibilityLimit::since(since) }
     }
 }
 

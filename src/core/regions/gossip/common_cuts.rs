@@ -75,7 +75,7 @@ pub(super) struct WindowBudgets {
 /// The reports of all regions on one bucket.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CommonCuts {
-    registers: ByRegion<DelayedReports>,
+    delayed_reports: ByRegion<DelayedReports>,
     /// Reports of all regions that wait for their instant.
     waiting: usize,
     /// The window that `before` speaks of.
@@ -95,7 +95,7 @@ pub(super) struct CommonCuts {
     steps: VecDeque<CutRecord>,
     /// What the own region may admit until something changes.
     lasting: Option<WindowBudgets>,
-    /// Whether rules or regions have changed since the last cut, so that it was made on another ground.
+    /// Whether rules or regions have changed since the last cut, so that it was made in another scope.
     outdated: bool,
     /// What all reports that had arrived gave when last looked at.
     foreseen: Option<ExpectedBudgets>,
@@ -146,7 +146,7 @@ struct DelayedReports {
 
 impl DelayedReports {
     fn newest(&self) -> Option<&WindowReport> {
-        self.waiting.back().map(|(_, reading)| reading).or(self.in_force.as_ref())
+        self.waiting.back().map(|(_, report)| report).or(self.in_force.as_ref())
     }
 }
 
@@ -166,23 +166,23 @@ impl CommonCuts {
         &mut self,
         now: Timestamp,
         region: RegionId,
-        reading: WindowReport,
-        ground: DivisionScope<'_>,
+        report: WindowReport,
+        scope: DivisionScope<'_>,
     ) -> bool {
-        let register = self.registers.of(region);
-        let stamp = reading.account.stamp;
-        if register.in_force.is_some_and(|known| known.account.stamp >= stamp) {
+        let delayed = self.delayed_reports.of(region);
+        let stamp = report.account.stamp;
+        if delayed.in_force.is_some_and(|known| known.account.stamp >= stamp) {
             return false;
         }
-        let place = register.waiting.partition_point(|(_, known)| known.account.stamp < stamp);
-        if register.waiting.get(place).is_some_and(|(_, known)| known.account.stamp == stamp) {
+        let place = delayed.waiting.partition_point(|(_, known)| known.account.stamp < stamp);
+        if delayed.waiting.get(place).is_some_and(|(_, known)| known.account.stamp == stamp) {
             return false;
         }
-        if stirs(&reading, ground.windows) {
-            register.stirred_told = register.stirred_told.max(Some(reading.window));
+        if stirs(&report, scope.windows) {
+            delayed.stirred_told = delayed.stirred_told.max(Some(report.window));
         }
-        let at = stamp + ground.horizon;
-        register.waiting.insert(place, (at, reading));
+        let at = stamp + scope.horizon;
+        delayed.waiting.insert(place, (at, report));
         self.waiting += 1;
         self.lasting = None;
         let foreseen = self.foreseen.take().filter(|before| at > now.max(before.at));
@@ -190,62 +190,62 @@ impl CommonCuts {
         if self.expected.len() > STEPS_MAX {
             self.expected.pop_front();
         }
-        if register.waiting.len() > WAITING_MAX
-            && let Some((_, early)) = register.waiting.pop_front()
+        if delayed.waiting.len() > WAITING_MAX
+            && let Some((_, early)) = delayed.waiting.pop_front()
         {
             self.waiting -= 1;
-            register.use_from_now(early, ground.windows);
+            delayed.use_from_now(early, scope.windows);
         }
         at < now
     }
 
     /// Brings the cut up to `now`: report after report in the order of their instants, so that every region
     /// takes the same steps, however coarse its ticks.
-    pub(super) fn advance(&mut self, now: Timestamp, ground: DivisionScope<'_>) {
+    pub(super) fn advance(&mut self, now: Timestamp, scope: DivisionScope<'_>) {
         while self.waiting > 0 {
-            let due = self.registers.iter().filter_map(|(id, register)| {
-                register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, id))
+            let due = self.delayed_reports.iter().filter_map(|(id, delayed)| {
+                delayed.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, id))
             });
             let due: SmallVec<[(Timestamp, RegionId); 4]> = due.collect();
             let Some(at) = due.iter().map(|(at, _)| *at).min() else { break };
-            self.turn(at, ground);
+            self.turn(at, scope);
             // All reports of one instant at once: each region would number them in an order of its own.
             for (_, id) in due.into_iter().filter(|(of, _)| *of == at) {
-                if let Some(register) = self.registers.get_mut(id)
-                    && let Some((_, reading)) = register.waiting.pop_front()
+                if let Some(delayed) = self.delayed_reports.get_mut(id)
+                    && let Some((_, report)) = delayed.waiting.pop_front()
                 {
                     self.waiting -= 1;
-                    register.use_from_now(reading, ground.windows);
+                    delayed.use_from_now(report, scope.windows);
                 }
             }
-            self.settle(at, ground);
+            self.settle(at, scope);
         }
-        self.turn(now, ground);
+        self.turn(now, scope);
     }
 
     /// Begins a new window if `at` lies in one.
-    fn turn(&mut self, at: Timestamp, ground: DivisionScope<'_>) {
-        let window = ground.windows.index(at);
+    fn turn(&mut self, at: Timestamp, scope: DivisionScope<'_>) {
+        let window = scope.windows.index(at);
         if window > self.window {
             let follows = self.window + 1 == window;
             self.window = window;
             self.ended = std::mem::take(&mut self.before);
             self.most = LargestAllocation::begin(at, &self.to_come, follows);
-            self.settle(at, ground);
+            self.settle(at, scope);
         }
     }
 
-    fn settle(&mut self, at: Timestamp, ground: DivisionScope<'_>) {
+    fn settle(&mut self, at: Timestamp, scope: DivisionScope<'_>) {
         (self.lasting, self.outdated) = (None, false);
-        self.before = self.divide(ReportsUsed::InForce, self.window, ground);
-        self.over = self.before.sum() > ground.limit;
-        if ground.whole && self.any_in_play(ReportsUsed::InForce, self.window, ground) {
+        self.before = self.divide(ReportsUsed::InForce, self.window, scope);
+        self.over = self.before.sum() > scope.limit;
+        if scope.whole && self.any_in_play(ReportsUsed::InForce, self.window, scope) {
             self.settled.clone_from(&self.before);
         }
         self.most.note(at, &self.before, GIVEN_MEMORY);
-        let next = self.divide(ReportsUsed::InForce, self.window + 1, ground);
+        let next = self.divide(ReportsUsed::InForce, self.window + 1, scope);
         self.to_come.note(at, &next, COMING_MEMORY);
-        let next = next.get(Regions::OWN).unwrap_or(ground.limit);
+        let next = next.get(Regions::OWN).unwrap_or(scope.limit);
         let mut usable = self.before.clone();
         let recent = self.steps.partition_point(|step| step.at + GROWTH_DELAY <= at).saturating_sub(1);
         for step in self.steps.iter().skip(recent).filter(|step| step.window == self.window) {
@@ -268,8 +268,8 @@ impl CommonCuts {
 
     /// When the next report waits for its instant, or a budget may grow.
     pub(super) fn next_instant(&self, now: Timestamp) -> Option<Timestamp> {
-        let waiting = (self.waiting > 0).then(|| self.registers.iter()).into_iter().flatten();
-        let reports = waiting.filter_map(|(_, register)| register.waiting.front().map(|(at, _)| *at));
+        let waiting = (self.waiting > 0).then(|| self.delayed_reports.iter()).into_iter().flatten();
+        let reports = waiting.filter_map(|(_, delayed)| delayed.waiting.front().map(|(at, _)| *at));
         let growth = self.steps.iter().skip(1).map(|step| step.at + GROWTH_DELAY).filter(|at| *at > now);
         reports.chain(growth).min()
     }
@@ -296,23 +296,23 @@ impl CommonCuts {
 
     /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now,
     /// whether or not it told.
-    pub(super) fn allowance(&mut self, own: ReportFigures, ground: DivisionScope<'_>) -> WindowBudgets {
+    pub(super) fn allowance(&mut self, own: ReportFigures, scope: DivisionScope<'_>) -> WindowBudgets {
         let settled = self.is_settled(own.stamp);
         let windows = (self.window, self.window + 1);
-        let allowance = if ground.policy == Policy::Sum {
-            let left = |window| self.left_by_others(own.stamp, window, ground);
+        let allowance = if scope.policy == Policy::Sum {
+            let left = |window| self.left_by_others(own.stamp, window, scope);
             WindowBudgets { now: left(windows.0), next: left(windows.1) }
         } else {
-            let now = self.foreseen(own, windows.0, ground, settled);
-            let foreseen = WindowBudgets { now, next: self.foreseen(own, windows.1, ground, settled) };
+            let now = self.foreseen(own, windows.0, scope, settled);
+            let foreseen = WindowBudgets { now, next: self.foreseen(own, windows.1, scope, settled) };
             self.expected.retain(|(until, _)| *until > own.stamp);
-            let at = self.registers.iter().filter_map(|(_, register)| register.waiting.back());
+            let at = self.delayed_reports.iter().filter_map(|(_, delayed)| delayed.waiting.back());
             let at = at.map(|(at, _)| *at).fold(own.stamp, Timestamp::max);
             self.foreseen = Some(ExpectedBudgets { window: self.window, at, allowance: foreseen });
-            let least = |window| self.in_window(own.stamp, window, ground, foreseen);
+            let least = |window| self.in_window(own.stamp, window, scope, foreseen);
             WindowBudgets { now: least(windows.0), next: least(windows.1) }
         };
-        let lasts = ground.whole && ground.policy != Policy::Sum && settled && ground.lingering.is_empty();
+        let lasts = scope.whole && scope.policy != Policy::Sum && settled && scope.lingering.is_empty();
         self.lasting = lasts.then_some(allowance);
         allowance
     }
@@ -335,19 +335,19 @@ impl CommonCuts {
     }
 
     /// What all reports that have arrived give the own region of a window.
-    fn foreseen(&mut self, own: ReportFigures, window: u64, ground: DivisionScope<'_>, settled: bool) -> u64 {
+    fn foreseen(&mut self, own: ReportFigures, window: u64, scope: DivisionScope<'_>, settled: bool) -> u64 {
         let now = own.stamp;
         if let Some(in_force) = self.in_force(now, window).filter(|_| settled) {
             // What has arrived is what is in force. No other region is taken to have used more than it was
             // given, and what each wants is what it told: to divide once more could only give more.
             return in_force;
         }
-        let arrived = self.divide(ReportsUsed::Arrived(own), window, ground);
+        let arrived = self.divide(ReportsUsed::Arrived(own), window, scope);
         // A clock that is a little ahead uses them sooner.
         if window == self.window {
             self.most.note(now, &arrived, GIVEN_MEMORY);
         }
-        arrived.get(Regions::OWN).unwrap_or(ground.limit)
+        arrived.get(Regions::OWN).unwrap_or(scope.limit)
     }
 
     /// What the own region may admit of a window: the least of what is in force now and of what will be.
@@ -355,7 +355,7 @@ impl CommonCuts {
         &self,
         now: Timestamp,
         window: u64,
-        ground: DivisionScope<'_>,
+        scope: DivisionScope<'_>,
         foreseen: WindowBudgets,
     ) -> u64 {
         let foreseen = if window == self.window { foreseen.now } else { foreseen.next };
@@ -363,7 +363,7 @@ impl CommonCuts {
             self.expected.iter().filter_map(|(_, before)| before.of(window)).fold(foreseen, u64::min);
         let in_force = self.in_force(now, window);
         let divided =
-            || self.divide(ReportsUsed::InForce, window, ground).get(Regions::OWN).unwrap_or(ground.limit);
+            || self.divide(ReportsUsed::InForce, window, scope).get(Regions::OWN).unwrap_or(scope.limit);
         in_force.unwrap_or_else(divided).min(expected)
     }
 
@@ -379,75 +379,77 @@ impl CommonCuts {
     }
 
     /// The limit less what the others have probably admitted by now.
-    fn left_by_others(&self, now: Timestamp, window: u64, ground: DivisionScope<'_>) -> u64 {
-        let used = ground.parties.iter().filter(|(id, _)| *id != Regions::OWN).map(|&(id, _)| {
-            let Some(reading) = self.registers.get(id).and_then(DelayedReports::newest) else { return 0 };
-            if reading.window != window {
+    fn left_by_others(&self, now: Timestamp, window: u64, scope: DivisionScope<'_>) -> u64 {
+        let used = scope.parties.iter().filter(|(id, _)| *id != Regions::OWN).map(|&(id, _)| {
+            let Some(report) = self.delayed_reports.get(id).and_then(DelayedReports::newest) else {
+                return 0;
+            };
+            if report.window != window {
                 return 0;
             }
-            let since = now.since(reading.account.stamp).0;
-            let asked = u128::from(reading.account.demand) * u128::from(since) / 1_000_000_000_000;
-            let guessed = reading.account.admitted.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX));
-            let at_most = if ground.policy == Policy::Sum { 0 } else { self.given(id).unwrap_or(0) };
-            reading.account.admitted.max(guessed.min(at_most))
+            let since = now.since(report.account.stamp).0;
+            let asked = u128::from(report.account.demand) * u128::from(since) / 1_000_000_000_000;
+            let guessed = report.account.admitted.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX));
+            let at_most = if scope.policy == Policy::Sum { 0 } else { self.given(id).unwrap_or(0) };
+            report.account.admitted.max(guessed.min(at_most))
         });
-        ground.limit.saturating_sub(used.fold(0, u64::saturating_add))
+        scope.limit.saturating_sub(used.fold(0, u64::saturating_add))
     }
 
-    fn any_in_play(&self, known: ReportsUsed, window: u64, ground: DivisionScope<'_>) -> bool {
-        ground.parties.iter().any(|&(id, _)| self.in_play(known, id, window, ground))
+    fn any_in_play(&self, known: ReportsUsed, window: u64, scope: DivisionScope<'_>) -> bool {
+        scope.parties.iter().any(|&(id, _)| self.in_play(known, id, window, scope))
     }
 
     /// The region that alone asked for the bucket lately, as all know it. What nobody asks for is mostly kept
     /// there: the sum stays the limit, so this costs no accuracy, and a burst from home finds nearly all of
     /// it at once.
-    fn home(&self, ground: DivisionScope<'_>) -> Option<RegionId> {
-        let stirred = |id: RegionId| self.registers.get(id).and_then(|register| register.stirred);
-        let last = ground.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
+    fn home(&self, scope: DivisionScope<'_>) -> Option<RegionId> {
+        let stirred = |id: RegionId| self.delayed_reports.get(id).and_then(|delayed| delayed.stirred);
+        let last = scope.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
         let since = stirred(last)?;
         let alone = |&(id, _): &(RegionId, u64)| {
             id == last || stirred(id).is_none_or(|other| other + HOME_WINDOWS <= since)
         };
-        ground.parties.iter().all(alone).then_some(last)
+        scope.parties.iter().all(alone).then_some(last)
     }
 
     /// Whether a region was asked for anything lately.
-    fn in_play(&self, known: ReportsUsed, region: RegionId, window: u64, ground: DivisionScope<'_>) -> bool {
-        let Some(register) = self.registers.get(region) else { return false };
+    fn in_play(&self, known: ReportsUsed, region: RegionId, window: u64, scope: DivisionScope<'_>) -> bool {
+        let Some(delayed) = self.delayed_reports.get(region) else { return false };
         let stirred = match known {
-            ReportsUsed::InForce => register.stirred,
-            ReportsUsed::Arrived(_) => register.stirred_told,
+            ReportsUsed::InForce => delayed.stirred,
+            ReportsUsed::Arrived(_) => delayed.stirred_told,
         };
-        let window = match register.newest() {
-            Some(last) if ground.silent.contains(&region) => last.window.min(window),
+        let window = match delayed.newest() {
+            Some(last) if scope.silent.contains(&region) => last.window.min(window),
             _ => window,
         };
         stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
     }
 
     /// Divides the limit of a window. By [`RegionId`].
-    fn divide(&self, known: ReportsUsed, window: u64, ground: DivisionScope<'_>) -> Allocation {
-        let start = ground.windows.start(window);
-        let home = if ground.policy == Policy::Tidegate { self.home(ground) } else { None };
-        let weights: u64 = ground.parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
-        let stakes: SmallVec<[RegionInput; 4]> = ground
+    fn divide(&self, known: ReportsUsed, window: u64, scope: DivisionScope<'_>) -> Allocation {
+        let start = scope.windows.start(window);
+        let home = if scope.policy == Policy::Tidegate { self.home(scope) } else { None };
+        let weights: u64 = scope.parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
+        let inputs: SmallVec<[RegionInput; 4]> = scope
             .parties
             .iter()
             .map(|&(id, weight)| {
-                let register = self.registers.get(id);
-                let reading = match known {
-                    ReportsUsed::InForce => register.and_then(|register| register.in_force),
-                    ReportsUsed::Arrived(_) => register.and_then(DelayedReports::newest).copied(),
+                let delayed = self.delayed_reports.get(id);
+                let report = match known {
+                    ReportsUsed::InForce => delayed.and_then(|delayed| delayed.in_force),
+                    ReportsUsed::Arrived(_) => delayed.and_then(DelayedReports::newest).copied(),
                 };
-                let lingering = ground.lingering.iter().find(|(of, _)| *of == id && window == self.window);
+                let lingering = scope.lingering.iter().find(|(of, _)| *of == id && window == self.window);
                 let lingering = lingering.map_or(0, |(_, permits)| *permits);
                 let before = if window == self.window { self.usable(id) } else { None };
                 // Where what lingers counts, the turn of a window gives nothing back.
                 let ended = if lingering > 0 { self.ended.get(id) } else { None };
-                let before = before.or(ended).unwrap_or(ground.limit);
-                let told = reading.map(|reading| ReportFigures {
-                    admitted: if reading.window == window { reading.account.admitted } else { 0 },
-                    ..reading.account
+                let before = before.or(ended).unwrap_or(scope.limit);
+                let told = report.map(|report| ReportFigures {
+                    admitted: if report.window == window { report.account.admitted } else { 0 },
+                    ..report.account
                 });
                 let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
                 let exact = match known {
@@ -460,19 +462,19 @@ impl CommonCuts {
                 RegionInput { weight, reserve, told, before, exact, lingering }
             })
             .collect();
-        let estate = DivisionInput {
-            limit: ground.limit,
+        let division = DivisionInput {
+            limit: scope.limit,
             start,
-            end: ground.windows.end(window),
+            end: scope.windows.end(window),
             cut: match known {
-                ReportsUsed::InForce => common_cut(start, ground.horizon, &stakes),
+                ReportsUsed::InForce => common_cut(start, scope.horizon, &inputs),
                 ReportsUsed::Arrived(own) => own.stamp.max(start),
             },
             caution: CAUTION,
-            rounding_offset: ground.rounding_seed.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
+            rounding_offset: scope.rounding_seed.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
         };
         let mut by_id = Allocation::default();
-        for (&(id, _), budget) in ground.parties.iter().zip(budgets(estate, &stakes)) {
+        for (&(id, _), budget) in scope.parties.iter().zip(budgets(division, &inputs)) {
             by_id.set(id, budget);
         }
         by_id
@@ -480,18 +482,18 @@ impl CommonCuts {
 }
 
 impl DelayedReports {
-    fn use_from_now(&mut self, reading: WindowReport, windows: Windows) {
-        if stirs(&reading, windows) {
-            self.stirred = self.stirred.max(Some(reading.window));
+    fn use_from_now(&mut self, report: WindowReport, windows: Windows) {
+        if stirs(&report, windows) {
+            self.stirred = self.stirred.max(Some(report.window));
         }
-        self.in_force = Some(reading);
+        self.in_force = Some(report);
     }
 }
 
 /// Whether a report shows that something was asked for: half a permit a window, or anything admitted.
-fn stirs(reading: &WindowReport, windows: Windows) -> bool {
-    let in_window = u128::from(reading.account.demand) * u128::from(windows.length().0) / 1_000_000;
-    reading.account.admitted > 0 || in_window >= 500_000
+fn stirs(report: &WindowReport, windows: Windows) -> bool {
+    let in_window = u128::from(report.account.demand) * u128::from(windows.length().0) / 1_000_000;
+    report.account.admitted > 0 || in_window >= 500_000
 }
 
 #[cfg(test)]

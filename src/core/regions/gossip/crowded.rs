@@ -27,7 +27,7 @@ impl Replica {
         let all = self.is_beginning();
         let held = || match all {
             true => self.rules.keys().cloned().collect(),
-            false if !self.config.care.keeps_to_shares => Vec::new(),
+            false if !self.config.safety.keeps_to_shares => Vec::new(),
             false => self.crowded.keys().cloned().collect(),
         };
         std::mem::take(&mut self.crowd_changed).then(held)
@@ -73,7 +73,7 @@ impl Replica {
     /// changed. All buckets are looked at then, so a daemon that says another thing in each frame costs no
     /// more than one look in each pause.
     pub(super) fn leave_shares(&mut self, now: Timestamp) {
-        if !self.crowds_heard || now < self.shares_left + PAUSE || !self.config.care.leaves_shares {
+        if !self.crowds_heard || now < self.shares_left + PAUSE || !self.config.safety.leaves_shares {
             return;
         }
         self.crowds_heard = false;

@@ -32,7 +32,7 @@ impl Replica {
     pub(super) fn cut_off_after(&self) -> Patience {
         let unheard = self.patience();
         let unanswered = unheard + self.heartbeat();
-        Patience { unheard, unanswered: self.config.care.notices_who_is_deaf.then_some(unanswered) }
+        Patience { unheard, unanswered: self.config.safety.notices_who_is_deaf.then_some(unanswered) }
     }
 
     /// Says that this daemon did nothing until `now` for so long that others may have taken it for cut off.

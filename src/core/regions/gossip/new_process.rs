@@ -46,7 +46,7 @@ impl Replica {
 
     /// True while it waits for the others' word and leaves its store what the last daemon told it.
     pub(super) const fn leaves_allowances(&self) -> bool {
-        self.waits.is_some() && self.config.shared_store && self.config.care.leaves_allowances
+        self.waits.is_some() && self.config.shared_store && self.config.safety.leaves_allowances
     }
 
     /// Looks whether all others have told this daemon what its former life admitted: each does as soon as it

@@ -29,7 +29,7 @@ impl KeyIds {
         counts: &[Count],
         key_ids: &mut u64,
     ) -> Option<&KeyId> {
-        let place = match self.0.iter().position(|voice| voice.speaker == speaker) {
+        let place = match self.0.iter().position(|own_key_id| own_key_id.speaker == speaker) {
             Some(place) => place,
             None => {
                 *key_ids += 1;
@@ -38,13 +38,13 @@ impl KeyIds {
                 self.0.len() - 1
             }
         };
-        let voice = self.0.get_mut(place)?;
-        if !counts.iter().all(|count| voice.counters.contains(&count.counter)) {
+        let own_key_id = self.0.get_mut(place)?;
+        if !counts.iter().all(|count| own_key_id.counters.contains(&count.counter)) {
             *key_ids += 1;
-            voice.key_id = *key_ids;
-            voice.add(counts);
+            own_key_id.key_id = *key_ids;
+            own_key_id.add(counts);
         }
-        Some(voice)
+        Some(own_key_id)
     }
 }
 
@@ -87,10 +87,13 @@ mod tests {
 
     #[test]
     fn a_key_id_lasts_until_somebody_else_counts_too() {
-        let (mut voices, mut key_ids) = (KeyIds::default(), 0);
+        let (mut own_key_ids, mut key_ids) = (KeyIds::default(), 0);
         let mut key_id = |counts: &[Count]| {
-            let voice = voices.speak(Some(0), counts, &mut key_ids).unwrap();
-            (voice.key_id, voice.amounts(counts).iter().map(|amount| amount.admitted).collect::<Vec<_>>())
+            let own_key_id = own_key_ids.speak(Some(0), counts, &mut key_ids).unwrap();
+            (
+                own_key_id.key_id,
+                own_key_id.amounts(counts).iter().map(|amount| amount.admitted).collect::<Vec<_>>(),
+            )
         };
         assert_eq!(key_id(&[count("a", 1)]), (1, vec![1]));
         assert_eq!(key_id(&[]), (1, vec![]));
@@ -101,10 +104,10 @@ mod tests {
 
     #[test]
     fn no_more_counters_are_named_than_a_report_may_hold() {
-        let (mut voices, mut key_ids) = (KeyIds::default(), 0);
+        let (mut own_key_ids, mut key_ids) = (KeyIds::default(), 0);
         for n in 0..=COUNTS_MAX {
-            let voice = voices.speak(None, &[count(&format!("n{n}"), 1)], &mut key_ids).unwrap();
-            assert!(voice.counters.len() <= COUNTS_MAX);
+            let own_key_id = own_key_ids.speak(None, &[count(&format!("n{n}"), 1)], &mut key_ids).unwrap();
+            assert!(own_key_id.counters.len() <= COUNTS_MAX);
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct PartitionPlan {
 
 /// Works out who divides how much of a rule's limit. `admitted` and `given` say what a silent region was last
 /// known to have admitted, and what the last common cut gave it.
-pub(super) fn standing(
+pub(super) fn plan(
     rule: &WorldRule,
     regions: &Regions,
     admitted: impl Fn(RegionId) -> u64,

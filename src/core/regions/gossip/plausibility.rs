@@ -54,9 +54,9 @@ mod tests {
 
     #[test]
     fn what_a_region_can_have_admitted_is_believed_whole() {
-        let mut credit = fresh();
+        let mut plausible = fresh();
         let told = (0..100).map(|tenth| {
-            credit.believe(
+            plausible.believe(
                 START + Span::from_millis(tenth * 100),
                 if tenth == 0 { 50 } else { 10 },
                 LIMIT,
@@ -68,25 +68,25 @@ mod tests {
 
     #[test]
     fn a_claim_without_end_is_believed_as_twice_the_limit() {
-        let mut credit = fresh();
+        let mut plausible = fresh();
         let claims = (0..=1_000)
-            .map(|tick| credit.believe(START + Span::from_millis(tick * 10), u64::MAX / 2, LIMIT, 50));
+            .map(|tick| plausible.believe(START + Span::from_millis(tick * 10), u64::MAX / 2, LIMIT, 50));
         assert_eq!(claims.sum::<u64>(), 2 * 50 + 2 * 100 * 10);
     }
 
     #[test]
     fn silence_is_no_more_than_what_refilled_in_it() {
-        let mut credit = fresh();
-        assert_eq!(credit.believe(START + Span::from_secs(3), 1_000_000, LIMIT, 50), 2 * 50 + 2 * 300);
-        assert_eq!(credit.believe(START + Span::from_secs(3), 1, LIMIT, 50), 0);
+        let mut plausible = fresh();
+        assert_eq!(plausible.believe(START + Span::from_secs(3), 1_000_000, LIMIT, 50), 2 * 50 + 2 * 300);
+        assert_eq!(plausible.believe(START + Span::from_secs(3), 1, LIMIT, 50), 0);
     }
 
     #[test]
     fn no_amount_overflows() {
-        let mut credit = PlausibilityLimit::since(Timestamp(0));
+        let mut plausible = PlausibilityLimit::since(Timestamp(0));
         let limit = Limit { permits: u32::MAX, window: Span(1), ..LIMIT };
         for now in [0, 1, u64::MAX] {
-            let _ = credit.believe(Timestamp(now), u64::MAX, limit, u64::MAX);
+            let _ = plausible.believe(Timestamp(now), u64::MAX, limit, u64::MAX);
         }
     }
 }

@@ -235,7 +235,7 @@ impl Replica {
             Some(Regions::OWN) if region != Regions::OWN => {
                 let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
-                if here.care.hears_former && bucket.hear_former(now, word, here) {
+                if here.safety.hears_former && bucket.hear_former(now, word, here) {
                     self.recompute(now, id);
                 }
                 self.changed(now, id);

@@ -43,12 +43,12 @@ pub struct Replica {
     pub(super) links: Vec<GossipLink>,
     /// Place in `links` by region and node.
     pub(super) speakers: Vec<BTreeMap<String, usize>>,
-    /// Buckets that something happened to since the last cut.
+    /// Buckets that something happened to since the last interval began.
     waiting: Vec<BucketId>,
     /// The last key id given out.
     pub(super) key_ids: u64,
     effects: VecDeque<BucketId>,
-    next_cut: Timestamp,
+    next_interval: Timestamp,
     /// The instant that it was last told.
     pub(super) newest: Timestamp,
     /// When this daemon last went on after it had stood still: what was sent before waited for it.
@@ -133,7 +133,7 @@ impl Replica {
             waiting: Vec::new(),
             key_ids: 0,
             effects: VecDeque::new(),
-            next_cut: Timestamp::default(),
+            next_interval: Timestamp::default(),
             newest: Timestamp::default(),
             stood_until: Timestamp::default(),
             turn: 0,
@@ -180,8 +180,8 @@ impl Replica {
     }
 
     /// Other rules are in force from now on.
-    pub const fn set_care(&mut self, care: GossipSafety) {
-        self.config.care = care;
+    pub const fn set_care(&mut self, safety: GossipSafety) {
+        self.config.safety = safety;
     }
 
     /// The revision of the rules in force.
@@ -262,16 +262,16 @@ impl Replica {
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.begin(now);
         self.measure(now);
-        if self.regions.judge(now, self.cut_off_after(), self.mending()) {
+        if self.regions.mark_cut_off(now, self.cut_off_after(), self.mending()) {
             self.look_at_all(now);
         }
         self.resend_lost(now);
         self.wait_for_word(now);
         self.end_crowds(now);
         self.leave_shares(now);
-        if now >= self.next_cut {
+        if now >= self.next_interval {
             let interval = self.config.interval.0.max(1_000);
-            self.next_cut = Timestamp((now.0 / interval).saturating_add(1).saturating_mul(interval));
+            self.next_interval = Timestamp((now.0 / interval).saturating_add(1).saturating_mul(interval));
             self.busy = self.waiting.len() > BUSY_ABOVE;
             for id in std::mem::take(&mut self.waiting) {
                 let (here, keys) = self.here();
@@ -312,12 +312,12 @@ impl Replica {
             .iter()
             .filter_map(|link| link.next_due(heartbeat, self.config.interval, patience))
             .min();
-        let cut = (!self.waiting.is_empty()).then_some(self.next_cut);
+        let reports = (!self.waiting.is_empty()).then_some(self.next_interval);
         let silence = self.regions.next_judgement(self.cut_off_after());
         let crowd = self.crowded.values().min().copied();
         let shares = self.leaves_shares_at();
         let others = [silence, crowd, shares, self.waits];
-        [links, cut, self.keys.next_alarm()].into_iter().chain(others).flatten().min()
+        [links, reports, self.keys.next_alarm()].into_iter().chain(others).flatten().min()
     }
 
     /// Looks at a bucket because its time has come.
@@ -622,7 +622,7 @@ impl Replica {
     /// come.
     fn clock_went_back(&mut self, now: Timestamp) {
         self.stood_until = self.stood_until.min(now);
-        self.next_cut = Timestamp::default();
+        self.next_interval = Timestamp::default();
         self.waits = self.waits.map(|_| now);
         self.shorten_crowds(now);
         self.regions.clock_went_back(now);
@@ -649,7 +649,7 @@ fn here<'a>(
         regions,
         horizon,
         policy: config.policy,
-        care: config.care,
+        safety: config.safety,
         suppresses_reports: config.suppresses_reports,
         busy: config.suppresses_reports && busy,
         settled,

@@ -27,7 +27,7 @@ pub struct ReplicaConfig {
     /// How budgets are worked out.
     pub policy: Policy,
     /// Rules that only simulations switch off.
-    pub care: GossipSafety,
+    pub safety: GossipSafety,
     /// True where others are told only what they would otherwise guess wrong, and nothing of buckets that are
     /// far from their limit. Without it everything is told at once.
     pub suppresses_reports: bool,
@@ -58,7 +58,7 @@ impl ReplicaConfig {
             keys_max: KEYS_MAX_DEFAULT,
             shared_store: false,
             policy: Policy::Tidegate,
-            care: GossipSafety::ALL,
+            safety: GossipSafety::ALL,
             suppresses_reports: true,
         }
     }

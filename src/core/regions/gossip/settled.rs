@@ -47,7 +47,7 @@ impl Replica {
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        !self.config.care.doubts_what_is_late || self.unsettled <= self.newest
+        !self.config.safety.doubts_what_is_late || self.unsettled <= self.newest
     }
 
     /// Notes whether this daemon has stood still until `now`.

@@ -40,7 +40,7 @@ const HOME_PARTS: u64 = 9;
 const UNHEARD: Span = Span::from_millis(450);
 /// For no longer than this before a cut was noticed is guessed what the silent have used since they told
 /// last.
-const PATIENCE: Span = Span::from_secs(1);
+const GUESSED_FOR_MAX: Span = Span::from_secs(1);
 /// A request is looked at within so long: two looks of the task that drives the protocol.
 const UNSEEN: Span = Span::from_millis(20);
 /// For so long beyond the horizon a part of the level must last: until the next report is in force.
@@ -52,7 +52,7 @@ const REFILLS: u64 = 4;
 /// What all regions know of one bucket's level.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedLevel {
-    registers: Vec<DelayedLevels>,
+    delayed_reports: Vec<DelayedLevels>,
     /// Since when it is followed here.
     since: Timestamp,
     /// What the reports in force leave of this side's part, in millionths, as of `at`, the newest stamp of
@@ -112,7 +112,7 @@ struct DelayedLevels {
     /// How much of its count the level knows of.
     counted: u64,
     /// How much more of it is believed.
-    credit: PlausibilityLimit,
+    plausible: PlausibilityLimit,
     /// When a report in force last showed that something was asked for.
     stirred: Option<Timestamp>,
     /// This daemon stood still since the last report: of what the next one tells no debt is made.
@@ -130,8 +130,8 @@ pub(super) struct LevelReport {
 
 impl DelayedLevels {
     const fn new(since: Timestamp) -> Self {
-        let credit = PlausibilityLimit::since(since);
-        Self { in_force: None, waiting: VecDeque::new(), counted: 0, credit, stirred: None, missed: false }
+        let plausible = PlausibilityLimit::since(since);
+        Self { in_force: None, waiting: VecDeque::new(), counted: 0, plausible, stirred: None, missed: false }
     }
 
     fn newest(&self) -> Option<&ReportFigures> {
@@ -151,9 +151,9 @@ impl DelayedLevels {
         late: &mut LateReports,
         share: LevelScope<'_>,
     ) -> (i128, PlausibilityLimit) {
-        let mut credit = self.credit;
+        let mut plausible = self.plausible;
         let more = statement.account.admitted.saturating_sub(self.counted);
-        let believed = credit.believe(statement.account.stamp, more, share.limit, share.capacity);
+        let believed = plausible.believe(statement.account.stamp, more, share.limit, share.capacity);
         let fewer = self.counted.saturating_sub(statement.account.admitted);
         let taken = (i128::from(believed) - i128::from(fewer)) * UNIT;
         let unheard = self.is_unheard(statement);
@@ -166,7 +166,7 @@ impl DelayedLevels {
         };
         // A region that was not heard for long may have used what seemed to refill into a full bucket.
         let spares = unheard && late.may_tell_of_a_cut(region, statement.account.stamp);
-        (if spares { late.spare(taken) } else { taken }, credit)
+        (if spares { late.spare(taken) } else { taken }, plausible)
     }
 }
 
@@ -237,12 +237,14 @@ impl SharedLevel {
     /// This daemon stood still: what the others used meanwhile it hears all at once, when most of it has
     /// refilled.
     pub(super) fn stood_still(&mut self) {
-        self.registers.iter_mut().skip(1).for_each(|register| register.missed = true);
+        self.delayed_reports.iter_mut().skip(1).for_each(|delayed| delayed.missed = true);
     }
 
     /// Whether something that is heard now may be of a time in which it could not be heard.
     pub(super) fn catches_up(&self) -> bool {
-        self.apart.is_some() || self.late.may_come() || self.registers.iter().any(|register| register.missed)
+        self.apart.is_some()
+            || self.late.may_come()
+            || self.delayed_reports.iter().any(|delayed| delayed.missed)
     }
 
     /// What the own store holds as used, in permits.
@@ -258,17 +260,17 @@ impl SharedLevel {
         statement: LevelReport,
         horizon: Span,
     ) -> bool {
-        while self.registers.len() <= region {
-            self.registers.push(DelayedLevels::new(self.since));
+        while self.delayed_reports.len() <= region {
+            self.delayed_reports.push(DelayedLevels::new(self.since));
         }
-        let Some(register) = self.registers.get_mut(region) else { return false };
-        if register.newest().is_some_and(|known| known.stamp >= statement.account.stamp) {
+        let Some(delayed) = self.delayed_reports.get_mut(region) else { return false };
+        if delayed.newest().is_some_and(|known| known.stamp >= statement.account.stamp) {
             return false;
         }
         let at = statement.account.stamp + horizon;
-        register.waiting.push_back((at, statement));
-        if register.waiting.len() > WAITING_MAX
-            && let Some((early, _)) = register.waiting.front_mut()
+        delayed.waiting.push_back((at, statement));
+        if delayed.waiting.len() > WAITING_MAX
+            && let Some((early, _)) = delayed.waiting.front_mut()
         {
             *early = Timestamp::default();
         }
@@ -299,10 +301,10 @@ impl SharedLevel {
         limit: Limit,
         capacity: u64,
     ) -> u64 {
-        if self.registers.is_empty() {
-            self.registers.push(DelayedLevels::new(self.since));
+        if self.delayed_reports.is_empty() {
+            self.delayed_reports.push(DelayedLevels::new(self.since));
         }
-        if let Some(own) = self.registers.get_mut(Regions::OWN) {
+        if let Some(own) = self.delayed_reports.get_mut(Regions::OWN) {
             let waiting = own.waiting.iter_mut().map(|(_, statement)| &mut statement.account);
             let counts = waiting.chain(&mut own.in_force).map(|account| &mut account.admitted);
             counts.chain([&mut own.counted]).for_each(|count| *count = count.saturating_add(more));
@@ -339,27 +341,27 @@ impl SharedLevel {
             // Of two reports of one instant that of the first party is first: the same everywhere, as numbers
             // are not.
             let place = |id| share.parties.iter().position(|&(party, _)| party == id);
-            let due = self.registers.iter().enumerate().filter_map(|(id, register)| {
-                register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
+            let due = self.delayed_reports.iter().enumerate().filter_map(|(id, delayed)| {
+                delayed.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
             });
             let Some((at, _, id)) = due.min() else { break };
             self.refill(cut(at, share), share);
-            let Some(register) = self.registers.get_mut(id) else { break };
-            let Some((_, statement)) = register.waiting.pop_front() else { break };
+            let Some(delayed) = self.delayed_reports.get_mut(id) else { break };
+            let Some((_, statement)) = delayed.waiting.pop_front() else { break };
             let level = match &mut self.apart {
                 Some(apart) if apart.regions & bit(id) != 0 => &mut apart.level,
                 _ => &mut self.level,
             };
-            let (taken, credit) = register.takes((id, statement), *level, &mut self.late, share);
+            let (taken, plausible) = delayed.takes((id, statement), *level, &mut self.late, share);
             *level -= taken;
-            register.credit = credit;
-            register.missed &= !register.is_unheard(statement);
+            delayed.plausible = plausible;
+            delayed.missed &= !delayed.is_unheard(statement);
             let account = statement.account;
-            if account.demand > 0 || account.admitted != register.counted {
-                register.stirred = Some(account.stamp);
+            if account.demand > 0 || account.admitted != delayed.counted {
+                delayed.stirred = Some(account.stamp);
             }
-            register.counted = account.admitted;
-            register.in_force = Some(account);
+            delayed.counted = account.admitted;
+            delayed.in_force = Some(account);
         }
         let sided = self.apart.map_or(0, |apart| apart.regions);
         if sided != 0 || share.apart != 0 {
@@ -402,10 +404,10 @@ impl SharedLevel {
             return;
         }
         // What the silent have probably used since they told last.
-        let silent = self.registers.iter().enumerate().filter(|(id, _)| share.apart & bit(*id) != 0);
-        let told = silent.filter_map(|(_, register)| register.in_force);
+        let silent = self.delayed_reports.iter().enumerate().filter(|(id, _)| share.apart & bit(*id) != 0);
+        let told = silent.filter_map(|(_, delayed)| delayed.in_force);
         let guessed = told.map(|told| i128::from(told.demand) * i128::from(now.since(told.stamp).0) / UNIT);
-        let unheard = refill(share.limit, PATIENCE).min(self.level.max(0));
+        let unheard = refill(share.limit, GUESSED_FOR_MAX).min(self.level.max(0));
         let level = self.level - guessed.sum::<i128>().min(unheard);
         let own = share.of_this_side(level);
         self.apart = Some(OtherSide { regions: share.apart, level: self.level - own, rate: kept, most });
@@ -428,12 +430,12 @@ impl SharedLevel {
         let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
         let mut aside = apart.level + refill(rate, now.since(self.at));
         let mut late = self.late;
-        for (id, register) in self.registers.iter().enumerate().skip(1) {
-            let Some((_, statement)) = register.waiting.back() else { continue };
+        for (id, delayed) in self.delayed_reports.iter().enumerate().skip(1) {
+            let Some((_, statement)) = delayed.waiting.back() else { continue };
             let of = if apart.regions & bit(id) == 0 { &mut level } else { &mut aside };
-            *of -= register.takes((id, *statement), *of, &mut late, share).0;
+            *of -= delayed.takes((id, *statement), *of, &mut late, share).0;
         }
-        let counted = self.registers.first().map_or(0, |register| register.counted);
+        let counted = self.delayed_reports.first().map_or(0, |delayed| delayed.counted);
         level -= (i128::from(own) - i128::from(counted)) * UNIT;
         // A debt of those that are apart is not this side's for as long.
         level += aside.clamp(0, apart.most.max(0));
@@ -448,13 +450,13 @@ impl SharedLevel {
         limit: Limit,
         rounding_offset: u64,
     ) -> Vec<u64> {
-        let stakes = self.stakes(now, false, None, parties);
+        let inputs = self.inputs(now, false, None, parties);
         let (end, limit) = (now + limit.window, u64::from(limit.permits));
-        budgets(DivisionInput { limit, start: now, end, cut: now, caution: 1_000, rounding_offset }, &stakes)
+        budgets(DivisionInput { limit, start: now, end, cut: now, caution: 1_000, rounding_offset }, &inputs)
             .to_vec()
     }
 
-    fn stakes(
+    fn inputs(
         &self,
         now: Timestamp,
         arrived: bool,
@@ -462,9 +464,9 @@ impl SharedLevel {
         parties: &[(RegionId, u64)],
     ) -> SmallVec<[RegionInput; 4]> {
         let weights: u64 = parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
-        let stake = |&(id, weight): &(RegionId, u64)| {
-            let register = self.registers.get(id);
-            let known = register.and_then(|one| if arrived { one.newest() } else { one.in_force.as_ref() });
+        let input = |&(id, weight): &(RegionId, u64)| {
+            let delayed = self.delayed_reports.get(id);
+            let known = delayed.and_then(|one| if arrived { one.newest() } else { one.in_force.as_ref() });
             let told = known.map(|known| ReportFigures { stamp: now, admitted: 0, demand: known.demand });
             let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
             RegionInput {
@@ -476,12 +478,12 @@ impl SharedLevel {
                 lingering: 0,
             }
         };
-        parties.iter().map(stake).collect()
+        parties.iter().map(input).collect()
     }
 
     /// The region that alone asked for the bucket lately, as all know it.
     fn home(&self, share: LevelScope<'_>) -> Option<RegionId> {
-        let stirred = |id: RegionId| self.registers.get(id).and_then(|register| register.stirred);
+        let stirred = |id: RegionId| self.delayed_reports.get(id).and_then(|delayed| delayed.stirred);
         let last = share.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
         let since = stirred(last)?;
         let long = Span(share.limit.window.0.saturating_mul(HOME_WINDOWS));
@@ -492,7 +494,7 @@ impl SharedLevel {
 
     /// When the next report waits for its instant.
     pub(super) fn next_instant(&self) -> Option<Timestamp> {
-        self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
+        self.delayed_reports.iter().filter_map(|delayed| delayed.waiting.front().map(|(at, _)| *at)).min()
     }
 
     /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own
@@ -515,7 +517,7 @@ impl SharedLevel {
                 capacity: most,
             });
         }
-        let counted = self.registers.first().map_or(0, |register| register.counted);
+        let counted = self.delayed_reports.first().map_or(0, |delayed| delayed.counted);
         let (in_force, arrived) = (self.part(now, false, share), self.part(now, true, share));
         let rate = in_force.rate;
         let part = OwnPart { level: in_force.level.min(arrived.level), ..in_force };
@@ -556,7 +558,7 @@ impl SharedLevel {
 
     /// Whether any report waits for its instant.
     pub(super) fn awaits(&self) -> bool {
-        self.registers.iter().any(|register| !register.waiting.is_empty())
+        self.delayed_reports.iter().any(|delayed| !delayed.waiting.is_empty())
     }
 
     /// The most that each region may use before it tells of it: its part of the level, and what that refills
@@ -568,9 +570,9 @@ impl SharedLevel {
         untold: Span,
         share: LevelScope<'_>,
     ) -> SmallVec<[(RegionId, u64); 4]> {
-        let stakes = self.stakes(now, arrived, self.home(share), share.parties);
+        let inputs = self.inputs(now, arrived, self.home(share), share.parties);
         let divide = |limit: u64, lasting: Span| {
-            let estate = DivisionInput {
+            let division = DivisionInput {
                 limit,
                 start: now,
                 end: now + lasting,
@@ -578,7 +580,7 @@ impl SharedLevel {
                 caution: 1_000,
                 rounding_offset: share.rounding_offset,
             };
-            budgets(estate, &stakes)
+            budgets(division, &inputs)
         };
         let level = u64::try_from(self.level_at(cut(now, share), share) / UNIT).unwrap_or(0);
         let levels = divide(level, share.lasts());
@@ -620,17 +622,17 @@ impl SharedLevel {
         let mut level = self.level_at(cut(now, share), share);
         if arrived {
             let here =
-                self.registers.iter().enumerate().skip(1).filter(|(id, _)| share.apart & bit(*id) == 0);
+                self.delayed_reports.iter().enumerate().skip(1).filter(|(id, _)| share.apart & bit(*id) == 0);
             let mut late = self.late;
-            for (id, register) in here {
-                let Some((_, statement)) = register.waiting.back() else { continue };
-                level -= register.takes((id, *statement), level, &mut late, share).0;
+            for (id, delayed) in here {
+                let Some((_, statement)) = delayed.waiting.back() else { continue };
+                level -= delayed.takes((id, *statement), level, &mut late, share).0;
             }
         }
-        let stakes = self.stakes(now, arrived, self.home(share), share.parties);
+        let inputs = self.inputs(now, arrived, self.home(share), share.parties);
         let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
         let divide = |limit: u64, lasting: Span| {
-            let estate = DivisionInput {
+            let division = DivisionInput {
                 limit,
                 start: now,
                 end: now + lasting,
@@ -638,7 +640,7 @@ impl SharedLevel {
                 caution: 1_000,
                 rounding_offset: share.rounding_offset,
             };
-            own.and_then(|own| budgets(estate, &stakes).get(own).copied()).unwrap_or(0)
+            own.and_then(|own| budgets(division, &inputs).get(own).copied()).unwrap_or(0)
         };
         let rate = divide(share.permits, share.limit.window);
         let level = match u64::try_from(level / UNIT) {

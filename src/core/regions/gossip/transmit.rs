@@ -73,7 +73,7 @@ impl Replica {
         let (named, listener) = (&link.named, link.region);
         let bucket = self.keys.get_mut(item.key)?;
         let own_demand = bucket.own_demand_at(now);
-        let (key, limits, period, voices) = bucket.tell_of(item.window)?;
+        let (key, limits, period, own_key_ids) = bucket.tell_of(item.window)?;
         let version = period.version(item.region)?;
         let own;
         let (scope, stamp, counts, demand) = match item.region {
@@ -90,12 +90,12 @@ impl Replica {
                 (scope, stamp, told.counts.entries(), told.demand)
             }
         };
-        let voice = voices.speak(item.region, counts, &mut self.key_ids)?;
-        let (key_id, amounts) = (voice.key_id, voice.amounts(counts));
+        let own_key_id = own_key_ids.speak(item.region, counts, &mut self.key_ids)?;
+        let (key_id, amounts) = (own_key_id.key_id, own_key_id.amounts(counts));
         let subject = if named.knows(key_id) {
             None
         } else {
-            let counters = voice.counters.to_vec();
+            let counters = own_key_id.counters.to_vec();
             let WorldKey { rule, identity } = key.clone();
             let decided_by = limits.said_by(item.region.unwrap_or(Regions::OWN), !counts.is_empty());
             Some(Subject { rule, identity, scope, counters, decided_by })

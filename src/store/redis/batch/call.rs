@@ -1,5 +1,6 @@
-//! What is asked of one slot, as the bytes that `lua/decide.lua` reads, and its reply. Which key means what
-//! to whom is settled here; verdicts are made in [`crate::store::redis::batch::replay`].
+//! What is asked of one node in one call, of a cluster of one slot, as the bytes that `lua/decide.lua` reads,
+//! and its reply. Which key means what to whom is settled here; verdicts are made in
+//! [`crate::store::redis::batch::replay`].
 
 use std::hash::BuildHasher;
 use std::sync::Arc;

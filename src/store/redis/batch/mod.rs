@@ -1,4 +1,5 @@
-//! What goes in one call: the parts of decisions, the scripts, the names of keys, and the replies.
+//! What goes in one call: the parts of decisions, the scripts, the names of keys, and the replies. The
+//! dispatcher joins parts to calls (`servers/dispatcher.rs`).
 
 pub(super) mod batch_queue;
 pub(super) mod bytes;

@@ -75,7 +75,7 @@ impl Core {
         }
         let sent = self.started.elapsed();
         let answers = self.ask_all(&planned, deadline).await;
-        let outcome = self.conclude(charges, &planned, answers, intent, now);
+        let outcome = self.outcome_of_parts(charges, &planned, answers, intent, now);
         if let ([charge], [counted], Intent::Charge) = (charges, outcome.counted.as_slice(), intent)
             && !counted.degraded
         {
@@ -202,7 +202,7 @@ impl Core {
     }
 
     /// Makes one outcome of the parts' answers; policies answer for those that have none.
-    fn conclude(
+    fn outcome_of_parts(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
         planned: &[Planned],

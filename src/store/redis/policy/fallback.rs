@@ -1,4 +1,5 @@
-//! What this daemon does by itself while Redis does not answer: each rule's failure policy.
+//! What this daemon does by itself where Redis does not answer in time or has no room: each rule's failure
+//! policy.
 //!
 //! `local` enforces this daemon's share, the limit divided by the region's live daemons, starting from the
 //! same share of what the region had last used. What it admits is kept until it has been charged in Redis. A
@@ -448,7 +449,7 @@ fn forgotten(owed: &Owed, daemons: u32, now: Timestamp) -> Own {
 }
 
 pub(in crate::store::redis) fn passed(charge: &Charge<'_>) -> ChargeResult {
-    answer(Verdict {
+    degraded_result(Verdict {
         admitted: true,
         remaining: u64::from(charge.limit.permits),
         reset: Span::ZERO,
@@ -464,7 +465,7 @@ fn refused(charge: &Charge<'_>) -> ChargeResult {
         Cost::Refund(_) | Cost::Commit(_) | Cost::Hold(Hold { step: HoldStep::Release, .. })
     );
     let retry = Span::from_secs(1);
-    answer(Verdict {
+    degraded_result(Verdict {
         admitted,
         remaining: 0,
         reset: retry,
@@ -473,7 +474,7 @@ fn refused(charge: &Charge<'_>) -> ChargeResult {
     })
 }
 
-const fn answer(verdict: Verdict) -> ChargeResult {
+const fn degraded_result(verdict: Verdict) -> ChargeResult {
     ChargeResult {
         verdict,
         view: None,

@@ -126,7 +126,7 @@ impl Dispatcher {
             self.refuse(leaving, &Failure::Down);
             return true;
         };
-        let groups = self.grouped(leaving);
+        let groups = self.coalesced(leaving);
         // One more than there are, so that it is not over before all have left.
         let left = Arc::new(AtomicUsize::new(groups.len() + 1));
         for group in groups {
@@ -144,7 +144,7 @@ impl Dispatcher {
     }
 
     /// Parts of one slot (of any, where calls may reach over slots) together, in their order.
-    fn grouped(&self, leaving: Vec<Waiting>) -> Vec<Group> {
+    fn coalesced(&self, leaving: Vec<Waiting>) -> Vec<Group> {
         let joins_slots = self.places.joins_slots();
         let mut groups: Vec<Group> = Vec::new();
         let mut newest: HashMap<ClusterSlot, usize, foldhash::fast::FixedState> = HashMap::default();

@@ -23,26 +23,26 @@ const KEPT_FEW: u64 = 4;
 
 impl Escrow {
     /// Forwards what lies idle in a level to where it is needed.
-    pub(in super::super) fn forward(&mut self, now: Timestamp, id: usize) {
+    pub(in super::super) fn give_level_permits(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some((balance, ledger)) = bucket.current_level(now) else { return };
         let free = balance.free();
-        let mut basins: Vec<LevelEstimate> = (0..self.regions.len())
-            .map(|region| self.basin(now, bucket, (balance, ledger), region))
+        let mut estimates: Vec<LevelEstimate> = (0..self.regions.len())
+            .map(|region| self.level_estimate(now, bucket, (balance, ledger), region))
             .collect();
         // Of those that gather for costs larger than their capacities all give to one: else none ever had
         // enough.
-        let gathers = |basin: &LevelEstimate| basin.wanted > basin.capacity;
-        let all = basins.iter().enumerate().filter(|(_, basin)| gathers(basin));
+        let gathers = |estimate: &LevelEstimate| estimate.wanted > estimate.capacity;
+        let all = estimates.iter().enumerate().filter(|(_, estimate)| gathers(estimate));
         let first =
             all.map(|(region, _)| region).min_by_key(|region| self.turn_to_gather(now, bucket, *region));
-        for (region, basin) in basins.iter_mut().enumerate() {
-            if gathers(basin) && first != Some(region) {
-                (basin.wanted, basin.demand) = (0, 0);
+        for (region, estimate) in estimates.iter_mut().enumerate() {
+            if gathers(estimate) && first != Some(region) {
+                (estimate.wanted, estimate.demand) = (0, 0);
             }
         }
         let ahead = self.config.interval + self.owd_max() + self.owd_max();
-        let streams = level_transfers(ahead, &basins);
+        let streams = level_transfers(ahead, &estimates);
         self.give(now, id, (&streams, free), |giving| Step::Level(LevelStep::Give(giving)));
     }
 
@@ -55,7 +55,7 @@ impl Escrow {
     }
 
     /// What is believed of one region's level.
-    fn basin(
+    fn level_estimate(
         &self,
         now: Timestamp,
         bucket: &EscrowBucket,
@@ -65,7 +65,7 @@ impl Escrow {
         let share = bucket.rule.share(self.regions.name(region));
         let most = i128::from(share.minted) * UNIT;
         let order = self.order(bucket, region);
-        let mut basin = LevelEstimate {
+        let mut estimate = LevelEstimate {
             capacity: most,
             refill: share.refill,
             free: most,
@@ -73,20 +73,20 @@ impl Escrow {
             ..LevelEstimate::default()
         };
         if region == Regions::OWN {
-            basin.demand = bucket.demand(now);
-            basin.free = i128::from(own.free()) * UNIT;
-            basin.wanted = wanted(share, bucket.wanted(RightKind::Level));
-            return basin;
+            estimate.demand = bucket.demand(now);
+            estimate.free = i128::from(own.free()) * UNIT;
+            estimate.wanted = wanted(share, bucket.wanted(RightKind::Level));
+            return estimate;
         }
         // Who has said nothing needs nothing that it does not have.
-        let Some(partner) = bucket.partner(region) else { return basin };
+        let Some(partner) = bucket.partner(region) else { return estimate };
         let Some(heard) = partner.heard.filter(|heard| now.since(*heard) < bucket.memory()) else {
-            return basin;
+            return estimate;
         };
         let owd = self.owd(region);
-        basin.demand = partner.demand;
-        basin.wanted = wanted(share, partner.wanted(now));
-        basin.since = partner.lacks_for(now);
+        estimate.demand = partner.demand;
+        estimate.wanted = wanted(share, partner.wanted(now));
+        estimate.since = partner.lacks_for(now);
         let under_way = self.under_way(own, partner, region);
         let kept = partner
             .as_level()
@@ -94,22 +94,22 @@ impl Escrow {
         let coming = under_way.saturating_sub(kept);
         // When what is sent now arrives. What comes before is spent like what is there.
         let then = now.since(heard) + owd + owd;
-        basin.free = basin.after(i128::from(partner.free.saturating_add(coming)) * UNIT, then);
-        let gap = if basin.is_brief() { GAP_BRIEF } else { GAP };
+        estimate.free = estimate.after(i128::from(partner.free.saturating_add(coming)) * UNIT, then);
+        let gap = if estimate.is_brief() { GAP_BRIEF } else { GAP };
         if self.is_reachable(now, partner, region, gap) {
             // One region that is silent must not have all that may be under way, unless that is what it
             // takes.
             let others = ledger.charged().saturating_sub(under_way);
             let whole = under_way_max(ledger.minted).saturating_sub(others);
             let part = i128::from(whole.div_ceil(2).saturating_sub(under_way)) * UNIT;
-            let enough = basin.wanted - basin.free <= part;
-            basin.room = if self.regions.len() > 2 && !basin.is_brief() && enough {
+            let enough = estimate.wanted - estimate.free <= part;
+            estimate.room = if self.regions.len() > 2 && !estimate.is_brief() && enough {
                 part
             } else {
                 i128::from(whole.saturating_sub(under_way)) * UNIT
             };
         }
-        basin
+        estimate
     }
 
     /// Has the store charge no more what the others have acknowledged, or can never take.
@@ -140,9 +140,9 @@ impl Escrow {
     ) -> Extrapolated {
         let (share, age) = (bucket.rule.share(self.own_region()), now.since(old.at));
         let (capacity, refill) = (i128::from(share.minted) * UNIT, share.refill);
-        let basin = LevelEstimate { capacity, refill, demand: old.demand, ..LevelEstimate::default() };
+        let estimate = LevelEstimate { capacity, refill, demand: old.demand, ..LevelEstimate::default() };
         Extrapolated {
-            believed: basin.after(i128::from(old.free) * UNIT, age),
+            believed: estimate.after(i128::from(old.free) * UNIT, age),
             spent: i128::from(old.demand) * i128::from(age.0) / UNIT,
             whole: bucket.rule.rule.limit.capacity(bucket.rule.rule.algorithm),
             drain: new.demand.saturating_sub(refill),

@@ -100,25 +100,26 @@ fn need_mean(rate: u64, time: Span) -> i128 {
     i128::from(rate) * i128::from(time.0) / UNIT
 }
 
-/// Whole permits to forward to each region, in the order of `basins`; the first is the own one. `ahead` is
+/// Whole permits to forward to each region, in the order of `estimates`; the first is the own one. `ahead` is
 /// how long it takes until what is told now has had its effect.
-pub(in super::super) fn level_transfers(ahead: Span, basins: &[LevelEstimate]) -> SmallVec<[u64; 8]> {
-    let mut streams: SmallVec<[u64; 8]> = SmallVec::from_elem(0, basins.len());
-    let Some(own) = basins.first() else { return streams };
-    let parts: SmallVec<[WholePermits; 8]> = basins.iter().map(|basin| basin.part(ahead)).collect();
+pub(in super::super) fn level_transfers(ahead: Span, estimates: &[LevelEstimate]) -> SmallVec<[u64; 8]> {
+    let mut streams: SmallVec<[u64; 8]> = SmallVec::from_elem(0, estimates.len());
+    let Some(own) = estimates.first() else { return streams };
+    let parts: SmallVec<[WholePermits; 8]> = estimates.iter().map(|estimate| estimate.part(ahead)).collect();
     let excess = own.free - own.target(ahead);
-    let room = |basin: &LevelEstimate| (basin.capacity - basin.free.max(basin.target(ahead))).max(0);
-    let short = || basins.iter().skip(1).filter(|basin| basin.is_short());
-    let missing: i128 = short().map(|basin| (basin.target(ahead) - basin.free).max(0)).sum();
-    let spare: i128 = basins.iter().map(|basin| (basin.free - basin.target(ahead)).max(0)).sum();
+    let room =
+        |estimate: &LevelEstimate| (estimate.capacity - estimate.free.max(estimate.target(ahead))).max(0);
+    let short = || estimates.iter().skip(1).filter(|estimate| estimate.is_short());
+    let missing: i128 = short().map(|estimate| (estimate.target(ahead) - estimate.free).max(0)).sum();
+    let spare: i128 = estimates.iter().map(|estimate| (estimate.free - estimate.target(ahead)).max(0)).sum();
     let whole = missing.max(spare).max(1);
     let overflow = (own.overflow(ahead).min(excess) - excess * missing / whole).max(0);
     let rooms = short().map(room).sum::<i128>().max(1);
-    for ((stream, part), basin) in streams.iter_mut().zip(given(&parts)).zip(basins).skip(1) {
-        if basin.is_short() {
-            let beyond = (overflow * room(basin) / rooms).min(room(basin));
+    for ((stream, part), estimate) in streams.iter_mut().zip(given(&parts)).zip(estimates).skip(1) {
+        if estimate.is_short() {
+            let beyond = (overflow * room(estimate) / rooms).min(room(estimate));
             let permits = i128::from(part) + beyond / UNIT;
-            *stream = u64::try_from(permits.min(basin.room / UNIT)).unwrap_or(0);
+            *stream = u64::try_from(permits.min(estimate.room / UNIT)).unwrap_or(0);
         }
     }
     streams
@@ -132,7 +133,7 @@ mod tests {
 
     const AHEAD: Span = Span::from_millis(200);
 
-    fn basin(capacity: u64, refill: u64, demand: u64, free: u64) -> LevelEstimate {
+    fn estimate(capacity: u64, refill: u64, demand: u64, free: u64) -> LevelEstimate {
         let millionths = |permits: u64| i128::from(permits) * UNIT;
         LevelEstimate {
             capacity: millionths(capacity),
@@ -146,9 +147,9 @@ mod tests {
 
     #[test]
     fn what_lies_idle_goes_where_more_is_asked_for_than_refills() {
-        let basins = [basin(300, 100, 0, 300), basin(300, 100, 900, 0), basin(300, 100, 50, 300)];
+        let estimates = [estimate(300, 100, 0, 300), estimate(300, 100, 900, 0), estimate(300, 100, 50, 300)];
         // The other idle region gives its part too.
-        let streams = level_transfers(AHEAD, &basins);
+        let streams = level_transfers(AHEAD, &estimates);
         assert_eq!((streams[0], streams[2]), (0, 0));
         assert!((95..=120).contains(&streams[1]), "{streams:?}");
     }
@@ -156,31 +157,32 @@ mod tests {
     #[test]
     fn what_would_overflow_goes_to_a_region_that_will_need_it() {
         // It has enough for now, and room.
-        let basins = [basin(3_000, 100, 0, 3_000), basin(3_000, 100, 900, 2_000)];
-        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 40]);
-        let basins = [basin(3_000, 100, 0, 2_900), basin(3_000, 100, 900, 2_000)];
-        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 0]);
-        let basins = [basin(3_000, 100, 0, 3_000), basin(3_000, 100, 50, 2_000)];
-        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 0]);
+        let estimates = [estimate(3_000, 100, 0, 3_000), estimate(3_000, 100, 900, 2_000)];
+        assert_eq!(level_transfers(AHEAD, &estimates).as_slice(), [0, 40]);
+        let estimates = [estimate(3_000, 100, 0, 2_900), estimate(3_000, 100, 900, 2_000)];
+        assert_eq!(level_transfers(AHEAD, &estimates).as_slice(), [0, 0]);
+        let estimates = [estimate(3_000, 100, 0, 3_000), estimate(3_000, 100, 50, 2_000)];
+        assert_eq!(level_transfers(AHEAD, &estimates).as_slice(), [0, 0]);
     }
 
     #[test]
     fn nobody_gives_where_all_are_short() {
-        let basins = [basin(300, 100, 900, 40), basin(300, 100, 900, 0), basin(300, 100, 900, 10)];
-        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 0, 0]);
+        let estimates =
+            [estimate(300, 100, 900, 40), estimate(300, 100, 900, 0), estimate(300, 100, 900, 10)];
+        assert_eq!(level_transfers(AHEAD, &estimates).as_slice(), [0, 0, 0]);
     }
 
     #[test]
     fn a_region_whose_refill_serves_it_is_given_nothing() {
-        let basins = [basin(300, 100, 0, 300), basin(300, 100, 90, 0)];
-        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 0]);
+        let estimates = [estimate(300, 100, 0, 300), estimate(300, 100, 90, 0)];
+        assert_eq!(level_transfers(AHEAD, &estimates).as_slice(), [0, 0]);
     }
 
     #[test]
     fn a_cost_that_was_refused_gathers_its_permits() {
-        let mut basins = [basin(300, 1, 0, 300), basin(300, 1, 0, 10)];
-        basins[1].wanted = 250 * UNIT;
-        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 240]);
+        let mut estimates = [estimate(300, 1, 0, 300), estimate(300, 1, 0, 10)];
+        estimates[1].wanted = 250 * UNIT;
+        assert_eq!(level_transfers(AHEAD, &estimates).as_slice(), [0, 240]);
     }
 
     proptest! {
@@ -188,16 +190,16 @@ mod tests {
         fn no_more_is_forwarded_than_lies_there_and_than_there_is_room_for(
             regions in proptest::collection::vec((1_u64..500, 0_u64..500, 0_u64..5_000, 0_u64..500), 2..6),
         ) {
-            let basins: Vec<LevelEstimate> = regions
+            let estimates: Vec<LevelEstimate> = regions
                 .iter()
-                .map(|(capacity, refill, demand, free)| basin(*capacity, *refill, *demand, (*free).min(*capacity)))
+                .map(|(capacity, refill, demand, free)| estimate(*capacity, *refill, *demand, (*free).min(*capacity)))
                 .collect();
-            let streams = level_transfers(AHEAD, &basins);
+            let streams = level_transfers(AHEAD, &estimates);
             // Each is rounded to the nearest; the store refuses what is not there.
-            let most = basins[0].free / UNIT + i128::try_from(basins.len()).unwrap();
+            let most = estimates[0].free / UNIT + i128::try_from(estimates.len()).unwrap();
             prop_assert!(streams.iter().map(|stream| i128::from(*stream)).sum::<i128>() <= most);
-            for (stream, basin) in streams.iter().zip(&basins) {
-                prop_assert!(i128::from(*stream) * UNIT <= basin.capacity);
+            for (stream, estimate) in streams.iter().zip(&estimates) {
+                prop_assert!(i128::from(*stream) * UNIT <= estimate.capacity);
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::wire::rights::{RightKind, Total, Transfer};
 /// A region that does not know the own memory is told of it at most this often.
 const INTRODUCTION_GAP: Span = Span::from_millis(200);
 /// Places never wait for a window to end: nothing is kept back for a surprise.
-const COURSE: Span = Span::from_secs(1);
+const SPENDING: Span = Span::from_secs(1);
 
 impl Escrow {
     /// How often what was lent is confirmed.
@@ -99,20 +99,20 @@ impl Escrow {
     }
 
     /// Has the store lend what others want more, and give back what is not wanted here.
-    pub(in super::super) fn lend(&mut self, now: Timestamp, id: usize) {
+    pub(in super::super) fn give_places(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some((balance, ledger)) = bucket.current_places(now) else { return };
         let ahead = self.config.interval + self.owd_max() + self.owd_max();
         let holdings: Vec<RegionEstimate> = (0..self.regions.len())
             .map(|region| self.places_of(now, bucket, (balance, ledger), (region, ahead)))
             .collect();
-        let course = SpendingTime {
+        let spending = SpendingTime {
             limit: u64::from(bucket.rule.rule.limit.permits),
-            length: COURSE,
-            elapsed: COURSE,
+            length: SPENDING,
+            elapsed: SPENDING,
             owd_max: self.owd_max(),
         };
-        let mut gifts = window_transfers(course, &holdings);
+        let mut gifts = window_transfers(spending, &holdings);
         let mut lendable = ledger.owned.saturating_sub(ledger.lent());
         let mut homeward = 0_u64;
         for (region, gift) in gifts.iter_mut().enumerate().skip(1) {

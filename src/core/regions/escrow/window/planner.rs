@@ -31,27 +31,27 @@ impl Escrow {
     }
 
     /// Has the store take out what others need more.
-    pub(in super::super) fn push(&mut self, now: Timestamp, id: usize) {
+    pub(in super::super) fn give_window_rights(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some((balance, ledger)) = bucket.current_window(now) else { return };
         let (window, free) = (ledger.window, balance.free());
         let length = bucket.windows().length_of(window);
         let left = bucket.left(window, now);
-        let holdings: Vec<RegionEstimate> =
-            (0..self.regions.len()).map(|region| self.holding(now, bucket, window, region)).collect();
-        let course = SpendingTime {
+        let estimates: Vec<RegionEstimate> =
+            (0..self.regions.len()).map(|region| self.window_estimate(now, bucket, window, region)).collect();
+        let spending = SpendingTime {
             limit: u64::from(bucket.rule.rule.limit.permits),
             length,
             elapsed: Span(length.0.saturating_sub(left.0)),
             owd_max: self.owd_max(),
         };
-        let gifts = window_transfers(course, &holdings);
+        let gifts = window_transfers(spending, &estimates);
         let step = |giving| Step::Window { window, step: WindowStep::Give(giving) };
         self.give(now, id, (&gifts, free), step);
     }
 
     /// What is believed of one region's rights in the window.
-    fn holding(
+    fn window_estimate(
         &self,
         now: Timestamp,
         bucket: &EscrowBucket,

@@ -51,39 +51,39 @@ pub(in super::super) fn need(demand: u64, time: Span) -> i128 {
 
 /// Whole permits to give to each region, in the order of `holdings`; the first is the own one.
 pub(in super::super) fn window_transfers(
-    course: SpendingTime,
-    holdings: &[RegionEstimate],
+    spending: SpendingTime,
+    estimates: &[RegionEstimate],
 ) -> SmallVec<[u64; 8]> {
-    let mut gifts: SmallVec<[u64; 8]> = SmallVec::from_elem(0, holdings.len());
-    let targets = targets(holdings);
-    let Some((own, own_target)) = holdings.first().zip(targets.first()) else { return gifts };
-    let reserve = |until: Span| reserve(course, until, holdings.len());
-    let idle = reserve(course.length);
+    let mut gifts: SmallVec<[u64; 8]> = SmallVec::from_elem(0, estimates.len());
+    let targets = targets(estimates);
+    let Some((own, own_target)) = estimates.first().zip(targets.first()) else { return gifts };
+    let reserve = |until: Span| reserve(spending, until, estimates.len());
+    let idle = reserve(spending.length);
     // Somebody who was refused is worth more than one who may come.
-    let hasty = reserve(course.length.min(SURPRISE));
-    let deficits: SmallVec<[i128; 8]> =
-        holdings
-            .iter()
-            .zip(&targets)
-            .map(|(holding, target)| {
-                if holding.free < holding.need.max(holding.wanted) {
-                    (target - holding.free).max(0)
-                } else {
-                    0
-                }
-            })
-            .collect();
+    let hasty = reserve(spending.length.min(SURPRISE));
+    let deficits: SmallVec<[i128; 8]> = estimates
+        .iter()
+        .zip(&targets)
+        .map(|(estimate, target)| {
+            if estimate.free < estimate.need.max(estimate.wanted) {
+                (target - estimate.free).max(0)
+            } else {
+                0
+            }
+        })
+        .collect();
     let missing: i128 = deficits.iter().sum();
     let spare: i128 =
-        holdings.iter().zip(&targets).map(|(holding, target)| (holding.free - target).max(0)).sum();
+        estimates.iter().zip(&targets).map(|(estimate, target)| (estimate.free - target).max(0)).sum();
     let whole = missing.max(spare).max(1);
-    let left = i128::from(course.length.0.saturating_sub(course.elapsed.0));
-    let least = UNIT.max(i128::from(course.limit) * UNIT / 100 * left / i128::from(course.length.0.max(1)));
+    let left = i128::from(spending.length.0.saturating_sub(spending.elapsed.0));
+    let least =
+        UNIT.max(i128::from(spending.limit) * UNIT / 100 * left / i128::from(spending.length.0.max(1)));
     let parts: SmallVec<[WholePermits; 8]> =
-        holdings.iter().zip(&targets).map(|(holding, target)| holding.part(*target, hasty)).collect();
-    let taking = gifts.iter_mut().zip(given(&parts)).zip(&deficits).zip(holdings).skip(1);
-    for (((gift, part), deficit), holding) in taking.filter(|(_, holding)| holding.reachable) {
-        let starving = holding.wanted > holding.free;
+        estimates.iter().zip(&targets).map(|(estimate, target)| estimate.part(*target, hasty)).collect();
+    let taking = gifts.iter_mut().zip(given(&parts)).zip(&deficits).zip(estimates).skip(1);
+    for (((gift, part), deficit), estimate) in taking.filter(|(_, estimate)| estimate.reachable) {
+        let starving = estimate.wanted > estimate.free;
         let excess = own.free - own_target.max(if starving { &hasty } else { &idle });
         // To the nearest: less than half a right must not strand a whole one. Of two halves neither moves.
         let exact = excess * deficit / whole;
@@ -110,63 +110,63 @@ impl RegionEstimate {
 }
 
 /// What each region keeps for a surprise; released until shortly before so much of the window has passed.
-fn reserve(course: SpendingTime, until: Span, regions: usize) -> i128 {
+fn reserve(spending: SpendingTime, until: Span, regions: usize) -> i128 {
     let until =
-        i128::from(until.0).min(i128::from(course.length.0) * 8 / 10 - 2 * i128::from(course.owd_max.0));
-    let left = until - i128::from(course.elapsed.0);
+        i128::from(until.0).min(i128::from(spending.length.0) * 8 / 10 - 2 * i128::from(spending.owd_max.0));
+    let left = until - i128::from(spending.elapsed.0);
     if left <= 0 {
         return 0;
     }
-    let most = i128::from(course.limit) * UNIT * 3 / 10 / i128::try_from(regions.max(1)).unwrap_or(1);
+    let most = i128::from(spending.limit) * UNIT * 3 / 10 / i128::try_from(regions.max(1)).unwrap_or(1);
     most * left / until
 }
 
 /// What each region should hold: its need and a part of what is left over, or the weighted max-min division
 /// of what there is.
-fn targets(holdings: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
-    let total: i128 = holdings.iter().map(|holding| holding.free).sum();
+fn targets(estimates: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
+    let total: i128 = estimates.iter().map(|estimate| estimate.free).sum();
     let mut needs: SmallVec<[i128; 8]> =
-        holdings.iter().map(|holding| holding.need.max(holding.wanted)).collect();
-    let weight = |holding: &RegionEstimate| i128::from(holding.weight);
-    let weights: i128 = holdings.iter().map(weight).sum();
+        estimates.iter().map(|estimate| estimate.need.max(estimate.wanted)).collect();
+    let weight = |estimate: &RegionEstimate| i128::from(estimate.weight);
+    let weights: i128 = estimates.iter().map(weight).sum();
     let rest = total - needs.iter().sum::<i128>();
     if rest >= 0 {
-        for (need, holding) in needs.iter_mut().zip(holdings) {
-            *need += rest * weight(holding) / weights.max(1);
+        for (need, estimate) in needs.iter_mut().zip(estimates) {
+            *need += rest * weight(estimate) / weights.max(1);
         }
         return needs;
     }
-    let mut targets = levelled(total, &needs, holdings);
+    let mut targets = levelled(total, &needs, estimates);
     // A cost that nobody's part can pay would be refused everywhere: one region after the other gets the
     // whole of it. Everyone agrees on who comes first: whoever lacks least, so that nobody gives away what it
     // was given.
     let (mut left, mut served) = (total, SmallVec::<[usize; 8]>::new());
     loop {
         let starving = |(place, target): &(usize, &i128)| {
-            holdings.get(*place).is_some_and(|holding| {
-                !served.contains(place) && holding.wanted > **target && holding.wanted <= left
+            estimates.get(*place).is_some_and(|estimate| {
+                !served.contains(place) && estimate.wanted > **target && estimate.wanted <= left
             })
         };
         let nearest = targets.iter().enumerate().filter(starving).min_by_key(|(place, _)| {
-            holdings.get(*place).map(|one| ((one.wanted - one.free).max(0), one.wanted, one.order))
+            estimates.get(*place).map(|one| ((one.wanted - one.free).max(0), one.wanted, one.order))
         });
         let Some((place, _)) = nearest else { return targets };
         served.push(place);
-        left -= holdings.get(place).map_or(0, |holding| holding.wanted);
+        left -= estimates.get(place).map_or(0, |estimate| estimate.wanted);
         if let Some(need) = needs.get_mut(place) {
             *need = 0;
         }
-        targets = levelled(left, &needs, holdings);
+        targets = levelled(left, &needs, estimates);
         for &place in &served {
-            if let Some((target, holding)) = targets.get_mut(place).zip(holdings.get(place)) {
-                *target = holding.wanted;
+            if let Some((target, estimate)) = targets.get_mut(place).zip(estimates.get(place)) {
+                *target = estimate.wanted;
             }
         }
     }
 }
 
 /// The weighted max-min division of `total` among `needs` that exceed it.
-fn levelled(total: i128, needs: &[i128], holdings: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
+fn levelled(total: i128, needs: &[i128], estimates: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
     let mut targets: SmallVec<[i128; 8]> = SmallVec::from_elem(0, needs.len());
     let mut served: SmallVec<[bool; 8]> = SmallVec::from_elem(false, needs.len());
     let mut rest = total.max(0);
@@ -174,25 +174,25 @@ fn levelled(total: i128, needs: &[i128], holdings: &[RegionEstimate]) -> SmallVe
     for _ in 0..=needs.len() {
         let open = |(place, _): &(usize, &RegionEstimate)| !served.get(*place).copied().unwrap_or(true);
         // A region without a share still competes, as the least of all.
-        let weight = |holding: &RegionEstimate| i128::from(holding.weight.max(1));
+        let weight = |estimate: &RegionEstimate| i128::from(estimate.weight.max(1));
         let weights: i128 =
-            holdings.iter().enumerate().filter(open).map(|(_, holding)| weight(holding)).sum();
+            estimates.iter().enumerate().filter(open).map(|(_, estimate)| weight(estimate)).sum();
         if weights == 0 {
             break;
         }
-        let fits: SmallVec<[usize; 8]> = holdings
+        let fits: SmallVec<[usize; 8]> = estimates
             .iter()
             .enumerate()
             .filter(open)
-            .filter(|(place, holding)| {
-                needs.get(*place).is_some_and(|need| need * weights <= rest * weight(holding))
+            .filter(|(place, estimate)| {
+                needs.get(*place).is_some_and(|need| need * weights <= rest * weight(estimate))
             })
             .map(|(place, _)| place)
             .collect();
         if fits.is_empty() {
-            for (place, holding) in holdings.iter().enumerate().filter(open) {
+            for (place, estimate) in estimates.iter().enumerate().filter(open) {
                 if let Some(target) = targets.get_mut(place) {
-                    *target = rest * weight(holding) / weights;
+                    *target = rest * weight(estimate) / weights;
                 }
             }
             break;
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    fn course(limit: u64, elapsed_ms: u64) -> SpendingTime {
+    fn spending(limit: u64, elapsed_ms: u64) -> SpendingTime {
         SpendingTime {
             limit,
             length: Span::from_secs(1),
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    fn holding(free: u64, need: u64) -> RegionEstimate {
+    fn estimate(free: u64, need: u64) -> RegionEstimate {
         RegionEstimate {
             weight: 1,
             free: i128::from(free) * UNIT,
@@ -237,45 +237,45 @@ mod tests {
 
     #[test]
     fn an_idle_region_gives_all_but_its_reserve_to_the_one_that_is_short() {
-        let holdings = [holding(333, 0), holding(333, 5_000), holding(333, 0)];
+        let estimates = [estimate(333, 0), estimate(333, 5_000), estimate(333, 0)];
         // Three tenths of a third of the limit, of which an eighth has been released.
-        let gifts = window_transfers(course(1_000, 90), &holdings);
+        let gifts = window_transfers(spending(1_000, 90), &estimates);
         assert_eq!(gifts.as_slice(), [0, 246, 0]);
     }
 
     #[test]
     fn late_in_the_window_nothing_is_kept_back() {
-        let holdings = [holding(333, 0), holding(0, 5_000), holding(0, 0)];
-        assert_eq!(window_transfers(course(1_000, 750), &holdings).as_slice(), [0, 333, 0]);
+        let estimates = [estimate(333, 0), estimate(0, 5_000), estimate(0, 0)];
+        assert_eq!(window_transfers(spending(1_000, 750), &estimates).as_slice(), [0, 333, 0]);
     }
 
     #[test]
     fn nobody_gives_where_all_are_short() {
-        let holdings = [holding(30, 500), holding(30, 500), holding(30, 500)];
-        assert_eq!(window_transfers(course(1_000, 500), &holdings).as_slice(), [0, 0, 0]);
+        let estimates = [estimate(30, 500), estimate(30, 500), estimate(30, 500)];
+        assert_eq!(window_transfers(spending(1_000, 500), &estimates).as_slice(), [0, 0, 0]);
     }
 
     #[test]
     fn a_region_that_can_not_be_reached_gets_nothing() {
-        let mut holdings = [holding(333, 0), holding(0, 5_000)];
-        holdings[1].reachable = false;
-        assert_eq!(window_transfers(course(1_000, 750), &holdings).as_slice(), [0, 0]);
+        let mut estimates = [estimate(333, 0), estimate(0, 5_000)];
+        estimates[1].reachable = false;
+        assert_eq!(window_transfers(spending(1_000, 750), &estimates).as_slice(), [0, 0]);
     }
 
     #[test]
     fn the_last_right_goes_where_it_is_wanted() {
-        let mut holdings = [holding(1, 0), holding(0, 0), holding(1, 0)];
-        holdings[1].wanted = UNIT;
-        assert_eq!(window_transfers(course(2, 500), &holdings).as_slice(), [0, 1, 0]);
+        let mut estimates = [estimate(1, 0), estimate(0, 0), estimate(1, 0)];
+        estimates[1].wanted = UNIT;
+        assert_eq!(window_transfers(spending(2, 500), &estimates).as_slice(), [0, 1, 0]);
     }
 
     #[test]
     fn a_large_cost_gathers_what_it_needs_in_one_region_where_two_want_it() {
-        let mut holdings = [holding(34, 0), holding(33, 80), holding(33, 80)];
-        holdings[2].order = 1;
-        holdings[1].wanted = 80 * UNIT;
-        holdings[2].wanted = 80 * UNIT;
-        let targets = targets(&holdings);
+        let mut estimates = [estimate(34, 0), estimate(33, 80), estimate(33, 80)];
+        estimates[2].order = 1;
+        estimates[1].wanted = 80 * UNIT;
+        estimates[2].wanted = 80 * UNIT;
+        let targets = targets(&estimates);
         assert_eq!(targets.iter().filter(|target| **target >= 80 * UNIT).count(), 1);
     }
 
@@ -285,18 +285,18 @@ mod tests {
             frees in proptest::collection::vec((0_u64..5_000, 0_u64..50_000, 0_u64..200, 0_u64..5), 1..6),
             elapsed in 0_u64..1_000,
         ) {
-            let holdings: Vec<RegionEstimate> = frees
+            let estimates: Vec<RegionEstimate> = frees
                 .iter()
                 .map(|(free, need, wanted, weight)| RegionEstimate {
                     weight: *weight,
                     wanted: i128::from(*wanted) * UNIT,
-                    ..holding(*free, *need)
+                    ..estimate(*free, *need)
                 })
                 .collect();
-            let gifts = window_transfers(course(1_000, elapsed), &holdings);
+            let gifts = window_transfers(spending(1_000, elapsed), &estimates);
             // Each is rounded to the nearest, so a right more than there is may be asked of the store, which
             // refuses it.
-            prop_assert!(gifts.iter().sum::<u64>() <= frees[0].0 + u64::try_from(holdings.len()).unwrap());
+            prop_assert!(gifts.iter().sum::<u64>() <= frees[0].0 + u64::try_from(estimates.len()).unwrap());
         }
     }
 }

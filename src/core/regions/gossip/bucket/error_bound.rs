@@ -103,7 +103,7 @@ impl GossipBucket {
         };
         let limit = self.rule.limit.capacity(self.rule.algorithm).max(before);
         let heard = here.horizon + here.horizon + HEARD;
-        let settled = (here.settled || !here.care.doubts_what_is_late)
+        let settled = (here.settled || !here.safety.doubts_what_is_late)
             && here.policy != Policy::Sum
             && here.regions.owned_by(here.node, &self.key);
         let agreed = settled && self.known_since.lasts(now, self.agreed_for(), heard);
@@ -163,7 +163,7 @@ impl GossipBucket {
         let doubt = if stale { UncertaintyCause::Stale } else { UncertaintyCause::Lag };
         if windows {
             let known = told.map_or(0, |told| self.believed(told.counts.net()));
-            let given = match here.care.counts_all_given {
+            let given = match here.safety.counts_all_given {
                 true => self.cut.most_of(id),
                 false => self.cut.given(id),
             };
@@ -171,7 +171,7 @@ impl GossipBucket {
             let bound = given.saturating_sub(known);
             return if bound < quiet { (quiet, UncertaintyCause::Untold) } else { (bound, doubt) };
         }
-        let given = match here.care.counts_all_given {
+        let given = match here.safety.counts_all_given {
             true => self.given.of(id).unwrap_or(limit),
             false => 0,
         };

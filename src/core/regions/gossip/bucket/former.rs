@@ -40,10 +40,10 @@ impl GossipBucket {
     /// cannot have refilled since.
     fn draw_former(&mut self, now: Timestamp, more: u64, until: Timestamp, here: DaemonContext<'_>) {
         let (limit, capacity) = (self.rule.limit, self.rule.limit.capacity(self.rule.algorithm));
-        let drawn = self.pool.former(now, (more, until), limit, capacity);
+        let drawn = self.shared_level.former(now, (more, until), limit, capacity);
         if here.shared_store {
             self.stored = self.stored.saturating_add(more);
-            self.pool.holds(now, drawn, limit);
+            self.shared_level.holds(now, drawn, limit);
         } else {
             let charged = self.charged_for(Regions::OWN);
             charged.counted = charged.counted.saturating_add(more.saturating_sub(drawn));

@@ -84,13 +84,13 @@ impl GossipBucket {
             Some(lasting) => lasting,
             None => {
                 doubted = self.enforced.is_some();
-                let standing = self.standing(window, here);
+                let plan = self.plan(window, here);
                 let own =
                     ReportFigures { stamp: now, admitted: self.own_net(window), demand: self.demand_at(now) };
                 let lingering = self.lingering(now, window);
-                let ground = self.ground(&standing, here, &lingering);
-                self.cut.advance(now, ground);
-                self.cut.allowance(own, ground)
+                let scope = self.scope(&plan, here, &lingering);
+                self.cut.advance(now, scope);
+                self.cut.allowance(own, scope)
             }
         };
         let with_next = self.own_net(window).saturating_add(1);
@@ -140,9 +140,10 @@ impl GossipBucket {
             _ => 0,
         };
         let (rounding_offset, limit) = (self.rounding_seed % 1_000_000, self.rule.limit);
-        let mut sides =
-            sides(&self.rule, here.regions, |all| self.pool.by_demand(now, all, limit, rounding_offset));
-        if !here.care.divides_levels {
+        let mut sides = sides(&self.rule, here.regions, |all| {
+            self.shared_level.by_demand(now, all, limit, rounding_offset)
+        });
+        if !here.safety.divides_levels {
             (sides.apart, sides.permits) = (0, u64::from(limit.permits));
         }
         let share = LevelScope {
@@ -151,38 +152,40 @@ impl GossipBucket {
             permits: sides.permits,
             parties: &sides.parties,
             apart: sides.apart,
-            corrects: here.care.corrects_levels,
+            corrects: here.safety.corrects_levels,
             horizon: here.horizon,
             rounding_offset,
         };
-        self.pool.advance(now, share);
+        self.shared_level.advance(now, share);
         let stored = own.saturating_sub(siblings);
         let admitted = i128::from(stored) - i128::from(self.stored);
         self.stored = stored;
-        self.pool.stored(now, admitted, share);
+        self.shared_level.stored(now, admitted, share);
         // What was told late has refilled in part: the store must hold no more as used than all regions have
         // in use.
         let debt = match here.policy {
             Policy::Sum => heard,
-            _ if !self.pool.catches_up() => heard,
+            _ if !self.shared_level.catches_up() => heard,
             _ => heard.min(
-                self.pool.used_by_all(now, own, share).saturating_sub(self.pool.in_use(now, share.limit)),
+                self.shared_level
+                    .used_by_all(now, own, share)
+                    .saturating_sub(self.shared_level.in_use(now, share.limit)),
             ),
         };
-        self.pool.stored(now, i128::from(debt), share);
+        self.shared_level.stored(now, i128::from(debt), share);
         // Of the daemons that share a store one charges it for all.
         if !here.shared_store || here.regions.owned_by(here.node, &self.key) {
             self.debt = self.debt.saturating_add(debt);
         }
-        self.pool.admitted(now, own, here.horizon);
+        self.shared_level.admitted(now, own, here.horizon);
         if here.settled {
             // What was used since the report in force, and what waits to be told.
             let untold = here.horizon + here.horizon + UNTOLD;
-            self.given.note_each(now, self.pool.given(now, false, untold, share));
+            self.given.note_each(now, self.shared_level.given(now, false, untold, share));
             // Between two looks here another region uses what has arrived, and so does one whose clock is a
             // little ahead.
-            if self.pool.awaits() {
-                self.given.note_each(now, self.pool.given(now, true, untold, share));
+            if self.shared_level.awaits() {
+                self.given.note_each(now, self.shared_level.given(now, true, untold, share));
             }
         }
         let pause = if self.demand_at(now) > 0 { self.pause() } else { Span::ZERO };
@@ -190,11 +193,13 @@ impl GossipBucket {
         let renewed = if pause > Span::ZERO { pause + pause } else { self.drained() };
         let view = match here.policy {
             Policy::Sum => None,
-            _ => self.pool.view(now, own, renewed, share),
+            _ => self.shared_level.view(now, own, renewed, share),
         };
         let view = view.unwrap_or(LevelAllowance { since: now, ..LevelAllowance::default() });
-        let left =
-            share.capacity.saturating_sub(self.pool.in_use(now, share.limit)).saturating_sub(view.held_back);
+        let left = share
+            .capacity
+            .saturating_sub(self.shared_level.in_use(now, share.limit))
+            .saturating_sub(view.held_back);
         let untold = own.saturating_sub(self.told.map_or(0, |told| told.net));
         self.near_limit = self.demand_at(now) > 0 && untold >= left;
         let (at, limit) = (|view: &LevelAllowance| view.held(&self.rule.limit, now), &self.rule.limit);
@@ -251,7 +256,7 @@ impl GossipBucket {
         for (id, total) in totals {
             let charged = self.charged_for(id);
             let more = total.saturating_sub(charged.counted);
-            debt = debt.saturating_add(charged.credit.believe(now, more, limit, capacity));
+            debt = debt.saturating_add(charged.plausible.believe(now, more, limit, capacity));
             charged.counted = total.max(charged.counted);
         }
         debt
@@ -298,7 +303,7 @@ impl GossipBucket {
             // request.
             let full = self.changed + self.drained();
             let full = (now < full).then_some(full);
-            return [Some(expiry), again, full, self.pool.next_instant()]
+            return [Some(expiry), again, full, self.shared_level.next_instant()]
                 .into_iter()
                 .flatten()
                 .min()

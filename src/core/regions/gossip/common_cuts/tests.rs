@@ -8,7 +8,7 @@ const WINDOW: Span = Span::from_secs(1);
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
 
-fn ground(limit: u64, policy: Policy) -> DivisionScope<'static> {
+fn scope(limit: u64, policy: Policy) -> DivisionScope<'static> {
     let horizon = Span::from_millis(60);
     DivisionScope {
         limit,
@@ -23,7 +23,7 @@ fn ground(limit: u64, policy: Policy) -> DivisionScope<'static> {
     }
 }
 
-fn reading(at: Timestamp, admitted: u64, per_second: u64) -> WindowReport {
+fn report(at: Timestamp, admitted: u64, per_second: u64) -> WindowReport {
     let account = ReportFigures { stamp: at, admitted, demand: per_second * 1_000_000 };
     WindowReport { window: at.window_index(WINDOW), account }
 }
@@ -45,19 +45,17 @@ fn follow(
     let mut arrivals: Vec<_> = reports
         .iter()
         .zip(delays.iter().cycle())
-        .map(|(&(region, reading), &delay)| {
-            (reading.account.stamp + Span::from_millis(delay), region, reading)
-        })
+        .map(|(&(region, report), &delay)| (report.account.stamp + Span::from_millis(delay), region, report))
         .collect();
-    arrivals.sort_by_key(|&(at, region, reading)| (at, region, reading.account.stamp));
+    arrivals.sort_by_key(|&(at, region, report)| (at, region, report.account.stamp));
     let mut arrivals = arrivals.into_iter().peekable();
     let mut now = START;
     while now < end {
         now = (now + Span::from_millis(tick)).min(end);
-        while let Some((at, region, reading)) = arrivals.next_if(|(at, ..)| *at <= now) {
-            cut.hear(at, region, reading, ground(100, policy));
+        while let Some((at, region, report)) = arrivals.next_if(|(at, ..)| *at <= now) {
+            cut.hear(at, region, report, scope(100, policy));
         }
-        cut.advance(now, ground(100, policy));
+        cut.advance(now, scope(100, policy));
     }
     cut.before.0.to_vec()
 }
@@ -72,14 +70,14 @@ proptest! {
         let given = |own: usize| {
             let id = |place: usize| (place + 3 - own) % 3;
             let parties = [0, 1, 2].map(|place| (id(place), 1));
-            let ground = DivisionScope { parties: &parties, ..ground(limit, Policy::Tidegate) };
+            let scope = DivisionScope { parties: &parties, ..scope(limit, Policy::Tidegate) };
             let (mut cut, mut at, mut admitted) = (CommonCuts::default(), START, [0; 3]);
             for &(place, pause, more, demand) in &history {
                 at = at + Span::from_millis(pause * 5);
                 admitted[place] += more;
-                cut.hear(at, id(place), reading(at, admitted[place], demand), ground);
+                cut.hear(at, id(place), report(at, admitted[place], demand), scope);
             }
-            cut.advance(at + Span::from_millis(100), ground);
+            cut.advance(at + Span::from_millis(100), scope);
             [0, 1, 2].map(|place| cut.given(id(place)))
         };
         prop_assert_eq!(given(0), given(1));
@@ -99,7 +97,7 @@ proptest! {
             .into_iter()
             .map(|(region, step, admitted, demand)| {
                 at = at + Span::from_millis(step);
-                (region, reading(at, admitted, demand))
+                (region, report(at, admitted, demand))
             })
             .collect();
         let end = at + Span::from_millis(61);
@@ -119,37 +117,37 @@ proptest! {
 #[test]
 fn a_region_that_asks_alone_has_the_whole_limit() {
     let mut cut = CommonCuts::default();
-    let ground = ground(100, Policy::Tidegate);
-    cut.hear(START, 0, reading(START, 1, 500), ground);
+    let scope = scope(100, Policy::Tidegate);
+    cut.hear(START, 0, report(START, 1, 500), scope);
     let later = START + Span::from_millis(200);
-    cut.advance(later, ground);
-    assert_eq!(cut.allowance(still(later), ground), WindowBudgets { now: 100, next: 100 });
+    cut.advance(later, scope);
+    assert_eq!(cut.allowance(still(later), scope), WindowBudgets { now: 100, next: 100 });
 }
 
 #[test]
 fn a_region_that_is_new_has_its_part_of_what_nobody_asks_for() {
     let mut cut = CommonCuts::default();
-    let ground = ground(100, Policy::Cut);
-    cut.hear(START, 1, reading(START, 40, 0), ground);
+    let scope = scope(100, Policy::Cut);
+    cut.hear(START, 1, report(START, 40, 0), scope);
     let later = START + Span::from_millis(100);
-    cut.advance(later, ground);
-    assert_eq!(cut.allowance(still(later), ground).now, 20);
+    cut.advance(later, scope);
+    assert_eq!(cut.allowance(still(later), scope).now, 20);
 }
 
 #[test]
 fn what_nobody_asks_for_lies_mostly_where_the_bucket_is_at_home() {
     let mut cut = CommonCuts::default();
-    let ground = ground(100, Policy::Tidegate);
-    cut.hear(START, 0, reading(START, 1, 1), ground);
+    let scope = scope(100, Policy::Tidegate);
+    cut.hear(START, 0, report(START, 1, 1), scope);
     let later = START + Span::from_millis(100);
-    cut.advance(later, ground);
-    assert!(cut.allowance(still(later), ground).now >= 90);
+    cut.advance(later, scope);
+    assert!(cut.allowance(still(later), scope).now >= 90);
     // Many windows later another region asks: it is at home in neither.
     let at = START + Span::from_secs(3);
-    cut.hear(at, 1, reading(at, 1, 1), ground);
+    cut.hear(at, 1, report(at, 1, 1), scope);
     let later = at + Span::from_millis(100);
-    cut.advance(later, ground);
-    assert!(cut.allowance(still(later), ground).now <= 40);
+    cut.advance(later, scope);
+    assert!(cut.allowance(still(later), scope).now <= 40);
 }
 
 #[test]
@@ -157,7 +155,7 @@ fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
     // Their first words come one by one: for some milliseconds each cut knows of one of them only.
     for policy in [Policy::Tidegate, Policy::Cut] {
         let mut views = [CommonCuts::default(), CommonCuts::default(), CommonCuts::default()];
-        let ground = ground(90, policy);
+        let scope = scope(90, policy);
         for step in 0..200_u64 {
             let now = START + Span::from_millis(step);
             for (own, cut) in views.iter_mut().enumerate() {
@@ -168,13 +166,13 @@ fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
                         let delay = if region == own { 0 } else { 50 };
                         if now == at(told) + Span::from_millis(delay) {
                             let id = (region + 3 - own) % 3;
-                            cut.hear(now, id, reading(at(told), 0, 100 + told * 40), ground);
+                            cut.hear(now, id, report(at(told), 0, 100 + told * 40), scope);
                         }
                     }
                 }
-                cut.advance(now, ground);
+                cut.advance(now, scope);
             }
-            let budgets = views.iter_mut().map(|cut| cut.allowance(still(now), ground).now);
+            let budgets = views.iter_mut().map(|cut| cut.allowance(still(now), scope).now);
             let sum: u64 = budgets.sum();
             assert!(sum <= 90 + 3, "{sum} at {step} ms");
         }
@@ -184,96 +182,96 @@ fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
 #[test]
 fn what_lasts_is_what_would_be_found_anew() {
     let mut cut = CommonCuts::default();
-    let ground = ground(100, Policy::Tidegate);
+    let scope = scope(100, Policy::Tidegate);
     for region in [0, 1, 2] {
-        cut.hear(START, region, reading(START, 0, 20 + 70 * region as u64), ground);
+        cut.hear(START, region, report(START, 0, 20 + 70 * region as u64), scope);
     }
     let at = |ms| START + Span::from_millis(ms);
-    cut.advance(at(61), ground);
+    cut.advance(at(61), scope);
     // What the last cut gave may be held back yet.
-    cut.allowance(still(at(61)), ground);
+    cut.allowance(still(at(61)), scope);
     assert_eq!(cut.lasting(cut.window), None);
-    cut.advance(at(100), ground);
-    let found = cut.allowance(ReportFigures { admitted: 7, ..still(at(100)) }, ground);
+    cut.advance(at(100), scope);
+    let found = cut.allowance(ReportFigures { admitted: 7, ..still(at(100)) }, scope);
     assert_eq!(cut.lasting(cut.window), Some(found));
     assert_eq!(cut.lasting(cut.window + 1), None);
-    assert_eq!(cut.allowance(ReportFigures { admitted: 11, ..still(at(900)) }, ground), found);
-    cut.hear(at(910), 1, reading(at(905), 30, 500), ground);
+    assert_eq!(cut.allowance(ReportFigures { admitted: 11, ..still(at(900)) }, scope), found);
+    cut.hear(at(910), 1, report(at(905), 30, 500), scope);
     assert_eq!(cut.lasting(cut.window), None);
 }
 
 #[test]
 fn two_regions_that_want_too_much_get_half_each_also_in_the_next_window() {
     let mut cut = CommonCuts::default();
-    let ground = ground(100, Policy::Tidegate);
+    let scope = scope(100, Policy::Tidegate);
     for region in [0, 1] {
-        cut.hear(START, region, reading(START, 0, 500), ground);
+        cut.hear(START, region, report(START, 0, 500), scope);
     }
     let later = START + Span::from_millis(100);
-    cut.advance(later, ground);
-    assert_eq!(cut.allowance(still(later), ground), WindowBudgets { now: 50, next: 50 });
+    cut.advance(later, scope);
+    assert_eq!(cut.allowance(still(later), scope), WindowBudgets { now: 50, next: 50 });
 }
 
 #[test]
 fn what_has_arrived_shrinks_a_budget_at_once_and_raises_it_only_when_all_have_it() {
     let mut cut = CommonCuts::default();
-    let ground = ground(100, Policy::Tidegate);
-    cut.hear(START, 0, reading(START, 0, 100), ground);
+    let scope = scope(100, Policy::Tidegate);
+    cut.hear(START, 0, report(START, 0, 100), scope);
     let later = START + Span::from_millis(100);
-    cut.advance(later, ground);
-    cut.hear(later, 1, reading(later, 0, 500), ground);
-    assert_eq!(cut.allowance(still(later), ground).now, 50);
+    cut.advance(later, scope);
+    cut.hear(later, 1, report(later, 0, 500), scope);
+    assert_eq!(cut.allowance(still(later), scope).now, 50);
     let after = later + Span::from_millis(70);
-    cut.advance(after, ground);
-    cut.hear(after, 1, reading(after, 10, 0), ground);
-    assert_eq!(cut.allowance(still(after), ground).now, 50);
+    cut.advance(after, scope);
+    cut.hear(after, 1, report(after, 10, 0), scope);
+    assert_eq!(cut.allowance(still(after), scope).now, 50);
     let last = after + Span::from_millis(60);
-    cut.advance(last, ground);
-    assert_eq!(cut.allowance(still(last), ground).now, 50);
+    cut.advance(last, scope);
+    assert_eq!(cut.allowance(still(last), scope).now, 50);
     let last = last + GROWTH_DELAY;
-    cut.advance(last, ground);
-    assert!(cut.allowance(still(last), ground).now >= 60, "{:?}", cut.allowance(still(last), ground));
+    cut.advance(last, scope);
+    assert!(cut.allowance(still(last), scope).now >= 60, "{:?}", cut.allowance(still(last), scope));
 }
 
 #[test]
 fn what_a_later_report_raises_again_stays_shrunk_until_that_is_used() {
     let mut cut = CommonCuts::default();
-    let ground = ground(100, Policy::Tidegate);
+    let scope = scope(100, Policy::Tidegate);
     let at = |ms| START + Span::from_millis(ms);
     for region in [0, 1] {
-        cut.hear(START, region, reading(START, 0, 500), ground);
+        cut.hear(START, region, report(START, 0, 500), scope);
     }
     let own = |ms| still(at(ms));
-    cut.advance(at(100), ground);
-    assert_eq!(cut.allowance(own(100), ground).now, 50);
+    cut.advance(at(100), scope);
+    assert_eq!(cut.allowance(own(100), scope).now, 50);
     // The own region asks for little for a moment: from 260 on the others use the rest, until its next word
     // is used.
     for (told, demand) in [(200, 5), (230, 500)] {
-        cut.hear(at(told), 0, reading(at(told), 0, demand), ground);
-        cut.advance(at(told), ground);
-        assert!(cut.allowance(own(told), ground).now < 10);
+        cut.hear(at(told), 0, report(at(told), 0, demand), scope);
+        cut.advance(at(told), scope);
+        assert!(cut.allowance(own(told), scope).now < 10);
     }
     for ms in [250, 265, 285] {
-        cut.advance(at(ms), ground);
-        assert!(cut.allowance(own(ms), ground).now < 10, "at {ms} ms");
+        cut.advance(at(ms), scope);
+        assert!(cut.allowance(own(ms), scope).now < 10, "at {ms} ms");
     }
-    cut.advance(at(311), ground);
-    assert_eq!(cut.allowance(own(311), ground).now, 50);
+    cut.advance(at(311), scope);
+    assert_eq!(cut.allowance(own(311), scope).now, 50);
 }
 
 #[test]
 fn a_region_that_has_not_asked_for_two_windows_is_out_of_play() {
     let mut cut = CommonCuts::default();
-    let ground = ground(100, Policy::Tidegate);
+    let scope = scope(100, Policy::Tidegate);
     for region in [0, 1] {
-        cut.hear(START, region, reading(START, 0, 500), ground);
+        cut.hear(START, region, report(START, 0, 500), scope);
     }
     let mut at = START;
     for _ in 0..3 {
         at = at + WINDOW;
-        cut.hear(at, 0, reading(at, 0, 500), ground);
-        cut.hear(at, 1, reading(at, 0, 0), ground);
-        cut.advance(at + Span::from_millis(60), ground);
+        cut.hear(at, 0, report(at, 0, 500), scope);
+        cut.hear(at, 1, report(at, 0, 0), scope);
+        cut.advance(at + Span::from_millis(60), scope);
     }
-    assert_eq!(cut.allowance(still(at + Span::from_millis(60)), ground).now, 100);
+    assert_eq!(cut.allowance(still(at + Span::from_millis(60)), scope).now, 100);
 }

@@ -1,4 +1,4 @@
-//! The doors from outside: real sockets, an engine with rules, and a store that counts in the simplest way.
+//! The servers from outside: real sockets, an engine with rules, and a store that counts in the simplest way.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -191,7 +191,7 @@ struct House {
     shutdown: Shutdown,
     readiness: watch::Sender<Readiness>,
     metrics: Arc<Metrics>,
-    doors: Vec<JoinHandle<()>>,
+    servers: Vec<JoinHandle<()>>,
 }
 
 async fn house() -> House {
@@ -208,16 +208,16 @@ async fn house_with(settings: Settings, later: bool) -> House {
     let (readiness, ready) = watch::channel(Readiness::Serving);
     let rule_json = Arc::new(|rule: &Rule| json!({ "name": rule.name, "limit": rule.limit }));
     let admin = Admin::local(rule_json, &metrics);
-    let doors = Arc::new(Servers::new(engine, settings, ready, admin));
+    let servers = Arc::new(Servers::new(engine, settings, ready, admin));
     let shutdown = Shutdown::default();
     let (http, grpc) =
         (Listener::bind("127.0.0.1:0").await.unwrap(), Listener::bind("127.0.0.1:0").await.unwrap());
     let (http_at, grpc_at) = (http.to_string(), grpc.to_string());
-    let doors = vec![
-        tokio::spawn(api::serve_http(http, Arc::clone(&doors), shutdown.clone())),
-        tokio::spawn(api::serve_grpc(grpc, doors, shutdown.clone())),
+    let servers = vec![
+        tokio::spawn(api::serve_http(http, Arc::clone(&servers), shutdown.clone())),
+        tokio::spawn(api::serve_grpc(grpc, servers, shutdown.clone())),
     ];
-    House { http: http_at, grpc: grpc_at, shutdown, readiness, metrics, doors }
+    House { http: http_at, grpc: grpc_at, shutdown, readiness, metrics, servers }
 }
 
 /// An answer over HTTP.
@@ -283,8 +283,8 @@ impl House {
     async fn drained(self) -> bool {
         self.shutdown.stop.cancel();
         let all = async {
-            for door in self.doors {
-                door.await.unwrap();
+            for server in self.servers {
+                server.await.unwrap();
             }
         };
         timeout(SOON, all).await.is_ok()
@@ -349,7 +349,9 @@ async fn one_bad_check_refuses_the_whole_batch_and_charges_nothing() {
     assert_eq!(reply.status, 400);
     assert_eq!(reply.json()["error"]["field"], "checks[1].attributes.user");
     assert_eq!(house.check(good).await.json()["allowed"], true);
-    assert!(house.get("/metrics").await.body.contains("tidegate_requests_rejected_total{door=\"http\"} 1"));
+    assert!(
+        house.get("/metrics").await.body.contains("tidegate_requests_rejected_total{listener=\"http\"} 1")
+    );
 }
 
 #[tokio::test]
@@ -495,7 +497,7 @@ async fn what_is_in_force_can_be_looked_at() {
     assert_eq!((&regions["peers"], &regions["cut_off"]), (&json!([]), &json!([])));
     let metrics = house.get("/metrics").await;
     assert!(metrics.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
-    assert!(metrics.body.contains("tidegate_connections{door=\"http\"} 1"), "{}", metrics.body);
+    assert!(metrics.body.contains("tidegate_connections{listener=\"http\"} 1"), "{}", metrics.body);
     assert!(house.get("/").await.body.contains("/v1/check"));
     assert_eq!(house.ask("HEAD", "/healthz", "", "").await.body, "");
 }
@@ -734,7 +736,7 @@ async fn what_is_no_call_is_refused_by_its_kind() {
         status("12")
     );
     assert_eq!(call(&house, path, &[("content-type", "text/html")], b"x").await.0, 415);
-    assert!(house.metrics.render().contains("tidegate_requests_rejected_total{door=\"rls\"} 6"));
+    assert!(house.metrics.render().contains("tidegate_requests_rejected_total{listener=\"rls\"} 6"));
 }
 
 #[tokio::test]
@@ -781,7 +783,7 @@ async fn a_full_door_closes_the_longest_idle_connection_for_the_next_one() {
     .unwrap();
     assert_eq!(&next, b"HTTP/1.1 200 OK");
     assert_eq!(timeout(SOON, kept.read(&mut [0; 512])).await.unwrap().unwrap(), 0, "closed in good order");
-    assert!(house.metrics.render().contains("tidegate_connections_evicted_total{door=\"http\"} 1"));
+    assert!(house.metrics.render().contains("tidegate_connections_evicted_total{listener=\"http\"} 1"));
 }
 
 #[tokio::test]
@@ -816,8 +818,8 @@ async fn a_unix_socket_is_a_door_too_and_leaves_no_file() {
     let engine = Arc::new(Engine::new(name, Clock::System, Arc::new(Counts::default()), Metrics::new()));
     let admin = Admin::local(Arc::new(|_: &Rule| Value::Null), engine.metrics());
     let (_ready, ready) = watch::channel(Readiness::Serving);
-    let doors = Arc::new(Servers::new(engine, Settings::default(), ready, admin));
-    let serving = tokio::spawn(api::serve_http(listener, doors, house.shutdown.clone()));
+    let servers = Arc::new(Servers::new(engine, Settings::default(), ready, admin));
+    let serving = tokio::spawn(api::serve_http(listener, servers, house.shutdown.clone()));
     let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut answer = String::new();
