@@ -6,6 +6,7 @@
 
 mod change;
 mod domain;
+mod domains;
 mod index;
 mod names;
 mod network;
@@ -25,7 +26,8 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use self::domain::{Domain, Selector};
+use self::domain::Selector;
+use self::domains::Domains;
 use self::names::{ByName, Numbers};
 use self::seen::SeenAttributes;
 use self::splice::precedence;
@@ -167,9 +169,6 @@ pub enum Conflict {
     ShapesSpent,
 }
 
-/// Things by name. Copying it copies no name.
-type Named<T> = HashMap<Arc<str>, T, FixedState>;
-
 /// What stands in the place of a rule's name where a request's own limit counts it alone.
 const UNRULED: &str = "descriptor";
 
@@ -184,7 +183,7 @@ pub struct RuleSet {
     numbers: Numbers,
     /// Counts requests with a limit of their own where no rule does.
     unruled: Option<Arc<Compiled>>,
-    domains: Named<Arc<Domain>>,
+    domains: Domains,
     users: HashMap<Box<str>, Arc<User>, FixedState>,
     keys: HashMap<Box<str>, Arc<ApiKey>, FixedState>,
 }
@@ -255,7 +254,7 @@ impl RuleSet {
         set.unruled = unruled(shapes);
         shapes.end(set.rules.len());
         set.worldwide = set.rules.iter().filter(|compiled| compiled.rule.global.is_some()).cloned().collect();
-        set.domains = domains(&set.rules);
+        set.domains = Domains::of(&set.rules);
         Ok(set)
     }
 
@@ -287,13 +286,13 @@ impl RuleSet {
 
     /// The domains that have rules, in no order.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
-        self.domains.keys().map(|domain| &**domain)
+        self.domains.names()
     }
 
     /// Whether any rule has this domain.
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
-        self.domains.contains_key(domain)
+        self.domains.get(domain).is_some()
     }
 
     /// Those that have a worldwide side, in the same order.
@@ -399,7 +398,7 @@ impl RuleSet {
     #[must_use]
     pub fn bucket_of(&self, name: &str, request: &Request<'_>, who: &Who<'_>) -> Option<Match<'_>> {
         let compiled = self.by_name(name)?;
-        let domain = self.domains.get(compiled.rule.domain.as_str())?;
+        let domain = self.domains.get(&compiled.rule.domain)?;
         let selector = domain.selector_of(&compiled.rule)?;
         let mut seen = SeenAttributes::default();
         seen.read(&domain.names, request, who);
@@ -441,15 +440,6 @@ fn unruled(shapes: &mut Shapes) -> Option<Arc<Compiled>> {
     rule.per = ["domain", "descriptor"].map(str::to_owned).into();
     let shape = shapes.of(&rule)?;
     Some(Arc::new(Compiled::new(rule, u32::MAX, shape)))
-}
-
-/// Sorts the rules into their domains and indexes them.
-fn domains(rules: &[Arc<Compiled>]) -> Named<Arc<Domain>> {
-    let mut by_domain: HashMap<&str, Vec<&Arc<Compiled>>, FixedState> = HashMap::default();
-    for compiled in rules {
-        by_domain.entry(&compiled.rule.domain).or_default().push(compiled);
-    }
-    by_domain.into_iter().map(|(name, rules)| (name.into(), Arc::new(Domain::new(rules)))).collect()
 }
 
 /// The limit in the form that buckets check. A throttled rule queues what drains within its longest delay, at

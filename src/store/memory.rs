@@ -107,11 +107,12 @@ impl MemoryStore {
     }
 
     /// The common case: one charge, one lock, nothing to be undone.
-    fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Outcome {
+    ///
+    /// An outcome is long: it is made where [`Store::try_decide`] answers, and moved nowhere.
+    #[inline]
+    fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Option<Outcome> {
         let (slot, named) = self.named(charge.key);
-        let Some(mut slot) = self.slots.get(slot).map(locked) else {
-            return Outcome { admitted: false, counted: SmallVec::new() };
-        };
+        let mut slot = self.slots.get(slot).map(locked)?;
         let looked = slot.judge(charge, named, 0, now);
         let charges = looked.fits() || charge.cost.is_report();
         let mut counted = if intent == Intent::Ask || !charges {
@@ -128,7 +129,8 @@ impl MemoryStore {
         if charge.rule.rule.penalty.is_some() {
             slot.punish(charge, &looked, named, (intent, now), &mut counted);
         }
-        Outcome { admitted: counted.verdict.admitted || !charge.enforced, counted: smallvec![counted] }
+        let admitted = counted.verdict.admitted || !charge.enforced;
+        Some(Outcome { admitted, counted: smallvec![counted] })
     }
 
     fn decide_many(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Outcome {
@@ -150,10 +152,10 @@ impl Store for MemoryStore {
     }
 
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Option<Outcome> {
-        Some(match charges {
+        match charges {
             [charge] => self.decide_one(charge, intent, now),
-            _ => self.decide_many(charges, intent, now),
-        })
+            _ => Some(self.decide_many(charges, intent, now)),
+        }
     }
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome> {

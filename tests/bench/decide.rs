@@ -35,13 +35,20 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const ROUNDS: usize = 9;
 const DECISIONS: usize = 200_000;
 
-/// What a question brings beside its user: what one rule looks at, and what levels do.
-const PATH: Brought = &[("path", "/api/0")];
-const TEAM: Brought = &[("path", "/api/0"), ("org", "acme"), ("team", "search")];
+/// What a question brings.
+type Brought = for<'a> fn(&'a str) -> Attributes<'a>;
 
-type Brought = &'static [(&'static str, &'static str)];
+/// What one rule looks at.
+fn user_and_path(user: &str) -> Attributes<'_> {
+    [("user", user), ("path", "/api/0")].into_iter().collect()
+}
 
-/// An engine, and what is asked of it.
+/// What levels look at.
+fn user_and_team(user: &str) -> Attributes<'_> {
+    [("user", user), ("path", "/api/0"), ("org", "acme"), ("team", "search")].into_iter().collect()
+}
+
+/// An engine, and what it is asked.
 struct Asked {
     engine: Engine,
     brought: Brought,
@@ -100,9 +107,7 @@ fn windows(word: &str) -> Vec<Rule> {
 
 impl Asked {
     fn request<'a>(&self, user: &'a str, cost: Cost) -> Request<'a> {
-        let attributes: Attributes<'_> =
-            [("user", user)].into_iter().chain(self.brought.iter().copied()).collect();
-        Request::new("default", attributes, cost)
+        Request::new("default", (self.brought)(user), cost)
     }
 
     fn decide(&self, user: &str) -> bool {
@@ -184,10 +189,10 @@ fn main() {
         let what = arguments[at + 1].as_str();
         let decisions: usize = arguments[at + 2].parse().unwrap();
         let asked = match what {
-            "level" => engine(levels(1), TEAM),
-            "levels" => engine(levels(3), TEAM),
-            "unnamed" => engine(one_of(1), TEAM),
-            _ => engine(what.parse().map_or_else(|_| windows(what), one_of), PATH),
+            "level" => engine(levels(1), user_and_team),
+            "levels" => engine(levels(3), user_and_team),
+            "unnamed" => engine(one_of(1), user_and_team),
+            _ => engine(what.parse().map_or_else(|_| windows(what), one_of), user_and_path),
         };
         return counted(&asked, what, decisions);
     }
@@ -198,23 +203,27 @@ fn main() {
     let (hot, many) = (users(1), users(1_000_000));
     let warm = users(1_000);
     for count in [1, 10, 1_000, 10_000] {
-        let asked = engine(one_of(count), PATH);
+        let asked = engine(one_of(count), user_and_path);
         show(&format!("1 of {count} rules matches, hot key"), &asked, &hot);
         show(&format!("1 of {count} rules matches, 1,000 keys"), &asked, &warm);
     }
     for word in ["window", "hour", "day", "month"] {
-        show(&format!("1 rule by {word}, 1,000 keys"), &engine(windows(word), PATH), &warm);
+        show(&format!("1 rule by {word}, 1,000 keys"), &engine(windows(word), user_and_path), &warm);
     }
     for count in [1, 3] {
         show(
             &format!("{count} of organisation, team and user, 1,000 keys"),
-            &engine(levels(count), TEAM),
+            &engine(levels(count), user_and_team),
             &warm,
         );
     }
-    let single = engine(one_of(1), PATH);
+    let single = engine(one_of(1), user_and_path);
     show("1 rule, a million keys at random", &single, &many);
     for count in [2, 5, 10] {
-        show(&format!("all of {count} rules match, 1,000 keys"), &engine(all_of(count), PATH), &warm);
+        show(
+            &format!("all of {count} rules match, 1,000 keys"),
+            &engine(all_of(count), user_and_path),
+            &warm,
+        );
     }
 }

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::domain::Domain;
+use super::domains::Domains;
 use super::splice::{Splice, precedence};
-use super::{Compiled, Conflict, Named, RuleSet, Shapes, unruled};
+use super::{Compiled, Conflict, RuleSet, Shapes, unruled};
 use crate::rule::Rule;
 
 /// What goes from a domain and what comes, each in order of precedence.
@@ -70,7 +71,7 @@ impl RuleSet {
         Ok(set)
     }
 
-    fn domains_after(&self, gone: &[Arc<Compiled>], added: &[Arc<Compiled>]) -> Named<Arc<Domain>> {
+    fn domains_after(&self, gone: &[Arc<Compiled>], added: &[Arc<Compiled>]) -> Domains {
         let mut touched: BTreeMap<&str, Exchange<'_>> = BTreeMap::new();
         for compiled in gone {
             touched.entry(&compiled.rule.domain).or_default().gone.push(compiled);
@@ -84,11 +85,7 @@ impl RuleSet {
                 Some(before) => before.changed(&gone, &put),
                 None => Domain::new(put),
             };
-            if domain.selectors.is_empty() {
-                domains.remove(name);
-            } else {
-                domains.insert(name.into(), Arc::new(domain));
-            }
+            domains.put(name, domain);
         }
         domains
     }
@@ -228,8 +225,8 @@ mod tests {
         let mut shapes = Shapes::default();
         let set = RuleSet::compile(rules, &mut shapes).unwrap();
         let changed = set.changed(&["r7".to_owned()], vec![when_path(7, 11)], &mut shapes).unwrap();
-        assert!(changed.domains["default"].shares_index(&set.domains["default"]));
-        assert!(Arc::ptr_eq(&changed.domains["edge"], &set.domains["edge"]));
+        assert!(changed.domains.get("default").unwrap().shares_index(set.domains.get("default").unwrap()));
+        assert!(Arc::ptr_eq(changed.domains.get("edge").unwrap(), set.domains.get("edge").unwrap()));
         assert_eq!(changed.by_name("r7").unwrap().number, set.by_name("r7").unwrap().number);
         let asked = request(&[("path", "/7")]);
         assert_eq!(changed.matches(&asked)[0].limit.permits, 11);
@@ -247,7 +244,11 @@ mod tests {
                 set.changed(&[format!("r{}", n - 100), rule.name.clone()], vec![rule], &mut shapes).unwrap();
             assert_eq!(set.rules().len(), 100);
             assert!(set.numbers() <= 101, "{}", set.numbers());
-            assert!(set.domains["default"].kept() <= 500, "{}", set.domains["default"].kept());
+            assert!(
+                set.domains.get("default").unwrap().kept() <= 500,
+                "{}",
+                set.domains.get("default").unwrap().kept()
+            );
         }
     }
 

@@ -11,7 +11,7 @@ use super::index::{Anchored, Candidates, Found};
 use super::pattern::Test;
 use super::seen::{AddressText, Names, SeenAttributes, Surplus, bucket_address};
 use super::splice::{Splice, precedence};
-use super::{Compiled, Match, Named, Reason, limit_of, shape};
+use super::{Compiled, Match, Reason, limit_of, shape};
 use crate::algorithm::{Algorithm, Limit};
 use crate::identity::Who;
 use crate::key::{Key, Shape};
@@ -26,11 +26,14 @@ const LATER_MAX: usize = 2_048;
 /// In place of the place of a rule that is gone.
 const GONE: u32 = u32::MAX;
 
+/// Groups by name, each with a number. Copying it copies no name.
+type Groups = HashMap<Arc<str>, u32, FixedState>;
+
 /// The rules of one domain.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) names: Names,
-    groups: Named<u32>,
+    groups: Groups,
     /// In order of precedence.
     pub(super) selectors: Vec<Arc<Selector>>,
     /// Finds the rules that were there when it was made, by their numbers: their places at that time.
@@ -84,7 +87,7 @@ impl Domain {
     /// The domain of these rules, which are in order of precedence.
     pub(super) fn new<'a>(rules: impl IntoIterator<Item = &'a Arc<Compiled>>) -> Self {
         let mut names = Names::default();
-        let mut groups = Named::default();
+        let mut groups = Groups::default();
         let mut selectors = Vec::new();
         for (number, compiled) in (0..).zip(rules) {
             selectors.push(Arc::new(Selector::new(number, compiled, &mut groups, &mut names)));
@@ -179,7 +182,7 @@ fn index<'a>(selectors: impl IntoIterator<Item = &'a Arc<Selector>>) -> Found {
 }
 
 impl Selector {
-    fn new(number: u32, compiled: &Arc<Compiled>, groups: &mut Named<u32>, names: &mut Names) -> Self {
+    fn new(number: u32, compiled: &Arc<Compiled>, groups: &mut Groups, names: &mut Names) -> Self {
         let rule = &compiled.rule;
         let group = rule.group.as_deref().map(|group| {
             groups.get(group).copied().unwrap_or_else(|| {

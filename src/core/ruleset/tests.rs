@@ -557,7 +557,7 @@ fn a_hundred_users_times_a_hundred_paths_are_indexed_by_both() {
         when(when(rule(&format!("r{n}")), "user", &[&user]), "path", &[&path])
     });
     let set = set(rules.collect());
-    let domain = &set.domains["default"];
+    let domain = set.domains.get("default").unwrap();
     let request = request(&[("user", "u7"), ("path", "/42/x")]);
     assert!(domain.candidates_len(&request) <= 6);
     assert_eq!(set.matches(&request)[0].rule.rule.name, "r742");
