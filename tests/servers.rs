@@ -400,7 +400,7 @@ async fn a_body_that_does_not_say_its_length_is_bounded_too() {
 }
 
 #[tokio::test]
-async fn random_bytes_on_the_http_door_end_their_connection_alone() {
+async fn random_bytes_over_http_end_their_connection_alone() {
     let house = house().await;
     for bytes in [&b"\0\0\0"[..], b"GET\r\n\r\n", b"\x16\x03\x01\x02\0", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     {
@@ -503,7 +503,7 @@ async fn what_is_in_force_can_be_looked_at() {
 }
 
 #[tokio::test]
-async fn readiness_is_told_by_both_doors() {
+async fn readiness_is_told_by_both_servers() {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
     let house = house().await;
@@ -761,7 +761,7 @@ async fn a_message_that_arrives_in_drops_is_answered_when_it_is_whole() {
 }
 
 #[tokio::test]
-async fn a_full_door_closes_the_longest_idle_connection_for_the_next_one() {
+async fn a_full_listener_closes_the_longest_idle_connection_for_the_next_one() {
     let house = house_with(Settings { connections_max: 1, ..Settings::default() }, false).await;
     let ask = b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n";
     let mut kept = TcpStream::connect(&house.http).await.unwrap();
@@ -803,7 +803,7 @@ async fn draining_finishes_what_is_in_flight_and_takes_nothing_new() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_is_a_door_too_and_leaves_no_file() {
+async fn a_unix_socket_is_a_listener_too_and_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("http.sock");
     let address = format!("unix:{}", path.display());

@@ -1,4 +1,4 @@
-//! Short stories on real daemons, broken on purpose: what clients see keeps every promise.
+//! Short stories on real daemons that are broken on purpose: clients see every promise kept.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;

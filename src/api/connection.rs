@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How often a connection looks whether it is idle. A request that is not there whole after two looks ends
-/// the connection.
+/// Time between two looks of a connection whether it is idle. A request that is not there whole after two
+/// looks ends the connection.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Looks without a request after which a connection is idle for too long: five minutes.
 const IDLE_LOOKS_MAX: u32 = 30;

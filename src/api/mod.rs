@@ -55,7 +55,7 @@ const OWNER_CONNECTIONS_MAX: usize = 64;
 /// Explanations that are made at the same time. One looks at every rule of a domain.
 const EXPLAINING_MAX: usize = 2;
 
-/// What an operator may set of the servers.
+/// The settings of the servers that an operator may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// How many hops of `X-Forwarded-For`, from the right, our own proxies wrote: the client is the leftmost
@@ -110,7 +110,7 @@ pub enum Readiness {
     Draining,
 }
 
-/// What every server of one daemon shares.
+/// The state that all servers of one daemon share.
 pub struct Servers {
     engine: Arc<Engine>,
     settings: ArcSwap<Settings>,

@@ -112,7 +112,7 @@ pub struct Daemon {
     tasks: Tasks,
 }
 
-/// Where a server listens.
+/// The address on which a server listens.
 struct Bound {
     address: Option<SocketAddr>,
     text: String,

@@ -35,20 +35,20 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const ROUNDS: usize = 9;
 const DECISIONS: usize = 200_000;
 
-/// What a question brings.
+/// Makes the attributes of a question.
 type Brought = for<'a> fn(&'a str) -> Attributes<'a>;
 
-/// What one rule looks at.
+/// The attributes that one rule looks at.
 fn user_and_path(user: &str) -> Attributes<'_> {
     [("user", user), ("path", "/api/0")].into_iter().collect()
 }
 
-/// What levels look at.
+/// The attributes that levels look at.
 fn user_and_team(user: &str) -> Attributes<'_> {
     [("user", user), ("path", "/api/0"), ("org", "acme"), ("team", "search")].into_iter().collect()
 }
 
-/// An engine, and what it is asked.
+/// An engine, and the attributes of what it is asked.
 struct Asked {
     engine: Engine,
     brought: Brought,

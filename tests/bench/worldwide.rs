@@ -58,7 +58,7 @@ fn quietest(of: u32, mut pass: impl FnMut()) -> f64 {
 /// One division among regions that ask for so much a second in all.
 fn divided(regions: usize, demand: u64) -> f64 {
     let all = regions as u64;
-    let stakes: Vec<RegionInput> = (0..all)
+    let inputs: Vec<RegionInput> = (0..all)
         .map(|k| {
             let part = demand * 1_000_000 / all;
             let stamp = START + Span::from_millis(100 + k % 50);
@@ -78,7 +78,7 @@ fn divided(regions: usize, demand: u64) -> f64 {
     quietest(100, || {
         for _ in 0..100 {
             rounding_offset = (rounding_offset + 7_919) % 1_000_000;
-            let estate = DivisionInput {
+            let division = DivisionInput {
                 limit: u64::from(LIMIT),
                 start: START,
                 end,
@@ -86,7 +86,7 @@ fn divided(regions: usize, demand: u64) -> f64 {
                 caution: 1_000,
                 rounding_offset,
             };
-            black_box(budgets(estate, black_box(&stakes)));
+            black_box(budgets(division, black_box(&inputs)));
         }
     })
 }
