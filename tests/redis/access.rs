@@ -175,7 +175,10 @@ fn a_daemon_works_on_the_deployed_configuration_with_tls_and_its_few_rights() {
     // A wrong password is told at the start.
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("tidegate.toml"), cluster.config("tidegate:wrong", &ca)).unwrap();
-    let ran = command::run(folder.path(), &["serve", "--config", "tidegate.toml", "--http", "127.0.0.1:0"]);
+    let ran = command::run(
+        folder.path(),
+        &["serve", "--config", "tidegate.toml", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"],
+    );
     assert!(ran.code != 0 && ran.err.contains("refuses this user"), "{ran:?}");
     assert!(!ran.both().contains("wrong"), "the password is not repeated: {ran:?}");
 }

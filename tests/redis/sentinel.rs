@@ -57,7 +57,10 @@ fn servers_that_cannot_be_what_is_asked_for_are_refused_with_a_sentence() {
         sentinel.url()
     );
     std::fs::write(folder.path().join("tidegate.toml"), text).unwrap();
-    let ran = command::run(folder.path(), &["serve", "--config", "tidegate.toml", "--http", "127.0.0.1:0"]);
+    let ran = command::run(
+        folder.path(),
+        &["serve", "--config", "tidegate.toml", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"],
+    );
     assert!(ran.code == 1 && ran.err.contains(&expected), "{ran:?}");
 }
 

@@ -187,6 +187,8 @@ fn what_cannot_be_sent_to_is_refused_at_its_place() {
     std::fs::write(folder.path().join("rules.toml"), "").unwrap();
     std::fs::write(folder.path().join("tidegate.toml"), "[events]\nurl = \"https://h/\"\nsecret = \"short\"")
         .unwrap();
-    let ran = command::run(folder.path(), &["serve", "--config", "tidegate.toml", "--http", "127.0.0.1:0"]);
+    let any = "127.0.0.1:0";
+    let ran =
+        command::run(folder.path(), &["serve", "--config", "tidegate.toml", "--http", any, "--grpc", any]);
     assert!(ran.code != 0 && ran.err.contains("a secret has at least 16 bytes"), "{ran:?}");
 }
