@@ -327,7 +327,7 @@ fn long_comments<'a>(sign: &'a str, text: &'a str) -> impl Iterator<Item = &'a s
     })
 }
 
-/// What a comment begins with: in Rust, in Lua, and in scripts.
+/// The sign that begins a comment: in Rust, in Lua, and in scripts.
 fn comment_sign(path: &Path, text: &str) -> Option<&'static str> {
     match path.extension().and_then(|kind| kind.to_str()) {
         Some("rs") => Some("//"),

@@ -38,9 +38,9 @@ local function first(headers, name)
     return list(headers, name)[1]
 end
 
--- What is asked, one value a header: HAProxy's client of Debian 12 ends the whole process when it is given
--- about as many headers as a request may have. Or the status that the client gets, where its request cannot
--- be asked about.
+-- The question, one value a header: HAProxy's client of Debian 12 ends the whole process when it is given
+-- about as many headers as a request may have. Or the status that the client gets, where no question can be
+-- made of its request.
 local function question(txn)
     local sent = txn.http:req_get_headers()
     local asked = {}

@@ -1,5 +1,5 @@
-//! What a connection may cost: how long it may dawdle, and how many bytes of half-received requests a server
-//! holds.
+//! The bounds of a connection's cost: the time that it may dawdle, and the bytes of half-received requests
+//! that a server holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

@@ -32,7 +32,7 @@ pub struct RuleOutcome {
     pub retry: Option<Span>,
     /// How long to hold the request back.
     pub delay: Span,
-    /// Whether the failure policy answered: the store could not be asked, or had no room.
+    /// The failure policy answered: the store could not be asked, or had no room.
     pub degraded: bool,
     /// The worldwide side, for a global rule.
     pub global: Option<Worldwide>,

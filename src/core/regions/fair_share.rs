@@ -65,7 +65,7 @@ struct Projection {
     wanted: i128,
 }
 
-/// What each region may admit, in the order of the inputs.
+/// The permits that each region may admit, in the order of the inputs.
 pub type Budgets = SmallVec<[u64; 8]>;
 
 /// The instant at which all regions use these reports: the newest stamp and the horizon.

@@ -244,11 +244,8 @@ mod tests {
                 set.changed(&[format!("r{}", n - 100), rule.name.clone()], vec![rule], &mut shapes).unwrap();
             assert_eq!(set.rules().len(), 100);
             assert!(set.numbers() <= 101, "{}", set.numbers());
-            assert!(
-                set.domains.get("default").unwrap().kept() <= 500,
-                "{}",
-                set.domains.get("default").unwrap().kept()
-            );
+            let kept = set.domains.get("default").unwrap().kept();
+            assert!(kept <= 500, "{kept}");
         }
     }
 

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_flight_serves_all_who_ask_and_flies_again_when_tainted() {
+    fn one_look_up_serves_all_who_ask_and_is_made_again_when_tainted() {
         let look_ups = LookUps::default();
         let name = NameRef { kind: Kind::User, id: "u" };
         assert!(matches!(look_ups.join(name, Duration::ZERO), Joined::New(_)));

@@ -95,7 +95,7 @@ pub(super) struct CommonCuts {
     steps: VecDeque<CutRecord>,
     /// What the own region may admit until something changes.
     lasting: Option<WindowBudgets>,
-    /// Whether rules or regions have changed since the last cut, so that it was made in another scope.
+    /// Rules or regions have changed since the last cut, which was made in another scope.
     outdated: bool,
     /// What all reports that had arrived gave when last looked at.
     foreseen: Option<ExpectedBudgets>,

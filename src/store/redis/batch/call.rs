@@ -1,6 +1,5 @@
-//! What is asked of one node in one call, of a cluster of one slot, as the bytes that `lua/decide.lua` reads,
-//! and its reply. Which key means what to whom is settled here; verdicts are made in
-//! [`crate::store::redis::batch::replay`].
+//! One call to a node (in a cluster for one slot): the bytes that `lua/decide.lua` reads, and its reply. This
+//! file settles the meaning of each key; [`crate::store::redis::batch::replay`] makes the verdicts.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;

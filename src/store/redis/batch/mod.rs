@@ -1,4 +1,4 @@
-//! What goes in one call: the parts of decisions, the scripts, the names of keys, and the replies. The
+//! The content of a call: the parts of decisions, the scripts, the names of keys, and the replies. The
 //! dispatcher joins parts to calls (`servers/dispatcher.rs`).
 
 pub(super) mod batch_queue;

@@ -1,5 +1,5 @@
-//! What this daemon does by itself where Redis does not answer in time or has no room: each rule's failure
-//! policy.
+//! The failure policy of each rule: this daemon decides by itself where Redis does not answer in time or has
+//! no room.
 //!
 //! `local` enforces this daemon's share, the limit divided by the region's live daemons, starting from the
 //! same share of what the region had last used. What it admits is kept until it has been charged in Redis. A
