@@ -54,7 +54,7 @@ fn the_image_serves_without_rights_on_a_filesystem_that_cannot_be_written() {
 #[test]
 fn the_dockerfile_builds_what_the_script_assembles() {
     let dockerfile = std::fs::read_to_string(shipped("image/Dockerfile")).unwrap();
-    for line in ["FROM scratch", "USER 65532:65532", "deploy/image/rootfs target/dist/tidegate /rootfs"] {
+    for line in ["FROM scratch", "USER 65532:65532", "deploy/image/rootfs target/release/tidegate /rootfs"] {
         assert!(dockerfile.contains(line), "{line}");
     }
     let ignored = std::fs::read_to_string(shipped("../.dockerignore")).unwrap();
