@@ -91,13 +91,12 @@ end
 
 local function bucket_free(b, now)
   if b.kind == FIXED_WINDOW then return fixed_window_free(b, now) end
-  if b.kind == SLIDING_WINDOW then return sliding_window_free(b, now) or 0 end
+  if b.kind == SLIDING_WINDOW then return sliding_window_free(b, now) end
   if b.kind == SLIDING_LOG then return 0 end
   return level_free(b, now)
 end
 
 local function bucket_fits(b, now, asked)
-  if b.kind == SLIDING_WINDOW then return sliding_window_fits(b, now, asked) end
   return asked <= bucket_free(b, now)
 end
 

@@ -161,7 +161,7 @@ impl Judge {
         let before = self.sum(|at| at / window + 1 == index);
         let usage = match self.algorithm {
             Algorithm::FixedWindow => current * wide(window),
-            Algorithm::SlidingWindow => current * wide(window) + before * left,
+            Algorithm::SlidingWindow => (current + before * left / wide(window)) * wide(window),
             Algorithm::SlidingLog => self.sum(|at| now - at < window) * wide(window),
             _ => self.level(limit, now),
         };
@@ -210,8 +210,8 @@ impl Judge {
             Algorithm::FixedWindow => current + wide(cost) <= budget,
             Algorithm::SlidingWindow => {
                 let before = self.sum(|at| at / limit.window.0 + 1 == index) + wide(others_before);
-                let all = wide(capacity) * window;
-                (current + wide(cost)) * all <= budget * (all - before * left)
+                let free = wide(capacity) - before * left / window;
+                (current + wide(cost)) * wide(capacity) <= budget * free
             }
             _ => {
                 let faded = (wide(others_before) * left + window - 1) / window;

@@ -527,7 +527,7 @@ fn a_limit_that_gossip_exceeds_in_health_is_noticed() {
 }
 
 #[test]
-fn a_sliding_window_is_judged_by_windows_and_by_intervals() {
+fn a_sliding_window_is_judged_by_windows_and_by_its_estimate() {
     let plan = plan("algorithm = \"sliding_window\"\n");
     let many = |from: u64, times: u64| (0..times).map(move |place| seen(from + place, decided(true, (0, 0))));
     let kept = |all: &[Seen]| evidence(&plan, Way::Split, all, &[]).limit_holds().kept;
@@ -536,7 +536,7 @@ fn a_sliding_window_is_judged_by_windows_and_by_intervals() {
     let aligned: Vec<Seen> = many(100, 11).collect();
     assert_eq!(kept(&aligned), Kept::No);
     let straddling: Vec<Seen> = many(900, 10).chain(many(1_100, 10)).collect();
-    assert_eq!(kept(&straddling), Kept::No, "twenty within an interval of a second");
+    assert_eq!(kept(&straddling), Kept::No, "nine of the ten before still count beside these ten");
 }
 
 #[test]
