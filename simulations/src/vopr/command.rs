@@ -58,6 +58,10 @@ pub(crate) struct Vopr {
     /// Worlds of buckets without windows that hold much and refill slowly, or fast.
     #[arg(long, group = "kind")]
     levels: bool,
+    /// Worlds of limits as people write them: windows of up to a month, users who travel, ask now and then, or
+    /// spend all at once.
+    #[arg(long, group = "kind")]
+    people: bool,
     /// Says what each seed drew.
     #[arg(long)]
     verbose: bool,
@@ -103,6 +107,7 @@ impl Vopr {
             (self.reports, Kind::Reports),
             (self.reservations, Kind::Reservations),
             (self.levels, Kind::Levels),
+            (self.people, Kind::People),
         ];
         flags.into_iter().find(|(is_set, _)| *is_set).map_or(Kind::Ordinary, |(_, kind)| kind)
     }

@@ -10,6 +10,7 @@ use super::command::commit;
 use super::cuts::{self, CutsCase};
 use super::joins::{self, JoinsCase};
 use super::levels::{self, LevelsCase};
+use super::people::{self, PeopleCase};
 use super::places::{self, PlacesCase};
 use super::play::{Enforced, Summary, play};
 use super::reports::{self, ReportsCase};
@@ -30,10 +31,11 @@ pub(super) enum Kind {
     Reports,
     Reservations,
     Levels,
+    People,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Ordinary,
         Self::Places,
         Self::Cuts,
@@ -44,6 +46,7 @@ impl Kind {
         Self::Reports,
         Self::Reservations,
         Self::Levels,
+        Self::People,
     ];
 
     /// Its word among the kept seeds, and behind `--` as a flag.
@@ -59,6 +62,7 @@ impl Kind {
             Self::Reports => "reports",
             Self::Reservations => "reservations",
             Self::Levels => "levels",
+            Self::People => "people",
         }
     }
 
@@ -74,6 +78,7 @@ impl Kind {
             Self::Reports => ReportsCase::draw(seed).describe(),
             Self::Reservations => ReservationsCase::draw(seed).describe(),
             Self::Levels => LevelsCase::draw(seed).describe(),
+            Self::People => PeopleCase::draw(seed).describe(),
         }
     }
 
@@ -92,6 +97,7 @@ impl Kind {
             Self::Reports => reports::play(&ReportsCase::draw(seed), true),
             Self::Reservations => reservations::play(&ReservationsCase::draw(seed), true),
             Self::Levels => levels::play(&LevelsCase::draw(seed), Enforced::ALL),
+            Self::People => people::play(&PeopleCase::draw(seed)),
         };
         played.map_err(|why| self.failed(seed, &self.describe(seed), &why))
     }

@@ -16,6 +16,7 @@ mod joins;
 mod kind;
 mod levels;
 mod mutate;
+mod people;
 mod places;
 mod play;
 mod reports;
@@ -28,3 +29,4 @@ mod witness;
 
 pub(crate) use self::command::{Check, Meta, Vopr};
 pub(crate) use self::mutate::Mutate;
+pub(crate) use self::people::People;
