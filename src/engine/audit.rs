@@ -136,6 +136,7 @@ impl TakenRecords {
                         limit: of.limit,
                         status: of.status,
                         retry_ms: None,
+                        cause: None,
                         latency_us: of.latency_us,
                         weight,
                     };
@@ -323,6 +324,7 @@ impl Queue {
             limit,
             status: 200,
             retry_ms: None,
+            cause: None,
             latency_us: 0,
             weight,
         });
@@ -450,6 +452,7 @@ impl Queue {
                 .filter(|ruled| !ruled.allowed)
                 .and_then(|ruled| ruled.retry)
                 .map(|wait| wait.millis_up()),
+            cause: ruled.and_then(|ruled| ruled.cause),
             latency_us: u32::try_from(end().since(now).micros()).unwrap_or(u32::MAX),
             weight,
         };
@@ -538,6 +541,7 @@ mod tests {
             limit: 1,
             status: 429,
             retry_ms: None,
+            cause: None,
             latency_us: 1,
             weight: 1,
         }
