@@ -25,6 +25,8 @@ pub enum NoticeKind {
     Regions,
     /// Nothing is spent of exact limits until the regions have agreed.
     Agreement,
+    /// Rights of an exact limit are burnt, since the store forgot what was spent of them.
+    Burning,
     /// A worldwide rule is not the same everywhere.
     Rules,
     /// Clocks are further apart than `gossip` bears.
@@ -41,11 +43,12 @@ pub enum NoticeKind {
 
 impl NoticeKind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::CutOff,
         Self::Unseen,
         Self::Regions,
         Self::Agreement,
+        Self::Burning,
         Self::Rules,
         Self::Clock,
         Self::Join,
@@ -62,6 +65,7 @@ impl NoticeKind {
             Self::Unseen => "unseen",
             Self::Regions => "regions",
             Self::Agreement => "agreement",
+            Self::Burning => "burning",
             Self::Rules => "rules",
             Self::Clock => "clock",
             Self::Join => "join",
@@ -79,7 +83,7 @@ impl NoticeKind {
             Self::CutOff | Self::Refused | Self::Certificate | Self::Configuration => Span::ZERO,
             Self::Regions => Span::from_secs(2),
             Self::Unseen | Self::Agreement | Self::Rules | Self::Join => Span::from_secs(5),
-            Self::Clock => Span::from_secs(10),
+            Self::Burning | Self::Clock => Span::from_secs(10),
         }
     }
 }

@@ -122,6 +122,7 @@ impl Look {
         let mut found = self.away(&world, &members, heard);
         self.lists(&members, &mut found);
         self.agreement(&mut found);
+        burning(&world, &mut found);
         self.compare(&members, rules, &mut found);
         clocks(&world, &mut found);
         self.links(&members, &mut found);
@@ -350,6 +351,22 @@ impl Look {
                 over: format!("{what} was replaced"),
             });
         }
+    }
+}
+
+/// Exact rules of which this region admits less, because its store does not know what was spent.
+fn burning(world: &WorldStatus, found: &mut Vec<Notice>) {
+    for rights in world.rights.iter().filter(|rights| rights.in_doubt > 0) {
+        let (rule, buckets) = (&rights.rule, rights.in_doubt);
+        found.push(Notice {
+            kind: NoticeKind::Burning,
+            subject: rule.clone(),
+            text: format!(
+                "rule {rule} burns rights of {buckets} buckets: the store began too late to know what was spent of them, so this \
+                 region admits less of them until their windows end, or their levels have refilled"
+            ),
+            over: format!("rule {rule} burns no rights any more"),
+        });
     }
 }
 
