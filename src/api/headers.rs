@@ -110,12 +110,8 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &RuleOutcome) {
     if window > 0 && window.is_multiple_of(1_000_000) {
         let _ = write!(policy, ";w={}", window / 1_000_000);
     }
-    let _ = write!(
-        status,
-        ";r={};t={}",
-        ruled.remaining.min(INTEGER_MAX),
-        ruled.reset.secs_up().min(INTEGER_MAX)
-    );
+    let _ =
+        write!(status, ";r={};t={}", ruled.remaining.min(INTEGER_MAX), ruled.more.secs_up().min(INTEGER_MAX));
     if let Some(PartitionKey(bytes)) = &ruled.partition {
         for text in [policy, status] {
             let _ = write!(text, ";pk=:{}:", STANDARD.encode(bytes));
@@ -152,7 +148,9 @@ mod tests {
             window: Span::from_secs(60),
             remaining,
             reset: Span(31_250_000),
+            more: Span(31_250_000),
             retry: None,
+            cause: None,
             delay: Span::ZERO,
             degraded: false,
             global: None,

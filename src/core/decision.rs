@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::answer::{AnswerOptions, PartitionKey};
+use super::denial_cause::DenialCause;
 use super::hold::Lease;
 use super::penalty::Penalty;
 use super::rule::{Action, Mode};
@@ -28,8 +29,12 @@ pub struct RuleOutcome {
     pub remaining: u64,
     /// Until the bucket is unused again, or its window ends.
     pub reset: Span,
+    /// Until more permits than are left are free.
+    pub more: Span,
     /// When denied: until this cost could pass; `None` if never.
     pub retry: Option<Span>,
+    /// When denied: why.
+    pub cause: Option<DenialCause>,
     /// How long to hold the request back.
     pub delay: Span,
     /// The failure policy answered: the store could not be asked, or had no room.
@@ -53,8 +58,8 @@ pub struct RuleOutcome {
 pub struct Worldwide {
     /// The mode in which it is held.
     pub mode: Mode,
-    /// Permits in use worldwide, as far as is known here.
-    pub believed_used: u64,
+    /// Permits in use worldwide, as far as is known here; `None`: nothing is known.
+    pub believed_used: Option<u64>,
     /// How far the truth may lie above that, in permits.
     pub error_bound: u64,
 }
@@ -78,6 +83,12 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Why it is denied.
+    #[must_use]
+    pub fn cause(&self) -> Option<DenialCause> {
+        self.rules.get(self.tightest.filter(|_| !self.allowed)?)?.cause
+    }
+
     /// How long the request is to be delayed; zero for one that is denied.
     #[must_use]
     pub fn delay(&self) -> Span {
@@ -114,6 +125,7 @@ impl Decision {
     pub fn was_held(&mut self, held: Span) {
         for ruled in &mut self.rules {
             ruled.delay = Span(ruled.delay.micros().saturating_sub(held.micros()));
+            ruled.more = Span(ruled.more.micros().saturating_sub(held.micros()));
             ruled.reset = Span(ruled.reset.micros().saturating_sub(held.micros()));
         }
     }

@@ -9,6 +9,7 @@ pub mod answer;
 pub mod audit;
 pub mod calendar;
 pub mod decision;
+pub mod denial_cause;
 pub mod estimate;
 pub mod event;
 pub mod hold;

@@ -16,6 +16,7 @@ use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use crate::core::algorithm::{Algorithm, Counting, Verdict};
 use crate::core::calendar::Windows;
 use crate::core::decision::{Decision, RuleOutcome, Worldwide};
+use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
 use crate::core::key::Key;
 use crate::core::regions::escrow::can_move;
@@ -26,6 +27,7 @@ use crate::core::rule::{Action, Charging, Mode};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 
+mod cause;
 mod conclude;
 mod waiting;
 
@@ -327,7 +329,9 @@ impl<'a, 'r> Plan<'a, 'r> {
             window: Span::ZERO,
             remaining: 0,
             reset: Span::ZERO,
+            more: Span::ZERO,
             retry: None,
+            cause: (action == Action::Block).then_some(DenialCause::Blocked),
             delay: Span::ZERO,
             degraded: false,
             global: None,
@@ -344,7 +348,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         let rule = &found.rule.rule;
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,
-            believed_used: 0,
+            believed_used: None,
             error_bound: found.whole.capacity(rule.algorithm),
         });
         RuleOutcome {
@@ -356,7 +360,9 @@ impl<'a, 'r> Plan<'a, 'r> {
             window: if is_held(found) { Span::ZERO } else { found.limit.window },
             remaining: 0,
             reset: AGREED_SOON,
+            more: AGREED_SOON,
             retry: Some(AGREED_SOON),
+            cause: Some(DenialCause::NotAgreed),
             delay: Span::ZERO,
             degraded: false,
             global,
@@ -379,6 +385,14 @@ impl<'a, 'r> Plan<'a, 'r> {
                 can_move(found.rule.rule.algorithm) && found.key.as_ref().is_some_and(told)
             }
         })
+    }
+
+    /// Whether other regions send rights of a window that are missing here, within a round trip. A bucket
+    /// without windows refills meanwhile, and nobody knows here whether the others have any.
+    fn is_sent(&self, found: &Match<'_>) -> bool {
+        let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
+        let windowed = found.rule.rule.algorithm.counting() == Counting::Window;
+        escrowed && windowed && self.speaks(found) && self.loaded.has_others(found.rule)
     }
 
     /// Whether a cost that was refused may pass later: where no other region knows the bucket, none sends
@@ -428,7 +442,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             let elsewhere = (bound::of_answer(elsewhere, degraded), now);
             Worldwide {
                 mode: global.mode,
-                believed_used: uncertainty::believed(&found.limit, &answered, now),
+                believed_used: Some(uncertainty::believed(&found.limit, &answered, now)),
                 error_bound: bound::of_bucket(global.mode, rule.algorithm, limits, &answered, elsewhere),
             }
         });
@@ -441,7 +455,10 @@ impl<'a, 'r> Plan<'a, 'r> {
             window: if is_held(found) { Span::ZERO } else { found.limit.windows().length_at(now) },
             remaining,
             reset,
+            more: counted.verdict.until_more(rule.algorithm, &found.limit),
             retry,
+            // Only where it is denied is there one to find; see `Engine::cause_of`.
+            cause: None,
             delay,
             degraded: counted.degraded,
             global,

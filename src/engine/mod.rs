@@ -517,6 +517,7 @@ impl Engine {
             identity: identity_of(compiled, &key),
             limit: bound::shown_limit(&compiled.rule, &whole, &limit),
             window: limit.windows().length_at(now),
+            mode: compiled.rule.global.as_ref().map(|global| global.mode),
             used: info.map_or(0, |info| info.used),
             remaining: info.map_or_else(
                 || first.map_or_else(|| limit.capacity(compiled.rule.algorithm), u64::from),

@@ -47,7 +47,7 @@ impl Waits {
         Self { room: Semaphore::new(WAITERS_MAX), dry: Mutex::default(), ended }
     }
 
-    fn is_dry(&self, key: &Key, window: u64) -> bool {
+    pub(super) fn is_dry(&self, key: &Key, window: u64) -> bool {
         let dry = self.dry.lock().unwrap_or_else(PoisonError::into_inner);
         dry.get(key).is_some_and(|since| *since >= window)
     }

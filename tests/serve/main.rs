@@ -16,6 +16,7 @@ mod admin;
 mod answers;
 mod bad_input;
 mod calendar;
+mod causes;
 mod certificates;
 mod checks;
 mod cli;

@@ -207,6 +207,7 @@ const PAST_DECISIONS: &[Parameter] = &[
     ("rule", "string", false, "By this rule."),
     ("region", "string", false, "In this region."),
     ("outcome", "string", false, "allowed, denied, shadow_denied or committed."),
+    ("cause", "string", false, "Denied for this cause, such as used_up."),
     ("limit", "integer", false, "At most so many, from 1 to 1000; 100 unless said."),
     ("after", "string", false, "What follows an earlier answer: its `next`."),
 ];
@@ -477,6 +478,7 @@ mod tests {
             identity: Vec::new(),
             limit: 1,
             window: Span(1),
+            mode: None,
             used: 0,
             remaining: 1,
             reset: Span(1),

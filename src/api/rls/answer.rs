@@ -110,8 +110,9 @@ fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
     let (permits, unit, name) = (u64::from(ruled.limit), unit(ruled.window), ruled.rule.as_bytes());
     let limit_len = number_len(permits) + number_len(unit) + bytes_len(name.len());
     let remaining = ruled.remaining.min(u64::from(u32::MAX));
-    let (seconds, nanos) = (ruled.reset.micros() / 1_000_000, ruled.reset.micros() % 1_000_000 * 1_000);
-    let reset_len = number_len(seconds) + number_len(nanos);
+    // Envoy cuts off the part of a second: a client that comes back then would be a moment too early.
+    let seconds = ruled.reset.secs_up();
+    let reset_len = number_len(seconds);
     let len = number_len(code) + bytes_len(limit_len) + number_len(remaining) + bytes_len(reset_len);
     begin(2, len, message);
     number(1, code, message);
@@ -123,7 +124,6 @@ fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
     number(3, remaining, message);
     begin(4, reset_len, message);
     number(1, seconds, message);
-    number(2, nanos, message);
 }
 
 /// `retry-after` once every denying descriptor would pass.
@@ -250,7 +250,9 @@ mod tests {
             window: Span::from_secs(60),
             remaining,
             reset: Span(31_250_001),
+            more: Span(31_250_001),
             retry: (!allowed).then_some(Span(1)),
+            cause: None,
             delay: Span::ZERO,
             degraded: false,
             global: None,
@@ -299,7 +301,7 @@ mod tests {
             code,
             current_limit: Some(RateLimit { name: "search".into(), requests_per_unit: 100, unit: 2 }),
             limit_remaining,
-            duration_until_reset: Some(Duration { seconds: 31, nanos: 250_001_000 }),
+            duration_until_reset: Some(Duration { seconds: 32, nanos: 0 }),
             quota: None,
         };
         let expected = RateLimitResponse {
@@ -399,8 +401,8 @@ mod tests {
             prop_assert_eq!(status.current_limit.as_ref().unwrap().requests_per_unit, limit);
             prop_assert_eq!(u64::from(status.limit_remaining), remaining.min(u64::from(u32::MAX)));
             let until = status.duration_until_reset.as_ref().unwrap();
-            let micros = u64::try_from(until.seconds).unwrap() * 1_000_000 + u64::try_from(until.nanos).unwrap() / 1_000;
-            prop_assert_eq!(micros, reset);
+            // As `retry-after`: in whole seconds, and never too early.
+            prop_assert_eq!((u64::try_from(until.seconds).unwrap(), until.nanos), (reset.div_ceil(1_000_000), 0));
         }
     }
 }

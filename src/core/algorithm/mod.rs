@@ -163,6 +163,23 @@ pub struct Verdict {
     pub delay: Span,
 }
 
+impl Verdict {
+    /// Until more than [`Self::remaining`] permits are free, if nothing else comes: [`Self::reset`] where that
+    /// is the next time that any are.
+    #[must_use]
+    pub fn until_more(&self, algorithm: Algorithm, limit: &Limit) -> Span {
+        let capacity = limit.capacity(algorithm);
+        if algorithm.counting() != Counting::Level || self.remaining >= capacity || limit.permits == 0 {
+            return self.reset;
+        }
+        // Before a bucket is empty of use, one permit after the other has become free.
+        let later = u128::from(capacity - self.remaining - 1) * u128::from(limit.window.0);
+        let later = u64::try_from(later / u128::from(limit.permits)).unwrap_or(u64::MAX);
+        let more = Span(self.reset.0.saturating_sub(later).max(1));
+        self.retry.map_or(more, |retry| more.min(retry))
+    }
+}
+
 /// The state of one bucket, whichever way it counts: 24 bytes, plus the log's entries and the holders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {

@@ -466,6 +466,9 @@ fn assert_verdict(
     let remaining = verdict.remaining;
     assert!(remaining == 0 || after.fits(limit, view, now, remaining), "remaining too high: {context}");
     assert!(!after.fits(limit, view, now, remaining + 1), "remaining too low: {context}");
+    if judge.counts_by_level() && limit.permits > 0 && remaining < judge.capacity(limit) {
+        assert_more(&after, limit, now, &verdict, &context);
+    }
     assert_reset(&after, &Asked { limit, view, now, permits: asked }, &verdict, &context);
     if verdict.admitted {
         assert_eq!(verdict.retry, None, "{context}");
@@ -474,6 +477,17 @@ fn assert_verdict(
         assert_eq!(verdict.delay, Span::ZERO, "{context}");
         assert_retry(judge, &Asked { limit, view, now, permits: asked }, &verdict, &context);
     }
+}
+
+/// More than what is left is free when the verdict says so, to the microsecond.
+fn assert_more(after: &Judge, limit: &Limit, now: u64, verdict: &Verdict, context: &str) {
+    let Span(more) = verdict.until_more(after.algorithm, limit);
+    let Some(then) = now.checked_add(more).filter(|then| *then < u64::MAX / 2) else { return };
+    let fits = |at: u64| after.fits(limit, None, at, verdict.remaining + 1);
+    assert!(fits(then), "more is free later than {more}: {context}");
+    // Two lengths of time are rounded.
+    assert!(more < 2 || !fits(then - 2), "more is free sooner than {more}: {context}");
+    assert!(verdict.retry.is_none_or(|retry| more <= retry.0), "{context}");
 }
 
 /// One question, as the machine was asked it.

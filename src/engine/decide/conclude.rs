@@ -5,9 +5,10 @@ use std::slice;
 use super::{Decisions, Plan, TakenCost, is_held, window_of};
 use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
+use crate::core::denial_cause::DenialCause;
 use crate::core::hold::HoldStep;
 use crate::core::key::Key;
-use crate::core::regions::gossip::uncertainty::OtherStores;
+use crate::core::regions::gossip::uncertainty::{OtherStores, ROUND_TRIP};
 use crate::core::request::{Cost, Request};
 use crate::core::reservation::ReservationFate;
 use crate::core::rule::{Action, Charging, Debt, OnFailure};
@@ -101,6 +102,13 @@ impl Engine {
                 }
             });
             let Some(ruled) = rules.last_mut() else { continue };
+            if let (false, Some((taken, counted))) = (ruled.allowed, hot) {
+                let cause = self.cause_of(found, ruled, (taken.cost, counted), now);
+                ruled.cause = Some(cause);
+                if cause == DenialCause::Elsewhere && plan.is_sent(found) {
+                    ruled.retry = Some(ruled.retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP));
+                }
+            }
             if let (true, Some((_, counted))) = (charges, hot) {
                 self.note_crossings(plan.loaded, found, (cost, counted), ruled, now);
             }
@@ -150,7 +158,12 @@ impl Engine {
         }
         match (ruled.allowed, ruled.shadow) {
             (true, _) => side.metrics.allowed.increment(1),
-            (false, false) => side.metrics.denied.increment(1),
+            (false, false) => {
+                side.metrics.denied.increment(1);
+                if let Some(cause) = ruled.cause {
+                    self.metrics.denial(&side.metrics, &side.name, cause).increment(1);
+                }
+            }
             (false, true) => side.metrics.shadow_denied.increment(1),
         }
         if ruled.degraded {

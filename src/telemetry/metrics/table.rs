@@ -20,6 +20,14 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Decisions by deciding rule and outcome: allowed, denied, shadow_denied",
     ),
     (
+        "denials_total",
+        MetricKind::Counter,
+        &["rule", "cause"],
+        "Denials by rule and cause: used_up, elsewhere (other regions have room), not_agreed (the regions have not agreed yet), \
+         burnt (the store forgot what was spent), cut_off (a region is), degraded (the failure policy denied), penalty, blocked, \
+         too_large (can never pass)",
+    ),
+    (
         "penalties_total",
         MetricKind::Counter,
         &["rule"],
@@ -223,7 +231,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Gauge,
         &["about"],
         "What is wrong with the cluster now, as the log, /readyz and `tidegate regions` tell: cut_off, unseen, regions, \
-         agreement, rules, clock, join, refused, certificate, configuration",
+         agreement, burning, rules, clock, join, refused, certificate, configuration",
     ),
     (
         "certificate_expires_timestamp_seconds",
