@@ -68,6 +68,7 @@ enum Trouble {
 
 /// What the judge is shown instead of the truth: it must notice each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(not(test), expect(dead_code, reason = "tests show the judge something else than the truth"))]
 pub(super) enum Altered {
     /// The truth.
     #[default]
