@@ -129,11 +129,16 @@ async fn reserve(servers: &Servers, message: &[u8], span: &mut CallSpan) -> Resu
     }
     let mut questions = client_identity.put(questions);
     for question in &mut questions {
-        let permits = match amount {
-            0 => servers.engine.estimate(question).await,
-            amount => amount,
+        // Nothing is the plug-in's way to hold nothing: the same check, and a commit that charges it all. Of a
+        // limit one request holds at most a half, or an amount beyond it would never pass.
+        question.cost = match amount {
+            0 => Cost::Peek,
+            amount => {
+                let half = servers.engine.reservable_most(question).await / 2;
+                let permits = amount.min(half.max(1));
+                Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() })
+            }
         };
-        question.cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
     }
     let mut decisions = servers.engine.decide(&questions).get().await;
     tell(span, &questions, &decisions);
