@@ -255,6 +255,9 @@ fn show(name: &str, server: &Server) -> Ended {
 /// something.
 fn import(files: &[PathBuf]) -> Ended {
     let foreign = daemon::import_envoy(files).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+    for note in &foreign.notes {
+        say(format_args!("# {note}"));
+    }
     say(foreign.toml.trim_end());
     if foreign.inexact.is_empty() {
         return Ok(ExitCode::SUCCESS);
