@@ -12,6 +12,8 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+#[path = "nginx/origins.rs"]
+mod origins;
 mod support;
 
 use std::net::SocketAddr;
@@ -326,4 +328,31 @@ fn a_rules_own_headers_reach_the_client() {
         assert_eq!(told("key-a"), (200, Some("free".to_owned()), None));
     }
     assert_eq!(told("key-a"), (429, None, Some("3 a day".to_owned())));
+}
+
+#[test]
+fn whoever_asks_is_counted_at_nginx() {
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    assert_eq!(front.raw(b"/api/x", b"authorization: Bearer real", 4), [200, 200, 200, 429]);
+    for header in [
+        &b"authorization: Bearer real\r\nx-api-key: made-up"[..],
+        b"authorization: Bearer real\r\nx-api-key: tgk_",
+        b"authorization: Bearer real\r\nx-api-key:",
+        b"authorization: Bearer\treal",
+        b"authorization: Bearer real trailing",
+        b"authorization: Basic cmVhbA==",
+        b"authorization: Basic cmVhbB",
+        b"x-api-key: real",
+        b"x-api-key: real\r\nx-api-key: made-up",
+    ] {
+        assert_eq!(front.raw(b"/api/x", header, 1), [429], "{:?}", String::from_utf8_lossy(header));
+    }
+    // Of a header that comes twice this nginx reads the first, so the service gets no other.
+    for twice in ["x-api-key: one\r\nx-api-key: two", "authorization: one\r\nauthorization: two"] {
+        let head = format!("GET /keys HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{twice}\r\n\r\n");
+        let shown = http::raw(front.addr, head.as_bytes()).unwrap();
+        let first = shown.body.to_ascii_lowercase().contains("one") && !shown.body.contains("two");
+        assert!(shown.status == 400 || first, "{twice}: {shown:?}");
+    }
 }

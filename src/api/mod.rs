@@ -11,6 +11,7 @@ mod admin;
 mod client_identity;
 mod connection;
 mod console;
+mod credentials;
 mod error;
 mod headers;
 mod http;
@@ -42,10 +43,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::token::TokenReader;
+use crate::core::uri::Origin;
 use crate::engine::Engine;
 
 pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
-pub use http::fingerprint;
+pub use credentials::CredentialHeaders;
 pub use listener::Listener;
 pub use openapi::openapi_json;
 pub use tls::{Inside, ListenerPem, ListenerTls, ListenerTlsError};
@@ -56,15 +58,19 @@ const OWNER_CONNECTIONS_MAX: usize = 64;
 const EXPLAINING_MAX: usize = 2;
 
 /// The settings of the servers that an operator may change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// How many hops of `X-Forwarded-For`, from the right, our own proxies wrote: the client is the leftmost
     /// of them. Zero reads no header and takes the peer's address.
     pub trusted_proxies: u8,
     /// Addresses of IPv6 that share this many leading bits share a bucket.
     pub ipv6_prefix: u8,
+    /// The headers in which clients show credentials.
+    pub credentials: CredentialHeaders,
     /// Whether paths and hosts are brought into one form before rules see them.
     pub normalize: bool,
+    /// How the origin reads paths, where they are brought into one form.
+    pub origin: Origin,
     /// Whether the audit log is told paths as clients sent them, queries included.
     pub record_queries: bool,
     /// Longest body of an HTTP request and longest gRPC message, in bytes. Longer ones are refused.
@@ -85,7 +91,9 @@ impl Default for Settings {
         Self {
             trusted_proxies: 1,
             ipv6_prefix: 64,
+            credentials: CredentialHeaders::default(),
             normalize: true,
+            origin: Origin::Any,
             record_queries: false,
             body_bytes_max: 1 << 20,
             connections_max: 10_000,
@@ -167,7 +175,7 @@ impl Servers {
     ) -> Self {
         let (http, rls) =
             (ListenerLimits::new(&engine, &settings, "http"), ListenerLimits::new(&engine, &settings, "rls"));
-        let few = Settings { connections_max: OWNER_CONNECTIONS_MAX, ..settings };
+        let few = Settings { connections_max: OWNER_CONNECTIONS_MAX, ..settings.clone() };
         let owner = ListenerLimits::new(&engine, &few, "admin");
         let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
         let streams = Arc::new(tokio::sync::Semaphore::new(admin::stream::STREAMS_MAX));
@@ -191,7 +199,7 @@ impl Servers {
     /// were at the start.
     pub fn set_settings(&self, change: impl Fn(&mut Settings)) {
         self.settings.rcu(|before| {
-            let mut after = **before;
+            let mut after = Settings::clone(before);
             change(&mut after);
             after
         });

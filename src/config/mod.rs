@@ -23,6 +23,7 @@ use serde::{Serialize, Serializer};
 
 use crate::core::rule::OnFailure;
 use crate::core::time::Span;
+use crate::core::uri::Origin;
 use crate::core::written::format_span;
 
 pub use self::address::Listener;
@@ -312,6 +313,15 @@ pub struct Requests {
     /// segments removed; the host in lower case, without port. Without it a client chooses the spelling, and
     /// rules compare it as it came. Default `true`.
     pub normalize: bool,
+    /// `origin`: how the service behind the gateway reads paths: `"literal"`, `"decoded"`, `"rfc3986"`,
+    /// `"merged"` or `"collapsed"`. With `"any"` a path is held to the rules of every reading. Default
+    /// `"any"`.
+    #[serde(serialize_with = "origin_name")]
+    pub origin: Origin,
+}
+
+fn origin_name<S: Serializer>(origin: &Origin, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(origin.name())
 }
 
 /// `[identity]`: who a request is from, where a gateway sends its headers rather than attributes.
@@ -322,6 +332,10 @@ pub struct Identity {
     pub trusted_proxies: u8,
     /// `ipv6_prefix`: how many leading bits of an IPv6 address make one client; 1 to 128. Default `64`.
     pub ipv6_prefix: u8,
+    /// `credentials`: the headers in which clients show their credential, the one first that a request is
+    /// called by; 1 to 8. Every one that a request shows is judged and counted, so name the one that the
+    /// service reads where it reads one. Default `["x-api-key", "authorization"]`.
+    pub credentials: Vec<String>,
     /// `default_tier`: the tier of requests that bring none, and of whose user and key no other is known.
     /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]

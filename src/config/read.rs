@@ -12,10 +12,16 @@ use super::{
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
 use crate::core::time::Span;
+use crate::core::uri::Origin;
 use crate::core::written::{At, Fields, Problems, TreeNode, text};
 
 /// Longest name of a region or node, in bytes: it is in every certificate and in metric labels.
 const NAME_BYTES_MAX: usize = 64;
+/// Longest name of a header, in bytes.
+const HEADER_BYTES_MAX: usize = 64;
+/// Most headers that carry credentials, and those that do unless said.
+const CREDENTIALS_MAX: usize = 8;
+const CREDENTIALS_DEFAULT: [&str; 2] = ["x-api-key", "authorization"];
 /// Ports of the three listeners.
 const PORTS: (u16, u16, u16) = (8080, 8081, 7946);
 
@@ -46,6 +52,7 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
     });
     let requests = section(&mut fields, "requests", problems, |table, problems| Requests {
         normalize: table.boolean("normalize", problems).unwrap_or(true),
+        origin: table.word("origin", &Origin::ALL, problems).unwrap_or_default(),
     });
     let identity = {
         let has_postgres = fields.has("postgres");
@@ -348,6 +355,7 @@ fn identity(
     };
     let trusted_proxies = small("trusted_proxies", 0, 64, 1);
     let ipv6_prefix = small("ipv6_prefix", 1, 128, 64);
+    let credentials = credentials(fields, problems);
     let default_tier = fields.text("default_tier", TEXT_BYTES_MAX, problems).map(str::to_owned);
     let sources = [("file", Source::File), ("postgres", Source::Postgres)];
     let source = fields.word("source", &sources, problems);
@@ -362,6 +370,7 @@ fn identity(
     Identity {
         trusted_proxies,
         ipv6_prefix,
+        credentials,
         default_tier,
         source,
         lookup_timeout: lookup_timeout.unwrap_or(Span::from_millis(5)),
@@ -369,6 +378,25 @@ fn identity(
         cache_ttl: cache_ttl.unwrap_or(Span::from_secs(300)),
         jwt,
     }
+}
+
+/// The names of headers, in lower case.
+fn credentials(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Vec<String> {
+    let Some(names) = fields.texts("credentials", HEADER_BYTES_MAX, problems) else {
+        return CREDENTIALS_DEFAULT.map(str::to_owned).into();
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if let Some(entry) = fields.take("credentials") {
+        if !(1..=CREDENTIALS_MAX).contains(&names.len()) {
+            let text = format!("credentials must name 1 to {CREDENTIALS_MAX} headers, not {}", names.len());
+            problems.report(&entry.node.at, text);
+        }
+        if let Some(odd) = names.iter().find(|name| !name.bytes().all(is_name)) {
+            problems
+                .report(&entry.node.at, format!("credentials must name headers: {odd:?} is no name of one"));
+        }
+    }
+    names.iter().map(|name| name.to_ascii_lowercase()).collect()
 }
 
 fn jwt(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Option<Jwt> {

@@ -144,6 +144,7 @@ impl Daemon {
         let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
         let engine = Arc::new(engine);
+        engine.set_raw_values(!setup.normalize);
         let reloader = Arc::new(Reloader::new(Arc::clone(&engine), setup.rules.clone(), setup.shadow));
         reloader.first()?;
         reloader.publish(None);
@@ -238,7 +239,9 @@ impl Daemon {
         let settings = Settings {
             trusted_proxies: setup.trusted_proxies,
             ipv6_prefix: setup.ipv6_prefix,
+            credentials: setup.credentials.clone(),
             normalize: setup.normalize,
+            origin: setup.origin,
             record_queries: setup.audit.as_ref().is_some_and(|audit| audit.queries),
             connections_max: descriptors::connections_max(setup.connections_max),
             address_connections_max: setup.address_connections_max,

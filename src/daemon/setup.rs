@@ -8,12 +8,14 @@ use anyhow::Context;
 
 use super::admin_socket::AdminSocket;
 use super::store::StoreSetup;
+use crate::api::CredentialHeaders;
 use crate::api::token::{OnInvalid, TokenSettings};
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
 use crate::core::regions::{KEYS_MAX_DEFAULT, NodeName};
 use crate::core::rule::{Global, Mode, Rule};
 use crate::core::time::Span;
+use crate::core::uri::Origin;
 use crate::database::postgres::PostgresSettings;
 use crate::engine::identity::LookupSettings;
 use crate::peer::TlsPem;
@@ -133,8 +135,12 @@ pub struct Setup {
     pub trusted_proxies: u8,
     /// IPv6 addresses are grouped by this many leading bits.
     pub ipv6_prefix: u8,
+    /// The headers in which clients show credentials.
+    pub credentials: CredentialHeaders,
     /// Whether paths and hosts are brought into one form.
     pub normalize: bool,
+    /// How the origin reads paths.
+    pub origin: Origin,
     /// The file of admin tokens; `None`: clients on this machine may look.
     pub admin_tokens: Option<PathBuf>,
     /// The database; `None` for none.
@@ -191,7 +197,10 @@ impl Setup {
             world_keys_max: usize::try_from(config.peers.max_keys).unwrap_or(usize::MAX),
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
+            credentials: CredentialHeaders::new(&config.identity.credentials)
+                .context("identity.credentials")?,
             normalize: config.requests.normalize,
+            origin: config.requests.origin,
             admin_tokens: config.admin.tokens.clone(),
             postgres: super::schema::settings(config),
             identity: IdentitySetup::of(config),
@@ -348,7 +357,9 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         world_keys_max: KEYS_MAX_DEFAULT,
         trusted_proxies: 1,
         ipv6_prefix: 64,
+        credentials: CredentialHeaders::default(),
         normalize: true,
+        origin: Origin::Any,
         admin_tokens: None,
         postgres: None,
         identity: IdentitySetup::default(),

@@ -9,7 +9,7 @@ use super::audit::Question;
 use super::bound;
 use super::clock::Stopwatch;
 use super::footprint::Footprint;
-use super::identity::{IdentityRefused, Persons, rewritten};
+use super::identity::{IdentityRefused, Person, Persons, rewritten};
 use super::loaded::Loaded;
 use super::partition::partition_key;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
@@ -224,8 +224,13 @@ impl<'a, 'r> Plan<'a, 'r> {
                 Some(why) => self.refused.push((place, why)),
                 None => {
                     let nobody = Who { tier: tier_default, ..Who::default() };
-                    let who = person.map_or(nobody, |person| person.who(tier_default));
-                    loaded.set.match_into(request, &who, &mut self.matches);
+                    let who = |person: Option<&'a Person>| person.map_or(nobody, |own| own.who(tier_default));
+                    let from = self.matches.len();
+                    loaded.set.match_into(request, &who(person), &mut self.matches);
+                    for (other, credential) in request.forms.credentials.iter().enumerate() {
+                        let who = who(person.and_then(|person| person.other(other)));
+                        loaded.set.match_credential(request, (credential, &who), from, &mut self.matches);
+                    }
                 }
             }
             self.ends.push(self.matches.len());

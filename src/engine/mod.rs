@@ -118,6 +118,8 @@ pub struct Engine {
     tracer: Option<Arc<Tracer>>,
     /// Rules are on their way, and none were there yet.
     awaits_rules: AtomicBool,
+    /// Paths and hosts come to rules as they were sent.
+    raw_values: AtomicBool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -172,6 +174,7 @@ impl Engine {
             tasks: Tasks::default(),
             tracer: None,
             awaits_rules: AtomicBool::new(false),
+            raw_values: AtomicBool::new(false),
         }
     }
 

@@ -81,3 +81,8 @@ fn without_tidegate_caddy_refuses_requests() {
 fn a_rolling_restart_behind_caddy_loses_no_request() {
     every::loses_nothing_in_a_rolling_restart(start);
 }
+
+#[test]
+fn whoever_asks_is_counted_at_caddy() {
+    every::counts_whoever_asks(start);
+}

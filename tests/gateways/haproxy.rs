@@ -113,3 +113,8 @@ fn a_script_that_fails_lets_no_request_pass() {
 fn a_rolling_restart_behind_haproxy_loses_no_request() {
     every::loses_nothing_in_a_rolling_restart(start);
 }
+
+#[test]
+fn whoever_asks_is_counted_at_haproxy() {
+    every::counts_whoever_asks(start);
+}

@@ -24,6 +24,7 @@ mod clocks;
 mod commands;
 mod configuration;
 mod connections;
+mod credentials;
 mod demo;
 mod drain;
 mod elsewhere;

@@ -49,8 +49,6 @@ use super::unsent_bytes::{UnreadLooks, Unsent};
 use crate::core::hold::HoldStep;
 use crate::core::request::Cost;
 
-pub use authorize::fingerprint;
-
 /// Longest head of a request, in bytes. Longer ones are refused by hyper with 431.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
 
