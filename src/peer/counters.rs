@@ -25,7 +25,7 @@ pub enum Refusal {
     Identity,
     /// Another protocol than ours was asked for.
     Protocol,
-    /// A handshake that took too long or broke off.
+    /// A handshake that broke off.
     Handshake,
     /// More connections than are allowed at once, in all or from one peer.
     Connections,
@@ -43,11 +43,13 @@ pub enum Refusal {
     UnknownNode,
     /// A message received while the reader behind it was too slow.
     ReaderBusy,
+    /// A handshake that took too long: one of the machines is short of processor time, or the way is lossy.
+    SlowHandshake,
 }
 
 impl Refusal {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Version,
         Self::Kind,
         Self::Malformed,
@@ -66,6 +68,7 @@ impl Refusal {
         Self::Unsent,
         Self::UnknownNode,
         Self::ReaderBusy,
+        Self::SlowHandshake,
     ];
 
     /// Whether nothing was wrong with it but that there was no room or no way.
@@ -73,7 +76,12 @@ impl Refusal {
     pub const fn is_drop(self) -> bool {
         matches!(
             self,
-            Self::QueueFull | Self::Unconnected | Self::Unsent | Self::UnknownNode | Self::ReaderBusy
+            Self::QueueFull
+                | Self::Unconnected
+                | Self::Unsent
+                | Self::UnknownNode
+                | Self::ReaderBusy
+                | Self::SlowHandshake
         )
     }
 
@@ -99,6 +107,7 @@ impl Refusal {
             Self::Unsent => "unsent",
             Self::UnknownNode => "unknown_node",
             Self::ReaderBusy => "reader_busy",
+            Self::SlowHandshake => "slow_handshake",
         }
     }
 }

@@ -69,7 +69,8 @@ impl DialError {
             Self::Connect(_) | Self::Deadline => None,
             Self::Version(_) => Some(Refusal::Protocol),
             Self::Identity(_) => Some(Refusal::Identity),
-            Self::Connection(error) => Some(refusal_of(error)).filter(|why| *why != Refusal::Handshake),
+            Self::Connection(error) => Some(refusal_of(error))
+                .filter(|why| !matches!(why, Refusal::Handshake | Refusal::SlowHandshake)),
         }
     }
 
@@ -251,6 +252,7 @@ pub(super) fn refusal_of(error: &ConnectionError) -> Refusal {
     let code = match error {
         ConnectionError::TransportError(error) => u64::from(error.code),
         ConnectionError::ConnectionClosed(close) => u64::from(close.error_code),
+        ConnectionError::TimedOut => return Refusal::SlowHandshake,
         _ => return Refusal::Handshake,
     };
     // QUIC carries TLS alerts as 0x100 and the alert's number (RFC 9001, 4.8).
