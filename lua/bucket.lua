@@ -134,6 +134,13 @@ local function bucket_put(b, now, cost)
   return level_put(b, now, cost)
 end
 
+-- Permits that could be given back. Mirrors: State::returnable of src/core/algorithm/mod.rs.
+local function bucket_returnable(b, now)
+  if b.kind == FIXED_WINDOW then return fixed_window_returnable(b, now) end
+  if b.kind == SLIDING_WINDOW then return sliding_window_returnable(b, now) end
+  return (level_amount(b, now))
+end
+
 local function bucket_refund(b, now, cost)
   local returned
   bucket_settle(b, now)
@@ -143,6 +150,16 @@ local function bucket_refund(b, now, cost)
   else returned = level_refund(b, now, cost) end
   if returned > 0 then b.changed = true end
   return returned
+end
+
+-- Counts at least so much as used: the store forgot a part of what its region had used.
+-- Mirrors: State::restore of src/core/algorithm/restored.rs.
+local function bucket_restore(b, now, known)
+  if b.kind == FIXED_WINDOW then fixed_window_restore(b, now, known)
+  elseif b.kind == SLIDING_WINDOW then sliding_window_restore(b, now, known)
+  elseif b.kind == SLIDING_LOG then log_restore(b, now, known)
+  elseif b.kind ~= CONCURRENCY then level_restore(b, now, known)
+  end
 end
 
 -- Writes what changed, to expire `kept` microseconds after it can no longer matter, to the next millisecond.

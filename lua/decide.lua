@@ -6,20 +6,21 @@
 -- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window
 --          in microseconds (6), burst (4; of windows and places what is this region's own of permits), queue
 --          (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights, 3 = the
---          same, but held to a static share)
+--          same, but held to a static share; 4 more = a refund gives back all or nothing)
 -- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking, 3 only look, whatever
---          has lapsed), number of charges (2), then for each the bucket's place in KEYS (2), flags (1: bits
---          0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 = a lease takes at most this part of
---          what is free; of a take: 1 = a report, charged whatever is left, 2 = a reservation, 3 = its
---          commit, 4 = a take of a bucket whose notes are looked at, 5 = a reservation whose permits stay
---          charged when it lapses) and permits (5), of a report the most that may be owed (4), of a
---          reservation its id (16) and microseconds until its note ends (4), of a commit the id and the most
---          that may be owed, and of concurrency the holder (16; there a take acquires, a refund releases and
---          a lease renews)
+--          has lapsed, 4 count at least so much of a single bucket as used: behind its charge follow the
+--          window (7), what was used in it (5) and in the one before (5)), number of charges (2), then for
+--          each the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease; bit 2 =
+--          enforced; bits 3-7 = a lease takes at most this part of what is free; of a take: 1 = a report,
+--          charged whatever is left, 2 = a reservation, 3 = its commit, 4 = a take of a bucket whose notes
+--          are looked at, 5 = a reservation whose permits stay charged when it lapses) and permits (5), of a
+--          report the most that may be owed (4), of a reservation its id (16) and microseconds until its
+--          note ends (4), of a commit the id and the most that may be owed, and of concurrency the holder
+--          (16; there a take acquires, a refund releases and a lease renews)
 -- ARGV[4]  the replication epochs that the caller knows, see rights.lua; empty where nothing is escrowed
 -- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
 -- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now;
---          zero, empty or absent for all of it
+--          all bits set, empty or absent for all of it
 -- ARGV[7]  the calendars, see calendar.lua; absent or empty where no bucket counts by one
 -- ARGV[8]  see notes.lua; absent or empty where no notes are looked at
 -- ARGV[9]  see penalty.lua; absent or empty where no rule has a penalty
@@ -59,9 +60,12 @@ for i = 1, count do
     permits = permits, limit = permits, window = window, burst = burst, queue = queue,
     stretches = calendars and calendars[i],
   }
+  b.all_or_nothing = flags >= 4
+  if b.all_or_nothing then flags = flags - 4 end
   if not bucket_load(b) then strangers = (strangers or "") .. struct.pack(">I2", i) end
   if flags == 1 then
     views = views + 1
+    b.gossip = true
     local raw = redis.call("GET", KEYS[views])
     b.view = read_view(raw)
     if counts_by_level(b) then level_view(b) end
@@ -148,9 +152,12 @@ local function look(charges)
     elseif b.kind == SLIDING_LOG then
       c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)
       if c.kind == PEEK then c.fits = c.remaining > 0 end
-      if c.kind == REFUND or c.kind == LEASE then c.fits, c.retry = true, 0 end
+      if c.kind == REFUND or c.kind == LEASE then
+        c.fits, c.retry = c.kind == LEASE or not b.all_or_nothing or log_used(b, now) >= c.permits, 0
+      end
     else
-      c.fits = c.kind == REFUND or c.kind == LEASE or bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost)
+      c.fits = (c.kind == REFUND and (not b.all_or_nothing or bucket_returnable(b, now) >= c.permits)) or c.kind == LEASE
+        or (c.kind ~= REFUND and bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost))
     end
     if not c.fits and b.due and b.due <= now and b.noted and not c.lapsed then
       -- It is asked once more.
@@ -177,6 +184,8 @@ local function settle(charges, admitted, action)
     local c = charges[i]
     local b = buckets[c.place]
     local moved = 0
+    -- What is owed is paid whatever is decided, so that the other regions hear of it.
+    if action == 0 and b.gossip and b.debt > 0 then bucket_settle(b, now) end
     if b.kind == CONCURRENCY then
       local released = keep and c.kind == REFUND
       if keep and c.fits and c.kind ~= PEEK then moved = held_step(b, now, c) end
@@ -238,7 +247,8 @@ while at <= #input do
     elseif simple then
       b.roomed = true
       local fits = bucket_fits(b, now, permits)
-      if fits then bucket_put(b, now, permits) end
+      if fits then bucket_put(b, now, permits)
+      elseif b.gossip and b.debt > 0 then bucket_settle(b, now) end
       if fits then verdicts[#verdicts + 1] = "1"
       elseif b.due and b.due <= now then verdicts[#verdicts + 1] = "3"
       else verdicts[#verdicts + 1] = flags < 4 and "1" or "0" end
@@ -270,17 +280,28 @@ while at <= #input do
     if id then charges[i].id = id end
     if kept then charges[i].kept = true end
   end
+  local known
+  if action == 4 then
+    known = {}
+    known.window, known.used, known.before, at = struct.unpack(">I7I5I5", input, at)
+  end
   if simple then
     -- Decided above.
   elseif bound and action % 2 == 0 and not room_for_all(charges) then
     verdicts[#verdicts + 1] = "2"
+  elseif known then
+    bucket_restore(buckets[charges[1].place], now, known)
+    verdicts[#verdicts + 1] = "1"
   elseif action == 2 then
     for i = 1, length do
       local b = buckets[charges[i].place]
       if b.kind == CONCURRENCY then held_step(b, now, charges[i])
       elseif charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)
       elseif charges[i].kind == REPORT then bucket_report(b, now, charges[i].permits, charges[i].debt_max)
-      elseif charges[i].id then notes.settle(b, now, charges[i], true, 0)
+      elseif charges[i].id then
+        charges[i].fits = true
+        notes.settle(b, now, charges[i], true, 0)
+        b.at, b.changed = math.max(b.at, now), true
       else bucket_put(b, now, charges[i].permits) end
     end
     verdicts[#verdicts + 1] = "1"

@@ -6,7 +6,8 @@
 -- gcra.rs, and Allowance::of_capacity of in_force.rs. The theoretical arrival time of GCRA is `now` plus the
 -- time the level takes to drain, so the same sum decides.
 
-local level_amount, level_capacity, level_view, level_free, level_hold, level_put, level_report, level_refund, level_expiry
+local level_amount, level_capacity, level_view, level_free, level_hold, level_put, level_report, level_refund,
+  level_restore, level_expiry
 if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
   -- Whole permits and the part of one in use at `now`.
   function level_amount(b, now)
@@ -95,6 +96,12 @@ if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
     end
     level_hold(b, now, whole - cost, part)
     return cost
+  end
+
+  function level_restore(b, now, known)
+    if level_amount(b, now) >= known.used then return end
+    level_hold(b, now, known.used, 0)
+    b.changed = true
   end
 
   -- Rounded up by at most a microsecond where doubles do not reach.

@@ -6,7 +6,7 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingLog of src/core/algorithm/sliding_log.rs.
 
-local log_load, log_used, log_check, log_put, log_report, log_refund, log_give_back, log_expiry
+local log_load, log_used, log_check, log_put, log_report, log_refund, log_give_back, log_restore, log_expiry
 if kinds[SLIDING_LOG] then
   local function log_entry(b, i)
     return struct.unpack(">I7I7", redis.call("LINDEX", b.key, i))
@@ -273,6 +273,13 @@ if kinds[SLIDING_LOG] then
       end
       return returned
     end
+  end
+
+  -- Nobody knows any more when it was used, so all of it counts from now on.
+  function log_restore(b, now, known)
+    local _, index = place(b, math.max(now, b.at))
+    local missing = known.used - log_used(b, now)
+    if index == known.window and missing > 0 then log_put(b, now, missing) end
   end
 
   function log_expiry(b)

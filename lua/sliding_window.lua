@@ -5,7 +5,7 @@
 -- Mirrors: SlidingWindow of src/core/algorithm/sliding_window.rs.
 
 local sliding_window_free, sliding_window_put, sliding_window_report, sliding_window_refund,
-  sliding_window_expiry
+  sliding_window_returnable, sliding_window_restore, sliding_window_expiry
 if kinds[SLIDING_WINDOW] then
   -- Both counts and what is owed as of `now`, and where that lies.
   local function sliding_window_counts(b, now)
@@ -61,6 +61,22 @@ if kinds[SLIDING_WINDOW] then
     b.first, b.second, b.debt = current - newer, previous - older, debt - owed
     b.at = math.max(b.at, now)
     return owed + newer + older
+  end
+
+  function sliding_window_returnable(b, now)
+    local current, debt, previous = sliding_window_counts(b, now)
+    return current + debt + previous
+  end
+
+  function sliding_window_restore(b, now, known)
+    local current, debt, previous, index = sliding_window_counts(b, now)
+    local used, before = known.used, known.before
+    if index == known.window + 1 then used, before = 0, used
+    elseif index ~= known.window then return end
+    if current + debt >= used and previous >= before then return end
+    b.first = math.min(math.max(current, used - debt), U32_MAX)
+    b.second, b.debt = math.min(math.max(previous, before), U32_MAX), debt
+    b.at, b.changed = math.max(b.at, now), true
   end
 
   function sliding_window_expiry(b)

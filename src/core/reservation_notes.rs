@@ -235,6 +235,11 @@ impl ReservationNotes {
         !self.held.is_empty()
     }
 
+    /// What is reserved.
+    pub fn into_held(self) -> impl Iterator<Item = (ReservationId, ReservedCharge)> {
+        self.held.into_iter()
+    }
+
     /// Permits reserved.
     #[must_use]
     pub fn permits(&self) -> u64 {

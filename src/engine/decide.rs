@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::audit::Question;
-use super::bound;
+use super::bound::{self, RegionsKnown};
 use super::clock::Stopwatch;
 use super::footprint::Footprint;
 use super::identity::{IdentityRefused, Person, Persons, rewritten};
@@ -286,8 +286,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         self.loaded.shadow || found.rule.rule.action == Action::LogOnly
     }
 
-    /// What is charged, while so many `regions` are known.
-    fn charges(&self, regions: u64) -> Charges<'_> {
+    /// What is charged, while these `regions` are known.
+    fn charges(&self, regions: RegionsKnown) -> Charges<'_> {
         let mut charges = Charges::new();
         for (place, request) in self.requests.iter().enumerate() {
             let (matches, costs) = self.of(place);
@@ -424,7 +424,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         let unheard = rule.rule.global.is_some() && !verdict.admitted && view.is_none() && !degraded;
         let unheard = unheard && counted.penalty.is_none();
         let fits = || used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
-        unheard && fits() && self.loaded.first_of(rule, &found.limit, elsewhere.regions).is_some()
+        unheard && fits() && self.loaded.first_of(rule, &found.limit, elsewhere.into()).is_some()
     }
 
     fn counted(

@@ -5,9 +5,10 @@ use std::pin::Pin;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, RegionUse, Verdict};
 use crate::core::key::Key;
 use crate::core::penalty::Penalty;
+use crate::core::regions::StoreSeen;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
@@ -107,8 +108,10 @@ pub struct ChargeResult {
     pub returned: u64,
     /// Permits charged, for a report.
     pub reported: u64,
-    /// Permits that were owed from earlier windows, and are counted in this one now.
+    /// Permits that were owed, and are counted in this window now.
     pub paid: u64,
+    /// Permits of what was charged that are owed, and not counted yet; below zero: of what was given back.
+    pub owed: i64,
     /// Permits of lapsed reservations that were given back before the answer.
     pub lapsed: u64,
     /// What became of a reservation; of any other charge nothing.
@@ -117,6 +120,33 @@ pub struct ChargeResult {
     pub penalty: Option<Penalty>,
     /// Whether the failure policy answered instead of the store.
     pub degraded: bool,
+}
+
+impl ChargeResult {
+    /// Permits that the bucket's window counts more, of those that were `taken`, and that it counts less: as
+    /// other regions are told. What is owed they are told when it is paid.
+    #[must_use]
+    pub fn moved(&self, taken: u64, returned: u64) -> (u64, u64) {
+        let (owed, forgiven) = match self.owed {
+            owed @ 0.. => (owed.unsigned_abs(), 0),
+            owed => (0, owed.unsigned_abs()),
+        };
+        let more = taken.saturating_sub(owed).saturating_add(self.paid);
+        (more, returned.saturating_sub(forgiven).saturating_add(self.lapsed))
+    }
+
+    /// What it shows of the store's memory; nothing where the store did not decide.
+    #[must_use]
+    pub fn store_seen(&self) -> StoreSeen {
+        match self.degraded {
+            true => StoreSeen::default(),
+            false => StoreSeen {
+                used: Some(self.used),
+                without_allowance: self.view.is_none(),
+                ..StoreSeen::default()
+            },
+        }
+    }
 }
 
 /// What became of all charges of one decision, in their order.
@@ -224,6 +254,11 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets a bucket, so that it counts from zero. `false`: it was not there; `None`: the store could not
     /// be asked.
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>>;
+
+    /// Counts at least so much of a bucket with this `limit` as used: the store forgot a part of it.
+    fn restore(&self, rule: &Compiled, key: &Key, limit: Limit, known: RegionUse, now: Timestamp) {
+        let _ = (rule, key, limit, known, now);
+    }
 
     /// Charges what another region admitted of a bucket with this `limit`.
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp);

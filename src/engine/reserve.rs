@@ -244,8 +244,7 @@ impl Engine {
             Mode::Split => false,
             Mode::Escrow => can_move(rule.algorithm),
         });
-        let charged = counted.reported.saturating_add(counted.paid);
-        let returned = counted.returned.saturating_add(counted.lapsed);
+        let (charged, returned) = counted.moved(counted.reported, counted.returned);
         if !speaks || (charged == 0 && returned == 0) {
             return;
         }
@@ -259,7 +258,7 @@ impl Engine {
             largest: counted.reported,
             limit: Some(OwnLimit::of(&named.whole)),
             is_own: named.whole != named.rule.limit,
-            without_allowance: counted.view.is_none() && !counted.degraded,
+            store: counted.store_seen(),
         };
         if !self.tallies.add(&named.key, tally) {
             self.metrics.tallies_dropped.increment(1);

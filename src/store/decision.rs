@@ -97,7 +97,10 @@ impl<'a, 's> Decision<'a, 's> {
             let Some((_, slot)) = self.slots.get_mut(plan.slot) else { return plan.looked.counted() };
             let mut counted = match charges && (admitted || plan.charge.cost.is_report()) {
                 true => charge(slot, plan),
-                false => answer(slot, plan, admitted),
+                false => {
+                    let paid = if charges { slot.pay(plan.charge, &plan.looked) } else { 0 };
+                    ChargeResult { paid, ..answer(slot, plan, admitted) }
+                }
             };
             slot.punish(plan.charge, &plan.looked, plan.named, (intent, now), &mut counted);
             counted

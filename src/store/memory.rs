@@ -11,12 +11,14 @@ use smallvec::{SmallVec, smallvec};
 use super::decision::Decision;
 use super::slot::{HeldAllowance, KeySlot, Named};
 use super::spread::Spread;
-use crate::core::algorithm::{Allowance, Limit};
+use crate::core::algorithm::{Allowance, Limit, RegionUse};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::engine::port::{Answer, BucketInfo, Charge, HeldLimit, Intent, Later, Outcome, Store, StoreLen};
+use crate::engine::port::{
+    Answer, BucketInfo, Charge, ChargeResult, HeldLimit, Intent, Later, Outcome, Store, StoreLen,
+};
 
 /// Buckets in memory, bounded.
 ///
@@ -115,8 +117,11 @@ impl MemoryStore {
         let mut slot = self.slots.get(slot).map(locked)?;
         let looked = slot.judge(charge, named, 0, now);
         let charges = looked.fits() || charge.cost.is_report();
-        let mut counted = if intent == Intent::Ask || !charges {
+        let mut counted = if intent == Intent::Ask {
             slot.uncharged(charge, &looked, named)
+        } else if !charges {
+            let paid = slot.pay(charge, &looked);
+            ChargeResult { paid, ..slot.uncharged(charge, &looked, named) }
         } else {
             let place = match looked.place {
                 place if charge.cost.taken() == 0 => place,
@@ -193,6 +198,10 @@ impl Store for MemoryStore {
 
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp) {
         self.with(key, |slot, named| slot.debit((rule, &limit), named, permits, now));
+    }
+
+    fn restore(&self, rule: &Compiled, key: &Key, limit: Limit, known: RegionUse, now: Timestamp) {
+        self.with(key, |slot, named| slot.restore((rule, &limit), named, &known, now));
     }
 
     fn rights<'a>(

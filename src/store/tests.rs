@@ -80,6 +80,23 @@ fn used(store: &MemoryStore, rule: &Compiled, key: &Key) -> u64 {
 }
 
 #[test]
+fn a_worldwide_bucket_gives_back_all_that_is_asked_for_or_refuses() {
+    let windows = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    let modes = [(Mode::Gossip, &windows[..]), (Mode::Split, &Algorithm::OF_COSTS[..])];
+    for (mode, algorithm) in modes.iter().flat_map(|(mode, of)| of.iter().map(|one| (*mode, *one))) {
+        let (store, mut rule, key) = (MemoryStore::new(100), rule(algorithm, 100, MINUTE), key("u"));
+        rule.rule.global = Some(Global::new(mode));
+        one(&store, &rule, &key, 10, NOW);
+        let refused = one(&store, &rule, &key, -40, NOW);
+        assert!(!refused.verdict.admitted, "{mode:?} {algorithm:?}: another region charged the rest");
+        assert_eq!((refused.verdict.retry, refused.returned), (None, 0), "{mode:?} {algorithm:?}");
+        assert_eq!(used(&store, &rule, &key), 10, "{mode:?} {algorithm:?}");
+        let done = one(&store, &rule, &key, -10, NOW);
+        assert_eq!((done.verdict.admitted, done.returned), (true, 10), "{mode:?} {algorithm:?}");
+    }
+}
+
+#[test]
 fn where_one_bucket_denies_none_is_charged() {
     let store = MemoryStore::new(100);
     let (wide, narrow) = (minute(100), minute(1));

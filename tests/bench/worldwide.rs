@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, budgets};
-use tidegate::core::regions::{NodeName, Replica, ReplicaConfig, Touched, WorldKey, WorldRule};
+use tidegate::core::regions::{NodeName, Replica, ReplicaConfig, StoreSeen, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::{
@@ -183,7 +183,7 @@ impl Daemon {
             refused: 0,
             largest: 1,
             own: None,
-            without_allowance: false,
+            store: StoreSeen::default(),
         };
         self.replica.handle_touched(self.now, &touched);
         self.replica.handle_timeout(self.now);

@@ -23,6 +23,7 @@ mod daemon;
 mod differential;
 mod first_share;
 mod full;
+mod lost_store;
 mod memories;
 mod metrics;
 mod penalties;

@@ -25,6 +25,7 @@ mod oracle;
 mod packed;
 #[cfg(test)]
 mod reports;
+mod restored;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -35,6 +36,7 @@ pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use in_force::{LEVEL_SPEAKS, LEVEL_TOLD, remembered};
 pub use leaky_bucket::LeakyBucket;
+pub use restored::RegionUse;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
@@ -317,8 +319,7 @@ impl State {
     }
 
     /// Before a bucket that owes is charged or given back to: pays from what `view` leaves in the window of
-    /// `now`. Only windows keep what is owed apart. Returns what of earlier windows is counted in a later one
-    /// now.
+    /// `now`. Only windows keep what is owed apart. Returns what the window counts more for it.
     #[inline]
     pub fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         let window = Allowance::window_of(view);
@@ -326,6 +327,26 @@ impl State {
             Self::FixedWindow(machine) if machine.debt() > 0 => machine.settle(limit, window, now),
             Self::SlidingWindow(machine) if machine.debt() > 0 => machine.settle(limit, window, now),
             _ => 0,
+        }
+    }
+
+    /// Permits that are owed beyond what the windows count. A level and a log count all at once.
+    #[must_use]
+    pub const fn debt(&self) -> u32 {
+        match self {
+            Self::FixedWindow(machine) => machine.debt(),
+            Self::SlidingWindow(machine) => machine.debt(),
+            _ => 0,
+        }
+    }
+
+    /// Permits that could be given back at `now`.
+    #[must_use]
+    pub fn returnable(&self, limit: &Limit, now: Timestamp) -> u64 {
+        match self {
+            Self::SlidingWindow(machine) => machine.returnable(limit, now),
+            Self::FixedWindow(_) | Self::SlidingLog(_) | Self::Concurrency(_) => self.used(limit, now),
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => self.level_at(limit, now),
         }
     }
 

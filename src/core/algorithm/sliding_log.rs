@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::aligned::{WindowPlace, WindowShare, weighted};
-use super::{Limit, Verdict, WindowAllowance};
+use super::{Limit, RegionUse, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
@@ -229,6 +229,14 @@ impl SlidingLog {
         let charged = report.permits.min(most.saturating_sub(self.used(limit, now)));
         self.take(limit, now, charged);
         charged
+    }
+
+    /// See [`super::State::restore`]. Nobody knows any more when it was used, so all of it counts from now on.
+    pub(super) fn restore(&mut self, limit: &Limit, now: Timestamp, known: &RegionUse) {
+        let at = now.max(self.at);
+        if WindowPlace::every(limit.window, at).index == known.window {
+            self.take(limit, now, known.used.saturating_sub(self.used_at(limit, at.0)));
+        }
     }
 
     /// Takes from the newest admissions first: they would have mattered longest.

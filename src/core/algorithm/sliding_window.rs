@@ -11,7 +11,7 @@
 use super::aligned::{
     WindowAccount, WindowPlace, WindowShare, carried, faded, paid_by_a_window, windows_to_pay,
 };
-use super::{Limit, Verdict, WindowAllowance};
+use super::{Limit, RegionUse, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
@@ -193,13 +193,11 @@ impl SlidingWindow {
         charged
     }
 
-    /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later
-    /// one now.
+    /// Counts what is owed, as far as there is room. Returns what the window counts more for it.
     pub(super) fn settle(&mut self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
-        let before = self.at().window_index(limit.window);
+        let before = self.place(limit, view, now).1.count;
         self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
-        let turned = self.at().window_index(limit.window) > before;
-        if turned { u64::from(self.current) } else { 0 }
+        u64::from(self.current.saturating_sub(before))
     }
 
     pub(super) const fn debt(&self) -> u32 {
@@ -217,6 +215,33 @@ impl SlidingWindow {
             self.hold(now, WindowAccount { count: count - newer, debt: debt - owed }, previous - older);
         }
         u64::from(owed) + u64::from(newer) + u64::from(older)
+    }
+
+    /// See [`super::State::restore`].
+    pub(super) fn restore(&mut self, limit: &Limit, now: Timestamp, known: &RegionUse) {
+        let (place, WindowAccount { count, debt }, previous) = self.place(limit, None, now);
+        let (used, before) = match place.index.checked_sub(known.window) {
+            Some(0) => (known.used, known.before),
+            Some(1) => (0, known.used),
+            _ => return,
+        };
+        let whole = |permits: u64| u32::try_from(permits).unwrap_or(u32::MAX);
+        let (least, before) = (whole(used).saturating_sub(debt), whole(before));
+        if count < least || previous < before {
+            self.hold(now, WindowAccount { count: count.max(least), debt }, previous.max(before));
+        }
+    }
+
+    /// See [`super::State::returnable`].
+    pub(super) fn returnable(&self, limit: &Limit, now: Timestamp) -> u64 {
+        let (_, account, previous) = self.place(limit, None, now);
+        account.used() + u64::from(previous)
+    }
+
+    /// See [`super::State::region_use`].
+    pub(super) fn region_use(&self, limit: &Limit, now: Timestamp) -> RegionUse {
+        let (place, account, previous) = self.place(limit, None, now);
+        RegionUse { window: place.index, used: account.used(), before: u64::from(previous) }
     }
 
     /// The instant that a charge at `now` counts at.

@@ -204,15 +204,14 @@ impl Engine {
         }
         let looked = cost.charged() == Cost::Peek || is_repeated(counted);
         let asks = found.rule.rule.charge == Charging::Always && !is_held(found);
-        if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
+        if looked && counted.lapsed + counted.paid == 0 && (counted.verdict.admitted || !asks) {
             return;
         }
-        if counted.penalty.is_some() && taken == 0 && counted.lapsed == 0 {
+        if counted.penalty.is_some() && taken == 0 && counted.lapsed + counted.paid == 0 {
             // No other region's permits would let it pass.
             return;
         }
-        let taken = taken.saturating_add(counted.paid);
-        let returned = counted.lapsed.saturating_add(if charged { counted.returned } else { 0 });
+        let (admitted, returned) = counted.moved(taken, if charged { counted.returned } else { 0 });
         let window = window_of(found.rule.rule.algorithm, found.limit.windows(), now);
         let (offered, refused) = match cost {
             _ if looked => (1, missing(found, counted)),
@@ -222,10 +221,8 @@ impl Engine {
         };
         let (limit, is_own) = (Some(OwnLimit::of(&found.whole)), found.whole != found.rule.limit);
         let largest = offered;
-        let without_allowance = counted.view.is_none() && !counted.degraded;
-        let admitted = taken;
-        let tally =
-            Tally { window, offered, admitted, returned, refused, largest, limit, is_own, without_allowance };
+        let store = counted.store_seen();
+        let tally = Tally { window, offered, admitted, returned, refused, largest, limit, is_own, store };
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }

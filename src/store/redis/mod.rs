@@ -40,7 +40,7 @@ use self::servers::node::{Common, Node};
 use self::servers::plan::bucket_of;
 use self::servers::topology::Places;
 use super::escrowed::has_rights;
-use crate::core::algorithm::{Allowance, Counting, Limit};
+use crate::core::algorithm::{Allowance, Counting, Limit, RegionUse};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
@@ -206,6 +206,15 @@ async fn reached(node: &Node, deadline: Deadline) -> Result<bool, StartError> {
     }
 }
 
+/// Does something to one bucket, whatever it answers.
+fn plain_part((rule, key, limit): (&Compiled, &Key, &Limit), action: Action, permits: u64) -> Part {
+    let (cost, share, first) = (Cost::Take(permits), None, None);
+    let charge = Charge { rule, key, limit: *limit, share, whole: limit, first, cost, enforced: false };
+    let (slot, bucket) = bucket_of(&charge);
+    let item = Item { bucket: 0, cost, enforced: false, lease: None };
+    Part { slot, action, buckets: SmallVec::from_iter([bucket]), charges: SmallVec::from_iter([item]) }
+}
+
 impl Store for RedisStore {
     fn answers_at_once(&self) -> bool {
         false
@@ -243,17 +252,14 @@ impl Store for RedisStore {
         key: &Key,
         allowance: Allowance,
         error_bound: u64,
-        _: Timestamp,
+        now: Timestamp,
     ) {
         let name = batch::names::bucket(&rule.rule, key, rule.rule.windows());
         let window = (rule.counting() != Counting::Level).then_some(rule.rule.window);
-        let ttl = Allowance::kept_for(window).to_std();
-        self.core.write_allowance(
-            batch::names::view(&name.key),
-            name.slot,
-            pack_view(&allowance, error_bound),
-            ttl,
-        );
+        let kept = Allowance::kept_for(window);
+        self.core.fallback.tell((key, &rule.limit), (allowance, error_bound), (kept, now));
+        let place = (batch::names::view(&name.key), name.slot);
+        self.core.write_allowance(key, place, pack_view(&allowance, error_bound), kept.to_std());
     }
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
@@ -278,25 +284,15 @@ impl Store for RedisStore {
         }))
     }
 
+    fn restore(&self, rule: &Compiled, key: &Key, limit: Limit, known: RegionUse, _: Timestamp) {
+        self.core.undo(plain_part((rule, key, &limit), Action::Restore(known), 0));
+    }
+
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, _: Timestamp) {
         if rule.counting() != Counting::Level || permits == 0 {
             return;
         }
-        let cost = Cost::Take(permits);
-        let (slot, bucket) = bucket_of(&Charge {
-            rule,
-            key,
-            limit,
-            share: None,
-            whole: &limit,
-            first: None,
-            cost,
-            enforced: false,
-        });
-        let item = Item { bucket: 0, cost, enforced: false, lease: None };
-        let buckets = SmallVec::from_iter([bucket]);
-        let part = Part { slot, action: Action::Put, buckets, charges: SmallVec::from_iter([item]) };
-        self.core.undo(part);
+        self.core.undo(plain_part((rule, key, &limit), Action::Put, permits));
     }
 
     fn sweep(&self, now: Timestamp) {

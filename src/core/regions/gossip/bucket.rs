@@ -29,6 +29,8 @@ use crate::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
 mod count_history;
 mod error_bound;
 mod former;
+mod lost_store;
+mod overshoot;
 mod pending_report;
 mod recompute;
 
@@ -36,6 +38,8 @@ use error_bound::KnownSince;
 
 use count_history::CountHistory;
 pub use error_bound::UncertaintyCause;
+use lost_store::LostStore;
+use overshoot::Overshoot;
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are
 /// ahead.
@@ -81,8 +85,6 @@ pub(super) struct GossipBucket {
     /// What the store counted itself so far.
     stored: u64,
     debt: u64,
-    /// The newest window of which it was looked at how much it was above the limit.
-    audited: u64,
     /// Whether the own region will soon be refused what it asks for: of a window it would have used more than
     /// three quarters of its budget, and without windows no more is left than what it did not tell.
     near_limit: bool,
@@ -90,6 +92,7 @@ pub(super) struct GossipBucket {
     moved_since: bool,
     /// When the store was last told it, or will be at once.
     store_told: Timestamp,
+    lost: LostStore,
     changed: Timestamp,
     /// Under which key ids it is told.
     own_key_ids: KeyIds,
@@ -151,6 +154,7 @@ pub(super) struct Period {
     /// What the own region admitted, as far as is known here.
     pub(super) live: Counts,
     live_version: u32,
+    overshoot: Overshoot,
     /// What each region told; the own one's is what its owner told the others.
     told: ByRegion<RegionReport>,
 }
@@ -226,13 +230,13 @@ impl GossipBucket {
             queued: false,
             enforced: None,
             store_told: Timestamp::default(),
+            lost: LostStore::default(),
             cut: CommonCuts::default(),
             rounding_seed,
             shared_level,
             charged: SmallVec::new(),
             stored: 0,
             debt: 0,
-            audited: 0,
             near_limit: false,
             moved_since: false,
             changed: since,
@@ -665,7 +669,8 @@ impl Debited {
 
 impl Period {
     fn new(window: u64) -> Self {
-        Self { window, live: Counts::default(), live_version: 0, told: ByRegion::default() }
+        let (live, told) = (Counts::default(), ByRegion::default());
+        Self { window, live, live_version: 0, overshoot: Overshoot::default(), told }
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut RegionReport {

@@ -76,8 +76,10 @@ pub struct Replica {
     pub(super) waits: Option<Timestamp>,
     /// Until then regions may divide by other reports than this one.
     pub(super) unsettled: Timestamp,
-    /// The longest that a region was not heard since then.
+    /// The longest that a region was not heard since then, less what drained meanwhile.
     pub(super) silence: Span,
+    /// When that was last worked out.
+    pub(super) measured: Timestamp,
 }
 
 /// What the replica has seen since it began, for metrics.
@@ -149,6 +151,7 @@ impl Replica {
             waits: None,
             unsettled: Timestamp::default(),
             silence: Span::ZERO,
+            measured: Timestamp::default(),
         }
     }
 
@@ -196,13 +199,14 @@ impl Replica {
         let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
         self.hear_limit((now, now), id, Regions::OWN, touched.own.map_or(DecidedBy::Rule, DecidedBy::Own));
         let Some(bucket) = self.keys.get_mut(id) else { return };
+        if touched.store.reset {
+            bucket.forget_use(now, &self.node);
+        }
         bucket.count(now, &self.node, touched);
         if !self.changed(now, id) {
             self.recompute(now, id);
         }
-        if touched.without_allowance {
-            self.tell_store_again(now, id);
-        }
+        self.note_store(now, id, touched);
     }
 
     /// Who is in the cluster now.
@@ -539,10 +543,13 @@ impl Replica {
         }
     }
 
-    /// The store decided without what it was told of a bucket.
-    fn tell_store_again(&mut self, now: Timestamp, id: BucketId) {
-        let Some(bucket) = self.keys.get_mut(id) else { return };
-        if bucket.tell_store_again(now) && !bucket.queued {
+    /// What the store's answers show of its memory: it is told again what it forgot.
+    fn note_store(&mut self, now: Timestamp, id: BucketId, touched: &Touched) {
+        let (here, keys) = self.here();
+        let Some(bucket) = keys.get_mut(id) else { return };
+        let restored = bucket.note_store(now, (touched.window, touched.store), here);
+        let told = touched.store.without_allowance && bucket.tell_store_again(now);
+        if (restored || told) && !bucket.queued {
             bucket.queued = true;
             self.effects.push_back(id);
         }

@@ -43,6 +43,8 @@ pub struct OtherStores {
     pub own_store: OwnStore,
     /// The longest that any other region was not heard since all was settled.
     pub silence: Span,
+    /// Whether any listed region is cut off.
+    pub cut_off: bool,
 }
 
 impl OtherStores {
@@ -159,6 +161,7 @@ mod tests {
         settled: true,
         own_store: OwnStore::Lasting,
         silence: Span::ZERO,
+        cut_off: false,
     };
 
     fn bound(algorithm: Algorithm, view: Option<Allowance>, elsewhere: OtherStores) -> u64 {

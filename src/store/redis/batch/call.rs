@@ -9,7 +9,9 @@ use hashbrown::HashMap;
 use redis::Value;
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Limit, State, WindowAllowance};
+use crate::core::algorithm::{
+    Algorithm, Allowance, Counting, LevelAllowance, Limit, RegionUse, State, WindowAllowance,
+};
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::request::Cost;
@@ -26,9 +28,14 @@ use crate::store::redis::batch::scripts::Script;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::resp;
 use crate::store::redis::client::slots::ClusterSlot;
+#[cfg(doc)]
+use crate::store::slot::refunds_whole;
 
 /// More than any bucket holds: larger costs are all alike.
 const COST_MAX: u64 = 1 << 33;
+
+/// Stands for no first share: only what was told is enforced.
+const FIRST_NONE: u32 = u32::MAX;
 
 /// What a part asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +48,15 @@ pub(in crate::store::redis) enum Action {
     Put,
     /// The same as [`Self::Ask`], and what is reserved stays so even where it has lapsed.
     Look,
+    /// Count at least so much of its bucket as used, and charge nothing.
+    Restore(RegionUse),
+}
+
+impl Action {
+    /// Whether it is carried out without asking, so that the script says nothing of each charge.
+    pub(in crate::store::redis) const fn is_blind(self) -> bool {
+        matches!(self, Self::Put | Self::Restore(_))
+    }
 }
 
 /// One bucket of a part.
@@ -58,6 +74,8 @@ pub(in crate::store::redis) struct Bucket {
     pub(in crate::store::redis) share: Option<u32>,
     /// Whether the world may have a say.
     pub(in crate::store::redis) worldwide: bool,
+    /// See [`refunds_whole`].
+    pub(in crate::store::redis) refunds_whole: bool,
     /// What this region may use of it while no view speaks of now; `None`: all of it.
     pub(in crate::store::redis) first: Option<u32>,
     /// Whether its rights are escrowed.
@@ -303,7 +321,8 @@ impl DecideCall {
         }
         if has_first {
             let mut shares = Vec::with_capacity(views_count * 4);
-            views().for_each(|bucket| push(&mut shares, bucket.first.unwrap_or(0).into(), 4));
+            let first = |bucket: &Bucket| bucket.first.map_or(FIRST_NONE, |first| first.min(FIRST_NONE - 1));
+            views().for_each(|bucket| push(&mut shares, first(bucket).into(), 4));
             resp::word(into, &shares);
         } else if arguments > 3 {
             resp::word(into, b"");
@@ -349,7 +368,7 @@ impl DecideCall {
             bytes.push(match bucket.algorithm {
                 Algorithm::Concurrency if bucket.escrowed && !bucket.lends => 3,
                 _ if bucket.escrowed => 2,
-                _ => u8::from(bucket.worldwide),
+                _ => u8::from(bucket.worldwide) | u8::from(bucket.refunds_whole) << 2,
             });
         }
         bytes
@@ -363,6 +382,7 @@ impl DecideCall {
                 Action::Ask => 1,
                 Action::Put => 2,
                 Action::Look => 3,
+                Action::Restore(_) => 4,
             });
             push(&mut bytes, u64::try_from(part.charges.len()).unwrap_or(0), 2);
             for item in &part.charges {
@@ -409,6 +429,11 @@ impl DecideCall {
                 if holds {
                     bytes.extend_from_slice(&holder.0);
                 }
+            }
+            if let Action::Restore(known) = part.action {
+                push(&mut bytes, known.window, 7);
+                push(&mut bytes, known.used.min(COST_MAX), 5);
+                push(&mut bytes, known.before.min(COST_MAX), 5);
             }
         }
         bytes

@@ -364,6 +364,7 @@ const fn counted(verdict: Verdict, used: u64) -> ChargeResult {
         returned: 0,
         reported: 0,
         paid: 0,
+        owed: 0,
         lapsed: 0,
         reservation: None,
         penalty: None,

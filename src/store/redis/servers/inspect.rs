@@ -225,6 +225,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         limit: Limit { calendar: None, permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
         share: None,
         worldwide: false,
+        refunds_whole: false,
         first: None,
         escrowed: false,
         lends: false,

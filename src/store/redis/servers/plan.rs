@@ -20,6 +20,7 @@ use crate::store::redis::batch::names;
 use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::servers::map::Map;
+use crate::store::slot::refunds_whole;
 
 /// One part, and which charges it holds.
 #[derive(Debug)]
@@ -43,6 +44,7 @@ pub(in crate::store::redis) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, B
         // A request's own window counts in a bucket that no other region knows.
         worldwide: rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
             && charge.limit.windows() == rule.windows(),
+        refunds_whole: refunds_whole(charge.rule),
         first: charge.first,
         escrowed: is_escrowed(charge.rule),
         lends: lends(charge.rule, &charge.limit, charge.whole),

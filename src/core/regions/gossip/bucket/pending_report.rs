@@ -18,6 +18,10 @@ impl GossipBucket {
         let window = self.window_at(now);
         let before = self.period(told.window).map_or(told.net, |period| period.live.net());
         let rested = now.since(told.at) >= REMINDED;
+        // A demand that is refused is told however small it is: nobody gives to a region that says nothing.
+        if self.near_limit && told.demand == 0 && self.demand_at(now) > 0 {
+            return true;
+        }
         if !here.busy {
             // Once a window also what has not changed: a demand that is only refused would be forgotten.
             let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
