@@ -114,13 +114,36 @@ fn each_pod_has_a_certificate_that_names_it() {
     let folder = TempDir::new().unwrap();
     let (_, documents) = rendered(&folder, "everything", CASES[1].1);
     let certificates = of_kind(&documents, "Certificate");
-    // As many as autoscaling may make pods.
+    // As many as autoscaling may make pods, and a service for each, by which other clusters reach it.
     assert_eq!(certificates.len(), 4);
+    let reached: Vec<&str> = of_kind(&documents, "Service")
+        .iter()
+        .filter_map(|service| service["spec"]["selector"]["statefulset.kubernetes.io/pod-name"].as_str())
+        .collect();
+    assert_eq!(reached, ["tidegate-0", "tidegate-1", "tidegate-2", "tidegate-3"]);
     assert_eq!(certificates[3]["spec"]["uris"][0], "tidegate://eu-west/tidegate-3");
     assert_eq!(
         of_kind(&documents, "PrometheusRule")[0]["spec"]["groups"].as_array().map(Vec::is_empty),
         Some(false)
     );
+}
+
+#[test]
+fn files_and_variables_of_ones_own_and_probes_under_tls_reach_the_pod() {
+    if helm(&[]).is_none() {
+        return not_judged("helm is not installed: tests/run does so");
+    }
+    let folder = TempDir::new().unwrap();
+    let (_, documents) = rendered(&folder, "everything", CASES[1].1);
+    let pod = &of_kind(&documents, "StatefulSet")[0]["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let has = |list: &Value, name: &str| list.as_array().unwrap().iter().any(|one| one["name"] == name);
+    assert!(has(&pod["volumes"], "listener") && has(&container["volumeMounts"], "listener"), "{pod}");
+    assert!(has(&container["env"], "TIDEGATE_LOG"), "{container}");
+    assert_eq!(container["envFrom"][0]["secretRef"]["name"], "more");
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS", "{probe}");
+    }
 }
 
 #[test]
