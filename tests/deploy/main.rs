@@ -17,6 +17,7 @@ mod compose;
 mod debian;
 mod image;
 mod kubernetes;
+mod release;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
