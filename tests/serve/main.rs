@@ -20,6 +20,7 @@ mod causes;
 mod certificates;
 mod checks;
 mod cli;
+mod clients;
 mod clocks;
 mod commands;
 mod configuration;

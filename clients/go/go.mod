@@ -1,0 +1,3 @@
+module tidegate.example/service
+
+go 1.19

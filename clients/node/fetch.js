@@ -1,0 +1,24 @@
+import { headersOf } from "./index.js";
+
+/**
+ * Wraps a handler of `Request` that returns a `Response` (Hono, Next.js, Deno, Bun, workers): asks before it is called.
+ * `attributes` names who asks; it may return undefined for a request that is not to be asked for.
+ */
+export function limit(client, handler, { attributes = byPath, cost = () => 1 } = {}) {
+  return async (request, ...more) => {
+    const named = await attributes(request, ...more);
+    if (!named) return handler(request, ...more);
+    const decision = await client.check(named, { cost: cost(request) });
+    const headers = headersOf(decision);
+    if (!decision.allowed) return new Response(decision.message ?? "Too many requests", { status: decision.status, headers });
+    const answered = await handler(request, ...more);
+    // A response that came from fetch has headers that cannot be changed.
+    const response = new Response(answered.body, answered);
+    for (const [name, value] of Object.entries(headers)) response.headers.set(name, value);
+    return response;
+  };
+}
+
+function byPath(request) {
+  return { method: request.method, path: new URL(request.url).pathname };
+}
