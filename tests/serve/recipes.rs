@@ -81,3 +81,48 @@ fn the_python_service_of_the_manual_keeps_to_its_budget() {
     let other = daemon.check_cost(&[("team", "other"), ("model", "large")], 333);
     assert_eq!(other["allowed"], true, "{other}");
 }
+
+const COOKBOOK: &str = include_str!("../../docs/tasks/cookbook.md");
+
+/// The recipes of the cookbook: each has rules, and rows of who asks and how many of six requests pass.
+fn recipes() -> Vec<(String, Vec<(&'static str, usize)>)> {
+    let rows = |text: &'static str| {
+        text.lines().filter_map(|line| line.strip_prefix("| `")).map(|row| {
+            let (asked, passes) = row.split_once("` | ").expect("two columns");
+            (asked, passes.trim_end_matches(" |").parse().expect("how many pass"))
+        })
+    };
+    let blocks = COOKBOOK.split("```toml\n").skip(1);
+    blocks
+        .map(|block| block.split_once("```").unwrap())
+        .map(|(rules, rest)| (rules.to_owned(), rows(rest).collect()))
+        .collect()
+}
+
+#[test]
+fn every_recipe_of_the_cookbook_holds_what_its_table_says() {
+    let recipes = recipes();
+    assert_eq!(recipes.len(), 7);
+    // As one rules file each, in one daemon after the other: six requests take no time that refills a bucket.
+    for (rules, rows) in recipes {
+        assert!(!rows.is_empty(), "{rules}");
+        let daemon = Daemon::with_rules(&rules);
+        for (asked, passes) in rows {
+            let mut attributes = serde_json::Map::new();
+            let mut cost = 1;
+            for (name, value) in asked.split(' ').map(|pair| pair.split_once('=').unwrap()) {
+                match name {
+                    "cost" => cost = value.parse().unwrap(),
+                    _ => drop(attributes.insert(name.to_owned(), value.into())),
+                }
+            }
+            // One call: what comes at once is decided at one instant.
+            let check = serde_json::json!({ "attributes": attributes, "cost": cost });
+            let body = serde_json::json!({ "checks": vec![check; 6] });
+            let answer = daemon.post("/v1/check", body.to_string()).json();
+            let passed =
+                answer["decisions"].as_array().unwrap().iter().filter(|one| one["allowed"] == true).count();
+            assert_eq!(passed, passes, "{asked}: {answer}");
+        }
+    }
+}
