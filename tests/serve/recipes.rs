@@ -119,7 +119,7 @@ fn every_recipe_of_the_cookbook_holds_what_its_table_says() {
             // One call: what comes at once is decided at one instant.
             let check = serde_json::json!({ "attributes": attributes, "cost": cost });
             let body = serde_json::json!({ "checks": vec![check; 6] });
-            let answer = daemon.post("/v1/check", body.to_string()).json();
+            let answer = daemon.post("/v1/check", &body).json();
             let passed =
                 answer["decisions"].as_array().unwrap().iter().filter(|one| one["allowed"] == true).count();
             assert_eq!(passed, passes, "{asked}: {answer}");
