@@ -1,5 +1,5 @@
 //! The servers: Envoy's and Kuadrant's rate limit services over gRPC; checks, forward-auth and a view of the
-//! daemon over HTTP.
+//! daemon over HTTP; the Redis protocol.
 //!
 //! A server reads bytes, makes a [`crate::core::request::Request`] of them or a refusal, asks the engine once
 //! and writes the answer. It decides nothing itself. Both share [`Servers`]; [`serve_http`] and
@@ -23,6 +23,7 @@ mod problem;
 mod query;
 mod ready;
 mod reply;
+mod resp;
 mod rls;
 #[cfg(test)]
 mod schema;
@@ -50,6 +51,7 @@ pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
 pub use credentials::CredentialHeaders;
 pub use listener::Listener;
 pub use openapi::openapi_json;
+pub use resp::{Passwords, RespState};
 pub use tls::{Inside, ListenerPem, ListenerTls, ListenerTlsError};
 
 /// Most connections of the admin socket.
@@ -127,6 +129,9 @@ pub struct Servers {
     tokens: Option<Arc<TokenReader>>,
     http: ListenerLimits,
     rls: ListenerLimits,
+    resp: ListenerLimits,
+    /// There where the Redis protocol is served.
+    resp_state: Option<RespState>,
     owner: ListenerLimits,
     explaining: Arc<tokio::sync::Semaphore>,
     streams: Arc<tokio::sync::Semaphore>,
@@ -175,6 +180,7 @@ impl Servers {
     ) -> Self {
         let (http, rls) =
             (ListenerLimits::new(&engine, &settings, "http"), ListenerLimits::new(&engine, &settings, "rls"));
+        let resp = ListenerLimits::new(&engine, &settings, "resp");
         let few = Settings { connections_max: OWNER_CONNECTIONS_MAX, ..settings.clone() };
         let owner = ListenerLimits::new(&engine, &few, "admin");
         let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
@@ -188,6 +194,8 @@ impl Servers {
             tokens: None,
             http,
             rls,
+            resp,
+            resp_state: None,
             owner,
             explaining,
             streams,
@@ -216,6 +224,12 @@ impl Servers {
         Self { tokens: Some(tokens), ..self }
     }
 
+    /// The same servers, which speak the Redis protocol as well.
+    #[must_use]
+    pub fn with_resp(self, state: RespState) -> Self {
+        Self { resp_state: Some(state), ..self }
+    }
+
     /// Refuses to decide before the first set of rules: "allowed" would be a guess, and the gateway's own
     /// setting for a service that fails is its operator's answer.
     fn knows_rules(&self) -> Result<(), error::Refusal> {
@@ -234,7 +248,7 @@ impl Servers {
     /// How many connections are open, at all listeners.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.http.places.len() + self.rls.places.len()
+        self.http.places.len() + self.rls.places.len() + self.resp.places.len()
     }
 
     fn readiness(&self) -> Readiness {
@@ -266,4 +280,9 @@ pub async fn serve_owner(listener: impl Into<Arc<Listener>>, servers: Arc<Server
 /// Serves gRPC on this listener until it is stopped, like [`serve_http`].
 pub async fn serve_grpc(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
     listener::serve(listener.into(), servers, |servers| &servers.rls, rls::connection, shutdown).await;
+}
+
+/// Serves the Redis protocol on this listener until it is stopped, like [`serve_http`].
+pub async fn serve_resp(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
+    listener::serve(listener.into(), servers, |servers| &servers.resp, resp::connection, shutdown).await;
 }

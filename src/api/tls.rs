@@ -68,6 +68,8 @@ pub enum Inside {
     Http,
     /// HTTP/2 alone, for gRPC.
     Grpc,
+    /// The Redis protocol, which names none.
+    Resp,
 }
 
 /// The TLS of one listener. Handshakes use the certificate that is in force when they begin.
@@ -145,6 +147,7 @@ fn server_config(pem: &ListenerPem, inside: Inside) -> Result<Arc<ServerConfig>,
     config.alpn_protocols = match inside {
         Inside::Http => vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()],
         Inside::Grpc => vec![ALPN_HTTP2.to_vec()],
+        Inside::Resp => Vec::new(),
     };
     if pem.clients.is_some() {
         // No resumption: a client's certificate is checked in every handshake, so one that is revoked is

@@ -174,7 +174,9 @@ fn configured(config: &Config, now: Timestamp, findings: &mut Findings) {
         Err(problems) => findings.add(Verdict::Broken, "rules", problems.join("\n")),
     }
     let mut certificates: Vec<&Path> = Vec::new();
-    for tls in [&config.listen.http_tls, &config.listen.grpc_tls].into_iter().flatten() {
+    for tls in
+        [&config.listen.http_tls, &config.listen.grpc_tls, &config.listen.resp_tls].into_iter().flatten()
+    {
         certificates.push(&tls.cert);
     }
     if let Some(tls) = &config.peers.tls {
@@ -183,7 +185,8 @@ fn configured(config: &Config, now: Timestamp, findings: &mut Findings) {
     for path in certificates {
         certificate_of(path, now, findings);
     }
-    let listeners = [&config.listen.http_tls, &config.listen.grpc_tls].into_iter().flatten();
+    let listeners =
+        [&config.listen.http_tls, &config.listen.grpc_tls, &config.listen.resp_tls].into_iter().flatten();
     let lists = listeners.filter_map(|tls| tls.revoked.as_deref());
     for path in lists.chain(config.peers.tls.as_ref().and_then(|tls| tls.revoked.as_deref())) {
         revoked_in(path, now, findings);

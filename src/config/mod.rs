@@ -80,6 +80,9 @@ pub struct Listen {
     /// `grpc`: the Envoy rate limit service; an address with a port, or `unix:/path`. Default
     /// `"127.0.0.1:8081"`.
     pub grpc: Listener,
+    /// `resp`: the Redis protocol; an address with a port, or `unix:/path`. Default: it is not served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resp: Option<Listener>,
     /// `peer`: the one UDP socket for everything between daemons; an address with a port. Used only with
     /// `[peers.tls]`. Default `"127.0.0.1:7946"`.
     pub peer: SocketAddr,
@@ -89,6 +92,13 @@ pub struct Listen {
     /// `[listen.grpc_tls]`: TLS on `grpc`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc_tls: Option<ListenerTls>,
+    /// `[listen.resp_tls]`: TLS on `resp`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resp_tls: Option<ListenerTls>,
+    /// `resp_passwords`: a file with the passwords that clients of `resp` may show (`AUTH`), one a line. It is
+    /// read at the start. Default: they show none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resp_passwords: Option<PathBuf>,
     /// `drain`: how long the daemon serves on, unready, after SIGTERM, so that gateways notice before it
     /// stops accepting; from 0ms to 10m. Longer than their health checks take to notice. Default `"5s"`.
     #[serde(serialize_with = "as_text")]
@@ -109,7 +119,7 @@ pub struct Listen {
     pub admin: Option<AdminSocket>,
 }
 
-/// `[listen.http_tls]` and `[listen.grpc_tls]`: the files of TLS on a listener, in PEM. They are watched, and
+/// `[listen.http_tls]`, `[listen.grpc_tls]` and `[listen.resp_tls]`: the files of TLS on a listener, in PEM. They are watched, and
 /// handshakes use them as they are then. Relative paths begin at the configuration file's folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ListenerTls {

@@ -101,8 +101,8 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
 
 fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Listen {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = |fields: &mut Fields<'_>, key, port| {
-        let written = fields.take(key).and_then(|entry| {
+    let mut written = |fields: &mut Fields<'_>, key| {
+        fields.take(key).and_then(|entry| {
             let text = text(&entry.node, key, PATH_BYTES_MAX, problems)?;
             let listener = text.parse::<Listener>();
             listener
@@ -110,11 +110,11 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
                     problems.report(&entry.node.at, format!("{key} must be {expected}, not {text:?}"))
                 })
                 .ok()
-        });
-        written.unwrap_or(Listener::Tcp(local(port)))
+        })
     };
-    let http = stream(fields, "http", PORTS.0);
-    let grpc = stream(fields, "grpc", PORTS.1);
+    let http = written(fields, "http").unwrap_or(Listener::Tcp(local(PORTS.0)));
+    let grpc = written(fields, "grpc").unwrap_or(Listener::Tcp(local(PORTS.1)));
+    let resp = written(fields, "resp");
     let peer = fields.take("peer").and_then(|entry| {
         let text = text(&entry.node, "peer", PATH_BYTES_MAX, problems)?;
         let expected = "an address with a port such as \"127.0.0.1:7946\"";
@@ -125,6 +125,11 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
     });
     let http_tls = listener_tls(fields, ("http_tls", &http), folder, problems);
     let grpc_tls = listener_tls(fields, ("grpc_tls", &grpc), folder, problems);
+    let resp_tls = match &resp {
+        Some(listener) => listener_tls(fields, ("resp_tls", listener), folder, problems),
+        None => None,
+    };
+    let resp_passwords = resp.as_ref().and_then(|_| path(fields, "resp_passwords", folder, problems));
     let drain = fields.span("drain", Span::ZERO, Span::from_secs(600), problems);
     let max_connections = fields.integer("max_connections", 8, 1_000_000, problems);
     let per_address = fields.integer("max_connections_per_address", 0, 1_000_000, problems);
@@ -132,9 +137,12 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
     Listen {
         http,
         grpc,
+        resp,
         peer: peer.unwrap_or_else(|| local(PORTS.2)),
         http_tls,
         grpc_tls,
+        resp_tls,
+        resp_passwords,
         drain: drain.unwrap_or(Span::from_secs(5)),
         max_connections: number(max_connections, 10_000),
         max_connections_per_address: number(per_address, 0),

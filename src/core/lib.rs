@@ -8,6 +8,7 @@ pub mod algorithm;
 pub mod answer;
 pub mod audit;
 pub mod calendar;
+pub mod cell;
 pub mod decision;
 pub mod denial_cause;
 pub mod estimate;

@@ -28,7 +28,7 @@ pub(super) struct WatchedTls {
     /// What the listener uses.
     pub(super) tls: Arc<ListenerTls>,
     files: config::ListenerTls,
-    /// `http` or `grpc`.
+    /// `http`, `grpc` or `resp`.
     name: &'static str,
     metrics: Arc<Metrics>,
     /// The certificate that handshakes use now.
@@ -59,7 +59,11 @@ impl WatchedTls {
     ) -> anyhow::Result<Option<Self>> {
         let Some(files) = files else { return Ok(None) };
         let pem = read(files, name)?;
-        let inside = if name == "grpc" { Inside::Grpc } else { Inside::Http };
+        let inside = match name {
+            "grpc" => Inside::Grpc,
+            "resp" => Inside::Resp,
+            _ => Inside::Http,
+        };
         let tls = ListenerTls::new(&pem, inside).with_context(|| named(files, name))?;
         let in_force = life_of(&pem, Clock::System.now()).with_context(|| named(files, name))?;
         let watched = Self {
@@ -143,8 +147,11 @@ impl WatchedTls {
 
     /// Follows the files until `stop`, and publishes what is to be known of the certificate.
     pub(super) async fn watch(self, engine: Arc<Engine>, stop: CancellationToken) {
-        let source =
-            if self.name == "grpc" { NoticeSource::GrpcListener } else { NoticeSource::HttpListener };
+        let source = match self.name {
+            "grpc" => NoticeSource::GrpcListener,
+            "resp" => NoticeSource::RespListener,
+            _ => NoticeSource::HttpListener,
+        };
         let mut shown = None;
         let paths = paths(&self.files).map(|(_, path)| path.clone()).collect();
         let mut changes = FileChanges::of(paths).await;

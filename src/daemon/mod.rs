@@ -86,6 +86,7 @@ pub struct Daemon {
     store: Opened,
     http: Option<Bound>,
     grpc: Option<Bound>,
+    resp: Option<Bound>,
     /// The admin socket.
     owner: Option<Bound>,
     world: Option<World>,
@@ -116,6 +117,34 @@ pub struct Daemon {
 struct Bound {
     address: Option<SocketAddr>,
     text: String,
+}
+
+/// The same servers, which speak the Redis protocol as well.
+///
+/// # Errors
+/// The file of passwords cannot be read, or has none.
+fn resp_servers(
+    servers: Servers,
+    setup: &Setup,
+    store: &Opened,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<Servers> {
+    let passwords = match &setup.resp_passwords {
+        Some(file) => {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("listen.resp_passwords: cannot read {}", file.display()))?;
+            let passwords = api::Passwords::read(&text);
+            anyhow::ensure!(
+                !passwords.is_empty(),
+                "listen.resp_passwords: {} has no password",
+                file.display()
+            );
+            passwords
+        }
+        None => api::Passwords::default(),
+    };
+    let cells = store.cells(&setup.store, metrics);
+    Ok(servers.with_resp(api::RespState::new(cells, passwords, metrics)))
 }
 
 impl Daemon {
@@ -167,8 +196,10 @@ impl Daemon {
         let tokens = tokens::load(setup.admin_tokens.as_deref())?;
         let http_tls = WatchedTls::load(setup.http_tls.as_ref(), "http", &metrics)?;
         let grpc_tls = WatchedTls::load(setup.grpc_tls.as_ref(), "grpc", &metrics)?;
+        let resp_tls = WatchedTls::load(setup.resp_tls.as_ref(), "resp", &metrics)?;
         let http = bind(setup.http.as_deref(), "HTTP", http_tls.as_ref()).await?;
         let grpc = bind(setup.grpc.as_deref(), "gRPC", grpc_tls.as_ref()).await?;
+        let resp = bind(setup.resp.as_deref(), "the Redis protocol", resp_tls.as_ref()).await?;
         let owner = setup.admin_socket.open(http.as_ref().map(Bound::of).as_ref()).await?;
         let guard =
             Guard::new(tokens, &metrics).with(setup.admin_local, owner.as_ref().map(Listener::to_string));
@@ -221,7 +252,7 @@ impl Daemon {
                 });
             }
         }
-        let listener_tls: Vec<WatchedTls> = http_tls.into_iter().chain(grpc_tls).collect();
+        let listener_tls: Vec<WatchedTls> = http_tls.into_iter().chain(grpc_tls).chain(resp_tls).collect();
         for watched in listener_tls.clone() {
             let (own, ending) = (Arc::clone(&engine), stop.clone());
             tasks.spawn("listener_tls", &stop, move || {
@@ -263,10 +294,14 @@ impl Daemon {
             history: audit.as_deref().map(Remembering::history),
         };
         let shared = Servers::new(Arc::clone(&engine), settings, ready, admin);
-        let shared = Arc::new(match &identities.tokens {
+        let shared = match &identities.tokens {
             Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
             None => shared,
-        });
+        };
+        let shared = match &resp {
+            Some(_) => Arc::new(resp_servers(shared, &setup, &store, &metrics)?),
+            None => Arc::new(shared),
+        };
         // Of their own, since they end before the other tasks do; one that ends too early is missed like
         // those.
         let servers = tasks.apart();
@@ -283,6 +318,14 @@ impl Daemon {
             let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
             servers.spawn("listen_grpc", &stop_servers.stop, move || {
                 api::serve_grpc(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
+            });
+            bound
+        });
+        let resp = resp.map(|listener| {
+            let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
+            let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
+            servers.spawn("listen_resp", &stop_servers.stop, move || {
+                api::serve_resp(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
             });
             bound
         });
@@ -307,6 +350,7 @@ impl Daemon {
             store,
             http,
             grpc,
+            resp,
             owner,
             world,
             reloader,
@@ -339,6 +383,7 @@ impl Daemon {
             node = %self.engine.name().node,
             http = %text(&self.http),
             grpc = %text(&self.grpc),
+            resp = %text(&self.resp),
             admin = %text(&self.owner),
             peer = %self.peer_address().map_or_else(|| "off".to_owned(), |address| address.to_string()),
             rules = self.engine.loaded().set.rules().len(),

@@ -99,6 +99,12 @@ pub struct Setup {
     pub http: Option<String>,
     /// The gRPC port, alike.
     pub grpc: Option<String>,
+    /// The port of the Redis protocol, alike.
+    pub resp: Option<String>,
+    /// TLS on it.
+    pub resp_tls: Option<config::ListenerTls>,
+    /// The file with the passwords that its clients may show; `None`: they show none.
+    pub resp_passwords: Option<PathBuf>,
     /// TLS on the HTTP port; `None` for none.
     pub http_tls: Option<config::ListenerTls>,
     /// TLS on the gRPC port, alike.
@@ -175,6 +181,9 @@ impl Setup {
             name: NodeName { region: config.region.clone(), node: config.node.clone() },
             http: Some(config.listen.http.to_string()),
             grpc: Some(config.listen.grpc.to_string()),
+            resp: config.listen.resp.as_ref().map(ToString::to_string),
+            resp_tls: config.listen.resp_tls.clone(),
+            resp_passwords: config.listen.resp_passwords.clone(),
             http_tls: config.listen.http_tls.clone(),
             grpc_tls: config.listen.grpc_tls.clone(),
             drain: config.listen.drain.to_std(),
@@ -322,6 +331,9 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         name,
         http: Some(port(8080)),
         grpc: Some(port(8081)),
+        resp: None,
+        resp_tls: None,
+        resp_passwords: None,
         http_tls: None,
         grpc_tls: None,
         // The gateways of the demo are its own.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use crate::core::rule::OnFailure;
 use crate::core::time::Timestamp;
 use crate::engine::identity::Shelf;
-use crate::engine::port::Store;
+use crate::engine::port::{CellStore, Store};
 use crate::engine::tasks::Tasks;
+use crate::store::cells::MemoryCells;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisSettings, RedisStore, StartError};
 use crate::telemetry::Metrics;
@@ -63,6 +65,18 @@ impl Opened {
     /// Where the daemons of the region keep facts for each other, if they share a store.
     pub(super) fn shelf(&self) -> Option<Arc<dyn Shelf>> {
         self.redis.as_ref().map(|redis| Arc::new(redis.shelf()) as _)
+    }
+
+    /// Counters whose limits callers bring, kept where rules' counters are.
+    pub(super) fn cells(&self, setup: &StoreSetup, metrics: &Metrics) -> Arc<dyn CellStore> {
+        match (&self.redis, setup) {
+            (Some(redis), StoreSetup::Redis(settings)) => {
+                let refuses = settings.on_failure == OnFailure::Closed;
+                Arc::new(redis.cells((!refuses).then(|| MemoryCells::new(settings.keys_max, metrics))))
+            }
+            (_, StoreSetup::Memory { keys_max }) => Arc::new(MemoryCells::new(*keys_max, metrics)),
+            (None, StoreSetup::Redis(settings)) => Arc::new(MemoryCells::new(settings.keys_max, metrics)),
+        }
     }
 
     /// Gives back what was drawn ahead.

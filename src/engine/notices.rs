@@ -34,6 +34,8 @@ pub enum NoticeSource {
     HttpListener,
     /// The certificate of the gRPC listener.
     GrpcListener,
+    /// The certificate of the listener for the Redis protocol.
+    RespListener,
     /// The configuration.
     Configuration,
 }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, Limit, RegionUse, Verdict};
+use crate::core::cell::{Operation, Reply as CellReply};
 use crate::core::key::Key;
 use crate::core::penalty::Penalty;
 use crate::core::regions::StoreSeen;
@@ -37,6 +38,21 @@ impl<T> Answer<'_, T> {
         }
     }
 }
+
+/// Where counters are kept whose limits callers bring (the Redis protocol).
+pub trait CellStore: Send + Sync + std::fmt::Debug {
+    /// Carries an operation out on one key, atomically among all daemons that share the store.
+    fn apply<'a>(
+        &'a self,
+        key: &'a [u8],
+        operation: &'a Operation,
+    ) -> Answer<'a, Result<CellReply, CellsAway>>;
+}
+
+/// The store of cells does not answer, and its failure policy says to refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the region's Redis does not answer")]
+pub struct CellsAway;
 
 /// What a region is held to of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Where buckets are kept: the adapters of the engine's [`crate::engine::port::Store`].
 
 mod brought_back;
+pub mod cells;
 mod decision;
 mod escrowed;
 pub mod memory;

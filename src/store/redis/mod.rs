@@ -39,6 +39,7 @@ use self::servers::metrics::StoreMetrics;
 use self::servers::node::{Common, Node};
 use self::servers::plan::bucket_of;
 use self::servers::topology::Places;
+use super::cells::MemoryCells;
 use super::escrowed::has_rights;
 use crate::core::algorithm::{Allowance, Counting, Limit, RegionUse};
 use crate::core::key::Key;
@@ -52,6 +53,7 @@ use crate::engine::port::{Answer, BucketInfo, Charge, HeldLimit, Intent, Later, 
 use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
+pub use self::policy::cells::RedisCells;
 pub use self::policy::shelf::RedisShelf;
 pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
 
@@ -188,6 +190,13 @@ impl RedisStore {
         // Last: a server that does not answer must not keep permits from going back to the others.
         self.core.stop_noting.cancel();
         self.core.registry.leave(&self.core.dispatcher).await;
+    }
+
+    /// Counters whose limits callers bring. `stand_in` counts while Redis is away; without one calls are
+    /// refused then.
+    #[must_use]
+    pub fn cells(&self, stand_in: Option<MemoryCells>) -> RedisCells {
+        RedisCells::new(Arc::clone(&self.core), stand_in)
     }
 
     /// Where the region's daemons keep facts for each other.

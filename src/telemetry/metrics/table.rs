@@ -302,7 +302,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "requests_rejected_total",
         MetricKind::Counter,
         &["listener"],
-        "Malformed requests refused at a listener: http, rls",
+        "Malformed requests refused at a listener: http, rls, resp",
     ),
     (
         "tls_handshakes_failed_total",
@@ -334,6 +334,24 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["listener"],
         "Connections closed because their clients read no answers",
+    ),
+    (
+        "cells",
+        MetricKind::Gauge,
+        &[],
+        "Keys of the Redis protocol kept in memory, whose limits callers bring",
+    ),
+    (
+        "cells_evicted_total",
+        MetricKind::Counter,
+        &["store"],
+        "Keys of the Redis protocol that made room for others while they still counted: memory",
+    ),
+    (
+        "resp_commands_total",
+        MetricKind::Counter,
+        &["command"],
+        "Commands of the Redis protocol: throttle, increx, decision, other, error",
     ),
     ("grpc_other_calls", MetricKind::Gauge, &[], "Open calls of gRPC health and reflection"),
     ("tasks", MetricKind::Gauge, &[], "Tasks of the process: some for each listener, peer and connection"),

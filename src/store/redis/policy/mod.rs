@@ -2,6 +2,7 @@
 //! background.
 
 pub(super) mod background;
+pub(super) mod cells;
 pub(super) mod daemons;
 pub(super) mod decide;
 pub(super) mod fallback;

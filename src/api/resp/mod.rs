@@ -1,0 +1,190 @@
+//! The Redis protocol: `CL.THROTTLE` as the module redis-cell answers it, `INCREX` as Redis 8.8 does, and the
+//! decisions of this daemon, for every client that speaks to Redis.
+//!
+//! One read may bring many commands. They are answered in their order, and sent with one write.
+
+mod cells;
+mod decisions;
+mod introduction;
+mod parse;
+mod reply;
+mod scripts;
+mod session;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use self::parse::Parsed;
+use self::session::{CommandCounters, Next, Session};
+use super::Servers;
+use super::listener::{Accepted, Socket};
+use crate::engine::port::CellStore;
+use crate::telemetry::Metrics;
+
+/// Bytes that one read asks for.
+const READ_BYTES: usize = 16 << 10;
+/// Bytes of answers that are sent although more commands are there.
+const ANSWER_BYTES: usize = 64 << 10;
+/// Most bytes of commands that one connection holds: one command of the largest size fits.
+const INPUT_BYTES_MAX: usize = 2 << 20;
+/// How long a connection may be idle.
+const IDLE_MAX: Duration = Duration::from_secs(300);
+/// How long the rest of a command may take to come, and an answer to be read.
+const DAWDLE_MAX: Duration = Duration::from_secs(20);
+
+/// The passwords that clients may show; none: everybody may ask.
+#[derive(Clone, Default)]
+pub struct Passwords(Vec<Vec<u8>>);
+
+impl std::fmt::Debug for Passwords {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passwords", self.0.len())
+    }
+}
+
+impl Passwords {
+    /// Reads one password a line; empty lines, and those that begin with `#`, are none.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self(lines.map(|line| line.as_bytes().to_vec()).collect())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether this is one of them. How long it takes says nothing of how much of it is right.
+    fn knows(&self, shown: &[u8]) -> bool {
+        let digest = |bytes| ring::digest::digest(&ring::digest::SHA256, bytes);
+        let shown = digest(shown);
+        self.0.iter().fold(false, |known, one| known | (digest(one).as_ref() == shown.as_ref()))
+    }
+}
+
+/// What all connections of the Redis protocol share.
+#[derive(Debug)]
+pub struct RespState {
+    cells: Arc<dyn CellStore>,
+    passwords: Passwords,
+    scripts: scripts::KnownScripts,
+    counters: CommandCounters,
+    connections: AtomicI64,
+}
+
+impl RespState {
+    /// Counts what callers limit themselves in `cells`.
+    #[must_use]
+    pub fn new(cells: Arc<dyn CellStore>, passwords: Passwords, metrics: &Metrics) -> Self {
+        Self {
+            cells,
+            passwords,
+            scripts: scripts::KnownScripts::default(),
+            counters: CommandCounters::new(metrics),
+            connections: AtomicI64::new(0),
+        }
+    }
+}
+
+/// Serves one connection until it ends.
+pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
+    let Some(state) = &servers.resp_state else { return };
+    let Accepted { mut socket, shutdown, place, .. } = accepted;
+    let id = state.connections.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+    let mut session = Session::new(&servers, state, id);
+    let mut input = BytesMut::with_capacity(READ_BYTES);
+    let mut held = servers.resp.budget.hold();
+    loop {
+        let next = answer_all(&servers, &mut session, &mut input, &mut socket).await;
+        if !send(&mut session, &mut socket).await {
+            place.count_unread();
+            return;
+        }
+        if next == Next::Close {
+            let _ = timeout(DAWDLE_MAX, socket.shutdown()).await;
+            return;
+        }
+        // Room grows with what a client has sent of one command, and is counted over all connections.
+        if input.len() == input.capacity() || input.capacity() - input.len() < READ_BYTES / 4 {
+            if input.len() >= INPUT_BYTES_MAX || (input.len() > READ_BYTES && !held.grow(input.len())) {
+                return;
+            }
+            input.reserve(READ_BYTES.max(input.len()));
+        }
+        let patience = if input.is_empty() { IDLE_MAX } else { DAWDLE_MAX };
+        let read = tokio::select! {
+            biased;
+            () = place.end.cancelled() => return,
+            () = shutdown.stop.cancelled() => return,
+            read = timeout(patience, socket.read_buf(&mut input)) => read,
+        };
+        match read {
+            Ok(Ok(bytes)) if bytes > 0 => place.touch(),
+            _ => return,
+        }
+    }
+}
+
+/// Answers every command that is there whole.
+async fn answer_all(
+    servers: &Servers,
+    session: &mut Session<'_>,
+    input: &mut BytesMut,
+    socket: &mut Socket,
+) -> Next {
+    loop {
+        let used = match parse::next(input) {
+            Ok(Parsed::Incomplete) => return Next::GoOn,
+            Ok(Parsed::Command(command, used)) => {
+                if session.answer(&command).await == Next::Close {
+                    return Next::Close;
+                }
+                used
+            }
+            Err(error) => {
+                servers.resp.rejected.increment(1);
+                session.answers.error(&format!("ERR Protocol error: {error}"));
+                return Next::Close;
+            }
+        };
+        input.advance(used);
+        if session.answers.bytes.len() >= ANSWER_BYTES && !send(session, socket).await {
+            return Next::Close;
+        }
+    }
+}
+
+/// Sends what waits; false where the client does not read it.
+async fn send(session: &mut Session<'_>, socket: &mut Socket) -> bool {
+    if session.answers.bytes.is_empty() {
+        return true;
+    }
+    let all = async {
+        socket.write_all(&session.answers.bytes).await?;
+        // What TLS has encrypted waits until it is told to go.
+        socket.flush().await
+    };
+    let sent = timeout(DAWDLE_MAX, all).await;
+    session.answers.bytes.clear();
+    matches!(sent, Ok(Ok(())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_lines_and_compared_whole() {
+        let passwords = Passwords::read("# gateways\nfirst\n\n second \n");
+        assert!(passwords.knows(b"first") && passwords.knows(b"second"));
+        assert!(!passwords.knows(b"firs") && !passwords.knows(b"") && !passwords.knows(b"# gateways"));
+        assert_eq!(format!("{passwords:?}"), "2 passwords");
+    }
+}
