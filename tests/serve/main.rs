@@ -48,6 +48,7 @@ mod region_changes;
 mod regions;
 mod reports;
 mod reservations;
+mod resp;
 mod spellings;
 mod split;
 #[path = "../support/mod.rs"]
