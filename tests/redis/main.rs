@@ -18,6 +18,7 @@
 
 mod access;
 mod batch;
+mod cells;
 mod chaos;
 mod daemon;
 mod differential;

@@ -1,12 +1,12 @@
 //! The Redis protocol: bytes as clients send them, and real clients.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use super::support::daemon::Daemon;
+use super::support::resp::Connection;
 use super::support::{free_tcp, not_judged};
 
 const RULES: &str =
@@ -16,59 +16,6 @@ fn daemon(more: &str) -> (Daemon, SocketAddr) {
     let resp = free_tcp();
     let daemon = Daemon::with(RULES, &format!("[listen]\nresp = \"{resp}\"\n{more}"), &[]);
     (daemon, resp)
-}
-
-/// One connection, which sends lines and reads answers as texts.
-struct Connection(BufReader<TcpStream>);
-
-impl Connection {
-    fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Self(BufReader::new(stream))
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.0.get_mut().write_all(bytes).unwrap();
-    }
-
-    /// The next answer on one line: an array as its elements in brackets, an error with its minus.
-    fn answer(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        let line = line.trim_end_matches("\r\n");
-        let rest = line.get(1..).unwrap_or_default();
-        match line.as_bytes().first() {
-            Some(b'*') => self.elements(rest.parse().unwrap()),
-            Some(b'%') => self.elements(rest.parse::<usize>().unwrap() * 2),
-            Some(b'$') if rest == "-1" => "nil".to_owned(),
-            Some(b'_') => "null".to_owned(),
-            Some(b'$') => {
-                let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
-                self.0.read_exact(&mut bytes).unwrap();
-                bytes.truncate(bytes.len() - 2);
-                String::from_utf8_lossy(&bytes).into_owned()
-            }
-            Some(b':' | b'+' | b',') => rest.to_owned(),
-            _ => line.to_owned(),
-        }
-    }
-
-    fn elements(&mut self, count: usize) -> String {
-        let elements: Vec<String> = (0..count).map(|_| self.answer()).collect();
-        format!("[{}]", elements.join(" "))
-    }
-
-    /// Sends a line as a person types it.
-    fn ask(&mut self, line: &str) -> String {
-        self.send(format!("{line}\r\n").as_bytes());
-        self.answer()
-    }
-
-    /// Whether the daemon has closed it.
-    fn is_closed(&mut self) -> bool {
-        matches!(self.0.read(&mut [0; 1]), Ok(0))
-    }
 }
 
 /// Commands on fresh keys (`%` stands for one) and the last answer, each by the row of the contract that it

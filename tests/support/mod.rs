@@ -19,6 +19,7 @@ pub(crate) mod process;
 pub(crate) mod receiver;
 pub(crate) mod reports;
 pub(crate) mod reservations;
+pub(crate) mod resp;
 pub(crate) mod rls;
 pub(crate) mod rolling;
 pub(crate) mod spans;

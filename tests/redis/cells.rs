@@ -1,0 +1,79 @@
+//! Limits that callers bring over the Redis protocol, counted in the region's Redis by all its daemons.
+
+use std::net::SocketAddr;
+
+use super::redis_servers::Server;
+use super::support::daemon::Daemon;
+use super::support::resp::Connection;
+use super::support::{eventually, free_tcp};
+
+fn daemon(redis: &Server, node: &str, more: &str) -> (Daemon, SocketAddr) {
+    let (resp, redis) = (free_tcp(), redis.url());
+    let config = format!(
+        "node = {node:?}\n[listen]\nresp = \"{resp}\"\n[store]\nbackend = \"redis\"\n[store.redis]\n\
+         topology = \"single\"\nnodes = [{redis:?}]\ntimeout = \"2s\"\n{more}"
+    );
+    (Daemon::with("", &config, &[]), resp)
+}
+
+#[test]
+fn all_daemons_of_a_region_count_a_callers_key_together() {
+    let redis = Server::start(&[]);
+    let (_one, first) = daemon(&redis, "one", "");
+    let (_two, second) = daemon(&redis, "two", "");
+    let mut connections = [Connection::open(first), Connection::open(second)];
+    let mut limited = Vec::new();
+    for turn in 0..8 {
+        let answer = connections[turn % 2].ask("CL.THROTTLE k 4 1 3600");
+        limited.push(answer.starts_with("[1 "));
+    }
+    assert_eq!(limited, [false, false, false, false, false, true, true, true]);
+    let counted: Vec<String> =
+        (0..4).map(|turn| connections[turn % 2].ask("INCREX c UBOUND 3 EX 600 ENX")).collect();
+    assert_eq!(counted, ["[1 1]", "[2 1]", "[3 1]", "[3 0]"]);
+    assert_eq!(connections[1].ask("TTL c"), "600");
+    assert_eq!(connections[0].ask("DEL k c"), "2");
+    assert_eq!(connections[1].ask("CL.THROTTLE k 4 1 3600"), "[0 5 4 -1 3600]");
+    // What a key lies under in Redis is bounded in time, too.
+    assert!(connections[0].ask("EXISTS k{}%").ends_with('0'));
+}
+
+#[test]
+fn many_clients_of_two_daemons_get_what_the_call_says_and_no_more() {
+    let redis = Server::start(&[]);
+    let (_one, first) = daemon(&redis, "one", "");
+    let (_two, second) = daemon(&redis, "two", "");
+    let passed: usize = std::thread::scope(|scope| {
+        let clients: Vec<_> = [first, second, first, second]
+            .map(|address| {
+                scope.spawn(move || {
+                    let mut connection = Connection::open(address);
+                    let answers = (0..25).map(|_| connection.ask("CL.THROTTLE shared 29 1 3600"));
+                    answers.filter(|answer| answer.starts_with("[0 ")).count()
+                })
+            })
+            .into_iter()
+            .collect();
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    });
+    // Where four are too quick for each other eight times over, one may be answered by its daemon alone.
+    assert!((30..=32).contains(&passed), "{passed} of 30");
+}
+
+#[test]
+fn while_redis_is_away_a_daemon_counts_for_itself_or_refuses() {
+    let redis = Server::start(&[]);
+    let (_local, first) = daemon(&redis, "local", "");
+    let (_closed, second) = daemon(&redis, "closed", "on_failure = \"closed\"\n");
+    redis.signal("STOP");
+    let mut local = Connection::open(first);
+    eventually("a daemon counts for itself", || {
+        let answer = local.ask("CL.THROTTLE k 0 1 3600");
+        answer.starts_with("[1 ").then_some(())
+    });
+    assert_eq!(
+        Connection::open(second).ask("CL.THROTTLE k 0 1 3600"),
+        "-TRYAGAIN the region's Redis does not answer"
+    );
+    redis.signal("CONT");
+}
