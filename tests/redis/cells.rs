@@ -56,8 +56,7 @@ fn many_clients_of_two_daemons_get_what_the_call_says_and_no_more() {
             .collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
-    // Where four are too quick for each other eight times over, one may be answered by its daemon alone.
-    assert!((30..=32).contains(&passed), "{passed} of 30");
+    assert_eq!(passed, 30);
 }
 
 #[test]

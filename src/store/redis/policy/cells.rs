@@ -14,8 +14,8 @@ use crate::store::cells::MemoryCells;
 use crate::store::redis::client::slots::{ClusterSlot, slot_of_tag};
 use crate::store::redis::policy::decide::Core;
 
-/// Times that a cell is read anew because another daemon was quicker.
-const TRIES_MAX: usize = 8;
+/// Times that a cell is read anew because another daemon was quicker. The deadline comes first on a busy key.
+const TRIES_MAX: usize = 100;
 
 const READ: &str = include_str!("../../../../lua/cell_read.lua");
 const WRITE: &str = include_str!("../../../../lua/cell_write.lua");
