@@ -169,6 +169,8 @@ const TOP_LEVEL: &[&str] = &[
     "simulations",
     "deploy",
     "docs",
+    "clients",
+    "fuzz",
     "lua",
     "migrations",
     // Inputs that once failed a property; proptest tries them first.

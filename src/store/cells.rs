@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use metrics::{Counter, Gauge};
 
-use crate::core::cell::{Change, Nanos, Operation, Reply, Stored, nanos};
+use crate::core::cell::{CellChange, Nanos, Operation, Reply, Stored, nanos};
 use crate::engine::clock::Clock;
 use crate::engine::port::{Answer, CellStore, CellsAway};
 use crate::telemetry::Metrics;
@@ -62,9 +62,9 @@ impl MemoryCells {
         if let Some(stored) = shard.cells.get_mut(key) {
             let (reply, change) = operation.apply(Some(*stored), now);
             match change {
-                Change::Keep => {}
-                Change::Put(put) => *stored = put,
-                Change::Remove => {
+                CellChange::Keep => {}
+                CellChange::Put(put) => *stored = put,
+                CellChange::Remove => {
                     shard.cells.remove(key);
                     self.keys.decrement(1);
                 }
@@ -72,7 +72,7 @@ impl MemoryCells {
             return reply;
         }
         let (reply, change) = operation.apply(None, now);
-        if let Change::Put(put) = change {
+        if let CellChange::Put(put) = change {
             if shard.cells.len() >= self.keys_max {
                 self.make_room(&mut shard, now);
             }

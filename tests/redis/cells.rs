@@ -64,7 +64,7 @@ fn while_redis_is_away_a_daemon_counts_for_itself_or_refuses() {
     let redis = Server::start(&[]);
     let (_local, first) = daemon(&redis, "local", "");
     let (_closed, second) = daemon(&redis, "closed", "on_failure = \"closed\"\n");
-    redis.signal("STOP");
+    redis.signal("-STOP");
     let mut local = Connection::open(first);
     eventually("a daemon counts for itself", || {
         let answer = local.ask("CL.THROTTLE k 0 1 3600");
@@ -74,5 +74,5 @@ fn while_redis_is_away_a_daemon_counts_for_itself_or_refuses() {
         Connection::open(second).ask("CL.THROTTLE k 0 1 3600"),
         "-TRYAGAIN the region's Redis does not answer"
     );
-    redis.signal("CONT");
+    redis.signal("-CONT");
 }

@@ -47,7 +47,7 @@ pub(super) fn throttle(arguments: &[Cow<'_, [u8]>]) -> Result<Operation, Cow<'st
 /// # Errors
 /// The answer to a client that asked wrongly.
 pub(super) fn increx(arguments: &[Cow<'_, [u8]>]) -> Result<Operation, &'static str> {
-    let mut asked = Asked::default();
+    let mut asked = IncrexOptions::default();
     let mut rest = arguments.iter();
     while let Some(option) = rest.next() {
         let name = option.to_ascii_uppercase();
@@ -66,7 +66,7 @@ pub(super) fn increx(arguments: &[Cow<'_, [u8]>]) -> Result<Operation, &'static 
 
 /// The options of `INCREX` as they stand.
 #[derive(Default)]
-struct Asked<'a> {
+struct IncrexOptions<'a> {
     by: Option<By>,
     lower: Option<&'a [u8]>,
     upper: Option<&'a [u8]>,
@@ -75,7 +75,7 @@ struct Asked<'a> {
     only_new: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> IncrexOptions<'a> {
     /// Takes an option that has a value; each at most once.
     fn put(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), &'static str> {
         match name {

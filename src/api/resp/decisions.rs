@@ -63,7 +63,7 @@ fn attributes<'a>(words: &'a [Cow<'_, [u8]>]) -> Result<Attributes<'a>, Wrong> {
 }
 
 /// What one command asks.
-struct Asked<'a> {
+struct DecisionCall<'a> {
     domain: &'a [u8],
     named: &'a [Cow<'a, [u8]>],
     cost: Cost,
@@ -72,7 +72,7 @@ struct Asked<'a> {
     is_estimated: bool,
 }
 
-impl Asked<'_> {
+impl DecisionCall<'_> {
     fn request(&self) -> Result<Request<'_>, Wrong> {
         let request = Request::new(domain_of(self.domain)?, attributes(self.named)?, self.cost);
         Ok(Request { report: self.report, ..request })
@@ -87,7 +87,7 @@ pub(super) async fn check(
 ) -> Result<(), Wrong> {
     let [domain, cost, named @ ..] = words else { return Err(arity("tg.check")) };
     let cost = Cost::from_signed(i64::try_from(count(cost, 0)?).unwrap_or(i64::MAX));
-    decide(servers, &Asked { domain, named, cost, report: None, is_estimated: false }, answers).await
+    decide(servers, &DecisionCall { domain, named, cost, report: None, is_estimated: false }, answers).await
 }
 
 /// `TG.REPORT domain cost id [name value …]`; an empty id names no report.
@@ -99,7 +99,7 @@ pub(super) async fn report(
     let [domain, cost, id, named @ ..] = words else { return Err(arity("tg.report")) };
     let cost = Cost::report(count(cost, 0)?);
     let report = (!id.is_empty()).then(|| text(id).map(report_of)).transpose()?;
-    decide(servers, &Asked { domain, named, cost, report, is_estimated: false }, answers).await
+    decide(servers, &DecisionCall { domain, named, cost, report, is_estimated: false }, answers).await
 }
 
 /// `TG.RESERVE domain amount ttl id [name value …]`; an amount of `*` is estimated, an empty ttl is a minute,
@@ -123,7 +123,7 @@ pub(super) async fn reserve(
         id => reservation_of(id),
     };
     let cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
-    decide(servers, &Asked { domain, named, cost, report: None, is_estimated }, answers).await
+    decide(servers, &DecisionCall { domain, named, cost, report: None, is_estimated }, answers).await
 }
 
 /// `TG.COMMIT reservation actual`: whether it was settled by this call, whether it had lapsed, whether the
@@ -168,7 +168,7 @@ async fn settle(
 /// the reset, milliseconds to hold it back, whether the store did not answer, and the tightest rule. Limit,
 /// remaining, reset and rule are null where no rule applied. A reservation that was made follows, with the
 /// milliseconds until it lapses.
-async fn decide(servers: &Servers, asked: &Asked<'_>, answers: &mut Answers) -> Result<(), Wrong> {
+async fn decide(servers: &Servers, asked: &DecisionCall<'_>, answers: &mut Answers) -> Result<(), Wrong> {
     servers.knows_rules().map_err(|refusal| format!("LOADING {}", refusal.message))?;
     let requests = [asked.request()?];
     let identity = ClientIdentity::read(servers, &requests);

@@ -2,7 +2,7 @@
 //! and an expiry, as Redis 8.8 answers it. `INCREX key BYINT 1 UBOUND 100 EX 60 ENX` is a window of a minute
 //! that begins with its first call: applied 0 means denied.
 
-use super::{Change, Nanos, Number, Reply, Stored, Value};
+use super::{CellChange, Nanos, Number, Reply, Stored, Value};
 
 /// How much is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,7 +86,7 @@ pub enum IncrexError {
 
 impl Increx {
     /// Answers from what is stored.
-    pub(super) fn apply(&self, stored: Option<Stored>, now: Nanos) -> (Reply, Change) {
+    pub(super) fn apply(&self, stored: Option<Stored>, now: Nanos) -> (Reply, CellChange) {
         let before = match stored.map(|stored| stored.value) {
             Some(Value::Count(number)) => number,
             _ => Number::Whole(0),
@@ -105,13 +105,13 @@ impl Increx {
                     By::Whole(_) => Number::Whole(0),
                     By::Fraction(_) => Number::Fraction(0.0),
                 };
-                return (Reply::Counted(Counted { value: before, applied: nothing }), Change::Keep);
+                return (Reply::Counted(Counted { value: before, applied: nothing }), CellChange::Keep);
             }
-            Err(error) => return (Reply::Refused(error), Change::Keep),
+            Err(error) => return (Reply::Refused(error), CellChange::Keep),
         };
         let expires = self.expires(stored.and_then(|stored| stored.expires), now);
         let put = Stored { value: Value::Count(counted.value), expires };
-        let change = if put.holds(now) { Change::Put(put) } else { Change::Remove };
+        let change = if put.holds(now) { CellChange::Put(put) } else { CellChange::Remove };
         (Reply::Counted(counted), change)
     }
 
@@ -177,9 +177,9 @@ mod tests {
         for (now, call) in calls {
             let (reply, change) = Operation::Increx(*call).apply(stored, *now);
             match change {
-                Change::Put(put) => stored = Some(put),
-                Change::Remove => stored = None,
-                Change::Keep => {}
+                CellChange::Put(put) => stored = Some(put),
+                CellChange::Remove => stored = None,
+                CellChange::Keep => {}
             }
             let Reply::Counted(Counted { value: Number::Whole(value), applied: Number::Whole(applied) }) =
                 reply
@@ -247,7 +247,7 @@ mod tests {
     fn a_whole_number_does_not_go_with_a_fraction_and_nothing_becomes_infinite() {
         let half = Stored { value: Value::Count(Number::Fraction(0.5)), expires: None };
         let (reply, change) = Operation::Increx(Increx::default()).apply(Some(half), 0);
-        assert_eq!((reply, change), (Reply::Refused(IncrexError::NotWhole), Change::Keep));
+        assert_eq!((reply, change), (Reply::Refused(IncrexError::NotWhole), CellChange::Keep));
         let most = Stored { value: Value::Count(Number::Fraction(f64::MAX)), expires: None };
         let double = Increx { by: By::Fraction(f64::MAX), ..Increx::default() };
         let (reply, _) = Operation::Increx(double).apply(Some(most), 0);

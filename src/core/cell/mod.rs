@@ -1,7 +1,7 @@
 //! Counters whose limits the caller brings with each call: what clients of the Redis protocol ask for by
 //! `CL.THROTTLE` and `INCREX`. No rule says anything of them; the key and the numbers of the call are all.
 //!
-//! An [`Operation`] on what is [`Stored`] under a key gives a [`Reply`] and a [`Change`]. Stores only keep
+//! An [`Operation`] on what is [`Stored`] under a key gives a [`Reply`] and a [`CellChange`]. Stores only keep
 //! values, so memory and Redis answer alike.
 
 mod increx;
@@ -119,7 +119,7 @@ pub enum Reply {
 
 /// What becomes of the value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Change {
+pub enum CellChange {
     /// It stays as it is.
     Keep,
     /// It is replaced.
@@ -131,18 +131,18 @@ pub enum Change {
 impl Operation {
     /// Answers at `now`, from what is stored.
     #[must_use]
-    pub fn apply(&self, stored: Option<Stored>, now: Nanos) -> (Reply, Change) {
+    pub fn apply(&self, stored: Option<Stored>, now: Nanos) -> (Reply, CellChange) {
         let stored = stored.filter(|stored| stored.holds(now));
         match (self, stored.map(|stored| stored.value)) {
             (Self::Throttle(terms), None) => terms.apply(None, now),
             (Self::Throttle(terms), Some(Value::Arrival(at))) => terms.apply(Some(at), now),
             (Self::Increx(asked), None | Some(Value::Count(_))) => asked.apply(stored, now),
             (Self::Throttle(_), Some(Value::Count(_))) | (Self::Increx(_), Some(Value::Arrival(_))) => {
-                (Reply::WrongKind, Change::Keep)
+                (Reply::WrongKind, CellChange::Keep)
             }
-            (Self::Look, _) => (Reply::Seen(stored), Change::Keep),
-            (Self::Delete, None) => (Reply::Seen(None), Change::Keep),
-            (Self::Delete, Some(_)) => (Reply::Seen(stored), Change::Remove),
+            (Self::Look, _) => (Reply::Seen(stored), CellChange::Keep),
+            (Self::Delete, None) => (Reply::Seen(None), CellChange::Keep),
+            (Self::Delete, Some(_)) => (Reply::Seen(stored), CellChange::Remove),
         }
     }
 }
@@ -168,10 +168,10 @@ mod tests {
     fn a_key_of_another_command_is_left_alone() {
         let count = Stored { value: Value::Count(Number::Whole(1)), expires: None };
         let throttle = Operation::Throttle(Terms::new(15, 30, 60, 1).unwrap());
-        assert_eq!(throttle.apply(Some(count), 0), (Reply::WrongKind, Change::Keep));
+        assert_eq!(throttle.apply(Some(count), 0), (Reply::WrongKind, CellChange::Keep));
         let arrival = Stored { value: Value::Arrival(9), expires: Some(9) };
         let increx = Operation::Increx(Increx::default());
-        assert_eq!(increx.apply(Some(arrival), 0), (Reply::WrongKind, Change::Keep));
+        assert_eq!(increx.apply(Some(arrival), 0), (Reply::WrongKind, CellChange::Keep));
         // Once it has expired the key is anybody's.
         assert!(matches!(increx.apply(Some(arrival), 9).0, Reply::Counted(_)));
     }

@@ -2,7 +2,7 @@
 //! as its only state, as the Redis module redis-cell answers it. Parameters may change at each call; the
 //! arrival time stays.
 
-use super::{Change, Nanos, Reply, Stored, Value};
+use super::{CellChange, Nanos, Reply, Stored, Value};
 
 /// Nanoseconds of a second.
 const SECOND: i64 = 1_000_000_000;
@@ -50,7 +50,7 @@ impl Terms {
     }
 
     /// Answers from the arrival time that is stored.
-    pub(super) fn apply(&self, stored: Option<Nanos>, now: Nanos) -> (Reply, Change) {
+    pub(super) fn apply(&self, stored: Option<Nanos>, now: Nanos) -> (Reply, CellChange) {
         let arrival = stored.unwrap_or(now).max(now);
         let after = arrival.saturating_add(self.increment);
         let early = after.saturating_sub(self.tolerance).saturating_sub(now);
@@ -67,7 +67,7 @@ impl Terms {
         };
         let takes = !limited && self.increment > 0;
         let put = Stored { value: Value::Arrival(after), expires: Some(after) };
-        (Reply::Throttled(throttled), if takes { Change::Put(put) } else { Change::Keep })
+        (Reply::Throttled(throttled), if takes { CellChange::Put(put) } else { CellChange::Keep })
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
             let terms = Terms::new(burst, count, period, quantity).unwrap();
             let (reply, change) = Operation::Throttle(terms).apply(stored, now);
             let Reply::Throttled(told) = reply else { panic!("{reply:?}") };
-            if let Change::Put(put) = change {
+            if let CellChange::Put(put) = change {
                 stored = Some(put);
             }
             let limited = i64::from(told.limited);
@@ -161,7 +161,7 @@ mod tests {
             let terms = Terms::new(burst, count, period, quantity).unwrap();
             let stored = Stored { value: Value::Arrival(now + ahead * SECOND), expires: Some(now + ahead * SECOND) };
             let (Reply::Throttled(told), change) = Operation::Throttle(terms).apply(Some(stored), now) else { panic!() };
-            prop_assert_eq!(told.limited, change == Change::Keep && (quantity > 0 || told.limited));
+            prop_assert_eq!(told.limited, change == CellChange::Keep && (quantity > 0 || told.limited));
             if told.limited && told.retry_after >= 0 {
                 let later = now + told.retry_after * SECOND + MILLISECOND;
                 let (Reply::Throttled(then), _) = Operation::Throttle(terms).apply(Some(stored), later) else { panic!() };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value as RedisValue};
 
-use crate::core::cell::{Change, Nanos, Operation, Reply, Stored, Value};
+use crate::core::cell::{CellChange, Nanos, Operation, Reply, Stored, Value};
 use crate::engine::clock::Deadline;
 use crate::engine::port::{Answer, CellStore, CellsAway};
 use crate::store::cells::MemoryCells;
@@ -97,9 +97,9 @@ impl RedisCells {
             let found = read(&found)?;
             let (reply, change) = operation.apply(found.stored, found.now);
             let put = match change {
-                Change::Keep => return Some(reply),
-                Change::Put(put) => Some(put),
-                Change::Remove => None,
+                CellChange::Keep => return Some(reply),
+                CellChange::Put(put) => Some(put),
+                CellChange::Remove => None,
             };
             let mut write = script(WRITE, &key);
             write.arg(&found.text).arg(put.map_or_else(String::new, |put| put.value.to_text()));
