@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::parse::number;
 use super::reply::Answers;
 use crate::core::cell::{
-    Bounds, By, Counted, Expiry, Increx, IncrexError, Number, Operation, Reply, Terms, TermsError, Value,
+    Bounds, By, CellValue, Counted, Expiry, Increx, IncrexError, Number, Operation, Reply, Terms, TermsError,
 };
 
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -170,8 +170,8 @@ pub(super) fn answer(answers: &mut Answers, reply: &Reply, only: Option<usize>) 
         Reply::Refused(IncrexError::Infinite) => answers.error("ERR increment would produce NaN or Infinity"),
         Reply::Seen(None) => answers.null(),
         Reply::Seen(Some(stored)) => match stored.value {
-            Value::Arrival(at) => answers.bulk(itoa::Buffer::new().format(at).as_bytes()),
-            Value::Count(number) => answers.bulk(number.to_string().as_bytes()),
+            CellValue::Arrival(at) => answers.bulk(itoa::Buffer::new().format(at).as_bytes()),
+            CellValue::Count(number) => answers.bulk(number.to_string().as_bytes()),
         },
     }
 }

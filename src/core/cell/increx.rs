@@ -2,7 +2,7 @@
 //! and an expiry, as Redis 8.8 answers it. `INCREX key BYINT 1 UBOUND 100 EX 60 ENX` is a window of a minute
 //! that begins with its first call: applied 0 means denied.
 
-use super::{CellChange, Nanos, Number, Reply, Stored, Value};
+use super::{CellChange, CellValue, Nanos, Number, Reply, Stored};
 
 /// How much is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,7 +88,7 @@ impl Increx {
     /// Answers from what is stored.
     pub(super) fn apply(&self, stored: Option<Stored>, now: Nanos) -> (Reply, CellChange) {
         let before = match stored.map(|stored| stored.value) {
-            Some(Value::Count(number)) => number,
+            Some(CellValue::Count(number)) => number,
             _ => Number::Whole(0),
         };
         let counted = match (self.by, before) {
@@ -110,7 +110,7 @@ impl Increx {
             Err(error) => return (Reply::Refused(error), CellChange::Keep),
         };
         let expires = self.expires(stored.and_then(|stored| stored.expires), now);
-        let put = Stored { value: Value::Count(counted.value), expires };
+        let put = Stored { value: CellValue::Count(counted.value), expires };
         let change = if put.holds(now) { CellChange::Put(put) } else { CellChange::Remove };
         (Reply::Counted(counted), change)
     }
@@ -245,10 +245,10 @@ mod tests {
 
     #[test]
     fn a_whole_number_does_not_go_with_a_fraction_and_nothing_becomes_infinite() {
-        let half = Stored { value: Value::Count(Number::Fraction(0.5)), expires: None };
+        let half = Stored { value: CellValue::Count(Number::Fraction(0.5)), expires: None };
         let (reply, change) = Operation::Increx(Increx::default()).apply(Some(half), 0);
         assert_eq!((reply, change), (Reply::Refused(IncrexError::NotWhole), CellChange::Keep));
-        let most = Stored { value: Value::Count(Number::Fraction(f64::MAX)), expires: None };
+        let most = Stored { value: CellValue::Count(Number::Fraction(f64::MAX)), expires: None };
         let double = Increx { by: By::Fraction(f64::MAX), ..Increx::default() };
         let (reply, _) = Operation::Increx(double).apply(Some(most), 0);
         assert_eq!(reply, Reply::Refused(IncrexError::Infinite));

@@ -41,7 +41,7 @@ impl std::fmt::Display for Number {
 
 /// The value under a key.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value {
+pub enum CellValue {
     /// The theoretical arrival time of `CL.THROTTLE`.
     Arrival(Nanos),
     /// The count of `INCREX`.
@@ -52,7 +52,7 @@ pub enum Value {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stored {
     /// The value.
-    pub value: Value,
+    pub value: CellValue,
     /// The instant from which on the key is free again; `None`: it stays.
     pub expires: Option<Nanos>,
 }
@@ -68,7 +68,7 @@ impl Stored {
 /// Marks the text of an arrival time among texts of numbers.
 const ARRIVAL: &str = "t";
 
-impl Value {
+impl CellValue {
     /// The text under which a store keeps it.
     #[must_use]
     pub fn to_text(&self) -> String {
@@ -135,11 +135,10 @@ impl Operation {
         let stored = stored.filter(|stored| stored.holds(now));
         match (self, stored.map(|stored| stored.value)) {
             (Self::Throttle(terms), None) => terms.apply(None, now),
-            (Self::Throttle(terms), Some(Value::Arrival(at))) => terms.apply(Some(at), now),
-            (Self::Increx(asked), None | Some(Value::Count(_))) => asked.apply(stored, now),
-            (Self::Throttle(_), Some(Value::Count(_))) | (Self::Increx(_), Some(Value::Arrival(_))) => {
-                (Reply::WrongKind, CellChange::Keep)
-            }
+            (Self::Throttle(terms), Some(CellValue::Arrival(at))) => terms.apply(Some(at), now),
+            (Self::Increx(asked), None | Some(CellValue::Count(_))) => asked.apply(stored, now),
+            (Self::Throttle(_), Some(CellValue::Count(_)))
+            | (Self::Increx(_), Some(CellValue::Arrival(_))) => (Reply::WrongKind, CellChange::Keep),
             (Self::Look, _) => (Reply::Seen(stored), CellChange::Keep),
             (Self::Delete, None) => (Reply::Seen(None), CellChange::Keep),
             (Self::Delete, Some(_)) => (Reply::Seen(stored), CellChange::Remove),
@@ -154,22 +153,22 @@ mod tests {
     #[test]
     fn values_are_read_back_as_they_were_written() {
         for value in [
-            Value::Arrival(1_780_000_000_000_000_000),
-            Value::Count(Number::Whole(i64::MIN)),
-            Value::Count(Number::Fraction(0.1)),
+            CellValue::Arrival(1_780_000_000_000_000_000),
+            CellValue::Count(Number::Whole(i64::MIN)),
+            CellValue::Count(Number::Fraction(0.1)),
         ] {
-            assert_eq!(Value::from_text(&value.to_text()), Some(value));
+            assert_eq!(CellValue::from_text(&value.to_text()), Some(value));
         }
-        assert_eq!(Value::from_text("hello"), None);
-        assert_eq!(Value::from_text("inf"), None);
+        assert_eq!(CellValue::from_text("hello"), None);
+        assert_eq!(CellValue::from_text("inf"), None);
     }
 
     #[test]
     fn a_key_of_another_command_is_left_alone() {
-        let count = Stored { value: Value::Count(Number::Whole(1)), expires: None };
+        let count = Stored { value: CellValue::Count(Number::Whole(1)), expires: None };
         let throttle = Operation::Throttle(Terms::new(15, 30, 60, 1).unwrap());
         assert_eq!(throttle.apply(Some(count), 0), (Reply::WrongKind, CellChange::Keep));
-        let arrival = Stored { value: Value::Arrival(9), expires: Some(9) };
+        let arrival = Stored { value: CellValue::Arrival(9), expires: Some(9) };
         let increx = Operation::Increx(Increx::default());
         assert_eq!(increx.apply(Some(arrival), 0), (Reply::WrongKind, CellChange::Keep));
         // Once it has expired the key is anybody's.

@@ -2,7 +2,7 @@
 //! as its only state, as the Redis module redis-cell answers it. Parameters may change at each call; the
 //! arrival time stays.
 
-use super::{CellChange, Nanos, Reply, Stored, Value};
+use super::{CellChange, CellValue, Nanos, Reply, Stored};
 
 /// Nanoseconds of a second.
 const SECOND: i64 = 1_000_000_000;
@@ -66,7 +66,7 @@ impl Terms {
             reset_after: seconds_up(until_free),
         };
         let takes = !limited && self.increment > 0;
-        let put = Stored { value: Value::Arrival(after), expires: Some(after) };
+        let put = Stored { value: CellValue::Arrival(after), expires: Some(after) };
         (Reply::Throttled(throttled), if takes { CellChange::Put(put) } else { CellChange::Keep })
     }
 }
@@ -159,7 +159,7 @@ mod tests {
         ) {
             let now = 1_780_000_000 * SECOND;
             let terms = Terms::new(burst, count, period, quantity).unwrap();
-            let stored = Stored { value: Value::Arrival(now + ahead * SECOND), expires: Some(now + ahead * SECOND) };
+            let stored = Stored { value: CellValue::Arrival(now + ahead * SECOND), expires: Some(now + ahead * SECOND) };
             let (Reply::Throttled(told), change) = Operation::Throttle(terms).apply(Some(stored), now) else { panic!() };
             prop_assert_eq!(told.limited, change == CellChange::Keep && (quantity > 0 || told.limited));
             if told.limited && told.retry_after >= 0 {

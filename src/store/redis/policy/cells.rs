@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value as RedisValue};
 
-use crate::core::cell::{CellChange, Nanos, Operation, Reply, Stored, Value};
+use crate::core::cell::{CellChange, CellValue, Nanos, Operation, Reply, Stored};
 use crate::engine::clock::Deadline;
 use crate::engine::port::{Answer, CellStore, CellsAway};
 use crate::store::cells::MemoryCells;
@@ -77,7 +77,7 @@ fn read(reply: &RedisValue) -> Option<Read> {
     };
     let left = integer(left)?;
     let expires = (left >= 0).then(|| now.saturating_add(left.saturating_mul(1_000_000)));
-    let value = std::str::from_utf8(text).ok().and_then(Value::from_text)?;
+    let value = std::str::from_utf8(text).ok().and_then(CellValue::from_text)?;
     Some(Read { now, text: text.clone(), stored: Some(Stored { value, expires }) })
 }
 
@@ -145,7 +145,7 @@ mod tests {
         let found = read(&reply).unwrap();
         assert_eq!(found.now, 10_000_005_000);
         let expires = Some(10_002_005_000);
-        assert_eq!(found.stored, Some(Stored { value: Value::Count(Number::Whole(7)), expires }));
+        assert_eq!(found.stored, Some(Stored { value: CellValue::Count(Number::Whole(7)), expires }));
         let none = RedisValue::Array(vec![text("10"), text("5"), RedisValue::Nil, RedisValue::Int(-2)]);
         assert_eq!(read(&none).unwrap().stored, None);
         assert!(read(&RedisValue::Nil).is_none());
