@@ -20,7 +20,7 @@ use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
 use crate::core::key::Key;
 use crate::core::regions::escrow::can_move;
-use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores};
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, ROUND_TRIP};
 use crate::core::request::{Cost, ReportedCost, Request};
 use crate::core::reservation::{Commit, ReservedCost, TTL_MAX};
 use crate::core::rule::{Action, Charging, Mode};
@@ -39,9 +39,6 @@ pub type Decisions = SmallVec<[Decision; 1]>;
 
 /// When to ask again where the regions have not agreed yet on what each may spend.
 const AGREED_SOON: Span = Span::from_secs(1);
-/// When to ask again where a region keeps to its first share until it has heard the others: a few ways
-/// between regions.
-const HEARD_SOON: Span = Span::from_secs(1);
 
 type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
@@ -410,21 +407,26 @@ impl<'a, 'r> Plan<'a, 'r> {
         !gathers || cost.taken() <= found.limit.capacity(algorithm) || sent()
     }
 
-    /// Whether a cost is refused by the region's first share alone: by no word of the others, and within the
-    /// limit.
-    fn held_to_first_share(
+    /// Whether a cost is refused by the region's part of a `gossip` limit alone, while all regions are heard:
+    /// they leave it more once they know.
+    fn held_to_its_part(
         &self,
         found: &Match<'_>,
         counted: &ChargeResult,
         cost: Cost,
-        elsewhere: OtherStores,
+        (elsewhere, now): (OtherStores, Timestamp),
     ) -> bool {
-        let ChargeResult { used, view, degraded, ref verdict, .. } = *counted;
+        let ChargeResult { used, view, error_bound, degraded, ref verdict, .. } = *counted;
         let rule = found.rule;
-        let unheard = rule.rule.global.is_some() && !verdict.admitted && view.is_none() && !degraded;
-        let unheard = unheard && counted.penalty.is_none();
-        let fits = || used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
-        unheard && fits() && self.loaded.first_of(rule, &found.limit, elsewhere.into()).is_some()
+        let refused = rule.rule.global.is_some() && !verdict.admitted && !degraded;
+        // In a cut its part is all that it has.
+        let heard = view.is_none() || elsewhere.silence <= ROUND_TRIP;
+        if !refused || !heard || counted.penalty.is_some() {
+            return false;
+        }
+        let answered = BucketAnswer { used, remaining: verdict.remaining, view, error_bound };
+        uncertainty::has_room(rule.rule.algorithm, &found.limit, &answered, cost.taken(), now)
+            && self.loaded.first_of(rule, &found.limit, elsewhere.into()).is_some()
     }
 
     fn counted(
@@ -437,8 +439,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         let Verdict { admitted, remaining, reset, retry, delay } = counted.verdict;
         let rule = &found.rule.rule;
         let ChargeResult { used, view, error_bound, degraded, .. } = *counted;
-        let retry = match self.held_to_first_share(found, counted, cost, elsewhere) {
-            true => Some(retry.unwrap_or(HEARD_SOON).min(HEARD_SOON)),
+        let retry = match self.held_to_its_part(found, counted, cost, (elsewhere, now)) {
+            true => Some(retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP)),
             false => retry.filter(|_| self.may_pass(found, cost)),
         };
         let global = rule.global.as_ref().map(|global| {

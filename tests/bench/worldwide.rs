@@ -70,6 +70,7 @@ fn divided(regions: usize, demand: u64) -> f64 {
                 before: 300,
                 exact: None,
                 lingering: 0,
+                silent: false,
             }
         })
         .collect();
@@ -85,6 +86,10 @@ fn divided(regions: usize, demand: u64) -> f64 {
                 cut,
                 caution: 1_000,
                 rounding_offset,
+                ahead: Some(SECOND),
+                slice_min: 1,
+                whole: false,
+                fading: 0,
             };
             black_box(budgets(division, black_box(&inputs)));
         }

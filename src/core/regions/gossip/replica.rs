@@ -198,11 +198,13 @@ impl Replica {
         self.begin(now);
         let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
         self.hear_limit((now, now), id, Regions::OWN, touched.own.map_or(DecidedBy::Rule, DecidedBy::Own));
-        let Some(bucket) = self.keys.get_mut(id) else { return };
+        let (here, keys) = self.here();
+        let Some(bucket) = keys.get_mut(id) else { return };
         if touched.store.reset {
-            bucket.forget_use(now, &self.node);
+            bucket.forget_use(now, here.node);
         }
-        bucket.count(now, &self.node, touched);
+        bucket.count(now, here.node, touched);
+        bucket.refused(now, touched.refused, here);
         if !self.changed(now, id) {
             self.recompute(now, id);
         }
@@ -655,6 +657,7 @@ fn here<'a>(
         shared_store: config.shared_store,
         regions,
         horizon,
+        interval: config.interval,
         policy: config.policy,
         safety: config.safety,
         suppresses_reports: config.suppresses_reports,

@@ -140,14 +140,18 @@ impl LevelScope<'_> {
         amount * i128::from(self.permits) / i128::from(self.limit.permits.max(1))
     }
 
-    /// For so long a part of the level must last: until the next report is in force. Of a small bucket no
-    /// longer than it takes to refill several times: who asks for little would be given all of it, and who
-    /// begins to ask would find nothing, however little is used of the rate.
-    fn lasts(&self) -> Span {
-        let refill = u128::from(self.capacity) * u128::from(self.limit.window.0)
-            / u128::from(self.limit.permits.max(1));
-        let refills = Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(REFILLS));
-        refills.min(self.horizon + AHEAD)
+    /// How the refill is divided: by demand alone.
+    fn of_refill(&self, now: Timestamp) -> DivisionInput {
+        division_by_demand(self.permits, (now, now + self.limit.window), self.rounding_offset)
+    }
+
+    /// How so many permits of the level, or of the bucket, are divided. What the store is not told of, being
+    /// so little, comes out of a slice.
+    fn of_level(&self, permits: u64, now: Timestamp) -> DivisionInput {
+        let lasts = lasts(self.limit, self.capacity, self.horizon);
+        let (ahead, slice_min) = (Some(lasts), self.little() + 1);
+        let division = division_by_demand(permits, (now, now + lasts), self.rounding_offset);
+        DivisionInput { ahead, slice_min, whole: true, ..division }
     }
 
     /// Permits that are worth no message to the store: half a hundredth of the bucket.
@@ -397,8 +401,7 @@ impl SharedLevel {
     ) -> Vec<u64> {
         let inputs = self.inputs(now, false, None, parties);
         let (end, limit) = (now + limit.window, u64::from(limit.permits));
-        budgets(DivisionInput { limit, start: now, end, cut: now, caution: 1_000, rounding_offset }, &inputs)
-            .to_vec()
+        budgets(division_by_demand(limit, (now, end), rounding_offset), &inputs).to_vec()
     }
 
     fn inputs(
@@ -422,6 +425,7 @@ impl SharedLevel {
                 before: 0,
                 exact: None,
                 lingering: 0,
+                silent: false,
             }
         };
         parties.iter().map(input).collect()
@@ -522,20 +526,10 @@ impl SharedLevel {
         share: LevelScope<'_>,
     ) -> SmallVec<[(RegionId, u64); 4]> {
         let inputs = self.inputs(now, arrived, self.home(share), share.parties);
-        let divide = |limit: u64, lasting: Span| {
-            let division = DivisionInput {
-                limit,
-                start: now,
-                end: now + lasting,
-                cut: now,
-                caution: 1_000,
-                rounding_offset: share.rounding_offset,
-            };
-            budgets(division, &inputs)
-        };
+        let divide = |limit: u64| budgets(share.of_level(limit, now), &inputs);
         let level = u64::try_from(self.level_at(cut(now, share), share) / UNIT).unwrap_or(0);
-        let levels = divide(level, share.lasts());
-        let rates = divide(share.permits, share.limit.window);
+        let levels = divide(level);
+        let rates = budgets(share.of_refill(now), &inputs);
         let parts = share.parties.iter().zip(levels).zip(rates).map(|((&(id, _), level), rate)| {
             let rate = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
             let refilled = u64::try_from(refill(rate, untold) / UNIT).unwrap_or(u64::MAX);
@@ -582,24 +576,16 @@ impl SharedLevel {
         }
         let inputs = self.inputs(now, arrived, self.home(share), share.parties);
         let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
-        let divide = |limit: u64, lasting: Span| {
-            let division = DivisionInput {
-                limit,
-                start: now,
-                end: now + lasting,
-                cut: now,
-                caution: 1_000,
-                rounding_offset: share.rounding_offset,
-            };
+        let divide = |division: DivisionInput| {
             own.and_then(|own| budgets(division, &inputs).get(own).copied()).unwrap_or(0)
         };
-        let rate = divide(share.permits, share.limit.window);
+        let rate = divide(share.of_refill(now));
         let level = match u64::try_from(level / UNIT) {
-            Ok(whole) if level > 0 => i128::from(divide(whole, share.lasts())) * UNIT,
+            Ok(whole) if level > 0 => i128::from(divide(share.of_level(whole, now))) * UNIT,
             _ => level * i128::from(rate) / i128::from(share.permits.max(1)),
         };
         let whole = u64::try_from(share.most() / UNIT).unwrap_or(0);
-        let most = divide(whole, share.lasts());
+        let most = divide(share.of_level(whole, now));
         OwnPart { level, rate, most: i128::from(most) * UNIT }
     }
 
@@ -607,6 +593,36 @@ impl SharedLevel {
     #[cfg(test)]
     fn permits(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
         self.level_at(cut(now, share), share).div_euclid(UNIT)
+    }
+}
+
+/// For so long a part of the level must last: until the next report is in force. Of a small bucket no longer
+/// than it takes to refill several times: who asks for little would be given all of it, and who begins to ask
+/// would find nothing, however little is used of the rate.
+pub(super) fn lasts(limit: Limit, capacity: u64, horizon: Span) -> Span {
+    let refill = u128::from(capacity) * u128::from(limit.window.0) / u128::from(limit.permits.max(1));
+    let refills = Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(REFILLS));
+    refills.min(horizon + AHEAD)
+}
+
+/// A division of a limit by what is asked for from `start` to `end`, without slices.
+const fn division_by_demand(
+    limit: u64,
+    (start, end): (Timestamp, Timestamp),
+    rounding_offset: u64,
+) -> DivisionInput {
+    let (caution, ahead) = (1_000, None);
+    DivisionInput {
+        limit,
+        start,
+        end,
+        cut: start,
+        caution,
+        rounding_offset,
+        ahead,
+        slice_min: 1,
+        whole: false,
+        fading: 0,
     }
 }
 

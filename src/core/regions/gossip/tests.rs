@@ -20,6 +20,7 @@ mod cuts;
 mod debts;
 mod doubt;
 mod former;
+mod journeys;
 mod listed;
 mod lost_store;
 mod own;
