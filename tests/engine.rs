@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use tidegate::core::algorithm::{Allowance, WindowAllowance};
+use proptest::prelude::*;
+use tidegate::core::algorithm::{Algorithm, Allowance, WindowAllowance};
 use tidegate::core::decision::Decision;
 use tidegate::core::denial_cause::DenialCause;
 use tidegate::core::regions::{Effect, NodeName};
@@ -506,4 +507,61 @@ fn under_gossip_a_cause_says_whether_the_world_has_room() {
     assert_eq!(told(11), Some(DenialCause::UsedUp));
     engine.publish(WorldStatus { cut_off: vec!["there".to_owned()], ..WorldStatus::default() });
     assert_eq!(told(10), Some(DenialCause::CutOff));
+}
+
+/// A length of time between ten milliseconds and a year, short ones as often as long ones.
+fn windows() -> impl Strategy<Value = Span> {
+    (4.0..13.5_f64).prop_map(|digits| {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within a year")]
+        let millis = (10_f64.powf(digits) / 1_000.0) as u64;
+        Span::from_millis(millis.clamp(10, 365 * 86_400_000))
+    })
+}
+
+proptest! {
+    /// Of every refusal: who waits as long as it says, alone, is admitted. Where the world may have room it
+    /// says at most a round trip.
+    #[test]
+    fn who_waits_as_told_alone_is_admitted(
+        algorithm in proptest::sample::select(Algorithm::OF_COSTS.to_vec()),
+        mode in proptest::sample::select(vec!["", "gossip", "split", "escrow"]),
+        permits in prop_oneof![3..10_u32, 10..100_000_u32],
+        window in windows(),
+        phase in 0..1_000_000_000_u64,
+        asks in proptest::collection::vec((0..1_000_u64, prop_oneof![Just(1_u64), 1..400_u64]), 1..40),
+    ) {
+        let global = match mode {
+            "" => String::new(),
+            "gossip" => "[rules.global]\nmode = \"gossip\"\n".to_owned(),
+            mode => format!("[rules.global]\nmode = \"{mode}\"\nshares = {{ here = 1, there = 2 }}\n"),
+        };
+        let written = serde_json::to_value(algorithm).unwrap();
+        let text = format!(
+            "[[rules]]\nname = \"r\"\nalgorithm = {written}\nlimit = {permits}\nwindow = \"{}ms\"\n{global}",
+            window.0 / 1_000
+        );
+        let engine = engine(&text);
+        let mut now = NOW + Span(phase);
+        for (pause, thousandths) in asks {
+            now = now + Span(window.0 / 1_000 * pause / 8);
+            engine.set_now(now);
+            let cost = i64::try_from((u64::from(permits) * thousandths / 1_000).max(1)).unwrap();
+            let denied = decide(&engine, &[], cost);
+            if denied.allowed {
+                continue;
+            }
+            let (cause, retry) = (denied.cause().unwrap(), denied.rules[0].retry);
+            match retry {
+                None => prop_assert_eq!(cause, DenialCause::TooLarge),
+                // Nobody is there who could send what is missing.
+                Some(_) if cause == DenialCause::Elsewhere => prop_assert_eq!(mode, "escrow"),
+                Some(retry) => {
+                    now = now + retry;
+                    engine.set_now(now);
+                    let again = decide(&engine, &[], cost);
+                    prop_assert!(again.allowed, "{text}\nafter {retry:?}: {again:?}\nbefore: {denied:?}");
+                }
+            }
+        }
+    }
 }
