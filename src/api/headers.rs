@@ -20,6 +20,8 @@ static X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 static X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static X_COST: HeaderName = HeaderName::from_static("x-ratelimit-cost");
+/// Why a request was denied, by rules that want that told.
+pub(super) const X_CAUSE: &str = "x-ratelimit-cause";
 /// Milliseconds for which `throttle` has the gateway hold the request back.
 pub(super) const X_DELAY: &str = "x-ratelimit-delay-ms";
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -65,6 +67,9 @@ pub(super) fn add(headers: &mut HeaderMap, decision: &Decision, cost: Cost, now:
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             headers.entry(name).or_insert(value);
         }
+    }
+    if let Some(cause) = decision.told_cause() {
+        headers.insert(HeaderName::from_static(X_CAUSE), HeaderValue::from_static(cause.as_str()));
     }
     if let Some(millis) = delay(decision) {
         headers.insert(HeaderName::from_static(X_DELAY), HeaderValue::from(millis));

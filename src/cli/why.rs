@@ -105,7 +105,9 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     let state = match (flag("denies"), flag("shadow"), bucket["remaining"].as_u64()) {
         (true, true, _) => "would deny (shadow)",
         (true, false, _) if bucket["penalty"].is_object() => "shut out",
-        (true, false, _) if bucket["cause"].is_string() => because(bucket).unwrap_or("denies"),
+        (true, false, _) if bucket["cause"].is_string() && bucket["cause"] != "used_up" => {
+            because(bucket).unwrap_or("denies")
+        }
         (true, false, Some(0)) => "used up",
         (true, false, _) => "denies",
         (false, ..) => "has room",

@@ -89,6 +89,13 @@ impl Decision {
         self.rules.get(self.tightest.filter(|_| !self.allowed)?)?.cause
     }
 
+    /// Why it is denied, where the denying rule wants that told in a header.
+    #[must_use]
+    pub fn told_cause(&self) -> Option<DenialCause> {
+        let denying = self.rules.get(self.tightest.filter(|_| !self.allowed)?)?;
+        denying.cause.filter(|_| denying.answer.as_ref().is_some_and(|answer| answer.tells_cause))
+    }
+
     /// How long the request is to be delayed; zero for one that is denied.
     #[must_use]
     pub fn delay(&self) -> Span {

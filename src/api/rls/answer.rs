@@ -10,7 +10,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use smallvec::SmallVec;
 
 use super::in_flight;
-use crate::api::headers::{X_DELAY, counted, delay, retry_after};
+use crate::api::headers::{X_CAUSE, X_DELAY, counted, delay, retry_after};
 use crate::api::problem;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::{Cost, Request};
@@ -133,6 +133,9 @@ fn denial(decisions: &[Decision], message: &mut BytesMut) {
     if let Some(seconds) = retry {
         header(RESPONSE_HEADER, "retry-after", &seconds.to_string(), message);
     }
+    if let Some(cause) = denied().find_map(Decision::told_cause) {
+        header(RESPONSE_HEADER, X_CAUSE, cause.as_str(), message);
+    }
 }
 
 /// The rules' own headers, each name once: those of the denying rules, or of all where the call passes.
@@ -223,7 +226,9 @@ fn bytes_len(len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::answer::AnswerOptions;
     use crate::core::decision::Leased;
+    use crate::core::denial_cause::DenialCause;
     use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::key::BucketValues;
     use crate::core::request::Attributes;
@@ -368,6 +373,21 @@ mod tests {
         };
         assert_eq!((codes(1), codes(0)), ((1, 1), (2, 2)));
         assert_eq!(decoded(&[request(Cost::Take(1))], &[decision(ruled(true, 0))]).overall_code, 1);
+    }
+
+    #[test]
+    fn a_cause_is_a_header_where_its_rule_wants_that() {
+        let denied = |tells_cause| {
+            let answer = Some(Arc::new(AnswerOptions { tells_cause, ..AnswerOptions::default() }));
+            decision(RuleOutcome { cause: Some(DenialCause::Burnt), answer, ..ruled(false, 0) })
+        };
+        let names = |tells| {
+            let answer = decoded(&[request(Cost::Take(1))], &[denied(tells)]);
+            answer.response_headers_to_add.into_iter().map(|one| (one.key, one.value)).collect::<Vec<_>>()
+        };
+        let retry = ("retry-after".to_owned(), "1".to_owned());
+        assert_eq!(names(false), std::slice::from_ref(&retry));
+        assert_eq!(names(true), [retry, (X_CAUSE.to_owned(), "burnt".to_owned())]);
     }
 
     #[test]
