@@ -6,9 +6,9 @@
 --          threshold (4), the detection window and the cool-down in microseconds (7, 7) and the multipliers
 --          (4 each)
 -- A record holds the denials of the present half of the detection window (4), when that half began (7), when
--- the newest penalty ends (7; zero: there was none), the place of its multiplier (1, from zero) and the denials
--- of the half before (4; daemons of 0.1.0 write none). It is told after the views as it was before, or as one
--- byte where the server had no room for a new one.
+-- the newest penalty ends (7; zero: there was none), the place of its multiplier (1, from zero) and the
+-- denials of the half before (4; daemons of 0.1.0 write none). It is told after the views as it was before,
+-- or as one byte where the server had no room for a new one.
 -- Mirrors: PenaltyRecord of src/core/penalty.rs and PenaltyRole of src/store/penalties.rs.
 
 local penalties

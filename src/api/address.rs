@@ -23,7 +23,7 @@ pub(super) fn client<'a>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WrittenAddress {
     address: IpAddr,
-    /// Whether it names the zone of an interface.
+    /// True where it names the zone of an interface.
     is_zoned: bool,
 }
 

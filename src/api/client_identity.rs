@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::address;
+use super::credentials::canonical_authorization;
 use super::error::Refusal;
 use super::stand_in::{descriptor, seen_by_globs, stand_in};
 use super::{Servers, Settings, token};
@@ -17,6 +18,7 @@ use crate::engine::identity::secret::fingerprint;
 
 const HOST: &str = "host";
 const IP: &str = "ip";
+const AUTHORIZATION: &str = "authorization";
 
 /// What stands in the place of attributes that are not to be taken as they came.
 #[derive(Debug, Default)]
@@ -31,7 +33,7 @@ pub(super) struct ClientIdentity {
     descriptors: Vec<(usize, String)>,
     /// Fingerprints of credentials that claim to be keys of ours, each with its question's place and its own.
     fingerprints: Vec<((usize, usize), String)>,
-    /// Whether some question shows several credentials.
+    /// True where some question shows several credentials.
     several_ask: bool,
 }
 
@@ -51,7 +53,7 @@ struct Replaced {
 #[derive(Debug)]
 struct Reading {
     text: String,
-    /// What globs look at, where the text is a stand-in.
+    /// The text that globs look at, where the other is a stand-in.
     whole: Option<String>,
 }
 
@@ -114,6 +116,7 @@ impl ClientIdentity {
                     PATH if settings.normalize => client_identity.path(settings.origin, value, place),
                     HOST if settings.normalize => uri::host(value),
                     IP => address::canonical(value),
+                    AUTHORIZATION => canonical_authorization(value),
                     _ => Cow::Borrowed(*value),
                 };
                 client_identity.replaced.extend(replaced(settings, name, (*value, text), (place, entry)));

@@ -1,4 +1,4 @@
-//! What a request shows of who it is from: the secrets in the headers that carry them.
+//! Credentials: the secrets that a request shows, in the headers that carry them.
 //!
 //! A client chooses which headers it sends and how it spells them, and the service behind the gateway reads
 //! one of them. So each header that carries credentials is read, what services take for the same secret is
@@ -7,6 +7,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, InvalidHeaderName};
 use smallvec::SmallVec;
 
@@ -62,7 +64,7 @@ impl CredentialHeaders {
     }
 }
 
-/// What stands for a secret.
+/// Names a secret.
 fn called(secret: Cow<'_, [u8]>) -> Cow<'_, str> {
     match secret {
         Cow::Borrowed(bytes) => match std::str::from_utf8(bytes) {
@@ -121,15 +123,15 @@ fn trimmed(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Whether a word is the scheme `Bearer`, also with something behind it that is no letter.
+/// True for the scheme `Bearer`, also with something behind it that is no letter.
 pub(super) fn is_bearer(word: &[u8]) -> bool {
     const BEARER: &[u8] = b"bearer";
     word.get(..BEARER.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(BEARER))
         && word.get(BEARER.len()).is_none_or(|byte| !byte.is_ascii_alphanumeric())
 }
 
-/// The secret in the value of an `Authorization`: the word behind the scheme, or the only word. What `Basic`
-/// encodes, decoded; of a scheme with parameters (`Digest`, `AWS4-HMAC-SHA256`) all of them.
+/// Returns the secret in the value of an `Authorization`: the word behind the scheme, or the only word. Of
+/// `Basic` it is decoded; of a scheme with parameters (`Digest`, `AWS4-HMAC-SHA256`) it is all of them.
 fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut words = words(value);
     let scheme = words.next()?;
@@ -145,13 +147,33 @@ fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Borrowed(trimmed(behind)))
 }
 
-/// Whether a word is `name=value`, and not a secret that ends in padding.
+/// The one text of an `Authorization` that comes among the attributes, however its client spelled it: scheme
+/// and secret with a blank between them, `Bearer` and `Basic` with a capital, and what `Basic` encodes in one
+/// encoding.
+pub(super) fn canonical_authorization(text: &str) -> Cow<'_, str> {
+    let mut all = words(text.as_bytes());
+    let (Some(scheme), Some(first)) = (all.next(), all.next()) else { return Cow::Borrowed(text.trim()) };
+    let known = [&b"Bearer"[..], b"Basic"].into_iter().find(|known| scheme.eq_ignore_ascii_case(known));
+    let secret = match secret_of_authorization(text.as_bytes()) {
+        Some(Cow::Owned(decoded)) => Cow::Owned(STANDARD.encode(decoded).into_bytes()),
+        Some(secret) => secret,
+        None => Cow::Borrowed(first),
+    };
+    let made = [known.unwrap_or(scheme), b" ", &secret].concat();
+    match String::from_utf8(made) {
+        Ok(made) if made != text => Cow::Owned(made),
+        // What white space was cut out of the middle of a letter stays as it came.
+        _ => Cow::Borrowed(text),
+    }
+}
+
+/// True for `name=value`, and not for a secret that ends in padding.
 fn is_parameter(word: &[u8]) -> bool {
     let padded = word.iter().rposition(|byte| !matches!(byte, b'=' | b',')).map_or(0, |last| last + 1);
     word.get(..padded).is_some_and(|bare| bare.contains(&b'='))
 }
 
-/// What a lenient reader decodes: of either alphabet, without padding too, past what is in neither. So all
+/// Decodes as a lenient reader does: of either alphabet, without padding too, past what is in neither. So all
 /// spellings that some reader takes for the same are the same.
 fn basic(word: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(word.len());
@@ -255,6 +277,20 @@ mod tests {
         }
         assert_eq!(shown(&[("authorization", b"Basic -_8")]), shown(&[("authorization", b"basic +/8=")]));
         assert_eq!(shown(&[("authorization", b"Basic .")]), [fingerprint(b".")]);
+    }
+
+    #[test]
+    fn an_authorization_among_the_attributes_has_one_text() {
+        for spelling in ["Bearer k", "bearer  k", "BEARER\tk", " Bearer k trailing ", "Bearer\u{b}k"] {
+            assert_eq!(canonical_authorization(spelling), "Bearer k", "{spelling:?}");
+        }
+        for spelling in ["Basic dXNlcg==", "basic dXNlcg", "Basic dXNlch== x"] {
+            assert_eq!(canonical_authorization(spelling), "Basic dXNlcg==", "{spelling:?}");
+        }
+        for other in ["k", "", "Token k", "Digest a=\"b\", c=\"d\""] {
+            assert_eq!(canonical_authorization(other), other);
+        }
+        assert!(matches!(canonical_authorization("Bearer k"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -3,10 +3,11 @@
 //!
 //! Denials inside a detection window are counted, in two halves of it, the present one and the one before:
 //! so the window slides with the client, and as many denials as the threshold within half a window are never
-//! missed. When they reach the threshold a cool-down begins, in which the bucket admits nothing. Each further penalty that begins within one detection window after the last one
-//! ended takes the next multiplier, up to the last of them. Denials during a cool-down are not counted, so a
-//! client that keeps asking is shut out for no longer than the rule says. A bucket's record has a fixed size,
-//! and no input makes the arithmetic overflow.
+//! missed. When they reach the threshold a cool-down begins, in which the bucket admits nothing. Each further
+//! penalty that begins within one detection window after the last one ended takes the next multiplier, up to
+//! the last of them. Denials during a cool-down are not counted, so a client that keeps asking is shut out
+//! for no longer than the rule says. A bucket's record has a fixed size, and no input makes the arithmetic
+//! overflow.
 
 use super::algorithm::Verdict;
 use super::time::{Span, Timestamp};

@@ -12,7 +12,7 @@ pub struct Foreign {
     pub toml: String,
     /// What could not be expressed, or not exactly: a sentence each, with its place.
     pub inexact: Vec<String>,
-    /// What is an attribute of ours, and so means more than its text: a sentence each, with its place.
+    /// Keys that are attributes of ours, and so mean more than their text: a sentence each, with its place.
     pub notes: Vec<String>,
 }
 

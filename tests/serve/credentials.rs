@@ -29,6 +29,7 @@ fn status(daemon: &Daemon, headers: &str) -> u16 {
 }
 
 fn made(daemon: &Daemon, user: &str) -> (String, String) {
+    assert_eq!(daemon.run(&["users", "set", user]).code, 0);
     let ran = daemon.run(&["keys", "create", "--user", user, "--json"]);
     assert_eq!(ran.code, 0, "{}", ran.both());
     let made: Value = serde_json::from_str(&ran.out).unwrap();
@@ -66,6 +67,18 @@ fn a_credential_that_is_shown_is_counted_whatever_stands_beside_it() {
         let codes = [(); 4].map(|()| asked().unwrap().overall_code);
         assert_eq!(codes, [1, 1, 1, 2], "{unknown}");
     }
+}
+
+#[test]
+fn an_authorization_in_a_descriptor_is_one_however_it_is_spelled() {
+    let daemon = Daemon::with_rules(&RULES.replace("\"api_key\"", "\"authorization\""));
+    let ask = |text: &str| {
+        let asked = request(vec![descriptor(&[("authorization", text)])]);
+        daemon.rls().ask(asked).unwrap().overall_code
+    };
+    let spellings = ["Bearer real", "bearer  real", "Bearer\treal", "BEARER real junk"];
+    assert_eq!(spellings.map(ask), [1, 1, 1, 2]);
+    assert_eq!(["Basic cmVhbA==", "basic cmVhbA", "Basic cmVhbB==", "Basic  cmVhbA="].map(ask), [1, 1, 1, 2]);
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl ConnectionContext<'_> {
         Ok(attributes)
     }
 
-    /// What the token in `Authorization` says, where tokens are configured.
+    /// The user whom the token in `Authorization` names, where tokens are configured.
     fn token_user(self, headers: &HeaderMap) -> Result<TokenUser, Refusal> {
         let Some(tokens) = self.servers.tokens.as_deref() else { return Ok(TokenUser::Nothing) };
         let Some(value) = single(headers, &AUTHORIZATION)? else { return Ok(TokenUser::Nothing) };

@@ -129,8 +129,8 @@ async fn reserve(servers: &Servers, message: &[u8], span: &mut CallSpan) -> Resu
     }
     let mut questions = client_identity.put(questions);
     for question in &mut questions {
-        // Nothing is the plug-in's way to hold nothing: the same check, and a commit that charges it all. Of a
-        // limit one request holds at most a half, or an amount beyond it would never pass.
+        // An amount of nothing holds nothing: the same check, and a commit that charges it all. Of a limit
+        // one request holds at most a half, or an amount beyond it would never pass.
         question.cost = match amount {
             0 => Cost::Peek,
             amount => {

@@ -191,7 +191,7 @@ impl TokenReader {
     }
 }
 
-/// What the value of an `Authorization` says of the user.
+/// The user in the value of an `Authorization`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TokenUser {
     /// Nothing: it shows no token.

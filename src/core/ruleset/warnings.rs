@@ -87,7 +87,7 @@ impl RuleSet {
     }
 }
 
-/// Why requests never meet a condition as it is written, or only those in one odd spelling; a sentence for
+/// Says why no requests meet a condition as it is written, or only those in one odd spelling; a sentence for
 /// each such value.
 fn unmet(condition: &Condition, normal: bool) -> Vec<String> {
     let why: fn(&str) -> Option<String> = match condition.attribute.as_str() {

@@ -42,7 +42,7 @@ pub struct TooManyReadings;
 /// The readings of one path, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readings<'t> {
-    /// What it is called by: its normal form, or the only reading of an origin of one kind.
+    /// The one that it is called by: its normal form, or the only reading of an origin of one kind.
     pub first: Cow<'t, str>,
     /// The others. There are none of a plain path.
     pub further: SmallVec<[String; 2]>,
@@ -99,7 +99,7 @@ impl Origin {
         Ok(Readings { first: normal, further })
     }
 
-    /// What an origin of one kind does with a path.
+    /// The way in which an origin of one kind reads paths that have no parameters.
     const fn kind(self) -> Option<Kind> {
         let literal = Kind { decoded: Decoded::Little, merged: false, dotless: false };
         match self {
@@ -194,7 +194,7 @@ fn decode(text: &str, decoded: Decoded) -> String {
     escaped(&bytes).into_owned()
 }
 
-/// Whether a client may send this character as it is (`pchar` of RFC 3986, slashes and backslashes).
+/// True for characters that a client may send as they are (`pchar` of RFC 3986, slashes and backslashes).
 const fn is_path_character(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -204,8 +204,8 @@ const fn is_path_character(byte: u8) -> bool {
         || matches!(byte, b':' | b'@' | b'/' | b'\\')
 }
 
-/// What is left of a path that begins with two slashes where it is resolved as a reference: between them and
-/// the next one stands a host then, as for `new URL(request.url, base)` of JavaScript.
+/// The rest of a path that begins with two slashes, where it is resolved as a reference: between them and the
+/// next one stands a host then, as for `new URL(request.url, base)` of JavaScript.
 fn behind_authority(text: &str) -> Option<&str> {
     let rest = text.strip_prefix("//")?.trim_start_matches('/');
     Some(rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"))

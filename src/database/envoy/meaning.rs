@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use super::tree::Wanted;
 use crate::core::uri;
 
-/// Why no request here meets an entry that is for this value of an attribute of ours, though the reference
-/// service compares it as text; or why it would mean something else.
+/// Says why no request here meets an entry that is for this value of an attribute of ours, though the
+/// reference service compares it as text; or why it would mean something else.
 pub(super) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
     let (Wanted::Value(text) | Wanted::Prefix(text)) = wanted else { return None };
     match key {
@@ -32,7 +32,7 @@ pub(super) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
     }
 }
 
-/// What an attribute of ours means besides its text.
+/// The meaning that an attribute of ours has besides its text.
 pub(super) fn means_more(key: &str) -> Option<&'static str> {
     match key {
         "path" => Some("is read in its normal form here: spellings of one path are counted together"),

@@ -24,7 +24,7 @@ pub(super) struct Tree {
     pub(super) domain: String,
     pub(super) descriptors: Vec<DescriptorEntry>,
     pub(super) inexact: Vec<String>,
-    /// What means more here than there: a sentence each.
+    /// Keys that mean more here than there: a sentence each.
     pub(super) notes: Vec<String>,
 }
 

@@ -356,7 +356,7 @@ impl Directory<'_> {
         person
     }
 
-    /// Who shows one credential. `named`: the user whom the request names.
+    /// The holder of one credential. `named`: the user whom the request names.
     fn holder(
         self,
         credential: Option<&str>,
@@ -378,7 +378,7 @@ impl Directory<'_> {
         person
     }
 
-    /// What is known of what claims to be a key of ours.
+    /// Looks up a key that claims to be one of ours.
     fn key(
         self,
         text: &str,

@@ -33,7 +33,7 @@ pub(in crate::engine) struct Person {
     /// Users who stand beside that one: the owner of the key where the request names another user, and who
     /// else is named.
     pub(super) beside: Vec<Arc<User>>,
-    /// Who shows the further credentials of the request, one for each.
+    /// Those who show the further credentials of the request, one for each.
     pub(super) others: Vec<Person>,
 }
 
@@ -45,8 +45,8 @@ pub(super) enum KeyShown {
     Nothing,
     /// It is known, or nobody could say in time: limits count by its public name.
     Name,
-    /// It is wrong or unknown, and none of ours: like any other secret it counts by its fingerprint, where the
-    /// request brings that.
+    /// It is wrong or unknown, and none of ours: like any other secret it counts by its fingerprint, where
+    /// the request brings that.
     Foreign,
     /// It is a public name alone, which is no secret: as if nothing had been shown.
     Worthless,
@@ -116,12 +116,12 @@ impl Person {
         blocked.or_else(|| self.others.iter().find_map(|other| other.refused(now)))
     }
 
-    /// Who shows the further credential of this place.
+    /// The one who shows the further credential of this place.
     pub(in crate::engine) fn other(&self, place: usize) -> Option<&Self> {
         self.others.get(place)
     }
 
-    /// What a credential counts by; `None`: as if it had not been shown.
+    /// The text that a credential counts by; `None`: as if it had not been shown.
     fn called<'r>(&self, text: &'r str, fingerprints: &[(&'r str, &'r str)]) -> Option<&'r str> {
         match self.shown {
             KeyShown::Nothing => Some(text),
