@@ -16,6 +16,10 @@ use super::error::Refusal;
 use crate::core::identity::is_key_like;
 use crate::engine::identity::secret::fingerprint;
 
+const BEARER: &[u8] = b"bearer";
+/// Most values that one header shows.
+const VALUES_MAX: usize = 8;
+
 /// The headers in which clients show credentials, the one first that a request is called by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialHeaders(Arc<[HeaderName]>);
@@ -49,15 +53,20 @@ impl CredentialHeaders {
         let mut shown: SmallVec<[Cow<'h, str>; 2]> = SmallVec::new();
         for name in self.0.iter() {
             let Some(value) = single(headers, name)? else { continue };
-            let secret = match *name {
-                AUTHORIZATION if is_token => None,
-                AUTHORIZATION => secret_of_authorization(value.as_bytes()),
-                _ => Some(Cow::Borrowed(trimmed(value.as_bytes()))),
+            let secrets = match *name {
+                AUTHORIZATION if is_token => continue,
+                AUTHORIZATION => secrets_of_authorization(value.as_bytes()),
+                _ => values(value.as_bytes()).map(trimmed).map(Cow::Borrowed).collect(),
             };
-            let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { continue };
-            let secret = called(secret);
-            if !shown.contains(&secret) {
-                shown.push(secret);
+            let secrets = secrets.into_iter().filter(|secret| !secret.is_empty());
+            for (place, secret) in secrets.map(called).enumerate() {
+                if place >= VALUES_MAX {
+                    let sentence = format!("has more than {VALUES_MAX} values");
+                    return Err(Refusal::of_field(name.as_str(), sentence));
+                }
+                if !shown.contains(&secret) {
+                    shown.push(secret);
+                }
             }
         }
         Ok(shown)
@@ -99,6 +108,11 @@ pub(super) fn single<'h>(
     Ok(first)
 }
 
+/// The values of a header that came once or more often: some gateways join them by commas.
+fn values(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',')
+}
+
 /// The words of a header: split at runs of whatever some service takes for white space.
 pub(super) fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| is_blank(*byte)).filter(|word| !word.is_empty())
@@ -125,7 +139,6 @@ fn trimmed(mut value: &[u8]) -> &[u8] {
 
 /// True for the scheme `Bearer`, also with something behind it that is no letter.
 pub(super) fn is_bearer(word: &[u8]) -> bool {
-    const BEARER: &[u8] = b"bearer";
     word.get(..BEARER.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(BEARER))
         && word.get(BEARER.len()).is_none_or(|byte| !byte.is_ascii_alphanumeric())
 }
@@ -135,7 +148,7 @@ pub(super) fn is_bearer(word: &[u8]) -> bool {
 fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut words = words(value);
     let scheme = words.next()?;
-    let Some(secret) = words.next() else { return Some(Cow::Borrowed(scheme)) };
+    let Some(secret) = words.next() else { return Some(Cow::Borrowed(behind_bearer(scheme))) };
     if scheme.eq_ignore_ascii_case(b"basic") {
         let decoded = basic(secret);
         return Some(if decoded.is_empty() { Cow::Borrowed(secret) } else { Cow::Owned(decoded) });
@@ -145,6 +158,28 @@ fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     }
     let behind = trimmed(value).get(scheme.len()..).unwrap_or_default();
     Some(Cow::Borrowed(trimmed(behind)))
+}
+
+/// Returns the secrets in an `Authorization` that may have come more often than once.
+fn secrets_of_authorization(value: &[u8]) -> SmallVec<[Cow<'_, [u8]>; 2]> {
+    let mut words = words(value);
+    let has_parameters =
+        words.next().is_some_and(|scheme| !is_bearer(scheme)) && words.next().is_some_and(is_parameter);
+    if has_parameters {
+        return secret_of_authorization(value).into_iter().collect();
+    }
+    values(value).filter_map(secret_of_authorization).collect()
+}
+
+/// Returns what follows `Bearer` in a word that has both: a gateway may have put a visible character in the place of
+/// white space that is not ASCII.
+pub(super) fn behind_bearer(word: &[u8]) -> &[u8] {
+    if !is_bearer(word) {
+        return word;
+    }
+    let behind = word.get(BEARER.len()..).unwrap_or_default();
+    let from = behind.iter().position(u8::is_ascii_alphanumeric);
+    from.and_then(|from| behind.get(from..)).unwrap_or(word)
 }
 
 /// The one text of an `Authorization` that comes among the attributes, however its client spelled it: scheme
@@ -230,6 +265,9 @@ mod tests {
             &[("authorization", b"Bearer\tk1")],
             &[("authorization", b"Bearer \t k1 trailing")],
             &[("authorization", b"Bearer\xa0k1")],
+            &[("authorization", b"Bearer!k1")],
+            &[("authorization", b"Bearer k1, Bearer k1")],
+            &[("x-api-key", b"k1, k1,")],
             &[("authorization", b"Token k1")],
             &[("x-api-key", b"k1"), ("authorization", b"Bearer k1")],
             &[("x-api-key", b""), ("authorization", b"Bearer k1")],
@@ -243,6 +281,14 @@ mod tests {
     fn every_secret_that_is_shown_is_there() {
         let both = shown(&[("authorization", b"Bearer k2"), ("x-api-key", b"k1")]);
         assert_eq!(both, [fingerprint(b"k1"), fingerprint(b"k2")]);
+        // Envoy and newer versions of nginx join what comes twice.
+        assert_eq!(shown(&[("x-api-key", b"k1,k2")]), both);
+        assert_eq!(shown(&[("authorization", b"Bearer k1,bearer k2")]), both);
+        let many = headers(&[("x-api-key", b"1,2,3,4,5,6,7,8,9")]);
+        assert_eq!(
+            CredentialHeaders::default().shown(&many, false).unwrap_err().field.as_deref(),
+            Some("x-api-key")
+        );
         assert_eq!(shown(&[("authorization", b"Bearer ")]), [fingerprint(b"Bearer")]);
         for nothing in [&[("authorization", &b""[..])][..], &[("x-api-key", b" ")], &[]] {
             assert_eq!(shown(nothing).len(), 0);

@@ -216,7 +216,7 @@ impl TokenReader {
         let is_bearer = credentials::is_bearer(scheme);
         let mut problem = None;
         for word in alone.into_iter().chain(words).take(CANDIDATES_MAX) {
-            let Ok(token) = std::str::from_utf8(word) else { continue };
+            let Ok(token) = std::str::from_utf8(credentials::behind_bearer(word)) else { continue };
             let token = token.trim_matches([',', ';', '"', '\'']);
             if token.split('.').count() != 3 {
                 continue;
