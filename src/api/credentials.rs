@@ -171,8 +171,8 @@ fn secrets_of_authorization(value: &[u8]) -> SmallVec<[Cow<'_, [u8]>; 2]> {
     values(value).filter_map(secret_of_authorization).collect()
 }
 
-/// Returns what follows `Bearer` in a word that has both: a gateway may have put a visible character in the place of
-/// white space that is not ASCII.
+/// Returns what follows `Bearer` in a word that has both: a gateway may have put a visible character in the
+/// place of white space that is not ASCII.
 pub(super) fn behind_bearer(word: &[u8]) -> &[u8] {
     if !is_bearer(word) {
         return word;
