@@ -177,7 +177,7 @@ if escrowed then
       b.doubt = now < epoch.begun + MESSAGE_LIFE + KEPT_LIFE + DOUBT_MARGIN and under_way_max(level_capacity(b)) or 0
       b.kept = b.ledger and now < kept_until(b.ledger) and b.ledger.taken or 0
       level_raise(b, now)
-      b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
+      b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second) .. level_tail(b)
     end
   end
 

@@ -18,7 +18,7 @@ if (ARGV[9] or "") ~= "" then
   local HELD_BEFORE, CROWDED = 2, 3
 
   -- Reads the records.
-  function penalties.open(all, place, reply)
+  function penalties.open(all, place, reply, now)
     local at, terms = 1, ARGV[9]
     for i = 1, #all do
       local count
@@ -34,6 +34,10 @@ if (ARGV[9] or "") ~= "" then
         if raw ~= "" then p.violations, p.since, p.ends, p.step = struct.unpack(">I4I7I7B", raw) end
         if #raw >= 23 then p.before = struct.unpack(">I4", raw, 20) end
         p.is_new = raw == ""
+        -- A clock that was set back lengthens none.
+        local last = now + p.cool_down * (p.multipliers[p.step + 1] or p.multipliers[#p.multipliers])
+        if p.ends > last then p.ends, p.changed = last, true end
+        if p.since - now > p.window then p.violations = 0 end
         reply[#reply + 1] = raw
         p.told_at = #reply
         all[i].penalty = p

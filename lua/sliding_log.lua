@@ -137,16 +137,19 @@ if kinds[SLIDING_LOG] then
   end
 
   -- Whether `cost` permits (zero: a peek) fit, and the verdict: remaining, reset, retry plus one (0: never).
+  -- A clock that was set back has to catch up first.
   function log_check(b, now, cost)
-    now = math.max(now, b.at)
+    local behind = math.max(b.at - now, 0)
+    now = now + behind
     local asked = math.max(cost, 1)
     local free = math.max(0, b.permits - log_used(b, now) - log_others(b, now))
     free = math.min(free, log_budgeted(b, now))
     local fits = asked <= free
     local newest = fits and cost > 0 and now or b.newest
     local reset = newest > 0 and math.max(newest + b.window - now, 0) or 0
+    if reset > 0 then reset = reset + behind end
     local retry = 0
-    if not fits and asked <= b.permits then retry = log_retry(b, now, asked) + 1 end
+    if not fits and asked <= b.permits then retry = log_retry(b, now, asked) + behind + 1 end
     return fits, fits and free - cost or free, reset, retry
   end
 

@@ -83,11 +83,22 @@ impl PenaltyRecord {
     #[must_use]
     pub fn in_force(&self, terms: &PenaltyTerms, now: Timestamp) -> Option<Penalty> {
         let multiplier = terms.multiplier(self.step);
-        (now < self.until).then(|| Penalty { left: self.until.since(now), multiplier, begun: false })
+        let left = self.until.since(now).min(terms.cool_down_of(self.step));
+        (now < self.until).then_some(Penalty { left, multiplier, begun: false })
+    }
+
+    /// Has a penalty last no longer than from `now` on: a clock that was set back would lengthen it by the
+    /// step.
+    fn bring_back(&mut self, terms: &PenaltyTerms, now: Timestamp) {
+        self.until = self.until.min(now + terms.cool_down_of(self.step));
+        if self.since.since(now) > terms.window {
+            self.violations = 0;
+        }
     }
 
     /// Counts a denial at `now`. Returns the penalty that is in force after it.
     pub fn violate(&mut self, terms: &PenaltyTerms, now: Timestamp) -> Option<Penalty> {
+        self.bring_back(terms, now);
         if let Some(penalty) = self.in_force(terms, now) {
             return Some(penalty);
         }
@@ -204,6 +215,19 @@ mod tests {
         }
         assert_eq!(record.until, ends);
         assert_eq!(record.violate(&terms, at(11)), None, "the first violation after it counts as one");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_lengthens_no_penalty() {
+        let terms = terms(1, &[1, 2]);
+        for back in [1, 60, 86_400, 31_536_000] {
+            let mut record = PenaltyRecord::default();
+            assert!(record.violate(&terms, at(40_000_000)).unwrap().begun);
+            let now = 40_000_000 - back;
+            let left = record.violate(&terms, at(now)).unwrap().left;
+            assert_eq!(left, Span::from_secs(10), "set back by {back}");
+            assert_eq!(record.in_force(&terms, at(now + 10)), None, "set back by {back}");
+        }
     }
 
     #[test]

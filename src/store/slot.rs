@@ -259,6 +259,8 @@ impl KeySlot {
             Cost::Hold(hold) => state.check_hold(&limit, at, &Hold { places: cost, ..*hold }),
             _ => state.check(&limit, view.as_ref(), at, cost),
         };
+        // Rights are ahead of a clock that was set back.
+        verdict.wait_for_clock(at.since(now));
         // Who is known to hold may go on whatever else is in doubt.
         let known = matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
         if let Some(terms) = terms.as_ref().filter(|_| !known) {

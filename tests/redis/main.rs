@@ -36,6 +36,7 @@ mod sentinel;
 mod shared;
 mod split;
 mod store;
+mod undo;
 mod worldwide;
 
 #[path = "../support/redis_load.rs"]

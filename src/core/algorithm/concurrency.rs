@@ -92,6 +92,10 @@ impl Holders {
         while let Some((_, holder)) = self.by_end.first().copied().filter(|(ends, _)| *ends <= now) {
             self.remove(holder);
         }
+        self.keep_no_longer(hold, now);
+    }
+
+    fn keep_no_longer(&mut self, hold: Span, now: Timestamp) {
         while let Some((_, holder)) = self.by_end.last().copied().filter(|(ends, _)| *ends > now + hold) {
             let count = self.count(holder);
             self.insert(holder, count, now + hold);
@@ -110,6 +114,13 @@ impl Concurrency {
 
     fn held(&self, holder: Holder, now: Timestamp) -> Option<Places> {
         self.holders.as_ref()?.held(holder, now)
+    }
+
+    /// See [`super::State::bring_places_back`].
+    pub(super) fn keep_no_longer(&mut self, limit: &Limit, now: Timestamp) {
+        if let Some(holders) = &mut self.holders {
+            holders.keep_no_longer(limit.window, now);
+        }
     }
 
     /// How long until `needed` places are free, at most a hold: nobody who is there now stays longer without

@@ -8,7 +8,6 @@
 use super::calendar::{Calendar, Windows};
 use super::hold::{Hold, Holder};
 use super::request::{Cost, ReportedCost};
-use super::reservation::ReservedCharge;
 use super::time::{Span, Timestamp};
 
 mod aligned;
@@ -180,6 +179,16 @@ impl Verdict {
         let more = Span(self.reset.0.saturating_sub(later).max(1));
         self.retry.map_or(more, |retry| more.min(retry))
     }
+
+    /// Tells of waits that begin only when a clock that was set back has caught up.
+    pub fn wait_for_clock(&mut self, behind: Span) {
+        if behind > Span::ZERO {
+            self.retry = self.retry.map(|retry| Span(retry.0.saturating_add(behind.0)));
+            if self.reset > Span::ZERO {
+                self.reset = Span(self.reset.0.saturating_add(behind.0));
+            }
+        }
+    }
 }
 
 /// The state of one bucket, whichever way it counts: 24 bytes, plus the log's entries and the holders.
@@ -216,6 +225,29 @@ macro_rules! each {
     };
 }
 
+/// Where an earlier charge counts: how much of it can still be given back follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CountedCharge {
+    /// The instant that the bucket counted it at.
+    pub at: Timestamp,
+    /// Whole permits in use then, this charge's included; of a level alone.
+    pub used: u64,
+}
+
+impl CountedCharge {
+    /// Returns what of a level cannot have drained by `now`, whatever came after it.
+    fn undrained(&self, limit: &Limit, now: Timestamp) -> level::LevelAmount {
+        let drained = u128::from(now.since(self.at).0) * u128::from(limit.permits);
+        level::amount_of(self.used, limit).saturating_sub(drained)
+    }
+
+    /// Returns the same in whole permits.
+    #[must_use]
+    pub fn left(&self, limit: &Limit, now: Timestamp) -> u64 {
+        level::permits_in(self.undrained(limit, now), limit)
+    }
+}
+
 /// What of an earlier charge was given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GivenBack {
@@ -247,7 +279,7 @@ impl State {
     #[must_use]
     pub fn check(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp, cost: u64) -> Verdict {
         let window = Allowance::window_of(view);
-        match self {
+        let mut verdict = match self {
             Self::FixedWindow(machine) => machine.check(limit, window, now, cost),
             Self::SlidingWindow(machine) => machine.check(limit, window, now, cost),
             Self::SlidingLog(machine) => machine.check(limit, window, now, cost),
@@ -255,7 +287,9 @@ impl State {
             Self::LeakyBucket(machine) => machine.check(limit, view, now, cost),
             Self::Gcra(machine) => machine.check(limit, view, now, cost),
             Self::Concurrency(machine) => machine.check(limit, now, cost),
-        }
+        };
+        verdict.wait_for_clock(self.instant(now).since(now));
+        verdict
     }
 
     /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to
@@ -361,7 +395,7 @@ impl State {
         &mut self,
         limit: &Limit,
         now: Timestamp,
-        charge: &ReservedCharge,
+        charge: CountedCharge,
         permits: u64,
     ) -> GivenBack {
         let returned = match self {
@@ -371,9 +405,7 @@ impl State {
             }
             Self::SlidingLog(machine) => machine.give_back(limit, now, charge.at, permits),
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => {
-                // Whatever came after it, so much of it cannot have drained unused.
-                let drained = u128::from(now.since(charge.at).0) * u128::from(limit.permits);
-                let left = level::amount_of(charge.used, limit).saturating_sub(drained);
+                let left = charge.undrained(limit, now);
                 let back = self.drain(limit, now, level::amount_of(permits, limit).min(left));
                 let (whole, started) = (level::permits_in(back, limit), level::permits_in_up(back, limit));
                 return GivenBack { whole, started };

@@ -220,7 +220,7 @@ fn plain_part((rule, key, limit): (&Compiled, &Key, &Limit), action: Action, per
     let (cost, share, first) = (Cost::Take(permits), None, None);
     let charge = Charge { rule, key, limit: *limit, share, whole: limit, first, cost, enforced: false };
     let (slot, bucket) = bucket_of(&charge);
-    let item = Item { bucket: 0, cost, enforced: false, lease: None };
+    let item = Item::put(cost);
     Part { slot, action, buckets: SmallVec::from_iter([bucket]), charges: SmallVec::from_iter([item]) }
 }
 

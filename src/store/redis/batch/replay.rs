@@ -7,7 +7,7 @@
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, CountedCharge, Counting, Limit, State, Verdict};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{Commit, ReservationFate};
@@ -15,6 +15,7 @@ use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::penalties::{PenaltyRole, close};
 use crate::store::redis::batch::call::{Action, Before, Bucket, DecideCall, Item, PartFate, Reply, Told};
+use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
 use crate::store::rights::GATHERING;
 use crate::store::slot::CROWDED_RETRY;
@@ -35,6 +36,8 @@ pub(in crate::store::redis) struct Charged {
     pub(in crate::store::redis) has_allowance: bool,
     /// The newest instant that the bucket had seen; `None` where there was none, or it stays in Redis.
     pub(in crate::store::redis) newest: Option<Timestamp>,
+    /// Names what was charged, should it go back.
+    pub(in crate::store::redis) taken: UndoneCharge,
 }
 
 /// What became of one part.
@@ -77,6 +80,9 @@ struct Live<'a> {
     gossiped: bool,
     /// See [`Bucket::refunds_whole`].
     refunds_whole: bool,
+    /// The newest instant that it had seen, and what undone charges of a level had given back.
+    seen: Timestamp,
+    undone: u32,
     /// True if the script tells of its reservations.
     noted: bool,
     /// What the part under way already takes of it.
@@ -115,6 +121,8 @@ pub(in crate::store::redis) fn replay<'c>(
             gossiped: bucket.worldwide,
             refunds_whole: bucket.refunds_whole,
             newest,
+            seen: before.seen,
+            undone: before.undone,
             noted: bucket.noted,
             pending: 0,
             penalty: bucket.penalty.as_deref().map(|terms| (terms, before.penalty.unwrap_or_default())),
@@ -214,7 +222,8 @@ impl Live<'_> {
             degraded: false,
         };
         let Self { existed, has_allowance, newest, .. } = *self;
-        Charged { counted, leased: 0, state: None, existed, has_allowance, newest }
+        let taken = UndoneCharge { charge: CountedCharge { at: self.seen, used: 0 }, undone: self.undone };
+        Charged { counted, leased: 0, state: None, existed, has_allowance, newest, taken }
     }
 
     /// What the bucket would answer, before it is known what is charged. What the part already takes of it
@@ -281,6 +290,7 @@ impl Live<'_> {
         let counted = &mut charged.counted;
         charged.leased = if item.lease.is_some() { told.map_or(0, |told| told.moved) } else { 0 };
         if self.stays() {
+            charged.taken.charge.at = self.seen.max(now);
             if let Some(told) = told {
                 counted.verdict = told.verdict();
                 counted.used = told.used;
@@ -335,7 +345,7 @@ impl Live<'_> {
                 }
                 Cost::Peek | Cost::Hold(_) | Cost::Reserve(_) => {}
                 Cost::Refund(permits) => {
-                    counted.returned = self.state.refund(&self.limit, now, permits);
+                    counted.returned = self.give_back(item, permits, now);
                     counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
                 }
             }
@@ -344,6 +354,8 @@ impl Live<'_> {
         }
         counted.owed = i64::from(self.state.debt()) - owed;
         counted.used = self.state.used(&self.limit, now);
+        let at = self.state.instant(now);
+        charged.taken.charge = CountedCharge { at, used: self.state.level_at(&self.limit, at) };
         charged.state = Some(self.state.clone());
     }
 }
@@ -363,6 +375,18 @@ impl Live<'_> {
         let counts = fate.action == Action::Charge && role == PenaltyRole::Asks && !self.unnoted;
         let penalty = if counts { record.violate(terms, now) } else { record.in_force(terms, now) };
         close(&mut charged.counted, penalty, role);
+    }
+
+    /// Gives back, and where a charge is named, what of that one still counts.
+    fn give_back(&mut self, item: &Item, permits: u64, now: Timestamp) -> u64 {
+        let Some(undoes) = &item.undoes else { return self.state.refund(&self.limit, now, permits) };
+        let charge = undoes.after(self.undone, permits);
+        let back = self.state.give_back(&self.limit, now, charge, permits);
+        if self.algorithm.counting() == Counting::Level {
+            let started = u32::try_from(back.started).unwrap_or(u32::MAX);
+            self.undone = self.undone.wrapping_add(started);
+        }
+        back.whole
     }
 
     /// Does what the script says that a commit did.

@@ -73,7 +73,7 @@ impl Core {
     pub(in crate::store::redis) fn draw(self: &Arc<Self>, charge: &Charge<'_>, permits: u64, sent: Duration) {
         let share = u8::try_from(self.daemons.count().saturating_mul(2)).unwrap_or(u8::MAX);
         let (slot, bucket) = bucket_of(charge);
-        let item = Item { bucket: 0, cost: Cost::Take(permits), enforced: false, lease: Some(share) };
+        let item = Item { lease: Some(share), ..Item::put(Cost::Take(permits)) };
         let buckets = SmallVec::from_iter([bucket.clone()]);
         let part = Part { slot, action: Action::Charge, buckets, charges: SmallVec::from_iter([item]) };
         let key = charge.key.clone();
@@ -83,7 +83,7 @@ impl Core {
                 let charged = answered.charges.into_iter().next()?;
                 core.metrics.leased(Leased::Drawn, charged.leased);
                 let (permits, state, server) = (charged.leased, charged.state?, answered.now);
-                Some(Drawn { permits, state, server, sent, bucket, slot })
+                Some(Drawn { permits, state, server, taken: charged.taken, sent, bucket, slot })
             });
             if let Some(leftover) = core.leases.drawn(&key, drawn) {
                 core.give_back(leftover);
@@ -122,14 +122,14 @@ impl Core {
         }
     }
 
-    /// The part that gives leased permits back; `None` if it is too late.
+    /// Returns the part that gives leased permits back; `None` if it is too late.
     pub(in crate::store::redis) fn leftover(&self, leftover: &Leftover) -> Option<Part> {
-        if leftover.lost {
+        if leftover.back == 0 {
             self.metrics.leased(Leased::Lost, leftover.permits);
             return None;
         }
-        let cost = Cost::Refund(leftover.permits);
-        let item = Item { bucket: 0, cost, enforced: false, lease: None };
+        let cost = Cost::Refund(leftover.back);
+        let item = Item { undoes: Some(leftover.taken), ..Item::put(cost) };
         Some(Part {
             slot: leftover.slot,
             action: Action::Put,
@@ -138,18 +138,22 @@ impl Core {
         })
     }
 
-    pub(in crate::store::redis) fn returned(&self, permits: u64, done: bool) {
-        self.metrics.leased(if done { Leased::Returned } else { Leased::Lost }, permits);
+    /// Counts what became of permits that were to go back.
+    pub(in crate::store::redis) fn returned(&self, permits: u64, answer: Result<Answered, Failure>) {
+        let charged = answer.ok().and_then(|answered| answered.charges.into_iter().next());
+        let back = charged.map_or(0, |charged| charged.counted.returned.min(permits));
+        self.metrics.leased(Leased::Returned, back);
+        self.metrics.leased(Leased::Lost, permits - back);
     }
 
     pub(in crate::store::redis) fn give_back(self: &Arc<Self>, leftover: Leftover) {
         let permits = leftover.permits;
         let Some(part) = self.leftover(&leftover) else { return };
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
-            core.returned(permits, answer.is_ok());
+            core.returned(permits, answer);
         };
         if !self.in_background(part, after) {
-            self.returned(permits, false);
+            self.metrics.leased(Leased::Lost, permits);
         }
     }
 
@@ -170,9 +174,8 @@ impl Core {
     /// by itself.
     pub(in crate::store::redis) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
         self.metrics.untold(std::mem::take(&mut owed.untold));
-        let item = |cost| Item { bucket: 0, cost, enforced: false, lease: None };
         let holds = owed.holders.iter().map(|(holder, places)| {
-            item(Cost::Hold(Hold { step: HoldStep::Acquire, holder: *holder, places: *places }))
+            Item::put(Cost::Hold(Hold { step: HoldStep::Acquire, holder: *holder, places: *places }))
         });
         let mut charges: SmallVec<[Item; 2]> = holds.collect();
         let server = self.fallback.server_time(now);
@@ -180,7 +183,7 @@ impl Core {
         charges.extend(reserved.map(|(id, charge)| item(Cost::Reserve(reserved_again(*id, charge, server)))));
         if owed.holders.is_empty() && owed.permits > 0 {
             let report = |debt_max| Cost::Report(ReportedCost { permits: owed.permits, debt_max });
-            charges.push(item(owed.debt_max.map_or(Cost::Take(owed.permits), report)));
+            charges.push(Item::put(owed.debt_max.map_or(Cost::Take(owed.permits), report)));
         }
         let buckets = SmallVec::from_iter([owed.bucket.clone()]);
         let part = Part { slot: owed.slot, action: Action::Put, buckets, charges };

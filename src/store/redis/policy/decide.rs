@@ -278,7 +278,7 @@ impl Core {
             told = self.put_allowance(&names::view(&bucket.key), &write, deadline).await;
         }
         let Some(known) = forgotten.used else { return told };
-        let item = Item { bucket: 0, cost: Cost::Take(0), enforced: false, lease: None };
+        let item = Item::put(Cost::Take(0));
         let buckets = SmallVec::from_iter([bucket]);
         let action = Action::Restore(known);
         let part = Part { slot, action, buckets, charges: SmallVec::from_iter([item]) };

@@ -233,7 +233,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         noted: false,
         penalty: None,
     };
-    let item = |bucket, cost| Item { bucket, cost, enforced: false, lease: None };
+    let item = |bucket, cost| Item { bucket, ..Item::put(cost) };
     let step = if cost.taken() > 0 { HoldStep::Acquire } else { HoldStep::Release };
     let hold = Cost::Hold(Hold { step, holder: Holder::UNKNOWN, places: cost.taken() });
     Part {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::Counting;
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;
 use crate::core::reservation::{Commit, ReservationFate};
@@ -92,7 +91,13 @@ pub(in crate::store::redis) fn split(
             part.buckets.push(bucket);
             part.buckets.len() - 1
         });
-        part.charges.push(Item { bucket, cost: charge.cost, enforced: charge.enforced, lease: None });
+        part.charges.push(Item {
+            bucket,
+            cost: charge.cost,
+            enforced: charge.enforced,
+            lease: None,
+            undoes: None,
+        });
         places.push(place);
     }
     let noted = charges.iter().any(|charge| charge.cost.is_reserved());
@@ -126,20 +131,10 @@ pub(in crate::store::redis) fn unanswered<'a>(
     both.filter_map(unanswered).collect()
 }
 
-/// The part that gives back what this one took; `None` if it took nothing.
+/// Returns the part that gives back what this one took, as far as it still counts; `None` if it took nothing.
 pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
     let mut charges = SmallVec::new();
     for (item, charged) in part.charges.iter().zip(&answered.charges) {
-        let windows = part
-            .buckets
-            .get(item.bucket)
-            .is_some_and(|bucket| bucket.escrowed && bucket.algorithm.counting() == Counting::Window);
-        // A note knows its window.
-        if windows && !item.cost.is_reserved() {
-            // What goes back may come in the next window, which never took it: there a limit that is never
-            // exceeded would be.
-            continue;
-        }
         let cost = match item.cost {
             Cost::Take(permits) if charged.counted.verdict.admitted => Cost::Refund(permits),
             Cost::Refund(_) if charged.counted.returned > 0 => Cost::Take(charged.counted.returned),
@@ -152,7 +147,8 @@ pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<
             }
             _ => continue,
         };
-        charges.push(Item { cost, ..*item });
+        // It may come in the next window, which never took it. A note names its charge itself.
+        charges.push(Item { cost, undoes: Some(charged.taken), ..*item });
     }
     (!charges.is_empty()).then(|| Part {
         slot: part.slot,
