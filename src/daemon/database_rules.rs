@@ -32,8 +32,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const SAVE_RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest wait.
 const SAVE_RETRY_MAX: Duration = Duration::from_secs(30);
-/// Longest time for a sign of life of a database that was away, before what an operator asked for is refused.
-const PROBE: Duration = Duration::from_secs(1);
 
 /// A set that others may have: its version, the digest of its bytes, and these.
 #[derive(Debug, Clone)]
@@ -224,15 +222,6 @@ impl DatabaseRules {
         }
     }
 
-    /// Whether the database answers, asked only where it did not at the last look: who changes rules does not
-    /// wait long for one that is known to be away.
-    pub(super) async fn probe(&self) -> Result<(), Failure> {
-        if self.is_reachable() {
-            return Ok(());
-        }
-        self.database.answers_within(PROBE).await
-    }
-
     /// Takes what the database holds, if it is newer and right.
     pub(super) async fn look(&self) {
         let mut state = self.state.lock().await;
@@ -263,11 +252,13 @@ impl DatabaseRules {
             Some(known) => since(&self.database, known).await?,
             None => None,
         };
-        let version = match &changed {
-            Some(changed) => changed.now.version,
+        let (version, mark) = match &changed {
+            Some(changed) => (changed.now.version, None),
             None => rules::version(&self.database).await?,
         };
-        let known = state.in_force == Some(version);
+        // What a peer gave, or was saved, may be of another history: another server gave the same number.
+        let other = mark.as_ref().filter(|mark| state.known.as_ref().is_none_or(|own| own.mark != **mark));
+        let known = state.in_force == Some(version) && other.is_none();
         let is_behind = state.in_force.is_some_and(|in_force| version < in_force);
         if is_behind && state.behind != Some(version) {
             tracing::warn!(
@@ -277,6 +268,13 @@ impl DatabaseRules {
             );
         }
         state.behind = is_behind.then_some(version);
+        if let (Some(_), Some(own), true) = (other, &state.known, state.in_force == Some(version)) {
+            tracing::warn!(
+                revision = version.revision,
+                in_force = own.mark,
+                "PostgreSQL holds another set of rules by the revision in force, and it is taken: a server that had lost the last change was promoted"
+            );
+        }
         if known || is_behind {
             if known {
                 state.refused = None;

@@ -167,7 +167,7 @@ impl Past {
         &self,
         query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
     ) -> Result<Vec<PgRow>, HistoryError> {
-        let rows = self.database.within(query.persistent(false).fetch_all(self.database.pool())).await;
+        let rows = self.database.asked(query.persistent(false).fetch_all(self.database.pool())).await;
         rows.map_err(|failure| HistoryError(failure.to_string()))
     }
 

@@ -20,29 +20,42 @@ use crate::engine::rulebook::{
     Done, Edit, EditRefused, EditRequest, Quota, Revision, RuleChange, ShownRevisions,
 };
 
-pub mod since;
-
 /// Longest time for an edit: a hundred thousand rules take seconds.
 const EDIT_DEADLINE: Duration = Duration::from_secs(30);
 /// Most changes told of one revision in a history.
 const CHANGES_SHOWN_MAX: i64 = 100;
 
-const VERSION: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint, \
-     (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
-      WHERE rule_revisions.revision = rules_head.revision) FROM rules_head";
+/// The higher one of the recovered set's generation and of the timeline that the server writes now. A
+/// promoted standby keeps the old timeline in its control file until its first checkpoint ends, minutes
+/// later, so only a server that still recovers is asked for that one.
+macro_rules! generation {
+    () => {
+        "greatest(generation, CASE WHEN pg_is_in_recovery() \
+             THEN (SELECT timeline_id FROM pg_control_checkpoint()) \
+             ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END)::bigint"
+    };
+}
+
+pub mod since;
+
+const VERSION: &str = concat!(
+    "SELECT revision, ",
+    generation!(),
+    ", (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
+      WHERE rule_revisions.revision = rules_head.revision) FROM rules_head"
+);
 /// Whoever writes holds this row, so that a set is checked against what it will really replace.
-const LOCKED: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint \
-     FROM rules_head FOR UPDATE";
+const LOCKED: &str = concat!("SELECT revision, ", generation!(), " FROM rules_head FOR UPDATE");
 const READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// Which set the tables hold.
+/// Returns which set the tables hold, and the mark of its revision where the history still has it.
 ///
 /// # Errors
 /// The database does not answer, or has no such tables.
-pub async fn version(database: &Database) -> Result<Version, Failure> {
-    let (revision, generation, _): VersionRow =
+pub async fn version(database: &Database) -> Result<(Version, Option<String>), Failure> {
+    let (revision, generation, mark): VersionRow =
         database.within(sqlx::query_as(VERSION).fetch_one(database.pool())).await?;
-    Ok(version_of(revision, generation))
+    Ok((version_of(revision, generation), mark))
 }
 
 /// Revision, generation, mark.
