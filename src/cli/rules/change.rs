@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use super::escape;
+use super::people::{self, EntryChange};
 use crate::cli::client::Reply;
 use crate::cli::table::table;
 use crate::cli::{Ended, Failure, Server, say};
@@ -20,18 +21,42 @@ const DIFFERS: u8 = 5;
 
 /// Makes the rules what the file says.
 pub(super) fn apply(file: &Path, prune: bool, reason: &str, server: &Server) -> Ended {
-    finish(&put(file, prune, &reason_query(reason), server)?, server, false)
+    let (mut reply, entries) = put(file, prune, reason, false, server)?;
+    for entry in &entries {
+        entry.make(server)?;
+    }
+    tell(&mut reply, &entries);
+    finish(&reply, server, false)
+}
+
+/// Tells of changed tiers, users and keys as of changed rules.
+fn tell(reply: &mut Reply, entries: &[EntryChange]) {
+    if entries.is_empty() {
+        return;
+    }
+    if let Some(changes) = reply.json["changes"].as_array_mut() {
+        changes.extend(entries.iter().map(EntryChange::told));
+    }
+    reply.text = reply.json.to_string();
 }
 
 /// Shows what [`apply`] would change.
 pub(super) fn diff(file: &Path, prune: bool, exit_code: bool, server: &Server) -> Ended {
-    let reply = put(file, prune, "?dry_run=true", server)?;
+    let (mut reply, entries) = put(file, prune, "", true, server)?;
+    tell(&mut reply, &entries);
     let differs = reply.json["changes"].as_array().is_some_and(|changes| !changes.is_empty());
     let shown = finish(&reply, server, true)?;
     Ok(if exit_code && differs { ExitCode::from(DIFFERS) } else { shown })
 }
 
-fn put(file: &Path, prune: bool, query: &str, server: &Server) -> Result<Reply, Failure> {
+/// Puts the rules, and returns what else of the file differs.
+fn put(
+    file: &Path,
+    prune: bool,
+    reason: &str,
+    dry_run: bool,
+    server: &Server,
+) -> Result<(Reply, Vec<EntryChange>), Failure> {
     let regions = server.configured_regions()?;
     let written =
         daemon::read_rules(file, &regions).map_err(|problems| Failure::Usage(problems.join("\n")))?;
@@ -49,8 +74,11 @@ fn put(file: &Path, prune: bool, query: &str, server: &Server) -> Result<Reply, 
             say(format_args!("warning: {warning}"));
         }
     }
+    // What is refused there is refused before anything is changed.
+    let entries = people::changes(&written.people, reason, server)?;
     let body = json!({ "rules": rules.into_values().collect::<Vec<_>>() });
-    server.put(&format!("/v1/rules{query}"), &body, revision)
+    let query = if dry_run { "?dry_run=true".to_owned() } else { reason_query(reason) };
+    Ok((server.put(&format!("/v1/rules{query}"), &body, revision)?, entries))
 }
 
 pub(super) fn delete(name: &str, reason: &str, server: &Server) -> Ended {
