@@ -9,6 +9,7 @@ use super::{Ended, say};
 use crate::core::regions::NodeName;
 use crate::core::time::Span;
 use crate::daemon::certificate::{self, Description};
+use crate::daemon::present;
 use crate::daemon::renewal::{self, RenewalTerms};
 use crate::daemon::revocation::{self, Revoked};
 use crate::engine::clock::Clock;
@@ -24,6 +25,9 @@ pub(super) enum Cert {
         /// For how many days it is valid.
         #[arg(long, default_value_t = days(certificate::CA_VALID), value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
         days: u64,
+        /// Does nothing where an authority that can sign lies there already.
+        #[arg(long)]
+        if_missing: bool,
     },
     /// A daemon's certificate, naming its region and node: DIR2/node.pem and DIR2/node.key.
     Issue {
@@ -42,6 +46,9 @@ pub(super) enum Cert {
         /// For how many days it is valid. Renew it before: `tidegate cert renew`.
         #[arg(long, default_value_t = days(certificate::NODE_VALID), value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
         days: u64,
+        /// Does nothing where a valid certificate of the same names and authority lies there already.
+        #[arg(long)]
+        if_missing: bool,
     },
     /// Issues a daemon's certificate anew, with the same names, in the place of the one before.
     ///
@@ -128,7 +135,13 @@ impl Cert {
     /// Runs it.
     pub(super) fn run(self) -> Ended {
         match self {
-            Self::Ca { out, days } => {
+            Self::Ca { out, if_missing: true, .. }
+                if present::has_authority(&out, Clock::System.now()).map_err(anyhow::Error::from)? =>
+            {
+                say(format_args!("{} is there already", out.join("ca.pem").display()));
+                shown(&out.join("ca.pem"))?;
+            }
+            Self::Ca { out, days, if_missing: _ } => {
                 let valid = Span::from_secs(days * DAY);
                 certificate::write_ca(&out, Clock::System.now(), valid).map_err(anyhow::Error::from)?;
                 say(format_args!(
@@ -144,9 +157,15 @@ impl Cert {
                 }
                 return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
-            Self::Issue { ca, region, node, out, days } => {
+            Self::Issue { ca, region, node, out, days, if_missing } => {
                 let valid = Span::from_secs(days * DAY);
                 let name = NodeName { region: region.clone(), node: node.clone() };
+                let there = || present::has_node(&ca, &name, &out, Clock::System.now());
+                if if_missing && there().map_err(anyhow::Error::from)? {
+                    say(format_args!("{} is there already", out.join("node.pem").display()));
+                    shown(&out.join("node.pem"))?;
+                    return Ok(ExitCode::SUCCESS);
+                }
                 certificate::write_node(&ca, &name, &out, Clock::System.now(), valid)
                     .map_err(anyhow::Error::from)?;
                 say(format_args!(

@@ -21,6 +21,7 @@ use crate::telemetry::Metrics;
 
 mod admin_socket;
 mod audit;
+mod certificate_check;
 mod certificate_life;
 mod configuration;
 mod database_rules;
@@ -38,6 +39,7 @@ mod notices;
 mod peer_certificates;
 mod peer_rules;
 mod readiness;
+mod redis_tls;
 mod regions;
 mod reload;
 mod rulebook;
@@ -55,19 +57,22 @@ mod warnings;
 mod world;
 
 pub use crate::api::make_token;
-pub use crate::peer::{certificate, renewal, revocation};
+pub use crate::peer::{certificate, present, renewal, revocation};
 pub use admin_socket::AdminSocket;
+pub use certificate_check::{CertificateProblems, check_certificates};
 pub use descriptors::raise_open_files;
 pub use drain::Stopping;
 pub use import::{Foreign, import_envoy};
-pub use reload::{check_rules, read_rules, read_span, rules_of};
+pub use reload::{
+    WrittenPeople, check_rules, check_rules_alone, read_rules, read_span, regions_of, rules_of,
+};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, IdentitySetup, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
 use audit::Remembering;
-pub use audit::{Archived, archive_audit};
+pub use audit::{Archived, archive_audit, archives_elsewhere};
 pub use configuration::{ConfigSource, ReadConfig};
 use configuration::{Configuration, Drain};
 use database_rules::DatabaseRules;
@@ -228,6 +233,10 @@ impl Daemon {
         tasks.spawn("events_breakers", &stop, move || {
             events::watch_breakers(Arc::clone(&own), ending.clone())
         });
+        if let Some(watched) = store.watched_tls(&setup, &engine) {
+            let ending = stop.clone();
+            tasks.spawn("redis_tls", &stop, move || Arc::clone(&watched).watch(ending.clone()));
+        }
         let shelf = store.shelf();
         let ledger = identity::ledger(&setup, database.as_ref());
         let kept = identity::Kept { database: database.as_ref(), shelf, ledger: &ledger };

@@ -127,6 +127,8 @@ pub struct Setup {
     pub shadow: bool,
     /// Where buckets are kept.
     pub store: StoreSetup,
+    /// The files of TLS towards Redis, watched; `None` for none.
+    pub redis_tls: Option<config::RedisTls>,
     /// The other daemons; `None` for none.
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
@@ -199,6 +201,8 @@ impl Setup {
             },
             shadow: rules.shadow,
             store: store_of(&config.store, format!("{}/{}", config.region, config.node))?,
+            redis_tls: Some(config.store.redis.tls.clone())
+                .filter(|tls| config.store.backend == Backend::Redis && !tls.is_empty()),
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
             shares: Some(config.peers.shares.clone()),
@@ -245,7 +249,11 @@ fn store_of(store: &config::Store, name: String) -> anyhow::Result<StoreSetup> {
     })
 }
 
-fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
+/// Reads the files of TLS towards Redis.
+///
+/// # Errors
+/// Which of them cannot be read, and why.
+pub(super) fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
     let read = |what: &str, path: &Option<PathBuf>| -> anyhow::Result<Option<Vec<u8>>> {
         let Some(path) = path else { return Ok(None) };
         let text = std::fs::read(path);
@@ -346,6 +354,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         rules: RulesSource::Fixed(vec![rule]),
         shadow: false,
         store: StoreSetup::Memory { keys_max: 100_000 },
+        redis_tls: None,
         peers: Some(PeersSetup {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: Some(demo.advertise.to_string()),

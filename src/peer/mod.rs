@@ -16,6 +16,7 @@ pub mod certificate;
 pub mod codec;
 pub mod counters;
 pub mod identity;
+pub mod present;
 pub mod renewal;
 pub mod revocation;
 pub mod tls;
