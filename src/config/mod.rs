@@ -225,7 +225,9 @@ pub struct RedisTls {
 }
 
 impl RedisTls {
-    fn is_empty(&self) -> bool {
+    /// Whether none is named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }

@@ -82,6 +82,7 @@ mod tests {
             rules: RulesSource::Nothing,
             shadow: false,
             store: StoreSetup::Memory { keys_max: 1_000 },
+            redis_tls: None,
             peers: None,
             regions: Vec::new(),
             shares: None,

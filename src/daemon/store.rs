@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use super::redis_tls::WatchedRedisTls;
+use super::setup::Setup;
 use crate::core::rule::OnFailure;
 use crate::core::time::Timestamp;
+use crate::engine::Engine;
 use crate::engine::identity::Shelf;
 use crate::engine::port::{CellStore, Store};
 use crate::engine::tasks::Tasks;
@@ -77,6 +80,12 @@ impl Opened {
             (_, StoreSetup::Memory { keys_max }) => Arc::new(MemoryCells::new(*keys_max, metrics)),
             (None, StoreSetup::Redis(settings)) => Arc::new(MemoryCells::new(settings.keys_max, metrics)),
         }
+    }
+
+    /// Returns what follows the files of TLS towards Redis, where there are any.
+    pub(super) fn watched_tls(&self, setup: &Setup, engine: &Arc<Engine>) -> Option<Arc<WatchedRedisTls>> {
+        let (store, files) = (self.redis.clone()?, setup.redis_tls.clone()?);
+        Some(Arc::new(WatchedRedisTls { files, store, engine: Arc::clone(engine) }))
     }
 
     /// Gives back what was drawn ahead.

@@ -209,9 +209,42 @@ fn a_server_that_asks_who_it_is_gets_the_daemons_own_certificate() {
     let answer = known.check_cost(&[("user", "u1")], 1);
     assert_eq!((&answer["allowed"], &answer["degraded"]), (&json!(true), &json!(false)), "{answer}");
 
+    let ends = known.metric("tidegate_certificate_expires_timestamp_seconds{certificate=\"redis\"}");
+    assert!(ends > Some(1.7e9), "{ends:?}");
+
     let unknown = Daemon::with(RULES, &config(""), &[]);
     assert_eq!(unknown.check(&[("user", "u1")])["degraded"], true);
     assert_eq!(unknown.get("/v1/regions").json()["store"]["state"], "down");
+}
+
+#[test]
+fn files_of_tls_that_are_replaced_are_used_by_a_daemon_that_runs() {
+    let (dir, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    certificates(dir.path());
+    certificates(other.path());
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let port = free_port();
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    command.args(["--tls-auth-clients", "no", "--tls-ca-cert-file", &file("ca.crt")]);
+    command.args(["--tls-cert-file", &file("server.crt"), "--tls-key-file", &file("server.key")]);
+    let _server = Process::start(&mut command, &dir.path().join("log"));
+    until("the server to listen", Duration::from_secs(10), || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let trusted = dir.path().join("trusted.pem");
+    std::fs::copy(other.path().join("ca.crt"), &trusted).unwrap();
+    let config = format!(
+        "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\ntimeout = \"500ms\"\n\
+         nodes = [\"rediss://127.0.0.1:{port}\"]\n[store.redis.tls]\nca = {trusted:?}\n"
+    );
+    let daemon = Daemon::with(RULES, &config, &[]);
+    assert_eq!(daemon.check(&[("user", "u1")])["degraded"], true);
+    until("the log to name the cause", Duration::from_secs(10), || daemon.log().contains("UnknownIssuer"));
+    std::fs::copy(dir.path().join("ca.crt"), &trusted).unwrap();
+    until("the new authority to be trusted", Duration::from_secs(15), || {
+        daemon.check_cost(&[("user", "u1")], 0)["degraded"] == false
+    });
 }
 
 #[test]

@@ -21,12 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::batch::call::{Action, Item, Part, pack_view};
+use self::client::dial::SharedTls;
 use self::policy::background::BACKGROUND_MAX;
 use self::policy::daemons::Daemons;
 use self::policy::decide::{BACKGROUND_PATIENCE, Core};
@@ -70,6 +72,7 @@ pub fn script_hash() -> &'static str {
 #[derive(Debug)]
 pub struct RedisStore {
     core: Arc<Core>,
+    tls: SharedTls,
 }
 
 impl Drop for RedisStore {
@@ -79,6 +82,15 @@ impl Drop for RedisStore {
 }
 
 impl RedisStore {
+    /// Has connections from now on use these certificates. Those that are open stay.
+    ///
+    /// # Errors
+    /// Why they cannot be used; those before stay in force.
+    pub fn replace_tls(&self, tls: &RedisTls) -> Result<(), StartError> {
+        self.tls.store(Some(client::dial::secured(tls).map_err(StartError::Tls)?));
+        Ok(())
+    }
+
     /// Connects and begins. `live` is the number of live daemons of this region, kept current by the caller.
     ///
     /// Where no server answers within two seconds the store starts all the same, and failure policies answer
@@ -95,13 +107,13 @@ impl RedisStore {
         let started = Stopwatch::start();
         let trouble = Arc::new(Notify::new());
         let tls = (settings.tls != RedisTls::default()).then(|| client::dial::secured(&settings.tls));
-        let tls = tls.transpose().map_err(StartError::Tls)?;
+        let tls: SharedTls = Arc::new(ArcSwapOption::new(tls.transpose().map_err(StartError::Tls)?));
         let common = Common {
             trouble: Arc::clone(&trouble),
             started,
             timeout: settings.timeout,
             keys_max: settings.server_keys_max,
-            tls,
+            tls: Arc::clone(&tls),
             stop: stop.clone(),
             tasks: settings.tasks.clone(),
         };
@@ -127,7 +139,7 @@ impl RedisStore {
             runtime: Handle::current(),
             stop: stop.clone(),
         });
-        let store = Self { core };
+        let store = Self { core, tls };
         store.first_look(&places, settings.topology).await?;
         store.core.registry.beat(&store.core.dispatcher).await;
         let core = Arc::clone(&store.core);
@@ -185,7 +197,7 @@ impl RedisStore {
             let Some(part) = self.core.leftover(&leftover) else { continue };
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             let answer = self.core.dispatcher.ask(Arc::new(part), deadline).await;
-            self.core.returned(leftover.permits, answer.is_ok());
+            self.core.returned(leftover.permits, answer);
         }
         // Last: a server that does not answer must not keep permits from going back to the others.
         self.core.stop_noting.cancel();

@@ -80,7 +80,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "store_errors_total",
         MetricKind::Counter,
         &["kind"],
-        "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, crowded, forbidden, \
+        "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, crowded, evicting, forbidden, \
          unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back; \
          holders_untold: too many holders to be told when Redis was back; allowance_lost: parts of worldwide limits not written",
     ),
@@ -89,7 +89,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "store_trouble",
         MetricKind::Gauge,
         &["kind"],
-        "Redis servers that suffer now from: full, crowded, forbidden, not_serving, unexpected, late, away, unsuitable",
+        "Redis servers that suffer now from: full, crowded, evicting, forbidden, not_serving, unexpected, late, away, unsuitable",
     ),
     ("store_daemons", MetricKind::Gauge, &[], "Daemons that share the Redis, this one included"),
     ("store_memory_used_bytes", MetricKind::Gauge, &["server"], "Memory that a Redis server uses"),
@@ -237,7 +237,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "certificate_expires_timestamp_seconds",
         MetricKind::Gauge,
         &["certificate"],
-        "When certificates end, in seconds since the epoch: node and authority between daemons, http and grpc of listeners",
+        "When certificates end, in seconds since the epoch: node and authority between daemons, http and grpc of listeners, redis towards Redis",
     ),
     ("rules_revision", MetricKind::Gauge, &[], "Revision of the rule set in force"),
     ("rules", MetricKind::Gauge, &[], "Rules in force"),
