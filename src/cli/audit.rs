@@ -18,6 +18,8 @@ use crate::core::denial_cause::DenialCause;
 use crate::daemon;
 use crate::telemetry::log;
 
+/// The exit code of an archive run beside another one: months may be due, and it did nothing.
+const ELSEWHERE: u8 = 6;
 /// Time between two looks of `--follow`.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// The time that each look goes back: a daemon may record a decision so much later.
@@ -267,7 +269,13 @@ impl Archive {
     fn run(self) -> Ended {
         let config = Config::load(self.file.config.as_deref(), super::environment(), &Flags::default())
             .map_err(problems)?;
-        let months = daemon::archive_audit(&config, self.dry_run)?;
+        let months = match daemon::archive_audit(&config, self.dry_run) {
+            Err(error) if daemon::archives_elsewhere(&error) => {
+                log::say(format_args!("{error}"));
+                return Ok(ExitCode::from(ELSEWHERE));
+            }
+            months => months?,
+        };
         if months.is_empty() {
             say("No month of the audit log is due for the archive.");
             return Ok(ExitCode::SUCCESS);

@@ -197,7 +197,16 @@ fn differing(one: &Config, other: &Config) -> BTreeSet<String> {
     let mut found: BTreeSet<String> =
         names.filter(|key| before.get(*key) != after.get(*key)).cloned().collect();
     if found.is_empty() && one != other {
-        found.insert("a password".to_owned());
+        // Of what is not written out only passwords are left.
+        if one.store.redis.nodes != other.store.redis.nodes {
+            found.insert("a password in store.redis.nodes".to_owned());
+        }
+        if one.postgres != other.postgres {
+            found.insert("the password in postgres.url".to_owned());
+        }
+        if found.is_empty() {
+            found.insert("a password".to_owned());
+        }
     }
     found
 }
@@ -266,6 +275,6 @@ mod tests {
             config(&format!("node = \"1\"\n[postgres]\nurl = \"postgres://u:{password}@h/d\"\n"))
         };
         let (one, other) = (of("old"), of("new"));
-        assert_eq!(differing(&one, &other).into_iter().collect::<Vec<_>>(), ["a password"]);
+        assert_eq!(differing(&one, &other).into_iter().collect::<Vec<_>>(), ["the password in postgres.url"]);
     }
 }

@@ -41,6 +41,10 @@ impl Engine {
     /// Looks for odd rules if the rules changed since the last look. Returns those that were not told before.
     /// Takes some hundredths of a second for very large sets: not for a thread that decides.
     pub fn look_for_warnings(&self) -> Vec<Warning> {
+        if self.awaits_rules() {
+            // Nothing passes until the first set is there.
+            return Vec::new();
+        }
         let (loaded, before) = (self.loaded(), self.rule_warnings());
         if loaded.revision == before.revision && before.revision > 0 {
             return Vec::new();

@@ -230,7 +230,7 @@ mod tests {
         }
         assert_eq!(directives("debug").as_deref(), Ok("debug"));
         assert_eq!(directives("WARN, tidegate=info").as_deref(), Ok("WARN,tidegate=info"));
-        assert_eq!(directives("h2=debug").as_deref(), Ok("warn,tidegate=info,h2=debug"));
+        assert_eq!(directives("h2=debug").as_deref(), Ok("warn,sqlx=error,tidegate=info,h2=debug"));
     }
 
     #[test]

@@ -56,7 +56,8 @@ fn admitted_beside_an_undo(
         let meanwhile = async {
             tokio::time::sleep(UNDER_WAY).await;
             clock.set(WINDOW_BEGINS + Span(900_000) + after);
-            let taken = decide(other, &[charge(user_rule, &user, 40)]);
+            let others = [charge(user_rule, &user, 40)];
+            let taken = decide(other, &others);
             let goes_on = async {
                 tokio::time::sleep(UNDER_WAY).await;
                 place.signal("-CONT");

@@ -11,6 +11,7 @@ use crate::cli::people::escape;
 use crate::cli::{Failure, Server};
 use crate::core::written::parse_moment;
 use crate::daemon::WrittenPeople;
+use crate::engine::clock::Clock;
 
 /// Entries of one page.
 const PAGE: u32 = 1_000;
@@ -154,8 +155,12 @@ fn same_moment(one: &Value, other: &Value) -> bool {
     one == other || (at(one).is_some() && at(one) == at(other))
 }
 
-/// A block as both sides say it; `None` where the entry says nothing of one.
+/// A block as both sides say it; `None` where the entry says nothing of one, or of one that has ended.
 fn block_of(user: &Value) -> Option<Value> {
+    let until = user["blocked"]["until"].as_str().and_then(parse_moment);
+    if until.is_some_and(|until| until <= Clock::System.now()) {
+        return None;
+    }
     match &user["blocked"] {
         Value::Null => None,
         Value::Bool(false) => Some(Value::Null),

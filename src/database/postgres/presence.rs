@@ -73,7 +73,9 @@ impl Database {
         let mut fresh = match connected.map_err(|error| self.failure(&error, PROBE)) {
             Ok(fresh) => fresh,
             // It answers: all that it would give are taken, perhaps by this very daemon.
-            Err(Failure::NotServing { why, .. }) if why.contains("too many") => return Ok(()),
+            Err(Failure::NotServing { why, .. }) if why.contains("too many") || why.contains("slots") => {
+                return Ok(());
+            }
             Err(failure) => return Err(failure),
         };
         let oldest = question().fetch_one(&mut fresh).await;

@@ -80,7 +80,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "store_errors_total",
         MetricKind::Counter,
         &["kind"],
-        "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, crowded, evicting, forbidden, \
+        "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, crowded, forbidden, \
          unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back; \
          holders_untold: too many holders to be told when Redis was back; allowance_lost: parts of worldwide limits not written",
     ),

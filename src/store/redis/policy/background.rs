@@ -180,7 +180,9 @@ impl Core {
         let mut charges: SmallVec<[Item; 2]> = holds.collect();
         let server = self.fallback.server_time(now);
         let reserved = owed.reserved.iter();
-        charges.extend(reserved.map(|(id, charge)| item(Cost::Reserve(reserved_again(*id, charge, server)))));
+        charges.extend(
+            reserved.map(|(id, charge)| Item::put(Cost::Reserve(reserved_again(*id, charge, server)))),
+        );
         if owed.holders.is_empty() && owed.permits > 0 {
             let report = |debt_max| Cost::Report(ReportedCost { permits: owed.permits, debt_max });
             charges.push(Item::put(owed.debt_max.map_or(Cost::Take(owed.permits), report)));
