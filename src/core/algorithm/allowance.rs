@@ -3,7 +3,7 @@
 //! Places need none: what a region may hold of them is said by the limit that holders are checked against
 //! (see [`crate::regions::escrow::places`]).
 
-use super::aligned::{WindowPlace, WindowShare, weighted};
+use super::aligned::{WindowPlace, WindowShare, faded, weighted};
 use super::{Algorithm, Limit, level};
 use crate::time::Timestamp;
 
@@ -79,8 +79,13 @@ impl Allowance {
         let Self::Window(view) = self else { return 0 };
         let place = WindowPlace::of(limit, now);
         let share = WindowShare::of(limit, Some(view), place.index);
-        let slides = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
-        let before = if slides { weighted(share.others_before, place.left(), place.length) } else { 0 };
+        let (left, length) = (place.left(), place.length);
+        // As each of them counts what fades.
+        let before = match algorithm {
+            Algorithm::SlidingWindow => faded(share.others_before.into(), left, length),
+            Algorithm::SlidingLog => weighted(share.others_before, left, length),
+            _ => 0,
+        };
         share.others.saturating_add(before)
     }
 
