@@ -37,7 +37,7 @@
 --          (6); where notes are looked at so of every charge, and behind it what became of the reservation
 --          (1), the permits that had lapsed (6) and that were reserved (6), of a level the part of a permit
 --          that was given back besides (6), and the bucket's value without its shape as it was asked; last,
---          47 bytes of a replication epoch that the caller did not know
+--          55 bytes of a replication epoch that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed
 --          then
 -- Mirrors  replay in src/store/redis/batch/replay.rs, which also makes the verdicts from the values before

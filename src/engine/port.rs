@@ -294,6 +294,18 @@ pub trait Store: Send + Sync + 'static {
         Answer::Now(None)
     }
 
+    /// Whether it remembers nothing at all of an earlier life of `escrow` rules. `None`: it cannot be asked.
+    fn is_new(&self) -> Answer<'_, Option<bool>> {
+        Answer::Now(Some(false))
+    }
+
+    /// Nothing was spent before the store began, in no region: what it does not remember was not. `start` is
+    /// the same in all daemons. `false`: it does not take that in, and goes on burning.
+    fn begin_first(&self, start: u64) -> Answer<'_, bool> {
+        let _ = start;
+        Answer::Now(false)
+    }
+
     /// The policy that answers for a rule where the store does not.
     fn policy(&self, rule: &Compiled) -> OnFailure {
         rule.rule.on_failure.unwrap_or_default()

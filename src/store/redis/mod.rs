@@ -33,6 +33,7 @@ use self::policy::background::BACKGROUND_MAX;
 use self::policy::daemons::Daemons;
 use self::policy::decide::{BACKGROUND_PATIENCE, Core};
 use self::policy::fallback::Fallback;
+use self::policy::first_start::Marking;
 use self::policy::lease::Leases;
 use self::policy::registry::Registry;
 use self::policy::unwritten::Unwritten;
@@ -135,6 +136,7 @@ impl RedisStore {
             background: Arc::new(Semaphore::new(BACKGROUND_MAX)),
             turns: AtomicU32::new(0),
             unwritten: Unwritten::default(),
+            marking: Marking::default(),
             stop_noting: stop.child_token(),
             runtime: Handle::current(),
             stop: stop.clone(),
@@ -332,6 +334,14 @@ impl Store for RedisStore {
         }
         core.write_again();
         core.fallback.sweep(now);
+    }
+
+    fn is_new(&self) -> Answer<'_, Option<bool>> {
+        Answer::Later(Box::pin(self.core.marking.is_absent(&self.core.dispatcher)))
+    }
+
+    fn begin_first(&self, start: u64) -> Answer<'_, bool> {
+        Answer::Later(Box::pin(self.core.marking.mark(&self.core.dispatcher, start)))
     }
 
     fn policy(&self, rule: &Compiled) -> OnFailure {

@@ -25,6 +25,7 @@ use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::policy::fallback::{BucketBefore, Fallback, Forgotten, ToldAllowance};
+use crate::store::redis::policy::first_start::Marking;
 use crate::store::redis::policy::lease::Leases;
 use crate::store::redis::policy::registry::Registry;
 use crate::store::redis::policy::unwritten::{AllowanceWrite, Unwritten};
@@ -50,6 +51,7 @@ pub(in crate::store::redis) struct Core {
     pub(in crate::store::redis) timeout: Duration,
     pub(in crate::store::redis) background: Arc<Semaphore>,
     pub(in crate::store::redis) unwritten: Unwritten,
+    pub(in crate::store::redis) marking: Marking,
     /// Counts decisions of split keys, so that they take their sub-keys in turn.
     pub(in crate::store::redis) turns: AtomicU32,
     /// Views and debits come from callers outside any runtime.
