@@ -2,7 +2,9 @@
 //!
 //! Several daemons may live in one process (`demo` and tests do that): nothing here is global.
 
+use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -33,6 +35,7 @@ mod file_people;
 mod file_rules;
 mod identity;
 mod import;
+mod kept;
 mod listener_tls;
 mod noted;
 mod notices;
@@ -108,6 +111,8 @@ pub struct Daemon {
     /// Sends spans.
     traces: Option<TraceExport>,
     readiness: Arc<watch::Sender<Readiness>>,
+    /// Where the weights of `split` rules are noted. Beside it rights are left for the next process.
+    shares: Option<PathBuf>,
     /// How long to serve on once it is to stop.
     drain: Arc<Drain>,
     /// Listeners first, then everything else.
@@ -170,8 +175,20 @@ impl Daemon {
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
             .sharing(changes.over(&setup.regions), held)
             .agreeing(setup.peers.is_some())
+            .born(std::hash::RandomState::new().build_hasher().finish())
             .lending(setup.peers.is_some())
             .with_tasks(tasks.clone());
+        // It is taken away whether or not this process can use it.
+        let left = setup.shares.as_ref().and_then(|shares| kept::take(shares, &setup.name));
+        if let Some((left, memory)) = left.zip(store.memory()) {
+            if engine.restore_shapes(left.shapes) {
+                memory.restore(left.store);
+            } else {
+                tracing::warn!(
+                    "what the process before left of escrow rules names other rules here: it is burnt"
+                );
+            }
+        }
         let traces = TraceExport::prepare(&setup, &metrics)?;
         let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));
         let engine = if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine };
@@ -371,6 +388,7 @@ impl Daemon {
             courier,
             traces,
             readiness,
+            shares: setup.shares,
             drain: Arc::new(Drain::new(setup.drain)),
             stop_servers,
             stop,

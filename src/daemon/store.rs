@@ -32,6 +32,7 @@ pub enum StoreSetup {
 pub(super) struct Opened {
     pub(super) store: Arc<dyn Store>,
     redis: Option<Arc<RedisStore>>,
+    memory: Option<Arc<MemoryStore>>,
     /// Live daemons of this region, this one included: what a share of a limit is divided by while Redis is
     /// away.
     pub(super) live: Arc<AtomicUsize>,
@@ -48,14 +49,14 @@ impl Opened {
         let live = Arc::new(AtomicUsize::new(1));
         match setup {
             StoreSetup::Memory { keys_max } => {
-                let store = MemoryStore::new(*keys_max).begun(now);
-                Ok(Self { store: Arc::new(store), redis: None, live })
+                let memory = Arc::new(MemoryStore::new(*keys_max).begun(now));
+                Ok(Self { store: Arc::clone(&memory) as _, redis: None, memory: Some(memory), live })
             }
             StoreSetup::Redis(settings) => {
                 let settings = RedisSettings { tasks: tasks.clone(), ..settings.as_ref().clone() };
                 let redis = RedisStore::start(settings, Arc::clone(&live), metrics).await?;
                 let redis = Arc::new(redis);
-                Ok(Self { store: Arc::clone(&redis) as _, redis: Some(redis), live })
+                Ok(Self { store: Arc::clone(&redis) as _, redis: Some(redis), memory: None, live })
             }
         }
     }
@@ -63,6 +64,11 @@ impl Opened {
     /// Whether all daemons of the region count in it together.
     pub(super) const fn is_shared(&self) -> bool {
         self.redis.is_some()
+    }
+
+    /// The store that is lost with this process.
+    pub(super) const fn memory(&self) -> Option<&Arc<MemoryStore>> {
+        self.memory.as_ref()
     }
 
     /// Where the daemons of the region keep facts for each other, if they share a store.

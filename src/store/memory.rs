@@ -51,7 +51,8 @@ impl MemoryStore {
     #[must_use]
     pub fn begun(self, now: Timestamp) -> Self {
         for slot in &self.slots {
-            locked(slot).begun = now;
+            let mut slot = locked(slot);
+            (slot.begun, slot.known) = (now, now);
         }
         self
     }
@@ -71,7 +72,14 @@ impl MemoryStore {
         (slot, Named { hash, key })
     }
 
-    fn with<T>(&self, key: &Key, work: impl FnOnce(&mut KeySlot, Named<'_>) -> T) -> Option<T> {
+    /// Does something with each slot, one after the other.
+    pub(super) fn each_slot(&self, mut work: impl FnMut(&mut KeySlot)) {
+        for slot in &self.slots {
+            work(&mut locked(slot));
+        }
+    }
+
+    pub(super) fn with<T>(&self, key: &Key, work: impl FnOnce(&mut KeySlot, Named<'_>) -> T) -> Option<T> {
         let (slot, named) = self.named(key);
         let mut slot = self.slots.get(slot).map(locked)?;
         Some(work(&mut slot, named))
@@ -213,6 +221,17 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> Answer<'a, Option<StepResult>> {
         Answer::Now(self.with(key, |slot, named| slot.rights(rule, &held, named, ask, now)).flatten())
+    }
+
+    fn is_new(&self) -> Answer<'_, Option<bool>> {
+        Answer::Now(Some(true))
+    }
+
+    fn begin_first(&self, _: u64) -> Answer<'_, bool> {
+        for slot in &self.slots {
+            locked(slot).known = Timestamp(0);
+        }
+        Answer::Now(true)
     }
 
     fn sweep(&self, now: Timestamp) {

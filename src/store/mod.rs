@@ -4,6 +4,7 @@ mod brought_back;
 pub mod cells;
 mod decision;
 mod escrowed;
+mod kept;
 pub mod memory;
 mod penalties;
 pub mod redis;
@@ -15,4 +16,5 @@ mod spread;
 #[cfg(test)]
 mod tests;
 
+pub use kept::KeptStore;
 pub use memory::MemoryStore;

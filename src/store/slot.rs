@@ -1,7 +1,10 @@
 //! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to
 //! them. Whoever holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
+use std::sync::Arc;
+
 use super::escrowed::{is_closed, is_escrowed, paying};
+use super::kept::MemoryPart;
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, RegionUse, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
@@ -42,8 +45,14 @@ pub(super) struct KeySlot {
     pub(super) reserved: Table<ReservationNotes>,
     /// What clients did that may bring a penalty; see [`super::penalties`].
     pub(super) penalties: Table<PenaltyRecord>,
-    /// Nothing from before this instant is remembered.
+    /// When this memory began, which names it.
     pub(super) begun: Timestamp,
+    /// Nothing from before this instant is known; zero: nothing happened that is not.
+    pub(super) known: Timestamp,
+    /// What earlier processes of this daemon left: memories that know of some rules.
+    pub(super) earlier: Option<Arc<[MemoryPart]>>,
+    /// Nothing of `escrow` rules is charged or given any more: it was taken down for the next process.
+    pub(super) is_sealed: bool,
     /// The newest instant at which something was forgotten: nothing may count before it that is exact.
     pub(super) newest: Timestamp,
     /// Rules of `escrow` that only simulations switch off.
@@ -211,6 +220,9 @@ impl KeySlot {
             reserved: Table::weighing(keys_max, ReservationNotes::heap_bytes),
             penalties: Table::new(keys_max),
             begun: Timestamp(0),
+            known: Timestamp(0),
+            earlier: None,
+            is_sealed: false,
             newest: Timestamp(0),
             safety: EscrowSafety::ALL,
             evicted: 0,
@@ -308,7 +320,8 @@ impl KeySlot {
         now: Timestamp,
         pinned: impl Fn(TablePlace) -> bool,
     ) -> Option<TablePlace> {
-        self.insert(self.fresh(charge.rule, &charge.limit, now), named, now, pinned)
+        let state = self.fresh((charge.rule, &charge.limit), named.key, now);
+        self.insert(state, named, now, pinned)
     }
 
     pub(super) fn insert(

@@ -62,6 +62,9 @@ pub(crate) struct Vopr {
     /// spend all at once.
     #[arg(long, group = "kind")]
     people: bool,
+    /// Worlds under `escrow` that are started for the first time, and lose daemons and disks.
+    #[arg(long, group = "kind")]
+    starts: bool,
     /// Says what each seed drew.
     #[arg(long)]
     verbose: bool,
@@ -108,6 +111,7 @@ impl Vopr {
             (self.reservations, Kind::Reservations),
             (self.levels, Kind::Levels),
             (self.people, Kind::People),
+            (self.starts, Kind::Starts),
         ];
         flags.into_iter().find(|(is_set, _)| *is_set).map_or(Kind::Ordinary, |(_, kind)| kind)
     }

@@ -16,6 +16,7 @@ use super::play::{Enforced, Summary, play};
 use super::reports::{self, ReportsCase};
 use super::reservations::{self, ReservationsCase};
 use super::restarts::{self, RestartsCase};
+use super::starts::{self, Kept, StartsCase};
 use super::tables::{self, TablesCase};
 
 /// What a seed draws.
@@ -32,10 +33,11 @@ pub(super) enum Kind {
     Reservations,
     Levels,
     People,
+    Starts,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Ordinary,
         Self::Places,
         Self::Cuts,
@@ -47,6 +49,7 @@ impl Kind {
         Self::Reservations,
         Self::Levels,
         Self::People,
+        Self::Starts,
     ];
 
     /// Its word among the kept seeds, and behind `--` as a flag.
@@ -63,6 +66,7 @@ impl Kind {
             Self::Reservations => "reservations",
             Self::Levels => "levels",
             Self::People => "people",
+            Self::Starts => "starts",
         }
     }
 
@@ -79,6 +83,7 @@ impl Kind {
             Self::Reservations => ReservationsCase::draw(seed).describe(),
             Self::Levels => LevelsCase::draw(seed).describe(),
             Self::People => PeopleCase::draw(seed).describe(),
+            Self::Starts => StartsCase::draw(seed).describe(),
         }
     }
 
@@ -98,6 +103,7 @@ impl Kind {
             Self::Reservations => reservations::play(&ReservationsCase::draw(seed), true),
             Self::Levels => levels::play(&LevelsCase::draw(seed), Enforced::ALL),
             Self::People => people::play(&PeopleCase::draw(seed)),
+            Self::Starts => starts::play(&StartsCase::draw(seed), Kept::ALL),
         };
         played.map_err(|why| self.failed(seed, &self.describe(seed), &why))
     }

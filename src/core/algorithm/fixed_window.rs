@@ -13,7 +13,7 @@ use crate::time::{Span, Timestamp};
 
 /// The count of one window, what is owed beyond it, and the newest instant seen, which says which window that
 /// is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct FixedWindow {
     at: Timestamp,
     count: u32,

@@ -192,7 +192,7 @@ impl Verdict {
 }
 
 /// The state of one bucket, whichever way it counts: 24 bytes, plus the log's entries and the holders.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum State {
     /// See [`FixedWindow`].
     FixedWindow(FixedWindow),

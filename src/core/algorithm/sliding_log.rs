@@ -16,14 +16,14 @@ use crate::time::{Span, Timestamp};
 const SPARE_MAX: usize = 16;
 
 /// The admissions of the last window, and the newest instant seen.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SlidingLog {
     at: Timestamp,
     entries: Option<Box<Entries>>,
 }
 
 /// Admissions, oldest first. Never empty while it exists.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 struct Entries {
     queue: VecDeque<LogEntry>,
     /// The running total before the first entry.
@@ -31,7 +31,7 @@ struct Entries {
 }
 
 /// All that was admitted at one instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct LogEntry {
     at: u64,
     /// The running total up to and with this entry; it wraps, and only differences mean anything. What lies

@@ -17,7 +17,7 @@ use crate::time::{Span, Timestamp};
 
 /// The counts of two neighbouring windows, what is owed beyond them, and the newest instant seen, which says
 /// which windows they are. Bytes rather than a wide integer: the state beside its tag must fit 24 bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SlidingWindow {
     at: [u8; 8],
     current: u32,
