@@ -202,7 +202,7 @@ fn the_last_permits_arrive(regions: usize) {
         let window = (end / SECONDS as f64).round() as u64 - 1;
         (window, u64::from(answer["allowed"] == true))
     };
-    // A daemon that has just begun burns what a former life may have spent.
+    // Until then all have agreed, and know of each other.
     let first = window() / SECONDS + 2;
     let mut admitted = BTreeMap::<(u64, usize), [u64; 2]>::new();
     let mut sums = BTreeMap::<(u64, String), u64>::new();

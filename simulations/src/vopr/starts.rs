@@ -12,7 +12,6 @@ use tidegate::store::KeptStore;
 
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};
-use crate::model::engine::DaemonEngine;
 use crate::model::shell::windowed;
 use crate::number::{float, index, place};
 use crate::plan::{Plan, Way};
