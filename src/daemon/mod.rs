@@ -182,7 +182,7 @@ impl Daemon {
         let left = setup.shares.as_ref().and_then(|shares| kept::take(shares, &setup.name));
         if let Some((left, memory)) = left.zip(store.memory()) {
             if engine.restore_shapes(left.shapes) {
-                memory.restore(left.store);
+                memory.take_back(left.store);
             } else {
                 tracing::warn!(
                     "what the process before left of escrow rules names other rules here: it is burnt"

@@ -88,7 +88,7 @@ impl MemoryStore {
 
     /// Goes on with what an earlier process has left, before anything is asked. What finds no room is not
     /// known.
-    pub fn restore(&self, kept: KeptStore) {
+    pub fn take_back(&self, kept: KeptStore) {
         let KeptStore { mut parts, newest, buckets, rights } = kept;
         let mut lost = BTreeSet::new();
         for (bytes, state, expiry) in buckets {
@@ -129,6 +129,13 @@ fn insert<T>(table: &mut Table<T>, named: Named<'_>, (value, expiry): (T, u32), 
 }
 
 impl KeySlot {
+    /// Nothing was spent before this memory began, nor before those that it goes on with.
+    pub(super) fn know_all(&mut self) {
+        self.known = Timestamp(0);
+        let known = |part: &MemoryPart| MemoryPart { known: Timestamp(0), ..part.clone() };
+        self.earlier = self.earlier.as_ref().map(|parts| parts.iter().map(known).collect());
+    }
+
     /// The memories that know of these rules, the one first that counts rules that are new.
     fn parts(&self, wanted: &BTreeSet<u32>, next: u32) -> Vec<MemoryPart> {
         let earlier = self.earlier.iter().flat_map(|parts| parts.iter()).cloned();

@@ -229,7 +229,7 @@ impl Store for MemoryStore {
 
     fn begin_first(&self, _: u64) -> Answer<'_, bool> {
         for slot in &self.slots {
-            locked(slot).known = Timestamp(0);
+            locked(slot).know_all();
         }
         Answer::Now(true)
     }

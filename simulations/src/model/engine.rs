@@ -219,7 +219,7 @@ impl DaemonEngine {
 
     /// Begins with what the process before has left.
     pub(crate) fn take_back(&self, kept: KeptStore) {
-        self.store.restore(kept);
+        self.store.take_back(kept);
     }
 
     /// What it noted on its disk.
