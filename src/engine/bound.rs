@@ -10,7 +10,7 @@ use super::loaded::Loaded;
 use super::status::WorldStatus;
 use crate::core::algorithm::{Algorithm, Counting, Limit};
 use crate::core::regions::escrow::EscrowRule;
-use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, OwnStore};
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, OwnStore, RegionsKnown};
 use crate::core::rule::{Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
@@ -54,21 +54,6 @@ impl Others {
         let regions = self.regions.load(Ordering::Relaxed);
         let cut_off = self.cut_off.load(Ordering::Relaxed);
         OtherStores { stores, regions, settled, own_store: self.own_store, silence, cut_off }
-    }
-}
-
-/// The regions as a decision finds them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RegionsKnown {
-    /// How many there are, the own one included.
-    pub(super) count: u64,
-    /// Whether one of them is cut off.
-    pub(super) is_cut: bool,
-}
-
-impl From<OtherStores> for RegionsKnown {
-    fn from(elsewhere: OtherStores) -> Self {
-        Self { count: elsewhere.regions, is_cut: elsewhere.cut_off }
     }
 }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::audit::Question;
-use super::bound::{self, RegionsKnown};
+use super::bound;
 use super::clock::Stopwatch;
 use super::footprint::Footprint;
 use super::identity::{IdentityRefused, Person, Persons, rewritten};
@@ -20,7 +20,7 @@ use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
 use crate::core::key::Key;
 use crate::core::regions::escrow::can_move;
-use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, ROUND_TRIP};
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, ROUND_TRIP, RegionsKnown};
 use crate::core::request::{Cost, ReportedCost, Request};
 use crate::core::reservation::{Commit, ReservedCost, TTL_MAX};
 use crate::core::rule::{Action, Charging, Mode};

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use metrics::Counter;
 
-use super::bound::RegionsKnown;
 use super::port::HeldLimit;
 use super::split::{self, Share};
 use super::unmatched;
 use crate::core::algorithm::Limit;
 use crate::core::key::{Key, Shape};
+use crate::core::regions::gossip::uncertainty::RegionsKnown;
 use crate::core::regions::split::Split;
 use crate::core::regions::{FirstShare, WorldKey, WorldRule};
 use crate::core::rule::{Global, Mode, OnPartition};

@@ -283,7 +283,8 @@ impl KeySlot {
             Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(permits) => {
-                verdict.admitted = !refunds_whole(charge.rule) || state.returnable(&limit, at) >= permits;
+                verdict.admitted =
+                    !refunds_whole(charge.rule) || state.returnable(&limit, view.as_ref(), at) >= permits;
                 verdict.retry = None;
             }
             Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),

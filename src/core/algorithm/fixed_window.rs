@@ -165,6 +165,11 @@ impl FixedWindow {
         WindowPlace::of(limit, now.max(self.at)).index
     }
 
+    /// See [`super::State::returnable`].
+    pub(super) fn returnable(&self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
+        self.place(limit, view, now).1.used()
+    }
+
     /// See [`super::State::restore`].
     pub(super) fn restore(&mut self, limit: &Limit, now: Timestamp, known: &RegionUse) {
         let (place, WindowAccount { count, debt }) = self.place(limit, None, now);

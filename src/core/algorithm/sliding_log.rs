@@ -231,7 +231,8 @@ impl SlidingLog {
         charged
     }
 
-    /// See [`super::State::restore`]. Nobody knows any more when it was used, so all of it counts from now on.
+    /// See [`super::State::restore`]. Nobody knows any more when it was used, so all of it counts from now
+    /// on.
     pub(super) fn restore(&mut self, limit: &Limit, now: Timestamp, known: &RegionUse) {
         let at = now.max(self.at);
         if WindowPlace::every(limit.window, at).index == known.window {

@@ -233,8 +233,8 @@ impl SlidingWindow {
     }
 
     /// See [`super::State::returnable`].
-    pub(super) fn returnable(&self, limit: &Limit, now: Timestamp) -> u64 {
-        let (_, account, previous) = self.place(limit, None, now);
+    pub(super) fn returnable(&self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
+        let (_, account, previous) = self.place(limit, view, now);
         account.used() + u64::from(previous)
     }
 

@@ -82,7 +82,8 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["kind"],
         "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, crowded, forbidden, \
          unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back; \
-         holders_untold: too many holders to be told when Redis was back; allowance_lost: parts of worldwide limits not written",
+         holders_untold: too many holders to be told when Redis was back; allowance_lost: parts of worldwide limits not written; \
+         forgotten: buckets of worldwide limits that Redis had lost and was told of again",
     ),
     ("breaker_state", MetricKind::Gauge, &["state"], "Redis servers by breaker: closed, half_open, open"),
     (
@@ -149,7 +150,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["queue"],
         "Frames dropped because a queue was full: the next one carries their sum; unconnected: while their daemon was not \
-         connected",
+         connected; slow_handshake: connections whose handshake took too long",
     ),
     ("world_keys", MetricKind::Gauge, &[], "Buckets of worldwide limits that are followed"),
     (
@@ -218,7 +219,8 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "global_overshoot_permits_total",
         MetricKind::Counter,
         &["rule"],
-        "Permits admitted above a worldwide limit, from the final counts of closed windows; above zero in escrow is an alarm",
+        "Permits admitted above a worldwide limit: under gossip also in a window that is open, once that has lasted for a \
+         second; above zero in escrow is an alarm",
     ),
     (
         "global_error_bound",

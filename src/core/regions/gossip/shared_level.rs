@@ -38,8 +38,8 @@ const OWN_MAX: usize = 64;
 /// for is mostly kept there.
 const HOME_WINDOWS: u64 = 16;
 const HOME_PARTS: u64 = 9;
-/// So many permits of a full bucket every other region keeps that has as many by its weight: with less than one
-/// it would be refused whoever asks there now and then.
+/// So many permits of a full bucket every other region keeps that has as many by its weight: with less than
+/// one it would refuse whoever asks there now and then.
 const AWAY_MIN: u64 = 2;
 /// After so long without a report a region may have used what seemed to refill into a full bucket.
 const UNHEARD: Span = Span::from_millis(450);

@@ -47,6 +47,21 @@ pub struct OtherStores {
     pub cut_off: bool,
 }
 
+/// The regions as a decision finds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionsKnown {
+    /// How many there are, the own one included.
+    pub count: u64,
+    /// Whether one of them is cut off.
+    pub is_cut: bool,
+}
+
+impl From<OtherStores> for RegionsKnown {
+    fn from(elsewhere: OtherStores) -> Self {
+        Self { count: elsewhere.regions, is_cut: elsewhere.cut_off }
+    }
+}
+
 impl OtherStores {
     /// Memories that may have admitted the same limit and are not known: that of each other store, and if the
     /// own one began while that still `counts`, a former one of each store.

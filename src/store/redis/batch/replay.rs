@@ -36,6 +36,8 @@ pub(in crate::store::redis) struct Charged {
     pub(in crate::store::redis) has_allowance: bool,
     /// The newest instant that the bucket had seen; `None` where there was none, or it stays in Redis.
     pub(in crate::store::redis) newest: Option<Timestamp>,
+    /// Whether nothing was in use before.
+    pub(in crate::store::redis) was_empty: bool,
     /// Names what was charged, should it go back.
     pub(in crate::store::redis) taken: UndoneCharge,
 }
@@ -223,7 +225,8 @@ impl Live<'_> {
         };
         let Self { existed, has_allowance, newest, .. } = *self;
         let taken = UndoneCharge { charge: CountedCharge { at: self.seen, used: 0 }, undone: self.undone };
-        Charged { counted, leased: 0, state: None, existed, has_allowance, newest, taken }
+        let (leased, state, was_empty) = (0, None, !existed);
+        Charged { counted, leased, state, existed, has_allowance, newest, was_empty, taken }
     }
 
     /// What the bucket would answer, before it is known what is charged. What the part already takes of it
@@ -256,7 +259,8 @@ impl Live<'_> {
             Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(permits) => {
-                verdict.admitted = !self.refunds_whole || self.state.returnable(&self.limit, now) >= permits;
+                verdict.admitted = !self.refunds_whole
+                    || self.state.returnable(&self.limit, self.view.as_ref(), now) >= permits;
                 verdict.retry = None;
             }
             Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
@@ -302,6 +306,8 @@ impl Live<'_> {
                 };
                 counted.returned = if moves { told.moved } else { 0 };
                 counted.reported = if item.cost.is_report() && !moves { told.moved } else { 0 };
+                let taken = if admitted && told.fits { item.cost.taken() } else { 0 };
+                charged.was_empty = told.used <= taken;
                 charged.state = Some(self.as_if_at_once(told, now));
             }
             return;

@@ -253,8 +253,9 @@ impl Core {
         let mut command = redis::cmd("SET");
         command.arg(key).arg(&write.value).arg("PX").arg(ttl);
         let written = self.dispatcher.plain(&command, write.slot, deadline).await.is_ok();
-        if written {
-            self.fallback.confirm(&write.bucket, write.until);
+        match written {
+            true => self.fallback.confirm(&write.bucket, write.until),
+            false => self.fallback.doubt(&write.bucket),
         }
         written
     }

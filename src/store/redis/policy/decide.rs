@@ -206,8 +206,8 @@ impl Core {
         futures_util::future::join_all(asked).await.into()
     }
 
-    /// Where an answer shows that Redis has lost what it was told: tells it what is known here of the buckets,
-    /// and asks it once more. What it cannot be told of is not decided by it.
+    /// Where an answer shows that Redis has lost what it was told: tells it what is known here of the
+    /// buckets, and asks it once more. What it cannot be told of is not decided by it.
     async fn ask_restored(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
@@ -255,8 +255,8 @@ impl Core {
         let lost = planned.places.iter().zip(items).filter_map(|(place, (item, charged))| {
             let charge = charges.get(*place)?;
             planned.part.buckets.get(item.bucket).filter(|bucket| bucket.worldwide)?;
-            let Charged { has_allowance, newest, .. } = *charged;
-            let before = BucketBefore { has_allowance, newest, now: answered.now };
+            let Charged { has_allowance, newest, was_empty, .. } = *charged;
+            let before = BucketBefore { has_allowance, newest, was_empty, now: answered.now };
             Some((charge, self.fallback.forgotten((charge.key, &charge.limit), before, elapsed)?))
         });
         lost.collect()
@@ -312,6 +312,7 @@ impl Core {
                     }
                 }
                 Err(_) => {
+                    self.fallback.note_trouble(now);
                     missing.extend(plan::unanswered(planned, charges));
                     missing_places.extend(planned.places.iter().copied());
                 }

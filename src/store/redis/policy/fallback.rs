@@ -55,6 +55,8 @@ pub(in crate::store::redis) struct Fallback {
     daemons: Arc<Daemons>,
     /// The servers' time less this daemon's, in microseconds, as last heard.
     offset: AtomicI64,
+    /// When a server last did not answer, by the servers' time.
+    trouble: AtomicU64,
     /// Keys that wait to have their debts charged.
     debtors: AtomicUsize,
     /// Charges that found no room.
@@ -121,6 +123,7 @@ impl Fallback {
             policy,
             daemons,
             offset: AtomicI64::new(0),
+            trouble: AtomicU64::new(0),
             debtors: AtomicUsize::new(0),
             full: AtomicU64::new(0),
             full_told: AtomicBool::new(false),
@@ -163,7 +166,7 @@ impl Fallback {
         let entry = shelf.entries.get_mut(place)?;
         // Answers come out of order; a clock that was set back is believed.
         if server >= entry.known_at || server + STEPPED_BACK < entry.known_at {
-            (entry.known, entry.known_at) = (state, server);
+            (entry.known, entry.known_at, entry.unsure) = (state, server, false);
         }
         let own = entry.own.take();
         let (expiry, weight) = entry.rating(&limit, server);
@@ -201,6 +204,22 @@ impl Fallback {
         shelf.entries.rate(place, expiry, weight);
     }
 
+    /// A server did not answer at `now`, and may have lost what it said before.
+    pub(in crate::store::redis) fn note_trouble(&self, now: Timestamp) {
+        self.trouble.fetch_max(self.server_time(now).0, Ordering::Relaxed);
+    }
+
+    /// Redis could not be told what the world leaves of a bucket: it may have lost the bucket too.
+    pub(in crate::store::redis) fn doubt(&self, key: &Key) {
+        let (index, hash) = self.spread.place(key);
+        let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
+        if let Some(place) = shelf.entries.find(hash, key.bytes())
+            && let Some(entry) = shelf.entries.get_mut(place)
+        {
+            entry.unsure = true;
+        }
+    }
+
     /// Redis has what it was told of a bucket, and keeps it until then.
     pub(in crate::store::redis) fn confirm(&self, key: &Key, until: Duration) {
         let (index, hash) = self.spread.place(key);
@@ -225,8 +244,13 @@ impl Fallback {
         let entry = shelf.entries.get(shelf.entries.find(hash, key.bytes())?)?;
         let confirmed = entry.told.as_ref().and_then(|told| told.confirmed);
         let is_gone = !before.has_allowance && confirmed.is_some_and(|until| elapsed < until);
-        let is_older =
-            || entry.known.as_ref().is_some_and(|known| before.is_older_than(known, entry.known_at));
+        let known = entry.known.as_ref().filter(|known| known.used(limit, before.now) > 0);
+        // What could not be written says the same as an answer that did not come.
+        let trouble = match entry.unsure {
+            true => before.now,
+            false => Timestamp(self.trouble.load(Ordering::Relaxed)),
+        };
+        let is_older = || known.is_some_and(|known| before.is_older_than(known, entry.known_at, trouble));
         if !is_gone && !is_older() {
             return None;
         }

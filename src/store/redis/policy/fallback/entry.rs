@@ -29,6 +29,8 @@ pub(super) struct Entry {
     pub(super) known: Option<State>,
     /// When that was, by the server's clock.
     pub(super) known_at: Timestamp,
+    /// Whether Redis could not be told something of it since.
+    pub(super) unsure: bool,
     /// What Redis was told of the other regions, for a worldwide bucket.
     pub(super) told: Option<Box<ToldAllowance>>,
     /// This daemon's own while Redis is away.
@@ -259,7 +261,7 @@ impl Entry {
                 Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after }
             }
             Cost::Refund(permits)
-                if refunds_whole(charge.rule) && own.state.returnable(&share, now) < permits =>
+                if refunds_whole(charge.rule) && own.state.returnable(&share, view, now) < permits =>
             {
                 Verdict { admitted: false, retry: None, ..own.state.check(&share, view, now, 0) }
             }

@@ -40,14 +40,20 @@ pub(in crate::store::redis) struct BucketBefore {
     pub(in crate::store::redis) has_allowance: bool,
     /// The newest instant that it had seen; `None` where it was not there, or stays in Redis.
     pub(in crate::store::redis) newest: Option<Timestamp>,
+    /// Whether nothing of it was in use.
+    pub(in crate::store::redis) was_empty: bool,
     /// When it was asked, by the server's clock.
     pub(in crate::store::redis) now: Timestamp,
 }
 
 impl BucketBefore {
     /// Whether Redis has forgotten what it had said at `told`: then the bucket was `known`. A bucket never
-    /// goes back in time, and one that is gone while its allowance is there was reset.
-    pub(super) fn is_older_than(&self, known: &State, told: Timestamp) -> bool {
+    /// goes back in time. One that is gone while its allowance is there was reset, unless Redis was in
+    /// `trouble` since.
+    pub(super) fn is_older_than(&self, known: &State, told: Timestamp, trouble: Timestamp) -> bool {
+        if self.was_empty {
+            return told < trouble && told < self.now;
+        }
         let both = self.newest.zip(known.newest());
         both.is_some_and(|(newest, known)| newest < known && known <= self.now && told < self.now)
     }
