@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use super::escrowed::{is_closed, is_escrowed, paying};
+use super::escrowed::{is_escrowed, paying};
 use super::kept::MemoryPart;
+use super::newcomers::Newcomers;
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, RegionUse, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
@@ -57,6 +58,8 @@ pub(super) struct KeySlot {
     pub(super) newest: Timestamp,
     /// Rules of `escrow` that only simulations switch off.
     pub(super) safety: EscrowSafety,
+    /// Those for whose buckets there is no room.
+    pub(super) newcomers: Newcomers,
     evicted: u64,
     full: u64,
 }
@@ -89,7 +92,7 @@ pub(super) struct Evaluation {
     /// The instant that it counts at.
     pub(super) now: Timestamp,
     /// What it is counted against.
-    limit: Limit,
+    pub(super) limit: Limit,
     /// How much is left of the recovery window, in which nothing is admitted.
     recovery: Option<Span>,
     /// Permits of lapsed reservations that were given back for this look.
@@ -155,17 +158,9 @@ impl Evaluation {
         verdict
     }
 
-    /// The answer where the bucket found no room: the rule's failure policy's.
-    pub(super) fn without_room(&self, charge: &Charge<'_>) -> ChargeResult {
-        let mut counted = ChargeResult { degraded: true, ..self.counted() };
-        if is_closed(charge.rule, charge.rule.rule.on_failure) {
-            counted.verdict.admitted = false;
-            counted.verdict.remaining = 0;
-            counted.verdict.delay = Span::ZERO;
-            // Room comes as buckets expire; after a window of this rule at least its own kind have.
-            counted.verdict.retry = Some(charge.limit.window);
-        }
-        counted
+    /// The answer where the bucket found no room; see [`Newcomers`].
+    pub(super) fn without_room(&self, verdict: Verdict) -> ChargeResult {
+        ChargeResult { degraded: true, verdict, ..self.counted() }
     }
 }
 
@@ -225,6 +220,7 @@ impl KeySlot {
             is_sealed: false,
             newest: Timestamp(0),
             safety: EscrowSafety::ALL,
+            newcomers: Newcomers::default(),
             evicted: 0,
             full: 0,
         }
@@ -422,7 +418,10 @@ impl KeySlot {
             return self.uncharged(charge, looked, named);
         }
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
-            return if charge.cost.taken() > 0 { looked.without_room(charge) } else { counted };
+            return match charge.cost.taken() {
+                0 => counted,
+                _ => looked.without_room(self.newcomers.charge(charge, looked)),
+            };
         };
         if let Some(raised) = raised {
             *state = raised;

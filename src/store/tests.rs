@@ -274,6 +274,24 @@ fn where_every_bucket_is_at_its_limit_the_failure_policy_answers_and_is_counted(
 }
 
 #[test]
+fn newcomers_for_whom_there_is_no_room_share_a_bucket_of_their_rule() {
+    let store = MemoryStore::new(50);
+    let rule = minute(1);
+    for user in 0..50 {
+        one(&store, &rule, &key(user), 1, NOW);
+    }
+    let new = |now: Timestamp, user: usize| one(&store, &rule, &key(format!("new {user}")), 1, now);
+    let passed = (0..2_000).filter(|user| new(NOW, *user).verdict.admitted).count();
+    // Each part of the keys has a bucket of its own.
+    assert!((1..=50).contains(&passed), "{passed}");
+    let same = (0..20).filter(|_| new(NOW, 7).verdict.admitted).count();
+    assert_eq!(same, 0);
+    let (used, other) = (key(3), key("newest"));
+    let both = [charge(&rule, &used, 1), charge(&rule, &other, 1)];
+    assert!(!store.try_decide(&both, Intent::Charge, NOW).unwrap().admitted);
+}
+
+#[test]
 fn a_decision_that_finds_no_room_for_one_bucket_leaves_no_other_behind() {
     let store = MemoryStore::new(50);
     let open = minute(1);
