@@ -141,6 +141,7 @@ fn push_name(text: &mut String, name: &str) {
 mod tests {
     use super::*;
     use crate::core::answer::AnswerOptions;
+    use crate::core::decision::AnswerGuards;
     use proptest::prelude::*;
 
     fn ruled(name: &str, remaining: u64) -> RuleOutcome {
@@ -168,7 +169,15 @@ mod tests {
     }
 
     fn allowed(rules: Vec<RuleOutcome>) -> Decision {
-        Decision { allowed: true, tightest: Some(0), status: 200, message: None, lease: None, rules }
+        Decision {
+            allowed: true,
+            tightest: Some(0),
+            status: 200,
+            message: None,
+            lease: None,
+            guards: AnswerGuards::default(),
+            rules,
+        }
     }
 
     fn text(decision: &Decision) -> String {

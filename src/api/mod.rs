@@ -12,11 +12,13 @@ mod client_identity;
 mod connection;
 mod console;
 mod credentials;
+mod delivery;
 mod error;
 mod headers;
 mod http;
 mod json_object;
 mod listener;
+mod made_once;
 mod openapi;
 mod places;
 mod problem;
@@ -54,8 +56,8 @@ pub use openapi::openapi_json;
 pub use resp::{Passwords, RespState};
 pub use tls::{Inside, ListenerPem, ListenerTls, ListenerTlsError};
 
-/// Most connections of the admin socket.
-const OWNER_CONNECTIONS_MAX: usize = 64;
+/// Most connections of the admin socket, and of the listener for those who watch.
+const FEW_CONNECTIONS_MAX: usize = 64;
 /// Explanations that are made at the same time. One looks at every rule of a domain.
 const EXPLAINING_MAX: usize = 2;
 
@@ -133,6 +135,10 @@ pub struct Servers {
     /// There where the Redis protocol is served.
     resp_state: Option<RespState>,
     owner: ListenerLimits,
+    watching: ListenerLimits,
+    metrics_text: made_once::MadeOnce<()>,
+    /// The rules by their revision.
+    rules_text: made_once::MadeOnce<u64>,
     explaining: Arc<tokio::sync::Semaphore>,
     streams: Arc<tokio::sync::Semaphore>,
     others: rls::Others,
@@ -181,8 +187,9 @@ impl Servers {
         let (http, rls) =
             (ListenerLimits::new(&engine, &settings, "http"), ListenerLimits::new(&engine, &settings, "rls"));
         let resp = ListenerLimits::new(&engine, &settings, "resp");
-        let few = Settings { connections_max: OWNER_CONNECTIONS_MAX, ..settings.clone() };
+        let few = Settings { connections_max: FEW_CONNECTIONS_MAX, ..settings.clone() };
         let owner = ListenerLimits::new(&engine, &few, "admin");
+        let watching = ListenerLimits::new(&engine, &few, "metrics");
         let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
         let streams = Arc::new(tokio::sync::Semaphore::new(admin::stream::STREAMS_MAX));
         let others = rls::Others::new(&readiness, engine.metrics());
@@ -197,6 +204,9 @@ impl Servers {
             resp,
             resp_state: None,
             owner,
+            watching,
+            metrics_text: made_once::MadeOnce::default(),
+            rules_text: made_once::MadeOnce::default(),
             explaining,
             streams,
             others,
@@ -275,6 +285,11 @@ pub async fn serve_http(listener: impl Into<Arc<Listener>>, servers: Arc<Servers
 /// Serves HTTP on the admin socket, on which the user of the daemon needs no token.
 pub async fn serve_owner(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
     listener::serve(listener.into(), servers, |servers| &servers.owner, http::connection, shutdown).await;
+}
+
+/// Serves metrics and health on this listener, and nothing else.
+pub async fn serve_metrics(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
+    listener::serve(listener.into(), servers, |servers| &servers.watching, http::watching, shutdown).await;
 }
 
 /// Serves gRPC on this listener until it is stopped, like [`serve_http`].

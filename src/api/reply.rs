@@ -28,7 +28,7 @@ pub(super) fn json(value: &impl Serialize) -> Reply {
 }
 
 /// JSON that is written already, with status 200.
-pub(super) fn json_bytes(body: Vec<u8>) -> Reply {
+pub(super) fn json_bytes(body: impl Into<Bytes>) -> Reply {
     with_type(body, JSON)
 }
 
@@ -38,8 +38,8 @@ pub(super) fn text(text: impl Into<String>) -> Reply {
 }
 
 /// A body of this type with status 200.
-pub(super) fn with_type(body: Vec<u8>, content_type: HeaderValue) -> Reply {
-    let mut reply = Response::new(Full::from(body));
+pub(super) fn with_type(body: impl Into<Bytes>, content_type: HeaderValue) -> Reply {
+    let mut reply = Response::new(Full::new(body.into()));
     reply.headers_mut().insert(CONTENT_TYPE, content_type);
     reply
 }

@@ -86,6 +86,10 @@ pub struct Listen {
     /// `peer`: the one UDP socket for everything between daemons; an address with a port. Used only with
     /// `[peers.tls]`. Default `"127.0.0.1:7946"`.
     pub peer: SocketAddr,
+    /// `metrics`: metrics and health alone, for those who watch the daemon; an address with a port,
+    /// `unix:/path`, or `"off"`. They are told on `http` as well. Default `"off"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Listener>,
     /// `[listen.http_tls]`: TLS on `http`, with HTTP/2 for clients that ask for it. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_tls: Option<ListenerTls>,
@@ -110,6 +114,10 @@ pub struct Listen {
     /// `max_connections_per_address`: most of them from one address, or one /64 of IPv6; loopback and Unix
     /// sockets are not counted. Default `0`: any number.
     pub max_connections_per_address: u32,
+    /// `max_held_answers`: most answers that are held back at once for rules with `delay = "hold"`, from 1 to
+    /// 100,000. Each is an open call of its gateway: more than 512 need a higher `max_requests` in Envoy's
+    /// circuit breaker. Default `256`.
+    pub max_held_answers: u32,
     /// `http_refunds`: whether HTTP clients may give back with a negative cost. Default `true`.
     pub http_refunds: bool,
     /// `admin`: `unix:/path` of the socket on which the user of the daemon, and root, may change everything

@@ -22,6 +22,9 @@ const HEADER_BYTES_MAX: usize = 64;
 /// Most headers that carry credentials, and those that do unless said.
 const CREDENTIALS_MAX: usize = 8;
 const CREDENTIALS_DEFAULT: [&str; 2] = ["x-api-key", "authorization"];
+/// The listener that is there only if it is named, and the word for none.
+const METRICS: &str = "metrics";
+const OFF: &str = "off";
 /// Ports of the three listeners.
 const PORTS: (u16, u16, u16) = (8080, 8081, 7946);
 
@@ -101,9 +104,12 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
 
 fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Listen {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut written = |fields: &mut Fields<'_>, key| {
+    let mut stream = |fields: &mut Fields<'_>, key: &'static str| {
         fields.take(key).and_then(|entry| {
             let text = text(&entry.node, key, PATH_BYTES_MAX, problems)?;
+            if key == METRICS && text == OFF {
+                return None;
+            }
             let listener = text.parse::<Listener>();
             listener
                 .map_err(|expected| {
@@ -112,9 +118,10 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
                 .ok()
         })
     };
-    let http = written(fields, "http").unwrap_or(Listener::Tcp(local(PORTS.0)));
-    let grpc = written(fields, "grpc").unwrap_or(Listener::Tcp(local(PORTS.1)));
-    let resp = written(fields, "resp");
+    let http = stream(fields, "http").unwrap_or(Listener::Tcp(local(PORTS.0)));
+    let grpc = stream(fields, "grpc").unwrap_or(Listener::Tcp(local(PORTS.1)));
+    let resp = stream(fields, "resp");
+    let metrics = stream(fields, METRICS);
     let peer = fields.take("peer").and_then(|entry| {
         let text = text(&entry.node, "peer", PATH_BYTES_MAX, problems)?;
         let expected = "an address with a port such as \"127.0.0.1:7946\"";
@@ -133,11 +140,13 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
     let drain = fields.span("drain", Span::ZERO, Span::from_secs(600), problems);
     let max_connections = fields.integer("max_connections", 8, 1_000_000, problems);
     let per_address = fields.integer("max_connections_per_address", 0, 1_000_000, problems);
+    let held = fields.integer("max_held_answers", 1, 100_000, problems);
     let number = |read: Option<i64>, otherwise| read.and_then(|n| u32::try_from(n).ok()).unwrap_or(otherwise);
     Listen {
         http,
         grpc,
         resp,
+        metrics,
         peer: peer.unwrap_or_else(|| local(PORTS.2)),
         http_tls,
         grpc_tls,
@@ -146,6 +155,7 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
         drain: drain.unwrap_or(Span::from_secs(5)),
         max_connections: number(max_connections, 10_000),
         max_connections_per_address: number(per_address, 0),
+        max_held_answers: number(held, 256),
         http_refunds: fields.boolean("http_refunds", problems).unwrap_or(true),
         admin: admin_socket(fields, problems),
     }

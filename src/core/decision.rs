@@ -1,5 +1,7 @@
 //! The answer to a request, as every server tells it.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use super::answer::{AnswerOptions, PartitionKey};
@@ -80,7 +82,40 @@ pub struct Decision {
     pub message: Option<Arc<str>>,
     /// What the request now holds, if it holds anything.
     pub lease: Option<Box<Leased>>,
+    /// What goes back when the answer is told or given up.
+    pub guards: AnswerGuards,
 }
+
+/// Things that an answer keeps until it is told or given up, such as its place among those that are held
+/// back. No part of what it says.
+#[derive(Clone, Default)]
+pub struct AnswerGuards(Vec<Arc<dyn Any + Send + Sync>>);
+
+impl AnswerGuards {
+    /// Keeps one thing more.
+    pub fn hold(&mut self, thing: Arc<dyn Any + Send + Sync>) {
+        self.0.push(thing);
+    }
+
+    /// Lets go of all of them.
+    pub fn release(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl fmt::Debug for AnswerGuards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} held", self.0.len())
+    }
+}
+
+impl PartialEq for AnswerGuards {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for AnswerGuards {}
 
 impl Decision {
     /// Why it is denied.
@@ -135,6 +170,7 @@ impl Decision {
             ruled.more = Span(ruled.more.micros().saturating_sub(held.micros()));
             ruled.reset = Span(ruled.reset.micros().saturating_sub(held.micros()));
         }
+        self.guards.release();
     }
 }
 

@@ -170,13 +170,15 @@ pub struct Request<'a> {
     pub forms: Forms<'a>,
     /// Names a report, which is charged once however often it is sent.
     pub report: Option<ReservationId>,
+    /// Whether its answer may be held back, and it may wait for rights.
+    pub may_wait: bool,
 }
 
 impl<'a> Request<'a> {
     /// A request whose values are read as they stand, without a limit of its own.
     #[must_use]
     pub fn new(domain: &'a str, attributes: Attributes<'a>, cost: Cost) -> Self {
-        Self { domain, attributes, cost, limit: None, forms: Forms::default(), report: None }
+        Self { domain, attributes, cost, limit: None, forms: Forms::default(), report: None, may_wait: true }
     }
 
     /// The credentials that it shows.

@@ -95,6 +95,8 @@ pub struct Daemon {
     http: Option<Bound>,
     grpc: Option<Bound>,
     resp: Option<Bound>,
+    /// The listener for those who watch.
+    watching: Option<Bound>,
     /// The admin socket.
     owner: Option<Bound>,
     world: Option<World>,
@@ -173,6 +175,7 @@ impl Daemon {
             notes.as_ref().map(|path| regions::read(path, &setup.name)).transpose()?.unwrap_or_default();
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
+            .holding_back(setup.held_answers_max)
             .sharing(changes.over(&setup.regions), held)
             .agreeing(setup.peers.is_some())
             .born(std::hash::RandomState::new().build_hasher().finish())
@@ -222,6 +225,7 @@ impl Daemon {
         let http = bind(setup.http.as_deref(), "HTTP", http_tls.as_ref()).await?;
         let grpc = bind(setup.grpc.as_deref(), "gRPC", grpc_tls.as_ref()).await?;
         let resp = bind(setup.resp.as_deref(), "the Redis protocol", resp_tls.as_ref()).await?;
+        let metrics_listener = bind(setup.metrics.as_deref(), "metrics", None).await?;
         let owner = setup.admin_socket.open(http.as_ref().map(Bound::of).as_ref()).await?;
         let guard =
             Guard::new(tokens, &metrics).with(setup.admin_local, owner.as_ref().map(Listener::to_string));
@@ -355,6 +359,14 @@ impl Daemon {
             });
             bound
         });
+        let watching = metrics_listener.map(|listener| {
+            let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
+            let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
+            servers.spawn("listen_metrics", &stop_servers.stop, move || {
+                api::serve_metrics(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
+            });
+            bound
+        });
         let owner = owner.map(|listener| {
             let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
             let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
@@ -377,6 +389,7 @@ impl Daemon {
             http,
             grpc,
             resp,
+            watching,
             owner,
             world,
             reloader,
@@ -411,6 +424,7 @@ impl Daemon {
             http = %text(&self.http),
             grpc = %text(&self.grpc),
             resp = %text(&self.resp),
+            metrics = %text(&self.watching),
             admin = %text(&self.owner),
             peer = %self.peer_address().map_or_else(|| "off".to_owned(), |address| address.to_string()),
             rules = self.engine.loaded().set.rules().len(),

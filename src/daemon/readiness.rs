@@ -100,6 +100,8 @@ mod tests {
             http_tls: None,
             grpc_tls: None,
             http_refunds: true,
+            held_answers_max: 256,
+            metrics: None,
             admin_socket: crate::daemon::AdminSocket::Off,
             admin_local: false,
             postgres: None,

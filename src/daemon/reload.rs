@@ -278,7 +278,8 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Checked
     .map_err(|conflicts| {
         conflicts.iter().map(|conflict| format!("{}: {conflict}", path.display())).collect::<Vec<_>>()
     })?;
-    let warnings = set.warnings().iter().map(|warning| format!("{}: {warning}", path.display())).collect();
+    let all = set.warnings().into_iter().chain(set.advice());
+    let warnings = all.map(|warning| format!("{}: {warning}", path.display())).collect();
     let (tiers, users, keys) = (loaded.tiers.len(), loaded.users.len(), loaded.keys.len());
     Ok(Checked { rules: loaded.rules, tiers, users, keys, warnings })
 }

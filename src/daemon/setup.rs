@@ -18,6 +18,7 @@ use crate::core::time::Span;
 use crate::core::uri::Origin;
 use crate::database::postgres::PostgresSettings;
 use crate::engine::identity::LookupSettings;
+use crate::engine::pace::HELD_ANSWERS_MAX;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
 use crate::store::redis::{LeaseSettings, RedisSettings, RedisTls, Topology};
@@ -105,6 +106,8 @@ pub struct Setup {
     pub resp_tls: Option<config::ListenerTls>,
     /// The file with the passwords that its clients may show; `None`: they show none.
     pub resp_passwords: Option<PathBuf>,
+    /// The port for those who watch the daemon, alike.
+    pub metrics: Option<String>,
     /// TLS on the HTTP port; `None` for none.
     pub http_tls: Option<config::ListenerTls>,
     /// TLS on the gRPC port, alike.
@@ -115,6 +118,8 @@ pub struct Setup {
     pub connections_max: usize,
     /// Most connections of one client address; 0: any number.
     pub address_connections_max: usize,
+    /// Most answers that are held back at once.
+    pub held_answers_max: usize,
     /// Whether HTTP clients may give back.
     pub http_refunds: bool,
     /// Where the user of the daemon may change everything.
@@ -186,12 +191,14 @@ impl Setup {
             resp: config.listen.resp.as_ref().map(ToString::to_string),
             resp_tls: config.listen.resp_tls.clone(),
             resp_passwords: config.listen.resp_passwords.clone(),
+            metrics: config.listen.metrics.as_ref().map(ToString::to_string),
             http_tls: config.listen.http_tls.clone(),
             grpc_tls: config.listen.grpc_tls.clone(),
             drain: config.listen.drain.to_std(),
             connections_max: usize::try_from(config.listen.max_connections).unwrap_or(usize::MAX),
             address_connections_max: usize::try_from(config.listen.max_connections_per_address)
                 .unwrap_or(usize::MAX),
+            held_answers_max: usize::try_from(config.listen.max_held_answers).unwrap_or(usize::MAX),
             http_refunds: config.listen.http_refunds,
             admin_socket: AdminSocket::of(config.listen.admin.as_ref()),
             admin_local: config.admin.local,
@@ -342,12 +349,14 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         resp: None,
         resp_tls: None,
         resp_passwords: None,
+        metrics: None,
         http_tls: None,
         grpc_tls: None,
         // The gateways of the demo are its own.
         drain: Duration::ZERO,
         connections_max: 1_000,
         address_connections_max: 0,
+        held_answers_max: HELD_ANSWERS_MAX,
         http_refunds: true,
         admin_socket: AdminSocket::Usual,
         admin_local: false,

@@ -11,11 +11,12 @@ use super::clock::Stopwatch;
 use super::footprint::Footprint;
 use super::identity::{IdentityRefused, Person, Persons, rewritten};
 use super::loaded::Loaded;
+use super::pace::{WaitingPlace, WaitingRoom};
 use super::partition::partition_key;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use crate::core::algorithm::{Algorithm, Counting, Verdict};
 use crate::core::calendar::Windows;
-use crate::core::decision::{Decision, RuleOutcome, Worldwide};
+use crate::core::decision::{AnswerGuards, Decision, RuleOutcome, Worldwide};
 use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
 use crate::core::key::Key;
@@ -84,6 +85,7 @@ impl Engine {
             let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let mut plan = Plan::new(&loaded, asked, intent);
             plan.fill(self.tier_default(), now);
+            self.take_places(&mut plan);
             let charges = plan.charges(self.regions_known());
             if let Some(outcome) = &self.store.try_decide(&charges, plan.intent, now)
                 && !self.hopes(&plan, &charges, outcome, now)
@@ -107,7 +109,13 @@ impl Engine {
 
     /// True where what is missing may come, so that it is asked for once more.
     fn hopes(&self, plan: &Plan<'_, '_>, charges: &[Charge<'_>], outcome: &Outcome, now: Timestamp) -> bool {
-        plan.intent == Intent::Charge && self.hope(charges, outcome, now).is_some()
+        plan.intent == Intent::Charge && plan.may_wait() && self.hope(charges, outcome, now).is_some()
+    }
+
+    fn take_places(&self, plan: &mut Plan<'_, '_>) {
+        if plan.intent == Intent::Charge && plan.matches.iter().any(holds_delay) {
+            plan.take_places(self.pacing.room());
+        }
     }
 
     fn note_time(&self, timer: Option<Stopwatch>) {
@@ -120,6 +128,11 @@ impl Engine {
 /// Whether places of it are held rather than permits charged.
 fn is_held(found: &Match<'_>) -> bool {
     found.rule.rule.algorithm == Algorithm::Concurrency
+}
+
+/// Whether the daemon holds back what the rule delays.
+fn holds_delay(found: &Match<'_>) -> bool {
+    found.rule.rule.answer.as_ref().is_some_and(|answer| answer.holds_delay)
 }
 
 /// What a request's cost is to one rule. Places are held by somebody, so of a report to them nothing is left
@@ -193,6 +206,8 @@ struct Plan<'a, 'r> {
     intent: Intent,
     /// Somebody is blocked: what has happened is charged all the same, and nothing else.
     only_reports: bool,
+    /// Places for answers that are held back, by the place of their request.
+    waiting: SmallVec<[(usize, Arc<WaitingPlace>); 1]>,
 }
 
 impl<'a, 'r> Plan<'a, 'r> {
@@ -209,6 +224,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             refused: SmallVec::new(),
             intent,
             only_reports: false,
+            waiting: SmallVec::new(),
         }
     }
 
@@ -260,6 +276,33 @@ impl<'a, 'r> Plan<'a, 'r> {
         if self.only_reports {
             self.costs.iter_mut().filter(|cost| !cost.is_report()).for_each(|cost| *cost = Cost::Peek);
         }
+    }
+
+    /// Takes a place for every answer that may have to be held back. A bucket without a place queues nobody:
+    /// what is not in time is denied, and not charged.
+    fn take_places(&mut self, waiting: &Arc<WaitingRoom>) {
+        let mut from = 0;
+        for (place, (request, &end)) in self.requests.iter().zip(&self.ends).enumerate() {
+            for (found, cost) in self.matches.iter_mut().zip(&self.costs).take(end).skip(from) {
+                let rule = &found.rule.rule;
+                let takes = matches!(cost, Cost::Take(_) | Cost::Hold(_)) && cost.taken() > 0;
+                let holds = holds_delay(found) && takes;
+                let Some(key) = found.key.as_ref().filter(|_| holds) else { continue };
+                if self.loaded.shadow || rule.action != Action::Throttle {
+                    continue;
+                }
+                match waiting.place(key).filter(|_| request.may_wait) {
+                    Some(taken) => self.waiting.push((place, Arc::new(taken))),
+                    None => found.limit = found.limit.without_queue(rule.algorithm),
+                }
+            }
+            from = end;
+        }
+    }
+
+    /// Whether rights on their way may be waited for.
+    fn may_wait(&self) -> bool {
+        self.requests.iter().all(|request| request.may_wait)
     }
 
     /// The matches of the request at this place, and its cost to each of them.
@@ -498,6 +541,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             status: denier.map_or(200, |found| found.rule.rule.status),
             message: denier.and_then(|found| self.loaded.side(found.rule)?.message.clone()),
             lease: None,
+            guards: AnswerGuards::default(),
             rules,
         }
     }

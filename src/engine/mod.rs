@@ -47,7 +47,7 @@ pub mod identity;
 pub mod loaded;
 pub mod names;
 pub mod notices;
-mod pace;
+pub mod pace;
 mod partition;
 pub mod port;
 pub mod quotas;

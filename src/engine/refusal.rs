@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::identity::IdentityRefused;
-use crate::core::decision::{Decision, RuleOutcome};
+use crate::core::decision::{AnswerGuards, Decision, RuleOutcome};
 use crate::core::denial_cause::DenialCause;
 use crate::core::rule::Action;
 use crate::core::time::Span;
@@ -41,5 +41,6 @@ pub(super) fn refusal(refused: &IdentityRefused) -> Decision {
         status: REFUSED_STATUS,
         message: Some(Arc::clone(&refused.message)),
         lease: None,
+        guards: AnswerGuards::default(),
     }
 }

@@ -59,7 +59,9 @@ impl ConnectionContext<'_> {
         };
         let asked = AuthorizeQuery::read(question)?;
         self.may_ask(asked.cost)?;
-        refuse_page(head, asked.cost)?;
+        if appended.is_none() {
+            refuse_page(head, asked.cost)?;
+        }
         let attributes = self.attributes(head, appended.as_ref())?;
         let attributes = attributes.iter().map(|(name, value)| (*name, &**value)).collect();
         let requests = [Request::new(&asked.domain, attributes, asked.cost)];
@@ -71,7 +73,7 @@ impl ConnectionContext<'_> {
         let ([request], Some(decision)) = (&requests, decisions.first()) else { return Ok(reply::text("")) };
         arriving.decided(request, decision);
         let status = decision_status(decision.status);
-        let reply = match problem::of_denial(decision, problem::accepts(&head.headers)) {
+        let reply = match problem::of_denial(decision, problem::accepts(&head.headers), true) {
             Some(document) => reply::with_type(document, HeaderValue::from_static(problem::PROBLEM_JSON)),
             None => reply::text(words(decision)),
         };
@@ -179,13 +181,15 @@ impl<'h> Appended<'h> {
     }
 }
 
-/// Refuses to give back for a page of another site, which can have a browser fetch any address. A gateway,
-/// which passes on the headers of such pages too, says what it asks about.
+/// Refuses to charge or give back for a page of another site, which can have a browser fetch any address. A
+/// gateway, which passes on the headers of such pages too, says what it asks about.
 fn refuse_page(head: &Parts, cost: Cost) -> Result<(), Refusal> {
     const OF_GATEWAYS: [&str; 5] =
         ["x-forwarded-for", "x-forwarded-uri", "x-original-uri", "x-forwarded-method", "x-original-method"];
-    let of_gateway = || OF_GATEWAYS.iter().any(|name| head.headers.contains_key(*name));
-    if matches!(cost, Cost::Refund(_)) && origin::is_foreign(&head.headers) && !of_gateway() {
+    let own = |name: &http::HeaderName| name.as_str().starts_with(OWN_PREFIX);
+    let of_gateway =
+        || OF_GATEWAYS.iter().any(|name| head.headers.contains_key(*name)) || head.headers.keys().any(own);
+    if cost != Cost::Peek && origin::is_foreign(&head.headers) && !of_gateway() {
         return Err(Refusal::new(
             crate::api::error::Code::Forbidden,
             "pages of other sites are not answered",

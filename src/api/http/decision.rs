@@ -149,7 +149,7 @@ fn text(into: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
     use crate::core::answer::AnswerOptions;
-    use crate::core::decision::{Decision, Leased, RuleOutcome, Worldwide};
+    use crate::core::decision::{AnswerGuards, Decision, Leased, RuleOutcome, Worldwide};
     use crate::core::denial_cause::DenialCause;
     use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::key::BucketValues;
@@ -226,6 +226,7 @@ mod tests {
             });
             let decision = Decision {
                 lease,
+                guards: AnswerGuards::default(),
                 allowed, rules, tightest, status, message: message.map(Into::into),
             };
             let request =

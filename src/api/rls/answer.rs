@@ -152,7 +152,8 @@ fn rule_headers(decisions: &[Decision], any_over: bool, message: &mut BytesMut) 
 /// What the client reads: the first denying rule's text, or its problem document.
 fn body(decisions: &[Decision], message: &mut BytesMut) {
     let text = decisions.iter().filter(|decision| !decision.allowed).find_map(|decision| {
-        let document = problem::of_denial(decision, false).map(|document| (Cow::Owned(document), true));
+        let document =
+            problem::of_denial(decision, false, false).map(|document| (Cow::Owned(document), true));
         document.or_else(|| Some((Cow::Borrowed(decision.message.as_deref()?.as_bytes()), false)))
     });
     let Some((text, is_problem)) = text else { return };
@@ -227,7 +228,7 @@ fn bytes_len(len: usize) -> usize {
 mod tests {
     use super::*;
     use crate::core::answer::AnswerOptions;
-    use crate::core::decision::Leased;
+    use crate::core::decision::{AnswerGuards, Leased};
     use crate::core::denial_cause::DenialCause;
     use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::key::BucketValues;
@@ -272,7 +273,15 @@ mod tests {
     fn decision(ruled: RuleOutcome) -> Decision {
         let allowed = ruled.allowed;
         let message = (!allowed).then(|| "slow down".into());
-        Decision { allowed, tightest: Some(0), status: 200, message, lease: None, rules: vec![ruled] }
+        Decision {
+            allowed,
+            tightest: Some(0),
+            status: 200,
+            message,
+            lease: None,
+            guards: AnswerGuards::default(),
+            rules: vec![ruled],
+        }
     }
 
     fn request(cost: Cost) -> Request<'static> {
@@ -298,6 +307,7 @@ mod tests {
             status: 200,
             message: None,
             lease: None,
+            guards: AnswerGuards::default(),
             rules: vec![],
         };
         let requests = [request(Cost::Take(1)), request(Cost::Take(1)), request(Cost::Take(1))];

@@ -121,6 +121,14 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// The same limit for a request that nobody can hold back: it is admitted in time or not at all.
+    #[must_use]
+    pub fn without_queue(&self, algorithm: Algorithm) -> Self {
+        // A leaky bucket without a queue of its own queues its whole burst.
+        let queue = if algorithm == Algorithm::LeakyBucket { self.queue.min(1) } else { 0 };
+        Self { queue, ..*self }
+    }
+
     /// Its windows.
     #[must_use]
     pub const fn windows(&self) -> Windows {

@@ -12,6 +12,7 @@ use super::pattern::Glob;
 use crate::algorithm::Algorithm;
 use crate::request::PATH;
 use crate::rule::{Action, Condition, Mode, Pattern, Rule};
+use crate::time::Span;
 use crate::uri;
 
 /// Most pairs of rules that are compared in one set. Beyond it rules are taken to be reachable, so that a set
@@ -84,6 +85,24 @@ impl RuleSet {
             earlier.add(rule);
         }
         warnings
+    }
+
+    /// What gateways need for these rules, which nobody sees here: told where rules are checked, not where
+    /// they are in force.
+    #[must_use]
+    pub fn advice(&self) -> Vec<Warning> {
+        let enabled = self.rules().iter().map(|compiled| &compiled.rule).filter(|rule| rule.enabled);
+        let waiting = enabled.filter_map(|rule| {
+            let holds = rule.answer.as_ref().is_some_and(|answer| answer.holds_delay);
+            let waits = rule.global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
+            let option = if holds { "delay = \"hold\"" } else { "wait" };
+            let text = format!(
+                "each answer that {option} holds back is an open call of its gateway: let Envoy's timeout be longer, and raise \
+                 max_requests of its circuit_breakers, beyond which it lets every request pass; a dozen of one bucket wait"
+            );
+            (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
+        });
+        waiting.collect()
     }
 }
 

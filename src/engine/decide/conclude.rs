@@ -1,6 +1,7 @@
 //! The end of a decision: an outcome is put into words, counted, and told to the protocol between regions.
 
 use std::slice;
+use std::sync::Arc;
 
 use super::{Decisions, Plan, TakenCost, is_held, window_of};
 use crate::core::algorithm::Allowance;
@@ -13,7 +14,7 @@ use crate::core::request::{Cost, Request};
 use crate::core::reservation::ReservationFate;
 use crate::core::rule::{Action, Charging, Debt, OnFailure};
 use crate::core::ruleset::Match;
-use crate::core::time::Timestamp;
+use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
 use crate::engine::Engine;
 use crate::engine::hold::Leasing;
@@ -125,6 +126,10 @@ impl Engine {
         if decides && self.audit.is_some() {
             let decided = decision.tightest.and_then(|index| decision.rules.get(index));
             leased.asked_by(plan.question(place, request), decided.map(|ruled| &*ruled.rule));
+        }
+        if decides && decision.hold() > Span::ZERO {
+            let own = plan.waiting.iter().filter(|(of, _)| *of == place);
+            own.for_each(|(_, taken)| decision.guards.hold(Arc::clone(taken) as _));
         }
         decision.lease = leased.made(&self.holds);
         if request.cost.is_reserved() {
