@@ -17,7 +17,6 @@ mod origins;
 mod support;
 
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Duration;
 
 use support::daemon::{Daemon, Launch};
@@ -97,20 +96,7 @@ impl Front {
         }
         // On a busy machine an answer may take longer than users would wait for it.
         config = config.replace("250ms", "5s");
-        std::fs::write(folder.path().join("tidegate.conf"), config).unwrap();
-        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .iter()
-            .map(|kind| format!("{kind}_temp_path {kind};\n"))
-            .collect();
-        let main = format!(
-            "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {{}}\n\
-             http {{\naccess_log off;\n{temporary}include tidegate.conf;\n}}\n"
-        );
-        let file = folder.path().join("nginx.conf");
-        std::fs::write(&file, main).unwrap();
-        let mut command = Command::new(program());
-        command.arg("-p").arg(folder.path()).arg("-e").arg("stderr").arg("-c").arg(&file);
-        let mut nginx = Process::start(&mut command, &folder.path().join("nginx.log"));
+        let mut nginx = support::nginx::start(folder.path(), &config);
         eventually("nginx serves", || {
             assert!(nginx.ended().is_none(), "nginx ended:\n{}", nginx.output());
             http::raw(addr, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -134,15 +120,6 @@ impl Front {
             [b"GET ", path, b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n", header, b"\r\n\r\n"];
         (0..times).map(|_| http::raw(self.addr, &head.concat()).unwrap().status).collect()
     }
-}
-
-fn program() -> String {
-    let named = std::env::var("TIDEGATE_TEST_NGINX").ok();
-    let usable =
-        |path: &String| Command::new(path).arg("-v").output().is_ok_and(|output| output.status.success());
-    named.into_iter().chain(["nginx".to_owned(), "/usr/sbin/nginx".to_owned()]).find(usable).unwrap_or_else(
-        || panic!("no nginx: run tests/run, which installs it, or name one in TIDEGATE_TEST_NGINX"),
-    )
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn start(daemons: &[SocketAddr]) -> Gateway {
     start_with(daemons, |config| config)
 }
 
-fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
+pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
     // Abstract sockets have no folder: one name for each test.

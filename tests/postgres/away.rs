@@ -151,7 +151,7 @@ fn a_daemon_whose_log_nobody_reads_follows_rules_and_people() {
     follows(&place, &daemon, 11, "oscar");
     assert_eq!(daemon.admitted(&[("user", "ann")], 13), 11);
     assert!(daemon.metric("tidegate_log_lines_lost_total{reason=\"unwritten\"}") > Some(0.0));
-    let metrics = daemon.get("/metrics").body;
+    let metrics = daemon.metrics();
     let ended: Vec<_> = metrics
         .lines()
         .filter(|line| line.starts_with("tidegate_task_ends_total{") && !line.ends_with(" 0"))

@@ -35,6 +35,8 @@ mod grpc;
 mod hot;
 mod identity;
 mod kuadrant;
+mod large;
+mod left;
 mod lifecycle;
 mod members;
 mod mistakes;
