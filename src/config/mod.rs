@@ -160,6 +160,9 @@ pub struct Rules {
     /// `saved`: where the last rule set from PostgreSQL is kept, to start from when the database is away;
     /// written only with `source = "postgres"`. Relative as `file`. Default `"rules.saved.json"`.
     pub saved: PathBuf,
+    /// `from_peers`: `"away"` takes rules from other daemons while PostgreSQL does not answer, until it does;
+    /// `"off"` never does. Default `"away"`.
+    pub from_peers: FromPeers,
     /// `shadow`: no rule denies; what would have been denied is counted and reported. Default `false`.
     pub shadow: bool,
 }
@@ -172,6 +175,16 @@ pub enum Source {
     File,
     /// PostgreSQL, with the last set kept on this machine.
     Postgres,
+}
+
+/// When rules are taken from other daemons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromPeers {
+    /// While the own database is away, until it answers.
+    Away,
+    /// Never.
+    Off,
 }
 
 /// `[store]`: where buckets are kept.

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::address::{Listener, is_host_and_port};
 use super::path::{PATH_BYTES_MAX, path};
 use super::{
-    Admin, AdminSocket, Audit, Backend, Config, Identity, Jwt, Lease, Listen, ListenerTls, OnInvalid,
-    PeerTls, Peers, Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
+    Admin, AdminSocket, Audit, Backend, Config, FromPeers, Identity, Jwt, Lease, Listen, ListenerTls,
+    OnInvalid, PeerTls, Peers, Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -210,6 +210,8 @@ fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let source = fields.word("source", &sources, problems).unwrap_or(Source::File);
     let file = path(fields, "file", folder, problems);
     let saved = path(fields, "saved", folder, problems);
+    let times = [("away", FromPeers::Away), ("off", FromPeers::Off)];
+    let from_peers = fields.word("from_peers", &times, problems).unwrap_or(FromPeers::Away);
     let shadow = fields.boolean("shadow", problems).unwrap_or(false);
     let file_required = file.is_some();
     Rules {
@@ -217,6 +219,7 @@ fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
         saved: saved.unwrap_or_else(|| folder.join("rules.saved.json")),
         file: file.unwrap_or_else(|| folder.join("rules.toml")),
         file_required,
+        from_peers,
         shadow,
     }
 }

@@ -52,7 +52,7 @@ impl Reloader {
     /// Loads the first rules. A daemon does not start on wrong ones.
     pub(super) fn first(&self) -> anyhow::Result<()> {
         match &self.source {
-            RulesSource::Nothing | RulesSource::Database(_) => Ok(()),
+            RulesSource::Nothing | RulesSource::Database { .. } => Ok(()),
             RulesSource::Fixed(rules) => {
                 if let Err(conflicts) = self.engine.load(rules.clone(), Vec::new(), self.shadow) {
                     bail!("{}", lines(&conflicts));
@@ -199,7 +199,7 @@ impl Reloader {
         let source = match &self.source {
             RulesSource::File(_) => "file",
             // It tells for itself.
-            RulesSource::Database(_) => return,
+            RulesSource::Database { .. } => return,
             RulesSource::Fixed(_) | RulesSource::Nothing => "none",
         };
         let refused_revision = problem.as_ref().map(|_| self.engine.loaded().revision + 1);

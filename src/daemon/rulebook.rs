@@ -9,6 +9,10 @@ impl RuleBook for DatabaseRules {
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>> {
         Box::pin(async move {
             self.database.is_there().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
+            if self.is_from_peer().await {
+                // The database answers again, and its own set counts.
+                self.look().await;
+            }
             let in_force = self.in_force().await;
             let (dry_run, actor) = (asked.dry_run, asked.actor.name.clone());
             let regions = self.engine.regions().nameable();

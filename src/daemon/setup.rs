@@ -31,7 +31,12 @@ pub enum RulesSource {
     /// A file, read again when it changes.
     File(PathBuf),
     /// PostgreSQL, with the last set kept in this file.
-    Database(PathBuf),
+    Database {
+        /// Where the last set is kept.
+        saved: PathBuf,
+        /// Whether rules of other daemons are taken while the database is away.
+        from_peers: bool,
+    },
     /// None: everything passes.
     Nothing,
 }
@@ -203,7 +208,10 @@ impl Setup {
             admin_socket: AdminSocket::of(config.listen.admin.as_ref()),
             admin_local: config.admin.local,
             rules: match rules.source {
-                config::Source::Postgres => RulesSource::Database(rules.saved.clone()),
+                config::Source::Postgres => RulesSource::Database {
+                    saved: rules.saved.clone(),
+                    from_peers: rules.from_peers == config::FromPeers::Away,
+                },
                 config::Source::File => RulesSource::File(rules.file.clone()),
             },
             shadow: rules.shadow,

@@ -229,19 +229,20 @@ pub(super) struct RemotePeer {
 
 impl RemotePeer {
     pub(super) fn of(connection: &Connection) -> Result<Self, IdentityError> {
-        let chain = connection
-            .peer_identity()
-            .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
-            .ok_or(IdentityError::Missing)?;
+        let chain = chain_of(connection).ok_or(IdentityError::Missing)?;
         let name = identity::node_of(chain.first().ok_or(IdentityError::Missing)?)?;
         Ok(Self { name, version: negotiation::agreed(connection) })
     }
 }
 
+/// The certificates that the other side of a connection showed, its own first.
+pub(super) fn chain_of(connection: &Connection) -> Option<Box<Vec<CertificateDer<'static>>>> {
+    connection.peer_identity()?.downcast().ok()
+}
+
 /// Ends a connection if the other's certificate is not accepted any more, and says why.
 pub(super) fn end_if_withdrawn(connection: &Connection, trust: &Trust) -> Option<String> {
-    let identity = connection.peer_identity()?;
-    let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    let chain = chain_of(connection)?;
     let error = trust.still_accepts(&chain).err()?;
     connection.close(WITHDRAWN, b"your certificate is not accepted any more");
     Some(format!("the other's certificate is not accepted any more: {error}"))

@@ -109,7 +109,8 @@ async fn replace(call: AdminCall<'_>) -> Answered {
     let Some(Value::Array(rules)) = body.get_mut("rules").map(Value::take) else {
         return Err(Refusal::of_field("rules", "the body must be {\"rules\": […]}, all of them"));
     };
-    edit(&call, Edit::Replace(rules), expected).await
+    let merges = call.query()?.iter().any(|(name, value)| name == "merge" && value == "true");
+    edit(&call, if merges { Edit::Merge(rules) } else { Edit::Replace(rules) }, expected).await
 }
 
 async fn put(call: AdminCall<'_>) -> Answered {
@@ -172,6 +173,7 @@ pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>
             ("dry_run", "true") => dry_run = true,
             ("dry_run", "false") => {}
             ("dry_run", _) => return Err(Refusal::of_field("dry_run", "must be true or false")),
+            ("merge", "true" | "false") if matches!(edit, Edit::Replace(_) | Edit::Merge(_)) => {}
             ("reason", _) if value.len() > REASON_BYTES_MAX || value.contains('\0') => {
                 let message =
                     format!("a reason has at most {REASON_BYTES_MAX} bytes, and none of them is NUL");

@@ -18,6 +18,11 @@ const CHANGE: &[Parameter] = &[
     ("dry_run", "boolean", false, "Only says what would change."),
     ("reason", "string", false, "Why; kept in the history."),
 ];
+const CHANGE_OF_ALL: &[Parameter] = &[
+    CHANGE[0],
+    CHANGE[1],
+    ("merge", "boolean", false, "Keeps the rules that the body lacks, as they are stored."),
+];
 const DESCRIBED: &[Described] = &[
     (
         "POST",
@@ -70,7 +75,7 @@ const DESCRIBED: &[Described] = &[
         "Makes these rules, and no others, the rules in force",
         "RuleSetBody",
         "Changed",
-        CHANGE,
+        CHANGE_OF_ALL,
     ),
     (
         "GET",

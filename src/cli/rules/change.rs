@@ -1,6 +1,5 @@
 //! `tidegate rules diff|apply|delete|history|rollback`: what a change would do, and doing it.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -60,15 +59,6 @@ fn put(
     let regions = server.configured_regions()?;
     let written =
         daemon::read_rules(file, &regions).map_err(|problems| Failure::Usage(problems.join("\n")))?;
-    let in_force = server.get("/v1/rules")?;
-    let revision = in_force.json["revision"].as_u64();
-    let mut rules: BTreeMap<String, Value> = BTreeMap::new();
-    if !prune {
-        for rule in in_force.json["rules"].as_array().into_iter().flatten() {
-            rules.insert(rule["name"].as_str().unwrap_or_default().to_owned(), rule.clone());
-        }
-    }
-    rules.extend(written.rules);
     if !server.json {
         for warning in &written.warnings {
             say(format_args!("warning: {warning}"));
@@ -76,9 +66,15 @@ fn put(
     }
     // What is refused there is refused before anything is changed.
     let entries = people::changes(&written.people, reason, server)?;
-    let body = json!({ "rules": rules.into_values().collect::<Vec<_>>() });
+    let rules: Vec<Value> = written.rules.into_iter().map(|(_, rule)| rule).collect();
     let query = if dry_run { "?dry_run=true".to_owned() } else { reason_query(reason) };
-    Ok((server.put(&format!("/v1/rules{query}"), &body, revision)?, entries))
+    // The daemon merges with what the place of the rules holds, which is not always what it decides by.
+    let merge = match (prune, query.is_empty()) {
+        (true, _) => "",
+        (false, true) => "?merge=true",
+        (false, false) => "&merge=true",
+    };
+    Ok((server.put(&format!("/v1/rules{query}{merge}"), &json!({ "rules": rules }), None)?, entries))
 }
 
 pub(super) fn delete(name: &str, reason: &str, server: &Server) -> Ended {

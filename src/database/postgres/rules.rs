@@ -121,6 +121,15 @@ pub struct InForce {
     pub version: Version,
     /// How many rules it has.
     pub rules: usize,
+    /// False for a set that another daemon gave: what it says of its version goes into no table.
+    pub of_database: bool,
+}
+
+impl InForce {
+    /// The version that the next one exceeds.
+    fn numbered_from(self) -> Version {
+        if self.of_database { self.version } else { Version::default() }
+    }
 }
 
 /// Makes an edit in one transaction. The new revision exceeds the one in force.
@@ -142,7 +151,7 @@ pub async fn edit(
     };
     let fail = |error: sqlx::Error| away(database.failure(&error, EDIT_DEADLINE));
     let work = async {
-        let mut transaction = begin(database, &asked, in_force.version).await.map_err(fail)?;
+        let mut transaction = begin(database, &asked, in_force.numbered_from()).await.map_err(fail)?;
         let (revision, generation): (i64, i64) =
             sqlx::query_as(LOCKED).fetch_one(&mut *transaction).await.map_err(fail)?;
         let version = version_of(revision, generation);
@@ -152,7 +161,7 @@ pub async fn edit(
         if version < in_force.version && !matches!(asked.edit, Edit::Replace(_)) {
             return Err(EditRefused::Impossible(behind(version, in_force.version)));
         }
-        let only = asked.edit.rule().filter(|_| version == in_force.version);
+        let only = asked.edit.rule().filter(|_| in_force.of_database && version == in_force.version);
         let stored = read(&mut transaction, only).await.map_err(fail)?;
         let before = match asked.edit {
             Edit::Rollback(revision) => {
@@ -227,6 +236,7 @@ async fn begin(
     let source = asked.actor.source.map_or_else(String::new, |address| address.to_string());
     let action = match asked.edit {
         Edit::Replace(_) => "replace",
+        Edit::Merge(_) => "merge",
         Edit::Put { .. } => "put",
         Edit::Delete(_) => "delete",
         Edit::Rollback(_) => "rollback",
