@@ -9,6 +9,7 @@ use super::{Ended, say};
 use crate::core::regions::NodeName;
 use crate::core::time::Span;
 use crate::daemon::certificate::{self, Description};
+use crate::daemon::operator;
 use crate::daemon::present;
 use crate::daemon::renewal::{self, RenewalTerms};
 use crate::daemon::revocation::{self, Revoked};
@@ -49,6 +50,22 @@ pub(super) enum Cert {
         /// Does nothing where a valid certificate of the same names and authority lies there already.
         #[arg(long)]
         if_missing: bool,
+    },
+    /// An operator's certificate, with which `tidegate regions` signs changes for all daemons:
+    /// DIR2/operator.pem and DIR2/operator.key. Keep both off the daemons.
+    Operator {
+        /// The folder of `tidegate cert ca`.
+        #[arg(long)]
+        ca: PathBuf,
+        /// The operator's name, as the logs show it.
+        #[arg(long)]
+        name: String,
+        /// The folder to write into; made if it is not there.
+        #[arg(long)]
+        out: PathBuf,
+        /// For how many days it is valid. What it signed until then holds on.
+        #[arg(long, default_value_t = days(certificate::NODE_VALID), value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
+        days: u64,
     },
     /// Issues a daemon's certificate anew, with the same names, in the place of the one before.
     ///
@@ -173,6 +190,16 @@ impl Cert {
                     out.join("node.pem").display()
                 ));
                 shown(&out.join("node.pem"))?;
+            }
+            Self::Operator { ca, name, out, days } => {
+                let valid = Span::from_secs(days * DAY);
+                operator::write(&ca, &name, &out, Clock::System.now(), valid).map_err(anyhow::Error::from)?;
+                let path = out.join("operator.pem");
+                say(format_args!(
+                    "{} and operator.key sign for operator {name}: no daemon needs them",
+                    path.display()
+                ));
+                shown(&path)?;
             }
             Self::Renew { ca, from, days, keep_key, change_authority, dry_run } => {
                 let valid = Span::from_secs(days * DAY);

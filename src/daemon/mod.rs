@@ -60,7 +60,7 @@ mod warnings;
 mod world;
 
 pub use crate::api::make_token;
-pub use crate::peer::{certificate, present, renewal, revocation};
+pub use crate::peer::{certificate, operator, present, renewal, revocation};
 pub use admin_socket::AdminSocket;
 pub use certificate_check::{CertificateProblems, check_certificates};
 pub use descriptors::raise_open_files;
@@ -203,9 +203,9 @@ impl Daemon {
         reloader.first()?;
         reloader.publish(None);
         let stored = match (&setup.rules, &database) {
-            (RulesSource::Database(saved), Some(database)) => {
-                let rules =
-                    DatabaseRules::new(Arc::clone(&engine), database.clone(), setup.shadow, saved.clone());
+            (RulesSource::Database { saved, from_peers }, Some(database)) => {
+                let kept = (saved.clone(), *from_peers);
+                let rules = DatabaseRules::new(Arc::clone(&engine), database.clone(), setup.shadow, kept);
                 rules.first().await;
                 if rules.offer.borrow().is_none() {
                     engine.await_rules();

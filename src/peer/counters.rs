@@ -31,6 +31,8 @@ pub enum Refusal {
     Connections,
     /// A member that says it is in a region or node that its certificate does not name.
     Impostor,
+    /// A change of a region that no operator signed.
+    Unsigned,
     /// More members or addresses than are kept.
     Members,
     /// A message for a peer whose queue was full: the oldest was dropped.
@@ -62,6 +64,7 @@ impl Refusal {
         Self::Handshake,
         Self::Connections,
         Self::Impostor,
+        Self::Unsigned,
         Self::Members,
         Self::QueueFull,
         Self::Unconnected,
@@ -101,6 +104,7 @@ impl Refusal {
             Self::Handshake => "handshake",
             Self::Connections => "connections",
             Self::Impostor => "impostor",
+            Self::Unsigned => "unsigned",
             Self::Members => "members",
             Self::QueueFull => "queue_full",
             Self::Unconnected => "unconnected",

@@ -44,6 +44,7 @@ const SHARES: &str = "shares";
 const RULES: &str = "rules";
 const REGIONS: &str = "regions";
 const REGION_CHANGES: &str = "region_changes";
+const REGION_ORDERS: &str = "region_orders";
 const DIGESTS: &str = "digests";
 /// A longer list of regions is not told.
 const REGIONS_BYTES_MAX: usize = 4_096;
@@ -67,8 +68,10 @@ pub struct Member {
     pub rules: Option<RulesStatement>,
     /// The regions that it lists, once it has said so.
     pub regions: Option<Vec<String>>,
-    /// What it knows of changes of the regions that are listed.
+    /// What it knows of changes of the regions that are listed. Nobody takes its word for them.
     pub region_changes: Option<RegionChanges>,
+    /// The changes that operators signed, as they travel: see [`RegionChanges::read_orders`].
+    pub region_orders: Option<Arc<str>>,
     /// What its worldwide rules are like, once it has said so.
     pub digests: Option<Digests>,
 }
@@ -85,6 +88,7 @@ pub(super) struct Facts {
     /// they travel.
     pub(super) regions: Mutex<Option<String>>,
     pub(super) region_changes: Mutex<Option<String>>,
+    pub(super) region_orders: Mutex<Option<String>>,
     pub(super) digests: Mutex<Option<String>>,
     /// Something of the above has changed.
     pub(super) changed: Notify,
@@ -96,8 +100,12 @@ impl Facts {
         let shares = *self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         pairs.extend(shares.map(|word| (SHARES, said(&word))));
         pairs.extend(self.rules.word().map(|word| (RULES, word.text())));
-        let facts =
-            [(REGIONS, &self.regions), (REGION_CHANGES, &self.region_changes), (DIGESTS, &self.digests)];
+        let facts = [
+            (REGIONS, &self.regions),
+            (REGION_CHANGES, &self.region_changes),
+            (REGION_ORDERS, &self.region_orders),
+            (DIGESTS, &self.digests),
+        ];
         for (key, fact) in facts {
             let fact = fact.lock().unwrap_or_else(PoisonError::into_inner).clone();
             pairs.extend(fact.map(|text| (key, text)));
@@ -314,6 +322,7 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
         rules: state.get(RULES).and_then(RulesStatement::read),
         regions: state.get(REGIONS).and_then(listed),
         region_changes: state.get(REGION_CHANGES).and_then(RegionChanges::read),
+        region_orders: state.get(REGION_ORDERS).map(Arc::from),
         digests: state.get(DIGESTS).and_then(Digests::read),
     })
 }
