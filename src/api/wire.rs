@@ -352,8 +352,8 @@ pub struct RegionsJson<'a> {
 #[cfg_attr(test, derive(JsonSchema))]
 #[cfg_attr(test, schemars(rename = "Notice"))]
 pub struct NoticeJson<'a> {
-    /// `cut_off`, `unseen`, `regions`, `agreement`, `burning`, `rules`, `clock`, `join`, `refused`, `certificate`
-    /// or `configuration`.
+    /// `cut_off`, `unseen`, `regions`, `agreement`, `burning`, `rules`, `clock`, `join`, `refused`,
+    /// `certificate`, `twice` or `configuration`.
     #[cfg_attr(test, schemars(extend("enum" = crate::core::notice::NoticeKind::ALL.map(crate::core::notice::NoticeKind::as_str))))]
     pub about: &'static str,
     /// A sentence.

@@ -37,13 +37,15 @@ pub enum NoticeKind {
     Refused,
     /// A certificate of this daemon ends soon, or has ended.
     Certificate,
+    /// Two daemons show one certificate.
+    Twice,
     /// The configuration file is wrong, or says what only a restart can bring into force.
     Configuration,
 }
 
 impl NoticeKind {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::CutOff,
         Self::Unseen,
         Self::Regions,
@@ -54,6 +56,7 @@ impl NoticeKind {
         Self::Join,
         Self::Refused,
         Self::Certificate,
+        Self::Twice,
         Self::Configuration,
     ];
 
@@ -71,6 +74,7 @@ impl NoticeKind {
             Self::Join => "join",
             Self::Refused => "refused",
             Self::Certificate => "certificate",
+            Self::Twice => "twice",
             Self::Configuration => "configuration",
         }
     }
@@ -83,7 +87,7 @@ impl NoticeKind {
             Self::CutOff | Self::Refused | Self::Certificate | Self::Configuration => Span::ZERO,
             Self::Regions => Span::from_secs(2),
             Self::Unseen | Self::Agreement | Self::Rules | Self::Join => Span::from_secs(5),
-            Self::Burning | Self::Clock => Span::from_secs(10),
+            Self::Burning | Self::Clock | Self::Twice => Span::from_secs(10),
         }
     }
 }

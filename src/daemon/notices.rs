@@ -12,6 +12,7 @@ use super::certificate_life::{CertificateLife, CertificateStage, DAY_SECONDS};
 use super::events;
 use crate::core::event::{EventKind, EventRecord};
 use crate::core::notice::{Notice, NoticeChange, NoticeKind, Notices};
+use crate::core::regions::NodeName;
 use crate::core::regions::compared::{Compared, Digests};
 use crate::core::rule::{Mode, OnPartition};
 use crate::core::time::{Span, Timestamp};
@@ -127,6 +128,7 @@ impl Look {
         clocks(&world, &mut found);
         self.links(&members, &mut found);
         self.certificates(now, &mut found);
+        self.twice(&mut found);
         found
     }
 
@@ -322,6 +324,24 @@ impl Look {
             };
             let over = format!("{address} is not in trouble any more");
             found.push(Notice { kind, subject: address.to_string(), text, over });
+        }
+    }
+
+    /// Certificates that two daemons show at once.
+    fn twice(&self, found: &mut Vec<Notice>) {
+        for (NodeName { region, node }, places) in self.peers.twice() {
+            let places: Vec<String> = places.iter().map(ToString::to_string).collect();
+            let places: Vec<&str> = places.iter().map(String::as_str).collect();
+            found.push(Notice {
+                kind: NoticeKind::Twice,
+                subject: format!("{region}/{node}"),
+                text: format!(
+                    "several daemons say that they are {region}/{node}, at {}: its certificate was copied, perhaps stolen; if you \
+                     did not copy it, revoke it and issue another",
+                    some(&places)
+                ),
+                over: format!("one daemon says that it is {region}/{node}"),
+            });
         }
     }
 

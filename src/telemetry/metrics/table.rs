@@ -233,7 +233,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Gauge,
         &["about"],
         "What is wrong with the cluster now, as the log, /readyz and `tidegate regions` tell: cut_off, unseen, regions, \
-         agreement, burning, rules, clock, join, refused, certificate, configuration",
+         agreement, burning, rules, clock, join, refused, certificate, twice, configuration",
     ),
     (
         "certificate_expires_timestamp_seconds",
@@ -259,7 +259,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "peer_rules_refused_total",
         MetricKind::Counter,
         &["reason"],
-        "Newer rule sets of peers that were not taken: digest, too_long, not_sent, unreadable, other_revision, old, wrong",
+        "Newer rule sets of peers that were not taken: digest, too_long, not_sent, unreadable, other_revision, old, database, wrong",
     ),
     ("rules_source_up", MetricKind::Gauge, &[], "1 while the file or database of the rules can be read"),
     (
