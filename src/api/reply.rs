@@ -1,6 +1,9 @@
 //! Answers as HTTP: bodies, their types, and refusals.
 
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -47,6 +50,14 @@ pub(super) fn with_type(body: impl Into<Bytes>, content_type: HeaderValue) -> Re
 /// The same answer with another status.
 pub(super) fn with_status(mut reply: Reply, status: StatusCode) -> Reply {
     *reply.status_mut() = status;
+    reply
+}
+
+/// The same answer, kept by no cache and taken for nothing but what it says it is: it names people.
+pub(super) fn unkept(mut reply: Reply) -> Reply {
+    let headers = reply.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     reply
 }
 

@@ -420,7 +420,7 @@ impl ConnectionContext<'_> {
         if let Some(span) = span {
             traced::changed(span, &answered);
         }
-        answered
+        answered.map(reply::unkept)
     }
 }
 
