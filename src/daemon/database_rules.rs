@@ -10,7 +10,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 use tokio::time::{MissedTickBehavior, interval};
@@ -25,6 +25,7 @@ use crate::database::postgres::{Database, Failure};
 use crate::database::saved;
 use crate::database::stored::{Stored, Version};
 use crate::engine::Engine;
+use crate::engine::clock::Stopwatch;
 use crate::engine::rulebook::RulesStatus;
 
 use super::reload::lines;
@@ -156,7 +157,7 @@ pub(super) struct State {
     /// Where the set in force came from.
     origin: Option<Origin>,
     /// Why the database cannot be used just now, and since when.
-    away: Option<(Failure, Instant)>,
+    away: Option<(Failure, Stopwatch)>,
     /// What is wrong with the database, where it answers: it is behind.
     behind: Option<Version>,
     /// What another daemon says that is newer than the set of a database that answers.
@@ -207,7 +208,7 @@ impl DatabaseRules {
         if let Err(failure) = self.database.check().await {
             let mut state = self.state.lock().await;
             tracing::warn!(%failure, "the rules cannot be read from PostgreSQL");
-            state.away = Some((failure, Instant::now()));
+            state.away = Some((failure, Stopwatch::start()));
         } else {
             self.look().await;
         }
@@ -328,7 +329,7 @@ impl DatabaseRules {
             (Some(_), None) => tracing::info!("PostgreSQL can be used again"),
             _ => {}
         }
-        let since = state.away.take().map_or_else(Instant::now, |(_, since)| since);
+        let since = state.away.take().map_or_else(Stopwatch::start, |(_, since)| since);
         state.away = away.map(|failure| (failure, since));
         self.publish(&state);
     }

@@ -1,5 +1,5 @@
-//! Rules from and for peers: tells them which set the own database gave, and takes a newer one from them while
-//! that is away.
+//! Rules from and for peers: tells them which set the own database gave, and takes a newer one from them
+//! while that is away.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;

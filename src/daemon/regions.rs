@@ -1,8 +1,8 @@
 //! Which regions share limits, while the daemon runs: what its configuration lists, what operators changed
 //! since, and what operators signed that other daemons tell.
 //!
-//! Another daemon's word alone changes nothing. A change is noted on disk before it is told, so that it outlives this daemon even where no other has heard
-//! of it.
+//! Another daemon's word alone changes nothing. A change is noted on disk before it is told, so that it
+//! outlives this daemon even where no other has heard of it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -155,8 +155,8 @@ impl Regions {
         self.put(&mut known, changes).await;
     }
 
-    /// Takes in what operators signed, of all that the members say. `read`: what was looked at before. Returns
-    /// whether something must be looked at again.
+    /// Takes in what operators signed, of all that the members say. `read`: what was looked at before.
+    /// Returns whether something must be looked at again.
     async fn hear(
         &self,
         peers: &Peers,

@@ -19,7 +19,6 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::identity::{self, IdentityError, NAME_BYTES_MAX};
-use super::operator;
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
 
@@ -412,8 +411,8 @@ fn describe_certificate(pem: &Pem, path: &Path, now: Timestamp, into: &mut Descr
     let certificate = pem.parse_x509().ok()?;
     let who = match identity::node_of(&pem.contents) {
         Ok(name) => format!("node {} of region {}", name.node, name.region),
-        Err(_) if operator::operator_of(&pem.contents).is_some() => {
-            format!("operator {}", operator::operator_of(&pem.contents).unwrap_or_default())
+        Err(_) if identity::operator_of(&pem.contents).is_some() => {
+            format!("operator {}", identity::operator_of(&pem.contents).unwrap_or_default())
         }
         Err(_) if certificate.is_ca() => format!("authority {}", certificate.subject()),
         Err(error) => format!("names no node ({error})"),

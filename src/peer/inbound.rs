@@ -8,7 +8,7 @@ use bytes::Bytes;
 use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,7 +25,7 @@ use super::tls::STREAMS_MAX;
 use super::trust::Trust;
 use crate::core::regions::NodeName;
 use crate::core::wire::WireVersion;
-use crate::engine::clock::Clock;
+use crate::engine::clock::{Clock, Stopwatch};
 
 /// Connections of others, handshakes included. More are refused and counted.
 pub(super) const CONNECTIONS_MAX: usize = 1_024;
@@ -99,7 +99,7 @@ pub(super) async fn accept(
 ) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-    let (mut begun, mut second) = (0, Instant::now());
+    let (mut begun, mut second) = (0, Stopwatch::start());
     loop {
         let incoming = tokio::select! {
             biased;
@@ -110,7 +110,7 @@ pub(super) async fn accept(
         let known = inbox.links.get(incoming.remote_address()).is_some();
         let shaking = HANDSHAKES_MAX - handshakes.available_permits();
         if second.elapsed() >= Duration::from_secs(1) {
-            (begun, second) = (0, Instant::now());
+            (begun, second) = (0, Stopwatch::start());
         }
         let turn = Turn::of((shaking, begun), incoming.remote_address_validated(), known);
         if turn == Turn::Later {

@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 
-use percent_encoding::percent_decode_str;
 use rcgen::string::Ia5String;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
 use ring::rand::SystemRandom;
@@ -13,16 +12,14 @@ use ring::signature::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, UnixTime};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::certificate::{self, CertificateError, Issued};
-use super::identity;
+use super::identity::{self, operator_of};
 use super::trust::Trust;
 use crate::core::region_list::{RegionOrder, RegionState, Signed};
 use crate::core::time::{Span, Timestamp};
 
-/// Before the name in an operator's certificate. No node's certificate begins so.
-const SCHEME: &str = "tidegate-operator://";
 const FILES: [&str; 2] = ["operator.pem", "operator.key"];
 
 /// Why what somebody signed is not an operator's word.
@@ -59,23 +56,12 @@ pub fn write(
     let ca = certificate::read_authority(ca_dir)?;
     certificate::outlives(&ca, &ca_dir.join("ca.pem"), now, valid)?;
     certificate::write_pair(dir, FILES, || {
-        let names = vec![SanType::URI(Ia5String::try_from(format!("{SCHEME}{}", identity::escaped(name)))?)];
+        let names = vec![SanType::URI(Ia5String::try_from(identity::operator_uri(name))?)];
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let common_name: String = name.chars().take(64).collect();
         let certificate_pem = certificate::sign(&ca, (&common_name, names), &key, now, valid)?;
         Ok(Issued { certificate_pem, key_pem: key.serialize_pem() })
     })
-}
-
-/// Whom an operator's certificate names; `None` for any other certificate.
-#[must_use]
-pub fn operator_of(certificate: &[u8]) -> Option<String> {
-    let (rest, read) = X509Certificate::from_der(certificate).ok()?;
-    let names = read.subject_alternative_name().ok()??;
-    let [GeneralName::URI(uri)] = names.value.general_names[..] else { return None };
-    let name = percent_decode_str(uri.strip_prefix(SCHEME)?).decode_utf8().ok()?.into_owned();
-    (rest.is_empty() && identity::is_name(&name) && identity::escaped(&name) == uri[SCHEME.len()..])
-        .then_some(name)
 }
 
 /// An operator's certificate with its key.
