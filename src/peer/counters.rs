@@ -51,7 +51,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Version,
         Self::Kind,
         Self::Malformed,
