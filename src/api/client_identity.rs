@@ -282,35 +282,38 @@ mod tests {
         }
     }
 
+    /// The path of a question, its further readings, and the texts that stand-ins stand for.
+    fn paths(settings: &Settings, path: &str) -> Result<(String, Vec<String>, Vec<String>), Refusal> {
+        let asked = [Request::new("d", [("path", path)].into_iter().collect(), Cost::Take(1))];
+        let client_identity = ClientIdentity::of_values(settings, &asked);
+        let [question] = client_identity.stand_in(asked)?;
+        let further = question.forms.paths.iter().map(|text| (*text).to_owned()).collect();
+        let whole = question.forms.whole.iter().map(|(_, whole)| (*whole).to_owned()).collect();
+        Ok((question.attribute("path").unwrap().to_owned(), further, whole))
+    }
+
     #[test]
     fn a_path_is_held_to_every_reading_of_the_origin_and_refused_where_there_are_too_many() {
-        let questions = |path| [Request::new("d", [("path", path)].into_iter().collect(), Cost::Take(1))];
-        let asked = questions("/login/..;/x");
-        let client_identity = ClientIdentity::of_values(&Settings::default(), &asked);
-        let [question] = client_identity.stand_in(asked).unwrap();
-        assert_eq!(question.attribute("path"), Some("/x"));
-        assert_eq!(question.forms.paths, ["/login/..;/x", "/login/../x"]);
+        let any = Settings::default();
+        let (path, further, whole) = paths(&any, "/login/..;/x").unwrap();
+        assert_eq!((path.as_str(), whole.len()), ("/x", 0));
+        assert_eq!(further, ["/login/..;/x", "/login/../x"]);
         let literal = Settings { origin: Origin::Literal, ..Settings::default() };
-        let asked = questions("/login/..;/x");
-        let client_identity = ClientIdentity::of_values(&literal, &asked);
-        let [question] = client_identity.stand_in(asked).unwrap();
-        assert_eq!((question.attribute("path"), question.forms.paths.len()), (Some("/login/..;/x"), 0));
+        let (path, further, _) = paths(&literal, "/login/..;/x").unwrap();
+        assert_eq!((path.as_str(), further.len()), ("/login/..;/x", 0));
         let long = format!("//{}", "a".repeat(2_000));
-        let asked = questions(&long);
-        let client_identity = ClientIdentity::of_values(&Settings::default(), &asked);
-        let [question] = client_identity.stand_in(asked).unwrap();
-        assert!(question.forms.paths[0].len() < 220, "{:?}", question.forms.paths);
-        assert_eq!(question.forms.whole[1], (question.forms.paths[0], &*long));
-        let asked = questions("//a;b/%2e/x%2Fy\\z/../%61");
-        let refused = ClientIdentity::of_values(&Settings::default(), &asked).stand_in(asked);
-        assert_eq!(refused.unwrap_err().field.as_deref(), Some("path"));
+        let (_, further, whole) = paths(&any, &long).unwrap();
+        assert!(further[0].len() < 220 && whole[1] == long, "{further:?}");
+        let refused = paths(&any, "//a;b/%2e/x%2Fy\\z/../%61").unwrap_err();
+        assert_eq!(refused.field.as_deref(), Some("path"));
     }
 
     #[test]
     fn whoever_asks_besides_is_no_further_value() {
         let pairs = [("api_key", "one"), ("user", "ann"), ("api_key", "two"), ("user", "bob")];
         let questions = [Request::new("d", pairs.into_iter().collect(), Cost::Take(1))];
-        let client_identity = ClientIdentity::of_values(&Settings::default(), &questions);
+        let settings = Settings::default();
+        let client_identity = ClientIdentity::of_values(&settings, &questions);
         let [question] = client_identity.put(questions);
         assert_eq!(question.attributes.as_slice(), [("api_key", "one"), ("user", "ann"), ("user", "bob")]);
         assert_eq!(question.forms.credentials, ["two"]);
@@ -322,7 +325,8 @@ mod tests {
         let exact = "x".repeat(TEXT_BYTES_MAX);
         let questions =
             [Request::new("d", [("path", &*long), ("user", &exact)].into_iter().collect(), Cost::Peek)];
-        let client_identity = ClientIdentity::of_values(&Settings::default(), &questions);
+        let settings = Settings::default();
+        let client_identity = ClientIdentity::of_values(&settings, &questions);
         let [question] = client_identity.put(questions);
         assert!(question.attribute("path").unwrap().len() < 220);
         assert_eq!(question.attribute("user").unwrap(), exact);
@@ -345,8 +349,8 @@ mod tests {
     fn a_limit_of_its_own_names_a_bucket() {
         let mut question = Request::new("d", [("path", "//a?x")].into_iter().collect(), Cost::Peek);
         question.limit = Some(LimitOverride { permits: 1, window: Span::from_secs(1) });
-        let client_identity =
-            ClientIdentity::of_values(&Settings::default(), std::slice::from_ref(&question));
+        let settings = Settings::default();
+        let client_identity = ClientIdentity::of_values(&settings, std::slice::from_ref(&question));
         let [question] = client_identity.put([question]);
         assert_eq!(question.forms.descriptor, Some("path=/a"));
     }

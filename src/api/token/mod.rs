@@ -32,7 +32,7 @@ pub use keys::{KeyProblem, KeySet};
 /// Longest token, in bytes: longer ones are not even looked at.
 pub const TOKEN_BYTES_MAX: usize = 8_192;
 /// Most words of one `Authorization` that are looked at as tokens.
-const CANDIDATES_MAX: usize = 4;
+const CANDIDATES_MAX: usize = 5;
 /// Most checked tokens remembered; more push out those used least.
 const REMEMBERED_MAX: usize = 20_000;
 
@@ -211,11 +211,9 @@ impl TokenReader {
     pub(super) fn user_of(&self, authorization: &[u8], now: Timestamp) -> Result<TokenUser, Invalid> {
         let mut words = credentials::words(authorization);
         let Some(scheme) = words.next() else { return Ok(TokenUser::Nothing) };
-        let mut words = words.peekable();
-        let alone = words.peek().is_none().then_some(scheme);
         let is_bearer = credentials::is_bearer(scheme);
         let mut problem = None;
-        for word in alone.into_iter().chain(words).take(CANDIDATES_MAX) {
+        for word in std::iter::once(scheme).chain(words).take(CANDIDATES_MAX) {
             let Ok(token) = std::str::from_utf8(credentials::behind_bearer(word)) else { continue };
             let token = token.trim_matches([',', ';', '"', '\'']);
             if token.split('.').count() != 3 {
