@@ -258,7 +258,7 @@ impl Replica {
                 if region != Regions::OWN || (heard.changed && owned && speaker != Regions::OWN) {
                     self.spread(id, speaker, word.window, true);
                 }
-                // What others want may leave the own region so little that what it did not tell is much of it.
+                // Others may leave the own region so little that what it did not tell is much of it.
                 let untold = |bucket: &GossipBucket| bucket.is_near_limit() && bucket.has_untold(now);
                 if speaker == Regions::OWN || self.keys.get(id).is_some_and(untold) {
                     self.changed(now, id);

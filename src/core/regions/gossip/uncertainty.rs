@@ -74,8 +74,8 @@ impl OtherStores {
     }
 }
 
-/// A request that is refused while the world has room may be asked again after this long: the way to the other
-/// regions and back, and until a division by it is in force.
+/// A request that is refused while the world has room may be asked again after this long: the way to the
+/// other regions and back, and until a division by it is in force.
 pub const ROUND_TRIP: Span = Span::from_secs(1);
 
 /// After this long at most, what a region uses is heard while nothing keeps it from telling.

@@ -108,8 +108,8 @@ impl GossipBucket {
         self.whole() / parts / here.daemons(region)
     }
 
-    /// Whether it should not wait for the next cut: it is new, moves fast, runs into its limit, or was refused
-    /// what others leave unused.
+    /// Whether it should not wait for the next cut: it is new, moves fast, runs into its limit, or was
+    /// refused what others leave unused.
     pub(in super::super) fn is_urgent(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
