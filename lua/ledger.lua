@@ -11,12 +11,11 @@
 -- lost, so a window that began before it mints nothing, and a level counts as full when it began. A primary
 -- takes another id, and loses nothing, when its first replica or backup comes and an hour after the last one
 -- left. So what was written since the epoch began counts on, whichever id it bears.
--- A flush changes no id, so a server's memory bears a mark as well, in a key of its own: 8 bytes that name it,
--- and, where nothing was spent in any region before this server was asked first, the id that it had then. A
--- caller that knows another mark, or none where none is there, has the memory begin now. In a cluster, where a
--- script reads the keys of its slot alone, there is none.
--- Mirrors: WindowLedger of src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms
--- of src/store/rights.rs.
+-- A flush changes no id, so a server's memory bears a mark as well, in a key of its own: 8 bytes that name
+-- it, and, where nothing was spent in any region before this server was asked first, the id that it had then.
+-- A caller that knows another mark, or none where none is there, has the memory begin now. In a cluster,
+-- where a script reads the keys of its slot alone, there is none. Mirrors: WindowLedger of
+-- src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms of src/store/rights.rs.
 
 local read_epoch, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
   kept_until, rights_terms, rights_used, pack_view, is_of_epoch, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE

@@ -1,5 +1,5 @@
--- Whole numbers in doubles, exact. A double holds whole numbers up to 2^53, and products of amounts need up to
--- 2^98, so they are divided digit by digit.
+-- Whole numbers in doubles, exact. A double holds whole numbers up to 2^53, and products of amounts need up
+-- to 2^98, so they are divided digit by digit.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: the u128 arithmetic of src/core/algorithm (level.rs, aligned.rs, sliding_window.rs).

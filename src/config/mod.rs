@@ -99,8 +99,8 @@ pub struct Listen {
     /// `[listen.resp_tls]`: TLS on `resp`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resp_tls: Option<ListenerTls>,
-    /// `resp_passwords`: a file with the passwords that clients of `resp` may show (`AUTH`), one a line. It is
-    /// read at the start. Default: they show none.
+    /// `resp_passwords`: a file with the passwords that clients of `resp` may show (`AUTH`), one a line. It
+    /// is read at the start. Default: they show none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resp_passwords: Option<PathBuf>,
     /// `drain`: how long the daemon serves on, unready, after SIGTERM, so that gateways notice before it
@@ -127,8 +127,9 @@ pub struct Listen {
     pub admin: Option<AdminSocket>,
 }
 
-/// `[listen.http_tls]`, `[listen.grpc_tls]` and `[listen.resp_tls]`: the files of TLS on a listener, in PEM. They are watched, and
-/// handshakes use them as they are then. Relative paths begin at the configuration file's folder.
+/// `[listen.http_tls]`, `[listen.grpc_tls]` and `[listen.resp_tls]`: the files of TLS on a listener, in PEM.
+/// They are watched, and handshakes use them as they are then. Relative paths begin at the configuration
+/// file's folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ListenerTls {
     /// `cert`: the certificate, and those between it and its authority.

@@ -550,7 +550,11 @@ mod tests {
             let (mut here, there) = (changes(&all[..cut]), changes(&all[cut..]));
             let hear = |known: &mut RegionChanges, other: &RegionChanges| {
                 let heard = RegionChanges::read_orders(&other.orders()).unwrap();
-                heard.into_iter().fold(false, |news, order| known.hear(NOW, order, BUSY) || news)
+                let mut news = false;
+                for order in heard {
+                    news |= known.hear(NOW, order, BUSY);
+                }
+                news
             };
             let mut other = there.clone();
             hear(&mut here, &there);

@@ -1,9 +1,9 @@
-//! What a daemon with its store in memory leaves on its disk when it ends in good order: the rights of `escrow`
-//! rules, which its next process takes back.
+//! What a daemon with its store in memory leaves on its disk when it ends in good order: the rights of
+//! `escrow` rules, which its next process takes back.
 //!
-//! Once: the file is gone from the disk before anything of it is used. So a process that is killed later finds
-//! none, and burns. A program that does not know of the file cannot take it away; but it notes its weights
-//! anew, and what was left beside others is not used.
+//! Once: the file is gone from the disk before anything of it is used. So a process that is killed later
+//! finds none, and burns. A program that does not know of the file cannot take it away; but it notes its
+//! weights anew, and what was left beside others is not used.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -122,7 +122,9 @@ mod tests {
         };
         assert!(read("1").unwrap().is_none());
         for weights in [None, Some("1")] {
-            weights.map(|weights| std::fs::write(&shares, weights).unwrap());
+            if let Some(weights) = weights {
+                std::fs::write(&shares, weights).unwrap();
+            }
             leave();
             assert_eq!(read("1").unwrap().unwrap().shapes, (vec![("a".to_owned(), Shape(8))], 16));
             assert!(read("1").unwrap().is_none(), "once");

@@ -82,8 +82,8 @@ impl Shares {
         }
     }
 
-    /// `false`: the disk refused, so nothing is said to the others and the smaller shares stay in force. How a
-    /// daemon began that has no share of anything is noted where it can be.
+    /// `false`: the disk refused, so nothing is said to the others and the smaller shares stay in force. How
+    /// a daemon began that has no share of anything is noted where it can be.
     async fn note(&self, held: &Saved) -> bool {
         let Some(path) = self.path.clone().filter(|path| !held.is_empty() || path.exists()) else {
             return true;

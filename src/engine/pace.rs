@@ -4,9 +4,9 @@
 //! the delay paces requests at every gateway. The decision is made, and charged, before the delay begins.
 //!
 //! Each answer that is held back is an open request of its gateway, and a gateway has as many as it may:
-//! Envoy asks no more, and lets everything pass, once 1,024 calls of its cluster are open. So answers wait only as
-//! long as there is room, in all and for each bucket. Where there is none the rule does not queue: what is
-//! not in time is denied.
+//! Envoy asks no more, and lets everything pass, once 1,024 calls of its cluster are open. So answers wait
+//! only as long as there is room, in all and for each bucket. Where there is none the rule does not queue:
+//! what is not in time is denied.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -236,8 +236,8 @@ impl RemotePeer {
 }
 
 /// The certificates that the other side of a connection showed, its own first.
-pub(super) fn chain_of(connection: &Connection) -> Option<Box<Vec<CertificateDer<'static>>>> {
-    connection.peer_identity()?.downcast().ok()
+pub(super) fn chain_of(connection: &Connection) -> Option<Vec<CertificateDer<'static>>> {
+    connection.peer_identity()?.downcast().ok().map(|chain| *chain)
 }
 
 /// Ends a connection if the other's certificate is not accepted any more, and says why.

@@ -10,8 +10,8 @@ use crate::engine::port::HeldLimit;
 
 impl KeySlot {
     /// Where the bucket at `place` lies ahead of `now`, since the clock was set back: it counts from now on,
-    /// as [`crate::core::algorithm::State::brought_back`] says. True if it did. Not where rights move: they say
-    /// themselves what is used.
+    /// as [`crate::core::algorithm::State::brought_back`] says. True if it did. Not where rights move: they
+    /// say themselves what is used.
     pub(super) fn bring_back(
         &mut self,
         rule: &Compiled,

@@ -1,4 +1,5 @@
-//! A stock nginx. `tests/run` installs it and says where it is; without that its tests fail, they do not skip.
+//! A stock nginx. `tests/run` installs it and says where it is; without that its tests fail, they do not
+//! skip.
 
 use std::path::Path;
 use std::process::Command;

@@ -58,8 +58,8 @@ pub(crate) struct Vopr {
     /// Worlds of buckets without windows that hold much and refill slowly, or fast.
     #[arg(long, group = "kind")]
     levels: bool,
-    /// Worlds of limits as people write them: windows of up to a month, users who travel, ask now and then, or
-    /// spend all at once.
+    /// Worlds of limits as people write them: windows of up to a month, users who travel, ask now and then,
+    /// or spend all at once.
     #[arg(long, group = "kind")]
     people: bool,
     /// Worlds under `escrow` that are started for the first time, and lose daemons and disks.

@@ -1,7 +1,7 @@
 //! Worlds that are started for the first time, under `escrow`, with windows that outlast whatever happens to
-//! them: daemons begin one after the other, end while they agree or later, in good order or not, and come back
-//! with their disks or, in one region, without. What was spent is never minted again, and where nothing is
-//! lost a first window is used at once.
+//! them: daemons begin one after the other, end while they agree or later, in good order or not, and come
+//! back with their disks or, in one region, without. What was spent is never minted again, and where nothing
+//! is lost a first window is used at once.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::escrow::EscrowSafety;

@@ -19,7 +19,6 @@ use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use self::parse::Parsed;
 use self::session::{CommandCounters, Next, Session};
 use super::Servers;
 use super::listener::{Accepted, Socket};
@@ -141,8 +140,8 @@ async fn answer_all(
 ) -> Next {
     loop {
         let used = match parse::next(input) {
-            Ok(Parsed::Incomplete) => return Next::GoOn,
-            Ok(Parsed::Command(command, used)) => {
+            Ok(None) => return Next::GoOn,
+            Ok(Some((command, used))) => {
                 if session.answer(&command).await == Next::Close {
                     return Next::Close;
                 }

@@ -15,14 +15,9 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// A command's name and its arguments.
 pub(super) type Arguments<'a> = SmallVec<[Cow<'a, [u8]>; 8]>;
 
-/// What a buffer begins with.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed<'a> {
-    /// A command, and how many bytes it takes. Without arguments it is to be passed over.
-    Command(Arguments<'a>, usize),
-    /// Not all of a command is there yet.
-    Incomplete,
-}
+/// The command that a buffer begins with, and how many bytes it takes; `None`: not all of one is there yet.
+/// One without arguments is to be passed over.
+type Parsed<'a> = Option<(Arguments<'a>, usize)>;
 
 /// Bytes that are no command. The connection cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +49,7 @@ impl fmt::Display for ProtocolError {
 /// Reads the command at the beginning of a buffer.
 pub(super) fn next(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
     match buffer.first() {
-        None => Ok(Parsed::Incomplete),
+        None => Ok(None),
         Some(b'*') => array(buffer),
         Some(_) => line(buffer),
     }
@@ -84,7 +79,7 @@ pub(super) fn number(text: &[u8]) -> Option<i64> {
 
 fn array(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
     let Some((count, mut at)) = length(buffer, 1, ProtocolError::ArrayLength)? else {
-        return Ok(Parsed::Incomplete);
+        return Ok(None);
     };
     if count > ARGUMENTS_MAX {
         return Err(ProtocolError::ArrayLength);
@@ -92,12 +87,12 @@ fn array(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
     let mut arguments = Arguments::new();
     for _ in 0..count {
         match buffer.get(at) {
-            None => return Ok(Parsed::Incomplete),
+            None => return Ok(None),
             Some(b'$') => {}
             Some(other) => return Err(ProtocolError::NoBulk(*other)),
         }
         let Some((bytes, begin)) = length(buffer, at + 1, ProtocolError::BulkLength)? else {
-            return Ok(Parsed::Incomplete);
+            return Ok(None);
         };
         let bytes = usize::try_from(bytes)
             .ok()
@@ -105,12 +100,12 @@ fn array(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
             .ok_or(ProtocolError::BulkLength)?;
         let (Some(argument), true) = (buffer.get(begin..begin + bytes), buffer.len() >= begin + bytes + 2)
         else {
-            return Ok(Parsed::Incomplete);
+            return Ok(None);
         };
         arguments.push(Cow::Borrowed(argument));
         at = begin + bytes + 2;
     }
-    Ok(Parsed::Command(arguments, at))
+    Ok(Some((arguments, at)))
 }
 
 fn line(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
@@ -118,12 +113,12 @@ fn line(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
         return if buffer.len() > LINE_BYTES_MAX {
             Err(ProtocolError::LongLine)
         } else {
-            Ok(Parsed::Incomplete)
+            Ok(None)
         };
     };
     let text = buffer.get(..end).unwrap_or_default();
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    Ok(Parsed::Command(words(text)?, end + 1))
+    Ok(Some((words(text)?, end + 1)))
 }
 
 /// Splits a line at blanks, as Redis does: with quotes, and escapes within them.
@@ -187,8 +182,8 @@ mod tests {
 
     fn command(bytes: &[u8]) -> Result<Option<(Vec<String>, usize)>, String> {
         match next(bytes).map_err(|error| error.to_string())? {
-            Parsed::Incomplete => Ok(None),
-            Parsed::Command(arguments, used) => {
+            None => Ok(None),
+            Some((arguments, used)) => {
                 let text = |word: &Cow<'_, [u8]>| String::from_utf8_lossy(word).into_owned();
                 Ok(Some((arguments.iter().map(text).collect(), used)))
             }
@@ -259,9 +254,9 @@ mod tests {
                 bytes.extend(b"\r\n");
             }
             for end in 0..bytes.len() {
-                prop_assert_eq!(next(&bytes[..end]), Ok(Parsed::Incomplete));
+                prop_assert_eq!(next(&bytes[..end]), Ok(None));
             }
-            let Ok(Parsed::Command(read, used)) = next(&bytes) else { panic!() };
+            let Ok(Some((read, used))) = next(&bytes) else { panic!() };
             prop_assert_eq!(used, bytes.len());
             prop_assert!(read.iter().map(|word| word.as_ref()).eq(arguments.iter().map(Vec::as_slice)));
         }

@@ -6,9 +6,9 @@
 //! values are left out, since nothing here reads them; see [`HeaderFields`].
 //!
 //! On a Unix socket, besides, each `%` of an `:authority` becomes `-`. gRPC's C core, and with it Python,
-//! Ruby and PHP, names the server of a Unix socket by a percent-encoded path, and an HTTP/2 server has to refuse
-//! the name: `%` stands in no authority (RFC 3986, 3.2). Nothing here looks at an authority. The value keeps
-//! its length, so both tables of header compression agree (RFC 7541).
+//! Ruby and PHP, names the server of a Unix socket by a percent-encoded path, and an HTTP/2 server has to
+//! refuse the name: `%` stands in no authority (RFC 3986, 3.2). Nothing here looks at an authority. The value
+//! keeps its length, so both tables of header compression agree (RFC 7541).
 
 use std::io;
 use std::pin::Pin;

@@ -91,7 +91,7 @@ pub(super) fn written(server: &Server) -> Result<(Vec<Value>, Vec<Value>, usize)
 fn without(value: &Value, gone: &[&str]) -> Value {
     let fields = value.as_object().into_iter().flatten().filter(|(name, field)| {
         let empty = field.as_object().is_some_and(Map::is_empty) && *name != "blocked";
-        !gone.contains(&name.as_str()) && !field.is_null() && !empty && **field != Value::from("")
+        !gone.contains(&name.as_str()) && !field.is_null() && !empty && field.as_str() != Some("")
     });
     Value::Object(fields.map(|(name, field)| (name.clone(), field.clone())).collect())
 }

@@ -14,8 +14,8 @@ const SET_BACK_ABOVE: Span = Span::from_secs(5);
 
 impl State {
     /// The bucket as it counts from `now` on, if its newest instant lies further ahead than five seconds, and
-    /// than a bucket that is used up takes to be free again: used up, and owing what it owed. Else, and always
-    /// of places, `None`: it counts on.
+    /// than a bucket that is used up takes to be free again: used up, and owing what it owed. Else, and
+    /// always of places, `None`: it counts on.
     #[must_use]
     pub fn brought_back(&self, limit: &Limit, now: Timestamp) -> Option<Self> {
         let is_wrong = |newest: Timestamp| {

@@ -173,8 +173,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Until more than [`Self::remaining`] permits are free, if nothing else comes: [`Self::reset`] where that
-    /// is the next time that any are.
+    /// Until more than [`Self::remaining`] permits are free, if nothing else comes: [`Self::reset`] where
+    /// that is the next time that any are.
     #[must_use]
     pub fn until_more(&self, algorithm: Algorithm, limit: &Limit) -> Span {
         let capacity = limit.capacity(algorithm);

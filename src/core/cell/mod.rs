@@ -1,8 +1,8 @@
 //! Counters whose limits the caller brings with each call: what clients of the Redis protocol ask for by
 //! `CL.THROTTLE` and `INCREX`. No rule says anything of them; the key and the numbers of the call are all.
 //!
-//! An [`Operation`] on what is [`Stored`] under a key gives a [`Reply`] and a [`CellChange`]. Stores only keep
-//! values, so memory and Redis answer alike.
+//! An [`Operation`] on what is [`Stored`] under a key gives a [`Reply`] and a [`CellChange`]. Stores only
+//! keep values, so memory and Redis answer alike.
 
 mod increx;
 mod throttle;

@@ -133,10 +133,11 @@ impl Database {
         longest: Duration,
         call: impl Future<Output = Result<T, sqlx::Error>> + Send,
     ) -> Result<T, Failure> {
-        let call = async {
+        // In a box: what waits for the database is large, and each that waits for it would carry it along.
+        let call = Box::pin(async {
             self.still_fits().await?;
             call.await.map_err(|error| self.failure(&error, longest))
-        };
+        });
         self.in_time(longest, call).await
     }
 
@@ -163,6 +164,7 @@ impl Database {
         &self,
         call: impl Future<Output = Result<T, sqlx::Error>> + Send,
     ) -> Result<T, Failure> {
+        let call = Box::pin(call);
         self.is_there().await?;
         self.within(call).await
     }
@@ -196,10 +198,10 @@ impl Database {
         if version < SERVER_VERSION_MIN {
             return Err(Failure::ServerTooOld { name: self.name.to_string(), major: version / 10_000 });
         }
-        let oldest = async {
+        let oldest = Box::pin(async {
             let oldest: Result<i64, _> = sqlx::query_scalar(presence::OLDEST).fetch_one(&self.pool).await;
             oldest.map_err(|error| self.failure(&error, self.timeout))
-        };
+        });
         self.fits(self.in_time(self.timeout, oldest).await?)?;
         let missing: Option<i64> = self
             .within(sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations").fetch_one(&self.pool))

@@ -55,7 +55,7 @@ impl Database {
             return known.clone();
         }
         let longest = PROBE.min(self.timeout);
-        let found = self.in_time(longest, self.look_at_it()).await;
+        let found = self.in_time(longest, Box::pin(self.look_at_it())).await;
         *sign = Some((Stopwatch::start(), found.clone()));
         found
     }
@@ -108,7 +108,7 @@ impl Database {
     /// It is not.
     pub async fn still_fits(&self) -> Result<(), Failure> {
         if self.presence.is_due()
-            && let Ok(oldest) = sqlx::query_scalar(OLDEST).fetch_one(&self.pool).await
+            && let Ok(oldest) = Box::pin(sqlx::query_scalar(OLDEST).fetch_one(&self.pool)).await
         {
             return self.fits(oldest);
         }

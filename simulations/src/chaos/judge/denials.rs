@@ -1,8 +1,8 @@
 //! False denials of real daemons: refusals that came while the world surely had room.
 //!
-//! What may have been used is counted as high as it can be: everything that was admitted, or that nobody knows
-//! the answer of, and that was sent before the refusal was told, in any window that it may belong to. So each
-//! false denial that is found was one.
+//! What may have been used is counted as high as it can be: everything that was admitted, or that nobody
+//! knows the answer of, and that was sent before the refusal was told, in any window that it may belong to.
+//! So each false denial that is found was one.
 
 use std::collections::HashSet;
 use std::time::Duration;
