@@ -313,10 +313,11 @@ mod tests {
 
     #[test]
     fn who_decides_keeps_its_place_before_those_who_watch_however_busy_they_are() {
-        let places = places(8, 0);
+        // So many that three may be open for a moment beside those that end.
+        let places = places(48, 0);
         let gateway = places.enter(LOCAL).unwrap();
         gateway.touch(true);
-        let watching: Vec<ConnectionPlace> = (0..7).map(|_| places.enter(LOCAL).unwrap()).collect();
+        let watching: Vec<ConnectionPlace> = (0..47).map(|_| places.enter(LOCAL).unwrap()).collect();
         // The gateway was idle for longer than any of them.
         places.tick();
         places.tick();
@@ -327,7 +328,7 @@ mod tests {
         assert!(newcomers.iter().all(|place| !place.end.is_cancelled()), "they may be a gateway's");
         newcomers.iter().for_each(|place| place.touch(true));
         drop(watching);
-        let busy: Vec<ConnectionPlace> = (0..4).map(|_| places.enter(LOCAL).unwrap()).collect();
+        let busy: Vec<ConnectionPlace> = (0..44).map(|_| places.enter(LOCAL).unwrap()).collect();
         busy.iter().for_each(|place| place.touch(true));
         gateway.touch(true);
         assert!(places.enter(LOCAL).is_none(), "all of them decide");

@@ -9,6 +9,7 @@ pub mod answer;
 pub mod audit;
 pub mod calendar;
 pub mod cell;
+pub mod counted_charge;
 pub mod decision;
 pub mod denial_cause;
 pub mod estimate;

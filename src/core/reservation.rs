@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::algorithm::CountedCharge;
+use super::counted_charge::CountedCharge;
 use super::hold::{HELD_RULES_MAX, HeldPlaces, ReservedFor};
 use super::key::{BucketValues, identity_values, push_value};
 use super::reservation_terms::OnLapse;

@@ -4,7 +4,8 @@
 use std::io;
 
 use super::peer_certificates::{checked, named};
-use super::setup::{read_tls, redis_tls};
+use super::redis_tls::redis_tls;
+use super::setup::read_tls;
 use super::{listener_tls, tokens};
 use crate::config::{Backend, Config};
 use crate::core::regions::NodeName;

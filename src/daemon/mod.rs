@@ -254,7 +254,7 @@ impl Daemon {
         tasks.spawn("events_breakers", &stop, move || {
             events::watch_breakers(Arc::clone(&own), ending.clone())
         });
-        if let Some(watched) = store.watched_tls(&setup, &engine) {
+        if let Some(watched) = store.watched_tls(setup.redis_tls.as_ref(), &engine) {
             let ending = stop.clone();
             tasks.spawn("redis_tls", &stop, move || Arc::clone(&watched).watch(ending.clone()));
         }

@@ -1,13 +1,14 @@
 //! The files of TLS towards Redis: read again when they change, and the end of this daemon's certificate
 //! told.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use super::certificate_life::{CertificateLife, CertificateStage, DAY_SECONDS};
 use super::file_changes::{FileChanges, LOOK_INTERVAL};
-use super::setup::redis_tls;
 use crate::config;
 use crate::core::event::{EventKind, EventRecord};
 use crate::core::notice::{Notice, NoticeKind};
@@ -17,6 +18,20 @@ use crate::engine::clock::Clock;
 use crate::engine::notices::NoticeSource;
 use crate::peer::certificate;
 use crate::store::redis::{RedisStore, RedisTls};
+
+/// Reads the files of TLS towards Redis.
+///
+/// # Errors
+/// Which of them cannot be read, and why.
+pub(super) fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
+    let read = |what: &str, path: &Option<PathBuf>| -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(path) = path else { return Ok(None) };
+        let text = std::fs::read(path);
+        text.map(Some).with_context(|| format!("store.redis.tls.{what}: {} cannot be read", path.display()))
+    };
+    let (cert, key) = (read("cert", &files.cert)?, read("key", &files.key)?);
+    Ok(RedisTls { authorities: read("ca", &files.ca)?, own: cert.zip(key) })
+}
 
 /// The files, and who uses what they hold.
 pub(super) struct WatchedRedisTls {

@@ -21,7 +21,7 @@ use crate::engine::identity::LookupSettings;
 use crate::engine::pace::HELD_ANSWERS_MAX;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
-use crate::store::redis::{LeaseSettings, RedisSettings, RedisTls, Topology};
+use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
 
 /// Where rules come from.
 #[derive(Debug, Clone)]
@@ -255,27 +255,13 @@ fn store_of(store: &config::Store, name: String) -> anyhow::Result<StoreSetup> {
             timeout: store.redis.timeout.to_std(),
             on_failure: store.redis.on_failure,
             lease: LeaseSettings { permits_max: store.lease.max, ttl: store.lease.ttl.to_std() },
-            tls: redis_tls(&store.redis.tls)?,
+            tls: super::redis_tls::redis_tls(&store.redis.tls)?,
             server_keys_max: store.redis.max_keys,
             name,
             keys_max,
             ..RedisSettings::default()
         })),
     })
-}
-
-/// Reads the files of TLS towards Redis.
-///
-/// # Errors
-/// Which of them cannot be read, and why.
-pub(super) fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
-    let read = |what: &str, path: &Option<PathBuf>| -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(path) = path else { return Ok(None) };
-        let text = std::fs::read(path);
-        text.map(Some).with_context(|| format!("store.redis.tls.{what}: {} cannot be read", path.display()))
-    };
-    let (cert, key) = (read("cert", &files.cert)?, read("key", &files.key)?);
-    Ok(RedisTls { authorities: read("ca", &files.ca)?, own: cert.zip(key) })
 }
 
 /// How often certificate and key are read because the certificate changed meanwhile.

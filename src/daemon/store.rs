@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use super::redis_tls::WatchedRedisTls;
-use super::setup::Setup;
+use crate::config;
 use crate::core::rule::OnFailure;
 use crate::core::time::Timestamp;
 use crate::engine::Engine;
@@ -89,8 +89,12 @@ impl Opened {
     }
 
     /// Returns what follows the files of TLS towards Redis, where there are any.
-    pub(super) fn watched_tls(&self, setup: &Setup, engine: &Arc<Engine>) -> Option<Arc<WatchedRedisTls>> {
-        let (store, files) = (self.redis.clone()?, setup.redis_tls.clone()?);
+    pub(super) fn watched_tls(
+        &self,
+        files: Option<&config::RedisTls>,
+        engine: &Arc<Engine>,
+    ) -> Option<Arc<WatchedRedisTls>> {
+        let (store, files) = (self.redis.clone()?, files?.clone());
         Some(Arc::new(WatchedRedisTls { files, store, engine: Arc::clone(engine) }))
     }
 

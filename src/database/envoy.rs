@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
-use self::tree::{Amount, DescriptorEntry, Wanted};
+use self::meaning::Wanted;
+use self::tree::{Amount, DescriptorEntry};
 
 pub use self::tree::Unread;
 

@@ -13,6 +13,7 @@ use super::identity::{IdentityRefused, Person, Persons, rewritten};
 use super::loaded::Loaded;
 use super::pace::{WaitingPlace, WaitingRoom};
 use super::partition::partition_key;
+pub use super::port::Decisions;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use crate::core::algorithm::{Algorithm, Counting, Verdict};
 use crate::core::calendar::Windows;
@@ -34,9 +35,6 @@ mod waiting;
 
 pub(super) use conclude::taken_of;
 use waiting::Tries;
-
-/// The answers to one call, in the order of its requests.
-pub type Decisions = SmallVec<[Decision; 1]>;
 
 /// When to ask again where the regions have not agreed yet on what each may spend.
 const AGREED_SOON: Span = Span::from_secs(1);

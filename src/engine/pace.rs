@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Engine;
 use super::clock::Deadline;
-use super::decide::Decisions;
+use super::port::Decisions;
 use crate::core::decision::Decision;
 use crate::core::key::Key;
 use crate::core::request::{Cost, Request};

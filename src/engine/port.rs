@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, Limit, RegionUse, Verdict};
 use crate::core::cell::{Operation, Reply as CellReply};
+use crate::core::decision::Decision;
 use crate::core::key::Key;
 use crate::core::penalty::Penalty;
 use crate::core::regions::StoreSeen;
@@ -53,6 +54,9 @@ pub trait CellStore: Send + Sync + std::fmt::Debug {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the region's Redis does not answer")]
 pub struct CellsAway;
+
+/// The answers to one call, in the order of its requests.
+pub type Decisions = SmallVec<[Decision; 1]>;
 
 /// What a region is held to of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -124,7 +124,12 @@ impl<'a, 's> Decision<'a, 's> {
             plan.looked.place = plan.looked.place.or_else(|| slot.find(plan.named));
             let keep = |place| pinned.contains(&(plan.slot, place));
             if !slot.may_grow(plan.charge, plan.looked.place, self.now, keep) {
-                plan.without_room = Some(slot.newcomers.charge(plan.charge, &plan.looked));
+                plan.without_room = Some(slot.newcomers.charge(
+                    plan.charge,
+                    plan.looked.verdict,
+                    &plan.looked.limit,
+                    plan.looked.now,
+                ));
                 continue;
             }
             if plan.looked.place.is_some() {
@@ -136,7 +141,14 @@ impl<'a, 's> Decision<'a, 's> {
                     plan.made = true;
                     pinned.push((plan.slot, place));
                 }
-                None => plan.without_room = Some(slot.newcomers.charge(plan.charge, &plan.looked)),
+                None => {
+                    plan.without_room = Some(slot.newcomers.charge(
+                        plan.charge,
+                        plan.looked.verdict,
+                        &plan.looked.limit,
+                        plan.looked.now,
+                    ))
+                }
             }
         }
     }

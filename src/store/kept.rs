@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::memory::MemoryStore;
+use super::memory_part::MemoryPart;
 use super::slot::{KeySlot, Named};
 use crate::core::algorithm::State;
 use crate::core::key::{Key, Shape};
@@ -20,27 +21,6 @@ use crate::core::time::Timestamp;
 
 /// Memories that are told apart. Rules of more burn.
 const PARTS_MAX: usize = 8;
-
-/// What one memory knows of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct MemoryPart {
-    /// When it began, which names it.
-    pub(super) begun: Timestamp,
-    /// Nothing from before this instant is known.
-    pub(super) known: Timestamp,
-    /// The shapes of the rules that it counted to the end.
-    shapes: BTreeSet<u32>,
-    /// All shapes from here on are of rules that came later.
-    from: Option<u32>,
-}
-
-impl MemoryPart {
-    /// Whether it knows all of a bucket of this shape since it began.
-    pub(super) fn knows(&self, shape: Shape) -> bool {
-        let of_rule = shape.of_rule().0;
-        self.from.is_some_and(|from| of_rule >= from) || self.shapes.contains(&of_rule)
-    }
-}
 
 /// One entry of a table: its key, what is kept, and when it may be forgotten, in seconds.
 type KeptEntry<T> = (Vec<u8>, T, u32);

@@ -6,6 +6,7 @@ mod decision;
 mod escrowed;
 mod kept;
 pub mod memory;
+mod memory_part;
 mod newcomers;
 mod penalties;
 pub mod redis;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::escrowed::{is_escrowed, paying};
-use super::kept::MemoryPart;
+use super::memory_part::MemoryPart;
 use super::newcomers::Newcomers;
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, RegionUse, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
@@ -420,7 +420,12 @@ impl KeySlot {
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
             return match charge.cost.taken() {
                 0 => counted,
-                _ => looked.without_room(self.newcomers.charge(charge, looked)),
+                _ => looked.without_room(self.newcomers.charge(
+                    charge,
+                    looked.verdict,
+                    &looked.limit,
+                    looked.now,
+                )),
             };
         };
         if let Some(raised) = raised {

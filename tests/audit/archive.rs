@@ -145,7 +145,13 @@ fn a_file_that_does_not_come_back_as_it_was_keeps_the_month() {
         false
     });
     let failed = run(&server, &settings(folder.path(), steps), due()).unwrap_err();
-    assert!(matches!(failed, ArchiveError::Damaged { .. } | ArchiveError::File { .. } | ArchiveError::Different { .. }), "{failed}");
+    assert!(
+        matches!(
+            failed,
+            ArchiveError::Damaged { .. } | ArchiveError::File { .. } | ArchiveError::Different { .. }
+        ),
+        "{failed}"
+    );
     assert_eq!(server.number("SELECT count(*) FROM audit_log"), 100);
 }
 

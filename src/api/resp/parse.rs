@@ -110,11 +110,7 @@ fn array(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
 
 fn line(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
     let Some(end) = buffer.iter().position(|byte| *byte == b'\n') else {
-        return if buffer.len() > LINE_BYTES_MAX {
-            Err(ProtocolError::LongLine)
-        } else {
-            Ok(None)
-        };
+        return if buffer.len() > LINE_BYTES_MAX { Err(ProtocolError::LongLine) } else { Ok(None) };
     };
     let text = buffer.get(..end).unwrap_or_default();
     let text = text.strip_suffix(b"\r").unwrap_or(text);

@@ -6,6 +6,7 @@
 //! cost, window or instant makes the arithmetic overflow or drift.
 
 use super::calendar::{Calendar, Windows};
+pub use super::counted_charge::CountedCharge;
 use super::hold::{Hold, Holder};
 use super::request::{Cost, ReportedCost};
 use super::time::{Span, Timestamp};
@@ -231,15 +232,6 @@ macro_rules! each {
             State::Concurrency($machine) => $call,
         }
     };
-}
-
-/// Where an earlier charge counts: how much of it can still be given back follows from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CountedCharge {
-    /// The instant that the bucket counted it at.
-    pub at: Timestamp,
-    /// Whole permits in use then, this charge's included; of a level alone.
-    pub used: u64,
 }
 
 impl CountedCharge {

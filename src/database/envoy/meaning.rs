@@ -4,8 +4,18 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::tree::Wanted;
 use crate::core::uri;
+
+/// Which values an entry is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// This one.
+    Value(String),
+    /// Those that begin so.
+    Prefix(String),
+    /// Whichever.
+    Any,
+}
 
 /// Says why no request here meets an entry that is for this value of an attribute of ours, though the
 /// reference service compares it as text; or why it would mean something else.

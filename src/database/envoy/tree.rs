@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::meaning;
+use super::meaning::{self, Wanted};
 
 /// Deepest nesting, and most entries in one file.
 const DEPTH_MAX: usize = 16;
@@ -37,17 +37,6 @@ pub(super) struct DescriptorEntry {
     pub(super) shadow: bool,
     pub(super) shared: bool,
     pub(super) descriptors: Vec<DescriptorEntry>,
-}
-
-/// Which values an entry is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// This one.
-    Value(String),
-    /// Those that begin so.
-    Prefix(String),
-    /// Whichever.
-    Any,
 }
 
 /// What is let pass.

@@ -337,6 +337,9 @@ impl Replica {
                 let sum = self.overshoot.entry(bucket.key.rule.clone()).or_default();
                 *sum = sum.saturating_add(above);
             }
+        } else if let Some(bucket) = self.keys.get_mut(id) {
+            // The owner judges it now; an instant that nobody judges would come due for ever.
+            bucket.judges_no_overshoot();
         }
         self.recompute(now, id);
         self.changed(now, id);

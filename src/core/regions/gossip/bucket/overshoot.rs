@@ -53,10 +53,18 @@ impl GossipBucket {
             period.live.net().saturating_add(self.told_by_others(period)).saturating_sub(limit)
         };
         let above: smallvec::SmallVec<[u64; 4]> = self.periods.iter().map(above).collect();
+        for period in self.periods.iter_mut().filter(|period| period.window > window) {
+            period.overshoot.grown = None;
+        }
         let counted = self.periods.iter_mut().zip(above).filter(|(period, _)| period.window <= window);
         let counted =
             counted.map(|(period, above)| period.overshoot.note(now, above, period.window + 2 <= window));
         counted.fold(0, u64::saturating_add)
+    }
+
+    /// Forgets since when open windows are above their limit: another daemon judges them.
+    pub(in super::super) fn judges_no_overshoot(&mut self) {
+        self.periods.iter_mut().for_each(|period| period.overshoot.grown = None);
     }
 
     /// When an excess of an open window is to be looked at again.
