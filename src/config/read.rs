@@ -132,11 +132,10 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
     });
     let http_tls = listener_tls(fields, ("http_tls", &http), folder, problems);
     let grpc_tls = listener_tls(fields, ("grpc_tls", &grpc), folder, problems);
-    let resp_tls = match &resp {
-        Some(listener) => listener_tls(fields, ("resp_tls", listener), folder, problems),
-        None => None,
-    };
-    let resp_passwords = resp.as_ref().and_then(|_| path(fields, "resp_passwords", folder, problems));
+    // They are read also where the protocol is not served, so that a file can be prepared.
+    let unserved = Listener::Tcp(local(0));
+    let resp_tls = listener_tls(fields, ("resp_tls", resp.as_ref().unwrap_or(&unserved)), folder, problems);
+    let resp_passwords = path(fields, "resp_passwords", folder, problems);
     let drain = fields.span("drain", Span::ZERO, Span::from_secs(600), problems);
     let max_connections = fields.integer("max_connections", 8, 1_000_000, problems);
     let per_address = fields.integer("max_connections_per_address", 0, 1_000_000, problems);
