@@ -8,11 +8,7 @@ use crate::engine::rulebook::{Done, EditRefused, EditRequest, Revision, RuleBook
 impl RuleBook for DatabaseRules {
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>> {
         Box::pin(async move {
-            self.database.is_there().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
-            if self.is_from_peer().await {
-                // The database answers again, and its own set counts.
-                self.look().await;
-            }
+            self.probe().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
             let in_force = self.in_force().await;
             let (dry_run, actor) = (asked.dry_run, asked.actor.name.clone());
             let regions = self.engine.regions().nameable();
@@ -33,7 +29,7 @@ impl RuleBook for DatabaseRules {
 
     fn history(&self, shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>> {
         Box::pin(async move {
-            self.database.is_there().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
+            self.probe().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
             rules::history(&self.database, &shown)
                 .await
                 .map_err(|failure| EditRefused::Away(failure.to_string()))

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::identity::IdentityRefused;
-use crate::core::decision::{AnswerGuards, Decision, RuleOutcome};
-use crate::core::denial_cause::DenialCause;
+use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::rule::Action;
 use crate::core::time::Span;
 
@@ -22,9 +21,7 @@ pub(super) fn refusal(refused: &IdentityRefused) -> Decision {
         window: Span::ZERO,
         remaining: 0,
         reset: Span::ZERO,
-        more: Span::ZERO,
         retry: refused.retry,
-        cause: Some(DenialCause::Blocked),
         delay: Span::ZERO,
         degraded: false,
         global: None,
@@ -41,6 +38,5 @@ pub(super) fn refusal(refused: &IdentityRefused) -> Decision {
         status: REFUSED_STATUS,
         message: Some(Arc::clone(&refused.message)),
         lease: None,
-        guards: AnswerGuards::default(),
     }
 }

@@ -4,10 +4,7 @@ mod brought_back;
 pub mod cells;
 mod decision;
 mod escrowed;
-mod kept;
 pub mod memory;
-mod memory_part;
-mod newcomers;
 mod penalties;
 pub mod redis;
 mod reservations;
@@ -18,5 +15,4 @@ mod spread;
 #[cfg(test)]
 mod tests;
 
-pub use kept::KeptStore;
 pub use memory::MemoryStore;

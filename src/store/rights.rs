@@ -12,7 +12,6 @@ use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{
     Algorithm, Allowance, Counting, Limit, PLACES_PER_HOLDER_MAX, State, Verdict, WindowAllowance,
 };
-use crate::core::key::Key;
 use crate::core::regions::escrow::level::{LevelLedger, LevelStep, LevelTerms, MESSAGE_LIFE};
 use crate::core::regions::escrow::places::{Margins, PlacesLedger, PlacesStep, PlacesTerms};
 use crate::core::regions::escrow::window::{WindowLedger, WindowStep, is_known};
@@ -25,9 +24,6 @@ use crate::engine::port::HeldLimit;
 /// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between
 /// regions.
 pub(super) const GATHERING: Span = Span::from_secs(1);
-
-/// When to ask again of a store that was taken down for the next process.
-const SEALED: Span = Span::from_secs(1);
 
 /// What a charge of an escrowed rule is held to, and the instant that it counts at.
 #[derive(Debug, Clone, Copy)]
@@ -72,8 +68,7 @@ impl KeySlot {
     ) -> ChargeTerms {
         let limit = &held.limit;
         let now = now.max(self.newest);
-        let recovery = self.is_sealed.then_some(SEALED);
-        let terms = ChargeTerms { view: None, now, recovery, limit: *limit, most: (0, Span::ZERO) };
+        let terms = ChargeTerms { view: None, now, recovery: None, limit: *limit, most: (0, Span::ZERO) };
         if moving(rule) == Some(Counting::Level) {
             let ledger = self.ledger(named).and_then(Ledger::as_level);
             let most = (gathered(rule, limit, whole), GATHERING);
@@ -85,14 +80,13 @@ impl KeySlot {
             Algorithm::SlidingLog | Algorithm::Concurrency => limit.window,
             _ => Span::ZERO,
         };
-        let begun = self.known(named.key);
-        let known = begun + matters + RECOVERY_MARGIN;
-        let recovers = matters > Span::ZERO && begun > Timestamp(0) && self.safety.doubt_is_burnt;
-        let recovery = recovers.then(|| known.since(now)).filter(|left| left.0 > 0).or(recovery);
+        let known = self.begun + matters + RECOVERY_MARGIN;
+        let recovers = matters > Span::ZERO && self.begun > Timestamp(0) && self.safety.doubt_is_burnt;
+        let recovery = recovers.then(|| known.since(now)).filter(|left| left.0 > 0);
         if moving(rule) == Some(Counting::Concurrency) {
             let moves = lends(rule, limit, whole);
             let ledger = self.ledger(named).and_then(Ledger::as_places);
-            let held_to = self.places(held, named.key).limit(ledger, now);
+            let held_to = self.places(held).limit(ledger, now);
             let limit = match (moves, ledger) {
                 (true, _) => held_to,
                 // What is lent all the same is not here.
@@ -110,7 +104,7 @@ impl KeySlot {
             self.state(place).map_or_else(|| limit.windows().index(now), |state| state.window_at(limit, now));
         let ledger = self.ledger(named).and_then(Ledger::as_window);
         let window = counted.max(ledger.map_or(0, |ledger| ledger.window));
-        let minted = self.minted(held, named.key, window);
+        let minted = self.minted(held, window);
         let budget = match ledger.filter(|ledger| ledger.window == window) {
             Some(ledger) if ledger.minted > minted => WindowLedger { minted, ..ledger.clone() }.budget(),
             Some(ledger) => ledger.budget(),
@@ -126,35 +120,25 @@ impl KeySlot {
         self.rights.get(self.rights.find(named.hash, named.key.bytes())?)
     }
 
-    /// The memory that counts a bucket: when it began, and since when it knows of all.
-    fn memory(&self, key: &Key) -> (Timestamp, Timestamp) {
-        let part = self.earlier.as_ref().and_then(|parts| parts.iter().find(|part| part.knows(key.shape())));
-        part.map_or((self.begun, self.known), |part| (part.begun, part.known))
-    }
-
-    fn known(&self, key: &Key) -> Timestamp {
-        self.memory(key).1
-    }
-
-    fn places(&self, held: &HeldLimit, key: &Key) -> PlacesTerms {
+    fn places(&self, held: &HeldLimit) -> PlacesTerms {
         let (share, hold) = (u64::from(held.own()), held.limit.window);
-        PlacesTerms { share, hold, begun: self.known(key), margins: Margins::USUAL, safety: self.safety }
+        PlacesTerms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
     }
 
     /// What this region mints in a window: its share, unless too little of the window is known.
-    fn minted(&self, held: &HeldLimit, key: &Key, window: u64) -> u64 {
-        if is_known(window, held.limit.windows(), self.known(key)) { u64::from(held.own()) } else { 0 }
+    fn minted(&self, held: &HeldLimit, window: u64) -> u64 {
+        if is_known(window, held.limit.windows(), self.begun) { u64::from(held.own()) } else { 0 }
     }
 
-    fn level(&self, rule: &Compiled, limit: &Limit, key: &Key) -> LevelTerms {
+    fn level(&self, rule: &Compiled, limit: &Limit) -> LevelTerms {
         let algorithm = rule.rule.algorithm;
-        LevelTerms { algorithm, limit: *limit, begun: self.known(key), safety: self.safety }
+        LevelTerms { algorithm, limit: *limit, begun: self.begun, safety: self.safety }
     }
 
     /// A bucket that is not there.
-    pub(super) fn fresh(&self, (rule, limit): (&Compiled, &Limit), key: &Key, now: Timestamp) -> State {
+    pub(super) fn fresh(&self, rule: &Compiled, limit: &Limit, now: Timestamp) -> State {
         match moving(rule) {
-            Some(Counting::Level) => self.level(rule, limit, key).fresh(now),
+            Some(Counting::Level) => self.level(rule, limit).fresh(now),
             _ => State::new(rule.rule.algorithm),
         }
     }
@@ -170,7 +154,7 @@ impl KeySlot {
         match (self.raised(charge, named, now, state), state) {
             (Some(raised), _) => Cow::Owned(raised),
             (None, Some(state)) => Cow::Borrowed(state),
-            (None, None) => Cow::Owned(self.fresh(charge, named.key, now)),
+            (None, None) => Cow::Owned(self.fresh(charge.0, charge.1, now)),
         }
     }
 
@@ -196,7 +180,7 @@ impl KeySlot {
         now: Timestamp,
         state: Option<&State>,
     ) -> Option<State> {
-        let terms = self.level(rule, limit, named.key);
+        let terms = self.level(rule, limit);
         let ledger = self.ledger(named).and_then(Ledger::as_level);
         let charged = terms.least(ledger, now) > 0;
         charged.then(|| {
@@ -215,7 +199,7 @@ impl KeySlot {
         place: Option<TablePlace>,
     ) {
         let Some(at) = self.rights.find(named.hash, named.key.bytes()) else { return };
-        let minted = self.minted(held, named.key, window);
+        let minted = self.minted(held, window);
         let Some(Ledger::Window(ledger)) = self.rights.get(at) else { return };
         let used = self.used_in(&held.limit, (ledger.window, minted), at, place);
         if let Some(Ledger::Window(ledger)) = self.rights.get_mut(at) {
@@ -246,9 +230,6 @@ impl KeySlot {
         ask: &StepRequest,
         now: Timestamp,
     ) -> Option<StepResult> {
-        if self.is_sealed {
-            return None;
-        }
         match (moving(rule)?, &ask.step) {
             (Counting::Window, Step::Read) => self.window_rights(rule, held, named, None, now),
             (Counting::Window, Step::Window { window, step }) => {
@@ -283,9 +264,9 @@ impl KeySlot {
             Some(at) => at,
             None => {
                 self.newest = self.newest.max(now);
-                let session = self.memory(named.key).0.0.max(1);
+                let session = self.begun.0.max(1);
                 let mut ledger = WindowLedger { session, ..WindowLedger::default() };
-                ledger.enter(window, self.minted(held, named.key, window), 0);
+                ledger.enter(window, self.minted(held, window), 0);
                 let kept = Ledger::Window(ledger.clone());
                 match self.rights.insert(named.hash, key, kept, now, |_| false) {
                     Ok(inserted) => inserted.place,
@@ -301,7 +282,7 @@ impl KeySlot {
             }
         };
         self.turn(held, named, window, place);
-        let minted = self.minted(held, named.key, window);
+        let minted = self.minted(held, window);
         let used = self.used_in(limit, (window, minted), at, place);
         let safety = self.safety;
         let Some(Ledger::Window(ledger)) = self.rights.get_mut(at) else { return None };
@@ -329,7 +310,7 @@ impl KeySlot {
         now: Timestamp,
     ) -> Option<StepResult> {
         let now = now.max(self.newest);
-        let (terms, limit) = (self.places(held_to, named.key), &held_to.limit);
+        let (terms, limit) = (self.places(held_to), &held_to.limit);
         if !terms.is_settled(now) {
             return None;
         }
@@ -359,7 +340,7 @@ impl KeySlot {
         now: Timestamp,
     ) -> Option<StepResult> {
         let now = now.max(self.newest);
-        let terms = self.level(rule, limit, named.key);
+        let terms = self.level(rule, limit);
         if !terms.is_settled(now) {
             return None;
         }

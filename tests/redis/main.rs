@@ -24,7 +24,6 @@ mod daemon;
 mod differential;
 mod first_share;
 mod full;
-mod lost_store;
 mod memories;
 mod metrics;
 mod penalties;
@@ -36,7 +35,6 @@ mod sentinel;
 mod shared;
 mod split;
 mod store;
-mod undo;
 mod worldwide;
 
 #[path = "../support/redis_load.rs"]

@@ -18,7 +18,6 @@ mod calendar;
 mod cuts;
 mod escrow;
 mod figures;
-mod first_day;
 mod gossip;
 mod health;
 mod load;

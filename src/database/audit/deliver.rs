@@ -67,7 +67,6 @@ impl Deliverer {
     }
 
     async fn attempt(&mut self, batch: &Batch) -> Result<Delivered, DeliverError> {
-        self.database.still_fits().await?;
         let span = Extent::of(batch);
         let connection = match &mut self.connection {
             Some(connection) => connection,

@@ -225,7 +225,6 @@ fn trial(tag: &str, cost: Cost) -> Part {
         limit: Limit { calendar: None, permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
         share: None,
         worldwide: false,
-        refunds_whole: false,
         first: None,
         escrowed: false,
         lends: false,
@@ -233,7 +232,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         noted: false,
         penalty: None,
     };
-    let item = |bucket, cost| Item { bucket, ..Item::put(cost) };
+    let item = |bucket, cost| Item { bucket, cost, enforced: false, lease: None };
     let step = if cost.taken() > 0 { HoldStep::Acquire } else { HoldStep::Release };
     let hold = Cost::Hold(Hold { step, holder: Holder::UNKNOWN, places: cost.taken() });
     Part {

@@ -54,7 +54,7 @@ impl Played {
                 refused,
                 largest: 1,
                 own,
-                store: StoreSeen::default(),
+                without_allowance: false,
             },
         );
         admitted > 0
@@ -234,7 +234,7 @@ fn a_bucket_without_windows_is_filled_and_drained_by_its_own_limit() {
                 refused,
                 largest: 1,
                 own,
-                store: StoreSeen::default(),
+                without_allowance: false,
             };
             played.cluster.touch(&who, &touched);
         }
