@@ -62,13 +62,13 @@ fn attributes<'a>(words: &'a [Cow<'_, [u8]>]) -> Result<Attributes<'a>, Wrong> {
     Ok(out)
 }
 
-/// What one command asks.
+/// The question of one command.
 struct DecisionCall<'a> {
     domain: &'a [u8],
     named: &'a [Cow<'a, [u8]>],
     cost: Cost,
     report: Option<ReservationId>,
-    /// Whether the rules say how much is reserved.
+    /// True if the rules say how much is reserved.
     is_estimated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What clients of Redis ask before their first command: who answers, and what it knows.
+//! Answers to what clients of Redis ask before their first command.
 
 use std::borrow::Cow;
 

@@ -54,13 +54,13 @@ impl Passwords {
         Self(lines.map(|line| line.as_bytes().to_vec()).collect())
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this is one of them. How long it takes says nothing of how much of it is right.
+    /// True if this is one of them. The time that it takes does not tell how much of it is right.
     fn knows(&self, shown: &[u8]) -> bool {
         let digest = |bytes| ring::digest::digest(&ring::digest::SHA256, bytes);
         let shown = digest(shown);
@@ -68,7 +68,7 @@ impl Passwords {
     }
 }
 
-/// What all connections of the Redis protocol share.
+/// The state that all connections of the Redis protocol share.
 #[derive(Debug)]
 pub struct RespState {
     cells: Arc<dyn CellStore>,

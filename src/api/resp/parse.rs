@@ -131,7 +131,7 @@ fn words(text: &[u8]) -> Result<Arguments<'_>, ProtocolError> {
             match byte {
                 b'"' | b'\'' => {
                     quoted(&mut bytes, byte, &mut word)?;
-                    // What closes a word's quotes ends the word.
+                    // A closing quote ends the word.
                     if bytes.peek().is_some_and(|next| !next.is_ascii_whitespace()) {
                         return Err(ProtocolError::Quotes);
                     }

@@ -51,7 +51,7 @@ impl CommandCounters {
     }
 }
 
-/// Whether the connection goes on.
+/// The fate of the connection after an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// It does.
