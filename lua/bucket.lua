@@ -4,7 +4,8 @@
 -- algorithm, then a hash of domain and window), then the newest instant seen (7 bytes), then for fixed_window
 -- its count (4), for sliding_window both counts (4, 4), for both what is owed (4) where something is, for a
 -- level whole permits and the part of one (4, 6), last the earliest lapse (7) where something is reserved
--- (see notes.lua; what is owed stands before it in any case); big-endian. The log is a list, see
+-- (see notes.lua; what is owed stands before it in any case), and of a level, behind a lapse that is zero
+-- where there is none, what undone charges gave back (4, modulo 2^32); big-endian. The log is a list, see
 -- sliding_log.lua; the holders of concurrency are a sorted set, see holders.lua.
 -- Mirrors: State of src/core/algorithm/mod.rs and the packing of src/core/algorithm/packed.rs.
 
@@ -57,18 +58,19 @@ local function bucket_load(b)
     end
   else
     _, b.at, b.first, b.second = struct.unpack(">I4I7I4I6", raw)
-    if #raw > 21 then b.due = struct.unpack(">I7", raw, 22) end
+    if #raw > 21 then level_read_tail(b, raw) end
   end
   return true
 end
 
--- A clock that shows so much less than a bucket has seen was wrong before. Then nobody knows any more what
--- the bucket had counted, and it is used up now. Mirrors: State::brought_back of
+-- A clock that shows so much less than a bucket has seen was set back. Then nobody knows any more what the
+-- bucket had counted, and it is used up now. Mirrors: State::brought_back and bring_places_back of
 -- src/core/algorithm/brought_back.rs.
-local WRONG_ABOVE = 3600000000
+local SET_BACK_ABOVE = 5000000
 local function bucket_bring_back(b, now)
   local ahead, kind = b.at - now, b.kind
-  if ahead <= WRONG_ABOVE or kind == CONCURRENCY then return end
+  if kind == CONCURRENCY then return held_bring_back(b, now) end
+  if ahead <= SET_BACK_ABOVE then return end
   local windows = 2
   if counts_by_level(b) then windows = b.permits == 0 and 1 or floor(level_capacity(b) / b.permits) + 1 end
   if ahead <= b.window * windows then return end
@@ -91,13 +93,12 @@ end
 
 local function bucket_free(b, now)
   if b.kind == FIXED_WINDOW then return fixed_window_free(b, now) end
-  if b.kind == SLIDING_WINDOW then return sliding_window_free(b, now) or 0 end
+  if b.kind == SLIDING_WINDOW then return sliding_window_free(b, now) end
   if b.kind == SLIDING_LOG then return 0 end
   return level_free(b, now)
 end
 
 local function bucket_fits(b, now, asked)
-  if b.kind == SLIDING_WINDOW then return sliding_window_fits(b, now, asked) end
   return asked <= bucket_free(b, now)
 end
 
@@ -135,15 +136,49 @@ local function bucket_put(b, now, cost)
   return level_put(b, now, cost)
 end
 
-local function bucket_refund(b, now, cost)
+-- Permits that could be given back. Mirrors: State::returnable of src/core/algorithm/mod.rs.
+local function bucket_returnable(b, now)
+  if b.kind == FIXED_WINDOW then return fixed_window_returnable(b, now) end
+  if b.kind == SLIDING_WINDOW then return sliding_window_returnable(b, now) end
+  return (level_amount(b, now))
+end
+
+-- Gives back what of an earlier charge still counts, in the window that counted it. Returns how many permits.
+local function bucket_give_back(b, now, at, cost)
+  if b.kind == SLIDING_LOG then return log_give_back(b, now, at, cost) end
+  local _, window = place(b, math.max(now, b.at))
+  local _, own = place(b, at)
+  if own ~= window then return 0 end
+  if b.kind == FIXED_WINDOW then return fixed_window_refund(b, now, cost) end
+  return sliding_window_refund(b, now, cost)
+end
+
+-- `of` is the charge that goes back, where it is named.
+local function bucket_refund(b, now, cost, of)
   local returned
   bucket_settle(b, now)
+  if of then
+    if counts_by_level(b) then return level_undo(b, now, cost, of) end
+    returned = bucket_give_back(b, now, of.at, cost)
+    if returned > 0 then b.changed = true end
+    return returned
+  end
   if b.kind == FIXED_WINDOW then returned = fixed_window_refund(b, now, cost)
   elseif b.kind == SLIDING_WINDOW then returned = sliding_window_refund(b, now, cost)
   elseif b.kind == SLIDING_LOG then returned = log_refund(b, now, cost)
   else returned = level_refund(b, now, cost) end
   if returned > 0 then b.changed = true end
   return returned
+end
+
+-- Counts at least so much as used: the store forgot a part of what its region had used.
+-- Mirrors: State::restore of src/core/algorithm/restored.rs.
+local function bucket_restore(b, now, known)
+  if b.kind == FIXED_WINDOW then fixed_window_restore(b, now, known)
+  elseif b.kind == SLIDING_WINDOW then sliding_window_restore(b, now, known)
+  elseif b.kind == SLIDING_LOG then log_restore(b, now, known)
+  elseif b.kind ~= CONCURRENCY then level_restore(b, now, known)
+  end
 end
 
 -- Writes what changed, to expire `kept` microseconds after it can no longer matter, to the next millisecond.
@@ -160,8 +195,8 @@ local function bucket_write(b, now, ttl_fixed, kept)
   elseif b.kind == CONCURRENCY then
     expiry = b.newest
   else
-    expiry, value = level_expiry(b), struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
-    if b.due then value = value .. struct.pack(">I7", b.due) end
+    expiry = level_expiry(b) + (b.undone and UNDONE_KEPT or 0)
+    value = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second) .. level_tail(b)
   end
   local ttl = ttl_fixed or math.min(math.max(1, math.ceil((expiry + kept - now) / 1000)), 4e12)
   ttl = string.format("%.0f", ttl)

@@ -6,34 +6,38 @@
 -- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window
 --          in microseconds (6), burst (4; of windows and places what is this region's own of permits), queue
 --          (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights, 3 = the
---          same, but held to a static share)
+--          same, but held to a static share; 4 more = a refund gives back all or nothing)
 -- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking, 3 only look, whatever
---          has lapsed), number of charges (2), then for each the bucket's place in KEYS (2), flags (1: bits
---          0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 = a lease takes at most this part of
---          what is free; of a take: 1 = a report, charged whatever is left, 2 = a reservation, 3 = its
---          commit, 4 = a take of a bucket whose notes are looked at, 5 = a reservation whose permits stay
---          charged when it lapses) and permits (5), of a report the most that may be owed (4), of a
---          reservation its id (16) and microseconds until its note ends (4), of a commit the id and the most
---          that may be owed, and of concurrency the holder (16; there a take acquires, a refund releases and
---          a lease renews)
+--          has lapsed, 4 count at least so much of a single bucket as used: behind its charge follow the
+--          window (7), what was used in it (5) and in the one before (5)), number of charges (2), then for
+--          each the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease; bit 2 =
+--          enforced; bits 3-7 = a lease takes at most this part of what is free; of a refund: 1 = of one
+--          charge that is named behind; of a take: 1 = a report, charged whatever is left, 2 = a reservation,
+--          3 = its commit, 4 = a take of a bucket whose notes are looked at, 5 = a reservation whose permits
+--          stay charged when it lapses) and permits (5), of a report the most that may be owed (4), of a
+--          named charge the instant that it counts at (7), whole permits in use then (5) and what undone
+--          charges had given back (4), of a reservation its id (16) and microseconds until its note ends (4),
+--          of a commit the id and the most that may be owed, and of concurrency the holder (16; there a take
+--          acquires, a refund releases and a lease renews)
 -- ARGV[4]  the replication epochs that the caller knows, see rights.lua; empty where nothing is escrowed
 -- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
 -- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now;
---          zero, empty or absent for all of it
+--          all bits set, empty or absent for all of it
 -- ARGV[7]  the calendars, see calendar.lua; absent or empty where no bucket counts by one
 -- ARGV[8]  see notes.lua; absent or empty where no notes are looked at
 -- ARGV[9]  see penalty.lua; absent or empty where no rule has a penalty
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for
 --          a new key, or 3 where it did not fit and something reserved has lapsed: then nothing was decided,
 --          and who asks again has the notes looked at; each bucket's value as it was before (empty: none, or
---          a log or holders); each view (empty: none; 5 bytes: permits that may be used beyond the capacity);
+--          holders; of a log the shape and the newest instant seen); each view (empty: none; 5 bytes: permits
+--          that may be used beyond the capacity);
 --          each record of a penalty as it was before (empty: none), see penalty.lua;
 --          then for each charge of a log, of holders or of a lease, in order, 35 bytes: fits (1), remaining
 --          (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased, reported or moved
 --          (6); where notes are looked at so of every charge, and behind it what became of the reservation
 --          (1), the permits that had lapsed (6) and that were reserved (6), of a level the part of a permit
 --          that was given back besides (6), and the bucket's value without its shape as it was asked; last,
---          47 bytes of a replication epoch that the caller did not know
+--          55 bytes of a replication epoch that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed
 --          then
 -- Mirrors  replay in src/store/redis/batch/replay.rs, which also makes the verdicts from the values before
@@ -59,9 +63,12 @@ for i = 1, count do
     permits = permits, limit = permits, window = window, burst = burst, queue = queue,
     stretches = calendars and calendars[i],
   }
+  b.all_or_nothing = flags >= 4
+  if b.all_or_nothing then flags = flags - 4 end
   if not bucket_load(b) then strangers = (strangers or "") .. struct.pack(">I2", i) end
   if flags == 1 then
     views = views + 1
+    b.gossip = true
     local raw = redis.call("GET", KEYS[views])
     b.view = read_view(raw)
     if counts_by_level(b) then level_view(b) end
@@ -77,17 +84,20 @@ for i = 1, count do
     b.rights = KEYS[views]
     b.before_at, b.before_first, b.before_debt = b.at, b.first, b.debt
     rights_terms(b, epoch, now)
-    if b.kind == CONCURRENCY then places_terms(b, epoch, now, flags == 2) end
+    if b.kind == CONCURRENCY then
+      bucket_bring_back(b, now)
+      places_terms(b, epoch, now, flags == 2)
+    end
     reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
   else
     bucket_bring_back(b, now)
   end
   buckets[i] = b
-  reply[2 + i] = b.raw
+  reply[2 + i] = b.kind == SLIDING_LOG and not b.fresh and struct.pack(">I4I7", shape, b.at) or b.raw
 end
 if strangers then return { -1, strangers } end
 local noted_keys = notes and notes.open(buckets, views, ttl_fixed) or 0
-if penalties then penalties.open(buckets, views + noted_keys, reply) end
+if penalties then penalties.open(buckets, views + noted_keys, reply, now) end
 
 local PEEK, TAKE, REFUND, LEASE, REPORT = 0, 1, 2, 3, 4
 
@@ -148,9 +158,12 @@ local function look(charges)
     elseif b.kind == SLIDING_LOG then
       c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)
       if c.kind == PEEK then c.fits = c.remaining > 0 end
-      if c.kind == REFUND or c.kind == LEASE then c.fits, c.retry = true, 0 end
+      if c.kind == REFUND or c.kind == LEASE then
+        c.fits, c.retry = c.kind == LEASE or not b.all_or_nothing or log_used(b, now) >= c.permits, 0
+      end
     else
-      c.fits = c.kind == REFUND or c.kind == LEASE or bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost)
+      c.fits = (c.kind == REFUND and (not b.all_or_nothing or bucket_returnable(b, now) >= c.permits)) or c.kind == LEASE
+        or (c.kind ~= REFUND and bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost))
     end
     if not c.fits and b.due and b.due <= now and b.noted and not c.lapsed then
       -- It is asked once more.
@@ -177,6 +190,8 @@ local function settle(charges, admitted, action)
     local c = charges[i]
     local b = buckets[c.place]
     local moved = 0
+    -- What is owed is paid whatever is decided, so that the other regions hear of it.
+    if action == 0 and b.gossip and b.debt > 0 then bucket_settle(b, now) end
     if b.kind == CONCURRENCY then
       local released = keep and c.kind == REFUND
       if keep and c.fits and c.kind ~= PEEK then moved = held_step(b, now, c) end
@@ -191,7 +206,7 @@ local function settle(charges, admitted, action)
       if c.kind == TAKE then
         bucket_put(b, now, c.permits)
       elseif c.kind == REFUND then
-        moved = bucket_refund(b, now, c.permits)
+        moved = bucket_refund(b, now, c.permits, c.of)
       elseif c.kind == LEASE then
         moved = math.min(c.permits, floor(bucket_free(b, now) / c.part))
         if moved > 0 then bucket_put(b, now, moved) end
@@ -238,7 +253,8 @@ while at <= #input do
     elseif simple then
       b.roomed = true
       local fits = bucket_fits(b, now, permits)
-      if fits then bucket_put(b, now, permits) end
+      if fits then bucket_put(b, now, permits)
+      elseif b.gossip and b.debt > 0 then bucket_settle(b, now) end
       if fits then verdicts[#verdicts + 1] = "1"
       elseif b.due and b.due <= now then verdicts[#verdicts + 1] = "3"
       else verdicts[#verdicts + 1] = flags < 4 and "1" or "0" end
@@ -248,7 +264,7 @@ while at <= #input do
   for i = 1, length do
     local place_, flags, permits
     place_, flags, permits, at = struct.unpack(">I2BI5", input, at)
-    local holder, debt_max, id, kept
+    local holder, debt_max, id, kept, of
     local kind = flags % 4
     if kind == TAKE and flags >= 8 then
       if flags < 16 then
@@ -260,6 +276,9 @@ while at <= #input do
         kind, kept = notes.RESERVE, true
         id, debt_max, at = struct.unpack(">c16I4", input, at)
       end
+    elseif kind == REFUND and flags >= 8 then
+      of = {}
+      of.at, of.used, of.undone, at = struct.unpack(">I7I5I4", input, at)
     end
     if buckets[place_].kind == CONCURRENCY then holder, at = struct.unpack("c16", input, at) end
     charges[i] = {
@@ -269,18 +288,30 @@ while at <= #input do
     -- One more field would make each of these tables twice as large.
     if id then charges[i].id = id end
     if kept then charges[i].kept = true end
+    if of then charges[i].of = of end
+  end
+  local known
+  if action == 4 then
+    known = {}
+    known.window, known.used, known.before, at = struct.unpack(">I7I5I5", input, at)
   end
   if simple then
     -- Decided above.
   elseif bound and action % 2 == 0 and not room_for_all(charges) then
     verdicts[#verdicts + 1] = "2"
+  elseif known then
+    bucket_restore(buckets[charges[1].place], now, known)
+    verdicts[#verdicts + 1] = "1"
   elseif action == 2 then
     for i = 1, length do
       local b = buckets[charges[i].place]
       if b.kind == CONCURRENCY then held_step(b, now, charges[i])
-      elseif charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)
+      elseif charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits, charges[i].of)
       elseif charges[i].kind == REPORT then bucket_report(b, now, charges[i].permits, charges[i].debt_max)
-      elseif charges[i].id then notes.settle(b, now, charges[i], true, 0)
+      elseif charges[i].id then
+        charges[i].fits = true
+        notes.settle(b, now, charges[i], true, 0)
+        b.at, b.changed = math.max(b.at, now), true
       else bucket_put(b, now, charges[i].permits) end
     end
     verdicts[#verdicts + 1] = "1"

@@ -5,7 +5,7 @@
 -- Mirrors: FixedWindow of src/core/algorithm/fixed_window.rs.
 
 local fixed_window_account, fixed_window_free, fixed_window_put, fixed_window_report, fixed_window_refund,
-  fixed_window_expiry
+  fixed_window_returnable, fixed_window_restore, fixed_window_expiry
 if kinds[FIXED_WINDOW] then
   -- The count and the debt as of `now`, and their window.
   function fixed_window_account(b, now)
@@ -45,6 +45,18 @@ if kinds[FIXED_WINDOW] then
     b.first, b.debt = count - counted, debt - owed
     b.at = math.max(b.at, now)
     return owed + counted
+  end
+
+  function fixed_window_returnable(b, now)
+    local count, debt = fixed_window_account(b, now)
+    return count + debt
+  end
+
+  function fixed_window_restore(b, now, known)
+    local count, debt, index = fixed_window_account(b, now)
+    if index ~= known.window or count + debt >= known.used then return end
+    b.first, b.debt = math.min(known.used - debt, U32_MAX), debt
+    b.at, b.changed = math.max(b.at, now), true
   end
 
   function fixed_window_expiry(b)

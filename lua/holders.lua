@@ -5,7 +5,7 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. `permits` is the most places, `window` the hold.
 -- Mirrors: Concurrency of src/core/algorithm/concurrency.rs.
 
-local held_reset, held_check, held_step
+local held_reset, held_check, held_step, held_bring_back
 if kinds[CONCURRENCY] then
   local HOLDER_PLACES_MAX = 1000
   local MOVED_BACK_MAX = 1000
@@ -78,16 +78,22 @@ if kinds[CONCURRENCY] then
     end
   end
 
-  -- Forgets who has ended, and has nobody hold for longer than from now on: a clock that stepped back keeps
-  -- none for ever.
+  -- Has nobody hold for longer than from now on: a clock that was set back would keep places for as long as
+  -- the step.
+  function held_bring_back(b, now)
+    held_read(b, now)
+    local last = now + b.window
+    if b.newest <= last then return end
+    local late = redis.call("ZRANGE", b.key, "(" .. whole(last), "+inf", "BYSCORE", "LIMIT", 0, MOVED_BACK_MAX)
+    for i = 1, #late do redis.call("ZADD", b.key, "XX", whole(last), late[i]) end
+    if #late < MOVED_BACK_MAX then b.newest = last end
+  end
+
+  -- Forgets who has ended, too.
   local function held_tidy(b, now)
     redis.call("ZREMRANGEBYSCORE", b.key, "-inf", whole(now))
     b.ended = 0
-    local last = now + b.window
-    if b.newest > last then
-      local late = redis.call("ZRANGE", b.key, "(" .. whole(last), "+inf", "BYSCORE", "LIMIT", 0, MOVED_BACK_MAX)
-      for i = 1, #late do redis.call("ZADD", b.key, "XX", whole(last), late[i]) end
-    end
+    held_bring_back(b, now)
   end
 
   -- Adds places, or keeps those that are there for a whole hold from now on. Adds before it forgets: a full

@@ -21,10 +21,10 @@ if (ARGV[6] or "") ~= "" then
     return view
   end
 
-  -- The view that is enforced at `now`. `first` is the region's first share; zero: only what was told is
-  -- enforced.
+  -- The view that is enforced at `now`. `first` is the region's first share; all bits set: only what was told
+  -- is enforced.
   function view_in_force(b, view, first, now)
-    if first == 0 then return view end
+    if first == U32_MAX then return view end
     if counts_by_level(b) then return level_in_force(b, view, first, now) end
     local _, index = place(b, now)
     local budget = first

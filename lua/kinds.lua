@@ -2,8 +2,8 @@
 -- script from its first line at every call, and all definitions together took a fifth of a decision's time.
 --
 -- No KEYS or reply of its own: a part of decide.lua and rights.lua.
--- ARGV[2]  23 bytes a bucket: the first is its algorithm, the last 2 or 3 where it is escrowed; or 22 of the
---          one whose rights move
+-- ARGV[2]  23 bytes a bucket: the first is its algorithm, the last modulo 4 is 2 or 3 where it is escrowed;
+--          or 22 of the one whose rights move
 -- Mirrors  the numbers of the algorithms in src/core/algorithm/packed.rs
 
 local FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, CONCURRENCY = 1, 2, 3, 4, 5, 6, 7
@@ -13,6 +13,6 @@ end
 local kinds, escrowed = {}, #ARGV[2] == 22
 for i = 1, #ARGV[2], 23 do
   kinds[string.byte(ARGV[2], i)] = true
-  escrowed = escrowed or (string.byte(ARGV[2], i + 22) or 0) >= 2
+  escrowed = escrowed or (string.byte(ARGV[2], i + 22) or 0) % 4 >= 2
 end
 

@@ -11,8 +11,11 @@
 -- lost, so a window that began before it mints nothing, and a level counts as full when it began. A primary
 -- takes another id, and loses nothing, when its first replica or backup comes and an hour after the last one
 -- left. So what was written since the epoch began counts on, whichever id it bears.
--- Mirrors: WindowLedger of src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms
--- of src/store/rights.rs.
+-- A flush changes no id, so a server's memory bears a mark as well, in a key of its own: 8 bytes that name
+-- it, and, where nothing was spent in any region before this server was asked first, the id that it had then.
+-- A caller that knows another mark, or none where none is there, has the memory begin now. In a cluster,
+-- where a script reads the keys of its slot alone, there is none. Mirrors: WindowLedger of
+-- src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms of src/store/rights.rs.
 
 local read_epoch, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
   kept_until, rights_terms, rights_used, pack_view, is_of_epoch, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE
@@ -34,28 +37,49 @@ if escrowed then
     return info("replication", "master_replid2") == string.rep("0", 40)
   end
 
+  local MARK, UNMARKED = "tg:{memory}", string.rep("\0", 8)
+
+  -- A new mark; none where there is no room for it.
+  local function set_mark()
+    local time = redis.call("TIME")
+    local name = struct.pack(">I8", tonumber(time[1]) * 1000000 + tonumber(time[2]))
+    local set = redis.pcall("SET", MARK, name)
+    return set.ok and name or UNMARKED
+  end
+
   -- This server's replication epoch and since when it lasts; `learned` where the caller did not know it.
   function read_epoch(known, now)
     local id = info("replication", "master_replid") or string.rep("0", 40)
-    local at = 1
-    while at + 46 <= #known do
+    local mark = redis.pcall("GET", MARK)
+    local name = type(mark) == "string" and string.sub(mark, 1, 8) or UNMARKED
+    local at, flushed = 1, false
+    while at + 54 <= #known do
       if string.sub(known, at, at + 39) == id then
-        return { id = id, begun = struct.unpack(">I7", known, at + 40) }
+        if string.sub(known, at + 47, at + 54) == name then
+          return { id = id, begun = struct.unpack(">I7", known, at + 40), mark = name }
+        end
+        flushed = true
       end
-      at = at + 47
+      at = at + 55
     end
-    -- Never promoted: it has been a primary since it started. Otherwise it is since now, as far as anyone
-    -- knows.
+    -- Promoted, flushed or seen for the first time: it remembers since now, as far as anyone knows.
     local begun = now
-    if never_promoted() then
+    if mark == false then
+      name = set_mark()
+    elseif not flushed and type(mark) == "string" and string.sub(mark, 9) == id then
+      begun = 0
+    elseif not flushed and never_promoted() then
+      -- It has been a primary since it started.
       begun = now - (tonumber(info("server", "uptime_in_seconds")) or 0) * 1000000
     end
-    return { id = id, begun = begun, learned = id .. struct.pack(">I7", begun) }
+    return { id = id, begun = begun, mark = name, learned = id .. struct.pack(">I7", begun) .. name }
   end
 
-  -- The first 52 bits of the replication epoch, as other regions know this memory.
+  -- 52 bits of the replication epoch and its mark, as other regions know this memory.
   function session_of(epoch)
-    return struct.pack(">I8", tonumber(string.sub(epoch.id, 1, 13), 16))
+    local marked = struct.unpack(">I4", epoch.mark, 5)
+    local low = bit.bxor(tonumber(string.sub(epoch.id, 6, 13), 16), marked)
+    return struct.pack(">I4I4", tonumber(string.sub(epoch.id, 1, 5), 16), low % 4294967296)
   end
 
   local function read_ledger(raw)
@@ -177,7 +201,7 @@ if escrowed then
       b.doubt = now < epoch.begun + MESSAGE_LIFE + KEPT_LIFE + DOUBT_MARGIN and under_way_max(level_capacity(b)) or 0
       b.kept = b.ledger and now < kept_until(b.ledger) and b.ledger.taken or 0
       level_raise(b, now)
-      b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
+      b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second) .. level_tail(b)
     end
   end
 

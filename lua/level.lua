@@ -6,7 +6,9 @@
 -- gcra.rs, and Allowance::of_capacity of in_force.rs. The theoretical arrival time of GCRA is `now` plus the
 -- time the level takes to drain, so the same sum decides.
 
-local level_amount, level_capacity, level_view, level_free, level_hold, level_put, level_report, level_refund, level_expiry
+local level_amount, level_capacity, level_view, level_free, level_hold, level_put, level_report, level_refund,
+  level_restore, level_expiry
+local level_read_tail, level_tail, level_take_back, level_undo, UNDONE_KEPT
 if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
   -- Whole permits and the part of one in use at `now`.
   function level_amount(b, now)
@@ -95,6 +97,55 @@ if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
     end
     level_hold(b, now, whole - cost, part)
     return cost
+  end
+
+  function level_restore(b, now, known)
+    if level_amount(b, now) >= known.used then return end
+    level_hold(b, now, known.used, 0)
+    b.changed = true
+  end
+
+  -- How long beyond its expiry a level is kept that counts what was undone: what is under way finds it then.
+  UNDONE_KEPT = 60000000
+
+  function level_read_tail(b, raw)
+    local due = struct.unpack(">I7", raw, 22)
+    if due > 0 then b.due = due end
+    if #raw > 28 then b.undone = struct.unpack(">I4", raw, 29) end
+  end
+
+  function level_tail(b)
+    if b.undone then return struct.pack(">I7I4", b.due or 0, b.undone) end
+    return b.due and struct.pack(">I7", b.due) or ""
+  end
+
+  if ARGV[8] then
+    -- Takes an amount back out of a level, down to nothing. Returns the whole permits and the part of one.
+    function level_take_back(b, now, whole, part)
+      local has, has_part = level_amount(b, now)
+      if whole > has or (whole == has and part > has_part) then whole, part = has, has_part end
+      if whole == 0 and part == 0 then return 0, 0 end
+      local left, left_part = has - whole, has_part - part
+      if left_part < 0 then left, left_part = left - 1, left_part + math.max(b.window, 1) end
+      level_hold(b, now, left, left_part)
+      b.changed = true
+      return whole, part
+    end
+
+    -- Gives back of a charge what has not drained meanwhile, whatever else was undone. Returns the whole
+    -- permits given back. Mirrors: UndoneCharge of src/store/redis/batch/call.rs.
+    function level_undo(b, now, permits, of)
+      local since = ((b.undone or 0) - of.undone) % 4294967296
+      local used = of.used - since
+      if since > 2147483647 or used < permits then used = permits end
+      local left = { at = of.at, first = used, second = 0, window = b.window, permits = b.permits }
+      local whole, part = level_amount(left, now)
+      if permits <= whole then whole, part = permits, 0 end
+      whole, part = level_take_back(b, now, whole, part)
+      local started = part > 0 and whole + 1 or whole
+      if started > 0 then b.undone = ((b.undone or 0) + started) % 4294967296 end
+      return whole
+    end
   end
 
   -- Rounded up by at most a microsecond where doubles do not reach.

@@ -164,31 +164,10 @@ if (ARGV[8] or "") ~= "" then
     end
   end
 
-  -- Takes an amount back out of a level, down to nothing. Returns the whole permits and the part of one.
-  local function level_take_back(b, now, whole, part)
-    local has, has_part = level_amount(b, now)
-    if whole > has or (whole == has and part > has_part) then whole, part = has, has_part end
-    if whole == 0 and part == 0 then return 0, 0 end
-    local left, left_part = has - whole, has_part - part
-    if left_part < 0 then left, left_part = left - 1, left_part + math.max(b.window, 1) end
-    level_hold(b, now, left, left_part)
-    b.changed = true
-    return whole, part
-  end
-
   -- Gives back what of an earlier charge still counts. Returns the whole permits given back, the same with a
   -- started one, and the part of that.
   local function give_back(b, now, c, permits)
-    local returned = 0
-    if b.kind == FIXED_WINDOW or b.kind == SLIDING_WINDOW then
-      local _, window = place(b, math.max(now, b.at))
-      local _, own = place(b, c.at)
-      if own ~= window then return 0, 0 end
-      if b.kind == FIXED_WINDOW then returned = fixed_window_refund(b, now, permits)
-      else returned = sliding_window_refund(b, now, permits) end
-    elseif b.kind == SLIDING_LOG then
-      returned = log_give_back(b, now, c.at, permits)
-    else
+    if counts_by_level(b) then
       local used = math.max(0, c.used - before_gave_back(b, c))
       local left = { at = c.at, first = used, second = 0, window = b.window, permits = b.permits }
       local whole, part = level_amount(left, now)
@@ -196,6 +175,7 @@ if (ARGV[8] or "") ~= "" then
       whole, part = level_take_back(b, now, whole, part)
       return whole, part > 0 and whole + 1 or whole, part
     end
+    local returned = bucket_give_back(b, now, c.at, permits)
     if returned > 0 then b.changed = true end
     return returned, returned, 0
   end

@@ -3,8 +3,8 @@
 -- KEYS     the bucket, its rights
 -- ARGV[1]  as in decide.lua
 -- ARGV[2]  the bucket, 23 bytes as in decide.lua
--- ARGV[3]  the replication epochs that the caller knows, 47 bytes each: replication id (40), since when in
---          microseconds (7)
+-- ARGV[3]  the replication epochs that the caller knows, 55 bytes each: replication id (40), since when in
+--          microseconds (7), the mark of the memory (8), see ledger.lua
 -- ARGV[4]  the step: first (7: of rights of a window its index; of a level how many permits a take may keep
 --          beyond the capacity; of places the instant at which the reason was heard), kind (1: 0 read, 1
 --          give, 2 take, 3 acknowledge, 4 open a session, 5 confirm the recovery), the other region's session
@@ -13,7 +13,7 @@
 --          where it did not say; to confirm the recovery names all regions, each after its length
 -- ARGV[7]  see calendar.lua; [5] and [6] are empty where it is given
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8);
---          the replication epoch (47) if the caller did not know it, or an empty string
+--          the replication epoch (55) if the caller did not know it, or an empty string
 --          of places the value of places.lua, and how many are held
 --          -1 where the key holds a bucket of another shape, or without windows where it is too early to name
 --          this memory

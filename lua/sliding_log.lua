@@ -6,7 +6,7 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingLog of src/core/algorithm/sliding_log.rs.
 
-local log_load, log_used, log_check, log_put, log_report, log_refund, log_give_back, log_expiry
+local log_load, log_used, log_check, log_put, log_report, log_refund, log_give_back, log_restore, log_expiry
 if kinds[SLIDING_LOG] then
   local function log_entry(b, i)
     return struct.unpack(">I7I7", redis.call("LINDEX", b.key, i))
@@ -137,16 +137,19 @@ if kinds[SLIDING_LOG] then
   end
 
   -- Whether `cost` permits (zero: a peek) fit, and the verdict: remaining, reset, retry plus one (0: never).
+  -- A clock that was set back has to catch up first.
   function log_check(b, now, cost)
-    now = math.max(now, b.at)
+    local behind = math.max(b.at - now, 0)
+    now = now + behind
     local asked = math.max(cost, 1)
     local free = math.max(0, b.permits - log_used(b, now) - log_others(b, now))
     free = math.min(free, log_budgeted(b, now))
     local fits = asked <= free
     local newest = fits and cost > 0 and now or b.newest
     local reset = newest > 0 and math.max(newest + b.window - now, 0) or 0
+    if reset > 0 then reset = reset + behind end
     local retry = 0
-    if not fits and asked <= b.permits then retry = log_retry(b, now, asked) + 1 end
+    if not fits and asked <= b.permits then retry = log_retry(b, now, asked) + behind + 1 end
     return fits, fits and free - cost or free, reset, retry
   end
 
@@ -273,6 +276,13 @@ if kinds[SLIDING_LOG] then
       end
       return returned
     end
+  end
+
+  -- Nobody knows any more when it was used, so all of it counts from now on.
+  function log_restore(b, now, known)
+    local _, index = place(b, math.max(now, b.at))
+    local missing = known.used - log_used(b, now)
+    if index == known.window and missing > 0 then log_put(b, now, missing) end
   end
 
   function log_expiry(b)

@@ -4,8 +4,8 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingWindow of src/core/algorithm/sliding_window.rs.
 
-local sliding_window_free, sliding_window_fits, sliding_window_put, sliding_window_report, sliding_window_refund,
-  sliding_window_expiry
+local sliding_window_free, sliding_window_put, sliding_window_report, sliding_window_refund,
+  sliding_window_returnable, sliding_window_restore, sliding_window_expiry
 if kinds[SLIDING_WINDOW] then
   -- Both counts and what is owed as of `now`, and where that lies.
   local function sliding_window_counts(b, now)
@@ -23,51 +23,17 @@ if kinds[SLIDING_WINDOW] then
     return 0, debt, owed - debt, index, elapsed
   end
 
-  -- What may still be taken; nil where a view narrows the limit and only a comparison is exact.
+  -- What the window has room for in all. What fades is rounded down, and so is a budget's part of the rest.
+  local function sliding_window_room(b, previous, index, elapsed)
+    local budget, _, others_before = share(b, index)
+    local free = math.max(0, b.permits - multiply_divide(b.window - elapsed, previous + others_before, b.window))
+    if budget == b.permits then return free end
+    return (multiply_divide(free, budget, b.permits))
+  end
+
   function sliding_window_free(b, now)
     local current, debt, previous, index, elapsed = sliding_window_counts(b, now)
-    local budget, _, others_before = share(b, index)
-    if budget ~= b.permits then return nil end
-    local past = faded(previous + others_before, b.window - elapsed, b.window)
-    return math.max(0, budget - past - current - debt)
-  end
-
-  -- Whether the window has room for `permits` in all where a view narrows the limit, without dividing:
-  -- floor(budget * free / all) >= permits.
-  local function sliding_window_holds(b, now)
-    local _, _, previous, index, elapsed = sliding_window_counts(b, now)
-    local budget, _, others_before = share(b, index)
-    local all = times(digits(b.permits), digits(b.window))
-    local weight = times(digits(previous + others_before), digits(b.window - elapsed))
-    local none = b.permits == 0 or compare(weight, all) >= 0
-    local left = not none and times(digits(budget), minus(all, weight))
-    return function(permits)
-      if none then return permits == 0 end
-      return compare(left, times(digits(permits), all)) >= 0
-    end
-  end
-
-  function sliding_window_fits(b, now, asked)
-    local free = sliding_window_free(b, now)
-    if free then return asked <= free end
-    local current, debt = sliding_window_counts(b, now)
-    return sliding_window_holds(b, now)(asked + current + debt)
-  end
-
-  -- What the window has room for beside `current`, what is owed put aside.
-  local function sliding_window_room(b, now, current)
-    local _, _, previous, index, elapsed = sliding_window_counts(b, now)
-    local budget, _, others_before = share(b, index)
-    if budget == b.permits then
-      return math.max(0, budget - faded(previous + others_before, b.window - elapsed, b.window) - current)
-    end
-    local holds = sliding_window_holds(b, now)
-    local low, high = 0, budget + 1
-    while high - low > 1 do
-      local middle = floor((low + high) / 2)
-      if holds(middle) then low = middle else high = middle end
-    end
-    return math.max(0, low - current)
+    return math.max(0, sliding_window_room(b, previous, index, elapsed) - current - debt)
   end
 
   function sliding_window_put(b, now, cost)
@@ -78,8 +44,9 @@ if kinds[SLIDING_WINDOW] then
   end
 
   function sliding_window_report(b, now, cost, debt_max)
-    local current, debt, previous = sliding_window_counts(b, now)
-    local charged = account_report(b, current, debt, sliding_window_room(b, now, current), cost, debt_max)
+    local current, debt, previous, index, elapsed = sliding_window_counts(b, now)
+    local room = math.max(0, sliding_window_room(b, previous, index, elapsed) - current)
+    local charged = account_report(b, current, debt, room, cost, debt_max)
     b.second = previous
     b.at = math.max(b.at, now)
     return charged
@@ -94,6 +61,22 @@ if kinds[SLIDING_WINDOW] then
     b.first, b.second, b.debt = current - newer, previous - older, debt - owed
     b.at = math.max(b.at, now)
     return owed + newer + older
+  end
+
+  function sliding_window_returnable(b, now)
+    local current, debt, previous = sliding_window_counts(b, now)
+    return current + debt + previous
+  end
+
+  function sliding_window_restore(b, now, known)
+    local current, debt, previous, index = sliding_window_counts(b, now)
+    local used, before = known.used, known.before
+    if index == known.window + 1 then used, before = 0, used
+    elseif index ~= known.window then return end
+    if current + debt >= used and previous >= before then return end
+    b.first = math.min(math.max(current, used - debt), U32_MAX)
+    b.second, b.debt = math.min(math.max(previous, before), U32_MAX), debt
+    b.at, b.changed = math.max(b.at, now), true
   end
 
   function sliding_window_expiry(b)

@@ -119,6 +119,8 @@ const STARTERS: &[(&str, &str)] = &[
     ("database/postgres/listen.rs", "the same"),
     ("api/listener.rs", "one connection; the watched listener takes the next"),
     ("api/rls/mod.rs", "one call of a connection"),
+    ("api/http/given.rs", "one decision, which the connection that asked waits for"),
+    ("api/delivery.rs", "gives back what an answer gave that nobody got; without it that lapses"),
     ("peer/peers.rs", "counts the connections that are to end; watched where they are accepted"),
     ("peer/links.rs", "one link, which dials again by itself for as long as its daemon is a member"),
     ("peer/inbound.rs", "one connection or stream of another daemon, which makes another"),
@@ -170,6 +172,7 @@ const TOP_LEVEL: &[&str] = &[
     "deploy",
     "docs",
     "clients",
+    "fuzz",
     "lua",
     "migrations",
     // Inputs that once failed a property; proptest tries them first.

@@ -5,8 +5,11 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
+use tidegate::core::algorithm::{Algorithm, Allowance, WindowAllowance};
 use tidegate::core::decision::Decision;
-use tidegate::core::regions::NodeName;
+use tidegate::core::denial_cause::DenialCause;
+use tidegate::core::regions::{Effect, NodeName};
 use tidegate::core::request::{Cost, LimitOverride, Request};
 use tidegate::core::rule::Rule;
 use tidegate::core::ruleset::Reason;
@@ -240,7 +243,7 @@ fn what_other_regions_may_have_used_is_what_this_one_does_not_hold() {
         let read = document::from_toml("rules.toml", &text, &[]).unwrap();
         engine.load(read.rules, read.users, false).unwrap();
         let global = decide(&engine, &[("user", user)], 1).rules[0].global.unwrap();
-        (global.believed_used, global.error_bound)
+        (global.believed_used.unwrap(), global.error_bound)
     };
     for mode in ["split", "escrow"] {
         for algorithm in ["fixed_window", "token_bucket"] {
@@ -392,5 +395,173 @@ fn what_buckets_keep_is_bounded_in_bytes() {
         at = at + Span(1);
         alone.set_now(at);
         assert_eq!(decide(&alone, &[("user", "ann")], 1).allowed, permit < 200_000, "{permit}");
+    }
+}
+
+/// A rule that counts users of one kind.
+fn of_kind(kind: &str, more: &str) -> String {
+    format!("[[rules]]\nname = \"{kind}\"\nmatch = {{ kind = \"{kind}\" }}\nper = [\"user\"]\n{more}\n")
+}
+
+#[test]
+fn every_denial_says_its_cause() {
+    const COUNTS: &str = "algorithm = \"fixed_window\"\nlimit = 12\nwindow = \"1m\"";
+    let global = |mode: &str| {
+        let shares = if mode == "gossip" { "" } else { "shares = { here = 1, there = 2 }" };
+        format!("{COUNTS}\n[rules.global]\nmode = \"{mode}\"\n{shares}")
+    };
+    let text = [
+        of_kind("plain", COUNTS),
+        of_kind("blocks", "action = \"block\""),
+        of_kind("split", &global("split")),
+        of_kind("escrow", &global("escrow")),
+        of_kind(
+            "punishes",
+            &format!("{COUNTS}\n[rules.penalty]\nthreshold = 1\nwindow = \"1m\"\ncool_down = \"1h\""),
+        ),
+    ];
+    let engine = engine(&text.concat());
+    let cause = |kind: &str, cost: i64| {
+        let decision = decide(&engine, &[("kind", kind), ("user", "ann")], cost);
+        assert_eq!(decision.allowed, decision.cause().is_none(), "{decision:?}");
+        assert_eq!(decision.allowed, decision.rules[0].cause.is_none(), "{decision:?}");
+        decision.cause()
+    };
+    for (kind, share) in [("plain", 12), ("split", 4)] {
+        assert_eq!(cause(kind, share + 1), Some(DenialCause::TooLarge), "{kind}");
+        assert_eq!(cause(kind, share), None);
+        assert_eq!(cause(kind, 1), Some(DenialCause::UsedUp), "{kind}");
+        assert_eq!(cause(kind, 0), Some(DenialCause::UsedUp), "{kind}: a look");
+    }
+    assert_eq!(cause("blocks", 1), Some(DenialCause::Blocked));
+    assert_eq!(cause("escrow", 13), Some(DenialCause::TooLarge));
+    assert_eq!(cause("escrow", 4), None);
+    assert_eq!(cause("escrow", 1), Some(DenialCause::Elsewhere), "eight are there");
+    engine.publish(WorldStatus { cut_off: vec!["there".to_owned()], ..WorldStatus::default() });
+    assert_eq!(cause("escrow", 1), Some(DenialCause::CutOff));
+    assert_eq!(cause("plain", 1), Some(DenialCause::UsedUp), "what no other region bears on");
+    assert_eq!(cause("punishes", 13), Some(DenialCause::Penalty));
+    assert_eq!(cause("punishes", 1), Some(DenialCause::Penalty));
+    let page = engine.metrics().render();
+    for line in [
+        "tidegate_denials_total{rule=\"plain\",cause=\"used_up\"} 3",
+        "tidegate_denials_total{rule=\"split\",cause=\"too_large\"} 1",
+        "tidegate_denials_total{rule=\"blocks\",cause=\"blocked\"} 1",
+    ] {
+        assert!(page.contains(line), "{line} is not in {page}");
+    }
+}
+
+#[test]
+fn what_the_store_forgot_and_what_it_has_no_room_for_are_causes() {
+    for (algorithm, cause) in [
+        ("fixed_window", DenialCause::Burnt),
+        ("sliding_window", DenialCause::Burnt),
+        ("sliding_log", DenialCause::Burnt),
+    ] {
+        let text = format!(
+            "[[rules]]\nname = \"r\"\nalgorithm = \"{algorithm}\"\nlimit = 12\nwindow = \"1m\"\n\
+             [rules.global]\nmode = \"escrow\"\nshares = {{ here = 1, there = 2 }}\n"
+        );
+        let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+        let store = Arc::new(MemoryStore::new(100).begun(NOW));
+        let engine = Engine::new(name, Clock::Manual(NOW.0.into()), store, Metrics::new());
+        engine.load(rules(&text), Vec::new(), false).unwrap();
+        assert_eq!(decide(&engine, &[], 1).cause(), Some(cause), "{algorithm}");
+    }
+    let text =
+        "[[rules]]\nname = \"r\"\nper = [\"user\"]\nlimit = 1\nwindow = \"1m\"\non_failure = \"closed\"\n";
+    let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+    let store = Arc::new(MemoryStore::new(64));
+    let engine = Engine::new(name, Clock::Manual(NOW.0.into()), store, Metrics::new());
+    engine.load(rules(text), Vec::new(), false).unwrap();
+    let first_denied = (0..10_000).find_map(|user| {
+        let user = format!("u{user}");
+        let first = decide(&engine, &[("user", &user)], 1);
+        // At its limit a bucket is not forgotten.
+        decide(&engine, &[("user", &user)], 1);
+        first.cause()
+    });
+    assert_eq!(first_denied, Some(DenialCause::Degraded));
+}
+
+#[test]
+fn under_gossip_a_cause_says_whether_the_world_has_room() {
+    let text = "[[rules]]\nname = \"r\"\nalgorithm = \"fixed_window\"\nlimit = 12\nwindow = \"1m\"\n\
+                [rules.global]\nmode = \"gossip\"\n";
+    let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+    let store = Arc::new(MemoryStore::new(100));
+    let engine = Engine::new(name, Clock::Manual(NOW.0.into()), Arc::clone(&store) as _, Metrics::new());
+    engine.load(rules(text), Vec::new(), false).unwrap();
+    decide(&engine, &[], 1);
+    let mut touched = Vec::new();
+    engine.drain_touched(&mut touched);
+    let told = |others: u64| {
+        let window = NOW.window_index(Span::from_secs(60));
+        let view = WindowAllowance { window, budget: 1, next_budget: 1, others, others_before: 0 };
+        let key = touched[0].key.clone();
+        engine.apply(&Effect::View { key, view: Allowance::Window(view), error_bound: 0 });
+        decide(&engine, &[], 1).cause()
+    };
+    assert_eq!(told(10), Some(DenialCause::Elsewhere));
+    assert_eq!(told(11), Some(DenialCause::UsedUp));
+    engine.publish(WorldStatus { cut_off: vec!["there".to_owned()], ..WorldStatus::default() });
+    assert_eq!(told(10), Some(DenialCause::CutOff));
+}
+
+/// A length of time between ten milliseconds and a year, short ones as often as long ones.
+fn windows() -> impl Strategy<Value = Span> {
+    (4.0..13.5_f64).prop_map(|digits| {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within a year")]
+        let millis = (10_f64.powf(digits) / 1_000.0) as u64;
+        Span::from_millis(millis.clamp(10, 365 * 86_400_000))
+    })
+}
+
+proptest! {
+    /// Of every refusal: who waits as long as it says, alone, is admitted. Where the world may have room it
+    /// says at most a round trip.
+    #[test]
+    fn who_waits_as_told_alone_is_admitted(
+        algorithm in proptest::sample::select(Algorithm::OF_COSTS.to_vec()),
+        mode in proptest::sample::select(vec!["", "gossip", "split", "escrow"]),
+        permits in prop_oneof![3..10_u32, 10..100_000_u32],
+        window in windows(),
+        phase in 0..1_000_000_000_u64,
+        asks in proptest::collection::vec((0..1_000_u64, prop_oneof![Just(1_u64), 1..400_u64]), 1..40),
+    ) {
+        let global = match mode {
+            "" => String::new(),
+            "gossip" => "[rules.global]\nmode = \"gossip\"\n".to_owned(),
+            mode => format!("[rules.global]\nmode = \"{mode}\"\nshares = {{ here = 1, there = 2 }}\n"),
+        };
+        let written = serde_json::to_value(algorithm).unwrap();
+        let text = format!(
+            "[[rules]]\nname = \"r\"\nalgorithm = {written}\nlimit = {permits}\nwindow = \"{}ms\"\n{global}",
+            window.0 / 1_000
+        );
+        let engine = engine(&text);
+        let mut now = NOW + Span(phase);
+        for (pause, thousandths) in asks {
+            now = now + Span(window.0 / 1_000 * pause / 8);
+            engine.set_now(now);
+            let cost = i64::try_from((u64::from(permits) * thousandths / 1_000).max(1)).unwrap();
+            let denied = decide(&engine, &[], cost);
+            if denied.allowed {
+                continue;
+            }
+            let (cause, retry) = (denied.cause().unwrap(), denied.rules[0].retry);
+            match retry {
+                None => prop_assert_eq!(cause, DenialCause::TooLarge),
+                // Nobody is there who could send what is missing.
+                Some(_) if cause == DenialCause::Elsewhere => prop_assert_eq!(mode, "escrow"),
+                Some(retry) => {
+                    now = now + retry;
+                    engine.set_now(now);
+                    let again = decide(&engine, &[], cost);
+                    prop_assert!(again.allowed, "{text}\nafter {retry:?}: {again:?}\nbefore: {denied:?}");
+                }
+            }
+        }
     }
 }

@@ -12,10 +12,11 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+#[path = "nginx/origins.rs"]
+mod origins;
 mod support;
 
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Duration;
 
 use support::daemon::{Daemon, Launch};
@@ -95,20 +96,7 @@ impl Front {
         }
         // On a busy machine an answer may take longer than users would wait for it.
         config = config.replace("250ms", "5s");
-        std::fs::write(folder.path().join("tidegate.conf"), config).unwrap();
-        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .iter()
-            .map(|kind| format!("{kind}_temp_path {kind};\n"))
-            .collect();
-        let main = format!(
-            "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {{}}\n\
-             http {{\naccess_log off;\n{temporary}include tidegate.conf;\n}}\n"
-        );
-        let file = folder.path().join("nginx.conf");
-        std::fs::write(&file, main).unwrap();
-        let mut command = Command::new(program());
-        command.arg("-p").arg(folder.path()).arg("-e").arg("stderr").arg("-c").arg(&file);
-        let mut nginx = Process::start(&mut command, &folder.path().join("nginx.log"));
+        let mut nginx = support::nginx::start(folder.path(), &config);
         eventually("nginx serves", || {
             assert!(nginx.ended().is_none(), "nginx ended:\n{}", nginx.output());
             http::raw(addr, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -132,15 +120,6 @@ impl Front {
             [b"GET ", path, b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n", header, b"\r\n\r\n"];
         (0..times).map(|_| http::raw(self.addr, &head.concat()).unwrap().status).collect()
     }
-}
-
-fn program() -> String {
-    let named = std::env::var("TIDEGATE_TEST_NGINX").ok();
-    let usable =
-        |path: &String| Command::new(path).arg("-v").output().is_ok_and(|output| output.status.success());
-    named.into_iter().chain(["nginx".to_owned(), "/usr/sbin/nginx".to_owned()]).find(usable).unwrap_or_else(
-        || panic!("no nginx: run tests/run, which installs it, or name one in TIDEGATE_TEST_NGINX"),
-    )
 }
 
 #[test]
@@ -326,4 +305,31 @@ fn a_rules_own_headers_reach_the_client() {
         assert_eq!(told("key-a"), (200, Some("free".to_owned()), None));
     }
     assert_eq!(told("key-a"), (429, None, Some("3 a day".to_owned())));
+}
+
+#[test]
+fn whoever_asks_is_counted_at_nginx() {
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    assert_eq!(front.raw(b"/api/x", b"authorization: Bearer real", 4), [200, 200, 200, 429]);
+    for header in [
+        &b"authorization: Bearer real\r\nx-api-key: made-up"[..],
+        b"authorization: Bearer real\r\nx-api-key: tgk_",
+        b"authorization: Bearer real\r\nx-api-key:",
+        b"authorization: Bearer\treal",
+        b"authorization: Bearer real trailing",
+        b"authorization: Basic cmVhbA==",
+        b"authorization: Basic cmVhbB",
+        b"x-api-key: real",
+        b"x-api-key: real\r\nx-api-key: made-up",
+    ] {
+        assert_eq!(front.raw(b"/api/x", header, 1), [429], "{:?}", String::from_utf8_lossy(header));
+    }
+    // Of a header that comes twice this nginx reads the first, so the service gets no other.
+    for twice in ["x-api-key: one\r\nx-api-key: two", "authorization: one\r\nauthorization: two"] {
+        let head = format!("GET /keys HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{twice}\r\n\r\n");
+        let shown = http::raw(front.addr, head.as_bytes()).unwrap();
+        let first = shown.body.to_ascii_lowercase().contains("one") && !shown.body.contains("two");
+        assert!(shown.status == 400 || first, "{twice}: {shown:?}");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::regions::escrow::window::{WindowLedger, WindowStep};
 use tidegate::core::regions::escrow::{Ledger, Step, StepRequest, StepResult};
-use tidegate::core::regions::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
+use tidegate::core::regions::{Effect, NodeName, ReplicaConfig, StoreSeen, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::{CountedLimit, RightKind, RightsFrame, Transfer};
@@ -102,7 +102,7 @@ impl Remembered {
             refused: 0,
             largest: 1,
             own: None,
-            without_allowance: false,
+            store: StoreSeen::default(),
         };
         self.touched.lock().unwrap().push(touched);
     }

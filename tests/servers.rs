@@ -87,6 +87,7 @@ impl Counts {
                 returned,
                 reported: 0,
                 paid: 0,
+                owed: 0,
                 lapsed: 0,
                 reservation: None,
                 penalty: None,

@@ -10,7 +10,8 @@ local ASK = "http://tidegate/v1/authorize"
 -- Longest time that HAProxy's client waits, in milliseconds: more than `listen tidegate` takes with its
 -- retries.
 local LONGEST_MS = 5000
--- Headers that identify the client. They are passed on as they came; nothing else that a client sent is.
+-- Headers that carry credentials, as `identity.credentials` names them. They are passed on as they came;
+-- nothing else that a client sent is.
 local OF_THE_CLIENT = { "authorization", "x-api-key" }
 -- Headers of Tidegate's answers that a denied client gets.
 local OF_THE_DENIAL = {

@@ -87,6 +87,7 @@ struct Measured {
     frames: f64,
     bytes: f64,
     delay: f64,
+    falsely_denied: f64,
 }
 
 /// Measures the tables again and prints them.
@@ -260,7 +261,7 @@ fn together(outcomes: Vec<Outcome>) -> Option<Outcome> {
         over_mean: mean(&|one| one.figures.over_mean),
         used: mean(&|one| one.figures.used),
         used_min: outcomes.iter().map(|one| one.figures.used_min).fold(100.0, f64::min),
-        wrongly_refused: mean(&|one| one.figures.wrongly_refused),
+        falsely_denied: mean(&|one| one.figures.falsely_denied),
         delay: mean(&|one| one.figures.delay),
         over_permits: outcomes.iter().map(|one| one.figures.over_permits).sum(),
     };
@@ -307,6 +308,7 @@ fn sum(row: &Row, outcomes: &[Outcome]) -> Measured {
         sum.frames += outcome.frames_all / count;
         sum.bytes += outcome.bytes_all / count;
         sum.delay += figures.delay / count;
+        sum.falsely_denied += figures.falsely_denied / count;
     }
     if row.rule.algorithm == Algorithm::TokenBucket {
         // On the page this column is the worst of all patterns.
@@ -324,13 +326,13 @@ fn beside(measured: f64, digits: usize, given: Option<&String>) -> String {
 fn print(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(
         out,
-        "| R | RTT | way | over max % | over mean % | use mean % | use worst % | msg/s | kB/s | extra ms |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| R | RTT | way | over max % | over mean % | use mean % | use worst % | false denials % | msg/s | kB/s | extra ms |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )?;
     for (row, sum, _) in rows {
         let given = |place: usize| row.given.get(place);
         writeln!(
             out,
-            "| {} | {} | {} | {} | {} | {} | {}, {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {}, {} | {:.3} | {} | {} | {} |",
             row.regions,
             row.rtt,
             row.way.title(),
@@ -339,6 +341,7 @@ fn print(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow
             beside(sum.used, 2, given(2)),
             sum.worst,
             beside(sum.used_worst, 1, given(3)),
+            sum.falsely_denied,
             beside(sum.frames, 1, given(5)),
             beside(sum.bytes / 1e3, 1, given(6)),
             beside(sum.delay, 1, given(7)),
@@ -351,13 +354,13 @@ fn print(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow
 fn print_buckets(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(
         out,
-        "| R | bucket | RTT | way | burst debt max % of B | without onoff, sync | long-run over % | use mean % | use worst % |\n|---|---|---|---|---|---|---|---|---|"
+        "| R | bucket | RTT | way | burst debt max % of B | without onoff, sync | long-run over % | use mean % | use worst % | false denials % |\n|---|---|---|---|---|---|---|---|---|---|"
     )?;
     for (row, sum, _) in rows {
         let given = |place: usize| row.given.get(place);
         writeln!(
             out,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {}, {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {}, {} | {:.3} |",
             row.regions,
             row.limit,
             row.rtt,
@@ -368,6 +371,7 @@ fn print_buckets(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -
             beside(sum.used, 2, given(4)),
             sum.worst,
             beside(sum.used_worst, 1, given(5)),
+            sum.falsely_denied,
         )?;
     }
     writeln!(out)?;
@@ -386,8 +390,8 @@ fn print_patterns(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) 
             let figures = &outcome.figures;
             writeln!(
                 out,
-                "  {name:<8} {:.1}/{:.3}/{:.2}  ({given})",
-                figures.over_max, figures.over_mean, figures.used
+                "  {name:<8} {:.1}/{:.3}/{:.2}, false denials {:.3} %  ({given})",
+                figures.over_max, figures.over_mean, figures.used, figures.falsely_denied
             )?;
         }
     }

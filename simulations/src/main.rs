@@ -48,6 +48,8 @@ enum Command {
     Compare(compare::Settings),
     /// Random worlds under random faults, then peace; the invariants are checked at every step.
     Vopr(vopr::Vopr),
+    /// Limits as people write them: overshoot, false denials and untrue waits, counted.
+    People(vopr::People),
     /// The seeds that once failed, and whether every scenario can be read.
     Check(vopr::Check),
     /// Every seed twice: is what happens the same, byte for byte?
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Patterns(settings) => patterns::run(&settings, &mut out),
         Command::Compare(settings) => compare::run(&settings, &mut out),
         Command::Vopr(settings) => settings.run(&mut out),
+        Command::People(settings) => settings.run(&mut out),
         Command::Check(settings) => settings.run(&mut out),
         Command::Meta(settings) => settings.run(&mut out),
         Command::Mutate(settings) => settings.run(&mut out),

@@ -29,8 +29,8 @@ pub(crate) struct Figures {
     pub(crate) used: f64,
     /// The same in the worst window that was asked for half the limit or more.
     pub(crate) used_min: f64,
-    /// Requests refused although the world had permits left, in percent of all requests.
-    pub(crate) wrongly_refused: f64,
+    /// False denials: requests refused although the world had room, in percent of all requests.
+    pub(crate) falsely_denied: f64,
     /// Mean delay added to an admitted request, in ms.
     pub(crate) delay: f64,
     /// Permits admitted above the limit of their window, in all.
@@ -61,7 +61,7 @@ pub(crate) struct Measure {
     /// Where a log counts, by user.
     logs: BTreeMap<u64, Log>,
     asked: u64,
-    wrongly_refused: u64,
+    falsely_denied: u64,
     admitted: u64,
     delays: f64,
     point: Span,
@@ -122,7 +122,7 @@ impl Measure {
             levels: BTreeMap::new(),
             logs: BTreeMap::new(),
             asked: 0,
-            wrongly_refused: 0,
+            falsely_denied: 0,
             admitted: 0,
             delays: 0.0,
             point,
@@ -227,8 +227,7 @@ impl Measure {
     pub(crate) fn refused(&mut self, now: Timestamp, ask: Ask) {
         let free = if windowed(self.algorithm) {
             let window = now.window_index(self.limit.window);
-            let admitted = self.windows.get(&(ask.user, window)).map_or(0, |window| window.admitted_then);
-            admitted + ask.cost <= u64::from(self.limit_of(window))
+            self.in_use(now, ask.user).saturating_add(ask.cost) <= u64::from(self.limit_of(window))
         } else {
             let limit = self.limit;
             self.levels.get_mut(&ask.user).is_none_or(|level| {
@@ -236,7 +235,28 @@ impl Measure {
                 level.tokens >= float(ask.cost)
             })
         };
-        self.wrongly_refused += u64::from(free);
+        self.falsely_denied += u64::from(free);
+    }
+
+    /// Permits that all regions together have in use of a user's windows now.
+    fn in_use(&self, now: Timestamp, user: u64) -> u64 {
+        let length = self.limit.window;
+        let window = now.window_index(length);
+        let of = |window: u64| self.windows.get(&(user, window)).map_or(0, |window| window.admitted_then);
+        match self.algorithm {
+            Algorithm::SlidingLog => {
+                let log = self.logs.get(&user).map_or(&[][..], |log| &log.admitted);
+                let counts = log.iter().rev().take_while(|(at, _)| now.since(*at) < length);
+                counts.map(|(_, cost)| cost).sum()
+            }
+            Algorithm::SlidingWindow => {
+                let left = length.0.saturating_sub(now.since(Timestamp::window_start(window, length)).0);
+                let before = u128::from(of(window.saturating_sub(1))) * u128::from(left);
+                let fading = u64::try_from(before / u128::from(length.0.max(1))).unwrap_or(u64::MAX);
+                of(window).saturating_add(fading)
+            }
+            _ => of(window),
+        }
     }
 
     /// The largest limit in force at any instant of a window.
@@ -255,7 +275,7 @@ impl Measure {
         if self.algorithm == Algorithm::SlidingLog {
             (figures.over_max, figures.over_mean, figures.used) = self.of_logs();
         }
-        figures.wrongly_refused = percent(float(self.wrongly_refused), float(self.asked), 0.0);
+        figures.falsely_denied = percent(float(self.falsely_denied), float(self.asked), 0.0);
         figures.delay = if self.admitted > 0 { self.delays / float(self.admitted) } else { 0.0 };
         figures
     }

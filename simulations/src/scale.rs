@@ -10,7 +10,7 @@ use std::io::Write;
 use anyhow::Context;
 use clap::Args;
 use tidegate::core::algorithm::Algorithm;
-use tidegate::core::regions::Touched;
+use tidegate::core::regions::{StoreSeen, Touched};
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 
@@ -103,7 +103,7 @@ fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<
             refused: 0,
             largest: 1,
             own: None,
-            without_allowance: false,
+            store: StoreSeen::default(),
         };
         if let Some(daemon) = world.daemons_mut().first_mut() {
             match way {

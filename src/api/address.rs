@@ -1,5 +1,6 @@
 //! Whose request it is: the client's address, out of what proxies wrote.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The client's address out of the values of `X-Forwarded-For`, in the order they came.
@@ -14,22 +15,51 @@ pub(super) fn client<'a>(
 ) -> Option<IpAddr> {
     let hops = forwarded.rev().flat_map(|value| value.rsplit(',')).map(str::trim);
     let hop = hops.filter(|hop| !hop.is_empty()).take(trusted.into()).last();
-    hop.and_then(parse).or(peer)
+    // A zone names an interface of one machine: no client from outside has one.
+    hop.and_then(read).filter(|hop| !hop.is_zoned).map(|hop| hop.address).or(peer)
 }
 
-/// Reads an address as proxies write them: bare, with a port, or in brackets.
-fn parse(hop: &str) -> Option<IpAddr> {
-    if let Ok(address) = hop.parse() {
-        return Some(address);
+/// An address as somebody wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WrittenAddress {
+    address: IpAddr,
+    /// True where it names the zone of an interface.
+    is_zoned: bool,
+}
+
+/// Reads an address as proxies and gateways write it: bare, with a port, in brackets, with a zone.
+fn read(text: &str) -> Option<WrittenAddress> {
+    let text = text.trim();
+    if let Ok(address) = text.parse() {
+        return Some(WrittenAddress { address, is_zoned: false });
     }
-    if let Some(rest) = hop.strip_prefix('[') {
+    if let Some((address, zone)) = text.split_once('%')
+        && !address.starts_with('[')
+    {
+        let address = IpAddr::V6(address.parse().ok().filter(|_| !zone.is_empty())?);
+        return Some(WrittenAddress { address, is_zoned: true });
+    }
+    if let Some(rest) = text.strip_prefix('[') {
         let (address, port) = rest.split_once(']')?;
         let port_is_right = port.is_empty() || port.strip_prefix(':')?.parse::<u16>().is_ok();
-        return address.parse().ok().filter(|_| port_is_right).map(IpAddr::V6);
+        return read(address).filter(|inner| port_is_right && inner.address.is_ipv6());
     }
-    let (address, port) = hop.split_once(':')?;
+    let (address, port) = text.split_once(':')?;
     port.parse::<u16>().ok()?;
-    address.parse().ok().map(IpAddr::V4)
+    let address = IpAddr::V4(address.parse().ok()?);
+    Some(WrittenAddress { address, is_zoned: false })
+}
+
+/// The one text of an address, whatever a gateway wrote around it; any other text as it is.
+pub(super) fn canonical(text: &str) -> Cow<'_, str> {
+    // Of IPv4 addresses only one spelling is one.
+    if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return Cow::Borrowed(text);
+    }
+    match read(text).map(|written| written.address.to_canonical().to_string()) {
+        Some(canonical) if canonical != text => Cow::Owned(canonical),
+        _ => Cow::Borrowed(text),
+    }
 }
 
 /// The address that a descriptor's own limit counts by: IPv4 as it is, also where it came mapped into IPv6;

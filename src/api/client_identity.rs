@@ -6,14 +6,19 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
+use super::address;
+use super::credentials::canonical_authorization;
 use super::error::Refusal;
 use super::stand_in::{descriptor, seen_by_globs, stand_in};
 use super::{Servers, Settings, token};
-use crate::core::request::{Request, TEXT_BYTES_MAX};
-use crate::core::uri;
+use crate::core::identity::is_key_like;
+use crate::core::request::{API_KEY, PATH, Request, TEXT_BYTES_MAX};
+use crate::core::uri::{self, Origin, Readings};
+use crate::engine::identity::secret::fingerprint;
 
-const PATH: &str = "path";
 const HOST: &str = "host";
+const IP: &str = "ip";
+const AUTHORIZATION: &str = "authorization";
 
 /// What stands in the place of attributes that are not to be taken as they came.
 #[derive(Debug, Default)]
@@ -22,8 +27,14 @@ pub(super) struct ClientIdentity {
     refused: Option<Refusal>,
     ipv6_prefix: u8,
     replaced: SmallVec<[Replaced; 2]>,
+    /// Further readings of paths, each with its question's place.
+    readings: Vec<(usize, Reading)>,
     /// Questions with a limit of their own, and what names its bucket.
     descriptors: Vec<(usize, String)>,
+    /// Fingerprints of credentials that claim to be keys of ours, each with its question's place and its own.
+    fingerprints: Vec<((usize, usize), String)>,
+    /// True where some question shows several credentials.
+    several_ask: bool,
 }
 
 /// Another text for one attribute.
@@ -36,6 +47,23 @@ struct Replaced {
     whole: Option<TextPart>,
     /// Whether the text as it came is to be remembered.
     is_target: bool,
+}
+
+/// A reading that an origin may have of a path.
+#[derive(Debug)]
+struct Reading {
+    text: String,
+    /// The text that globs look at, where the other is a stand-in.
+    whole: Option<String>,
+}
+
+impl Reading {
+    fn of(text: String) -> Self {
+        if text.len() <= TEXT_BYTES_MAX {
+            return Self { text, whole: None };
+        }
+        Self { text: stand_in(&text), whole: Some(seen_by_globs(Cow::Owned(text)).into_owned()) }
+    }
 }
 
 /// A text made of another one.
@@ -82,15 +110,45 @@ impl ClientIdentity {
     pub(super) fn of_values(settings: &Settings, questions: &[Request<'_>]) -> Self {
         let mut client_identity = Self { ipv6_prefix: settings.ipv6_prefix, ..Self::default() };
         for (place, question) in questions.iter().enumerate() {
+            let mut credentials = 0;
             for (entry, (name, value)) in question.attributes.iter().enumerate() {
-                client_identity.replaced.extend(replaced(settings, name, value, (place, entry)));
+                let text = match *name {
+                    PATH if settings.normalize => client_identity.path(settings.origin, value, place),
+                    HOST if settings.normalize => uri::host(value),
+                    IP => address::canonical(value),
+                    AUTHORIZATION => canonical_authorization(value),
+                    _ => Cow::Borrowed(*value),
+                };
+                client_identity.replaced.extend(replaced(settings, name, (*value, text), (place, entry)));
+                if *name == API_KEY {
+                    credentials += 1;
+                    if is_key_like(value) {
+                        let fingerprint = fingerprint(value.as_bytes());
+                        client_identity.fingerprints.push(((place, entry), fingerprint));
+                    }
+                }
             }
+            client_identity.several_ask |= credentials > 1;
             if question.limit.is_some() {
                 let text = client_identity.descriptor(place, question);
                 client_identity.descriptors.push((place, text));
             }
         }
         client_identity
+    }
+
+    /// The form of a path that a request is called by. Other readings of it are noted.
+    fn path<'v>(&mut self, origin: Origin, value: &'v str, place: usize) -> Cow<'v, str> {
+        match origin.readings(value) {
+            Ok(Readings { first, further }) => {
+                self.readings.extend(further.into_iter().map(|text| (place, Reading::of(text))));
+                first
+            }
+            Err(error) => {
+                self.refused = Some(Refusal::of_field(PATH, error.to_string()));
+                Cow::Borrowed(value)
+            }
+        }
     }
 
     /// Names the bucket of a question's own limit, by the attributes as rules see them.
@@ -102,7 +160,8 @@ impl ClientIdentity {
         descriptor(values, self.ipv6_prefix)
     }
 
-    /// Why the call is refused, if it is: an invalid token, where these are refused.
+    /// Why the call is refused, if it is: an invalid token, where these are refused, or a path that origins
+    /// may read in too many ways.
     pub(super) const fn refused(&self) -> Option<&Refusal> {
         self.refused.as_ref()
     }
@@ -134,24 +193,50 @@ impl ClientIdentity {
                 question.forms.target = Some(came);
             }
         }
+        for ((place, entry), fingerprint) in &self.fingerprints {
+            let Some(question) = questions.get_mut(*place) else { continue };
+            let shown = question.attributes.get(*entry).map(|(_, value)| (*value, fingerprint.as_str()));
+            question.forms.fingerprints.extend(shown);
+        }
+        for (place, Reading { text, whole }) in &self.readings {
+            let Some(question) = questions.get_mut(*place) else { continue };
+            question.forms.paths.push(text);
+            question.forms.whole.extend(whole.as_deref().map(|whole| (text.as_str(), whole)));
+        }
         for (place, text) in &self.descriptors {
             if let Some(question) = questions.get_mut(*place) {
                 question.forms.descriptor = Some(text);
             }
         }
         token::apply(questions, &self.tokens);
+        if self.several_ask {
+            questions.iter_mut().for_each(part_credentials);
+        }
         asked
     }
 }
 
+/// Leaves a question the first of its credentials as an attribute: each is somebody who asks.
+fn part_credentials(question: &mut Request<'_>) {
+    let mut is_first = true;
+    let (attributes, credentials) = (&mut question.attributes, &mut question.forms.credentials);
+    attributes.retain(|(name, value)| {
+        let stays = *name != API_KEY || std::mem::take(&mut is_first);
+        if !stays {
+            credentials.push(*value);
+        }
+        stays
+    });
+}
+
 /// What stands in the place of one value, if not the value itself.
 #[inline]
-fn replaced(settings: &Settings, name: &str, value: &str, at: (usize, usize)) -> Option<Replaced> {
-    let text = match name {
-        PATH if settings.normalize => uri::path(value),
-        HOST if settings.normalize => uri::host(value),
-        _ => Cow::Borrowed(value),
-    };
+fn replaced(
+    settings: &Settings,
+    name: &str,
+    (value, text): (&str, Cow<'_, str>),
+    at: (usize, usize),
+) -> Option<Replaced> {
     let is_target = name == PATH && settings.record_queries;
     if text.len() > TEXT_BYTES_MAX {
         let short = TextPart::Made(stand_in(&text));
@@ -184,12 +269,64 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_the_same_however_a_gateway_writes_it() {
+        let read = |text: &str| values(&Settings::default(), &[("ip", text)]).remove(0);
+        for text in ["192.0.2.1", " 192.0.2.1", "192.0.2.1:80", "::ffff:192.0.2.1", "[::ffff:c000:201]:9"] {
+            assert_eq!(read(text), "192.0.2.1", "{text}");
+        }
+        for text in ["2001:DB8:0::1", "[2001:db8::1]", "[2001:db8::1]:80", "2001:db8::1%eth0"] {
+            assert_eq!(read(text), "2001:db8::1", "{text}");
+        }
+        for text in ["unknown", "192.0.2.1:x", "", "a:b"] {
+            assert_eq!(read(text), text);
+        }
+    }
+
+    /// The path of a question, its further readings, and the texts that stand-ins stand for.
+    fn paths(settings: &Settings, path: &str) -> Result<(String, Vec<String>, Vec<String>), Refusal> {
+        let asked = [Request::new("d", [("path", path)].into_iter().collect(), Cost::Take(1))];
+        let client_identity = ClientIdentity::of_values(settings, &asked);
+        let [question] = client_identity.stand_in(asked)?;
+        let further = question.forms.paths.iter().map(|text| (*text).to_owned()).collect();
+        let whole = question.forms.whole.iter().map(|(_, whole)| (*whole).to_owned()).collect();
+        Ok((question.attribute("path").unwrap().to_owned(), further, whole))
+    }
+
+    #[test]
+    fn a_path_is_held_to_every_reading_of_the_origin_and_refused_where_there_are_too_many() {
+        let any = Settings::default();
+        let (path, further, whole) = paths(&any, "/login/..;/x").unwrap();
+        assert_eq!((path.as_str(), whole.len()), ("/x", 0));
+        assert_eq!(further, ["/login/..;/x", "/login/../x"]);
+        let literal = Settings { origin: Origin::Literal, ..Settings::default() };
+        let (path, further, _) = paths(&literal, "/login/..;/x").unwrap();
+        assert_eq!((path.as_str(), further.len()), ("/login/..;/x", 0));
+        let long = format!("//{}", "a".repeat(2_000));
+        let (_, further, whole) = paths(&any, &long).unwrap();
+        assert!(further[0].len() < 220 && whole[1] == long, "{further:?}");
+        let refused = paths(&any, "//a;b/%2e/x%2Fy\\z/../%61").unwrap_err();
+        assert_eq!(refused.field.as_deref(), Some("path"));
+    }
+
+    #[test]
+    fn whoever_asks_besides_is_no_further_value() {
+        let pairs = [("api_key", "one"), ("user", "ann"), ("api_key", "two"), ("user", "bob")];
+        let questions = [Request::new("d", pairs.into_iter().collect(), Cost::Take(1))];
+        let settings = Settings::default();
+        let client_identity = ClientIdentity::of_values(&settings, &questions);
+        let [question] = client_identity.put(questions);
+        assert_eq!(question.attributes.as_slice(), [("api_key", "one"), ("user", "ann"), ("user", "bob")]);
+        assert_eq!(question.forms.credentials, ["two"]);
+    }
+
+    #[test]
     fn what_is_too_long_has_a_stand_in_and_globs_see_it_all() {
         let long = format!("/api/{}", "a".repeat(2_000));
         let exact = "x".repeat(TEXT_BYTES_MAX);
         let questions =
             [Request::new("d", [("path", &*long), ("user", &exact)].into_iter().collect(), Cost::Peek)];
-        let client_identity = ClientIdentity::of_values(&Settings::default(), &questions);
+        let settings = Settings::default();
+        let client_identity = ClientIdentity::of_values(&settings, &questions);
         let [question] = client_identity.put(questions);
         assert!(question.attribute("path").unwrap().len() < 220);
         assert_eq!(question.attribute("user").unwrap(), exact);
@@ -212,8 +349,8 @@ mod tests {
     fn a_limit_of_its_own_names_a_bucket() {
         let mut question = Request::new("d", [("path", "//a?x")].into_iter().collect(), Cost::Peek);
         question.limit = Some(LimitOverride { permits: 1, window: Span::from_secs(1) });
-        let client_identity =
-            ClientIdentity::of_values(&Settings::default(), std::slice::from_ref(&question));
+        let settings = Settings::default();
+        let client_identity = ClientIdentity::of_values(&settings, std::slice::from_ref(&question));
         let [question] = client_identity.put([question]);
         assert_eq!(question.forms.descriptor, Some("path=/a"));
     }

@@ -31,6 +31,8 @@ pub(super) struct IdleDetection {
     at_whole: AtomicU32,
     /// The next answer is the last.
     closing: AtomicBool,
+    /// A head that is arriving says how long its body is.
+    says_length: AtomicBool,
 }
 
 /// What the look before this one saw.
@@ -55,6 +57,20 @@ impl IdleDetection {
         self.at_whole.store(self.received.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
+    /// Looks for a length in what has arrived: the library forgets it where a body is sent in chunks as well.
+    pub(super) fn look_for_length(&self, received: &[u8]) {
+        const NAME: &[u8] = b"content-length";
+        let says = |line: &[u8]| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
+        if received.split(|byte| *byte == b'\n').any(says) {
+            self.says_length.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the head that has arrived says how long its body is.
+    pub(super) fn says_length(&self) -> bool {
+        self.says_length.load(Ordering::Relaxed)
+    }
+
     /// From now on each answer is the last of the connection.
     pub(super) fn close_after_answer(&self) {
         self.closing.store(true, Ordering::Relaxed);
@@ -67,6 +83,7 @@ impl IdleDetection {
 
     /// Its answer is ready to be sent.
     pub(super) fn answered(&self) {
+        self.says_length.store(false, Ordering::Relaxed);
         self.answering.fetch_sub(1, Ordering::Relaxed);
     }
 

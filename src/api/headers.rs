@@ -20,6 +20,8 @@ static X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 static X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static X_COST: HeaderName = HeaderName::from_static("x-ratelimit-cost");
+/// Why a request was denied, by rules that want that told.
+pub(super) const X_CAUSE: &str = "x-ratelimit-cause";
 /// Milliseconds for which `throttle` has the gateway hold the request back.
 pub(super) const X_DELAY: &str = "x-ratelimit-delay-ms";
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -66,6 +68,9 @@ pub(super) fn add(headers: &mut HeaderMap, decision: &Decision, cost: Cost, now:
             headers.entry(name).or_insert(value);
         }
     }
+    if let Some(cause) = decision.told_cause() {
+        headers.insert(HeaderName::from_static(X_CAUSE), HeaderValue::from_static(cause.as_str()));
+    }
     if let Some(millis) = delay(decision) {
         headers.insert(HeaderName::from_static(X_DELAY), HeaderValue::from(millis));
     }
@@ -110,12 +115,8 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &RuleOutcome) {
     if window > 0 && window.is_multiple_of(1_000_000) {
         let _ = write!(policy, ";w={}", window / 1_000_000);
     }
-    let _ = write!(
-        status,
-        ";r={};t={}",
-        ruled.remaining.min(INTEGER_MAX),
-        ruled.reset.secs_up().min(INTEGER_MAX)
-    );
+    let _ =
+        write!(status, ";r={};t={}", ruled.remaining.min(INTEGER_MAX), ruled.more.secs_up().min(INTEGER_MAX));
     if let Some(PartitionKey(bytes)) = &ruled.partition {
         for text in [policy, status] {
             let _ = write!(text, ";pk=:{}:", STANDARD.encode(bytes));
@@ -140,6 +141,7 @@ fn push_name(text: &mut String, name: &str) {
 mod tests {
     use super::*;
     use crate::core::answer::AnswerOptions;
+    use crate::core::decision::AnswerGuards;
     use proptest::prelude::*;
 
     fn ruled(name: &str, remaining: u64) -> RuleOutcome {
@@ -152,7 +154,9 @@ mod tests {
             window: Span::from_secs(60),
             remaining,
             reset: Span(31_250_000),
+            more: Span(31_250_000),
             retry: None,
+            cause: None,
             delay: Span::ZERO,
             degraded: false,
             global: None,
@@ -165,7 +169,15 @@ mod tests {
     }
 
     fn allowed(rules: Vec<RuleOutcome>) -> Decision {
-        Decision { allowed: true, tightest: Some(0), status: 200, message: None, lease: None, rules }
+        Decision {
+            allowed: true,
+            tightest: Some(0),
+            status: 200,
+            message: None,
+            lease: None,
+            guards: AnswerGuards::default(),
+            rules,
+        }
     }
 
     fn text(decision: &Decision) -> String {

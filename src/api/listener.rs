@@ -231,6 +231,16 @@ impl Socket {
         }
     }
 
+    /// Whether the other end has reset it, which may become known after the end of what it sent.
+    pub(super) fn is_broken(&self) -> bool {
+        let error = match self {
+            Self::Tcp(stream) => stream.take_error(),
+            Self::Unix(stream) => stream.take_error(),
+            Self::Tls(stream) => stream.get_ref().0.take_error(),
+        };
+        !matches!(error, Ok(None))
+    }
+
     /// The same connection after the handshake of this listener, if it has one.
     async fn secured(self, tls: Option<&ListenerTls>) -> io::Result<Self> {
         match (self, tls) {

@@ -11,11 +11,14 @@ mod admin;
 mod client_identity;
 mod connection;
 mod console;
+mod credentials;
+mod delivery;
 mod error;
 mod headers;
 mod http;
 mod json_object;
 mod listener;
+mod made_once;
 mod openapi;
 mod places;
 mod problem;
@@ -43,30 +46,35 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::token::TokenReader;
+use crate::core::uri::Origin;
 use crate::engine::Engine;
 
 pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
-pub use http::fingerprint;
+pub use credentials::CredentialHeaders;
 pub use listener::Listener;
 pub use openapi::openapi_json;
 pub use resp::{Passwords, RespState};
 pub use tls::{Inside, ListenerPem, ListenerTls, ListenerTlsError};
 
-/// Most connections of the admin socket.
-const OWNER_CONNECTIONS_MAX: usize = 64;
+/// Most connections of the admin socket, and of the listener for those who watch.
+const FEW_CONNECTIONS_MAX: usize = 64;
 /// Explanations that are made at the same time. One looks at every rule of a domain.
 const EXPLAINING_MAX: usize = 2;
 
 /// The settings of the servers that an operator may change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// How many hops of `X-Forwarded-For`, from the right, our own proxies wrote: the client is the leftmost
     /// of them. Zero reads no header and takes the peer's address.
     pub trusted_proxies: u8,
     /// Addresses of IPv6 that share this many leading bits share a bucket.
     pub ipv6_prefix: u8,
+    /// The headers in which clients show credentials.
+    pub credentials: CredentialHeaders,
     /// Whether paths and hosts are brought into one form before rules see them.
     pub normalize: bool,
+    /// How the origin reads paths, where they are brought into one form.
+    pub origin: Origin,
     /// Whether the audit log is told paths as clients sent them, queries included.
     pub record_queries: bool,
     /// Longest body of an HTTP request and longest gRPC message, in bytes. Longer ones are refused.
@@ -87,7 +95,9 @@ impl Default for Settings {
         Self {
             trusted_proxies: 1,
             ipv6_prefix: 64,
+            credentials: CredentialHeaders::default(),
             normalize: true,
+            origin: Origin::Any,
             record_queries: false,
             body_bytes_max: 1 << 20,
             connections_max: 10_000,
@@ -125,6 +135,10 @@ pub struct Servers {
     /// There where the Redis protocol is served.
     resp_state: Option<RespState>,
     owner: ListenerLimits,
+    watching: ListenerLimits,
+    metrics_text: made_once::MadeOnce<()>,
+    /// The rules by their revision.
+    rules_text: made_once::MadeOnce<u64>,
     explaining: Arc<tokio::sync::Semaphore>,
     streams: Arc<tokio::sync::Semaphore>,
     others: rls::Others,
@@ -173,8 +187,9 @@ impl Servers {
         let (http, rls) =
             (ListenerLimits::new(&engine, &settings, "http"), ListenerLimits::new(&engine, &settings, "rls"));
         let resp = ListenerLimits::new(&engine, &settings, "resp");
-        let few = Settings { connections_max: OWNER_CONNECTIONS_MAX, ..settings };
+        let few = Settings { connections_max: FEW_CONNECTIONS_MAX, ..settings.clone() };
         let owner = ListenerLimits::new(&engine, &few, "admin");
+        let watching = ListenerLimits::new(&engine, &few, "metrics");
         let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
         let streams = Arc::new(tokio::sync::Semaphore::new(admin::stream::STREAMS_MAX));
         let others = rls::Others::new(&readiness, engine.metrics());
@@ -189,6 +204,9 @@ impl Servers {
             resp,
             resp_state: None,
             owner,
+            watching,
+            metrics_text: made_once::MadeOnce::default(),
+            rules_text: made_once::MadeOnce::default(),
             explaining,
             streams,
             others,
@@ -199,7 +217,7 @@ impl Servers {
     /// were at the start.
     pub fn set_settings(&self, change: impl Fn(&mut Settings)) {
         self.settings.rcu(|before| {
-            let mut after = **before;
+            let mut after = Settings::clone(before);
             change(&mut after);
             after
         });
@@ -267,6 +285,11 @@ pub async fn serve_http(listener: impl Into<Arc<Listener>>, servers: Arc<Servers
 /// Serves HTTP on the admin socket, on which the user of the daemon needs no token.
 pub async fn serve_owner(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
     listener::serve(listener.into(), servers, |servers| &servers.owner, http::connection, shutdown).await;
+}
+
+/// Serves metrics and health on this listener, and nothing else.
+pub async fn serve_metrics(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
+    listener::serve(listener.into(), servers, |servers| &servers.watching, http::watching, shutdown).await;
 }
 
 /// Serves gRPC on this listener until it is stopped, like [`serve_http`].

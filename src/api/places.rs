@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::{Counter, Gauge};
@@ -58,16 +58,34 @@ struct Table {
 
 struct Entry {
     client: Option<IpAddr>,
-    /// When the last request was there whole.
-    last: Arc<AtomicU32>,
+    last: Arc<LastRequest>,
     end: CancellationToken,
+}
+
+/// The last request of a connection.
+#[derive(Debug)]
+struct LastRequest {
+    /// When it was there whole; of a connection without any, when that began.
+    at: AtomicU32,
+    /// Whether it asked for a decision.
+    decides: AtomicBool,
+}
+
+impl Entry {
+    /// Whether it may go, and when it would: those that ask for decisions after all others, and the longest
+    /// idle first. A connection that asks for decisions goes only if it is idle.
+    fn goes(&self, now: u32) -> Option<(bool, u32)> {
+        let (at, decides) = (self.last.at.load(Ordering::Relaxed), self.last.decides.load(Ordering::Relaxed));
+        let is_idle = now.saturating_sub(at) >= IDLE_SECONDS_MIN;
+        (is_idle || !decides).then_some((decides, at))
+    }
 }
 
 /// The place of one connection, given back when dropped.
 pub(super) struct ConnectionPlace {
     places: Arc<Places>,
     id: u64,
-    last: Arc<AtomicU32>,
+    last: Arc<LastRequest>,
     /// Asks the connection to make room.
     pub(super) end: CancellationToken,
 }
@@ -117,7 +135,8 @@ impl Places {
         }
         let id = table.next;
         table.next += 1;
-        let (last, end) = (Arc::new(AtomicU32::new(now)), CancellationToken::new());
+        let (at, decides) = (AtomicU32::new(now), AtomicBool::default());
+        let (last, end) = (Arc::new(LastRequest { at, decides }), CancellationToken::new());
         table.open.insert(id, Entry { client, last: Arc::clone(&last), end: end.clone() });
         *table.staying.entry(client).or_default() += 1;
         self.open.increment(1);
@@ -142,20 +161,25 @@ impl Places {
         self.evict(&mut table, 0, now);
     }
 
-    /// Has the longest idle connections of the client with the most of them end. `own`: how many the newcomer
-    /// has.
+    /// Has connections of the client with the most of them end: see [`Entry::goes`]. `own`: how many the
+    /// newcomer has.
     fn evict(&self, table: &mut Table, own: usize, now: u32) -> bool {
         let largest = table.staying.iter().max_by_key(|(_, count)| **count);
         let Some((&largest, &count)) = largest else { return false };
         let staying =
             table.open.iter().filter(|(_, entry)| entry.client == largest && !entry.end.is_cancelled());
-        let mut staying: Vec<(u32, u64)> =
-            staying.map(|(id, entry)| (entry.last.load(Ordering::Relaxed), *id)).collect();
+        // Those that stay come last: the first of them goes only for a client that has far fewer.
+        let mut staying: Vec<(bool, (bool, u32), u64)> = staying
+            .map(|(id, entry)| match entry.goes(now) {
+                Some(order) => (false, order, *id),
+                None => (true, (false, entry.last.at.load(Ordering::Relaxed)), *id),
+            })
+            .collect();
         staying.sort_unstable();
-        let idle = staying.partition_point(|(last, _)| now.saturating_sub(*last) >= IDLE_SECONDS_MIN);
-        let enough = if own.saturating_mul(FAIR_PART) < count { idle.max(1) } else { idle };
+        let free = staying.partition_point(|(stays, ..)| !stays);
+        let enough = if own.saturating_mul(FAIR_PART) < count { free.max(1) } else { free };
         let going = enough.min((self.max / FREED_AT_ONCE).max(1));
-        for (_, id) in staying.iter().take(going) {
+        for (_, _, id) in staying.iter().take(going) {
             if let Some(entry) = table.open.get(id) {
                 entry.end.cancel();
                 table.ending += 1;
@@ -206,9 +230,10 @@ impl Table {
 }
 
 impl ConnectionPlace {
-    /// A request is there.
-    pub(super) fn touch(&self) {
-        self.last.store(self.places.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// A request is there, which asks for a decision or watches.
+    pub(super) fn touch(&self, decides: bool) {
+        self.last.at.store(self.places.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.last.decides.store(decides, Ordering::Relaxed);
     }
 
     /// Its client reads nothing, and so it is closed.
@@ -249,9 +274,10 @@ mod tests {
     fn when_full_the_longest_idle_goes_and_the_newcomer_stays() {
         let places = places(3, 0);
         let held: Vec<ConnectionPlace> = (0..3).map(|_| places.enter(LOCAL).unwrap()).collect();
+        held.iter().for_each(|place| place.touch(true));
         assert!(places.enter(LOCAL).is_none(), "none has been idle yet");
         places.tick();
-        held[0].touch();
+        held[0].touch(true);
         let newcomer = places.enter(LOCAL);
         assert!(newcomer.is_some());
         let going: Vec<bool> = held.iter().map(|place| place.end.is_cancelled()).collect();
@@ -278,10 +304,34 @@ mod tests {
         let places = places(10, 0);
         let gateway = places.enter(address(1)).unwrap();
         let many: Vec<ConnectionPlace> = (0..9).map(|_| places.enter(address(2)).unwrap()).collect();
+        many.iter().chain([&gateway]).for_each(|place| place.touch(true));
         assert!(places.enter(address(2)).is_none(), "it has its part");
         assert!(places.enter(address(3)).is_some());
         assert!(!gateway.end.is_cancelled());
         assert_eq!(many.iter().filter(|place| place.end.is_cancelled()).count(), 1);
+    }
+
+    #[test]
+    fn who_decides_keeps_its_place_before_those_who_watch_however_busy_they_are() {
+        // So many that three may be open for a moment beside those that end.
+        let places = places(48, 0);
+        let gateway = places.enter(LOCAL).unwrap();
+        gateway.touch(true);
+        let watching: Vec<ConnectionPlace> = (0..47).map(|_| places.enter(LOCAL).unwrap()).collect();
+        // The gateway was idle for longer than any of them.
+        places.tick();
+        places.tick();
+        watching.iter().for_each(|place| place.touch(false));
+        let newcomers: Vec<ConnectionPlace> = (0..3).map(|_| places.enter(LOCAL).unwrap()).collect();
+        assert!(!gateway.end.is_cancelled());
+        assert_eq!(watching.iter().filter(|place| place.end.is_cancelled()).count(), 3);
+        assert!(newcomers.iter().all(|place| !place.end.is_cancelled()), "they may be a gateway's");
+        newcomers.iter().for_each(|place| place.touch(true));
+        drop(watching);
+        let busy: Vec<ConnectionPlace> = (0..44).map(|_| places.enter(LOCAL).unwrap()).collect();
+        busy.iter().for_each(|place| place.touch(true));
+        gateway.touch(true);
+        assert!(places.enter(LOCAL).is_none(), "all of them decide");
     }
 
     #[test]

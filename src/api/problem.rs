@@ -18,7 +18,8 @@ struct Problem<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     title: &'a str,
-    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<&'a str>,
     #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
@@ -36,8 +37,9 @@ pub(super) fn accepts(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The document of a denial: where its rule wants one, and where a client that accepts one gets a 429.
-pub(super) fn of_denial(decision: &Decision, accepted: bool) -> Option<Vec<u8>> {
+/// The document of a denial: where its rule wants one, and where a client that accepts one gets a 429. It
+/// names the status only where `answers` says that the answer has the rule's: over gRPC the gateway chooses.
+pub(super) fn of_denial(decision: &Decision, accepted: bool, answers: bool) -> Option<Vec<u8>> {
     if decision.allowed {
         return None;
     }
@@ -55,7 +57,8 @@ pub(super) fn of_denial(decision: &Decision, accepted: bool) -> Option<Vec<u8>> 
         false => (QUOTA_EXCEEDED, QUOTA_EXCEEDED_TITLE),
     };
     let detail = decision.message.as_deref();
-    let problem = Problem { kind, title, status: status.as_u16(), detail, violated_policies };
+    let said = answers.then(|| status.as_u16());
+    let problem = Problem { kind, title, status: said, detail, violated_policies };
     serde_json::to_vec(&problem).ok()
 }
 

@@ -1,6 +1,9 @@
 //! Answers as HTTP: bodies, their types, and refusals.
 
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -28,7 +31,7 @@ pub(super) fn json(value: &impl Serialize) -> Reply {
 }
 
 /// JSON that is written already, with status 200.
-pub(super) fn json_bytes(body: Vec<u8>) -> Reply {
+pub(super) fn json_bytes(body: impl Into<Bytes>) -> Reply {
     with_type(body, JSON)
 }
 
@@ -38,8 +41,8 @@ pub(super) fn text(text: impl Into<String>) -> Reply {
 }
 
 /// A body of this type with status 200.
-pub(super) fn with_type(body: Vec<u8>, content_type: HeaderValue) -> Reply {
-    let mut reply = Response::new(Full::from(body));
+pub(super) fn with_type(body: impl Into<Bytes>, content_type: HeaderValue) -> Reply {
+    let mut reply = Response::new(Full::new(body.into()));
     reply.headers_mut().insert(CONTENT_TYPE, content_type);
     reply
 }
@@ -47,6 +50,14 @@ pub(super) fn with_type(body: Vec<u8>, content_type: HeaderValue) -> Reply {
 /// The same answer with another status.
 pub(super) fn with_status(mut reply: Reply, status: StatusCode) -> Reply {
     *reply.status_mut() = status;
+    reply
+}
+
+/// The same answer, kept by no cache and taken for nothing but what it says it is: it names people.
+pub(super) fn unkept(mut reply: Reply) -> Reply {
+    let headers = reply.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     reply
 }
 

@@ -4,10 +4,23 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
+use crate::core::denial_cause::DenialCause;
 use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
 
 /// The names of the modes.
 pub(super) const MODES: [&str; 3] = ["gossip", "split", "escrow"];
+/// The reasons for which a rule denies.
+pub(super) const CAUSES: [&str; DenialCause::ALL.len()] = DenialCause::WORDS;
+/// The same, where there may be none.
+pub(super) const CAUSES_OR_NULL: [Option<&str>; CAUSES.len() + 1] = {
+    let mut words = [None; CAUSES.len() + 1];
+    let mut place = 0;
+    while place < CAUSES.len() {
+        words[place] = Some(CAUSES[place]);
+        place += 1;
+    }
+    words
+};
 /// How a store fares.
 pub(super) const STORE_WORDS: [&str; 3] = ["ok", "degraded", "down"];
 

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
+use crate::core::denial_cause::DenialCause;
 use crate::core::hold::Lease;
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::request::Request;
@@ -61,6 +62,10 @@ pub struct DecisionJson<'a> {
     pub reset_ms: Option<u64>,
     /// Until the request could pass: 0 when it may now, null when it never can.
     pub retry_after_ms: Option<u64>,
+    /// Why it is denied; absent when it is allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::CAUSES)))]
+    pub cause: Option<&'static str>,
     /// The time to hold the request back: the delay of `throttle`, less what the daemon held it back.
     pub delay_ms: u64,
     /// 200, or the denying rule's status.
@@ -191,6 +196,10 @@ pub struct RuleOutcomeJson<'a> {
     pub reset_ms: u64,
     /// Until this cost could pass: 0 when it may now, null when it never can.
     pub retry_after_ms: Option<u64>,
+    /// Why it denies; absent when it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::CAUSES)))]
+    pub cause: Option<&'static str>,
     /// True if its failure policy answered.
     pub degraded: bool,
     /// The penalty that shuts the client out; absent where there is none.
@@ -213,8 +222,9 @@ pub struct GlobalJson {
     /// The mode in which it is held.
     #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::MODES)))]
     pub mode: Mode,
-    /// Permits in use worldwide, as far as is known here.
-    pub believed_used: u64,
+    /// Permits in use worldwide, as far as is known here; under `escrow` and `split` those of this region.
+    /// Null: nothing is known.
+    pub believed_used: Option<u64>,
     /// The most by which the truth may lie above that.
     pub error_bound: u64,
 }
@@ -240,6 +250,7 @@ impl<'a> DecisionJson<'a> {
             } else {
                 tightest.and_then(|ruled| ruled.retry).map(Span::millis_up)
             },
+            cause: decision.cause().map(DenialCause::as_str),
             delay_ms: decision.delay().millis_up(),
             status: decision.status,
             message: decision.message.as_deref(),
@@ -264,6 +275,7 @@ impl<'a> RuleOutcomeJson<'a> {
             remaining: ruled.remaining,
             reset_ms: ruled.reset.millis_up(),
             retry_after_ms: if ruled.allowed { Some(0) } else { ruled.retry.map(Span::millis_up) },
+            cause: ruled.cause.map(DenialCause::as_str),
             degraded: ruled.degraded,
             penalty: ruled.penalty.as_ref().map(PenaltyJson::new),
             warning: ruled.warning,
@@ -340,7 +352,8 @@ pub struct RegionsJson<'a> {
 #[cfg_attr(test, derive(JsonSchema))]
 #[cfg_attr(test, schemars(rename = "Notice"))]
 pub struct NoticeJson<'a> {
-    /// `cut_off`, `unseen`, `regions`, `agreement`, `rules`, `clock`, `join`, `refused` or `certificate`.
+    /// `cut_off`, `unseen`, `regions`, `agreement`, `burning`, `rules`, `clock`, `join`, `refused`,
+    /// `certificate`, `twice` or `configuration`.
     #[cfg_attr(test, schemars(extend("enum" = crate::core::notice::NoticeKind::ALL.map(crate::core::notice::NoticeKind::as_str))))]
     pub about: &'static str,
     /// A sentence.
@@ -611,8 +624,8 @@ pub struct BucketJson<'a> {
 pub struct BucketWorldJson<'a> {
     /// Permits that this region may admit in the window.
     pub budget: u32,
-    /// Permits that the other regions are known to have admitted.
-    pub others_used: u64,
+    /// Permits that the other regions are known to have admitted. Null under `escrow`, where nobody tells.
+    pub others_used: Option<u64>,
     /// The same by region, of the 64 buckets nearest to their limits; of a bucket without windows all that
     /// they are known to have admitted since this daemon follows it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -649,6 +662,7 @@ impl<'a> BucketWorldJson<'a> {
             Allowance::Level(view) => (view.held_back_max, view.held_back),
             Allowance::Kept { .. } => (0, 0),
         };
+        let others_used = (bucket.mode != Some(Mode::Escrow)).then_some(others_used);
         let by_region = bucket.by_region.as_ref();
         Some(Self { budget, others_used, by_region, error_bound: bucket.error_bound })
     }

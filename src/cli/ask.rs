@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::table::{span, table};
 use super::{DENIED, Ended, Failure, Server, say};
+use crate::core::denial_cause::DenialCause;
 
 /// The client, and its domain.
 #[derive(Debug, Args)]
@@ -181,7 +182,12 @@ pub(super) fn show(decision: &Value) {
                 || "it can never pass".to_owned(),
                 |millis| format!("retry in {}", span(millis)),
             );
-            format!("denied by {} with status {}: {when}", rule.unwrap_or("a rule"), decision["status"])
+            let because = because(decision).map(|because| format!("; {because}")).unwrap_or_default();
+            format!(
+                "denied by {} with status {}: {when}{because}",
+                rule.unwrap_or("a rule"),
+                decision["status"]
+            )
         }
     });
     if decision["degraded"].as_bool() == Some(true) {
@@ -213,17 +219,20 @@ pub(super) fn show(decision: &Value) {
             (false, false) => "denied",
             (false, true) => "would deny (shadow)",
         };
+        let cause = rule["cause"].as_str().map(|cause| format!(", {cause}")).unwrap_or_default();
         let degraded = if rule["degraded"].as_bool() == Some(true) { ", degraded" } else { "" };
         let cost = rule["cost"].as_i64().map(|cost| format!(", cost {cost}")).unwrap_or_default();
         let penalty = penalty_of(rule);
         let warning = if rule["warning"].as_bool() == Some(true) { ", warning" } else { "" };
         let global = &rule["global"];
-        let worldwide = global["believed_used"]
-            .as_u64()
-            .map(|used| format!("{used} ({})", global["error_bound"].as_u64().unwrap_or(0)));
+        let worldwide = global.is_object().then(|| {
+            let used = global["believed_used"].as_u64();
+            let used = used.map_or_else(|| "not known".to_owned(), |used| used.to_string());
+            format!("{used} ({})", global["error_bound"].as_u64().unwrap_or(0))
+        });
         let mut row = vec![
             text(&rule["rule"]),
-            format!("{answer}{degraded}{penalty}{warning}{cost}"),
+            format!("{answer}{cause}{degraded}{penalty}{warning}{cost}"),
             format!("{}{}", rule["limit"], unit(rule)),
             rule["window_ms"].as_u64().filter(|millis| *millis > 0).map(span).unwrap_or_default(),
             rule["remaining"].to_string(),
@@ -233,6 +242,11 @@ pub(super) fn show(decision: &Value) {
         rows.add_row(row);
     }
     say(rows);
+}
+
+/// Why it is denied, in a sentence without its end; nothing where that is not said.
+pub(super) fn because(told: &Value) -> Option<&'static str> {
+    DenialCause::from_text(told["cause"].as_str()?).map(DenialCause::sentence)
 }
 
 /// The penalty in force, behind an answer; empty for none.

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 
@@ -13,9 +14,12 @@ use super::table::table;
 use super::usage::text;
 use super::{ConfigFile, Ended, Failure, Server, say, try_say, usage as problems};
 use crate::config::{Config, Flags};
+use crate::core::denial_cause::DenialCause;
 use crate::daemon;
 use crate::telemetry::log;
 
+/// The exit code of an archive run beside another one: months may be due, and it did nothing.
+const ELSEWHERE: u8 = 6;
 /// Time between two looks of `--follow`.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// The time that each look goes back: a daemon may record a decision so much later.
@@ -71,6 +75,9 @@ struct Filters {
     /// With this outcome.
     #[arg(long, value_enum)]
     outcome: Option<Outcome>,
+    /// Denied for this cause, such as used_up or burnt.
+    #[arg(long, value_parser = PossibleValuesParser::new(DenialCause::WORDS))]
+    cause: Option<String>,
     /// From when on: a moment such as 2026-12-01T00:00:00Z, or how long ago. Default: 24h.
     #[arg(long)]
     from: Option<String>,
@@ -129,6 +136,7 @@ impl Filters {
                 ("rule", self.rule.clone()),
                 ("region", self.region.clone()),
                 ("outcome", outcome.map(|outcome| outcome.get_name().to_owned())),
+                ("cause", self.cause.clone()),
                 ("from", part.from),
                 ("to", part.to),
                 ("limit", part.limit.map(|limit| limit.to_string())),
@@ -181,15 +189,17 @@ impl Filters {
             say("No decisions were recorded for this question.");
             return Ok(ExitCode::SUCCESS);
         }
-        let headings =
-            ["at", "region", "outcome", "rule", "user", "address", "path", "used", "limit", "status"];
-        let mut rows = table(&headings, &[7, 8, 9]);
+        let headings = [
+            "at", "region", "outcome", "cause", "rule", "user", "address", "path", "used", "limit", "status",
+        ];
+        let mut rows = table(&headings, &[8, 9, 10]);
         for decision in decisions {
             let cell = |name: &str| text(&decision[name]);
             rows.add_row([
                 cell("at"),
                 cell("region"),
                 cell("outcome"),
+                cell("cause"),
                 cell("rule"),
                 who(decision),
                 cell("ip"),
@@ -242,8 +252,9 @@ impl Shown {
 fn line(decision: &Value) -> String {
     let cell = |name: &str| text(&decision[name]);
     let used = format!("{}/{}", cell("count"), cell("limit"));
+    let cause = decision["cause"].as_str().unwrap_or_default().to_owned();
     let words =
-        [cell("at"), cell("region"), cell("outcome"), cell("rule"), who(decision), cell("path"), used];
+        [cell("at"), cell("region"), cell("outcome"), cause, cell("rule"), who(decision), cell("path"), used];
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
 }
 
@@ -258,7 +269,13 @@ impl Archive {
     fn run(self) -> Ended {
         let config = Config::load(self.file.config.as_deref(), super::environment(), &Flags::default())
             .map_err(problems)?;
-        let months = daemon::archive_audit(&config, self.dry_run)?;
+        let months = match daemon::archive_audit(&config, self.dry_run) {
+            Err(error) if daemon::archives_elsewhere(&error) => {
+                log::say(format_args!("{error}"));
+                return Ok(ExitCode::from(ELSEWHERE));
+            }
+            months => months?,
+        };
         if months.is_empty() {
             say("No month of the audit log is due for the archive.");
             return Ok(ExitCode::SUCCESS);

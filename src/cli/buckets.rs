@@ -104,11 +104,16 @@ fn told(bucket: &Value) -> String {
     }
     if let Some(world) = bucket["world"].as_object() {
         let number = |name: &str| world.get(name).and_then(Value::as_u64).unwrap_or(0);
-        lines.push(format!(
-            "Other regions used {}; the worldwide count may be off by {}.",
-            number("others_used"),
-            number("error_bound")
-        ));
+        lines.push(match world.get("others_used").and_then(Value::as_u64) {
+            Some(used) => format!(
+                "Other regions used {used}; the worldwide count may be off by {}.",
+                number("error_bound")
+            ),
+            None => format!(
+                "What other regions used is not known here; they may hold {} of the limit.",
+                number("error_bound")
+            ),
+        });
         for (region, used) in world.get("by_region").and_then(Value::as_object).into_iter().flatten() {
             lines.push(format!("  {region}: {used}"));
         }
@@ -132,5 +137,10 @@ mod tests {
         assert!(text.contains("search user=u_42"), "{text}");
         assert!(text.contains("Other regions used 50; the worldwide count may be off by 3."), "{text}");
         assert!(text.contains("us-east: 50"), "{text}");
+        let text = told(&json!({
+            "rule": "orders", "identity": {}, "limit": 300, "window_ms": 60_000, "used": 0, "remaining": 100,
+            "reset_ms": 1, "degraded": false, "world": {"budget": 100, "others_used": null, "error_bound": 200}
+        }));
+        assert!(text.contains("is not known here; they may hold 200 of the limit."), "{text}");
     }
 }

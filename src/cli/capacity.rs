@@ -26,8 +26,10 @@ const MEMORY_BUCKET_BYTES: f64 = 56.0;
 const REDIS_BUCKET_BYTES: f64 = 84.0;
 /// A rule, compiled.
 const RULE_BYTES: f64 = 2_000.0;
-/// Bytes a second on each directed link between regions for one bucket near its limit.
-const LINK_BUCKET_BYTES: f64 = 43.2;
+/// Bytes a second on each directed link between regions for one bucket near its limit whose demand moves:
+/// under `gossip` as measured over packets, and under `escrow`, whose rights move too.
+const LINK_BUCKET_BYTES: f64 = 78.0;
+const LINK_ESCROW_BYTES: f64 = 880.0;
 /// A remembered decision in PostgreSQL, indexes included, in bytes.
 const AUDIT_ROW_BYTES: f64 = 220.0;
 const DAY_SECONDS: f64 = 86_400.0;
@@ -59,6 +61,9 @@ pub(super) struct Capacity {
     /// Worldwide buckets that are near their limits at the same time.
     #[arg(long, value_parser = non_negative, default_value = "1000")]
     hot_keys: f64,
+    /// Those of them that are counted under `escrow`.
+    #[arg(long, value_parser = non_negative, default_value = "0")]
+    escrow_keys: f64,
     /// Requests that are remembered in the audit log, in percent: all denials, and the sample of the rest.
     #[arg(long, value_parser = non_negative, default_value = "2")]
     audited_percent: f64,
@@ -129,6 +134,11 @@ impl Capacity {
         Ok(ExitCode::SUCCESS)
     }
 
+    fn link_bytes(&self) -> f64 {
+        let escrowed = self.escrow_keys.min(self.hot_keys);
+        (self.hot_keys - escrowed) * LINK_BUCKET_BYTES + escrowed * LINK_ESCROW_BYTES
+    }
+
     fn need(&self) -> Need {
         let redis = self.store == CapacityStore::Redis;
         let further = (self.matching - 1.0).max(0.0) * DAEMON_RULE_MICROS;
@@ -141,7 +151,7 @@ impl Capacity {
             daemon_bytes: DAEMON_BYTES + self.rules * RULE_BYTES + held,
             redis_primaries: if redis { cores(self.rps * self.matching * REDIS_MICROS) } else { 0 },
             redis_bytes: on_redis(buckets * (REDIS_BUCKET_BYTES + self.key_bytes)),
-            link_bytes: if self.regions > 1 { self.hot_keys * LINK_BUCKET_BYTES } else { 0.0 },
+            link_bytes: if self.regions > 1 { self.link_bytes() } else { 0.0 },
             audit_bytes: self.rps * DAY_SECONDS * self.audited_percent / 100.0 * AUDIT_ROW_BYTES,
         }
     }
@@ -195,6 +205,7 @@ mod tests {
             store: CapacityStore::Redis,
             key_bytes: 40.0,
             hot_keys: 10_000.0,
+            escrow_keys: 0.0,
             audited_percent: 1.0,
             json: false,
         }
@@ -205,7 +216,9 @@ mod tests {
         let need = asked().need();
         assert_eq!((need.daemon_cores, need.redis_primaries), (8, 5));
         assert_eq!(size(need.redis_bytes), "1.2 GB");
-        assert_eq!(size(need.link_bytes), "432 kB");
+        assert_eq!(size(need.link_bytes), "780 kB");
+        let moving = Capacity { escrow_keys: 100.0, hot_keys: 100.0, ..asked() }.need();
+        assert_eq!(size(moving.link_bytes), "88 kB");
         assert_eq!(size(need.audit_bytes), "19 GB");
         let memory = Capacity { store: CapacityStore::Memory, regions: 1, ..asked() }.need();
         assert_eq!((memory.daemon_cores, memory.redis_primaries), (2, 0));

@@ -9,6 +9,8 @@ use super::{Ended, say};
 use crate::core::regions::NodeName;
 use crate::core::time::Span;
 use crate::daemon::certificate::{self, Description};
+use crate::daemon::operator;
+use crate::daemon::present;
 use crate::daemon::renewal::{self, RenewalTerms};
 use crate::daemon::revocation::{self, Revoked};
 use crate::engine::clock::Clock;
@@ -24,6 +26,9 @@ pub(super) enum Cert {
         /// For how many days it is valid.
         #[arg(long, default_value_t = days(certificate::CA_VALID), value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
         days: u64,
+        /// Does nothing where an authority that can sign lies there already.
+        #[arg(long)]
+        if_missing: bool,
     },
     /// A daemon's certificate, naming its region and node: DIR2/node.pem and DIR2/node.key.
     Issue {
@@ -40,6 +45,25 @@ pub(super) enum Cert {
         #[arg(long)]
         out: PathBuf,
         /// For how many days it is valid. Renew it before: `tidegate cert renew`.
+        #[arg(long, default_value_t = days(certificate::NODE_VALID), value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
+        days: u64,
+        /// Does nothing where a valid certificate of the same names and authority lies there already.
+        #[arg(long)]
+        if_missing: bool,
+    },
+    /// An operator's certificate, with which `tidegate regions` signs changes for all daemons:
+    /// DIR2/operator.pem and DIR2/operator.key. Keep both off the daemons.
+    Operator {
+        /// The folder of `tidegate cert ca`.
+        #[arg(long)]
+        ca: PathBuf,
+        /// The operator's name, as the logs show it.
+        #[arg(long)]
+        name: String,
+        /// The folder to write into; made if it is not there.
+        #[arg(long)]
+        out: PathBuf,
+        /// For how many days it is valid. What it signed until then holds on.
         #[arg(long, default_value_t = days(certificate::NODE_VALID), value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
         days: u64,
     },
@@ -128,7 +152,13 @@ impl Cert {
     /// Runs it.
     pub(super) fn run(self) -> Ended {
         match self {
-            Self::Ca { out, days } => {
+            Self::Ca { out, if_missing: true, .. }
+                if present::has_authority(&out, Clock::System.now()).map_err(anyhow::Error::from)? =>
+            {
+                say(format_args!("{} is there already", out.join("ca.pem").display()));
+                shown(&out.join("ca.pem"))?;
+            }
+            Self::Ca { out, days, if_missing: _ } => {
                 let valid = Span::from_secs(days * DAY);
                 certificate::write_ca(&out, Clock::System.now(), valid).map_err(anyhow::Error::from)?;
                 say(format_args!(
@@ -144,9 +174,15 @@ impl Cert {
                 }
                 return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
-            Self::Issue { ca, region, node, out, days } => {
+            Self::Issue { ca, region, node, out, days, if_missing } => {
                 let valid = Span::from_secs(days * DAY);
                 let name = NodeName { region: region.clone(), node: node.clone() };
+                let there = || present::has_node(&ca, &name, &out, Clock::System.now());
+                if if_missing && there().map_err(anyhow::Error::from)? {
+                    say(format_args!("{} is there already", out.join("node.pem").display()));
+                    shown(&out.join("node.pem"))?;
+                    return Ok(ExitCode::SUCCESS);
+                }
                 certificate::write_node(&ca, &name, &out, Clock::System.now(), valid)
                     .map_err(anyhow::Error::from)?;
                 say(format_args!(
@@ -154,6 +190,16 @@ impl Cert {
                     out.join("node.pem").display()
                 ));
                 shown(&out.join("node.pem"))?;
+            }
+            Self::Operator { ca, name, out, days } => {
+                let valid = Span::from_secs(days * DAY);
+                operator::write(&ca, &name, &out, Clock::System.now(), valid).map_err(anyhow::Error::from)?;
+                let path = out.join("operator.pem");
+                say(format_args!(
+                    "{} and operator.key sign for operator {name}: no daemon needs them",
+                    path.display()
+                ));
+                shown(&path)?;
             }
             Self::Renew { ca, from, days, keep_key, change_authority, dry_run } => {
                 let valid = Span::from_secs(days * DAY);

@@ -7,13 +7,14 @@ use clap::Subcommand;
 use super::{ConfigFile, Ended, Failure, say, usage};
 use crate::config::{Config as Settings, Flags, Source};
 use crate::daemon;
+use crate::engine::clock::Clock;
 use crate::telemetry::log;
 
 /// Looks at the daemon's configuration.
 #[derive(Debug, Subcommand)]
 pub(super) enum Config {
     /// Prints what would run, or every problem with file:line:column (exit code 2). Reads the rules file as
-    /// well.
+    /// well, and the files of certificates that are here (exit code 1 where the daemon would refuse them).
     Check {
         #[command(flatten)]
         file: ConfigFile,
@@ -30,12 +31,20 @@ impl Config {
         let flags = Flags { rules, ..Flags::default() };
         let settings = Settings::load(file.config.as_deref(), super::environment(), &flags).map_err(usage)?;
         log::filter().map_err(Failure::Usage)?;
+        let certificates = daemon::check_certificates(&settings, Clock::System.now());
         let rules = daemon::rules_of(&settings).map_err(|problems| Failure::Usage(problems.join("\n")))?;
         say(settings.to_toml().trim_end());
         if settings.rules.source == Source::Postgres {
             say("\n# Rules are in PostgreSQL, which was not asked");
         } else {
             say(format_args!("\n# Rules that would be in force: {}", rules.len()));
+        }
+        for text in &certificates.missing {
+            say(format_args!("# Not on this machine: {text}"));
+        }
+        if !certificates.wrong.is_empty() {
+            let problems = certificates.wrong.join("\n");
+            return Err(Failure::Failed(anyhow::anyhow!("the daemon would not start:\n{problems}")));
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -185,6 +185,11 @@ fn configured(config: &Config, now: Timestamp, findings: &mut Findings) {
     for path in certificates {
         certificate_of(path, now, findings);
     }
+    // Each by itself may be right, and a daemon refuse them together.
+    let refused = daemon::check_certificates(config, now);
+    for text in refused.wrong.into_iter().chain(refused.missing) {
+        findings.add(Verdict::Broken, "certificate", text);
+    }
     let listeners =
         [&config.listen.http_tls, &config.listen.grpc_tls, &config.listen.resp_tls].into_iter().flatten();
     let lists = listeners.filter_map(|tls| tls.revoked.as_deref());

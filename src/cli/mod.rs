@@ -1,7 +1,7 @@
 //! The command line: one file per command. Client commands speak to a daemon over HTTP.
 //!
 //! Exit codes: 0 ok, 1 failed, 2 usage or configuration, 3 daemon not reached, 4 denied, 5 differs
-//! (`rules diff --exit-code`).
+//! (`rules diff --exit-code`), 6 somebody else is at it (`audit archive`).
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -67,8 +67,9 @@ fn told(own: &Value) -> String {
         lines.push(format!("Cut off: {cut_off}. Worldwide limits follow each rule's on_partition."));
     }
     // Who is cut off or missing is said above, who is waited for below.
-    let said =
-        |notice: &&Value| !["cut_off", "unseen", "agreement"].iter().any(|about| notice["about"] == **about);
+    let said = |notice: &&Value| {
+        !["cut_off", "unseen", "agreement", "burning"].iter().any(|about| notice["about"] == **about)
+    };
     lines.extend(
         list(&own["notices"])
             .iter()

@@ -1,6 +1,7 @@
 //! `tidegate rules`: what is in force, whether a file would be, and changes.
 
 mod change;
+mod people;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,8 @@ pub(super) use change::finish;
 
 use super::server_tls::ServerTls;
 use super::table::table;
-use super::{Ended, Failure, Server, say};
+use super::{Ended, Failure, Server, say, usage};
+use crate::config::{Config, Flags};
 use crate::daemon;
 
 /// Looks at rules and changes them.
@@ -94,8 +96,14 @@ pub(super) enum Rules {
         /// The file.
         file: PathBuf,
         /// Checks the regions that it names against those of this daemon, too.
-        #[arg(long, value_name = "URL")]
+        #[arg(long, value_name = "URL", conflicts_with_all = ["regions", "config"])]
         server: Option<String>,
+        /// Checks them against these, which no daemon need be asked for: `eu,us,ap`.
+        #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "config")]
+        regions: Vec<String>,
+        /// Checks them against those of this configuration file.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// What shows the daemon who asks.
         #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
         token: Option<String>,
@@ -135,12 +143,13 @@ impl Rules {
             Self::Delete { name, reason, server } => change::delete(&name, &reason, &server),
             Self::History { name, limit, server } => change::history(name.as_deref(), limit, &server),
             Self::Rollback { revision, reason, server } => change::rollback(revision, &reason, &server),
-            Self::Validate { file, server, token, tls, json } => {
-                let regions = match server {
-                    Some(server) => Server { server, token, tls, json }.configured_regions()?,
-                    None => Vec::new(),
+            Self::Validate { file, server, regions, config, token, tls, json } => {
+                let regions = match (server, config) {
+                    (Some(server), _) => Some(Server { server, token, tls, json }.configured_regions()?),
+                    (None, Some(config)) => Some(regions_of(&config)?),
+                    (None, None) => Some(regions).filter(|regions| !regions.is_empty()),
                 };
-                validate(&file, &regions, json)
+                validate(&file, regions.as_deref(), json)
             }
             Self::Import { from: From::Envoy, files } => import(&files),
         }
@@ -150,14 +159,26 @@ impl Rules {
 /// Prints the rules in force as `rules apply` reads them.
 fn list_as_file(server: &Server) -> Ended {
     let reply = server.get("/v1/rules")?;
-    say(file_of(&reply.json)?.trim_end());
+    let (tiers, users, keys) = people::written(server)?;
+    if keys > 0 {
+        say(format_args!(
+            "# Without the API keys of this daemon ({keys}): it tells their hashes to nobody. `tidegate keys list` shows them."
+        ));
+    }
+    say(file_of(&reply.json, tiers, users)?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
 /// The rules file that says what a daemon answered.
-fn file_of(answer: &Value) -> Result<String, Failure> {
+fn file_of(answer: &Value, tiers: Vec<Value>, users: Vec<Value>) -> Result<String, Failure> {
     let rules = answer["rules"].as_array().into_iter().flatten().map(without_nulls).collect::<Vec<_>>();
-    let text = toml::to_string(&serde_json::json!({ "rules": rules }));
+    let mut file = serde_json::json!({ "rules": rules });
+    for (list, entries) in [("tiers", tiers), ("users", users)] {
+        if !entries.is_empty() {
+            file[list] = entries.into();
+        }
+    }
+    let text = toml::to_string(&file);
     text.map_err(|error| Failure::Failed(anyhow::anyhow!("the rules cannot be written as TOML: {error}")))
 }
 
@@ -255,6 +276,9 @@ fn show(name: &str, server: &Server) -> Ended {
 /// something.
 fn import(files: &[PathBuf]) -> Ended {
     let foreign = daemon::import_envoy(files).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+    for note in &foreign.notes {
+        say(format_args!("# {note}"));
+    }
     say(foreign.toml.trim_end());
     if foreign.inexact.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -266,22 +290,35 @@ fn import(files: &[PathBuf]) -> Ended {
     )))
 }
 
-fn validate(file: &std::path::Path, regions: &[String], json: bool) -> Ended {
-    match daemon::check_rules(file, regions) {
+fn regions_of(config: &std::path::Path) -> Result<Vec<String>, Failure> {
+    let config = Config::load(Some(config), super::environment(), &Flags::default()).map_err(usage)?;
+    daemon::regions_of(&config).map_err(Failure::Usage)
+}
+
+fn validate(file: &std::path::Path, regions: Option<&[String]>, json: bool) -> Ended {
+    let checked = match regions {
+        Some(regions) => daemon::check_rules(file, regions),
+        None => daemon::check_rules_alone(file),
+    };
+    match checked {
         Ok(checked) => {
             let (count, warnings) = (checked.rules.len(), checked.warnings);
+            let others = [("tiers", checked.tiers), ("users", checked.users), ("keys", checked.keys)];
+            let others = others.iter().filter(|(_, many)| *many > 0);
             if json {
                 let problems: [&str; 0] = [];
-                let said = serde_json::json!({
+                let mut said = serde_json::json!({
                     "valid": true, "rules": count, "problems": problems, "warnings": warnings
                 });
+                others.for_each(|(list, many)| said[*list] = (*many).into());
                 say(said);
             } else {
                 for warning in &warnings {
                     say(format_args!("warning: {warning}"));
                 }
                 let sum = if warnings.is_empty() { "all right" } else { "valid" };
-                say(format_args!("{}: {sum}, rules: {count}", file.display()));
+                let others: String = others.map(|(list, many)| format!(", {list}: {many}")).collect();
+                say(format_args!("{}: {sum}, rules: {count}{others}", file.display()));
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::ask::{Ask, penalty_of};
+use super::ask::{Ask, because, penalty_of};
 use super::client::query;
 use super::table::{span, table};
 use super::usage::text;
@@ -75,7 +75,8 @@ fn verdict(why: &Value) -> String {
     let rule = plain(decision["rule"].as_str().unwrap_or("a rule"));
     if decision["allowed"].as_bool() != Some(true) {
         let when = until(&decision["retry_after_ms"]);
-        return format!("Limited now: {rule} denies with status {}; {when}.", decision["status"]);
+        let because = because(decision).map(|because| format!(": {because}")).unwrap_or_default();
+        return format!("Limited now: {rule} denies with status {}; {when}{because}.", decision["status"]);
     }
     if why["limited"].as_bool() == Some(true) {
         return "These attributes may pass, but a bucket of the same client is used up.".to_owned();
@@ -104,6 +105,9 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     let state = match (flag("denies"), flag("shadow"), bucket["remaining"].as_u64()) {
         (true, true, _) => "would deny (shadow)",
         (true, false, _) if bucket["penalty"].is_object() => "shut out",
+        (true, false, _) if bucket["cause"].is_string() && bucket["cause"] != "used_up" => {
+            because(bucket).unwrap_or("denies")
+        }
         (true, false, Some(0)) => "used up",
         (true, false, _) => "denies",
         (false, ..) => "has room",
@@ -151,7 +155,10 @@ fn tell_regions(lines: &mut Vec<String>, bucket: &Value) {
     let world = &bucket["world"];
     let used_by = bucket["used_by"].as_object().filter(|used| used.len() > 1);
     let bound = world["error_bound"].as_u64().unwrap_or(0);
-    if let Some(used_by) = used_by {
+    if bucket["mode"] == "escrow" {
+        // What others spent of their rights nobody tells.
+        lines.push("  used by other regions: not known".to_owned());
+    } else if let Some(used_by) = used_by {
         let each: Vec<String> =
             used_by.iter().map(|(region, used)| format!("{} {used}", plain(region))).collect();
         lines.push(format!("  used by region: {} (may be off by {bound})", each.join(", ")));

@@ -23,6 +23,7 @@ use serde::{Serialize, Serializer};
 
 use crate::core::rule::OnFailure;
 use crate::core::time::Span;
+use crate::core::uri::Origin;
 use crate::core::written::format_span;
 
 pub use self::address::Listener;
@@ -85,6 +86,10 @@ pub struct Listen {
     /// `peer`: the one UDP socket for everything between daemons; an address with a port. Used only with
     /// `[peers.tls]`. Default `"127.0.0.1:7946"`.
     pub peer: SocketAddr,
+    /// `metrics`: metrics and health alone, for those who watch the daemon; an address with a port,
+    /// `unix:/path`, or `"off"`. They are told on `http` as well. Default `"off"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Listener>,
     /// `[listen.http_tls]`: TLS on `http`, with HTTP/2 for clients that ask for it. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_tls: Option<ListenerTls>,
@@ -109,6 +114,10 @@ pub struct Listen {
     /// `max_connections_per_address`: most of them from one address, or one /64 of IPv6; loopback and Unix
     /// sockets are not counted. Default `0`: any number.
     pub max_connections_per_address: u32,
+    /// `max_held_answers`: most answers that are held back at once for rules with `delay = "hold"`, from 1 to
+    /// 100,000. Each is an open call of its gateway: more than 512 need a higher `max_requests` in Envoy's
+    /// circuit breaker. Default `256`.
+    pub max_held_answers: u32,
     /// `http_refunds`: whether HTTP clients may give back with a negative cost. Default `true`.
     pub http_refunds: bool,
     /// `admin`: `unix:/path` of the socket on which the user of the daemon, and root, may change everything
@@ -152,6 +161,9 @@ pub struct Rules {
     /// `saved`: where the last rule set from PostgreSQL is kept, to start from when the database is away;
     /// written only with `source = "postgres"`. Relative as `file`. Default `"rules.saved.json"`.
     pub saved: PathBuf,
+    /// `from_peers`: `"away"` takes rules from other daemons while PostgreSQL does not answer, until it does;
+    /// `"off"` never does. Default `"away"`.
+    pub from_peers: FromPeers,
     /// `shadow`: no rule denies; what would have been denied is counted and reported. Default `false`.
     pub shadow: bool,
 }
@@ -164,6 +176,16 @@ pub enum Source {
     File,
     /// PostgreSQL, with the last set kept on this machine.
     Postgres,
+}
+
+/// When rules are taken from other daemons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromPeers {
+    /// While the own database is away, until it answers.
+    Away,
+    /// Never.
+    Off,
 }
 
 /// `[store]`: where buckets are kept.
@@ -225,7 +247,9 @@ pub struct RedisTls {
 }
 
 impl RedisTls {
-    fn is_empty(&self) -> bool {
+    /// Whether none is named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -323,6 +347,15 @@ pub struct Requests {
     /// segments removed; the host in lower case, without port. Without it a client chooses the spelling, and
     /// rules compare it as it came. Default `true`.
     pub normalize: bool,
+    /// `origin`: how the service behind the gateway reads paths: `"literal"`, `"decoded"`, `"rfc3986"`,
+    /// `"merged"` or `"collapsed"`. With `"any"` a path is held to the rules of every reading. Default
+    /// `"any"`.
+    #[serde(serialize_with = "origin_name")]
+    pub origin: Origin,
+}
+
+fn origin_name<S: Serializer>(origin: &Origin, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(origin.name())
 }
 
 /// `[identity]`: who a request is from, where a gateway sends its headers rather than attributes.
@@ -333,6 +366,10 @@ pub struct Identity {
     pub trusted_proxies: u8,
     /// `ipv6_prefix`: how many leading bits of an IPv6 address make one client; 1 to 128. Default `64`.
     pub ipv6_prefix: u8,
+    /// `credentials`: the headers in which clients show their credential, the one first that a request is
+    /// called by; 1 to 8. Every one that a request shows is judged and counted, so name the one that the
+    /// service reads where it reads one. Default `["x-api-key", "authorization"]`.
+    pub credentials: Vec<String>,
     /// `default_tier`: the tier of requests that bring none, and of whose user and key no other is known.
     /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]

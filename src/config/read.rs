@@ -6,16 +6,25 @@ use std::path::Path;
 use super::address::{Listener, is_host_and_port};
 use super::path::{PATH_BYTES_MAX, path};
 use super::{
-    Admin, AdminSocket, Audit, Backend, Config, Identity, Jwt, Lease, Listen, ListenerTls, OnInvalid,
-    PeerTls, Peers, Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
+    Admin, AdminSocket, Audit, Backend, Config, FromPeers, Identity, Jwt, Lease, Listen, ListenerTls,
+    OnInvalid, PeerTls, Peers, Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
 use crate::core::time::Span;
+use crate::core::uri::Origin;
 use crate::core::written::{At, Fields, Problems, TreeNode, text};
 
 /// Longest name of a region or node, in bytes: it is in every certificate and in metric labels.
 const NAME_BYTES_MAX: usize = 64;
+/// Longest name of a header, in bytes.
+const HEADER_BYTES_MAX: usize = 64;
+/// Most headers that carry credentials, and those that do unless said.
+const CREDENTIALS_MAX: usize = 8;
+const CREDENTIALS_DEFAULT: [&str; 2] = ["x-api-key", "authorization"];
+/// The listener that is there only if it is named, and the word for none.
+const METRICS: &str = "metrics";
+const OFF: &str = "off";
 /// Ports of the three listeners.
 const PORTS: (u16, u16, u16) = (8080, 8081, 7946);
 
@@ -46,6 +55,7 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
     });
     let requests = section(&mut fields, "requests", problems, |table, problems| Requests {
         normalize: table.boolean("normalize", problems).unwrap_or(true),
+        origin: table.word("origin", &Origin::ALL, problems).unwrap_or_default(),
     });
     let identity = {
         let has_postgres = fields.has("postgres");
@@ -94,9 +104,12 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
 
 fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Listen {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut written = |fields: &mut Fields<'_>, key| {
+    let mut stream = |fields: &mut Fields<'_>, key: &'static str| {
         fields.take(key).and_then(|entry| {
             let text = text(&entry.node, key, PATH_BYTES_MAX, problems)?;
+            if key == METRICS && text == OFF {
+                return None;
+            }
             let listener = text.parse::<Listener>();
             listener
                 .map_err(|expected| {
@@ -105,9 +118,10 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
                 .ok()
         })
     };
-    let http = written(fields, "http").unwrap_or(Listener::Tcp(local(PORTS.0)));
-    let grpc = written(fields, "grpc").unwrap_or(Listener::Tcp(local(PORTS.1)));
-    let resp = written(fields, "resp");
+    let http = stream(fields, "http").unwrap_or(Listener::Tcp(local(PORTS.0)));
+    let grpc = stream(fields, "grpc").unwrap_or(Listener::Tcp(local(PORTS.1)));
+    let resp = stream(fields, "resp");
+    let metrics = stream(fields, METRICS);
     let peer = fields.take("peer").and_then(|entry| {
         let text = text(&entry.node, "peer", PATH_BYTES_MAX, problems)?;
         let expected = "an address with a port such as \"127.0.0.1:7946\"";
@@ -125,11 +139,13 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
     let drain = fields.span("drain", Span::ZERO, Span::from_secs(600), problems);
     let max_connections = fields.integer("max_connections", 8, 1_000_000, problems);
     let per_address = fields.integer("max_connections_per_address", 0, 1_000_000, problems);
+    let held = fields.integer("max_held_answers", 1, 100_000, problems);
     let number = |read: Option<i64>, otherwise| read.and_then(|n| u32::try_from(n).ok()).unwrap_or(otherwise);
     Listen {
         http,
         grpc,
         resp,
+        metrics,
         peer: peer.unwrap_or_else(|| local(PORTS.2)),
         http_tls,
         grpc_tls,
@@ -138,6 +154,7 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
         drain: drain.unwrap_or(Span::from_secs(5)),
         max_connections: number(max_connections, 10_000),
         max_connections_per_address: number(per_address, 0),
+        max_held_answers: number(held, 256),
         http_refunds: fields.boolean("http_refunds", problems).unwrap_or(true),
         admin: admin_socket(fields, problems),
     }
@@ -192,6 +209,8 @@ fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let source = fields.word("source", &sources, problems).unwrap_or(Source::File);
     let file = path(fields, "file", folder, problems);
     let saved = path(fields, "saved", folder, problems);
+    let times = [("away", FromPeers::Away), ("off", FromPeers::Off)];
+    let from_peers = fields.word("from_peers", &times, problems).unwrap_or(FromPeers::Away);
     let shadow = fields.boolean("shadow", problems).unwrap_or(false);
     let file_required = file.is_some();
     Rules {
@@ -199,6 +218,7 @@ fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
         saved: saved.unwrap_or_else(|| folder.join("rules.saved.json")),
         file: file.unwrap_or_else(|| folder.join("rules.toml")),
         file_required,
+        from_peers,
         shadow,
     }
 }
@@ -355,6 +375,7 @@ fn identity(
     };
     let trusted_proxies = small("trusted_proxies", 0, 64, 1);
     let ipv6_prefix = small("ipv6_prefix", 1, 128, 64);
+    let credentials = credentials(fields, problems);
     let default_tier = fields.text("default_tier", TEXT_BYTES_MAX, problems).map(str::to_owned);
     let sources = [("file", Source::File), ("postgres", Source::Postgres)];
     let source = fields.word("source", &sources, problems);
@@ -369,6 +390,7 @@ fn identity(
     Identity {
         trusted_proxies,
         ipv6_prefix,
+        credentials,
         default_tier,
         source,
         lookup_timeout: lookup_timeout.unwrap_or(Span::from_millis(5)),
@@ -376,6 +398,25 @@ fn identity(
         cache_ttl: cache_ttl.unwrap_or(Span::from_secs(300)),
         jwt,
     }
+}
+
+/// The names of headers, in lower case.
+fn credentials(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Vec<String> {
+    let Some(names) = fields.texts("credentials", HEADER_BYTES_MAX, problems) else {
+        return CREDENTIALS_DEFAULT.map(str::to_owned).into();
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if let Some(entry) = fields.take("credentials") {
+        if !(1..=CREDENTIALS_MAX).contains(&names.len()) {
+            let text = format!("credentials must name 1 to {CREDENTIALS_MAX} headers, not {}", names.len());
+            problems.report(&entry.node.at, text);
+        }
+        if let Some(odd) = names.iter().find(|name| !name.bytes().all(is_name)) {
+            problems
+                .report(&entry.node.at, format!("credentials must name headers: {odd:?} is no name of one"));
+        }
+    }
+    names.iter().map(|name| name.to_ascii_lowercase()).collect()
 }
 
 fn jwt(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Option<Jwt> {

@@ -12,9 +12,10 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const PREFIX: &str = "TIDEGATE_";
 /// Variables that are no configuration: those of the client commands and of the process, then those of the
 /// scripts beside it, which may be exported where a daemon is started.
-const NOT_CONFIGURATION: [&str; 15] = [
+const NOT_CONFIGURATION: [&str; 16] = [
     "SERVER",
     "TOKEN",
+    "OPERATOR",
     "TLS_CA",
     "TLS_CERT",
     "TLS_KEY",

@@ -13,6 +13,8 @@ pub struct AnswerOptions {
     pub problem: bool,
     /// Answers name the bucket, by a hash.
     pub partition_key: bool,
+    /// A denial says its cause in a header.
+    pub tells_cause: bool,
     /// The unit that the limit counts, where that is not requests.
     pub unit: Option<String>,
 }

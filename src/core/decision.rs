@@ -1,8 +1,11 @@
 //! The answer to a request, as every server tells it.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use super::answer::{AnswerOptions, PartitionKey};
+use super::denial_cause::DenialCause;
 use super::hold::Lease;
 use super::penalty::Penalty;
 use super::rule::{Action, Mode};
@@ -28,8 +31,12 @@ pub struct RuleOutcome {
     pub remaining: u64,
     /// Until the bucket is unused again, or its window ends.
     pub reset: Span,
+    /// Until more permits than are left are free.
+    pub more: Span,
     /// When denied: until this cost could pass; `None` if never.
     pub retry: Option<Span>,
+    /// When denied: why.
+    pub cause: Option<DenialCause>,
     /// How long to hold the request back.
     pub delay: Span,
     /// The failure policy answered: the store could not be asked, or had no room.
@@ -53,8 +60,8 @@ pub struct RuleOutcome {
 pub struct Worldwide {
     /// The mode in which it is held.
     pub mode: Mode,
-    /// Permits in use worldwide, as far as is known here.
-    pub believed_used: u64,
+    /// Permits in use worldwide, as far as is known here; `None`: nothing is known.
+    pub believed_used: Option<u64>,
     /// How far the truth may lie above that, in permits.
     pub error_bound: u64,
 }
@@ -75,9 +82,55 @@ pub struct Decision {
     pub message: Option<Arc<str>>,
     /// What the request now holds, if it holds anything.
     pub lease: Option<Box<Leased>>,
+    /// What goes back when the answer is told or given up.
+    pub guards: AnswerGuards,
 }
 
+/// Things that an answer keeps until it is told or given up, such as its place among those that are held
+/// back. No part of what it says.
+#[derive(Clone, Default)]
+pub struct AnswerGuards(Vec<Arc<dyn Any + Send + Sync>>);
+
+impl AnswerGuards {
+    /// Keeps one thing more.
+    pub fn hold(&mut self, thing: Arc<dyn Any + Send + Sync>) {
+        self.0.push(thing);
+    }
+
+    /// Lets go of all of them.
+    pub fn release(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl fmt::Debug for AnswerGuards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} held", self.0.len())
+    }
+}
+
+impl PartialEq for AnswerGuards {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for AnswerGuards {}
+
 impl Decision {
+    /// Why it is denied.
+    #[must_use]
+    pub fn cause(&self) -> Option<DenialCause> {
+        self.rules.get(self.tightest.filter(|_| !self.allowed)?)?.cause
+    }
+
+    /// Why it is denied, where the denying rule wants that told in a header.
+    #[must_use]
+    pub fn told_cause(&self) -> Option<DenialCause> {
+        let denying = self.rules.get(self.tightest.filter(|_| !self.allowed)?)?;
+        denying.cause.filter(|_| denying.answer.as_ref().is_some_and(|answer| answer.tells_cause))
+    }
+
     /// How long the request is to be delayed; zero for one that is denied.
     #[must_use]
     pub fn delay(&self) -> Span {
@@ -114,8 +167,10 @@ impl Decision {
     pub fn was_held(&mut self, held: Span) {
         for ruled in &mut self.rules {
             ruled.delay = Span(ruled.delay.micros().saturating_sub(held.micros()));
+            ruled.more = Span(ruled.more.micros().saturating_sub(held.micros()));
             ruled.reset = Span(ruled.reset.micros().saturating_sub(held.micros()));
         }
+        self.guards.release();
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! What a response costs is spread widely, and differs by model or route far more than over time. So the last
 //! actual costs are kept apart by rule and by one attribute, a hundred of each, and the quantile is exact.
+//!
+//! All who share a kind learn from each other, so nobody may teach the others at will: one identity has at
+//! most a part of what is kept, and pulls the estimate no higher than it would be without that identity.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
@@ -15,6 +18,8 @@ use super::reservation_terms::EstimateTerms;
 pub const ACTUALS_KEPT: usize = 100;
 /// Actual costs without which a kind counts as unknown: a quantile of fewer says little.
 pub const ACTUALS_MIN: usize = 10;
+/// Most of them that are of one identity, where others taught as well.
+pub const ACTUALS_OF_ONE_MAX: usize = 20;
 /// Kinds whose actual costs are kept: about 4 MiB. One more takes the place of the kind that has learned
 /// nothing for longest.
 pub const KINDS_MAX: usize = 4_096;
@@ -22,6 +27,22 @@ pub const KINDS_MAX: usize = 4_096;
 /// Names costs that are like each other: those of one rule, and of one value of the attribute that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CostKind(u64);
+
+/// Names whose cost it was: a hash of the identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Teacher(pub u64);
+
+impl Teacher {
+    /// Whoever these identities name together.
+    pub fn of<'a>(identities: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut hasher = FixedState::default().build_hasher();
+        for identity in identities {
+            hasher.write_usize(identity.len());
+            hasher.write(identity);
+        }
+        Self(hasher.finish())
+    }
+}
 
 impl CostKind {
     /// The kind of these costs. Two kinds of the same hash learn from each other, which is as unlikely as
@@ -40,29 +61,54 @@ impl CostKind {
 /// The last actual costs of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct LastActuals {
-    kept: Vec<u64>,
-    /// The place of the oldest, once all places are taken.
-    oldest: usize,
+    /// The oldest first.
+    kept: VecDeque<(Teacher, u64)>,
     /// When it learned last.
     turn: u64,
 }
 
 impl LastActuals {
-    fn add(&mut self, actual: u64) {
-        if self.kept.len() < ACTUALS_KEPT {
-            self.kept.push(actual);
-        } else if let Some(oldest) = self.kept.get_mut(self.oldest) {
-            *oldest = actual;
-            self.oldest = (self.oldest + 1) % ACTUALS_KEPT;
+    fn add(&mut self, teacher: Teacher, actual: u64) {
+        let mut own = self.kept.iter().enumerate().filter(|(_, (other, _))| *other == teacher);
+        let first = own.next().map(|(place, _)| place);
+        let many = first.map_or(0, |_| 1 + own.count());
+        if let Some(first) = first.filter(|_| (ACTUALS_OF_ONE_MAX..self.kept.len()).contains(&many)) {
+            self.kept.remove(first);
+        } else if self.kept.len() == ACTUALS_KEPT {
+            self.kept.pop_front();
         }
+        self.kept.push_back((teacher, actual));
     }
 
-    /// The least of them that so many percent do not exceed.
+    /// The least of them that so many percent do not exceed; where one teacher alone pulls it up, without
+    /// that one's.
     fn quantile(&self, percentile: u8) -> Option<u64> {
-        let mut sorted = self.kept.clone();
-        let rank = (sorted.len() * usize::from(percentile)).div_ceil(100).max(1) - 1;
-        (rank < sorted.len()).then(|| *sorted.select_nth_unstable(rank).1)
+        let all = self.quantile_without(None, percentile)?;
+        let mut kept: Vec<(Teacher, u64)> = self.kept.iter().copied().collect();
+        kept.sort_unstable();
+        let high = kept.iter().filter(|(_, actual)| *actual >= all).count();
+        // Who pulls it up has so many of the high ones that the rank of the rest lies below them.
+        let pulls = |own: &&[(Teacher, u64)]| {
+            let left = kept.len() - own.len();
+            let left_high = high - own.iter().filter(|(_, actual)| *actual >= all).count();
+            left > 0 && rank(left, percentile) < left - left_high
+        };
+        let without = kept.chunk_by(|one, other| one.0 == other.0).filter(pulls);
+        let without = without.filter_map(|own| self.quantile_without(Some(own.first()?.0), percentile));
+        Some(without.min().unwrap_or(all))
     }
+
+    fn quantile_without(&self, without: Option<Teacher>, percentile: u8) -> Option<u64> {
+        let left = self.kept.iter().filter(|(teacher, _)| Some(*teacher) != without);
+        let mut left: Vec<u64> = left.map(|(_, actual)| *actual).collect();
+        let rank = rank(left.len(), percentile);
+        (rank < left.len()).then(|| *left.select_nth_unstable(rank).1)
+    }
+}
+
+/// The place among so many, in their order, of the least that so many percent do not exceed.
+fn rank(many: usize, percentile: u8) -> usize {
+    (many * usize::from(percentile)).div_ceil(100).max(1) - 1
 }
 
 /// What costs of each kind were lately.
@@ -78,7 +124,7 @@ pub struct Estimates {
 impl Estimates {
     /// Takes down what one reservation used. Nothing at all says only that it was cancelled. Returns whether
     /// another kind had to be forgotten for it.
-    pub fn learn(&mut self, kind: CostKind, actual: u64) -> bool {
+    pub fn learn(&mut self, kind: CostKind, teacher: Teacher, actual: u64) -> bool {
         if actual == 0 {
             return false;
         }
@@ -89,7 +135,7 @@ impl Estimates {
         self.turns.push_back((self.turn, kind));
         let actuals = self.kinds.entry(kind).or_default();
         actuals.turn = self.turn;
-        actuals.add(actual);
+        actuals.add(teacher, actual);
         self.kinds.len() > KINDS_MAX && self.forget_oldest()
     }
 

@@ -17,7 +17,7 @@ pub const HOLDER_BYTES: usize = 16;
 pub const HELD_RULES_MAX: usize = 1_000;
 
 /// Names one who holds places: random, or derived from the caller's own id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Holder(pub [u8; HOLDER_BYTES]);
 
 impl Holder {

@@ -7,7 +7,9 @@ use smallvec::{Array, SmallVec};
 /// Names what a rule's buckets count: its domain, name, algorithm, window and `per` (of
 /// `concurrency` the window, its hold, is no part of it). A reload that changes none of these
 /// keeps the shape, and so the buckets; one that changes any of them starts afresh. Valid within one process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Shape(pub u32);
 
 /// Shapes that one rule takes: its own and one for each window that a request may put in place of its own.
@@ -51,6 +53,18 @@ impl Key {
         let mut bytes = SmallVec::from_slice(&shape.0.to_le_bytes());
         bytes.extend_from_slice(identity);
         Self(bytes)
+    }
+
+    /// The key of which these are the bytes; `None` if they are none.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() >= SHAPE_BYTES).then(|| Self(SmallVec::from_slice(bytes)))
+    }
+
+    /// The shape of the key of which these are the bytes.
+    #[must_use]
+    pub fn shape_of(bytes: &[u8]) -> Option<Shape> {
+        bytes.first_chunk().map(|first| Shape(u32::from_le_bytes(*first)))
     }
 
     /// The same again, copied as a whole: where a key is copied often, cloning it byte by byte is felt.

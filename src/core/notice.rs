@@ -25,6 +25,8 @@ pub enum NoticeKind {
     Regions,
     /// Nothing is spent of exact limits until the regions have agreed.
     Agreement,
+    /// Rights of an exact limit are burnt, since the store forgot what was spent of them.
+    Burning,
     /// A worldwide rule is not the same everywhere.
     Rules,
     /// Clocks are further apart than `gossip` bears.
@@ -35,22 +37,26 @@ pub enum NoticeKind {
     Refused,
     /// A certificate of this daemon ends soon, or has ended.
     Certificate,
+    /// Two daemons show one certificate.
+    Twice,
     /// The configuration file is wrong, or says what only a restart can bring into force.
     Configuration,
 }
 
 impl NoticeKind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::CutOff,
         Self::Unseen,
         Self::Regions,
         Self::Agreement,
+        Self::Burning,
         Self::Rules,
         Self::Clock,
         Self::Join,
         Self::Refused,
         Self::Certificate,
+        Self::Twice,
         Self::Configuration,
     ];
 
@@ -62,11 +68,13 @@ impl NoticeKind {
             Self::Unseen => "unseen",
             Self::Regions => "regions",
             Self::Agreement => "agreement",
+            Self::Burning => "burning",
             Self::Rules => "rules",
             Self::Clock => "clock",
             Self::Join => "join",
             Self::Refused => "refused",
             Self::Certificate => "certificate",
+            Self::Twice => "twice",
             Self::Configuration => "configuration",
         }
     }
@@ -79,7 +87,7 @@ impl NoticeKind {
             Self::CutOff | Self::Refused | Self::Certificate | Self::Configuration => Span::ZERO,
             Self::Regions => Span::from_secs(2),
             Self::Unseen | Self::Agreement | Self::Rules | Self::Join => Span::from_secs(5),
-            Self::Clock => Span::from_secs(10),
+            Self::Burning | Self::Clock | Self::Twice => Span::from_secs(10),
         }
     }
 }

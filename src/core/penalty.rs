@@ -1,11 +1,13 @@
 //! Progressive penalties: a client that is denied too often is shut out for a while, and for longer each
 //! time.
 //!
-//! Denials inside a detection window are counted. When they reach the threshold a cool-down begins, in which
-//! the bucket admits nothing. Each further penalty that begins within one detection window after the last one
-//! ended takes the next multiplier, up to the last of them. Denials during a cool-down are not counted, so a
-//! client that keeps asking is shut out for no longer than the rule says. A bucket's record has a fixed size,
-//! and no input makes the arithmetic overflow.
+//! Denials inside a detection window are counted, in two halves of it, the present one and the one before:
+//! so the window slides with the client, and as many denials as the threshold within half a window are never
+//! missed. When they reach the threshold a cool-down begins, in which the bucket admits nothing. Each further
+//! penalty that begins within one detection window after the last one ended takes the next multiplier, up to
+//! the last of them. Denials during a cool-down are not counted, so a client that keeps asking is shut out
+//! for no longer than the rule says. A bucket's record has a fixed size, and no input makes the arithmetic
+//! overflow.
 
 use super::algorithm::Verdict;
 use super::time::{Span, Timestamp};
@@ -40,6 +42,11 @@ impl PenaltyTerms {
         Span(self.cool_down.0.saturating_mul(u64::from(self.multiplier(step))))
     }
 
+    /// Half of the detection window.
+    fn half(&self) -> Span {
+        Span(self.window.0.div_ceil(2).max(1))
+    }
+
     fn last_step(&self) -> u8 {
         u8::try_from(self.multipliers.len().saturating_sub(1)).unwrap_or(u8::MAX)
     }
@@ -50,12 +57,14 @@ impl PenaltyTerms {
 pub struct PenaltyRecord {
     /// Denials counted since [`Self::since`].
     pub violations: u32,
-    /// The first of them.
+    /// When the present half of the detection window began.
     pub since: Timestamp,
     /// When the newest penalty ends or has ended; zero: there was none.
     pub until: Timestamp,
     /// The place of its multiplier.
     pub step: u8,
+    /// Denials counted in the half before.
+    pub before: u32,
 }
 
 /// A penalty that is in force.
@@ -74,25 +83,39 @@ impl PenaltyRecord {
     #[must_use]
     pub fn in_force(&self, terms: &PenaltyTerms, now: Timestamp) -> Option<Penalty> {
         let multiplier = terms.multiplier(self.step);
-        (now < self.until).then(|| Penalty { left: self.until.since(now), multiplier, begun: false })
+        let left = self.until.since(now).min(terms.cool_down_of(self.step));
+        (now < self.until).then_some(Penalty { left, multiplier, begun: false })
+    }
+
+    /// Has a penalty last no longer than from `now` on: a clock that was set back would lengthen it by the
+    /// step.
+    fn bring_back(&mut self, terms: &PenaltyTerms, now: Timestamp) {
+        self.until = self.until.min(now + terms.cool_down_of(self.step));
+        if self.since.since(now) > terms.window {
+            self.violations = 0;
+        }
     }
 
     /// Counts a denial at `now`. Returns the penalty that is in force after it.
     pub fn violate(&mut self, terms: &PenaltyTerms, now: Timestamp) -> Option<Penalty> {
+        self.bring_back(terms, now);
         if let Some(penalty) = self.in_force(terms, now) {
             return Some(penalty);
         }
-        if self.violations == 0 || now.since(self.since) >= terms.window {
-            (self.violations, self.since) = (0, now);
+        let (half, passed) = (terms.half(), now.since(self.since));
+        if self.violations == 0 || passed.0 >= half.0.saturating_mul(2) {
+            (self.before, self.violations, self.since) = (0, 0, now);
+        } else if passed >= half {
+            (self.before, self.violations, self.since) = (self.violations, 0, self.since + half);
         }
         self.violations = self.violations.saturating_add(1);
-        if self.violations < terms.threshold {
+        if self.violations.saturating_add(self.before) < terms.threshold {
             return None;
         }
         let soon = self.until > Timestamp(0) && now.since(self.until) < terms.window;
         self.step = if soon { self.step.saturating_add(1).min(terms.last_step()) } else { 0 };
         self.until = now + terms.cool_down_of(self.step);
-        self.violations = 0;
+        (self.violations, self.before) = (0, 0);
         self.in_force(terms, now).map(|penalty| Penalty { begun: true, ..penalty })
     }
 
@@ -170,6 +193,17 @@ mod tests {
     }
 
     #[test]
+    fn as_many_denials_as_begin_a_penalty_are_found_wherever_the_window_began() {
+        let terms = PenaltyTerms { window: Span::from_secs(3), ..terms(3, &[1]) };
+        let mut record = PenaltyRecord::default();
+        let mut violate = |millis: u64| record.violate(&terms, Timestamp(at(0).0 + millis * 1_000));
+        for early in [0, 2_800, 3_200] {
+            assert_eq!(violate(early), None, "at {early} ms");
+        }
+        assert!(violate(3_400).is_some_and(|penalty| penalty.begun), "three within 600 ms");
+    }
+
+    #[test]
     fn denials_during_a_penalty_do_not_lengthen_it() {
         let terms = terms(2, &[1, 8]);
         let mut record = PenaltyRecord::default();
@@ -181,6 +215,19 @@ mod tests {
         }
         assert_eq!(record.until, ends);
         assert_eq!(record.violate(&terms, at(11)), None, "the first violation after it counts as one");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_lengthens_no_penalty() {
+        let terms = terms(1, &[1, 2]);
+        for back in [1, 60, 86_400, 31_536_000] {
+            let mut record = PenaltyRecord::default();
+            assert!(record.violate(&terms, at(40_000_000)).unwrap().begun);
+            let now = 40_000_000 - back;
+            let left = record.violate(&terms, at(now)).unwrap().left;
+            assert_eq!(left, Span::from_secs(10), "set back by {back}");
+            assert_eq!(record.in_force(&terms, at(now + 10)), None, "set back by {back}");
+        }
     }
 
     #[test]
@@ -240,8 +287,39 @@ mod tests {
                     Some(_) => prop_assert!(shut),
                     None => prop_assert!(!shut && counted > 0),
                 }
-                prop_assert!(record.violations < threshold);
+                prop_assert!(record.violations + record.before < threshold);
                 prop_assert!(record.expiry(&terms) >= record.until);
+            }
+        }
+
+        /// As many denials as the threshold within half a window begin a penalty, whatever came before them,
+        /// and those of a whole window or more ago have no part in it.
+        #[test]
+        fn the_window_slides(
+            threshold in 1_usize..5,
+            half in 1_u64..50,
+            steps in proptest::collection::vec(0_u64..60, 1..200),
+        ) {
+            let terms = PenaltyTerms {
+                threshold: u32::try_from(threshold).unwrap(),
+                window: Span(2 * half),
+                cool_down: Span(1),
+                multipliers: vec![1],
+            };
+            let (mut record, mut now, mut counted) = (PenaltyRecord::default(), 1_000_u64, Vec::new());
+            for step in steps {
+                now += step;
+                if record.in_force(&terms, Timestamp(now)).is_some() {
+                    continue;
+                }
+                counted.push(now);
+                let begun = record.violate(&terms, Timestamp(now)).is_some();
+                let within = |length: u64| counted.iter().filter(|at| now - **at < length).count();
+                prop_assert!(begun || within(half) < threshold);
+                prop_assert!(!begun || within(2 * half) >= threshold);
+                if begun {
+                    counted.clear();
+                }
             }
         }
     }

@@ -28,9 +28,7 @@ impl PriceTable {
     /// The price of this request: the dearest that is for it.
     #[must_use]
     pub fn of(&self, request: &Request<'_>) -> Price {
-        let has = |one: &&AttributePrice| {
-            request.attributes.iter().any(|(name, value)| *name == one.attribute && *value == one.value)
-        };
+        let has = |one: &&AttributePrice| request.values(&one.attribute).any(|value| value == one.value);
         self.by_attribute.iter().filter(has).map(|one| one.price).max().unwrap_or(self.default)
     }
 

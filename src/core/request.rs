@@ -11,6 +11,11 @@ pub const TEXT_BYTES_MAX: usize = 1_024;
 /// Most attributes of one request. A server refuses more.
 pub const ATTRIBUTES_MAX: usize = 64;
 
+/// The attribute that shows a credential.
+pub const API_KEY: &str = "api_key";
+/// The attribute that holds the request's path.
+pub const PATH: &str = "path";
+
 /// What one request asks to be charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cost {
@@ -140,6 +145,14 @@ pub struct Forms<'a> {
     pub target: Option<&'a str>,
     /// Names the bucket of the request's own limit where no rule counts the request.
     pub descriptor: Option<&'a str>,
+    /// Credentials that the request shows besides its [`API_KEY`]. Each is somebody who asks: the request is
+    /// held to the rules of every one.
+    pub credentials: Vec<&'a str>,
+    /// Credentials that claim to be keys of ours, each with what it counts by where it is none.
+    pub fingerprints: Vec<(&'a str, &'a str)>,
+    /// Readings that the origin may have of the [`PATH`] besides the attribute. The request is held to the
+    /// rules of every one.
+    pub paths: Vec<&'a str>,
 }
 
 /// One question: may this pass?
@@ -157,13 +170,31 @@ pub struct Request<'a> {
     pub forms: Forms<'a>,
     /// Names a report, which is charged once however often it is sent.
     pub report: Option<ReservationId>,
+    /// Whether its answer may be held back, and it may wait for rights.
+    pub may_wait: bool,
 }
 
 impl<'a> Request<'a> {
     /// A request whose values are read as they stand, without a limit of its own.
     #[must_use]
     pub fn new(domain: &'a str, attributes: Attributes<'a>, cost: Cost) -> Self {
-        Self { domain, attributes, cost, limit: None, forms: Forms::default(), report: None }
+        Self { domain, attributes, cost, limit: None, forms: Forms::default(), report: None, may_wait: true }
+    }
+
+    /// The credentials that it shows.
+    pub fn shown_credentials(&self) -> impl Iterator<Item = &'a str> {
+        self.attribute(API_KEY).into_iter().chain(self.forms.credentials.iter().copied())
+    }
+
+    /// The values of an attribute, in every form that the request is held to.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = &'a str> {
+        let further: &[&'a str] = match name {
+            API_KEY => &self.forms.credentials,
+            PATH => &self.forms.paths,
+            _ => &[],
+        };
+        let own = self.attributes.iter().filter(move |(own, _)| *own == name).map(|(_, value)| *value);
+        own.chain(further.iter().copied())
     }
 
     /// The value of an attribute; the first where it repeats.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::counted_charge::CountedCharge;
 use super::hold::{HELD_RULES_MAX, HeldPlaces, ReservedFor};
 use super::key::{BucketValues, identity_values, push_value};
 use super::reservation_terms::OnLapse;
@@ -88,6 +89,14 @@ pub struct ReservedCharge {
     pub due: Timestamp,
     /// What becomes of its permits then.
     pub on_lapse: OnLapse,
+}
+
+impl ReservedCharge {
+    /// Returns where the bucket counts it.
+    #[must_use]
+    pub const fn counted(&self) -> CountedCharge {
+        CountedCharge { at: self.at, used: self.used }
+    }
 }
 
 /// What became of a reservation in one bucket.

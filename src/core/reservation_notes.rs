@@ -116,7 +116,7 @@ impl ReservationNotes {
         charge: ReservedCharge,
         permits: u64,
     ) -> u64 {
-        let returned = state.give_back(limit, now, &charge, permits);
+        let returned = state.give_back(limit, now, charge.counted(), permits);
         if charge.used > 0 && returned.started > 0 {
             // What a level held when later ones were charged, it holds as if so much less had been charged.
             for later in self.held.values_mut().filter(|later| later.number > charge.number) {
@@ -233,6 +233,11 @@ impl ReservationNotes {
     #[must_use]
     pub fn has_held(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// What is reserved.
+    pub fn into_held(self) -> impl Iterator<Item = (ReservationId, ReservedCharge)> {
+        self.held.into_iter()
     }
 
     /// Permits reserved.

@@ -18,6 +18,8 @@ mod trie;
 mod warnings;
 
 #[cfg(test)]
+mod readings_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
@@ -26,7 +28,6 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use self::domain::Selector;
 use self::domains::Domains;
 use self::names::{ByName, Numbers};
 use self::seen::SeenAttributes;
@@ -35,7 +36,7 @@ use super::algorithm::{Algorithm, Counting, Limit};
 use super::calendar::Windows;
 use super::identity::{ApiKey, User, Who};
 use super::key::{Key, Shape};
-use super::request::{LimitOverride, Request};
+use super::request::{LimitOverride, PATH, Request};
 use super::rule::{Action, Rule};
 use super::rule_name::RuleName;
 use super::time::Span;
@@ -336,23 +337,35 @@ impl RuleSet {
         matches
     }
 
-    /// The same, appended to `matches`.
+    /// The same, appended to `matches`. Where the origin may read the path in several ways, the rules of each
+    /// reading decide: each rule and bucket once, and an `allow` exempts from the rules of its own reading
+    /// alone.
     pub fn match_into<'s>(&'s self, request: &Request<'_>, who: &Who<'_>, matches: &mut Matches<'s>) {
         let before = matches.len();
         if let Some(domain) = self.domains.get(request.domain) {
             let mut seen = SeenAttributes::default();
             seen.read(&domain.names, request, who);
-            let deciding = domain.deciding(&mut seen);
-            for place in &deciding.places {
-                if let Some(selector) = domain.selector(*place)
-                    && deciding.keeps(*place, selector)
-                {
-                    matches.push(selector.matched(&seen, who, request.limit));
-                }
+            domain.match_into(&mut seen, who, request.limit, |found| matches.push(found));
+            if !request.forms.paths.is_empty() {
+                domain.match_readings(request, who, None, |found| add(matches, before, found));
             }
         }
         if let (true, Some(own)) = (matches.len() == before, request.limit) {
             matches.extend(self.unruled_match(request, own));
+        }
+    }
+
+    /// Appends which rules decide it where `who` shows `credential` in the place of the request's own. Those
+    /// that decide it already stand behind `from`, and are not there twice.
+    pub fn match_credential<'s>(
+        &'s self,
+        request: &Request<'_>,
+        (credential, who): (&str, &Who<'_>),
+        from: usize,
+        matches: &mut Matches<'s>,
+    ) {
+        if let Some(domain) = self.domains.get(request.domain) {
+            domain.match_readings(request, who, Some(credential), |found| add(matches, from, found));
         }
     }
 
@@ -378,12 +391,16 @@ impl RuleSet {
         let Some(domain) = self.domains.get(request.domain) else { return Vec::new() };
         let mut seen = SeenAttributes::default();
         seen.read(&domain.names, request, who);
-        let deciding = domain.deciding(&mut seen);
-        let explain = |(place, selector): (u32, &'_ Arc<Selector>)| {
-            let reason = selector.refusal(&mut seen, &domain.names);
-            reason.unwrap_or_else(|| domain.standing(place, selector, &deciding))
-        };
-        let reasons: Vec<Reason> = (0..).zip(&domain.selectors).map(explain).collect();
+        let mut reasons = domain.reasons(&mut seen);
+        // A rule takes part where it does in any reading of the path.
+        for path in &request.forms.paths {
+            seen.replace(&domain.names, PATH, path);
+            for (reason, other) in reasons.iter_mut().zip(domain.reasons(&mut seen)) {
+                if other == Reason::Decides || (other.matches() && !reason.matches()) {
+                    *reason = other;
+                }
+            }
+        }
         domain.selectors.iter().map(|selector| &*selector.compiled).zip(reasons).collect()
     }
 
@@ -429,6 +446,14 @@ impl RuleSet {
         }
         let user = request.attribute("user").and_then(|id| self.users.get(id));
         user.map_or_else(Who::default, |user| Who::of_user(user))
+    }
+}
+
+/// Appends a match unless the same bucket of the same rule stands behind `from` already.
+fn add<'s>(matches: &mut Matches<'s>, from: usize, found: Match<'s>) {
+    let is_same = |own: &Match<'_>| own.rule.number == found.rule.number && own.key == found.key;
+    if !matches.iter().skip(from).any(is_same) {
+        matches.push(found);
     }
 }
 

@@ -211,6 +211,12 @@ impl<T> Table<T> {
         self.index.find(spread(short(hash)), same).copied().map(TablePlace)
     }
 
+    /// Everything that is kept: its key, itself, and the second in which it may be forgotten.
+    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &T, u32)> {
+        let entries = self.chunks.iter().flat_map(|chunk| chunk.iter()).take(self.made);
+        entries.filter_map(|entry| Some((self.keys.get(entry.key), entry.value.as_ref()?, entry.expiry)))
+    }
+
     /// What is kept there.
     #[must_use]
     pub fn get(&self, place: TablePlace) -> Option<&T> {

@@ -4,7 +4,11 @@
 //! A client chooses the spelling and an origin undoes it: `//admin`, `/%61dmin` and `/x/../admin` all reach
 //! `/admin`.
 
+mod readings;
+
 use std::borrow::Cow;
+
+pub use readings::{Origin, READINGS_BYTES_MAX, READINGS_MAX, Readings, TooManyReadings};
 
 /// The normal form of a request's path: without scheme and host, query, fragment and `;parameters`, with
 /// percent-encoded visible characters decoded, `\` read as `/`, neighbouring slashes merged and dot segments
@@ -136,16 +140,23 @@ fn encoded(digits: &[u8]) -> Option<u8> {
 fn push_decoded(bytes: &mut Vec<u8>, byte: u8) {
     match byte {
         b'\\' => bytes.push(b'/'),
-        b'%' | b'?' | b'#' | b';' | 0..=0x1f | 0x7f => {
-            let mut digits = [0; 2];
-            for (digit, nibble) in digits.iter_mut().zip([byte >> 4, byte & 15]) {
-                *digit = u8::try_from(hex(nibble)).unwrap_or(b'0');
-            }
-            bytes.push(b'%');
-            bytes.extend_from_slice(&digits);
-        }
+        hidden if is_hidden(hidden) => push_encoded(bytes, hidden),
         other => bytes.push(other),
     }
+}
+
+/// Whether this stays encoded in every form: it would change where a path ends, or is no visible character.
+const fn is_hidden(byte: u8) -> bool {
+    matches!(byte, b'%' | b'?' | b'#' | b';' | 0..=0x1f | 0x7f)
+}
+
+fn push_encoded(bytes: &mut Vec<u8>, byte: u8) {
+    let mut digits = [0; 2];
+    for (digit, nibble) in digits.iter_mut().zip([byte >> 4, byte & 15]) {
+        *digit = u8::try_from(hex(nibble)).unwrap_or(b'0');
+    }
+    bytes.push(b'%');
+    bytes.extend_from_slice(&digits);
 }
 
 fn hex(nibble: u8) -> char {

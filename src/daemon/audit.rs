@@ -154,3 +154,9 @@ pub fn archive_audit(config: &config::Config, dry_run: bool) -> anyhow::Result<V
     });
     Ok(archived?)
 }
+
+/// Says whether nothing was archived since somebody else archives.
+#[must_use]
+pub fn archives_elsewhere(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ArchiveError::Elsewhere))
+}

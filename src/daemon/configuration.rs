@@ -13,7 +13,7 @@ use super::audit::Remembering;
 use super::file_changes::FileChanges;
 use super::regions::Regions;
 use super::reload::lines;
-use crate::api::Servers;
+use crate::api::{CredentialHeaders, Servers};
 use crate::config::{Config, Problem};
 use crate::core::notice::{Notice, NoticeKind};
 use crate::engine::Engine;
@@ -132,13 +132,17 @@ impl Configuration {
     }
 
     async fn put(&self, running: &Config) {
-        let Reached { servers, regions, audit, drain, .. } = &self.reached;
+        let Reached { engine, servers, regions, audit, drain, .. } = &self.reached;
         let (identity, queries) =
             (&running.identity, running.audit.as_ref().is_some_and(|audit| audit.queries));
+        engine.set_raw_values(!running.requests.normalize);
+        let credentials = CredentialHeaders::new(&identity.credentials).unwrap_or_default();
         servers.set_settings(|settings| {
+            settings.credentials = credentials.clone();
             settings.trusted_proxies = identity.trusted_proxies;
             settings.ipv6_prefix = identity.ipv6_prefix;
             settings.normalize = running.requests.normalize;
+            settings.origin = running.requests.origin;
             settings.http_refunds = running.listen.http_refunds;
             settings.record_queries = queries;
         });
@@ -172,6 +176,7 @@ fn with_changes(before: &Config, wanted: &Config) -> Config {
     running.requests = wanted.requests.clone();
     running.identity.trusted_proxies = wanted.identity.trusted_proxies;
     running.identity.ipv6_prefix = wanted.identity.ipv6_prefix;
+    running.identity.credentials.clone_from(&wanted.identity.credentials);
     running.listen.http_refunds = wanted.listen.http_refunds;
     running.listen.drain = wanted.listen.drain;
     if let (Some(audit), Some(wanted)) = (&mut running.audit, &wanted.audit)
@@ -192,7 +197,16 @@ fn differing(one: &Config, other: &Config) -> BTreeSet<String> {
     let mut found: BTreeSet<String> =
         names.filter(|key| before.get(*key) != after.get(*key)).cloned().collect();
     if found.is_empty() && one != other {
-        found.insert("a password".to_owned());
+        // Of what is not written out only passwords are left.
+        if one.store.redis.nodes != other.store.redis.nodes {
+            found.insert("a password in store.redis.nodes".to_owned());
+        }
+        if one.postgres != other.postgres {
+            found.insert("the password in postgres.url".to_owned());
+        }
+        if found.is_empty() {
+            found.insert("a password".to_owned());
+        }
     }
     found
 }
@@ -261,6 +275,6 @@ mod tests {
             config(&format!("node = \"1\"\n[postgres]\nurl = \"postgres://u:{password}@h/d\"\n"))
         };
         let (one, other) = (of("old"), of("new"));
-        assert_eq!(differing(&one, &other).into_iter().collect::<Vec<_>>(), ["a password"]);
+        assert_eq!(differing(&one, &other).into_iter().collect::<Vec<_>>(), ["the password in postgres.url"]);
     }
 }

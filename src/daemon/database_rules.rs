@@ -3,6 +3,10 @@
 //!
 //! The set in force only ever gives way to a newer one that is right in every part. Where none can be had the
 //! daemon goes on with what it has, for ever, and says so in `/readyz`, in the log and in metrics.
+//!
+//! Another daemon is asked only while the own database is away, and what it gave is in force until that
+//! answers: whatever number it has, the database's own set takes its place. It is handed on to nobody, and
+//! dropped when the certificate of whoever gave it is no longer accepted.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -12,6 +16,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::database::given::{self, Giver};
 use crate::database::held::Held;
 use crate::database::postgres::listen::{self, listen};
 use crate::database::postgres::rules::since::{Changed, KnownSet, since};
@@ -20,6 +25,7 @@ use crate::database::postgres::{Database, Failure};
 use crate::database::saved;
 use crate::database::stored::{Stored, Version};
 use crate::engine::Engine;
+use crate::engine::clock::Stopwatch;
 use crate::engine::rulebook::RulesStatus;
 
 use super::reload::lines;
@@ -32,8 +38,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const SAVE_RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest wait.
 const SAVE_RETRY_MAX: Duration = Duration::from_secs(30);
-/// Longest time for a sign of life of a database that was away, before what an operator asked for is refused.
-const PROBE: Duration = Duration::from_secs(1);
+/// The database must be away for so long before a peer's set takes the place of one that it gave: one call
+/// that failed is no reason.
+const AWAY_AFTER: Duration = Duration::from_secs(10);
 
 /// A set that others may have: its version, the digest of its bytes, and these.
 #[derive(Debug, Clone)]
@@ -41,12 +48,14 @@ pub(super) struct Offer {
     pub(super) version: Version,
     pub(super) digest: [u8; 32],
     pub(super) bytes: bytes::Bytes,
+    /// False for what another daemon gave.
+    pub(super) of_database: bool,
 }
 
 impl Offer {
     fn of(held: &Held, version: Version) -> Result<Self, String> {
         let bytes = bytes::Bytes::from(held.to_bytes(version)?);
-        Ok(Self { version, digest: saved::digest(&bytes), bytes })
+        Ok(Self { version, digest: saved::digest(&bytes), bytes, of_database: true })
     }
 }
 
@@ -56,14 +65,64 @@ pub(super) struct DatabaseRules {
     pub(super) database: Database,
     pub(super) shadow: bool,
     pub(super) saved: PathBuf,
+    /// Whether rules of other daemons are taken at all.
+    from_peers: bool,
     /// What is to be kept on disk; only the newest matters.
-    saver: watch::Sender<Option<bytes::Bytes>>,
+    saver: watch::Sender<OnDisk>,
     /// Why the set in force is not on disk.
     unsaved: std::sync::Mutex<Option<String>>,
     /// One at a time looks, compiles and swaps.
     pub(super) state: Mutex<State>,
     /// The set in force, for peers; `None` before there is one.
     pub(super) offer: watch::Sender<Option<Offer>>,
+}
+
+/// The two files, as they are to be. `None`: as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct OnDisk {
+    /// The last set of the database.
+    stored: Option<bytes::Bytes>,
+    /// The set that another daemon gave, with who it was; empty: none.
+    given: Option<bytes::Bytes>,
+}
+
+impl OnDisk {
+    /// Writes what is not written yet. Blocks.
+    fn write(&self, written: &Self, saved: &std::path::Path) -> std::io::Result<()> {
+        if let Some(bytes) = self.stored.as_ref().filter(|_| self.stored != written.stored) {
+            saved::write(saved, bytes)?;
+        }
+        let path = given::path_beside(saved);
+        match self.given.as_ref().filter(|_| self.given != written.given) {
+            None => Ok(()),
+            Some(bytes) if bytes.is_empty() => match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+            Some(bytes) => saved::write(&path, bytes),
+        }
+    }
+}
+
+/// Where a set came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Origin {
+    /// The own database.
+    Database,
+    /// The own database, before this process began.
+    Saved,
+    /// Another daemon.
+    Peer(Giver),
+}
+
+impl Origin {
+    fn text(&self) -> String {
+        match self {
+            Self::Database => "database".to_owned(),
+            Self::Saved => "saved".to_owned(),
+            Self::Peer(giver) => format!("peer {}", giver.node),
+        }
+    }
 }
 
 /// A set that is not right.
@@ -95,21 +154,48 @@ pub(super) struct State {
     known: Option<KnownSet>,
     /// A newer set that is not right, and why.
     refused: Option<Refused>,
-    from: String,
-    /// Why the database cannot be used just now.
-    away: Option<Failure>,
+    /// Where the set in force came from.
+    origin: Option<Origin>,
+    /// Why the database cannot be used just now, and since when.
+    away: Option<(Failure, Stopwatch)>,
     /// What is wrong with the database, where it answers: it is behind.
     behind: Option<Version>,
+    /// What another daemon says that is newer than the set of a database that answers.
+    ahead: Option<String>,
+}
+
+impl State {
+    /// The daemon that gave the set in force, if one did.
+    fn giver(&self) -> Option<&Giver> {
+        match &self.origin {
+            Some(Origin::Peer(giver)) => Some(giver),
+            _ => None,
+        }
+    }
+
+    /// Whether another daemon's set may take force now.
+    fn needs_peers(&self) -> bool {
+        let away = self.away.as_ref();
+        away.is_some_and(|(_, since)| {
+            self.in_force.is_none() || self.giver().is_some() || since.elapsed() >= AWAY_AFTER
+        })
+    }
 }
 
 impl DatabaseRules {
-    pub(super) fn new(engine: Arc<Engine>, database: Database, shadow: bool, saved: PathBuf) -> Self {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        database: Database,
+        shadow: bool,
+        (saved, from_peers): (PathBuf, bool),
+    ) -> Self {
         Self {
             engine,
             database,
             shadow,
             saved,
-            saver: watch::Sender::new(None),
+            from_peers,
+            saver: watch::Sender::default(),
             unsaved: std::sync::Mutex::default(),
             state: Mutex::default(),
             offer: watch::Sender::new(None),
@@ -122,7 +208,7 @@ impl DatabaseRules {
         if let Err(failure) = self.database.check().await {
             let mut state = self.state.lock().await;
             tracing::warn!(%failure, "the rules cannot be read from PostgreSQL");
-            state.away = Some(failure);
+            state.away = Some((failure, Stopwatch::start()));
         } else {
             self.look().await;
         }
@@ -140,7 +226,7 @@ impl DatabaseRules {
         match read {
             Ok(Ok(Some(stored))) => {
                 let version = stored.version;
-                match self.take(&mut state, stored, "saved").await {
+                match self.take(&mut state, stored, Origin::Saved).await {
                     Ok(()) => tracing::warn!(
                         revision = version.revision,
                         "starting from the rules that were saved on this machine: PostgreSQL gives none"
@@ -188,6 +274,7 @@ impl DatabaseRules {
         let mut wanted = self.saver.subscribe();
         wanted.mark_changed();
         let (mut stopped, mut failed, mut wait) = (false, false, SAVE_RETRY_MIN);
+        let mut on_disk = OnDisk::default();
         while !stopped {
             stopped = tokio::select! {
                 biased;
@@ -196,11 +283,17 @@ impl DatabaseRules {
                 () = tokio::time::sleep(wait), if failed => false,
             };
             let due = failed || wanted.has_changed().unwrap_or(false) || !stopped;
-            let Some(bytes) = wanted.borrow_and_update().clone().filter(|_| due) else { continue };
-            let path = self.saved.clone();
-            let written = tokio::task::spawn_blocking(move || saved::write(&path, &bytes)).await;
+            let files = wanted.borrow_and_update().clone();
+            if !due || files == on_disk {
+                continue;
+            }
+            let (path, now, before) = (self.saved.clone(), files.clone(), on_disk.clone());
+            let written = tokio::task::spawn_blocking(move || now.write(&before, &path)).await;
             let problem = match written {
-                Ok(Ok(())) => None,
+                Ok(Ok(())) => {
+                    on_disk = files;
+                    None
+                }
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(error) => Some(error.to_string()),
             };
@@ -224,15 +317,6 @@ impl DatabaseRules {
         }
     }
 
-    /// Whether the database answers, asked only where it did not at the last look: who changes rules does not
-    /// wait long for one that is known to be away.
-    pub(super) async fn probe(&self) -> Result<(), Failure> {
-        if self.is_reachable() {
-            return Ok(());
-        }
-        self.database.answers_within(PROBE).await
-    }
-
     /// Takes what the database holds, if it is newer and right.
     pub(super) async fn look(&self) {
         let mut state = self.state.lock().await;
@@ -245,7 +329,8 @@ impl DatabaseRules {
             (Some(_), None) => tracing::info!("PostgreSQL can be used again"),
             _ => {}
         }
-        state.away = away;
+        let since = state.away.take().map_or_else(Stopwatch::start, |(_, since)| since);
+        state.away = away.map(|failure| (failure, since));
         self.publish(&state);
     }
 
@@ -263,12 +348,21 @@ impl DatabaseRules {
             Some(known) => since(&self.database, known).await?,
             None => None,
         };
-        let version = match &changed {
-            Some(changed) => changed.now.version,
+        let (version, mark) = match &changed {
+            Some(changed) => (changed.now.version, None),
             None => rules::version(&self.database).await?,
         };
-        let known = state.in_force == Some(version);
-        let is_behind = state.in_force.is_some_and(|in_force| version < in_force);
+        // What was saved may be of another history: another server gave the same number.
+        let other = mark.as_ref().filter(|mark| state.known.as_ref().is_none_or(|own| own.mark != **mark));
+        // Numbers are compared with those that the database gave before. What another daemon gave has no
+        // say beside a database that answers, unless that never held a set.
+        let from_peer = state.giver().is_some();
+        let known = !from_peer && state.in_force == Some(version) && other.is_none();
+        let is_behind = if from_peer {
+            version.revision == 0
+        } else {
+            state.in_force.is_some_and(|in_force| version < in_force)
+        };
         if is_behind && state.behind != Some(version) {
             tracing::warn!(
                 database = version.revision,
@@ -277,6 +371,13 @@ impl DatabaseRules {
             );
         }
         state.behind = is_behind.then_some(version);
+        if let (Some(_), Some(own), true) = (other, &state.known, state.in_force == Some(version)) {
+            tracing::warn!(
+                revision = version.revision,
+                in_force = own.mark,
+                "PostgreSQL holds another set of rules by the revision in force, and it is taken: a server that had lost the last change was promoted"
+            );
+        }
         if known || is_behind {
             if known {
                 state.refused = None;
@@ -290,21 +391,76 @@ impl DatabaseRules {
             Some(changed) => (version, self.take_changed(state, changed).await),
             None => {
                 let stored = rules::load(&self.database).await?;
-                (stored.version, self.take(state, stored, "database").await)
+                (stored.version, self.take(state, stored, Origin::Database).await)
             }
         };
         if let Err(problems) = taken {
+            if from_peer {
+                self.put_back(state).await;
+            }
             self.refuse(state, version, problems, None);
         }
         Ok(())
     }
 
-    /// Takes a set from a peer, if it is the one that was promised, newer than the one in force, and right.
+    /// Puts in force what the database gave last, in place of what another daemon gave. Where it never gave
+    /// any the daemon has no rules, and is not ready.
+    async fn put_back(&self, state: &mut State) {
+        self.saver.send_modify(|files| files.given = Some(bytes::Bytes::new()));
+        let (path, last) = (self.saved.clone(), self.saver.borrow().stored.clone());
+        let read = move || match last {
+            Some(bytes) => saved::from_bytes(&bytes).map(Some),
+            None => saved::read(&path),
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        if let Ok(Ok(Some(stored))) = read
+            && self.take(state, stored, Origin::Saved).await.is_ok()
+        {
+            return;
+        }
+        tracing::error!("no rules: PostgreSQL has given none so far; not ready until there are");
+        if let Err(conflicts) = self.engine.load_as(Vec::new(), Vec::new(), self.shadow, Some(0)) {
+            tracing::error!("no rules are a set that holds together: {}", lines(&conflicts));
+        }
+        self.engine.await_rules();
+        *state = State { away: state.away.take(), ..State::default() };
+        self.offer.send_replace(None);
+    }
+
+    /// Drops what another daemon gave if its certificate is not accepted any more.
+    pub(super) async fn drop_given_unless(&self, accepted: impl Fn(&Giver) -> bool) {
+        let mut state = self.state.lock().await;
+        let Some(giver) = state.giver().filter(|giver| !accepted(giver)) else { return };
+        tracing::warn!(peer = %giver.node, "the certificate of the daemon that gave the rules in force is not accepted any more: they are dropped");
+        self.put_back(&mut state).await;
+        self.publish(&state);
+    }
+
+    /// At the start: takes what another daemon gave the process before this one, if the database is away and
+    /// gave nothing newer, and if its certificate is accepted still.
+    pub(super) async fn take_given_before(&self, accepted: impl Fn(&Giver) -> bool) {
+        let path = given::path_beside(&self.saved);
+        let read = move || std::fs::read(path).ok().and_then(|bytes| given::from_bytes(&bytes));
+        let Ok(Some((giver, stored))) = tokio::task::spawn_blocking(read).await else { return };
+        let mut state = self.state.lock().await;
+        let is_newer = state.in_force.is_none_or(|in_force| stored.version > in_force);
+        if self.from_peers && state.away.is_some() && is_newer && accepted(&giver) {
+            if let Err(problems) = self.take(&mut state, stored, Origin::Peer(giver)).await {
+                tracing::error!("the rules that another daemon gave cannot be used:\n{problems}");
+            }
+            self.publish(&state);
+        } else {
+            self.saver.send_modify(|files| files.given = Some(bytes::Bytes::new()));
+        }
+    }
+
+    /// Takes a set from a peer, if the database is away still, and if the set is the one that was promised,
+    /// newer than the one in force, and right.
     pub(super) async fn take_from_peer(
         &self,
         bytes: Vec<u8>,
         promised: Version,
-        peer: &str,
+        giver: Giver,
     ) -> Result<(), Unfit> {
         let mut state = self.state.lock().await;
         let read = tokio::task::spawn_blocking(move || saved::from_bytes(&bytes)).await;
@@ -317,10 +473,16 @@ impl DatabaseRules {
         if state.in_force.is_some_and(|in_force| version <= in_force) {
             return Err(Unfit::Old);
         }
-        let taken = self.take(&mut state, stored, &format!("peer {peer}")).await;
+        if !self.from_peers || !state.needs_peers() {
+            return Err(Unfit::Answers);
+        }
+        let peer = giver.node.clone();
+        let taken = self.take(&mut state, stored, Origin::Peer(giver)).await;
         match &taken {
-            Ok(()) => tracing::info!(revision = version.revision, peer, "took newer rules from a peer"),
-            Err(problems) => self.refuse(&mut state, version, problems.clone(), Some(peer)),
+            Ok(()) => {
+                tracing::warn!(revision = version.revision, %peer, "took newer rules from another daemon, as PostgreSQL is away: they hold until it answers")
+            }
+            Err(problems) => self.refuse(&mut state, version, problems.clone(), Some(&peer)),
         }
         self.publish(&state);
         taken.map_err(Unfit::Wrong)
@@ -333,6 +495,28 @@ impl DatabaseRules {
         !refused && state.in_force.is_none_or(|in_force| version > in_force)
     }
 
+    /// Whether a peer's set would be taken now.
+    pub(super) async fn needs_peers(&self) -> bool {
+        self.from_peers && self.state.lock().await.needs_peers()
+    }
+
+    /// Notes what another daemon says that is newer than what a database that answers holds.
+    pub(super) async fn note_ahead(&self, ahead: Option<String>) {
+        let mut state = self.state.lock().await;
+        if state.ahead != ahead {
+            if let Some(text) = &ahead {
+                tracing::warn!("{text}");
+            }
+            state.ahead = ahead;
+            self.publish(&state);
+        }
+    }
+
+    /// Whether another daemon gave the set in force.
+    pub(super) async fn is_from_peer(&self) -> bool {
+        self.state.lock().await.giver().is_some()
+    }
+
     /// Whether the database could be used at the last look.
     pub(super) fn is_reachable(&self) -> bool {
         self.engine.rules_status().reachable
@@ -341,7 +525,11 @@ impl DatabaseRules {
     /// What the daemon decides by.
     pub(super) async fn in_force(&self) -> InForce {
         let state = self.state.lock().await;
-        InForce { version: state.in_force.unwrap_or_default(), rules: state.rules }
+        InForce {
+            version: state.in_force.unwrap_or_default(),
+            rules: state.rules,
+            of_database: state.giver().is_none(),
+        }
     }
 
     fn refuse(&self, state: &mut State, version: Version, problems: String, peer: Option<&str>) {
@@ -357,7 +545,7 @@ impl DatabaseRules {
     }
 
     /// Compiles a set and puts it in force, or says what is wrong with it.
-    async fn take(&self, state: &mut State, stored: Stored, from: &str) -> Result<(), String> {
+    async fn take(&self, state: &mut State, stored: Stored, origin: Origin) -> Result<(), String> {
         let Stored { version, mark, docs } = stored;
         let (engine, shadow) = (Arc::clone(&self.engine), self.shadow);
         let regions = engine.regions().nameable();
@@ -377,7 +565,7 @@ impl DatabaseRules {
         let (rules, offer) = compiled.await.map_err(|error| error.to_string())??;
         state.rules = rules;
         state.known = mark.map(|mark| KnownSet { version, mark });
-        self.taken(state, offer, from);
+        self.taken(state, offer, origin);
         Ok(())
     }
 
@@ -413,24 +601,40 @@ impl DatabaseRules {
         let (rules, offer) = compiled.await.map_err(|error| error.to_string())??;
         state.rules = rules;
         state.known = Some(now);
-        self.taken(state, offer, "database");
+        self.taken(state, offer, Origin::Database);
         Ok(())
     }
 
-    fn taken(&self, state: &mut State, offer: Offer, from: &str) {
+    fn taken(&self, state: &mut State, mut offer: Offer, origin: Origin) {
         state.in_force = Some(offer.version);
         state.refused = None;
-        from.clone_into(&mut state.from);
-        tracing::info!(revision = offer.version.revision, rules = state.rules, from, "rules in force");
-        if from != "saved" {
-            self.saver.send_replace(Some(offer.bytes.clone()));
+        tracing::info!(revision = offer.version.revision, rules = state.rules, from = %origin.text(), "rules in force");
+        let bytes = offer.bytes.clone();
+        match &origin {
+            Origin::Database => self.saver.send_modify(|files| {
+                *files = OnDisk { stored: Some(bytes), given: Some(bytes::Bytes::new()) };
+            }),
+            Origin::Saved => {}
+            Origin::Peer(giver) => {
+                let written = given::to_bytes(giver, &bytes);
+                self.saver.send_modify(|files| files.given = Some(written.into()));
+            }
         }
+        offer.of_database = !matches!(origin, Origin::Peer(_));
+        state.origin = Some(origin);
         self.offer.send_replace(Some(offer));
     }
 
     fn publish(&self, state: &State) {
         let refused = state.refused.as_ref();
-        let problem = state.away.as_ref().map(ToString::to_string);
+        let away = state.away.as_ref().map(|(failure, _)| failure.to_string());
+        let problem = match (state.giver(), away) {
+            (Some(giver), Some(away)) => Some(format!(
+                "the rules in force are those that {} gave, until PostgreSQL answers: {away}",
+                giver.node
+            )),
+            (_, away) => away,
+        };
         let problem = problem.or_else(|| refused.map(|refused| refused.problems.clone())).or_else(|| {
             state.behind.map(|version| {
                 format!(
@@ -439,9 +643,10 @@ impl DatabaseRules {
                 )
             })
         });
+        let problem = problem.or_else(|| state.ahead.clone());
         self.engine.publish_rules(RulesStatus {
             source: "postgres",
-            from: state.from.clone(),
+            from: state.origin.as_ref().map(Origin::text).unwrap_or_default(),
             reachable: state.away.is_none(),
             problem: problem.map(|text| text.chars().take(2_000).collect()),
             refused_revision: refused.map(|refused| refused.version.revision),

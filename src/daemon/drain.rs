@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Daemon, events, traces};
+use super::{Daemon, events, kept, traces};
 use crate::api::Readiness;
 use crate::engine::clock::Deadline;
 
@@ -95,7 +95,24 @@ impl Daemon {
         if let Some(world) = self.world.take() {
             world.stop(Duration::from_millis(500)).await;
         }
+        self.leave_rights().await;
         tracing::info!("stopped");
+    }
+
+    /// Leaves the rights of `escrow` rules for the next process, if any are in this process's memory.
+    async fn leave_rights(&self) {
+        let (Some(shares), Some(memory)) = (self.shares.clone(), self.store.memory()) else { return };
+        let shapes = self.engine.escrow_shapes();
+        if shapes.0.is_empty() {
+            return;
+        }
+        let store = memory.keep(shapes.0.iter().map(|(_, shape)| *shape), shapes.1);
+        let (name, beside) = (self.engine.name().clone(), shares.clone());
+        let left = tokio::task::spawn_blocking(move || kept::leave(&beside, &name, shapes, store)).await;
+        if let Ok(Err(error)) = left {
+            let error = format!("{error:#}");
+            tracing::warn!(path = %shares.display(), error, "the rights of escrow rules cannot be left beside this file for the next process, which burns what this one may have spent");
+        }
     }
 
     async fn nobody_is_connected(&self) {

@@ -101,6 +101,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 const fn action(edit: &Edit) -> &'static str {
     match edit {
         Edit::Replace(_) => "replace",
+        Edit::Merge(_) => "merge",
         Edit::Put { .. } => "put",
         Edit::Delete(_) => "delete",
         Edit::Rollback(_) => "rollback",

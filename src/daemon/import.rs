@@ -12,6 +12,8 @@ pub struct Foreign {
     pub toml: String,
     /// What could not be expressed, or not exactly: a sentence each, with its place.
     pub inexact: Vec<String>,
+    /// Keys that are attributes of ours, and so mean more than their text: a sentence each, with its place.
+    pub notes: Vec<String>,
 }
 
 /// Reads files of the Envoy rate limit service.
@@ -38,5 +40,5 @@ pub fn import_envoy(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
     // Values that no rule can have show here, at their rule.
     crate::database::document::from_toml("the rules that came of it", &toml, &[])
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    Ok(Foreign { toml, inexact: imported.inexact })
+    Ok(Foreign { toml, inexact: imported.inexact, notes: imported.notes })
 }

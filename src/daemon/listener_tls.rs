@@ -47,6 +47,31 @@ fn life_of(pem: &ListenerPem, now: Timestamp) -> anyhow::Result<CertificateLife>
     Ok(life)
 }
 
+/// Reads the files of a listener, and gives what it would use.
+///
+/// # Errors
+/// Which file cannot be used, and why: a daemon does not start so.
+fn usable(
+    files: &config::ListenerTls,
+    name: &str,
+    now: Timestamp,
+) -> anyhow::Result<(ListenerTls, CertificateLife)> {
+    let pem = read(files, name)?;
+    let inside = match name {
+        "grpc" => Inside::Grpc,
+        "resp" => Inside::Resp,
+        _ => Inside::Http,
+    };
+    let tls = ListenerTls::new(&pem, inside).with_context(|| named(files, name))?;
+    let in_force = life_of(&pem, now).with_context(|| named(files, name))?;
+    Ok((tls, in_force))
+}
+
+/// Says why a daemon would not start with the files of a listener.
+pub(super) fn check(files: &config::ListenerTls, name: &str, now: Timestamp) -> anyhow::Result<()> {
+    usable(files, name, now).map(drop)
+}
+
 impl WatchedTls {
     /// Reads the files of a listener.
     ///
@@ -58,14 +83,7 @@ impl WatchedTls {
         metrics: &Arc<Metrics>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(files) = files else { return Ok(None) };
-        let pem = read(files, name)?;
-        let inside = match name {
-            "grpc" => Inside::Grpc,
-            "resp" => Inside::Resp,
-            _ => Inside::Http,
-        };
-        let tls = ListenerTls::new(&pem, inside).with_context(|| named(files, name))?;
-        let in_force = life_of(&pem, Clock::System.now()).with_context(|| named(files, name))?;
+        let (tls, in_force) = usable(files, name, Clock::System.now())?;
         let watched = Self {
             tls: Arc::new(tls),
             files: files.clone(),

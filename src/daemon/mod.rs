@@ -2,7 +2,9 @@
 //!
 //! Several daemons may live in one process (`demo` and tests do that): nothing here is global.
 
+use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -21,6 +23,7 @@ use crate::telemetry::Metrics;
 
 mod admin_socket;
 mod audit;
+mod certificate_check;
 mod certificate_life;
 mod configuration;
 mod database_rules;
@@ -32,12 +35,14 @@ mod file_people;
 mod file_rules;
 mod identity;
 mod import;
+mod kept;
 mod listener_tls;
 mod noted;
 mod notices;
 mod peer_certificates;
 mod peer_rules;
 mod readiness;
+mod redis_tls;
 mod regions;
 mod reload;
 mod rulebook;
@@ -55,19 +60,22 @@ mod warnings;
 mod world;
 
 pub use crate::api::make_token;
-pub use crate::peer::{certificate, renewal, revocation};
+pub use crate::peer::{certificate, operator, present, renewal, revocation};
 pub use admin_socket::AdminSocket;
+pub use certificate_check::{CertificateProblems, check_certificates};
 pub use descriptors::raise_open_files;
 pub use drain::Stopping;
 pub use import::{Foreign, import_envoy};
-pub use reload::{check_rules, read_rules, read_span, rules_of};
+pub use reload::{
+    WrittenPeople, check_rules, check_rules_alone, read_rules, read_span, regions_of, rules_of,
+};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, IdentitySetup, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
 use audit::Remembering;
-pub use audit::{Archived, archive_audit};
+pub use audit::{Archived, archive_audit, archives_elsewhere};
 pub use configuration::{ConfigSource, ReadConfig};
 use configuration::{Configuration, Drain};
 use database_rules::DatabaseRules;
@@ -87,6 +95,8 @@ pub struct Daemon {
     http: Option<Bound>,
     grpc: Option<Bound>,
     resp: Option<Bound>,
+    /// The listener for those who watch.
+    watching: Option<Bound>,
     /// The admin socket.
     owner: Option<Bound>,
     world: Option<World>,
@@ -103,6 +113,8 @@ pub struct Daemon {
     /// Sends spans.
     traces: Option<TraceExport>,
     readiness: Arc<watch::Sender<Readiness>>,
+    /// Where the weights of `split` rules are noted. Beside it rights are left for the next process.
+    shares: Option<PathBuf>,
     /// How long to serve on once it is to stop.
     drain: Arc<Drain>,
     /// Listeners first, then everything else.
@@ -155,7 +167,7 @@ impl Daemon {
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
         let tasks = Tasks::new(Arc::clone(&metrics));
-        let store = Box::pin(Opened::open(&setup.store, Clock::System.now(), &metrics, &tasks)).await?;
+        let store = Opened::open(&setup.store, Clock::System.now(), &metrics, &tasks).await?;
         let counters = Arc::clone(&store.store);
         let notes = setup.shares.as_ref().filter(|_| setup.peers.is_some());
         let notes = notes.map(|shares| regions::file_of(shares, &setup.name.node));
@@ -163,23 +175,37 @@ impl Daemon {
             notes.as_ref().map(|path| regions::read(path, &setup.name)).transpose()?.unwrap_or_default();
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
+            .holding_back(setup.held_answers_max)
             .sharing(changes.over(&setup.regions), held)
             .agreeing(setup.peers.is_some())
+            .born(std::hash::RandomState::new().build_hasher().finish())
             .lending(setup.peers.is_some())
             .with_tasks(tasks.clone());
+        // It is taken away whether or not this process can use it.
+        let left = setup.shares.as_ref().and_then(|shares| kept::take(shares, &setup.name));
+        if let Some((left, memory)) = left.zip(store.memory()) {
+            if engine.restore_shapes(left.shapes) {
+                memory.take_back(left.store);
+            } else {
+                tracing::warn!(
+                    "what the process before left of escrow rules names other rules here: it is burnt"
+                );
+            }
+        }
         let traces = TraceExport::prepare(&setup, &metrics)?;
         let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));
         let engine = if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine };
         let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
         let engine = Arc::new(engine);
+        engine.set_raw_values(!setup.normalize);
         let reloader = Arc::new(Reloader::new(Arc::clone(&engine), setup.rules.clone(), setup.shadow));
         reloader.first()?;
         reloader.publish(None);
         let stored = match (&setup.rules, &database) {
-            (RulesSource::Database(saved), Some(database)) => {
-                let rules =
-                    DatabaseRules::new(Arc::clone(&engine), database.clone(), setup.shadow, saved.clone());
+            (RulesSource::Database { saved, from_peers }, Some(database)) => {
+                let kept = (saved.clone(), *from_peers);
+                let rules = DatabaseRules::new(Arc::clone(&engine), database.clone(), setup.shadow, kept);
                 rules.first().await;
                 if rules.offer.borrow().is_none() {
                     engine.await_rules();
@@ -199,6 +225,7 @@ impl Daemon {
         let http = bind(setup.http.as_deref(), "HTTP", http_tls.as_ref()).await?;
         let grpc = bind(setup.grpc.as_deref(), "gRPC", grpc_tls.as_ref()).await?;
         let resp = bind(setup.resp.as_deref(), "the Redis protocol", resp_tls.as_ref()).await?;
+        let metrics_listener = bind(setup.metrics.as_deref(), "metrics", None).await?;
         let owner = setup.admin_socket.open(http.as_ref().map(Bound::of).as_ref()).await?;
         let guard =
             Guard::new(tokens, &metrics).with(setup.admin_local, owner.as_ref().map(Listener::to_string));
@@ -210,8 +237,7 @@ impl Daemon {
         }
         let (stop_servers, stop) = (Shutdown::default(), CancellationToken::new());
         let world = match &setup.peers {
-            // In a box: whoever starts a daemon would carry it along.
-            Some(peers) => Some(Box::pin(World::start(&setup, peers, &store, &engine, &stop, &tasks)).await?),
+            Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &tasks).await?),
             None => None,
         };
         if let Some(world) = &world {
@@ -228,6 +254,10 @@ impl Daemon {
         tasks.spawn("events_breakers", &stop, move || {
             events::watch_breakers(Arc::clone(&own), ending.clone())
         });
+        if let Some(watched) = store.watched_tls(setup.redis_tls.as_ref(), &engine) {
+            let ending = stop.clone();
+            tasks.spawn("redis_tls", &stop, move || Arc::clone(&watched).watch(ending.clone()));
+        }
         let shelf = store.shelf();
         let ledger = identity::ledger(&setup, database.as_ref());
         let kept = identity::Kept { database: database.as_ref(), shelf, ledger: &ledger };
@@ -270,7 +300,9 @@ impl Daemon {
         let settings = Settings {
             trusted_proxies: setup.trusted_proxies,
             ipv6_prefix: setup.ipv6_prefix,
+            credentials: setup.credentials.clone(),
             normalize: setup.normalize,
+            origin: setup.origin,
             record_queries: setup.audit.as_ref().is_some_and(|audit| audit.queries),
             connections_max: descriptors::connections_max(setup.connections_max),
             address_connections_max: setup.address_connections_max,
@@ -327,6 +359,14 @@ impl Daemon {
             });
             bound
         });
+        let watching = metrics_listener.map(|listener| {
+            let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
+            let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
+            servers.spawn("listen_metrics", &stop_servers.stop, move || {
+                api::serve_metrics(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
+            });
+            bound
+        });
         let owner = owner.map(|listener| {
             let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
             let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
@@ -349,6 +389,7 @@ impl Daemon {
             http,
             grpc,
             resp,
+            watching,
             owner,
             world,
             reloader,
@@ -360,6 +401,7 @@ impl Daemon {
             courier,
             traces,
             readiness,
+            shares: setup.shares,
             drain: Arc::new(Drain::new(setup.drain)),
             stop_servers,
             stop,
@@ -382,6 +424,7 @@ impl Daemon {
             http = %text(&self.http),
             grpc = %text(&self.grpc),
             resp = %text(&self.resp),
+            metrics = %text(&self.watching),
             admin = %text(&self.owner),
             peer = %self.peer_address().map_or_else(|| "off".to_owned(), |address| address.to_string()),
             rules = self.engine.loaded().set.rules().len(),

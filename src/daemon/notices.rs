@@ -12,6 +12,7 @@ use super::certificate_life::{CertificateLife, CertificateStage, DAY_SECONDS};
 use super::events;
 use crate::core::event::{EventKind, EventRecord};
 use crate::core::notice::{Notice, NoticeChange, NoticeKind, Notices};
+use crate::core::regions::NodeName;
 use crate::core::regions::compared::{Compared, Digests};
 use crate::core::rule::{Mode, OnPartition};
 use crate::core::time::{Span, Timestamp};
@@ -122,10 +123,12 @@ impl Look {
         let mut found = self.away(&world, &members, heard);
         self.lists(&members, &mut found);
         self.agreement(&mut found);
+        burning(&world, &mut found);
         self.compare(&members, rules, &mut found);
         clocks(&world, &mut found);
         self.links(&members, &mut found);
         self.certificates(now, &mut found);
+        self.twice(&mut found);
         found
     }
 
@@ -324,6 +327,24 @@ impl Look {
         }
     }
 
+    /// Certificates that two daemons show at once.
+    fn twice(&self, found: &mut Vec<Notice>) {
+        for (NodeName { region, node }, places) in self.peers.twice() {
+            let places: Vec<String> = places.iter().map(ToString::to_string).collect();
+            let places: Vec<&str> = places.iter().map(String::as_str).collect();
+            found.push(Notice {
+                kind: NoticeKind::Twice,
+                subject: format!("{region}/{node}"),
+                text: format!(
+                    "several daemons say that they are {region}/{node}, at {}: its certificate was copied, perhaps stolen; if you \
+                     did not copy it, revoke it and issue another",
+                    some(&places)
+                ),
+                over: format!("one daemon says that it is {region}/{node}"),
+            });
+        }
+    }
+
     /// Certificates of this daemon that end soon.
     fn certificates(&self, now: Timestamp, found: &mut Vec<Notice>) {
         for (which, life) in self.certificates_in_force() {
@@ -350,6 +371,22 @@ impl Look {
                 over: format!("{what} was replaced"),
             });
         }
+    }
+}
+
+/// Exact rules of which this region admits less, because its store does not know what was spent.
+fn burning(world: &WorldStatus, found: &mut Vec<Notice>) {
+    for rights in world.rights.iter().filter(|rights| rights.in_doubt > 0) {
+        let (rule, buckets) = (&rights.rule, rights.in_doubt);
+        found.push(Notice {
+            kind: NoticeKind::Burning,
+            subject: rule.clone(),
+            text: format!(
+                "rule {rule} burns rights of {buckets} buckets: the store began too late to know what was spent of them, so this \
+                 region admits less of them until their windows end, or their levels have refilled"
+            ),
+            over: format!("rule {rule} burns no rights any more"),
+        });
     }
 }
 

@@ -1,5 +1,5 @@
-//! Rules from and for peers: tells them which set is in force here, and takes a newer one from them where the
-//! own database is away or behind.
+//! Rules from and for peers: tells them which set the own database gave, and takes a newer one from them
+//! while that is away.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::database_rules::DatabaseRules;
 use super::unfit::Unfit;
 use crate::core::regions::NodeName;
+use crate::database::given::Giver;
 use crate::database::stored::Version;
 use crate::peer::{Member, Peers, RulesStatement};
 use crate::telemetry::traces::SpanKind;
@@ -41,6 +42,9 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
     let mut looks = interval(LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     offers.mark_changed();
+    let accepted = |giver: &Giver| peers.still_accepts(&giver.chain);
+    let mut trust = peers.trust_changes();
+    rules.take_given_before(accepted).await;
     loop {
         tokio::select! {
             biased;
@@ -49,11 +53,20 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
                 if changed.is_err() {
                     return;
                 }
-                if let Some(offer) = offers.borrow_and_update().clone() {
+                // What another daemon gave is handed on by nobody but that one.
+                let offer = offers.borrow_and_update().clone();
+                if let Some(offer) = offer.filter(|offer| offer.of_database) {
                     let Version { generation, revision } = offer.version;
                     let (length, digest) = (offer.bytes.len(), offer.digest);
                     peers.offer_rules(RulesStatement { generation, revision, length, digest }, offer.bytes);
                 }
+                continue;
+            }
+            changed = trust.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                rules.drop_given_unless(accepted).await;
                 continue;
             }
             changed = members.changed() => {
@@ -86,15 +99,29 @@ async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shun
     holders.sort_by_key(|(member, word)| {
         (Reverse(version(word)), Reverse(member.name.region == *own), member.name.node.clone())
     });
-    let Some(newest) = holders.first().map(|(_, word)| version(word)) else { return };
+    let newest = holders.first().map(|(member, word)| (*member, version(word)));
+    let Some((says, newest)) = newest else { return rules.note_ahead(None).await };
     if !rules.wants(newest).await {
-        return;
+        return rules.note_ahead(None).await;
     }
-    // The own database is asked first; a peer is for when it is away or behind.
+    // The own database is asked first: what it holds counts, whatever others say.
     rules.look().await;
     if rules.is_reachable() && rules.wants(newest).await {
         tokio::time::sleep(PATIENCE).await;
         rules.look().await;
+    }
+    if rules.is_reachable() {
+        let ahead = rules.wants(newest).await.then(|| {
+            format!(
+                "{}/{} says that it has newer rules (revision {}) than PostgreSQL, which answers here, so they are not taken: \
+                 this database lags, that daemon uses another, or it is not honest",
+                says.name.region, says.name.node, newest.revision
+            )
+        });
+        return rules.note_ahead(ahead).await;
+    }
+    if !rules.needs_peers().await {
+        return;
     }
     for (member, word) in holders {
         if !rules.wants(version(&word)).await {
@@ -131,7 +158,7 @@ async fn take(
     member: &Member,
     word: RulesStatement,
 ) -> Result<(), Unfit> {
-    let bytes = peers.fetch_rules(&member.name, word, FETCH_DEADLINE).await?;
-    let peer = format!("{}/{}", member.name.region, member.name.node);
-    rules.take_from_peer(bytes, version(&word), &peer).await
+    let (bytes, chain) = peers.fetch_rules(&member.name, word, FETCH_DEADLINE).await?;
+    let node = format!("{}/{}", member.name.region, member.name.node);
+    rules.take_from_peer(bytes, version(&word), Giver { node, chain }).await
 }

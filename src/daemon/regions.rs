@@ -1,9 +1,10 @@
 //! Which regions share limits, while the daemon runs: what its configuration lists, what operators changed
-//! since, and what the other daemons know of it.
+//! since, and what operators signed that other daemons tell.
 //!
-//! A change is noted on disk before it is told, so that it outlives this daemon even where no other has heard
-//! of it.
+//! Another daemon's word alone changes nothing. A change is noted on disk before it is told, so that it
+//! outlives this daemon even where no other has heard of it.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,20 +15,25 @@ use super::database_rules::DatabaseRules;
 use super::noted;
 use super::reload::Reloader;
 use crate::config::Config;
-use crate::core::region_list::{RegionChanges, RegionList, RegionState, is_region_name};
+use crate::core::region_list::{RegionChanges, RegionList, RegionOrder, RegionState, Signed, is_region_name};
 use crate::core::regions::NodeName;
 use crate::core::rule::Mode;
 use crate::core::share::Weights;
 use crate::engine::Engine;
+use crate::engine::clock::Clock;
 use crate::engine::port::Later;
 use crate::engine::region_listing::{RegionChanged, RegionListing, RegionRefused};
+use crate::peer::counters::Refusal;
 use crate::peer::{Member, Peers};
 
 /// So long the answer to a change waits for the other daemons to know of it.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// A disk that refused what others told is tried again after so long.
+/// A disk that refused what others told is tried again after so long, and what is ahead of the clock.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Orders of one daemon that are looked at at once after some that no operator signed: each costs the work of
+/// two signatures.
+const UNSIGNED_MAX: usize = 8;
 
 /// Where changes are noted: beside the weights of `split` rules.
 pub(super) fn file_of(shares: &Path, node: &str) -> PathBuf {
@@ -41,8 +47,9 @@ pub(super) fn file_of(shares: &Path, node: &str) -> PathBuf {
 pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<RegionChanges> {
     let lacks =
         "which regions were changed; remove it where another daemon knows them, else change them again";
-    let noted = noted::read(path, name, (lacks, "give each daemon a folder of its own"))?;
-    Ok(noted.unwrap_or_default())
+    let noted: Option<RegionChanges> =
+        noted::read(path, name, (lacks, "give each daemon a folder of its own"))?;
+    Ok(noted.unwrap_or_default().bounded(Clock::System.now()))
 }
 
 /// The regions that share limits, by a configuration and what was noted since.
@@ -99,43 +106,109 @@ impl Regions {
     /// Follows what the other daemons know until `stop`.
     pub(super) async fn run(self: Arc<Self>, peers: Arc<Peers>, stop: CancellationToken) {
         let peers = Arc::clone(self.peers.get_or_init(|| peers));
+        let mut trust = peers.trust_changes();
+        self.drop_revoked(&peers).await;
         peers.set_region_changes(&self.known.lock().await.changes);
         let mut members = peers.members();
-        let mut failed = false;
+        let (mut failed, mut read) = (false, HashMap::new());
         loop {
-            let heard: Vec<RegionChanges> = members
-                .borrow_and_update()
-                .iter()
-                .filter_map(|member| member.region_changes.clone())
-                .collect();
-            let problem = self.hear(&heard).await.err();
-            if let Some(error) = problem.as_ref().filter(|_| !failed) {
+            let seen = members.borrow_and_update().clone();
+            read.retain(|name: &NodeName, _| seen.iter().any(|member| member.name == *name));
+            let heard = self.hear(&peers, &seen, &mut read).await;
+            let problem = heard.as_ref().err();
+            if let Some(error) = problem.filter(|_| !failed) {
                 let regions = "the regions that another daemon was told to change cannot be noted here, and are not changed";
                 tracing::error!(%error, "{regions}; it is tried again");
             }
             failed = problem.is_some();
+            let again = heard.unwrap_or(true);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
+                changed = trust.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.drop_revoked(&peers).await;
+                    // What was refused before may be accepted now.
+                    read.clear();
+                }
                 changed = members.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(RETRY_AFTER), if failed => {}
+                () = tokio::time::sleep(RETRY_AFTER), if again => {}
             }
         }
     }
 
-    async fn hear(&self, heard: &[RegionChanges]) -> Result<(), String> {
+    /// Drops what somebody signed whose certificate is revoked by now.
+    async fn drop_revoked(&self, peers: &Peers) {
         let mut known = self.known.lock().await;
         let mut changes = known.changes.clone();
-        let mut news = false;
-        for other in heard {
-            news |= changes.merge(other);
+        if !changes.drop_unless(|signed| !peers.is_revoked(&signed.certificate)) {
+            return;
+        }
+        tracing::warn!(
+            "changes of regions are dropped: the certificate of the operator who signed them is revoked"
+        );
+        if let Err(error) = self.note(&changes).await {
+            tracing::error!(%error, "that is not noted: a restart would bring them back until it is");
+        }
+        self.put(&mut known, changes).await;
+    }
+
+    /// Takes in what operators signed, of all that the members say. `read`: what was looked at before.
+    /// Returns whether something must be looked at again.
+    async fn hear(
+        &self,
+        peers: &Peers,
+        members: &[Member],
+        read: &mut HashMap<NodeName, Arc<str>>,
+    ) -> Result<bool, String> {
+        let now = self.engine.now();
+        let mut known = self.known.lock().await;
+        let mut changes = known.changes.clone();
+        let is_idle = is_idle(&known.configured, members);
+        let (mut news, mut early, mut looked_at) = (false, false, Vec::new());
+        for member in members {
+            let Some(text) = &member.region_orders else { continue };
+            if read.get(&member.name) == Some(text) {
+                continue;
+            }
+            let orders = RegionChanges::read_orders(text).unwrap_or_default();
+            let (mut unsigned, mut ahead) = (0, false);
+            for order in orders {
+                if unsigned >= UNSIGNED_MAX || !changes.is_news(&order) {
+                    continue;
+                }
+                match peers.operator_of(&order) {
+                    Ok(operator) => {
+                        let (region, state) = (order.region.clone(), order.state.as_str());
+                        if order.is_ahead(now) {
+                            ahead = true;
+                        } else if changes.hear(now, order, &is_idle) {
+                            tracing::info!(region, state, operator, "an operator changed a region");
+                            news = true;
+                        }
+                    }
+                    Err(why) => {
+                        unsigned += 1;
+                        peers.counters().refuse(Refusal::Unsigned);
+                        let NodeName { region, node } = &member.name;
+                        tracing::warn!(peer = %format!("{region}/{node}"), of = order.region, %why, "a change of a region is not taken");
+                    }
+                }
+            }
+            early |= ahead;
+            if !ahead {
+                looked_at.push((member.name.clone(), Arc::clone(text)));
+            }
         }
         if news {
             self.note(&changes).await?;
         }
+        read.extend(looked_at);
         // Also without news: a region that was said to be gone may be seen.
         self.put(&mut known, changes).await;
-        Ok(())
+        Ok(early)
     }
 
     /// The configuration lists other regions now.
@@ -246,18 +319,36 @@ impl Regions {
         found.map(|rule| rule.name.name).collect()
     }
 
-    async fn change_to(&self, region: &str, state: RegionState) -> Result<RegionChanged, RegionRefused> {
+    async fn change_to(
+        &self,
+        region: &str,
+        state: RegionState,
+        signed: Option<(u64, Signed)>,
+    ) -> Result<RegionChanged, RegionRefused> {
         let Some(peers) = self.peers.get() else { return Err(RegionRefused::Alone) };
+        let (now, members) = (self.engine.now(), peers.members().borrow().clone());
         let mut known = self.known.lock().await;
         let before = self.engine.regions().state(region);
         let mut changes = known.changes.clone();
-        if before != Some(state) && !changes.change(self.engine.now(), region, state) {
-            let named = is_region_name(region);
-            let no_name = || RegionRefused::NoName(region.to_owned());
-            return Err(if named { RegionRefused::NoRoom } else { no_name() });
+        let is_idle = is_idle(&known.configured, &members);
+        if !is_region_name(region) {
+            return Err(RegionRefused::NoName(region.to_owned()));
+        }
+        let mut signed_by = None;
+        if let Some((stamp, signed)) = signed {
+            let order = RegionOrder { region: region.to_owned(), state, stamp, signed };
+            let operator = peers.operator_of(&order);
+            signed_by = Some(operator.map_err(|why| RegionRefused::NotSigned(why.to_string()))?);
+            if order.is_ahead(now) || !changes.is_news(&order) {
+                return Err(RegionRefused::NotNow);
+            }
+            if !changes.hear(now, order, is_idle) {
+                return Err(RegionRefused::NoRoom);
+            }
+        } else if before != Some(state) && !changes.change(now, (region, state), is_idle) {
+            return Err(RegionRefused::NoRoom);
         }
         let after = changes.over(&known.configured);
-        let members = peers.members().borrow().clone();
         if let Some(refused) = self.refusal(&known, (region, state), &after, &members) {
             return Err(refused);
         }
@@ -270,18 +361,29 @@ impl Regions {
             !shares.is_empty() && !shares.iter().any(|(name, weight)| name == region && *weight > 0)
         };
         let without_share = if state == RegionState::Listed { self.rules_where(names) } else { Vec::new() };
-        Ok(RegionChanged { before, without_share, waiting_for: known_by(peers, &changes).await })
+        // Nobody else takes what is not signed: they know of it who were asked before.
+        let wait = if signed_by.is_some() { KNOWN_WITHIN } else { Duration::ZERO };
+        let waiting_for = known_by(peers, &changes, region, wait).await;
+        Ok(RegionChanged { before, without_share, waiting_for, signed_by })
     }
 }
 
-/// Waits a moment for the other daemons to know these changes. Returns those that do not say so.
-async fn known_by(peers: &Peers, changes: &RegionChanges) -> Vec<String> {
+/// Tells the regions that are neither listed in the configuration nor seen: nobody misses a change of them.
+fn is_idle(configured: &[String], members: &[Member]) -> impl Fn(&str) -> bool + use<> {
+    let live = members.iter().filter(|member| member.live).map(|member| member.name.region.clone());
+    let needed: HashSet<String> = configured.iter().cloned().chain(live).collect();
+    move |region| !needed.contains(region)
+}
+
+/// Waits at most so long for the other daemons to know the change of a region. Returns those that do not say
+/// so.
+async fn known_by(peers: &Peers, changes: &RegionChanges, region: &str, most: Duration) -> Vec<String> {
     let members = peers.members();
-    let mut looks = KNOWN_WITHIN.as_millis() / LOOK_INTERVAL.as_millis();
+    let mut looks = most.as_millis() / LOOK_INTERVAL.as_millis();
     loop {
         let knows = |member: &Member| {
-            let mut theirs = member.region_changes.clone().unwrap_or_default();
-            !theirs.merge(changes)
+            let theirs = member.region_changes.clone().unwrap_or_default();
+            changes.is_known_in(&theirs, region)
         };
         let missing: Vec<String> = members
             .borrow()
@@ -302,8 +404,9 @@ impl RegionListing for Regions {
         &'a self,
         region: &'a str,
         state: RegionState,
+        signed: Option<(u64, Signed)>,
     ) -> Later<'a, Result<RegionChanged, RegionRefused>> {
-        Box::pin(self.change_to(region, state))
+        Box::pin(self.change_to(region, state, signed))
     }
 }
 
@@ -319,7 +422,7 @@ mod tests {
         let name = |node: &str| NodeName { region: "eu".into(), node: node.into() };
         assert_eq!(read(&path, &name("1")).unwrap(), RegionChanges::default());
         let mut changes = RegionChanges::default();
-        changes.change(Timestamp(1), "ap", RegionState::Drained);
+        changes.change(Timestamp(1), ("ap", RegionState::Drained), |_| false);
         noted::write(&path, &name("1"), &changes).unwrap();
         assert_eq!(read(&path, &name("1")).unwrap(), changes);
         let other = read(&path, &name("2")).unwrap_err().to_string();

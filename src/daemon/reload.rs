@@ -52,7 +52,7 @@ impl Reloader {
     /// Loads the first rules. A daemon does not start on wrong ones.
     pub(super) fn first(&self) -> anyhow::Result<()> {
         match &self.source {
-            RulesSource::Nothing | RulesSource::Database(_) => Ok(()),
+            RulesSource::Nothing | RulesSource::Database { .. } => Ok(()),
             RulesSource::Fixed(rules) => {
                 if let Err(conflicts) = self.engine.load(rules.clone(), Vec::new(), self.shadow) {
                     bail!("{}", lines(&conflicts));
@@ -199,7 +199,7 @@ impl Reloader {
         let source = match &self.source {
             RulesSource::File(_) => "file",
             // It tells for itself.
-            RulesSource::Database(_) => return,
+            RulesSource::Database { .. } => return,
             RulesSource::Fixed(_) | RulesSource::Nothing => "none",
         };
         let refused_revision = problem.as_ref().map(|_| self.engine.loaded().revision + 1);
@@ -250,6 +250,12 @@ pub(super) fn lines(problems: &[impl std::fmt::Display]) -> String {
 pub struct Checked {
     /// Its rules, in the order of the file.
     pub rules: Vec<Rule>,
+    /// How many tiers it has.
+    pub tiers: usize,
+    /// How many users.
+    pub users: usize,
+    /// How many API keys.
+    pub keys: usize,
     /// What is odd about them all the same, a line each.
     pub warnings: Vec<String>,
 }
@@ -272,8 +278,38 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Checked
     .map_err(|conflicts| {
         conflicts.iter().map(|conflict| format!("{}: {conflict}", path.display())).collect::<Vec<_>>()
     })?;
-    let warnings = set.warnings().iter().map(|warning| format!("{}: {warning}", path.display())).collect();
-    Ok(Checked { rules: loaded.rules, warnings })
+    let all = set.warnings().into_iter().chain(set.advice());
+    let warnings = all.map(|warning| format!("{}: {warning}", path.display())).collect();
+    let (tiers, users, keys) = (loaded.tiers.len(), loaded.users.len(), loaded.keys.len());
+    Ok(Checked { rules: loaded.rules, tiers, users, keys, warnings })
+}
+
+/// Checks a rules file where nobody says which regions there are: those that the file names are taken for
+/// right, and a warning tells how many rules are shared by regions that it does not name.
+///
+/// # Errors
+/// Every problem, a line each.
+pub fn check_rules_alone(path: &std::path::Path) -> Result<Checked, Vec<String>> {
+    let text = file::read(path).map_err(|unread| vec![unread.to_string()])?;
+    let root: serde_json::Value = toml::from_str(&text).unwrap_or_default();
+    let (mut unsaid, mut named) = (0_usize, vec!["a region".to_owned()]);
+    for rule in root["rules"].as_array().into_iter().flatten() {
+        let global = &rule["global"];
+        let shares = [&global["shares"], &global["minimums"]].into_iter().filter_map(|of| of.as_object());
+        named.extend(shares.flat_map(|of| of.keys().cloned()));
+        let shared = ["escrow", "split"].map(Into::into).contains(&global["mode"]);
+        unsaid += usize::from(shared && global["shares"].is_null());
+    }
+    if unsaid == 0 {
+        return check_rules(path, &[]);
+    }
+    let mut checked = check_rules(path, &named)?;
+    checked.warnings.push(format!(
+        "{}: {unsaid} rules are shared by regions that the file does not name, which is right where peers.regions of \
+         tidegate.toml lists them: --regions, --config or --server says which those are",
+        path.display()
+    ));
+    Ok(checked)
 }
 
 /// Rules as a file has them.
@@ -281,8 +317,22 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Checked
 pub struct WrittenRules {
     /// Each in JSON, by name.
     pub rules: Vec<(String, serde_json::Value)>,
+    /// Who is written beside them.
+    pub people: WrittenPeople,
     /// What is odd about them, a line each.
     pub warnings: Vec<String>,
+}
+
+/// Tiers, users and API keys as a file has them.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub struct WrittenPeople {
+    /// `[[tiers]]`.
+    pub tiers: Vec<serde_json::Value>,
+    /// `[[users]]`.
+    pub users: Vec<serde_json::Value>,
+    /// `[[keys]]`.
+    pub keys: Vec<serde_json::Value>,
 }
 
 /// Reads a rules file, checks it as a whole, and gives each rule as it is written.
@@ -294,7 +344,8 @@ pub fn read_rules(path: &std::path::Path, regions: &[String]) -> Result<WrittenR
     let problem = |text: String| vec![format!("{}: {text}", path.display())];
     let text = file::read(path).map_err(|unread| vec![unread.to_string()])?;
     let docs = file::edit::docs(&text).map_err(problem)?;
-    Ok(WrittenRules { rules: docs.rules.into_iter().collect(), warnings })
+    let people = toml::from_str(&text).map_err(|error| problem(error.message().to_owned()))?;
+    Ok(WrittenRules { rules: docs.rules.into_iter().collect(), people, warnings })
 }
 
 /// The rules that a configuration leads to.
@@ -311,6 +362,14 @@ pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
     }
     let regions = super::regions::list_of(config).map_err(|error| vec![format!("{error:#}")])?;
     check_rules(&rules.file, &regions.nameable()).map(|checked| checked.rules)
+}
+
+/// The regions that may hold a share by a configuration.
+///
+/// # Errors
+/// The changes of them that were made since cannot be read.
+pub fn regions_of(config: &Config) -> Result<Vec<String>, String> {
+    super::regions::list_of(config).map(|list| list.nameable()).map_err(|error| format!("{error:#}"))
 }
 
 /// A rule as the API shows it.

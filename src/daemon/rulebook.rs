@@ -8,7 +8,11 @@ use crate::engine::rulebook::{Done, EditRefused, EditRequest, Revision, RuleBook
 impl RuleBook for DatabaseRules {
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>> {
         Box::pin(async move {
-            self.probe().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
+            self.database.is_there().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
+            if self.is_from_peer().await {
+                // The database answers again, and its own set counts.
+                self.look().await;
+            }
             let in_force = self.in_force().await;
             let (dry_run, actor) = (asked.dry_run, asked.actor.name.clone());
             let regions = self.engine.regions().nameable();
@@ -29,7 +33,7 @@ impl RuleBook for DatabaseRules {
 
     fn history(&self, shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>> {
         Box::pin(async move {
-            self.probe().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
+            self.database.is_there().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
             rules::history(&self.database, &shown)
                 .await
                 .map_err(|failure| EditRefused::Away(failure.to_string()))

@@ -42,7 +42,7 @@ async fn serve(setup: Setup, config: Config, source: ConfigSource) -> anyhow::Re
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut daemon = Box::pin(Daemon::start(setup)).await?;
+    let mut daemon = Daemon::start(setup).await?;
     daemon.follow(source, config);
     supervisor::tell(supervisor::READY);
     let alone = loop {

@@ -8,17 +8,20 @@ use anyhow::Context;
 
 use super::admin_socket::AdminSocket;
 use super::store::StoreSetup;
+use crate::api::CredentialHeaders;
 use crate::api::token::{OnInvalid, TokenSettings};
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
 use crate::core::regions::{KEYS_MAX_DEFAULT, NodeName};
 use crate::core::rule::{Global, Mode, Rule};
 use crate::core::time::Span;
+use crate::core::uri::Origin;
 use crate::database::postgres::PostgresSettings;
 use crate::engine::identity::LookupSettings;
+use crate::engine::pace::HELD_ANSWERS_MAX;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
-use crate::store::redis::{LeaseSettings, RedisSettings, RedisTls, Topology};
+use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
 
 /// Where rules come from.
 #[derive(Debug, Clone)]
@@ -28,7 +31,12 @@ pub enum RulesSource {
     /// A file, read again when it changes.
     File(PathBuf),
     /// PostgreSQL, with the last set kept in this file.
-    Database(PathBuf),
+    Database {
+        /// Where the last set is kept.
+        saved: PathBuf,
+        /// Whether rules of other daemons are taken while the database is away.
+        from_peers: bool,
+    },
     /// None: everything passes.
     Nothing,
 }
@@ -103,6 +111,8 @@ pub struct Setup {
     pub resp_tls: Option<config::ListenerTls>,
     /// The file with the passwords that its clients may show; `None`: they show none.
     pub resp_passwords: Option<PathBuf>,
+    /// The port for those who watch the daemon, alike.
+    pub metrics: Option<String>,
     /// TLS on the HTTP port; `None` for none.
     pub http_tls: Option<config::ListenerTls>,
     /// TLS on the gRPC port, alike.
@@ -113,6 +123,8 @@ pub struct Setup {
     pub connections_max: usize,
     /// Most connections of one client address; 0: any number.
     pub address_connections_max: usize,
+    /// Most answers that are held back at once.
+    pub held_answers_max: usize,
     /// Whether HTTP clients may give back.
     pub http_refunds: bool,
     /// Where the user of the daemon may change everything.
@@ -125,6 +137,8 @@ pub struct Setup {
     pub shadow: bool,
     /// Where buckets are kept.
     pub store: StoreSetup,
+    /// The files of TLS towards Redis, watched; `None` for none.
+    pub redis_tls: Option<config::RedisTls>,
     /// The other daemons; `None` for none.
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
@@ -139,8 +153,12 @@ pub struct Setup {
     pub trusted_proxies: u8,
     /// IPv6 addresses are grouped by this many leading bits.
     pub ipv6_prefix: u8,
+    /// The headers in which clients show credentials.
+    pub credentials: CredentialHeaders,
     /// Whether paths and hosts are brought into one form.
     pub normalize: bool,
+    /// How the origin reads paths.
+    pub origin: Origin,
     /// The file of admin tokens; `None`: clients on this machine may look.
     pub admin_tokens: Option<PathBuf>,
     /// The database; `None` for none.
@@ -178,21 +196,28 @@ impl Setup {
             resp: config.listen.resp.as_ref().map(ToString::to_string),
             resp_tls: config.listen.resp_tls.clone(),
             resp_passwords: config.listen.resp_passwords.clone(),
+            metrics: config.listen.metrics.as_ref().map(ToString::to_string),
             http_tls: config.listen.http_tls.clone(),
             grpc_tls: config.listen.grpc_tls.clone(),
             drain: config.listen.drain.to_std(),
             connections_max: usize::try_from(config.listen.max_connections).unwrap_or(usize::MAX),
             address_connections_max: usize::try_from(config.listen.max_connections_per_address)
                 .unwrap_or(usize::MAX),
+            held_answers_max: usize::try_from(config.listen.max_held_answers).unwrap_or(usize::MAX),
             http_refunds: config.listen.http_refunds,
             admin_socket: AdminSocket::of(config.listen.admin.as_ref()),
             admin_local: config.admin.local,
             rules: match rules.source {
-                config::Source::Postgres => RulesSource::Database(rules.saved.clone()),
+                config::Source::Postgres => RulesSource::Database {
+                    saved: rules.saved.clone(),
+                    from_peers: rules.from_peers == config::FromPeers::Away,
+                },
                 config::Source::File => RulesSource::File(rules.file.clone()),
             },
             shadow: rules.shadow,
             store: store_of(&config.store, format!("{}/{}", config.region, config.node))?,
+            redis_tls: Some(config.store.redis.tls.clone())
+                .filter(|tls| config.store.backend == Backend::Redis && !tls.is_empty()),
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
             shares: Some(config.peers.shares.clone()),
@@ -200,7 +225,10 @@ impl Setup {
             world_keys_max: usize::try_from(config.peers.max_keys).unwrap_or(usize::MAX),
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
+            credentials: CredentialHeaders::new(&config.identity.credentials)
+                .context("identity.credentials")?,
             normalize: config.requests.normalize,
+            origin: config.requests.origin,
             admin_tokens: config.admin.tokens.clone(),
             postgres: super::schema::settings(config),
             identity: IdentitySetup::of(config),
@@ -227,23 +255,13 @@ fn store_of(store: &config::Store, name: String) -> anyhow::Result<StoreSetup> {
             timeout: store.redis.timeout.to_std(),
             on_failure: store.redis.on_failure,
             lease: LeaseSettings { permits_max: store.lease.max, ttl: store.lease.ttl.to_std() },
-            tls: redis_tls(&store.redis.tls)?,
+            tls: super::redis_tls::redis_tls(&store.redis.tls)?,
             server_keys_max: store.redis.max_keys,
             name,
             keys_max,
             ..RedisSettings::default()
         })),
     })
-}
-
-fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
-    let read = |what: &str, path: &Option<PathBuf>| -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(path) = path else { return Ok(None) };
-        let text = std::fs::read(path);
-        text.map(Some).with_context(|| format!("store.redis.tls.{what}: {} cannot be read", path.display()))
-    };
-    let (cert, key) = (read("cert", &files.cert)?, read("key", &files.key)?);
-    Ok(RedisTls { authorities: read("ca", &files.ca)?, own: cert.zip(key) })
 }
 
 /// How often certificate and key are read because the certificate changed meanwhile.
@@ -325,18 +343,21 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         resp: None,
         resp_tls: None,
         resp_passwords: None,
+        metrics: None,
         http_tls: None,
         grpc_tls: None,
         // The gateways of the demo are its own.
         drain: Duration::ZERO,
         connections_max: 1_000,
         address_connections_max: 0,
+        held_answers_max: HELD_ANSWERS_MAX,
         http_refunds: true,
         admin_socket: AdminSocket::Usual,
         admin_local: false,
         rules: RulesSource::Fixed(vec![rule]),
         shadow: false,
         store: StoreSetup::Memory { keys_max: 100_000 },
+        redis_tls: None,
         peers: Some(PeersSetup {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: Some(demo.advertise.to_string()),
@@ -360,7 +381,9 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         world_keys_max: KEYS_MAX_DEFAULT,
         trusted_proxies: 1,
         ipv6_prefix: 64,
+        credentials: CredentialHeaders::default(),
         normalize: true,
+        origin: Origin::Any,
         admin_tokens: None,
         postgres: None,
         identity: IdentitySetup::default(),

@@ -46,7 +46,8 @@ impl Shares {
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut noted = None;
-        let mut wait = 0;
+        let (mut wait, mut begun) = (0, false);
+        let mut asks = 0_u32;
         loop {
             tokio::select! {
                 biased;
@@ -56,6 +57,10 @@ impl Shares {
             let members = self.peers.members();
             let words: Vec<_> =
                 members.borrow().iter().map(|member| (member.name.clone(), member.shares)).collect();
+            if asks == 0 {
+                self.engine.ask_store().await;
+            }
+            asks = (asks + 1) % RETRY_PERIODS;
             self.engine.follow_shares(words);
             let (held, word) = self.engine.shares_saved();
             if noted.as_ref() == Some(&held) {
@@ -66,6 +71,9 @@ impl Shares {
                 wait -= 1;
             } else if self.note(&held).await {
                 self.peers.set_shares(word);
+                if !std::mem::replace(&mut begun, self.engine.is_first()) && begun {
+                    self.engine.begin_first().await;
+                }
                 self.engine.shares_are_saved(&held);
                 noted = Some(held);
             } else {
@@ -74,15 +82,22 @@ impl Shares {
         }
     }
 
-    /// `false`: the disk refused, so nothing is said to the others and the smaller shares stay in force.
+    /// `false`: the disk refused, so nothing is said to the others and the smaller shares stay in force. How
+    /// a daemon began that has no share of anything is noted where it can be.
     async fn note(&self, held: &Saved) -> bool {
         let Some(path) = self.path.clone().filter(|path| !held.is_empty() || path.exists()) else {
             return true;
         };
+        let without_rules = held.is_without_rules();
         let (name, held) = (self.engine.name().clone(), held.clone());
         let written = tokio::task::spawn_blocking(move || (noted::write(&path, &name, &held), path)).await;
         match written {
             Ok((Ok(()), _)) => true,
+            Ok((Err(error), path)) if without_rules && !path.exists() => {
+                tracing::debug!(path = %path.display(), %error, "how this daemon began cannot be noted");
+                self.engine.be_known();
+                true
+            }
             Ok((Err(error), path)) => {
                 tracing::error!(path = %path.display(), %error, "the weights of split rules cannot be noted, so no share grows: name a file that can be written in peers.shares");
                 false

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use super::redis_tls::WatchedRedisTls;
+use crate::config;
 use crate::core::rule::OnFailure;
 use crate::core::time::Timestamp;
+use crate::engine::Engine;
 use crate::engine::identity::Shelf;
 use crate::engine::port::{CellStore, Store};
 use crate::engine::tasks::Tasks;
@@ -29,6 +32,7 @@ pub enum StoreSetup {
 pub(super) struct Opened {
     pub(super) store: Arc<dyn Store>,
     redis: Option<Arc<RedisStore>>,
+    memory: Option<Arc<MemoryStore>>,
     /// Live daemons of this region, this one included: what a share of a limit is divided by while Redis is
     /// away.
     pub(super) live: Arc<AtomicUsize>,
@@ -45,14 +49,14 @@ impl Opened {
         let live = Arc::new(AtomicUsize::new(1));
         match setup {
             StoreSetup::Memory { keys_max } => {
-                let store = MemoryStore::new(*keys_max).begun(now);
-                Ok(Self { store: Arc::new(store), redis: None, live })
+                let memory = Arc::new(MemoryStore::new(*keys_max).begun(now));
+                Ok(Self { store: Arc::clone(&memory) as _, redis: None, memory: Some(memory), live })
             }
             StoreSetup::Redis(settings) => {
                 let settings = RedisSettings { tasks: tasks.clone(), ..settings.as_ref().clone() };
                 let redis = RedisStore::start(settings, Arc::clone(&live), metrics).await?;
                 let redis = Arc::new(redis);
-                Ok(Self { store: Arc::clone(&redis) as _, redis: Some(redis), live })
+                Ok(Self { store: Arc::clone(&redis) as _, redis: Some(redis), memory: None, live })
             }
         }
     }
@@ -60,6 +64,11 @@ impl Opened {
     /// Whether all daemons of the region count in it together.
     pub(super) const fn is_shared(&self) -> bool {
         self.redis.is_some()
+    }
+
+    /// The store that is lost with this process.
+    pub(super) const fn memory(&self) -> Option<&Arc<MemoryStore>> {
+        self.memory.as_ref()
     }
 
     /// Where the daemons of the region keep facts for each other, if they share a store.
@@ -77,6 +86,16 @@ impl Opened {
             (_, StoreSetup::Memory { keys_max }) => Arc::new(MemoryCells::new(*keys_max, metrics)),
             (None, StoreSetup::Redis(settings)) => Arc::new(MemoryCells::new(settings.keys_max, metrics)),
         }
+    }
+
+    /// Returns what follows the files of TLS towards Redis, where there are any.
+    pub(super) fn watched_tls(
+        &self,
+        files: Option<&config::RedisTls>,
+        engine: &Arc<Engine>,
+    ) -> Option<Arc<WatchedRedisTls>> {
+        let (store, files) = (self.redis.clone()?, files?.clone());
+        Some(Arc::new(WatchedRedisTls { files, store, engine: Arc::clone(engine) }))
     }
 
     /// Gives back what was drawn ahead.

@@ -17,6 +17,9 @@ pub(super) enum Unfit {
     /// Something newer is in force by now.
     #[error("it is no newer than the rules in force")]
     Old,
+    /// The own database answers.
+    #[error("the own database answers: rules of other daemons are for when it is away")]
+    Answers,
     /// A rule in it is not right.
     #[error("its rules are not right:\n{0}")]
     Wrong(String),
@@ -24,8 +27,8 @@ pub(super) enum Unfit {
 
 impl Unfit {
     /// All that [`Self::word`] says.
-    pub(super) const WORDS: [&'static str; 7] =
-        ["digest", "too_long", "not_sent", "unreadable", "other_revision", "old", "wrong"];
+    pub(super) const WORDS: [&'static str; 8] =
+        ["digest", "too_long", "not_sent", "unreadable", "other_revision", "old", "database", "wrong"];
 
     pub(super) const fn word(&self) -> &'static str {
         match self {
@@ -35,6 +38,7 @@ impl Unfit {
             Self::Unreadable(_) => "unreadable",
             Self::Other(_) => "other_revision",
             Self::Old => "old",
+            Self::Answers => "database",
             Self::Wrong(_) => "wrong",
         }
     }
@@ -44,6 +48,7 @@ impl Unfit {
         !matches!(
             self,
             Self::Old
+                | Self::Answers
                 | Self::Fetch(
                     FetchError::NotConnected | FetchError::Slow(_) | FetchError::Broken(_) | FetchError::Gone
                 )

@@ -6,13 +6,15 @@
 //! are a group in the order of that walk, and where the walk ends at an entry without a limit that stands
 //! before one with a limit, a rule that allows stands before it.
 
+mod meaning;
 mod tree;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
-use self::tree::{Amount, DescriptorEntry, Wanted};
+use self::meaning::Wanted;
+use self::tree::{Amount, DescriptorEntry};
 
 pub use self::tree::Unread;
 
@@ -26,6 +28,8 @@ pub struct Imported {
     pub rules: Vec<ImportedRule>,
     /// What could not be expressed, or not exactly: a sentence each, with its place.
     pub inexact: Vec<String>,
+    /// Keys that are attributes of ours, and so mean more than their text: a sentence each, with its place.
+    pub notes: Vec<String>,
 }
 
 /// A rule in the shape of `rules.toml`.
@@ -94,12 +98,13 @@ impl PathEntry {
 /// # Errors
 /// Every text that is no such file at all.
 pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
-    let (mut inexact, mut unread) = (Vec::new(), Vec::new());
+    let (mut inexact, mut notes, mut unread) = (Vec::new(), Vec::new(), Vec::new());
     let mut domains: Vec<Domain> = Vec::new();
     for (file, text) in files {
         match tree::read(file, text) {
             Ok(tree) => {
                 inexact.extend(tree.inexact);
+                notes.extend(tree.notes);
                 let same = domains.iter_mut().find(|domain| domain.name == tree.domain);
                 match same {
                     Some(domain) => domain.merge(file, tree.descriptors, &mut inexact),
@@ -120,7 +125,7 @@ pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
     for domain in &domains {
         rules.extend(rules_of(domain, &mut inexact));
     }
-    Ok(Imported { rules, inexact })
+    Ok(Imported { rules, inexact, notes })
 }
 
 /// A domain, of one file or several.

@@ -6,6 +6,7 @@ pub mod document;
 pub mod envoy;
 pub mod events;
 pub mod file;
+pub mod given;
 pub mod held;
 pub mod postgres;
 pub mod private;

@@ -99,24 +99,11 @@ impl RuleDocs {
         let mut set = self.clone();
         match edit {
             Edit::Replace(rules) => {
-                set.rules.clear();
-                for (place, rule) in rules.iter().enumerate() {
-                    let name = rule.get("name").and_then(Value::as_str);
-                    let Some(name) = name else {
-                        let message = "name is missing: a rule needs one, a text".to_owned();
-                        return Err(EditRefused::Wrong(vec![problem(&format!("rules[{place}]"), message)]));
-                    };
-                    if set.rules.insert(name.to_owned(), rule.clone()).is_some() {
-                        let message = format!("rule name {name:?} is used twice");
-                        return Err(EditRefused::Wrong(vec![problem(
-                            &format!("rules[{place}].name"),
-                            message,
-                        )]));
-                    }
-                }
+                set.rules = by_name(rules)?;
                 let rules = &set.rules;
                 set.quotas.retain(|rule, _| rules.contains_key(rule));
             }
+            Edit::Merge(rules) => set.rules.extend(by_name(rules)?),
             Edit::Put { name, rule } => {
                 let mut rule = rule.clone();
                 let fields = rule.as_object_mut().ok_or_else(|| {
@@ -241,6 +228,21 @@ impl RuleDocs {
         self.quotas.retain(|_, quotas| !quotas.is_empty());
         self
     }
+}
+
+/// Rules by the names that they have, each once.
+fn by_name(rules: &[Value]) -> Result<BTreeMap<String, Value>, EditRefused> {
+    let mut named = BTreeMap::new();
+    let wrong = |place: String, message| Err(EditRefused::Wrong(vec![problem(&place, message)]));
+    for (place, rule) in rules.iter().enumerate() {
+        let Some(name) = rule.get("name").and_then(Value::as_str) else {
+            return wrong(format!("rules[{place}]"), "name is missing: a rule needs one, a text".to_owned());
+        };
+        if named.insert(name.to_owned(), rule.clone()).is_some() {
+            return wrong(format!("rules[{place}].name"), format!("rule name {name:?} is used twice"));
+        }
+    }
+    Ok(named)
 }
 
 fn compile(rules: Vec<Rule>, users: &[User]) -> Result<(), Vec<Problem>> {

@@ -23,6 +23,7 @@ use crate::core::identity::is_key_name;
 use crate::core::request::Request;
 use crate::core::rule_name::RuleName;
 use crate::core::time::Timestamp;
+use crate::engine::identity::secret::{FINGERPRINT_DIGITS, fingerprint};
 use crate::telemetry::Metrics;
 
 /// Slots; threads are dealt out over them.
@@ -35,8 +36,6 @@ const SLOT_BYTES_URGENT: usize = SLOT_BYTES_MAX / 4;
 const ROW_COUNTS: usize = 1_024;
 /// Most rules of one slot whose denials without rows are kept apart. More: dropped and counted.
 const UNLISTED_MAX: usize = 4_096;
-/// Bytes of a key's fingerprint, in hexadecimal digits.
-const FINGERPRINT_DIGITS: usize = 32;
 
 /// On cache lines of its own, two of them because they are fetched in pairs: threads of other slots do not
 /// slow it down.
@@ -136,6 +135,7 @@ impl TakenRecords {
                         limit: of.limit,
                         status: of.status,
                         retry_ms: None,
+                        cause: None,
                         latency_us: of.latency_us,
                         weight,
                     };
@@ -323,6 +323,7 @@ impl Queue {
             limit,
             status: 200,
             retry_ms: None,
+            cause: None,
             latency_us: 0,
             weight,
         });
@@ -450,6 +451,7 @@ impl Queue {
                 .filter(|ruled| !ruled.allowed)
                 .and_then(|ruled| ruled.retry)
                 .map(|wait| wait.millis_up()),
+            cause: ruled.and_then(|ruled| ruled.cause),
             latency_us: u32::try_from(end().since(now).micros()).unwrap_or(u32::MAX),
             weight,
         };
@@ -492,10 +494,7 @@ pub(super) fn key_name(value: &str) -> KeyName<'_> {
     if value.len() == FINGERPRINT_DIGITS && value.bytes().all(is_digit) {
         return KeyName::Given(value);
     }
-    let digest = ring::digest::digest(&ring::digest::SHA256, value.as_bytes());
-    let nibbles = digest.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    let digit = |nibble| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
-    KeyName::Made(nibbles.take(FINGERPRINT_DIGITS).map(digit).collect())
+    KeyName::Made(fingerprint(value.as_bytes()))
 }
 
 /// The slot of this thread.
@@ -538,6 +537,7 @@ mod tests {
             limit: 1,
             status: 429,
             retry_ms: None,
+            cause: None,
             latency_us: 1,
             weight: 1,
         }

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::Engine;
 use super::loaded::Loaded;
 use super::status::WorldStatus;
 use crate::core::algorithm::{Algorithm, Counting, Limit};
 use crate::core::regions::escrow::EscrowRule;
-use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, OwnStore};
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, OwnStore, RegionsKnown};
 use crate::core::rule::{Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
@@ -27,6 +27,8 @@ pub(super) struct Others {
     stores: AtomicU64,
     /// How many regions are known, the own one included.
     regions: AtomicU64,
+    /// Whether any of them is cut off.
+    cut_off: AtomicBool,
     /// Until when all regions are taken to divide by the same reports, in microseconds.
     settled: AtomicU64,
     /// The longest that one was not heard since then, in microseconds.
@@ -39,6 +41,7 @@ impl Others {
     fn put(&self, elsewhere: OtherStores, now: Timestamp) {
         self.stores.store(elsewhere.stores, Ordering::Relaxed);
         self.regions.store(elsewhere.regions, Ordering::Relaxed);
+        self.cut_off.store(elsewhere.cut_off, Ordering::Relaxed);
         let until = if elsewhere.settled { now + SAID_FOR } else { Timestamp::default() };
         self.settled.store(until.0, Ordering::Relaxed);
         self.silence.store(elsewhere.silence.0, Ordering::Relaxed);
@@ -49,7 +52,8 @@ impl Others {
         let silence = Span(self.silence.load(Ordering::Relaxed));
         let stores = self.stores.load(Ordering::Relaxed);
         let regions = self.regions.load(Ordering::Relaxed);
-        OtherStores { stores, regions, settled, own_store: self.own_store, silence }
+        let cut_off = self.cut_off.load(Ordering::Relaxed);
+        OtherStores { stores, regions, settled, own_store: self.own_store, silence, cut_off }
     }
 }
 
@@ -86,9 +90,10 @@ impl Engine {
         (of_answer(self.elsewhere(now), degraded), now)
     }
 
-    /// How many regions are known, the own one included.
-    pub(super) fn regions_known(&self) -> u64 {
-        self.others.regions.load(Ordering::Relaxed)
+    /// The regions that are known.
+    pub(super) fn regions_known(&self) -> RegionsKnown {
+        let count = self.others.regions.load(Ordering::Relaxed);
+        RegionsKnown { count, is_cut: self.others.cut_off.load(Ordering::Relaxed) }
     }
 
     pub(super) fn put_elsewhere(&self, elsewhere: OtherStores) {
@@ -223,10 +228,13 @@ fn of_status(status: &WorldStatus) -> BTreeMap<(&'static str, &str), u64> {
 mod tests {
     use super::*;
     use crate::core::algorithm::{Allowance, WindowAllowance};
+    use crate::core::regions::NodeName;
+    use crate::core::request::{Cost, Request};
     use crate::core::wire::RuleName;
     use crate::database::document;
     use crate::engine::Engine;
     use crate::engine::clock::Clock;
+    use crate::engine::port::Answer;
     use crate::engine::world::WorldPort;
     use crate::store::memory::MemoryStore;
     use crate::telemetry::Metrics;
@@ -274,7 +282,7 @@ mod tests {
             rule("moved", "fixed_window", "escrow"),
             rule("still", "sliding_window", "escrow"),
         ];
-        let name = crate::core::regions::NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+        let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
         let store = Arc::new(MemoryStore::new(100));
         let engine = Engine::new(name, Clock::Manual(1_800_000_000_000_000.into()), store, Metrics::new());
         let load = |text: &str| {
@@ -317,6 +325,42 @@ mod tests {
         load(&all[2]);
         assert_eq!(published(WorldStatus::default()), ["split 8 shares"]);
         assert_eq!((gauge("told").as_deref(), gauge("split").as_deref()), (Some("0"), Some("8")));
+    }
+
+    #[test]
+    fn a_rule_that_denies_admits_nothing_of_an_idle_bucket_while_a_region_is_known_to_be_cut_off() {
+        for algorithm in
+            ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra"]
+        {
+            let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+            let store = Arc::new(MemoryStore::new(100));
+            let clock = Clock::Manual(1_800_000_000_000_000.into());
+            let engine = Engine::new(name, clock, store, Metrics::new()).among_others(false);
+            let rule = |name: &str, on_partition: &str| {
+                format!(
+                    "[[rules]]\nname = \"{name}\"\nmatch = {{ how = \"{name}\" }}\nper = [\"user\"]\nlimit = 9\n\
+                     window = \"1m\"\nalgorithm = \"{algorithm}\"\n\
+                     [rules.global]\nmode = \"gossip\"\non_partition = \"{on_partition}\"\n"
+                )
+            };
+            let text = [rule("denies", "deny"), rule("shares", "share")].concat();
+            let read = document::from_toml("rules.toml", &text, &[]).unwrap();
+            engine.load(read.rules, read.users, false).unwrap();
+            let admitted = |user: &str, how: &str| {
+                let attributes = [("user", user), ("how", how)].into_iter().collect();
+                let asked = [Request::new("default", attributes, Cost::Take(1))];
+                let decided = |_: &u32| match engine.decide(&asked) {
+                    Answer::Now(decisions) => decisions[0].allowed,
+                    Answer::Later(_) => false,
+                };
+                (0..9).filter(decided).count()
+            };
+            let known = |cut_off| OtherStores { stores: 2, regions: 3, cut_off, ..OtherStores::default() };
+            WorldPort::elsewhere(&engine, known(true));
+            assert_eq!((admitted("ann", "denies"), admitted("ann", "shares")), (0, 3), "{algorithm}");
+            WorldPort::elsewhere(&engine, known(false));
+            assert_eq!(admitted("bob", "denies"), 3, "{algorithm}: all are heard again");
+        }
     }
 
     #[test]

@@ -150,7 +150,7 @@ fn of_rule(
 fn in_use(found: &Match<'_>, counted: &ChargeResult, ruled: &RuleOutcome) -> (u64, u64) {
     let algorithm = found.rule.rule.algorithm;
     match ruled.global.filter(|global| global.mode == Mode::Gossip) {
-        Some(global) => (global.believed_used, found.whole.capacity(algorithm)),
+        Some(global) => (global.believed_used.unwrap_or_default(), found.whole.capacity(algorithm)),
         None => (counted.used, found.limit.capacity(algorithm)),
     }
 }

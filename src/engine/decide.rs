@@ -9,37 +9,35 @@ use super::audit::Question;
 use super::bound;
 use super::clock::Stopwatch;
 use super::footprint::Footprint;
-use super::identity::{IdentityRefused, Persons, rewritten};
+use super::identity::{IdentityRefused, Person, Persons, rewritten};
 use super::loaded::Loaded;
+use super::pace::{WaitingPlace, WaitingRoom};
 use super::partition::partition_key;
+pub use super::port::Decisions;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use crate::core::algorithm::{Algorithm, Counting, Verdict};
 use crate::core::calendar::Windows;
-use crate::core::decision::{Decision, RuleOutcome, Worldwide};
+use crate::core::decision::{AnswerGuards, Decision, RuleOutcome, Worldwide};
+use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
 use crate::core::key::Key;
 use crate::core::regions::escrow::can_move;
-use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores};
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, ROUND_TRIP, RegionsKnown};
 use crate::core::request::{Cost, ReportedCost, Request};
 use crate::core::reservation::{Commit, ReservedCost, TTL_MAX};
 use crate::core::rule::{Action, Charging, Mode};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 
+mod cause;
 mod conclude;
 mod waiting;
 
 pub(super) use conclude::taken_of;
 use waiting::Tries;
 
-/// The answers to one call, in the order of its requests.
-pub type Decisions = SmallVec<[Decision; 1]>;
-
 /// When to ask again where the regions have not agreed yet on what each may spend.
 const AGREED_SOON: Span = Span::from_secs(1);
-/// When to ask again where a region keeps to its first share until it has heard the others: a few ways
-/// between regions.
-const HEARD_SOON: Span = Span::from_secs(1);
 
 type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
@@ -85,6 +83,7 @@ impl Engine {
             let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let mut plan = Plan::new(&loaded, asked, intent);
             plan.fill(self.tier_default(), now);
+            self.take_places(&mut plan);
             let charges = plan.charges(self.regions_known());
             if let Some(outcome) = &self.store.try_decide(&charges, plan.intent, now)
                 && !self.hopes(&plan, &charges, outcome, now)
@@ -108,7 +107,13 @@ impl Engine {
 
     /// True where what is missing may come, so that it is asked for once more.
     fn hopes(&self, plan: &Plan<'_, '_>, charges: &[Charge<'_>], outcome: &Outcome, now: Timestamp) -> bool {
-        plan.intent == Intent::Charge && self.hope(charges, outcome, now).is_some()
+        plan.intent == Intent::Charge && plan.may_wait() && self.hope(charges, outcome, now).is_some()
+    }
+
+    fn take_places(&self, plan: &mut Plan<'_, '_>) {
+        if plan.intent == Intent::Charge && plan.matches.iter().any(holds_delay) {
+            plan.take_places(self.pacing.room());
+        }
     }
 
     fn note_time(&self, timer: Option<Stopwatch>) {
@@ -121,6 +126,11 @@ impl Engine {
 /// Whether places of it are held rather than permits charged.
 fn is_held(found: &Match<'_>) -> bool {
     found.rule.rule.algorithm == Algorithm::Concurrency
+}
+
+/// Whether the daemon holds back what the rule delays.
+fn holds_delay(found: &Match<'_>) -> bool {
+    found.rule.rule.answer.as_ref().is_some_and(|answer| answer.holds_delay)
 }
 
 /// What a request's cost is to one rule. Places are held by somebody, so of a report to them nothing is left
@@ -194,6 +204,8 @@ struct Plan<'a, 'r> {
     intent: Intent,
     /// Somebody is blocked: what has happened is charged all the same, and nothing else.
     only_reports: bool,
+    /// Places for answers that are held back, by the place of their request.
+    waiting: SmallVec<[(usize, Arc<WaitingPlace>); 1]>,
 }
 
 impl<'a, 'r> Plan<'a, 'r> {
@@ -210,6 +222,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             refused: SmallVec::new(),
             intent,
             only_reports: false,
+            waiting: SmallVec::new(),
         }
     }
 
@@ -222,8 +235,13 @@ impl<'a, 'r> Plan<'a, 'r> {
                 Some(why) => self.refused.push((place, why)),
                 None => {
                     let nobody = Who { tier: tier_default, ..Who::default() };
-                    let who = person.map_or(nobody, |person| person.who(tier_default));
-                    loaded.set.match_into(request, &who, &mut self.matches);
+                    let who = |person: Option<&'a Person>| person.map_or(nobody, |own| own.who(tier_default));
+                    let from = self.matches.len();
+                    loaded.set.match_into(request, &who(person), &mut self.matches);
+                    for (other, credential) in request.forms.credentials.iter().enumerate() {
+                        let who = who(person.and_then(|person| person.other(other)));
+                        loaded.set.match_credential(request, (credential, &who), from, &mut self.matches);
+                    }
                 }
             }
             self.ends.push(self.matches.len());
@@ -258,6 +276,33 @@ impl<'a, 'r> Plan<'a, 'r> {
         }
     }
 
+    /// Takes a place for every answer that may have to be held back. A bucket without a place queues nobody:
+    /// what is not in time is denied, and not charged.
+    fn take_places(&mut self, waiting: &Arc<WaitingRoom>) {
+        let mut from = 0;
+        for (place, (request, &end)) in self.requests.iter().zip(&self.ends).enumerate() {
+            for (found, cost) in self.matches.iter_mut().zip(&self.costs).take(end).skip(from) {
+                let rule = &found.rule.rule;
+                let takes = matches!(cost, Cost::Take(_) | Cost::Hold(_)) && cost.taken() > 0;
+                let holds = holds_delay(found) && takes;
+                let Some(key) = found.key.as_ref().filter(|_| holds) else { continue };
+                if self.loaded.shadow || rule.action != Action::Throttle {
+                    continue;
+                }
+                match waiting.place(key).filter(|_| request.may_wait) {
+                    Some(taken) => self.waiting.push((place, Arc::new(taken))),
+                    None => found.limit = found.limit.without_queue(rule.algorithm),
+                }
+            }
+            from = end;
+        }
+    }
+
+    /// Whether rights on their way may be waited for.
+    fn may_wait(&self) -> bool {
+        self.requests.iter().all(|request| request.may_wait)
+    }
+
     /// The matches of the request at this place, and its cost to each of them.
     fn of(&self, place: usize) -> (&[Match<'a>], &[Cost]) {
         let from = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
@@ -279,8 +324,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         self.loaded.shadow || found.rule.rule.action == Action::LogOnly
     }
 
-    /// What is charged, while so many `regions` are known.
-    fn charges(&self, regions: u64) -> Charges<'_> {
+    /// What is charged, while these `regions` are known.
+    fn charges(&self, regions: RegionsKnown) -> Charges<'_> {
         let mut charges = Charges::new();
         for (place, request) in self.requests.iter().enumerate() {
             let (matches, costs) = self.of(place);
@@ -327,7 +372,9 @@ impl<'a, 'r> Plan<'a, 'r> {
             window: Span::ZERO,
             remaining: 0,
             reset: Span::ZERO,
+            more: Span::ZERO,
             retry: None,
+            cause: (action == Action::Block).then_some(DenialCause::Blocked),
             delay: Span::ZERO,
             degraded: false,
             global: None,
@@ -344,7 +391,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         let rule = &found.rule.rule;
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,
-            believed_used: 0,
+            believed_used: None,
             error_bound: found.whole.capacity(rule.algorithm),
         });
         RuleOutcome {
@@ -356,7 +403,9 @@ impl<'a, 'r> Plan<'a, 'r> {
             window: if is_held(found) { Span::ZERO } else { found.limit.window },
             remaining: 0,
             reset: AGREED_SOON,
+            more: AGREED_SOON,
             retry: Some(AGREED_SOON),
+            cause: Some(DenialCause::NotAgreed),
             delay: Span::ZERO,
             degraded: false,
             global,
@@ -381,6 +430,14 @@ impl<'a, 'r> Plan<'a, 'r> {
         })
     }
 
+    /// Whether other regions send rights of a window that are missing here, within a round trip. A bucket
+    /// without windows refills meanwhile, and nobody knows here whether the others have any.
+    fn is_sent(&self, found: &Match<'_>) -> bool {
+        let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
+        let windowed = found.rule.rule.algorithm.counting() == Counting::Window;
+        escrowed && windowed && self.speaks(found) && self.loaded.has_others(found.rule)
+    }
+
     /// Whether a cost that was refused may pass later: where no other region knows the bucket, none sends
     /// what is missing.
     fn may_pass(&self, found: &Match<'_>, cost: Cost) -> bool {
@@ -391,21 +448,26 @@ impl<'a, 'r> Plan<'a, 'r> {
         !gathers || cost.taken() <= found.limit.capacity(algorithm) || sent()
     }
 
-    /// Whether a cost is refused by the region's first share alone: by no word of the others, and within the
-    /// limit.
-    fn held_to_first_share(
+    /// Whether a cost is refused by the region's part of a `gossip` limit alone, while all regions are heard:
+    /// they leave it more once they know.
+    fn held_to_its_part(
         &self,
         found: &Match<'_>,
         counted: &ChargeResult,
         cost: Cost,
-        elsewhere: OtherStores,
+        (elsewhere, now): (OtherStores, Timestamp),
     ) -> bool {
-        let ChargeResult { used, view, degraded, ref verdict, .. } = *counted;
+        let ChargeResult { used, view, error_bound, degraded, ref verdict, .. } = *counted;
         let rule = found.rule;
-        let unheard = rule.rule.global.is_some() && !verdict.admitted && view.is_none() && !degraded;
-        let unheard = unheard && counted.penalty.is_none();
-        let fits = || used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
-        unheard && fits() && self.loaded.first_of(rule, &found.limit, elsewhere.regions).is_some()
+        let refused = rule.rule.global.is_some() && !verdict.admitted && !degraded;
+        // In a cut its part is all that it has.
+        let heard = view.is_none() || elsewhere.silence <= ROUND_TRIP;
+        if !refused || !heard || counted.penalty.is_some() {
+            return false;
+        }
+        let answered = BucketAnswer { used, remaining: verdict.remaining, view, error_bound };
+        uncertainty::has_room(rule.rule.algorithm, &found.limit, &answered, cost.taken(), now)
+            && self.loaded.first_of(rule, &found.limit, elsewhere.into()).is_some()
     }
 
     fn counted(
@@ -418,8 +480,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         let Verdict { admitted, remaining, reset, retry, delay } = counted.verdict;
         let rule = &found.rule.rule;
         let ChargeResult { used, view, error_bound, degraded, .. } = *counted;
-        let retry = match self.held_to_first_share(found, counted, cost, elsewhere) {
-            true => Some(retry.unwrap_or(HEARD_SOON).min(HEARD_SOON)),
+        let retry = match self.held_to_its_part(found, counted, cost, (elsewhere, now)) {
+            true => Some(retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP)),
             false => retry.filter(|_| self.may_pass(found, cost)),
         };
         let global = rule.global.as_ref().map(|global| {
@@ -428,7 +490,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             let elsewhere = (bound::of_answer(elsewhere, degraded), now);
             Worldwide {
                 mode: global.mode,
-                believed_used: uncertainty::believed(&found.limit, &answered, now),
+                believed_used: Some(uncertainty::believed(&found.limit, &answered, now)),
                 error_bound: bound::of_bucket(global.mode, rule.algorithm, limits, &answered, elsewhere),
             }
         });
@@ -441,7 +503,10 @@ impl<'a, 'r> Plan<'a, 'r> {
             window: if is_held(found) { Span::ZERO } else { found.limit.windows().length_at(now) },
             remaining,
             reset,
+            more: counted.verdict.until_more(rule.algorithm, &found.limit),
             retry,
+            // Only where it is denied is there one to find; see `Engine::cause_of`.
+            cause: None,
             delay,
             degraded: counted.degraded,
             global,
@@ -474,6 +539,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             status: denier.map_or(200, |found| found.rule.rule.status),
             message: denier.and_then(|found| self.loaded.side(found.rule)?.message.clone()),
             lease: None,
+            guards: AnswerGuards::default(),
             rules,
         }
     }

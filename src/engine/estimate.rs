@@ -8,7 +8,7 @@ use metrics::Counter;
 use super::Engine;
 use super::identity::rewritten;
 use crate::core::algorithm::Algorithm;
-use crate::core::estimate::{CostKind, Estimates};
+use crate::core::estimate::{CostKind, Estimates, Teacher};
 use crate::core::identity::Who;
 use crate::core::price::Price;
 use crate::core::request::Request;
@@ -34,8 +34,8 @@ impl Estimator {
     }
 
     /// Takes down what a reservation of this kind used.
-    pub(super) fn learn(&self, kind: CostKind, actual: u64) {
-        if self.lock().learn(kind, actual) {
+    pub(super) fn learn(&self, kind: CostKind, teacher: Teacher, actual: u64) {
+        if self.lock().learn(kind, teacher, actual) {
             self.unlearned.increment(1);
         }
     }
@@ -47,10 +47,27 @@ pub(super) fn kind_of(rule: &Rule, request: &Request<'_>) -> Option<String> {
     request.attribute(by).map(str::to_owned)
 }
 
+/// What one request should reserve.
+struct Reservable {
+    /// The largest estimate of the rules that count it, and at most what they can hold. At least 1.
+    estimate: u64,
+    /// What the smallest of them can ever hold; at least 1.
+    most: u64,
+}
+
 impl Engine {
-    /// What this request should reserve: the largest estimate of the rules that count it, and at most what
-    /// the smallest of them can ever hold. At least 1.
+    /// What this request should reserve, where its caller does not say.
     pub async fn estimate(&self, request: &Request<'_>) -> u64 {
+        self.reservations.estimator.estimated.increment(1);
+        self.reservable(request).await.estimate
+    }
+
+    /// The most that the rules which count this request can ever hold of it.
+    pub async fn reservable_most(&self, request: &Request<'_>) -> u64 {
+        self.reservable(request).await.most
+    }
+
+    async fn reservable(&self, request: &Request<'_>) -> Reservable {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
         let persons = self.find(&loaded.set, asked).await;
@@ -72,7 +89,6 @@ impl Engine {
             let price = rule.price.as_ref().map_or(Price::ONE, |prices| prices.of(request));
             most = most.min(price.units(limit.capacity(rule.algorithm)));
         }
-        self.reservations.estimator.estimated.increment(1);
-        estimate.min(most).max(1)
+        Reservable { estimate: estimate.min(most).max(1), most: most.max(1) }
     }
 }

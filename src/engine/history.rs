@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::core::audit::{Histogram, Outcome};
+use crate::core::denial_cause::DenialCause;
 use crate::core::time::Timestamp;
 
 use super::port::Later;
@@ -29,6 +30,8 @@ pub struct DecisionsAsked {
     pub region: Option<String>,
     /// With this outcome.
     pub outcome: Option<Outcome>,
+    /// Denied for this cause.
+    pub cause: Option<DenialCause>,
     /// At most so many.
     pub limit: u32,
     /// After the last one of an earlier answer.
@@ -66,6 +69,7 @@ pub struct Decided {
     pub retry_after_ms: Option<i64>,
     pub latency_us: Option<i64>,
     pub weight: i64,
+    pub cause: Option<String>,
 }
 
 /// How long one step of time is.

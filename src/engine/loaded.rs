@@ -12,9 +12,10 @@ use super::split::{self, Share};
 use super::unmatched;
 use crate::core::algorithm::Limit;
 use crate::core::key::{Key, Shape};
+use crate::core::regions::gossip::uncertainty::RegionsKnown;
 use crate::core::regions::split::Split;
 use crate::core::regions::{FirstShare, WorldKey, WorldRule};
-use crate::core::rule::Mode;
+use crate::core::rule::{Global, Mode, OnPartition};
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
 use crate::core::time::Timestamp;
@@ -196,15 +197,19 @@ impl Loaded {
     }
 
     /// What this region may use of a `gossip` rule's bucket while its store has no view that speaks of now,
-    /// if that is less than `limit`. `regions` is how many are known.
-    pub(super) fn first_of(&self, rule: &Compiled, limit: &Limit, regions: u64) -> Option<u32> {
+    /// if that is less than `limit`: nothing where the rule denies while a region is cut off.
+    pub(super) fn first_of(&self, rule: &Compiled, limit: &Limit, regions: RegionsKnown) -> Option<u32> {
         let alone = self.side(rule)?.alone.as_ref()?;
         // A request's own window counts in a bucket that no other region knows, and one that is held to a
         // share needs no less.
         if limit.windows() != rule.rule.windows() || alone.regions.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        alone.first.of(limit.capacity(rule.rule.algorithm), regions)
+        let denies = |global: &Global| global.on_partition == OnPartition::Deny;
+        if regions.is_cut && rule.rule.global.as_ref().is_some_and(denies) {
+            return Some(0);
+        }
+        alone.first.of(limit.capacity(rule.rule.algorithm), regions.count)
     }
 
     /// The shares of all `split` and `escrow` rules.

@@ -14,17 +14,18 @@ use metrics::Counter;
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::identity::{Refusal, User, Who};
 use crate::core::key::{Key, identity_values};
 use crate::core::region_list::RegionList;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::regions::gossip::uncertainty::BucketAnswer;
-use crate::core::regions::{Effect, NodeName, Touched, WorldRule};
+use crate::core::regions::{Effect, NodeName, StoreSeen, Touched, WorldRule};
 use crate::core::request::Request;
-use crate::core::rule::{Mode, Rule};
+use crate::core::rule::{Global, Mode, Rule};
 use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
 use crate::core::time::{Span, Timestamp};
+use crate::core::wire::OwnLimit;
 use crate::telemetry::Metrics;
 use crate::telemetry::traces::Tracer;
 
@@ -46,7 +47,7 @@ pub mod identity;
 pub mod loaded;
 pub mod names;
 pub mod notices;
-mod pace;
+pub mod pace;
 mod partition;
 pub mod port;
 pub mod quotas;
@@ -118,6 +119,8 @@ pub struct Engine {
     tracer: Option<Arc<Tracer>>,
     /// Rules are on their way, and none were there yet.
     awaits_rules: AtomicBool,
+    /// Paths and hosts come to rules as they were sent.
+    raw_values: AtomicBool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -172,6 +175,7 @@ impl Engine {
             tasks: Tasks::default(),
             tracer: None,
             awaits_rules: AtomicBool::new(false),
+            raw_values: AtomicBool::new(false),
         }
     }
 
@@ -517,6 +521,7 @@ impl Engine {
             identity: identity_of(compiled, &key),
             limit: bound::shown_limit(&compiled.rule, &whole, &limit),
             window: limit.windows().length_at(now),
+            mode: compiled.rule.global.as_ref().map(|global| global.mode),
             used: info.map_or(0, |info| info.used),
             remaining: info.map_or_else(
                 || first.map_or_else(|| limit.capacity(compiled.rule.algorithm), u64::from),
@@ -547,7 +552,24 @@ impl Engine {
         let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
         let (compiled, key) = (found.rule, found.key?);
         let existed = self.store.reset(compiled, &key).await;
+        if existed == Some(true) {
+            self.tell_reset((compiled, &key), &found.whole);
+        }
         Some(BucketReset { rule: compiled.rule.name.clone(), identity: identity_of(compiled, &key), existed })
+    }
+
+    /// Tells the protocol between regions that a bucket was reset: what was used of it is given back.
+    fn tell_reset(&self, (rule, key): (&Compiled, &Key), whole: &Limit) {
+        let gossiped = |global: &Global| global.mode == Mode::Gossip;
+        if !rule.rule.global.as_ref().is_some_and(gossiped) {
+            return;
+        }
+        let window = decide::window_of(rule.rule.algorithm, rule.rule.windows(), self.clock.now());
+        let store = StoreSeen { reset: true, ..StoreSeen::default() };
+        let (limit, is_own) = (Some(OwnLimit::of(whole)), *whole != rule.limit);
+        if !self.tallies.add(key, world::Tally { window, store, limit, is_own, ..world::Tally::default() }) {
+            self.metrics.tallies_dropped.increment(1);
+        }
     }
 
     /// The worldwide rules in force and their revision, for the protocol between regions.
@@ -565,7 +587,6 @@ impl Engine {
             if let Some(key) = loaded.world_key(key) {
                 let world::Tally { window, offered, admitted, returned, refused, largest, .. } = tally;
                 let own = tally.limit.filter(|_| tally.is_own);
-                let without_allowance = tally.without_allowance;
                 into.push(Touched {
                     key,
                     window,
@@ -575,7 +596,7 @@ impl Engine {
                     refused,
                     largest,
                     own,
-                    without_allowance,
+                    store: tally.store,
                 });
             }
         });
@@ -585,11 +606,15 @@ impl Engine {
     pub fn apply(&self, effect: &Effect) {
         let loaded = self.loaded.load();
         let now = self.clock.now();
-        let (Effect::View { key, .. } | Effect::Debit { key, .. }) = effect;
+        let (Effect::View { key, .. } | Effect::Debit { key, .. } | Effect::Restore { key, .. }) = effect;
         let Some((compiled, local)) = loaded.local_key(key) else { return };
         match effect {
             Effect::View { view, error_bound, .. } => {
                 self.store.set_allowance(compiled, &local, *view, *error_bound, now);
+            }
+            Effect::Restore { known, own, .. } => {
+                let limit = own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit));
+                self.store.restore(compiled, &local, limit, *known, now);
             }
             Effect::Debit { permits, own, .. } => {
                 let limit = own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit));

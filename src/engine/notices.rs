@@ -36,6 +36,8 @@ pub enum NoticeSource {
     GrpcListener,
     /// The certificate of the listener for the Redis protocol.
     RespListener,
+    /// The certificate towards Redis.
+    Redis,
     /// The configuration.
     Configuration,
 }

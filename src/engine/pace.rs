@@ -2,6 +2,14 @@
 //!
 //! A gateway that cannot delay a request waits for the answer of whom it asks. So an answer that comes after
 //! the delay paces requests at every gateway. The decision is made, and charged, before the delay begins.
+//!
+//! Each answer that is held back is an open request of its gateway, and a gateway has as many as it may:
+//! Envoy asks no more, and lets everything pass, once 1,024 calls of its cluster are open. So answers wait
+//! only as long as there is room, in all and for each bucket. Where there is none the rule does not queue:
+//! what is not in time is denied.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::Counter;
 use tokio::sync::Semaphore;
@@ -9,19 +17,73 @@ use tokio_util::sync::CancellationToken;
 
 use super::Engine;
 use super::clock::Deadline;
-use super::decide::Decisions;
+use super::port::Decisions;
 use crate::core::decision::Decision;
+use crate::core::key::Key;
 use crate::core::request::{Cost, Request};
 use crate::core::time::Span;
 use crate::telemetry::Metrics;
 
-/// Answers that may be held back at once. Any further one is given at once, with its delay for the gateway.
-const HELD_ANSWERS_MAX: usize = 4_096;
+/// Answers that may be held back at once, unless set otherwise: a quarter of what Envoy leaves open.
+pub const HELD_ANSWERS_MAX: usize = 256;
+/// Those of one bucket: one client does not take the places of the others.
+pub(super) const BUCKET_MAX: usize = 12;
+
+/// Places for those who wait, in all and for each bucket.
+#[derive(Debug)]
+pub(super) struct WaitingRoom {
+    all: Semaphore,
+    buckets: Mutex<HashMap<Key, usize, foldhash::fast::RandomState>>,
+}
+
+/// The place of one that waits, or may have to, among those of its bucket. Given back when dropped.
+#[derive(Debug)]
+pub(super) struct WaitingPlace {
+    room: Arc<WaitingRoom>,
+    key: Key,
+}
+
+impl WaitingRoom {
+    pub(super) fn new(all: usize) -> Arc<Self> {
+        Arc::new(Self { all: Semaphore::new(all), buckets: Mutex::default() })
+    }
+
+    /// A place among those of this bucket; `None` where it has as many as it may, or nobody else may wait.
+    pub(super) fn place(self: &Arc<Self>, key: &Key) -> Option<WaitingPlace> {
+        if self.all.available_permits() == 0 {
+            return None;
+        }
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        match buckets.get_mut(key) {
+            Some(taken) if *taken >= BUCKET_MAX => return None,
+            Some(taken) => *taken += 1,
+            None => drop(buckets.insert(key.copied(), 1)),
+        }
+        Some(WaitingPlace { room: Arc::clone(self), key: key.copied() })
+    }
+
+    /// One of the places in all, while it waits.
+    pub(super) fn enter(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        self.all.try_acquire().ok()
+    }
+}
+
+impl Drop for WaitingPlace {
+    fn drop(&mut self) {
+        let mut buckets = self.room.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = buckets.get_mut(&self.key) {
+            *taken -= 1;
+            if *taken == 0 {
+                buckets.remove(&self.key);
+            }
+        }
+    }
+}
 
 /// Who is held back.
 #[derive(Debug)]
 pub(super) struct Pacing {
-    room: Semaphore,
+    room: Arc<WaitingRoom>,
     /// Cancelled: from now on nobody is held back.
     released: CancellationToken,
     /// Holds that lasted to their end, that the end of the daemon cut short, or that did not begin for want
@@ -34,16 +96,21 @@ impl Pacing {
         Self::with_room(HELD_ANSWERS_MAX, metrics)
     }
 
-    fn with_room(room: usize, metrics: &Metrics) -> Self {
+    pub(super) fn with_room(room: usize, metrics: &Metrics) -> Self {
         let ended = ["held", "released", "full"]
             .map(|outcome| metrics.counter("throttle_holds_total", "outcome", outcome));
-        Self { room: Semaphore::new(room), released: CancellationToken::new(), ended }
+        Self { room: WaitingRoom::new(room), released: CancellationToken::new(), ended }
+    }
+
+    /// Where those wait who are held back.
+    pub(super) const fn room(&self) -> &Arc<WaitingRoom> {
+        &self.room
     }
 
     /// Waits for `most`, or until all are released. How long that was.
     async fn hold(&self, most: Span) -> Span {
         let [held, released, full] = &self.ended;
-        let Ok(_room) = self.room.try_acquire() else {
+        let Some(_room) = self.room.enter() else {
             full.increment(1);
             return Span::ZERO;
         };
@@ -93,6 +160,13 @@ impl Engine {
         .await
     }
 
+    /// The same engine, which holds back so many answers at once.
+    #[must_use]
+    pub fn holding_back(mut self, answers: usize) -> Self {
+        self.pacing.room = WaitingRoom::new(answers);
+        self
+    }
+
     /// Lets go of all answers that are held back, and holds none from now on: the daemon ends.
     pub fn release_held(&self) {
         self.pacing.released.cancel();
@@ -102,6 +176,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::key::Shape;
     use std::time::Duration;
 
     const LONG: Span = Span::from_secs(3_600);
@@ -117,6 +192,27 @@ mod tests {
         let (held, ()) = tokio::time::timeout(Duration::from_secs(60), both).await.unwrap();
         assert!(held < LONG, "{held:?}");
         assert!(pacing.hold(LONG).await < LONG, "after the release nobody is held back");
+    }
+
+    #[test]
+    fn a_bucket_has_a_dozen_places_and_gives_them_back() {
+        let room = WaitingRoom::new(100);
+        let (one, other) = (Key::new(Shape(8), ["ann"]), Key::new(Shape(8), ["bob"]));
+        let mut taken: Vec<_> = (0..20).filter_map(|_| room.place(&one)).collect();
+        assert_eq!(taken.len(), BUCKET_MAX);
+        assert!(room.place(&other).is_some());
+        taken.pop();
+        assert!(room.place(&one).is_some());
+        drop(taken);
+        assert!(room.buckets.lock().unwrap().is_empty(), "nothing is left of them");
+    }
+
+    #[test]
+    fn nobody_has_a_place_where_all_wait_that_may() {
+        let room = WaitingRoom::new(1);
+        let waits = room.enter();
+        assert!(waits.is_some() && room.enter().is_none());
+        assert!(room.place(&Key::new(Shape(8), ["ann"])).is_none());
     }
 
     #[tokio::test]

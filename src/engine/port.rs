@@ -5,10 +5,12 @@ use std::pin::Pin;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, RegionUse, Verdict};
 use crate::core::cell::{Operation, Reply as CellReply};
+use crate::core::decision::Decision;
 use crate::core::key::Key;
 use crate::core::penalty::Penalty;
+use crate::core::regions::StoreSeen;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
@@ -52,6 +54,9 @@ pub trait CellStore: Send + Sync + std::fmt::Debug {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the region's Redis does not answer")]
 pub struct CellsAway;
+
+/// The answers to one call, in the order of its requests.
+pub type Decisions = SmallVec<[Decision; 1]>;
 
 /// What a region is held to of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,8 +128,10 @@ pub struct ChargeResult {
     pub returned: u64,
     /// Permits charged, for a report.
     pub reported: u64,
-    /// Permits that were owed from earlier windows, and are counted in this one now.
+    /// Permits that were owed, and are counted in this window now.
     pub paid: u64,
+    /// Permits of what was charged that are owed, and not counted yet; below zero: of what was given back.
+    pub owed: i64,
     /// Permits of lapsed reservations that were given back before the answer.
     pub lapsed: u64,
     /// What became of a reservation; of any other charge nothing.
@@ -133,6 +140,33 @@ pub struct ChargeResult {
     pub penalty: Option<Penalty>,
     /// Whether the failure policy answered instead of the store.
     pub degraded: bool,
+}
+
+impl ChargeResult {
+    /// Permits that the bucket's window counts more, of those that were `taken`, and that it counts less: as
+    /// other regions are told. What is owed they are told when it is paid.
+    #[must_use]
+    pub fn moved(&self, taken: u64, returned: u64) -> (u64, u64) {
+        let (owed, forgiven) = match self.owed {
+            owed @ 0.. => (owed.unsigned_abs(), 0),
+            owed => (0, owed.unsigned_abs()),
+        };
+        let more = taken.saturating_sub(owed).saturating_add(self.paid);
+        (more, returned.saturating_sub(forgiven).saturating_add(self.lapsed))
+    }
+
+    /// What it shows of the store's memory; nothing where the store did not decide.
+    #[must_use]
+    pub fn store_seen(&self) -> StoreSeen {
+        match self.degraded {
+            true => StoreSeen::default(),
+            false => StoreSeen {
+                used: Some(self.used),
+                without_allowance: self.view.is_none(),
+                ..StoreSeen::default()
+            },
+        }
+    }
 }
 
 /// What became of all charges of one decision, in their order.
@@ -241,6 +275,11 @@ pub trait Store: Send + Sync + 'static {
     /// be asked.
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>>;
 
+    /// Counts at least so much of a bucket with this `limit` as used: the store forgot a part of it.
+    fn restore(&self, rule: &Compiled, key: &Key, limit: Limit, known: RegionUse, now: Timestamp) {
+        let _ = (rule, key, limit, known, now);
+    }
+
     /// Charges what another region admitted of a bucket with this `limit`.
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp);
 
@@ -257,6 +296,18 @@ pub trait Store: Send + Sync + 'static {
     ) -> Answer<'a, Option<StepResult>> {
         let _ = (rule, key, held, ask, now);
         Answer::Now(None)
+    }
+
+    /// Whether it remembers nothing at all of an earlier life of `escrow` rules. `None`: it cannot be asked.
+    fn is_new(&self) -> Answer<'_, Option<bool>> {
+        Answer::Now(Some(false))
+    }
+
+    /// Nothing was spent before the store began, in no region: what it does not remember was not. `start` is
+    /// the same in all daemons. `false`: it does not take that in, and goes on burning.
+    fn begin_first(&self, start: u64) -> Answer<'_, bool> {
+        let _ = start;
+        Answer::Now(false)
     }
 
     /// The policy that answers for a rule where the store does not.

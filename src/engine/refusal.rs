@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::identity::IdentityRefused;
-use crate::core::decision::{Decision, RuleOutcome};
+use crate::core::decision::{AnswerGuards, Decision, RuleOutcome};
+use crate::core::denial_cause::DenialCause;
 use crate::core::rule::Action;
 use crate::core::time::Span;
 
@@ -21,7 +22,9 @@ pub(super) fn refusal(refused: &IdentityRefused) -> Decision {
         window: Span::ZERO,
         remaining: 0,
         reset: Span::ZERO,
+        more: Span::ZERO,
         retry: refused.retry,
+        cause: Some(DenialCause::Blocked),
         delay: Span::ZERO,
         degraded: false,
         global: None,
@@ -38,5 +41,6 @@ pub(super) fn refusal(refused: &IdentityRefused) -> Decision {
         status: REFUSED_STATUS,
         message: Some(Arc::clone(&refused.message)),
         lease: None,
+        guards: AnswerGuards::default(),
     }
 }

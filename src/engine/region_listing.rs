@@ -4,15 +4,17 @@
 use std::fmt;
 
 use super::port::Later;
-use crate::core::region_list::{REGION_CHANGES_MAX, RegionState};
+use crate::core::region_list::{REGION_CHANGES_MAX, RegionState, Signed};
 
 /// Changes how regions stand.
 pub trait RegionListing: Send + Sync + 'static {
-    /// Changes one region, tells the other daemons, and waits a moment for them to say the same.
+    /// Changes one region. With an operator's signature of it, and the stamp that it is of, it tells the
+    /// other daemons, and waits a moment for them to say the same.
     fn change<'a>(
         &'a self,
         region: &'a str,
         state: RegionState,
+        signed: Option<(u64, Signed)>,
     ) -> Later<'a, Result<RegionChanged, RegionRefused>>;
 }
 
@@ -25,6 +27,8 @@ pub struct RegionChanged {
     pub without_share: Vec<String>,
     /// Daemons that are there and have not said yet that they know of the change, as `region/node`.
     pub waiting_for: Vec<String>,
+    /// The operator who signed it; `None`: nobody did, and the other daemons do not take it.
+    pub signed_by: Option<String>,
 }
 
 /// Why a region was not changed.
@@ -48,6 +52,10 @@ pub enum RegionRefused {
     Waits(Vec<String>),
     /// Daemons of it are there.
     Alive(Vec<String>),
+    /// What signs it is not an operator's word, and why.
+    NotSigned(String),
+    /// A newer change of the region is known, or the signature is of a time to come.
+    NotNow,
     /// Too many regions were changed already.
     NoRoom,
     /// The change was not noted on disk, so nothing was changed.
@@ -86,6 +94,11 @@ impl fmt::Display for RegionRefused {
                 write!(to, "its share is not given up yet: waiting for {}", who.join(", "))
             }
             Self::Alive(nodes) => write!(to, "daemons of it are there: stop {} first", nodes.join(", ")),
+            Self::NotSigned(why) => write!(to, "the change is not signed by an operator: {why}"),
+            Self::NotNow => to.write_str(
+                "a newer change of the region is known here, or the clock of whoever signed is more than ten seconds ahead: look at \
+                 `tidegate regions` and at that clock, and sign again",
+            ),
             Self::NoRoom => write!(to, "{REGION_CHANGES_MAX} regions were changed already"),
             Self::NotNoted(why) => write!(to, "the change could not be noted, so nothing was changed: {why}"),
         }
@@ -96,7 +109,12 @@ impl fmt::Display for RegionRefused {
 pub struct NoRegionListing;
 
 impl RegionListing for NoRegionListing {
-    fn change<'a>(&'a self, _: &'a str, _: RegionState) -> Later<'a, Result<RegionChanged, RegionRefused>> {
+    fn change<'a>(
+        &'a self,
+        _: &'a str,
+        _: RegionState,
+        _: Option<(u64, Signed)>,
+    ) -> Later<'a, Result<RegionChanged, RegionRefused>> {
         Box::pin(async { Err(RegionRefused::Alone) })
     }
 }

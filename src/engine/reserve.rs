@@ -17,7 +17,7 @@ use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::{Decision, Leased};
-use crate::core::estimate::CostKind;
+use crate::core::estimate::{CostKind, Teacher};
 use crate::core::hold::{HELD_RULES_MAX, ReservedFor};
 use crate::core::key::Key;
 use crate::core::price::Price;
@@ -204,12 +204,13 @@ impl Engine {
             Some(outcome) => outcome,
             None => self.store.decide(&charges, Intent::Charge, now).await,
         };
+        let teacher = Teacher::of(named.iter().map(|one| one.key.identity()));
         for (one, counted) in named.iter().zip(&outcome.counted) {
             self.tell_commit(one, counted, now);
             if let Some(fate) = counted.reservation {
                 self.reservations.add(fate);
                 if matches!(fate, ReservationFate::Released | ReservationFate::Lapsed) {
-                    self.reservations.estimator.learn(one.kind, actual);
+                    self.reservations.estimator.learn(one.kind, teacher, actual);
                     self.remember_commit((one, counted), &named, actual, now);
                 }
             }
@@ -243,8 +244,7 @@ impl Engine {
             Mode::Split => false,
             Mode::Escrow => can_move(rule.algorithm),
         });
-        let charged = counted.reported.saturating_add(counted.paid);
-        let returned = counted.returned.saturating_add(counted.lapsed);
+        let (charged, returned) = counted.moved(counted.reported, counted.returned);
         if !speaks || (charged == 0 && returned == 0) {
             return;
         }
@@ -258,7 +258,7 @@ impl Engine {
             largest: counted.reported,
             limit: Some(OwnLimit::of(&named.whole)),
             is_own: named.whole != named.rule.limit,
-            without_allowance: counted.view.is_none() && !counted.degraded,
+            store: counted.store_seen(),
         };
         if !self.tallies.add(&named.key, tally) {
             self.metrics.tallies_dropped.increment(1);

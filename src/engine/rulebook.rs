@@ -12,6 +12,8 @@ use crate::core::written::Problem;
 pub enum Edit {
     /// These rules and no others, each in the shape of `rules.toml`.
     Replace(Vec<Value>),
+    /// These rules, each new or in place of the one of its name, beside what is there.
+    Merge(Vec<Value>),
     /// This rule, new or in place of the one of its name.
     Put {
         /// Its name.
@@ -38,7 +40,7 @@ impl Edit {
     pub fn rule(&self) -> Option<&str> {
         match self {
             Self::Put { name, .. } | Self::Delete(name) | Self::Quotas { rule: name, .. } => Some(name),
-            Self::Replace(_) | Self::Rollback(_) => None,
+            Self::Replace(_) | Self::Merge(_) | Self::Rollback(_) => None,
         }
     }
 }

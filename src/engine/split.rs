@@ -2,6 +2,7 @@
 //!
 //! The pure machine [`Split`] decides; here its answers are kept where decisions read them without waiting.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -9,11 +10,14 @@ use arc_swap::ArcSwap;
 use super::Engine;
 use super::port::HeldLimit;
 use crate::core::algorithm::{Algorithm, Counting, Limit};
+use crate::core::key::Shape;
 use crate::core::region_list::RegionList;
 use crate::core::regions::NodeName;
 use crate::core::regions::escrow::level::RECOVERY_WINDOW;
 use crate::core::regions::escrow::places::Margins;
-use crate::core::regions::split::{InForce, Saved, ShareStatus, Split, SplitRule, WeightsStatement};
+use crate::core::regions::split::{
+    InForce, Saved, ShareStatus, Split, SplitRule, StartSafety, WeightsStatement,
+};
 use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
@@ -161,6 +165,25 @@ impl Engine {
         self
     }
 
+    /// Whether this process may be part of a cluster's first start: it has this name, which no other process
+    /// has. To be called after [`Self::agreeing`].
+    #[must_use]
+    pub fn born(self, life: u64) -> Self {
+        let mut split = self.shares.machine();
+        let alone = Split::new(self.name.clone(), None);
+        *split = std::mem::replace(&mut *split, alone).born(life);
+        drop(split);
+        self
+    }
+
+    /// The rules of a first start that are in force.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_start_safety(self, safety: StartSafety) -> Self {
+        self.shares.machine().set_safety(safety);
+        self
+    }
+
     /// Whether places of `escrow` rules are lent, and large costs gathered for: only where a daemon speaks
     /// with others.
     #[must_use]
@@ -197,6 +220,59 @@ impl Engine {
         split.handle_members(now, members);
         if split.handle_timeout(now) {
             self.put_shares(&split);
+        }
+    }
+
+    /// Asks the store whether it remembers anything from before this process, where that matters and is not
+    /// known.
+    pub async fn ask_store(&self) {
+        let asks = self.shares.machine().asks_store();
+        if asks && let Some(is_new) = self.store.is_new().get().await {
+            self.shares.machine().handle_store(is_new);
+        }
+    }
+
+    /// What is said of this daemon's beginning cannot be noted: it counts as one that had an earlier life.
+    pub fn be_known(&self) {
+        self.shares.machine().be_known();
+    }
+
+    /// The shapes of the `escrow` rules in force, what they stand for, and a number that no shape had so far:
+    /// what a store in memory leaves is named by them.
+    #[must_use]
+    pub fn escrow_shapes(&self) -> (Vec<(String, Shape)>, u32) {
+        let loaded = self.loaded();
+        let escrowed = |compiled: &&Arc<Compiled>| {
+            compiled.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow)
+        };
+        let shapes: BTreeSet<Shape> =
+            loaded.set.worldwide().iter().filter(escrowed).map(|compiled| compiled.shape).collect();
+        self.shapes.lock().unwrap_or_else(PoisonError::into_inner).keep(|shape| shapes.contains(&shape))
+    }
+
+    /// Goes on with the shapes that an earlier process named, before any rule is loaded. `false`: they stand
+    /// for something else here.
+    #[must_use]
+    pub fn restore_shapes(&self, kept: (Vec<(String, Shape)>, u32)) -> bool {
+        self.shapes.lock().unwrap_or_else(PoisonError::into_inner).restore(kept)
+    }
+
+    /// Whether this process is part of the first start of all regions.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.shares.machine().first_start().is_some()
+    }
+
+    /// Tells the store that nothing was spent before it began, where this process is part of a first start:
+    /// before [`Self::shares_are_saved`]. A store that does not take it in burns.
+    pub async fn begin_first(&self) {
+        let first = self.shares.machine().first_start();
+        if let Some(start) = first
+            && self.store.begin_first(start).get().await
+        {
+            tracing::info!(
+                "this is the first start of all regions: nothing was spent of any limit before it"
+            );
         }
     }
 

@@ -7,6 +7,7 @@ use crate::core::decision::Decision;
 use crate::core::penalty::Penalty;
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::regions::{NodeName, WorldKey};
+use crate::core::rule::Mode;
 use crate::core::ruleset::Reason;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::WireVersion;
@@ -33,6 +34,8 @@ pub struct BucketStatus {
     pub limit: u32,
     /// The window.
     pub window: Span,
+    /// The mode in which regions agree on it; `None`: each counts for itself.
+    pub mode: Option<Mode>,
     /// Permits in use in this region.
     pub used: u64,
     /// Permits left.

@@ -5,15 +5,15 @@
 //! rule asks for it, never longer than the rule says, and never where everyone is dry.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics::Counter;
-use tokio::sync::Semaphore;
 
 use super::Engine;
 use super::clock::Deadline;
-use super::port::{Charge, Intent, Outcome};
+use super::pace::WaitingRoom;
+use super::port::{Charge, ChargeResult, Intent, Outcome};
 use super::world::Tally;
 use crate::core::algorithm::Algorithm;
 use crate::core::key::Key;
@@ -23,8 +23,9 @@ use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
 use crate::telemetry::Metrics;
 
-/// Requests that may wait at once. More are refused at once, and counted.
-const WAITERS_MAX: usize = 1_024;
+/// Requests that may wait at once, each of which is an open call of its gateway; see [`super::pace`]. More
+/// are refused at once, and counted.
+const WAITERS_MAX: usize = 128;
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Buckets known to be dry everywhere. Full: all are forgotten, and a request may wait in vain.
@@ -33,7 +34,7 @@ const DRY_MAX: usize = 65_536;
 /// Who waits, and for what it is no use.
 #[derive(Debug)]
 pub(super) struct Waits {
-    room: Semaphore,
+    room: Arc<WaitingRoom>,
     /// By bucket: the window in which no region has rights left.
     dry: Mutex<HashMap<Key, u64, foldhash::fast::RandomState>>,
     /// Waits that ended with rights, without, or did not begin for want of room.
@@ -44,10 +45,10 @@ impl Waits {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let ended = ["admitted", "refused", "full"]
             .map(|outcome| metrics.counter("rights_waits_total", "outcome", outcome));
-        Self { room: Semaphore::new(WAITERS_MAX), dry: Mutex::default(), ended }
+        Self { room: WaitingRoom::new(WAITERS_MAX), dry: Mutex::default(), ended }
     }
 
-    fn is_dry(&self, key: &Key, window: u64) -> bool {
+    pub(super) fn is_dry(&self, key: &Key, window: u64) -> bool {
         let dry = self.dry.lock().unwrap_or_else(PoisonError::into_inner);
         dry.get(key).is_some_and(|since| *since >= window)
     }
@@ -101,14 +102,15 @@ impl Engine {
     ) -> (Outcome, Timestamp) {
         let mut now = self.clock.now();
         let [admitted, refused, full] = &self.waits.ended;
-        let Ok(_room) = self.waits.room.try_acquire() else {
+        let refused_for = |counted: &ChargeResult| !counted.verdict.admitted;
+        let scarce = charges.iter().zip(&denied.counted).find(|(_, counted)| refused_for(counted));
+        let place = scarce.and_then(|(charge, _)| self.waits.room.place(charge.key));
+        let (Some(_place), Some(_room)) = (place, self.waits.room.enter()) else {
             full.increment(1);
             return (denied, now);
         };
         // The protocol must hear of it now, not when the wait is over.
-        for (charge, _) in
-            charges.iter().zip(&denied.counted).filter(|(_, counted)| !counted.verdict.admitted)
-        {
+        for (charge, _) in charges.iter().zip(&denied.counted).filter(|(_, counted)| refused_for(counted)) {
             let window = charge.limit.windows().index(now);
             let (limit, is_own) = (Some(OwnLimit::of(charge.whole)), *charge.whole != charge.rule.limit);
             let refused = charge.cost.taken();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 
@@ -26,6 +27,11 @@ pub struct RuleWarnings {
 pub(super) type NewestWarnings = ArcSwap<RuleWarnings>;
 
 impl Engine {
+    /// Says whether paths and hosts come to rules as they were sent, rather than in one form.
+    pub fn set_raw_values(&self, raw: bool) {
+        self.raw_values.store(raw, Ordering::Relaxed);
+    }
+
     /// What the last look for odd rules found.
     #[must_use]
     pub fn rule_warnings(&self) -> Arc<RuleWarnings> {
@@ -35,11 +41,15 @@ impl Engine {
     /// Looks for odd rules if the rules changed since the last look. Returns those that were not told before.
     /// Takes some hundredths of a second for very large sets: not for a thread that decides.
     pub fn look_for_warnings(&self) -> Vec<Warning> {
+        if self.awaits_rules() {
+            // Nothing passes until the first set is there.
+            return Vec::new();
+        }
         let (loaded, before) = (self.loaded(), self.rule_warnings());
         if loaded.revision == before.revision && before.revision > 0 {
             return Vec::new();
         }
-        let mut told = loaded.set.warnings();
+        let mut told = loaded.set.warnings_of(!self.raw_values.load(Ordering::Relaxed));
         let total = told.len();
         told.truncate(TOLD_MAX);
         let known: BTreeSet<&Warning> = before.told.iter().collect();

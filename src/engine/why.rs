@@ -9,10 +9,10 @@ use super::identity::{Inquiry, rewritten};
 use super::loaded::Loaded;
 use super::status::BucketStatus;
 use crate::core::decision::Decision;
+use crate::core::denial_cause::DenialCause;
 use crate::core::hot::HotBucket;
 use crate::core::key::{Key, identity_values};
 use crate::core::request::{Attributes, Cost, Request};
-use crate::core::rule::Mode;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Span;
 
@@ -35,8 +35,6 @@ pub struct WhyBucket {
     pub status: BucketStatus,
     /// The rule's domain.
     pub domain: String,
-    /// The mode in which regions agree on it; `None`: each counts for itself.
-    pub mode: Option<Mode>,
     /// True if the rule's denials are only logged.
     pub shadow: bool,
     /// True if the request would be counted here.
@@ -46,6 +44,8 @@ pub struct WhyBucket {
     /// When denied: until the cost could pass; `None` if never. Where the request is not counted: until the
     /// bucket is unused again, or its window ends.
     pub retry: Option<Span>,
+    /// When it denies the request: why.
+    pub cause: Option<DenialCause>,
     /// Its counts of late, if it has a place among the counted.
     pub hot: Option<HotBucket>,
     /// Permits that each region is known to have admitted, this one first; others only where they have told.
@@ -70,7 +70,9 @@ impl Engine {
             };
             let denies = !ruled.allowed;
             let retry = if denies { ruled.retry } else { Some(Span::ZERO) };
-            told.add(self.why_bucket(&loaded, compiled, key, status), true, denies, retry);
+            let (mut bucket, key) = self.why_bucket(&loaded, compiled, key, status);
+            bucket.cause = ruled.cause;
+            told.add((bucket, key), true, denies, retry);
         }
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
@@ -107,11 +109,11 @@ impl Engine {
         let others: Vec<(String, u64)> = others.map(|(region, used)| (region.clone(), *used)).collect();
         let bucket = WhyBucket {
             domain: compiled.rule.domain.clone(),
-            mode: compiled.rule.global.as_ref().map(|global| global.mode),
             shadow: is_shadow(loaded, compiled),
             matches: false,
             denies: false,
             retry: None,
+            cause: None,
             hot: self.hot.find(&key, self.now()),
             used_by: std::iter::once(own).chain(others).collect(),
             status,

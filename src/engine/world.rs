@@ -13,7 +13,7 @@ use crate::core::key::Key;
 use crate::core::region_list::RegionList;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::regions::gossip::uncertainty::OtherStores;
-use crate::core::regions::{Effect, Touched, WorldKey, WorldRule};
+use crate::core::regions::{Effect, StoreSeen, Touched, WorldKey, WorldRule};
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::{OwnLimit, RuleName};
 
@@ -40,8 +40,8 @@ pub struct Tally {
     pub limit: Option<OwnLimit>,
     /// Whether that is not the rule's.
     pub is_own: bool,
-    /// True if the store decided without an allowance.
-    pub without_allowance: bool,
+    /// What the store's answers show of its memory.
+    pub store: StoreSeen,
 }
 
 /// Collects what decisions did to worldwide limits until the protocol asks for it. Bounded; a decision never
@@ -112,7 +112,9 @@ fn merge(into: &mut Tally, tally: Tally) {
     into.returned = into.returned.saturating_add(tally.returned);
     into.refused = into.refused.max(tally.refused);
     into.largest = into.largest.max(tally.largest);
-    into.without_allowance |= tally.without_allowance;
+    into.store.without_allowance |= tally.store.without_allowance;
+    into.store.reset |= tally.store.reset;
+    into.store.used = into.store.used.max(tally.store.used);
     if tally.limit > into.limit {
         (into.limit, into.is_own) = (tally.limit, tally.is_own);
     }

@@ -411,6 +411,9 @@ fn describe_certificate(pem: &Pem, path: &Path, now: Timestamp, into: &mut Descr
     let certificate = pem.parse_x509().ok()?;
     let who = match identity::node_of(&pem.contents) {
         Ok(name) => format!("node {} of region {}", name.node, name.region),
+        Err(_) if identity::operator_of(&pem.contents).is_some() => {
+            format!("operator {}", identity::operator_of(&pem.contents).unwrap_or_default())
+        }
         Err(_) if certificate.is_ca() => format!("authority {}", certificate.subject()),
         Err(error) => format!("names no node ({error})"),
     };
@@ -492,7 +495,7 @@ fn named(common_name: &str) -> DistinguishedName {
     name
 }
 
-fn write_pair(
+pub(super) fn write_pair(
     dir: &Path,
     names: [&str; 2],
     make: impl FnOnce() -> Result<Issued, CertificateError>,

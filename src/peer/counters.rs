@@ -25,12 +25,14 @@ pub enum Refusal {
     Identity,
     /// Another protocol than ours was asked for.
     Protocol,
-    /// A handshake that took too long or broke off.
+    /// A handshake that broke off.
     Handshake,
     /// More connections than are allowed at once, in all or from one peer.
     Connections,
     /// A member that says it is in a region or node that its certificate does not name.
     Impostor,
+    /// A change of a region that no operator signed.
+    Unsigned,
     /// More members or addresses than are kept.
     Members,
     /// A message for a peer whose queue was full: the oldest was dropped.
@@ -43,11 +45,13 @@ pub enum Refusal {
     UnknownNode,
     /// A message received while the reader behind it was too slow.
     ReaderBusy,
+    /// A handshake that took too long: one of the machines is short of processor time, or the way is lossy.
+    SlowHandshake,
 }
 
 impl Refusal {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Version,
         Self::Kind,
         Self::Malformed,
@@ -60,12 +64,14 @@ impl Refusal {
         Self::Handshake,
         Self::Connections,
         Self::Impostor,
+        Self::Unsigned,
         Self::Members,
         Self::QueueFull,
         Self::Unconnected,
         Self::Unsent,
         Self::UnknownNode,
         Self::ReaderBusy,
+        Self::SlowHandshake,
     ];
 
     /// Whether nothing was wrong with it but that there was no room or no way.
@@ -73,7 +79,12 @@ impl Refusal {
     pub const fn is_drop(self) -> bool {
         matches!(
             self,
-            Self::QueueFull | Self::Unconnected | Self::Unsent | Self::UnknownNode | Self::ReaderBusy
+            Self::QueueFull
+                | Self::Unconnected
+                | Self::Unsent
+                | Self::UnknownNode
+                | Self::ReaderBusy
+                | Self::SlowHandshake
         )
     }
 
@@ -93,12 +104,14 @@ impl Refusal {
             Self::Handshake => "handshake",
             Self::Connections => "connections",
             Self::Impostor => "impostor",
+            Self::Unsigned => "unsigned",
             Self::Members => "members",
             Self::QueueFull => "queue_full",
             Self::Unconnected => "unconnected",
             Self::Unsent => "unsent",
             Self::UnknownNode => "unknown_node",
             Self::ReaderBusy => "reader_busy",
+            Self::SlowHandshake => "slow_handshake",
         }
     }
 }

@@ -69,7 +69,8 @@ impl DialError {
             Self::Connect(_) | Self::Deadline => None,
             Self::Version(_) => Some(Refusal::Protocol),
             Self::Identity(_) => Some(Refusal::Identity),
-            Self::Connection(error) => Some(refusal_of(error)).filter(|why| *why != Refusal::Handshake),
+            Self::Connection(error) => Some(refusal_of(error))
+                .filter(|why| !matches!(why, Refusal::Handshake | Refusal::SlowHandshake)),
         }
     }
 
@@ -228,19 +229,20 @@ pub(super) struct RemotePeer {
 
 impl RemotePeer {
     pub(super) fn of(connection: &Connection) -> Result<Self, IdentityError> {
-        let chain = connection
-            .peer_identity()
-            .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
-            .ok_or(IdentityError::Missing)?;
+        let chain = chain_of(connection).ok_or(IdentityError::Missing)?;
         let name = identity::node_of(chain.first().ok_or(IdentityError::Missing)?)?;
         Ok(Self { name, version: negotiation::agreed(connection) })
     }
 }
 
+/// The certificates that the other side of a connection showed, its own first.
+pub(super) fn chain_of(connection: &Connection) -> Option<Vec<CertificateDer<'static>>> {
+    connection.peer_identity()?.downcast().ok().map(|chain| *chain)
+}
+
 /// Ends a connection if the other's certificate is not accepted any more, and says why.
 pub(super) fn end_if_withdrawn(connection: &Connection, trust: &Trust) -> Option<String> {
-    let identity = connection.peer_identity()?;
-    let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    let chain = chain_of(connection)?;
     let error = trust.still_accepts(&chain).err()?;
     connection.close(WITHDRAWN, b"your certificate is not accepted any more");
     Some(format!("the other's certificate is not accepted any more: {error}"))
@@ -251,6 +253,7 @@ pub(super) fn refusal_of(error: &ConnectionError) -> Refusal {
     let code = match error {
         ConnectionError::TransportError(error) => u64::from(error.code),
         ConnectionError::ConnectionClosed(close) => u64::from(close.error_code),
+        ConnectionError::TimedOut => return Refusal::SlowHandshake,
         _ => return Refusal::Handshake,
     };
     // QUIC carries TLS alerts as 0x100 and the alert's number (RFC 9001, 4.8).

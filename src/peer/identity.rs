@@ -12,6 +12,8 @@ use crate::core::regions::NodeName;
 /// Longest name of a region or a node, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 const SCHEME: &str = "tidegate://";
+/// Before the name in an operator's certificate. No node's certificate begins so.
+const OPERATOR_SCHEME: &str = "tidegate-operator://";
 /// What a name may hold unescaped: letters, digits and the four marks that RFC 3986 leaves to names.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -64,6 +66,21 @@ pub fn node_of(certificate_der: &[u8]) -> Result<NodeName, IdentityError> {
 #[must_use]
 pub fn uri(node: &NodeName) -> String {
     format!("{SCHEME}{}", path(node))
+}
+
+/// The URI that names an operator in his certificate.
+pub(super) fn operator_uri(name: &str) -> String {
+    format!("{OPERATOR_SCHEME}{}", escaped(name))
+}
+
+/// Whom an operator's certificate names; `None` for any other certificate.
+#[must_use]
+pub fn operator_of(certificate: &[u8]) -> Option<String> {
+    let (rest, read) = X509Certificate::from_der(certificate).ok()?;
+    let names = read.subject_alternative_name().ok()??;
+    let [GeneralName::URI(uri)] = names.value.general_names[..] else { return None };
+    let name = percent_decode_str(uri.strip_prefix(OPERATOR_SCHEME)?).decode_utf8().ok()?.into_owned();
+    (rest.is_empty() && is_name(&name) && escaped(&name) == uri[OPERATOR_SCHEME.len()..]).then_some(name)
 }
 
 /// `<region>/<node>`, percent-encoded: one spelling for each node, and a `/` only between the two.

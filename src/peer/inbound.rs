@@ -25,7 +25,7 @@ use super::tls::STREAMS_MAX;
 use super::trust::Trust;
 use crate::core::regions::NodeName;
 use crate::core::wire::WireVersion;
-use crate::engine::clock::Clock;
+use crate::engine::clock::{Clock, Stopwatch};
 
 /// Connections of others, handshakes included. More are refused and counted.
 pub(super) const CONNECTIONS_MAX: usize = 1_024;
@@ -33,6 +33,11 @@ pub(super) const CONNECTIONS_MAX: usize = 1_024;
 /// round trip and this side nothing (RFC 9000, 8.1.2). Past three quarters, only addresses of known daemons
 /// may begin one.
 const HANDSHAKES_MAX: usize = 256;
+/// Handshakes that others may begin in a second, whoever they are: each costs this side a key exchange, also
+/// where it fails at once. Past them an address must first show that it can be answered.
+const BEGUN_MAX: u32 = 50;
+/// The same for addresses that showed it. Past them only addresses of known daemons may begin one.
+const BEGUN_VALIDATED_MAX: u32 = 200;
 /// Longest time for one stream to arrive.
 const STREAM_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -94,6 +99,7 @@ pub(super) async fn accept(
 ) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let (mut begun, mut second) = (0, Stopwatch::start());
     loop {
         let incoming = tokio::select! {
             biased;
@@ -103,7 +109,10 @@ pub(super) async fn accept(
         let Some(incoming) = incoming else { return };
         let known = inbox.links.get(incoming.remote_address()).is_some();
         let shaking = HANDSHAKES_MAX - handshakes.available_permits();
-        let turn = Turn::of(shaking, incoming.remote_address_validated(), known);
+        if second.elapsed() >= Duration::from_secs(1) {
+            (begun, second) = (0, Stopwatch::start());
+        }
+        let turn = Turn::of((shaking, begun), incoming.remote_address_validated(), known);
         if turn == Turn::Later {
             // An address that has a token already is refused below.
             let _ = incoming.retry();
@@ -118,6 +127,7 @@ pub(super) async fn accept(
             incoming.refuse();
             continue;
         };
+        begun = begun.saturating_add(1);
         let (inbox, stop) = (Arc::clone(&inbox), stop.clone());
         let (trust, offers) = (endpoint.trust(), endpoint.offers());
         tasks.spawn(async move {
@@ -143,12 +153,13 @@ enum Turn {
 }
 
 impl Turn {
-    const fn of(shaking: usize, validated: bool, known: bool) -> Self {
-        if shaking < HANDSHAKES_MAX / 4 {
+    /// By how many handshakes are under way, and were begun in this second.
+    const fn of((shaking, begun): (usize, u32), validated: bool, known: bool) -> Self {
+        if shaking < HANDSHAKES_MAX / 4 && begun < BEGUN_MAX {
             Self::Now
         } else if !validated {
             Self::Later
-        } else if shaking < HANDSHAKES_MAX / 4 * 3 || known {
+        } else if (shaking < HANDSHAKES_MAX / 4 * 3 && begun < BEGUN_VALIDATED_MAX) || known {
             Self::Now
         } else {
             Self::Never
@@ -206,7 +217,7 @@ async fn welcome(
         connection.close(VarInt::from_u32(0), b"this is myself");
         return;
     }
-    let Some(present) = inbox.contacts.enter(&name) else {
+    let Some(present) = inbox.contacts.enter(&name, address) else {
         inbox.counters.refuse(Refusal::Connections);
         connection.close(VarInt::from_u32(2), b"too many connections");
         return;
@@ -334,15 +345,21 @@ fn take_chitchat(
 
 #[cfg(test)]
 mod tests {
-    use super::{HANDSHAKES_MAX, Turn};
+    use super::{BEGUN_MAX, BEGUN_VALIDATED_MAX, HANDSHAKES_MAX, Turn};
 
     #[test]
     fn the_fuller_it_is_the_more_an_address_must_show() {
         let quarter = HANDSHAKES_MAX / 4;
-        assert_eq!(Turn::of(quarter - 1, false, false), Turn::Now);
-        assert_eq!(Turn::of(quarter, false, true), Turn::Later, "an address may be forged");
-        assert_eq!(Turn::of(quarter, true, false), Turn::Now);
-        assert_eq!(Turn::of(3 * quarter, true, false), Turn::Never);
-        assert_eq!(Turn::of(3 * quarter, true, true), Turn::Now);
+        assert_eq!(Turn::of((quarter - 1, 0), false, false), Turn::Now);
+        assert_eq!(Turn::of((quarter, 0), false, true), Turn::Later, "an address may be forged");
+        assert_eq!(Turn::of((quarter, 0), true, false), Turn::Now);
+        assert_eq!(Turn::of((3 * quarter, 0), true, false), Turn::Never);
+        assert_eq!(Turn::of((3 * quarter, 0), true, true), Turn::Now);
+        // Those that fail at once are never under way, and cost as much.
+        assert_eq!(Turn::of((0, BEGUN_MAX - 1), false, false), Turn::Now);
+        assert_eq!(Turn::of((0, BEGUN_MAX), false, true), Turn::Later);
+        assert_eq!(Turn::of((0, BEGUN_MAX), true, false), Turn::Now);
+        assert_eq!(Turn::of((0, BEGUN_VALIDATED_MAX), true, false), Turn::Never);
+        assert_eq!(Turn::of((0, BEGUN_VALIDATED_MAX), true, true), Turn::Now);
     }
 }

@@ -26,7 +26,7 @@ use super::rules::{RulesStatement, SavedRules};
 use crate::core::region_list::RegionChanges;
 use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
-use crate::core::regions::split::{Phase, WeightsStatement};
+use crate::core::regions::split::{Birth, Phase, WeightsStatement};
 
 /// The gossip of another cluster id is not answered. Certificates keep clusters apart and handshakes agree on
 /// versions, so it never changes.
@@ -44,6 +44,7 @@ const SHARES: &str = "shares";
 const RULES: &str = "rules";
 const REGIONS: &str = "regions";
 const REGION_CHANGES: &str = "region_changes";
+const REGION_ORDERS: &str = "region_orders";
 const DIGESTS: &str = "digests";
 /// A longer list of regions is not told.
 const REGIONS_BYTES_MAX: usize = 4_096;
@@ -67,8 +68,10 @@ pub struct Member {
     pub rules: Option<RulesStatement>,
     /// The regions that it lists, once it has said so.
     pub regions: Option<Vec<String>>,
-    /// What it knows of changes of the regions that are listed.
+    /// What it knows of changes of the regions that are listed. Nobody takes its word for them.
     pub region_changes: Option<RegionChanges>,
+    /// The changes that operators signed, as they travel: see [`RegionChanges::read_orders`].
+    pub region_orders: Option<Arc<str>>,
     /// What its worldwide rules are like, once it has said so.
     pub digests: Option<Digests>,
 }
@@ -85,6 +88,7 @@ pub(super) struct Facts {
     /// they travel.
     pub(super) regions: Mutex<Option<String>>,
     pub(super) region_changes: Mutex<Option<String>>,
+    pub(super) region_orders: Mutex<Option<String>>,
     pub(super) digests: Mutex<Option<String>>,
     /// Something of the above has changed.
     pub(super) changed: Notify,
@@ -94,12 +98,14 @@ impl Facts {
     fn pairs(&self) -> Vec<(&'static str, String)> {
         let mut pairs = vec![(DRAINING, self.draining.load(Ordering::Relaxed).to_string())];
         let shares = *self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        pairs.extend(
-            shares.map(|word| (SHARES, format!("{} {} {}", word.stamp, word.digest, word.phase.as_str()))),
-        );
+        pairs.extend(shares.map(|word| (SHARES, said(&word))));
         pairs.extend(self.rules.word().map(|word| (RULES, word.text())));
-        let facts =
-            [(REGIONS, &self.regions), (REGION_CHANGES, &self.region_changes), (DIGESTS, &self.digests)];
+        let facts = [
+            (REGIONS, &self.regions),
+            (REGION_CHANGES, &self.region_changes),
+            (REGION_ORDERS, &self.region_orders),
+            (DIGESTS, &self.digests),
+        ];
         for (key, fact) in facts {
             let fact = fact.lock().unwrap_or_else(PoisonError::into_inner).clone();
             pairs.extend(fact.map(|text| (key, text)));
@@ -316,6 +322,7 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
         rules: state.get(RULES).and_then(RulesStatement::read),
         regions: state.get(REGIONS).and_then(listed),
         region_changes: state.get(REGION_CHANGES).and_then(RegionChanges::read),
+        region_orders: state.get(REGION_ORDERS).map(Arc::from),
         digests: state.get(DIGESTS).and_then(Digests::read),
     })
 }
@@ -334,12 +341,20 @@ fn listed(text: &str) -> Option<Vec<String>> {
     text.split(',').filter(|name| !name.is_empty()).map(identity::unescaped).collect()
 }
 
+/// What a daemon says of its shares, as it travels.
+fn said(word: &WeightsStatement) -> String {
+    let birth = word.birth.text().map(|birth| format!(" {birth}")).unwrap_or_default();
+    format!("{} {} {}{birth}", word.stamp, word.digest, word.phase.as_str())
+}
+
+/// Reads what [`said`] wrote.
 fn word(text: &str) -> Option<WeightsStatement> {
     let mut parts = text.split(' ');
     let (stamp, digest) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     // A daemon that says no phase may be in any.
     let phase = parts.next().and_then(|text| Phase::ALL.into_iter().find(|phase| phase.as_str() == text));
-    Some(WeightsStatement { stamp, digest, phase: phase.unwrap_or(Phase::Changing) })
+    let birth = parts.next().map_or(Birth::Known, Birth::read);
+    Some(WeightsStatement { stamp, digest, phase: phase.unwrap_or(Phase::Changing), birth })
 }
 
 #[cfg(test)]
@@ -353,8 +368,12 @@ mod tests {
         assert_eq!(listed(&list(&[]).unwrap()), Some(Vec::new()));
         assert_eq!(list(&vec!["x".repeat(250); 64]), None);
         assert_eq!(listed("a,%zz"), None);
-        let said = WeightsStatement { stamp: 7, digest: 9, phase: Phase::Waiting };
-        assert_eq!(word("7 9 waiting"), Some(said));
+        let said = WeightsStatement { stamp: 7, digest: 9, phase: Phase::Waiting, birth: Birth::Known };
+        assert_eq!(word("7 9 waiting"), Some(said), "an older daemon does not say how it began");
+        for birth in [Birth::Known, Birth::New { life: 5 }, Birth::First { life: 5, all: 6 }] {
+            let said = WeightsStatement { birth, ..said };
+            assert_eq!(word(&super::said(&said)), Some(said));
+        }
         assert_eq!(
             word("7 9"),
             Some(WeightsStatement { phase: Phase::Changing, ..said }),

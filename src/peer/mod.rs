@@ -16,6 +16,8 @@ pub mod certificate;
 pub mod codec;
 pub mod counters;
 pub mod identity;
+pub mod operator;
+pub mod present;
 pub mod renewal;
 pub mod revocation;
 pub mod tls;
@@ -44,7 +46,9 @@ pub use endpoint::Refuser;
 pub use endpoint::Wire;
 pub use link::LinkStatus;
 pub use membership::Member;
-pub use peers::{EVENTS_LEN_MAX, GOSSIP_INTERVAL_DEFAULT, PeerEvent, Peers, PeersConfig, StartError};
+pub use peers::{
+    EVENTS_LEN_MAX, GOSSIP_INTERVAL_DEFAULT, PeerEvent, Peers, PeersConfig, StartError, TrustChanges,
+};
 pub use queue::PEER_QUEUE_LEN_MAX;
 pub use rules::{FetchError, RULES_BYTES_MAX, RulesStatement};
 pub use tls::{CertificateDates, TlsError, TlsPem};

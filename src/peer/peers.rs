@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -16,16 +17,18 @@ use super::chitchat::{Carrier, Roster};
 use super::codec;
 use super::contacts::Contacts;
 use super::counters::Counters;
-use super::endpoint::{Endpoint, Wire};
+use super::endpoint::{self, Endpoint, Wire};
 use super::inbound::{self, Inbox};
 use super::join;
 use super::link::{LinkContext, LinkStatus};
 use super::links::Links;
 use super::membership::{self, Facts, Member, Membership};
+use super::operator::{self, NotOperator};
 use super::rules::{self, FetchError, RulesStatement, SavedRules};
 use super::strangers::Strangers;
 use super::tls::{self, TlsError, TlsPem};
-use crate::core::region_list::RegionChanges;
+use super::trust::Trust;
+use crate::core::region_list::{RegionChanges, RegionOrder};
 use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
 use crate::core::regions::split::WeightsStatement;
@@ -114,6 +117,19 @@ pub enum PeerEvent {
     },
     /// The members have changed: all of them but ourselves.
     Members(Vec<Member>),
+}
+
+/// Tells when other certificates are accepted than before.
+pub struct TrustChanges(watch::Receiver<Arc<Trust>>);
+
+impl TrustChanges {
+    /// Waits for the next change.
+    ///
+    /// # Errors
+    /// There will be none.
+    pub async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
+        self.0.changed().await
+    }
 }
 
 /// This node among the others. Dropping it ends everything without a word to the peers; [`Self::stop`] tells
@@ -256,6 +272,7 @@ impl Peers {
             shares: Mutex::default(),
             regions: Mutex::default(),
             region_changes: Mutex::default(),
+            region_orders: Mutex::default(),
             digests: Mutex::default(),
             rules: Arc::clone(&ground.rules),
             changed: Notify::new(),
@@ -293,6 +310,7 @@ impl Peers {
                 shares: Mutex::default(),
                 regions: Mutex::default(),
                 region_changes: Mutex::default(),
+                region_orders: Mutex::default(),
                 digests: Mutex::default(),
                 rules: Arc::clone(&ground.rules),
                 changed: Notify::new(),
@@ -400,6 +418,28 @@ impl Peers {
     /// Tells the others what this daemon knows of changes of the regions that are listed.
     pub fn set_region_changes(&self, changes: &RegionChanges) {
         self.set_fact(&self.facts.region_changes, Some(changes.text()).filter(|text| !text.is_empty()));
+        self.set_fact(&self.facts.region_orders, Some(changes.orders()).filter(|text| !text.is_empty()));
+    }
+
+    /// Nodes that are connected from two places at once, so that two daemons have one certificate, and these
+    /// places.
+    #[must_use]
+    pub fn twice(&self) -> Vec<(NodeName, BTreeSet<SocketAddr>)> {
+        self.ground.contacts.twice()
+    }
+
+    /// Which operator signed a change of a region.
+    ///
+    /// # Errors
+    /// None did.
+    pub fn operator_of(&self, order: &RegionOrder) -> Result<String, NotOperator> {
+        operator::verify(&self.ground.endpoint.trust().borrow(), order)
+    }
+
+    /// Whether a list of the cluster's authority revokes a certificate.
+    #[must_use]
+    pub fn is_revoked(&self, certificate: &[u8]) -> bool {
+        self.ground.endpoint.trust().borrow().is_revoked(&[CertificateDer::from_slice(certificate)])
     }
 
     /// Tells the others what the worldwide rules in force here are like.
@@ -442,7 +482,7 @@ impl Peers {
         self.facts.changed.notify_one();
     }
 
-    /// Reads a set of rules from a node that gossips it.
+    /// Reads a set of rules from a node that gossips it, and the certificates that it shows.
     ///
     /// # Errors
     /// It did not come, or not whole.
@@ -451,9 +491,25 @@ impl Peers {
         from: &NodeName,
         word: RulesStatement,
         deadline: Duration,
-    ) -> Result<Vec<u8>, FetchError> {
+    ) -> Result<(Vec<u8>, Vec<Vec<u8>>), FetchError> {
         let connection = self.ground.links.connection(from).ok_or(FetchError::NotConnected)?;
-        rules::fetch(connection, word, deadline).await
+        let chain = endpoint::chain_of(&connection.0).ok_or(FetchError::NotConnected)?;
+        let chain = chain.iter().map(|certificate| certificate.to_vec()).collect();
+        Ok((rules::fetch(connection, word, deadline).await?, chain))
+    }
+
+    /// Whether certificates that were accepted before are still: no list revokes them, and their authority is
+    /// one of the cluster's.
+    #[must_use]
+    pub fn still_accepts(&self, chain: &[Vec<u8>]) -> bool {
+        let chain: Vec<_> = chain.iter().map(|der| CertificateDer::from_slice(der)).collect();
+        self.ground.endpoint.trust().borrow().still_accepts(&chain).is_ok()
+    }
+
+    /// Changes when other certificates are accepted than before.
+    #[must_use]
+    pub fn trust_changes(&self) -> TrustChanges {
+        TrustChanges(self.ground.endpoint.trust())
     }
 
     /// Whether [`Self::leave`] was called.

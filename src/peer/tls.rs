@@ -162,6 +162,14 @@ pub fn check(pem: &TlsPem, now: Timestamp) -> Result<CertificateDates, TlsError>
     Ok(CertificateDates { node: ends.0, authority: authority.0 })
 }
 
+/// Says whether the certificate is this node's.
+///
+/// # Errors
+/// It is another one's, or cannot be read.
+pub fn check_name(pem: &TlsPem, name: &NodeName) -> Result<(), TlsError> {
+    Parts::of(pem)?.name(name)
+}
+
 /// From when and until when a certificate holds: seconds since the epoch, and for people.
 fn validity(certificate: &CertificateDer<'_>) -> Option<((i64, String), (i64, String))> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -179,6 +187,14 @@ struct Parts {
 }
 
 impl Parts {
+    fn name(&self, name: &NodeName) -> Result<(), TlsError> {
+        let certificate = identity::node_of(self.chain.first().ok_or(IdentityError::Missing)?)?;
+        if certificate == *name {
+            return Ok(());
+        }
+        Err(TlsError::OtherNode { certificate, configured: name.clone() })
+    }
+
     fn of(pem: &TlsPem) -> Result<Self, TlsError> {
         let lists = CertificateRevocationListDer::pem_slice_iter(&pem.revoked).collect::<Result<Vec<_>, _>>();
         let lists = lists.map_err(|error| TlsError::Pem {
@@ -256,12 +272,9 @@ impl Lasting {
 /// # Errors
 /// If they cannot be read, do not go together, or were issued to another node than `name`.
 pub(super) fn sides(pem: &TlsPem, name: &NodeName, versions: &[WireVersion]) -> Result<Sides, TlsError> {
-    let Parts { chain, keys, authorities, lists } = Parts::of(pem)?;
-    let own = chain.first().ok_or(IdentityError::Missing)?;
-    let certificate = identity::node_of(own)?;
-    if certificate != *name {
-        return Err(TlsError::OtherNode { certificate, configured: name.clone() });
-    }
+    let parts = Parts::of(pem)?;
+    parts.name(name)?;
+    let Parts { chain, keys, authorities, lists } = parts;
     let provider = Arc::new(crypto::ring::default_provider());
     let (key, certified) = key_of(&chain, keys, &provider)?;
     let offers = Arc::new(Offers::new(certified, versions));

@@ -102,6 +102,11 @@ impl Trust {
         }
     }
 
+    /// Whether a list of an authority that signed this chain revokes its first certificate.
+    pub(super) fn is_revoked(&self, chain: &[CertificateDer<'_>]) -> bool {
+        matches!(self.still_accepts(chain), Err(Error::InvalidCertificate(CertificateError::Revoked)))
+    }
+
     /// What the first authority says that accepts it; where none does, why the one that signed it does not.
     fn any<T>(&self, verify: impl Fn(&Anchor) -> Result<T, Error>) -> Result<T, Error> {
         let mut refused = Error::InvalidCertificate(CertificateError::UnknownIssuer);

@@ -1,4 +1,4 @@
-//! Buckets of the memory store that a clock counted which was far ahead.
+//! Buckets of the memory store that a clock counted which was ahead and is set back.
 
 use super::escrowed::{moving, paying};
 use super::slot::{KeySlot, weight};
@@ -9,9 +9,9 @@ use crate::core::time::Timestamp;
 use crate::engine::port::HeldLimit;
 
 impl KeySlot {
-    /// Where the bucket at `place` lies far ahead of `now`: it counts from now on, as
-    /// [`crate::core::algorithm::State::brought_back`] says. True if it did. Not where rights move: they say
-    /// themselves what is used.
+    /// Where the bucket at `place` lies ahead of `now`, since the clock was set back: it counts from now on,
+    /// as [`crate::core::algorithm::State::brought_back`] says. True if it did. Not where rights move: they
+    /// say themselves what is used.
     pub(super) fn bring_back(
         &mut self,
         rule: &Compiled,
@@ -19,6 +19,9 @@ impl KeySlot {
         place: Option<TablePlace>,
         now: Timestamp,
     ) -> bool {
+        if let Some(state) = place.and_then(|at| self.buckets.get_mut(at)) {
+            state.bring_places_back(limit, now);
+        }
         let Some(back) = self.state(place).and_then(|state| state.brought_back(limit, now)) else {
             return false;
         };

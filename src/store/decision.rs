@@ -5,8 +5,8 @@ use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
-use super::escrowed::is_closed;
 use super::slot::{Evaluation, KeySlot, Named};
+use crate::core::algorithm::Verdict;
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
 use crate::core::table::TablePlace;
@@ -32,7 +32,8 @@ struct Plan<'a> {
     looked: Evaluation,
     /// Its bucket was made for this decision.
     made: bool,
-    without_room: bool,
+    /// What it is answered, where its bucket finds no room.
+    without_room: Option<Verdict>,
 }
 
 impl Plan<'_> {
@@ -49,8 +50,8 @@ impl Plan<'_> {
 
     /// Whether it lets the whole decision pass.
     fn passes(&self) -> bool {
-        let closed = self.without_room && is_closed(self.charge.rule, self.charge.rule.rule.on_failure);
-        !self.charge.enforced || (self.looked.fits() && !closed)
+        let has_room = self.without_room.is_none_or(|verdict| verdict.admitted);
+        !self.charge.enforced || (self.looked.fits() && has_room)
     }
 }
 
@@ -75,7 +76,7 @@ impl<'a, 's> Decision<'a, 's> {
             let before = decision.plans.iter().filter(same).map(|plan| plan.charge.cost.taken());
             let before = before.fold(0, u64::saturating_add);
             let looked = locked.judge(charge, *named, before, now);
-            let (made, without_room) = (false, false);
+            let (made, without_room) = (false, None);
             decision.plans.push(Plan { charge, named: *named, slot, looked, made, without_room });
         }
         decision
@@ -97,7 +98,10 @@ impl<'a, 's> Decision<'a, 's> {
             let Some((_, slot)) = self.slots.get_mut(plan.slot) else { return plan.looked.counted() };
             let mut counted = match charges && (admitted || plan.charge.cost.is_report()) {
                 true => charge(slot, plan),
-                false => answer(slot, plan, admitted),
+                false => {
+                    let paid = if charges { slot.pay(plan.charge, &plan.looked) } else { 0 };
+                    ChargeResult { paid, ..answer(slot, plan, admitted) }
+                }
             };
             slot.punish(plan.charge, &plan.looked, plan.named, (intent, now), &mut counted);
             counted
@@ -120,7 +124,12 @@ impl<'a, 's> Decision<'a, 's> {
             plan.looked.place = plan.looked.place.or_else(|| slot.find(plan.named));
             let keep = |place| pinned.contains(&(plan.slot, place));
             if !slot.may_grow(plan.charge, plan.looked.place, self.now, keep) {
-                plan.without_room = true;
+                plan.without_room = Some(slot.newcomers.charge(
+                    plan.charge,
+                    plan.looked.verdict,
+                    &plan.looked.limit,
+                    plan.looked.now,
+                ));
                 continue;
             }
             if plan.looked.place.is_some() {
@@ -132,7 +141,14 @@ impl<'a, 's> Decision<'a, 's> {
                     plan.made = true;
                     pinned.push((plan.slot, place));
                 }
-                None => plan.without_room = true,
+                None => {
+                    plan.without_room = Some(slot.newcomers.charge(
+                        plan.charge,
+                        plan.looked.verdict,
+                        &plan.looked.limit,
+                        plan.looked.now,
+                    ))
+                }
             }
         }
     }
@@ -160,8 +176,8 @@ fn charge(slot: &mut KeySlot, plan: &Plan<'_>) -> ChargeResult {
     if !plan.is_charged(true) {
         return slot.uncharged(plan.charge, &plan.looked, plan.named);
     }
-    if plan.without_room {
-        return plan.looked.without_room(plan.charge);
+    if let Some(verdict) = plan.without_room {
+        return plan.looked.without_room(verdict);
     }
     // A charge before this one may have made the bucket that a refund gives back to.
     let place = plan.looked.place.or_else(|| slot.find(plan.named));
@@ -171,8 +187,8 @@ fn charge(slot: &mut KeySlot, plan: &Plan<'_>) -> ChargeResult {
 /// The answer where nothing is charged: as it would be if only asked, else as it is now that nothing was
 /// taken.
 fn answer(slot: &mut KeySlot, plan: &Plan<'_>, admitted: bool) -> ChargeResult {
-    if plan.without_room {
-        return plan.looked.without_room(plan.charge);
+    if let Some(verdict) = plan.without_room {
+        return plan.looked.without_room(verdict);
     }
     // A report before it may have made the bucket.
     let mut looked = plan.looked;

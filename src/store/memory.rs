@@ -11,12 +11,14 @@ use smallvec::{SmallVec, smallvec};
 use super::decision::Decision;
 use super::slot::{HeldAllowance, KeySlot, Named};
 use super::spread::Spread;
-use crate::core::algorithm::{Allowance, Limit};
+use crate::core::algorithm::{Allowance, Limit, RegionUse};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::engine::port::{Answer, BucketInfo, Charge, HeldLimit, Intent, Later, Outcome, Store, StoreLen};
+use crate::engine::port::{
+    Answer, BucketInfo, Charge, ChargeResult, HeldLimit, Intent, Later, Outcome, Store, StoreLen,
+};
 
 /// Buckets in memory, bounded.
 ///
@@ -49,7 +51,8 @@ impl MemoryStore {
     #[must_use]
     pub fn begun(self, now: Timestamp) -> Self {
         for slot in &self.slots {
-            locked(slot).begun = now;
+            let mut slot = locked(slot);
+            (slot.begun, slot.known) = (now, now);
         }
         self
     }
@@ -69,7 +72,14 @@ impl MemoryStore {
         (slot, Named { hash, key })
     }
 
-    fn with<T>(&self, key: &Key, work: impl FnOnce(&mut KeySlot, Named<'_>) -> T) -> Option<T> {
+    /// Does something with each slot, one after the other.
+    pub(super) fn each_slot(&self, mut work: impl FnMut(&mut KeySlot)) {
+        for slot in &self.slots {
+            work(&mut locked(slot));
+        }
+    }
+
+    pub(super) fn with<T>(&self, key: &Key, work: impl FnOnce(&mut KeySlot, Named<'_>) -> T) -> Option<T> {
         let (slot, named) = self.named(key);
         let mut slot = self.slots.get(slot).map(locked)?;
         Some(work(&mut slot, named))
@@ -115,8 +125,11 @@ impl MemoryStore {
         let mut slot = self.slots.get(slot).map(locked)?;
         let looked = slot.judge(charge, named, 0, now);
         let charges = looked.fits() || charge.cost.is_report();
-        let mut counted = if intent == Intent::Ask || !charges {
+        let mut counted = if intent == Intent::Ask {
             slot.uncharged(charge, &looked, named)
+        } else if !charges {
+            let paid = slot.pay(charge, &looked);
+            ChargeResult { paid, ..slot.uncharged(charge, &looked, named) }
         } else {
             let place = match looked.place {
                 place if charge.cost.taken() == 0 => place,
@@ -195,6 +208,10 @@ impl Store for MemoryStore {
         self.with(key, |slot, named| slot.debit((rule, &limit), named, permits, now));
     }
 
+    fn restore(&self, rule: &Compiled, key: &Key, limit: Limit, known: RegionUse, now: Timestamp) {
+        self.with(key, |slot, named| slot.restore((rule, &limit), named, &known, now));
+    }
+
     fn rights<'a>(
         &'a self,
         rule: &'a Compiled,
@@ -204,6 +221,17 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> Answer<'a, Option<StepResult>> {
         Answer::Now(self.with(key, |slot, named| slot.rights(rule, &held, named, ask, now)).flatten())
+    }
+
+    fn is_new(&self) -> Answer<'_, Option<bool>> {
+        Answer::Now(Some(true))
+    }
+
+    fn begin_first(&self, _: u64) -> Answer<'_, bool> {
+        for slot in &self.slots {
+            locked(slot).know_all();
+        }
+        Answer::Now(true)
     }
 
     fn sweep(&self, now: Timestamp) {

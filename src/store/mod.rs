@@ -4,7 +4,10 @@ mod brought_back;
 pub mod cells;
 mod decision;
 mod escrowed;
+mod kept;
 pub mod memory;
+mod memory_part;
+mod newcomers;
 mod penalties;
 pub mod redis;
 mod reservations;
@@ -15,4 +18,5 @@ mod spread;
 #[cfg(test)]
 mod tests;
 
+pub use kept::KeptStore;
 pub use memory::MemoryStore;

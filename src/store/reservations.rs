@@ -165,6 +165,7 @@ impl KeySlot {
             *state = raised;
         }
         counted.paid = state.settle(limit, view, now);
+        counted.owed = -i64::from(state.debt());
         let done = notes.commit(state, limit, view, now, commit);
         let after = state.check(limit, view, now, 0);
         let retry = after.retry.filter(|_| !done.fits);
@@ -177,7 +178,9 @@ impl KeySlot {
         match place {
             Some(place) => self.rate_bucket(charge, limit, now, place, &mut counted),
             // There was no room for a bucket to charge.
-            None if done.reported > 0 => counted = ChargeResult { reported: 0, degraded: true, ..counted },
+            None if done.reported > 0 => {
+                counted = ChargeResult { reported: 0, owed: 0, degraded: true, ..counted };
+            }
             None => {}
         }
         counted

@@ -12,6 +12,7 @@ use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{
     Algorithm, Allowance, Counting, Limit, PLACES_PER_HOLDER_MAX, State, Verdict, WindowAllowance,
 };
+use crate::core::key::Key;
 use crate::core::regions::escrow::level::{LevelLedger, LevelStep, LevelTerms, MESSAGE_LIFE};
 use crate::core::regions::escrow::places::{Margins, PlacesLedger, PlacesStep, PlacesTerms};
 use crate::core::regions::escrow::window::{WindowLedger, WindowStep, is_known};
@@ -24,6 +25,9 @@ use crate::engine::port::HeldLimit;
 /// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between
 /// regions.
 pub(super) const GATHERING: Span = Span::from_secs(1);
+
+/// When to ask again of a store that was taken down for the next process.
+const SEALED: Span = Span::from_secs(1);
 
 /// What a charge of an escrowed rule is held to, and the instant that it counts at.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +72,8 @@ impl KeySlot {
     ) -> ChargeTerms {
         let limit = &held.limit;
         let now = now.max(self.newest);
-        let terms = ChargeTerms { view: None, now, recovery: None, limit: *limit, most: (0, Span::ZERO) };
+        let recovery = self.is_sealed.then_some(SEALED);
+        let terms = ChargeTerms { view: None, now, recovery, limit: *limit, most: (0, Span::ZERO) };
         if moving(rule) == Some(Counting::Level) {
             let ledger = self.ledger(named).and_then(Ledger::as_level);
             let most = (gathered(rule, limit, whole), GATHERING);
@@ -80,13 +85,14 @@ impl KeySlot {
             Algorithm::SlidingLog | Algorithm::Concurrency => limit.window,
             _ => Span::ZERO,
         };
-        let known = self.begun + matters + RECOVERY_MARGIN;
-        let recovers = matters > Span::ZERO && self.begun > Timestamp(0) && self.safety.doubt_is_burnt;
-        let recovery = recovers.then(|| known.since(now)).filter(|left| left.0 > 0);
+        let begun = self.known(named.key);
+        let known = begun + matters + RECOVERY_MARGIN;
+        let recovers = matters > Span::ZERO && begun > Timestamp(0) && self.safety.doubt_is_burnt;
+        let recovery = recovers.then(|| known.since(now)).filter(|left| left.0 > 0).or(recovery);
         if moving(rule) == Some(Counting::Concurrency) {
             let moves = lends(rule, limit, whole);
             let ledger = self.ledger(named).and_then(Ledger::as_places);
-            let held_to = self.places(held).limit(ledger, now);
+            let held_to = self.places(held, named.key).limit(ledger, now);
             let limit = match (moves, ledger) {
                 (true, _) => held_to,
                 // What is lent all the same is not here.
@@ -104,7 +110,7 @@ impl KeySlot {
             self.state(place).map_or_else(|| limit.windows().index(now), |state| state.window_at(limit, now));
         let ledger = self.ledger(named).and_then(Ledger::as_window);
         let window = counted.max(ledger.map_or(0, |ledger| ledger.window));
-        let minted = self.minted(held, window);
+        let minted = self.minted(held, named.key, window);
         let budget = match ledger.filter(|ledger| ledger.window == window) {
             Some(ledger) if ledger.minted > minted => WindowLedger { minted, ..ledger.clone() }.budget(),
             Some(ledger) => ledger.budget(),
@@ -120,25 +126,35 @@ impl KeySlot {
         self.rights.get(self.rights.find(named.hash, named.key.bytes())?)
     }
 
-    fn places(&self, held: &HeldLimit) -> PlacesTerms {
+    /// The memory that counts a bucket: when it began, and since when it knows of all.
+    fn memory(&self, key: &Key) -> (Timestamp, Timestamp) {
+        let part = self.earlier.as_ref().and_then(|parts| parts.iter().find(|part| part.knows(key.shape())));
+        part.map_or((self.begun, self.known), |part| (part.begun, part.known))
+    }
+
+    fn known(&self, key: &Key) -> Timestamp {
+        self.memory(key).1
+    }
+
+    fn places(&self, held: &HeldLimit, key: &Key) -> PlacesTerms {
         let (share, hold) = (u64::from(held.own()), held.limit.window);
-        PlacesTerms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
+        PlacesTerms { share, hold, begun: self.known(key), margins: Margins::USUAL, safety: self.safety }
     }
 
     /// What this region mints in a window: its share, unless too little of the window is known.
-    fn minted(&self, held: &HeldLimit, window: u64) -> u64 {
-        if is_known(window, held.limit.windows(), self.begun) { u64::from(held.own()) } else { 0 }
+    fn minted(&self, held: &HeldLimit, key: &Key, window: u64) -> u64 {
+        if is_known(window, held.limit.windows(), self.known(key)) { u64::from(held.own()) } else { 0 }
     }
 
-    fn level(&self, rule: &Compiled, limit: &Limit) -> LevelTerms {
+    fn level(&self, rule: &Compiled, limit: &Limit, key: &Key) -> LevelTerms {
         let algorithm = rule.rule.algorithm;
-        LevelTerms { algorithm, limit: *limit, begun: self.begun, safety: self.safety }
+        LevelTerms { algorithm, limit: *limit, begun: self.known(key), safety: self.safety }
     }
 
     /// A bucket that is not there.
-    pub(super) fn fresh(&self, rule: &Compiled, limit: &Limit, now: Timestamp) -> State {
+    pub(super) fn fresh(&self, (rule, limit): (&Compiled, &Limit), key: &Key, now: Timestamp) -> State {
         match moving(rule) {
-            Some(Counting::Level) => self.level(rule, limit).fresh(now),
+            Some(Counting::Level) => self.level(rule, limit, key).fresh(now),
             _ => State::new(rule.rule.algorithm),
         }
     }
@@ -154,7 +170,7 @@ impl KeySlot {
         match (self.raised(charge, named, now, state), state) {
             (Some(raised), _) => Cow::Owned(raised),
             (None, Some(state)) => Cow::Borrowed(state),
-            (None, None) => Cow::Owned(self.fresh(charge.0, charge.1, now)),
+            (None, None) => Cow::Owned(self.fresh(charge, named.key, now)),
         }
     }
 
@@ -180,7 +196,7 @@ impl KeySlot {
         now: Timestamp,
         state: Option<&State>,
     ) -> Option<State> {
-        let terms = self.level(rule, limit);
+        let terms = self.level(rule, limit, named.key);
         let ledger = self.ledger(named).and_then(Ledger::as_level);
         let charged = terms.least(ledger, now) > 0;
         charged.then(|| {
@@ -199,7 +215,7 @@ impl KeySlot {
         place: Option<TablePlace>,
     ) {
         let Some(at) = self.rights.find(named.hash, named.key.bytes()) else { return };
-        let minted = self.minted(held, window);
+        let minted = self.minted(held, named.key, window);
         let Some(Ledger::Window(ledger)) = self.rights.get(at) else { return };
         let used = self.used_in(&held.limit, (ledger.window, minted), at, place);
         if let Some(Ledger::Window(ledger)) = self.rights.get_mut(at) {
@@ -230,6 +246,9 @@ impl KeySlot {
         ask: &StepRequest,
         now: Timestamp,
     ) -> Option<StepResult> {
+        if self.is_sealed {
+            return None;
+        }
         match (moving(rule)?, &ask.step) {
             (Counting::Window, Step::Read) => self.window_rights(rule, held, named, None, now),
             (Counting::Window, Step::Window { window, step }) => {
@@ -264,9 +283,9 @@ impl KeySlot {
             Some(at) => at,
             None => {
                 self.newest = self.newest.max(now);
-                let session = self.begun.0.max(1);
+                let session = self.memory(named.key).0.0.max(1);
                 let mut ledger = WindowLedger { session, ..WindowLedger::default() };
-                ledger.enter(window, self.minted(held, window), 0);
+                ledger.enter(window, self.minted(held, named.key, window), 0);
                 let kept = Ledger::Window(ledger.clone());
                 match self.rights.insert(named.hash, key, kept, now, |_| false) {
                     Ok(inserted) => inserted.place,
@@ -282,7 +301,7 @@ impl KeySlot {
             }
         };
         self.turn(held, named, window, place);
-        let minted = self.minted(held, window);
+        let minted = self.minted(held, named.key, window);
         let used = self.used_in(limit, (window, minted), at, place);
         let safety = self.safety;
         let Some(Ledger::Window(ledger)) = self.rights.get_mut(at) else { return None };
@@ -310,7 +329,7 @@ impl KeySlot {
         now: Timestamp,
     ) -> Option<StepResult> {
         let now = now.max(self.newest);
-        let (terms, limit) = (self.places(held_to), &held_to.limit);
+        let (terms, limit) = (self.places(held_to, named.key), &held_to.limit);
         if !terms.is_settled(now) {
             return None;
         }
@@ -340,7 +359,7 @@ impl KeySlot {
         now: Timestamp,
     ) -> Option<StepResult> {
         let now = now.max(self.newest);
-        let terms = self.level(rule, limit);
+        let terms = self.level(rule, limit, named.key);
         if !terms.is_settled(now) {
             return None;
         }

@@ -1,8 +1,12 @@
 //! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to
 //! them. Whoever holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
-use super::escrowed::{is_closed, is_escrowed, paying};
-use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, State, Verdict};
+use std::sync::Arc;
+
+use super::escrowed::{is_escrowed, paying};
+use super::memory_part::MemoryPart;
+use super::newcomers::Newcomers;
+use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, RegionUse, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::penalty::PenaltyRecord;
@@ -10,6 +14,7 @@ use crate::core::regions::escrow::{EscrowSafety, Ledger};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
 use crate::core::reservation_notes::ReservationNotes;
+use crate::core::rule::Mode;
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Full, Table, TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
@@ -41,12 +46,20 @@ pub(super) struct KeySlot {
     pub(super) reserved: Table<ReservationNotes>,
     /// What clients did that may bring a penalty; see [`super::penalties`].
     pub(super) penalties: Table<PenaltyRecord>,
-    /// Nothing from before this instant is remembered.
+    /// When this memory began, which names it.
     pub(super) begun: Timestamp,
+    /// Nothing from before this instant is known; zero: nothing happened that is not.
+    pub(super) known: Timestamp,
+    /// What earlier processes of this daemon left: memories that know of some rules.
+    pub(super) earlier: Option<Arc<[MemoryPart]>>,
+    /// Nothing of `escrow` rules is charged or given any more: it was taken down for the next process.
+    pub(super) is_sealed: bool,
     /// The newest instant at which something was forgotten: nothing may count before it that is exact.
     pub(super) newest: Timestamp,
     /// Rules of `escrow` that only simulations switch off.
     pub(super) safety: EscrowSafety,
+    /// Those for whose buckets there is no room.
+    pub(super) newcomers: Newcomers,
     evicted: u64,
     full: u64,
 }
@@ -79,7 +92,7 @@ pub(super) struct Evaluation {
     /// The instant that it counts at.
     pub(super) now: Timestamp,
     /// What it is counted against.
-    limit: Limit,
+    pub(super) limit: Limit,
     /// How much is left of the recovery window, in which nothing is admitted.
     recovery: Option<Span>,
     /// Permits of lapsed reservations that were given back for this look.
@@ -123,6 +136,7 @@ impl Evaluation {
             returned: 0,
             reported: 0,
             paid: 0,
+            owed: 0,
             lapsed: self.lapsed,
             reservation: self.fate,
             penalty: None,
@@ -144,17 +158,9 @@ impl Evaluation {
         verdict
     }
 
-    /// The answer where the bucket found no room: the rule's failure policy's.
-    pub(super) fn without_room(&self, charge: &Charge<'_>) -> ChargeResult {
-        let mut counted = ChargeResult { degraded: true, ..self.counted() };
-        if is_closed(charge.rule, charge.rule.rule.on_failure) {
-            counted.verdict.admitted = false;
-            counted.verdict.remaining = 0;
-            counted.verdict.delay = Span::ZERO;
-            // Room comes as buckets expire; after a window of this rule at least its own kind have.
-            counted.verdict.retry = Some(charge.limit.window);
-        }
-        counted
+    /// The answer where the bucket found no room; see [`Newcomers`].
+    pub(super) fn without_room(&self, verdict: Verdict) -> ChargeResult {
+        ChargeResult { degraded: true, verdict, ..self.counted() }
     }
 }
 
@@ -172,6 +178,22 @@ pub(super) fn weight(limit: &Limit, remaining: u64) -> u8 {
 /// True of a rule whose buckets keep more the more is charged: entries of a log, holders of places.
 fn keeps_more(rule: &Compiled) -> bool {
     matches!(rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency)
+}
+
+/// True of a rule of which a refund gives back all that it asks for or is refused: where this region counts
+/// less, another one charged it, and only there it can be given back. Of a level under `gossip` each region
+/// counts what all used.
+pub(in crate::store) fn refunds_whole(rule: &Compiled) -> bool {
+    rule.rule.global.as_ref().is_some_and(|global| match global.mode {
+        Mode::Gossip => rule.counting() == Counting::Window,
+        Mode::Split => true,
+        Mode::Escrow => false,
+    })
+}
+
+/// True of a rule whose regions tell each other what they count.
+fn is_gossiped(rule: &Compiled) -> bool {
+    rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
 }
 
 /// Permits that a look asks of the bucket beside what comes before it.
@@ -193,8 +215,12 @@ impl KeySlot {
             reserved: Table::weighing(keys_max, ReservationNotes::heap_bytes),
             penalties: Table::new(keys_max),
             begun: Timestamp(0),
+            known: Timestamp(0),
+            earlier: None,
+            is_sealed: false,
             newest: Timestamp(0),
             safety: EscrowSafety::ALL,
+            newcomers: Newcomers::default(),
             evicted: 0,
             full: 0,
         }
@@ -241,6 +267,8 @@ impl KeySlot {
             Cost::Hold(hold) => state.check_hold(&limit, at, &Hold { places: cost, ..*hold }),
             _ => state.check(&limit, view.as_ref(), at, cost),
         };
+        // Rights are ahead of a clock that was set back.
+        verdict.wait_for_clock(at.since(now));
         // Who is known to hold may go on whatever else is in doubt.
         let known = matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
         if let Some(terms) = terms.as_ref().filter(|_| !known) {
@@ -250,7 +278,12 @@ impl KeySlot {
             Cost::Reserve(_) if held => (verdict.admitted, verdict.retry) = (true, None),
             Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
-            Cost::Refund(_) | Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Refund(permits) => {
+                verdict.admitted =
+                    !refunds_whole(charge.rule) || state.returnable(&limit, view.as_ref(), at) >= permits;
+                verdict.retry = None;
+            }
+            Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
         let recovery = terms.and_then(|terms| terms.recovery);
         Evaluation {
@@ -284,7 +317,8 @@ impl KeySlot {
         now: Timestamp,
         pinned: impl Fn(TablePlace) -> bool,
     ) -> Option<TablePlace> {
-        self.insert(self.fresh(charge.rule, &charge.limit, now), named, now, pinned)
+        let state = self.fresh((charge.rule, &charge.limit), named.key, now);
+        self.insert(state, named, now, pinned)
     }
 
     pub(super) fn insert(
@@ -384,13 +418,22 @@ impl KeySlot {
             return self.uncharged(charge, looked, named);
         }
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
-            return if charge.cost.taken() > 0 { looked.without_room(charge) } else { counted };
+            return match charge.cost.taken() {
+                0 => counted,
+                _ => looked.without_room(self.newcomers.charge(
+                    charge,
+                    looked.verdict,
+                    &looked.limit,
+                    looked.now,
+                )),
+            };
         };
         if let Some(raised) = raised {
             *state = raised;
         }
-        if charge.cost != Cost::Peek {
+        if charge.cost != Cost::Peek || is_gossiped(charge.rule) {
             counted.paid = state.settle(limit, looked.view.as_ref(), now);
+            counted.owed = -i64::from(state.debt());
         }
         match charge.cost {
             Cost::Take(permits) => state.take(limit, now, permits),
@@ -410,7 +453,7 @@ impl KeySlot {
                 }
             }
             Cost::Peek => {
-                counted.used = state.used(limit, now);
+                (counted.used, counted.owed) = (state.used(limit, now), 0);
                 return counted;
             }
             Cost::Refund(permits) => {
@@ -434,12 +477,27 @@ impl KeySlot {
     ) {
         let Some(state) = self.buckets.get(place) else { return };
         counted.used = state.used(limit, now);
+        counted.owed += i64::from(state.debt());
         let expiry = state.expiry(&paying(charge.rule, HeldLimit { limit: *limit, share: charge.share }));
         let weight = match is_escrowed(charge.rule) && self.safety.never_forgets_for_room {
             true => WEIGHT_KEPT,
             false => weight(limit, counted.verdict.remaining),
         };
         self.buckets.rate(place, expiry, weight);
+    }
+
+    /// A charge is refused of a bucket that owes: what is owed is paid all the same, as far as the window has
+    /// room, so that the other regions hear of it. Returns what the window counts more for it.
+    pub(super) fn pay(&mut self, charge: &Charge<'_>, looked: &Evaluation) -> u64 {
+        if !is_gossiped(charge.rule) {
+            return 0;
+        }
+        let Some(place) = looked.place else { return 0 };
+        let Some(state) = self.buckets.get_mut(place).filter(|state| state.debt() > 0) else { return 0 };
+        let paid = state.settle(&looked.limit, looked.view.as_ref(), looked.now);
+        // Its region pays less in a window than the whole limit.
+        self.rate_changed(place, &looked.limit, looked.now);
+        paid
     }
 
     /// Answers without charging; notes if the bucket is at its limit.
@@ -478,8 +536,31 @@ impl KeySlot {
         };
         let Some(state) = self.buckets.get_mut(place) else { return };
         state.debit(limit, now, permits);
-        let expiry = state.expiry(limit);
-        let remaining = state.check(limit, None, now, 0).remaining;
+        self.rate_changed(place, limit, now);
+    }
+
+    /// Counts at least so much as used, as [`State::restore`] says.
+    pub(super) fn restore(
+        &mut self,
+        (rule, limit): (&Compiled, &Limit),
+        named: Named<'_>,
+        known: &RegionUse,
+        now: Timestamp,
+    ) {
+        let found = self.buckets.find(named.hash, named.key.bytes());
+        let fresh = || State::new(rule.rule.algorithm);
+        let Some(place) = found.or_else(|| self.insert(fresh(), named, now, |_| false)) else { return };
+        let before = self.buckets.heap_at(place);
+        let Some(state) = self.buckets.get_mut(place) else { return };
+        state.restore(limit, now, known);
+        self.buckets.recount(place, before);
+        self.rate_changed(place, limit, now);
+    }
+
+    /// Says how long a bucket is kept that no decision has changed.
+    fn rate_changed(&mut self, place: TablePlace, limit: &Limit, now: Timestamp) {
+        let Some(state) = self.buckets.get(place) else { return };
+        let (expiry, remaining) = (state.expiry(limit), state.check(limit, None, now, 0).remaining);
         self.buckets.rate(place, expiry, weight(limit, remaining));
     }
 

@@ -80,6 +80,23 @@ fn used(store: &MemoryStore, rule: &Compiled, key: &Key) -> u64 {
 }
 
 #[test]
+fn a_worldwide_bucket_gives_back_all_that_is_asked_for_or_refuses() {
+    let windows = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    let modes = [(Mode::Gossip, &windows[..]), (Mode::Split, &Algorithm::OF_COSTS[..])];
+    for (mode, algorithm) in modes.iter().flat_map(|(mode, of)| of.iter().map(|one| (*mode, *one))) {
+        let (store, mut rule, key) = (MemoryStore::new(100), rule(algorithm, 100, MINUTE), key("u"));
+        rule.rule.global = Some(Global::new(mode));
+        one(&store, &rule, &key, 10, NOW);
+        let refused = one(&store, &rule, &key, -40, NOW);
+        assert!(!refused.verdict.admitted, "{mode:?} {algorithm:?}: another region charged the rest");
+        assert_eq!((refused.verdict.retry, refused.returned), (None, 0), "{mode:?} {algorithm:?}");
+        assert_eq!(used(&store, &rule, &key), 10, "{mode:?} {algorithm:?}");
+        let done = one(&store, &rule, &key, -10, NOW);
+        assert_eq!((done.verdict.admitted, done.returned), (true, 10), "{mode:?} {algorithm:?}");
+    }
+}
+
+#[test]
 fn where_one_bucket_denies_none_is_charged() {
     let store = MemoryStore::new(100);
     let (wide, narrow) = (minute(100), minute(1));
@@ -254,6 +271,24 @@ fn where_every_bucket_is_at_its_limit_the_failure_policy_answers_and_is_counted(
     assert_eq!(store.len().full, 2);
     assert!(decide(&store, &both, next).admitted, "room comes as buckets expire");
     assert_eq!(store.len().keys_max, 50);
+}
+
+#[test]
+fn newcomers_for_whom_there_is_no_room_share_a_bucket_of_their_rule() {
+    let store = MemoryStore::new(50);
+    let rule = minute(1);
+    for user in 0..50 {
+        one(&store, &rule, &key(user), 1, NOW);
+    }
+    let new = |now: Timestamp, user: usize| one(&store, &rule, &key(format!("new {user}")), 1, now);
+    let passed = (0..2_000).filter(|user| new(NOW, *user).verdict.admitted).count();
+    // Each part of the keys has a bucket of its own.
+    assert!((1..=50).contains(&passed), "{passed}");
+    let same = (0..20).filter(|_| new(NOW, 7).verdict.admitted).count();
+    assert_eq!(same, 0);
+    let (used, other) = (key(3), key("newest"));
+    let both = [charge(&rule, &used, 1), charge(&rule, &other, 1)];
+    assert!(!store.try_decide(&both, Intent::Charge, NOW).unwrap().admitted);
 }
 
 #[test]

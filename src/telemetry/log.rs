@@ -25,8 +25,9 @@ const LINES_WAITING_MAX: usize = 4_096;
 const BYTES_WAITING_MAX: u64 = 4 << 20;
 /// Longest time for the last lines when the process ends.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// What is logged unless `TIDEGATE_LOG` says otherwise.
-const DEFAULT: &str = "warn,tidegate=info";
+/// What is logged unless `TIDEGATE_LOG` says otherwise. What the driver of the database warns of is said here
+/// once, in words that name the cause.
+const DEFAULT: &str = "warn,sqlx=error,tidegate=info";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The queue of this process, once logging was started.
@@ -229,7 +230,7 @@ mod tests {
         }
         assert_eq!(directives("debug").as_deref(), Ok("debug"));
         assert_eq!(directives("WARN, tidegate=info").as_deref(), Ok("WARN,tidegate=info"));
-        assert_eq!(directives("h2=debug").as_deref(), Ok("warn,tidegate=info,h2=debug"));
+        assert_eq!(directives("h2=debug").as_deref(), Ok("warn,sqlx=error,tidegate=info,h2=debug"));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The metrics of one daemon: its registry and the handles of its parts. [`METRICS`] lists them all.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use crate::core::denial_cause::DenialCause;
 
 mod identity;
 mod table;
@@ -28,6 +30,8 @@ pub struct RuleMetrics {
     pub denied: Counter,
     /// Decisions that the rule would have denied, were it not in shadow.
     pub shadow_denied: Counter,
+    /// Those that it denied by cause, each made when it is first needed.
+    denials: Arc<[OnceLock<Counter>; DenialCause::ALL.len()]>,
 }
 
 /// The registry of one daemon and the handles that its parts keep.
@@ -210,9 +214,20 @@ impl Metrics {
             allowed: outcome("allowed"),
             denied: outcome("denied"),
             shadow_denied: outcome("shadow_denied"),
+            denials: Arc::default(),
         };
         rules.insert(name.to_owned(), made.clone());
         made
+    }
+
+    /// The counter of a rule's denials of one cause: `handles` are those that [`Self::rule`] gave the rule.
+    pub(crate) fn denial<'h>(&self, handles: &'h RuleMetrics, name: &str, cause: DenialCause) -> &'h Counter {
+        handles.denials[cause.index()].get_or_init(|| {
+            let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+            let name = if rules.contains_key(name) { name } else { "other" };
+            let labels = vec![Label::new("rule", name.to_owned()), Label::new("cause", cause.as_str())];
+            self.recorder.register_counter(&key("denials_total", labels), &METADATA)
+        })
     }
 
     /// A counter by domain and reason. Whoever calls this bounds the number of domains.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tidegate::core::audit::{Outcome, Record};
+use tidegate::core::denial_cause::DenialCause;
 use tidegate::core::regions::NodeName;
 use tidegate::core::time::Timestamp;
 use tidegate::database::audit::{Batch, BatchId, Deliverer, Steps, Summer, Unsummed};
@@ -88,6 +89,7 @@ pub(crate) fn denial(at: Timestamp, user: &str) -> Record<'_> {
         limit: 10,
         status: 429,
         retry_ms: Some(1_000),
+        cause: Some(DenialCause::UsedUp),
         latency_us: 12,
         weight: 1,
     }

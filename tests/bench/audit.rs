@@ -289,6 +289,7 @@ fn push(queue: &Queue, row: u64, user: &str) {
         limit: 10,
         status: 429,
         retry_ms: Some(1_000),
+        cause: None,
         latency_us: 12,
         weight: 1,
     });
@@ -464,6 +465,7 @@ fn questions(runtime: &tokio::runtime::Runtime, url: &str) {
         rule: None,
         region: None,
         outcome: None,
+        cause: None,
         limit: 100,
         after: None,
     };

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, budgets};
-use tidegate::core::regions::{NodeName, Replica, ReplicaConfig, Touched, WorldKey, WorldRule};
+use tidegate::core::regions::{NodeName, Replica, ReplicaConfig, StoreSeen, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::{
@@ -70,6 +70,7 @@ fn divided(regions: usize, demand: u64) -> f64 {
                 before: 300,
                 exact: None,
                 lingering: 0,
+                silent: false,
             }
         })
         .collect();
@@ -85,6 +86,10 @@ fn divided(regions: usize, demand: u64) -> f64 {
                 cut,
                 caution: 1_000,
                 rounding_offset,
+                ahead: Some(SECOND),
+                slice_min: 1,
+                whole: false,
+                fading: 0,
             };
             black_box(budgets(division, black_box(&inputs)));
         }
@@ -183,7 +188,7 @@ impl Daemon {
             refused: 0,
             largest: 1,
             own: None,
-            without_allowance: false,
+            store: StoreSeen::default(),
         };
         self.replica.handle_touched(self.now, &touched);
         self.replica.handle_timeout(self.now);

@@ -1,5 +1,6 @@
 //! Requests in flight at a stock Envoy: `deploy/envoy/in-flight.yaml` as users get it.
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,38 @@ fn a_stock_envoy_holds_places_in_redis_while_requests_last() {
         server.url()
     );
     places_are_held_while_requests_last(&Daemon::with(&rule(3, "5m", ""), &store, &[]));
+}
+
+/// Clients that leave before they were let in, in the middle or at once leave no place behind: it would be
+/// taken for a whole hold.
+fn those_who_leave_early_hold_nothing(daemon: &Daemon) {
+    let front = front_of(&[daemon.grpc], IN_FLIGHT);
+    assert_eq!(front.get("first", "/slow/0").status, 200);
+    for millis in [0, 2, 15, 100] {
+        let user = format!("left-after-{millis}");
+        let head = format!("GET /slow/400 HTTP/1.1\r\nhost: x\r\nx-user: {user}\r\n\r\n");
+        for _ in 0..60 {
+            let mut socket = std::net::TcpStream::connect(front.addr).unwrap();
+            socket.write_all(head.as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(millis));
+        }
+        eventually(&format!("no place is held for {user}"), || (held(daemon, &user) == 0).then_some(()));
+    }
+}
+
+#[test]
+fn whoever_leaves_early_holds_no_place_in_memory() {
+    those_who_leave_early_hold_nothing(&Daemon::with_rules(&rule(1_000, "5m", "")));
+}
+
+#[test]
+fn whoever_leaves_early_holds_no_place_in_redis() {
+    let server = Server::start(&[]);
+    let store = format!(
+        "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"{}\"]\ntopology = \"single\"\ntimeout = \"1s\"\n",
+        server.url()
+    );
+    those_who_leave_early_hold_nothing(&Daemon::with(&rule(1_000, "5m", ""), &store, &[]));
 }
 
 #[test]

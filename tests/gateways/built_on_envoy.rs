@@ -51,7 +51,13 @@ fn indented(text: &str, columns: usize) -> String {
 }
 
 /// Envoy with one filter before the router, what its virtual host adds, and a cluster of the daemon.
-fn envoy(filter: &str, virtual_host: &str, cluster: &str, daemon: SocketAddr, is_http2: bool) -> Gateway {
+pub(super) fn envoy(
+    filter: &str,
+    virtual_host: &str,
+    cluster: &str,
+    daemon: SocketAddr,
+    is_http2: bool,
+) -> Gateway {
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
     let http2 = if is_http2 { "{ http2_protocol_options: {} }" } else { "{ http_protocol_options: {} }" };

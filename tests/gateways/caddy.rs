@@ -10,6 +10,10 @@ use super::support::{free_tcp, origin};
 use super::{Gateway, every, program, replaced};
 
 fn start(daemons: &[SocketAddr]) -> Gateway {
+    start_with(daemons, |config| config)
+}
+
+pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
     let config = include_str!("../../deploy/caddy/Caddyfile");
@@ -21,7 +25,7 @@ fn start(daemons: &[SocketAddr]) -> Gateway {
     // On a busy machine an answer may take longer than users would wait for it.
     let config = replaced(&config, "response_header_timeout 250ms", "response_header_timeout 5s");
     let file = folder.path().join("Caddyfile");
-    std::fs::write(&file, format!("{{\n\tadmin off\n}}\n{config}")).unwrap();
+    std::fs::write(&file, format!("{{\n\tadmin off\n}}\n{}", change(config))).unwrap();
     let mut command = program("caddy");
     command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
     for variable in ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
@@ -80,4 +84,9 @@ fn without_tidegate_caddy_refuses_requests() {
 #[test]
 fn a_rolling_restart_behind_caddy_loses_no_request() {
     every::loses_nothing_in_a_rolling_restart(start);
+}
+
+#[test]
+fn whoever_asks_is_counted_at_caddy() {
+    every::counts_whoever_asks(start);
 }

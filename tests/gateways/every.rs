@@ -164,3 +164,65 @@ pub(super) fn loses_nothing_in_a_rolling_restart(start: Start) {
     let settle = |_: &Daemon| std::thread::sleep(Duration::from_millis(2_500));
     rolling::restart(&mut daemons, front.addr, &[("x-api-key", "key-a")], settle);
 }
+
+const CREDENTIALS: &str = r#"
+[[rules]]
+name = "per-key"
+match = { path = "/api/*" }
+per = ["api_key"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+"#;
+
+/// Ways to show `Bearer real` beside something else, or otherwise. Each is counted as `real`.
+pub(super) const REAL: &[&[u8]] = &[
+    b"authorization: Bearer real",
+    b"authorization: Bearer real\r\nx-api-key: made-up",
+    b"authorization: Bearer real\r\nx-api-key: made-up-2",
+    b"authorization: Bearer real\r\nx-api-key: tgk_",
+    b"authorization: Bearer real\r\nx-api-key: tgk_abcdefGHI012_abcdefghijklmnopqrstuvwxyzABCDEF",
+    b"authorization: Bearer real\r\nx-api-key:",
+    b"authorization: Bearer real\r\nx-api-key: \t",
+    b"authorization: Bearer\treal",
+    b"authorization: bearer  real",
+    b"authorization: Bearer real trailing",
+    b"authorization: Bearer\xa0real",
+    b"authorization: Basic cmVhbA==",
+    b"authorization: Basic cmVhbA",
+    b"authorization: Basic cmVhbB==",
+    b"authorization: real",
+    b"x-api-key: real",
+];
+
+/// A client is counted by what its service may read, whatever stands beside it.
+pub(super) fn counts_whoever_asks(start: Start) {
+    let daemon = Daemon::with_rules(CREDENTIALS);
+    let front = start(&[daemon.http]);
+    let real = b"authorization: Bearer real";
+    assert_eq!([(); 4].map(|()| front.raw(b"/api/x", real)), [200, 200, 200, 429]);
+    for header in REAL {
+        // A gateway may refuse what is no header.
+        let status = front.raw(b"/api/x", header);
+        assert!([400, 429].contains(&status), "{status} to {:?}", String::from_utf8_lossy(header));
+    }
+    for twice in [&b"x-api-key: one\r\nx-api-key: "[..], b"authorization: one\r\nauthorization: "] {
+        let statuses = [1, 2, 3, 4, 5].map(|number: u8| {
+            let header = [twice, number.to_string().as_bytes()].concat();
+            front.raw(b"/api/x", &header)
+        });
+        let limited = statuses == [200, 200, 200, 429, 429] || statuses == [400; 5];
+        assert!(limited, "{statuses:?} to {:?}", String::from_utf8_lossy(twice));
+    }
+    // What reaches the service was counted.
+    let head = "GET /keys HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    for odd in ["x_api_key: real", "x-api_key: real", "X_API-KEY: real"] {
+        let shown = http::raw(front.addr, format!("{head}{odd}\r\n\r\n").as_bytes()).unwrap();
+        let counted = front.raw(b"/api/x", odd.as_bytes());
+        assert!(
+            shown.body.is_empty() || counted == 429,
+            "{odd}: {counted}, and the service sees {}",
+            shown.body
+        );
+    }
+}

@@ -14,7 +14,7 @@ fn start(daemons: &[SocketAddr]) -> Gateway {
     start_with(daemons, |config| config)
 }
 
-fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
+pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
     // Abstract sockets have no folder: one name for each test.
@@ -112,4 +112,9 @@ fn a_script_that_fails_lets_no_request_pass() {
 #[test]
 fn a_rolling_restart_behind_haproxy_loses_no_request() {
     every::loses_nothing_in_a_rolling_restart(start);
+}
+
+#[test]
+fn whoever_asks_is_counted_at_haproxy() {
+    every::counts_whoever_asks(start);
 }

@@ -1,8 +1,8 @@
-//! Stock HAProxy and Caddy enforce our limits: the real programs, with the files that `deploy` gives to
+//! Stock gateways enforce our limits: the real programs, with the files that `deploy` gives to
 //! users.
 //!
-//! What every gateway must do is asked once, in `every.rs`. `tests/run` installs the programs; without them
-//! these tests fail, they do not skip.
+//! What every gateway must do is asked once, in `every.rs`; what a client can bring about, in `table.rs`.
+//! `tests/run` installs the programs; without them these tests fail, they do not skip.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,6 +20,8 @@ mod built_on_envoy;
 mod caddy;
 mod every;
 mod haproxy;
+mod nginx;
+mod table;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -68,7 +68,10 @@ async fn neighbouring_versions_understand_each_other_and_an_upgrade_is_noticed()
     let word = RulesStatement { generation: 1, revision: 1, length: set.len(), digest };
     for (from, to, at) in [(&a, &b, &eu), (&b, &a, &us)] {
         from.peers.offer_rules(word, set.clone());
-        assert_eq!(to.peers.fetch_rules(at, word, Duration::from_secs(2)).await, Ok(set.to_vec()));
+        assert_eq!(
+            to.peers.fetch_rules(at, word, Duration::from_secs(2)).await.map(|(set, _)| set),
+            Ok(set.to_vec())
+        );
     }
     let refusals =
         [Refusal::Version, Refusal::Malformed, Refusal::Kind, Refusal::Protocol, Refusal::Trailing];

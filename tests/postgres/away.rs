@@ -43,6 +43,89 @@ fn a_daemon_starts_from_what_it_saved_and_follows_again_when_the_database_is_bac
 }
 
 #[test]
+fn a_promoted_standby_that_lost_the_last_change_is_followed_before_its_first_checkpoint() {
+    let mut place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    place.server.stop();
+    place.server.copy();
+    place.server.run();
+    let daemon = place.daemon();
+    wait_for(&daemon, "r", Some(3));
+    place.sql("UPDATE rules SET document = document || '{\"limit\": 4}'");
+    wait_for(&daemon, "r", Some(4));
+    let lost = daemon.get("/v1/rules").json()["revision"].clone();
+    place.server.kill();
+    place.server.promote();
+    // A change that gets the number of the lost one.
+    place.sql("UPDATE rules SET document = document || '{\"limit\": 7}'");
+    wait_for(&daemon, "r", Some(7));
+    assert_eq!(daemon.get("/v1/rules").json()["revision"], lost);
+    let put = send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 8));
+    assert_eq!(put.status, 200, "{put:?}");
+    wait_for(&daemon, "r", Some(8));
+}
+
+#[test]
+fn a_schema_that_forbids_a_running_daemon_is_noticed_and_nothing_is_written_any_more() {
+    let place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    let daemon = place.daemon();
+    wait_for(&daemon, "r", Some(3));
+    place.sql("UPDATE schema_compatibility SET oldest_version = 9999");
+    eventually("it says so", || {
+        let problem = status(&daemon)["problem"].as_str().unwrap_or_default().to_owned();
+        problem.contains("9999").then_some(())
+    });
+    let put = send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 4));
+    assert!(put.status == 503 && put.body.contains("upgrade this daemon"), "{put:?}");
+    let block = send(&daemon, "POST", "/v1/users/u/block", &[], &serde_json::json!({}));
+    assert!(block.status == 503 && block.body.contains("upgrade this daemon"), "{block:?}");
+    assert_eq!(daemon.admitted(&[("user", "u")], 5), 3, "the rules in force stay");
+    place.sql("UPDATE schema_compatibility SET oldest_version = 1");
+    eventually("it goes on", || {
+        (send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 4)).status == 200).then_some(())
+    });
+}
+
+#[test]
+fn what_is_asked_of_a_database_that_hangs_is_refused_soon_by_every_route() {
+    let place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    // Two thirds of a minute would be waited without the look.
+    let config = place.config().replace("timeout = \"2s\"", "timeout = \"40s\"");
+    let daemon = Daemon::with("", &config, &[]);
+    wait_for(&daemon, "r", Some(3));
+    place.server.signal_all("STOP");
+    let begun = Instant::now();
+    let put = send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 4));
+    assert_eq!(put.status, 503, "{put:?}");
+    for path in ["/v1/users/u", "/v1/users", "/v1/keys", "/v1/tiers", "/v1/changes", "/v1/rules/history"] {
+        let got = send(&daemon, "GET", path, &[], &serde_json::Value::Null);
+        assert_eq!(got.status, 503, "{path}: {got:?}");
+    }
+    let block = send(&daemon, "POST", "/v1/users/u/block", &[], &serde_json::json!({}));
+    assert_eq!(block.status, 503, "{block:?}");
+    // Eight questions, each about a second at most.
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    place.server.signal_all("CONT");
+}
+
+#[test]
+fn another_change_by_the_number_of_the_one_in_force_is_taken() {
+    let place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    let daemon = place.daemon();
+    wait_for(&daemon, "r", Some(3));
+    // As where neither its timeline nor its number says that a server has lost the last change.
+    place.sql(
+        "ALTER TABLE rules DISABLE TRIGGER USER; UPDATE rules SET document = document || '{\"limit\": 5}'; \
+         ALTER TABLE rules ENABLE TRIGGER USER; UPDATE rule_revisions SET at = at + interval '1 second'",
+    );
+    wait_for(&daemon, "r", Some(5));
+    assert!(daemon.log().contains("another set of rules by the revision in force"), "{}", daemon.log());
+}
+
+#[test]
 fn a_daemon_whose_log_nobody_reads_follows_rules_and_people() {
     let mut place = Place::new();
     place.sql(&insert(&rule("r", 3)));
@@ -68,7 +151,7 @@ fn a_daemon_whose_log_nobody_reads_follows_rules_and_people() {
     follows(&place, &daemon, 11, "oscar");
     assert_eq!(daemon.admitted(&[("user", "ann")], 13), 11);
     assert!(daemon.metric("tidegate_log_lines_lost_total{reason=\"unwritten\"}") > Some(0.0));
-    let metrics = daemon.get("/metrics").body;
+    let metrics = daemon.metrics();
     let ended: Vec<_> = metrics
         .lines()
         .filter(|line| line.starts_with("tidegate_task_ends_total{") && !line.ends_with(" 0"))

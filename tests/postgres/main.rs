@@ -25,6 +25,7 @@ mod rules;
 mod schema;
 #[path = "../support/mod.rs"]
 mod support;
+mod thief;
 mod traces;
 mod usage;
 mod usage_quotas;

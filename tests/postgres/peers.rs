@@ -19,9 +19,11 @@ use super::support::{eventually, free_udp};
 
 /// The certificate of a daemon in a cluster, and what a daemon's configuration says of them.
 pub(super) fn peers(ca: &TempDir, region: &str, join: SocketAddr) -> String {
-    let ran =
-        run(ca.path(), &["cert", "issue", "--ca", "ca", "--region", region, "--node", "n1", "--out", region]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    if !ca.path().join(region).exists() {
+        let words = ["cert", "issue", "--ca", "ca", "--region", region, "--node", "n1", "--out", region];
+        let ran = run(ca.path(), &words);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
     let file = |name: &str| ca.path().join(name).display().to_string();
     format!(
         "[peers]\njoin = [\"{join}\"]\nregions = [\"eu\", \"us\"]\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
@@ -39,7 +41,7 @@ fn rules_changed_in_one_region_reach_a_region_whose_database_is_down() {
     here.sql(&insert(&rule("r", 3)));
     there.server.kill();
     let (eu, us) = (free_udp(), free_udp());
-    let saved = ca.path().join("us.saved.json");
+    let saved = ca.path().join("us.saved.peer.json");
     let config = |place: &Place, region: &str, own: SocketAddr, other: SocketAddr| {
         let postgres = place.config().replace(
             "[postgres]",
@@ -66,16 +68,16 @@ fn rules_changed_in_one_region_reach_a_region_whose_database_is_down() {
         std::fs::read_to_string(&saved).ok()?.contains("\"limit\":8").then_some(())
     });
 
-    // Without any source it starts from that.
+    // Without any source it starts from that, as long as the certificate of its giver is accepted.
     drop(in_us);
     drop(in_eu);
     let in_us = Daemon::with("", &us_config, &[]);
     assert_eq!(
         (limit(&in_us, "r"), in_us.get("/readyz").json()["rules"]["from"].clone()),
-        (Some(8), "saved".into())
+        (Some(8), "peer eu/n1".into())
     );
 
-    // Its own database comes back empty: what is in force stays, and the next change there exceeds it.
+    // Its own database comes back and never held a set: what is in force stays until it does.
     there.server.run();
     eventually("it sees that its database is behind", || {
         in_us.get("/readyz").json()["rules"]["problem"]
@@ -86,24 +88,30 @@ fn rules_changed_in_one_region_reach_a_region_whose_database_is_down() {
     assert_eq!(limit(&in_us, "r"), Some(8));
     let put = super::rules::send(&in_us, "PUT", "/v1/rules/own", &[], &rule("own", 1));
     assert!(put.status == 409 && put.body.contains("older than revision 2"), "{put:?}");
-    // What is in force makes it current again.
+    // What is in force makes it current again. Its numbers are its own, whatever another daemon said.
     let set = in_us.get("/v1/rules").json()["rules"].clone();
     let put = super::rules::send(&in_us, "PUT", "/v1/rules", &[], &serde_json::json!({ "rules": set }));
-    assert_eq!((put.status, &put.json()["revision"]), (200, &3.into()), "{put:?}");
+    assert_eq!((put.status, &put.json()["revision"]), (200, &1.into()), "{put:?}");
     assert_eq!(there.sql("SELECT document ->> 'limit' FROM rules"), "8");
     assert_eq!(super::rules::send(&in_us, "PUT", "/v1/rules/own", &[], &rule("own", 1)).status, 200);
     assert_eq!((limit(&in_us, "own"), limit(&in_us, "r")), (Some(1), Some(8)));
 }
 
 /// A member of the cluster with a certificate of its own, that gives whatever it likes.
-struct Liar {
+pub(super) struct Liar {
     runtime: tokio::runtime::Runtime,
     peers: Peers,
 }
 
 impl Liar {
     /// `says` is where it tells the others to dial it, if not where it is.
-    fn join(ca: &TempDir, region: &str, node: &str, to: SocketAddr, says: Option<SocketAddr>) -> Self {
+    pub(super) fn join(
+        ca: &TempDir,
+        region: &str,
+        node: &str,
+        to: SocketAddr,
+        says: Option<SocketAddr>,
+    ) -> Self {
         let out = format!("{region}-{node}");
         let issued = run(
             ca.path(),
@@ -135,8 +143,20 @@ impl Liar {
     }
 
     fn offer(&self, revision: u64, length: usize, digest: [u8; 32], bytes: Vec<u8>) {
+        self.offer_of(1, revision, length, digest, bytes);
+    }
+
+    fn offer_of(&self, generation: u64, revision: u64, length: usize, digest: [u8; 32], bytes: Vec<u8>) {
         let _guard = self.runtime.enter();
-        self.peers.offer_rules(RulesStatement { generation: 1, revision, length, digest }, bytes.into());
+        self.peers.offer_rules(RulesStatement { generation, revision, length, digest }, bytes.into());
+    }
+
+    /// A set as the holder of a database of his own would give it.
+    pub(super) fn offer_set(&self, generation: u64, revision: u64, rules: &[Value]) {
+        let version = json!({ "generation": generation, "revision": revision });
+        let set = json!({ "format": 1, "version": version, "rules": rules, "quotas": [] }).to_string();
+        let bytes = set.into_bytes();
+        self.offer_of(generation, revision, bytes.len(), digest(&bytes), bytes);
     }
 
     /// Bytes under their right length and digest.

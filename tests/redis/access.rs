@@ -75,11 +75,37 @@ struct Deployed {
     dir: TempDir,
 }
 
+/// The users of `deploy/redis` with passwords of our own.
+fn users() -> String {
+    let deployed = include_str!("../../deploy/redis/users.acl").to_owned();
+    (1..=4).fold(deployed, |users, number| {
+        users.replace(&format!("#SHA256-OF-PASSWORD-{number}"), &format!(">change-me-{number}"))
+    })
+}
+
+#[test]
+fn redis_does_not_start_before_somebody_chose_passwords() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("users.acl");
+    std::fs::write(&file, include_str!("../../deploy/redis/users.acl")).unwrap();
+    let ended = Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--unixsocket"])
+        .arg(dir.path().join("socket"))
+        .arg("--dir")
+        .arg(dir.path())
+        .arg("--aclfile")
+        .arg(&file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(!ended.status.success() && said.contains("ACL"), "{said}");
+}
+
 impl Deployed {
     fn start() -> Self {
         let dir = TempDir::new().unwrap();
         certificates(dir.path());
-        std::fs::write(dir.path().join("users.acl"), include_str!("../../deploy/redis/users.acl")).unwrap();
+        std::fs::write(dir.path().join("users.acl"), users()).unwrap();
         let ports: Vec<u16> = (0..6).map(|_| free_port()).collect();
         let servers = ports.iter().map(|port| Self::server(dir.path(), *port)).collect();
         let cluster = Self { dir, ports, _servers: servers };
@@ -104,6 +130,7 @@ impl Deployed {
         std::fs::create_dir(&home).unwrap();
         let text = include_str!("../../deploy/redis/redis.conf")
             .replace("bind 0.0.0.0", "bind 127.0.0.1")
+            .replace("masterauth PASSWORD-3", "masterauth change-me-3")
             .replace("tls-port 6379", &format!("tls-port {port}\ncluster-port {}", free_port()))
             .replace("/etc/redis/tls", &dir.display().to_string())
             .replace("/etc/redis/users.acl", &dir.join("users.acl").display().to_string())
@@ -209,16 +236,49 @@ fn a_server_that_asks_who_it_is_gets_the_daemons_own_certificate() {
     let answer = known.check_cost(&[("user", "u1")], 1);
     assert_eq!((&answer["allowed"], &answer["degraded"]), (&json!(true), &json!(false)), "{answer}");
 
+    let ends = known.metric("tidegate_certificate_expires_timestamp_seconds{certificate=\"redis\"}");
+    assert!(ends > Some(1.7e9), "{ends:?}");
+
     let unknown = Daemon::with(RULES, &config(""), &[]);
     assert_eq!(unknown.check(&[("user", "u1")])["degraded"], true);
     assert_eq!(unknown.get("/v1/regions").json()["store"]["state"], "down");
 }
 
 #[test]
+fn files_of_tls_that_are_replaced_are_used_by_a_daemon_that_runs() {
+    let (dir, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    certificates(dir.path());
+    certificates(other.path());
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let port = free_port();
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    command.args(["--tls-auth-clients", "no", "--tls-ca-cert-file", &file("ca.crt")]);
+    command.args(["--tls-cert-file", &file("server.crt"), "--tls-key-file", &file("server.key")]);
+    let _server = Process::start(&mut command, &dir.path().join("log"));
+    until("the server to listen", Duration::from_secs(10), || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let trusted = dir.path().join("trusted.pem");
+    std::fs::copy(other.path().join("ca.crt"), &trusted).unwrap();
+    let config = format!(
+        "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\ntimeout = \"500ms\"\n\
+         nodes = [\"rediss://127.0.0.1:{port}\"]\n[store.redis.tls]\nca = {trusted:?}\n"
+    );
+    let daemon = Daemon::with(RULES, &config, &[]);
+    assert_eq!(daemon.check(&[("user", "u1")])["degraded"], true);
+    until("the log to name the cause", Duration::from_secs(10), || daemon.log().contains("UnknownIssuer"));
+    std::fs::copy(dir.path().join("ca.crt"), &trusted).unwrap();
+    until("the new authority to be trusted", Duration::from_secs(15), || {
+        daemon.check_cost(&[("user", "u1")], 0)["degraded"] == false
+    });
+}
+
+#[test]
 fn a_user_who_lacks_a_right_is_refused_at_the_start_by_the_name_of_the_command() {
     let server = Server::start(&[]);
-    let few =
-        include_str!("../../deploy/redis/users.acl").lines().find(|line| line.starts_with("user tidegate"));
+    let users = users();
+    let few = users.lines().find(|line| line.starts_with("user tidegate"));
     let rights: Vec<&str> = few.expect("the user is there").split(' ').skip(3).collect();
     let set = |minus: &str| {
         let mut words = vec!["ACL", "SETUSER", "tidegate", "reset", "on"];
@@ -314,8 +374,7 @@ fn a_plain_server_that_is_written_with_tls_is_told_so() {
 fn counts_as_the_deployed_user(program: &str) {
     let dir = TempDir::new().unwrap();
     let users = dir.path().join("users.acl");
-    std::fs::write(&users, include_str!("../../deploy/redis/users.acl").replace("user default off", ""))
-        .unwrap();
+    std::fs::write(&users, self::users().replace("user default off", "")).unwrap();
     for topology in [Topology::Single, Topology::Cluster] {
         let clustered = if topology == Topology::Cluster { "yes" } else { "no" };
         let server = Server::start_program(

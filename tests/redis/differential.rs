@@ -457,3 +457,37 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
         panic!("{failure}");
     }
 }
+
+#[test]
+fn small_limits_of_a_sliding_window_are_used_in_full_in_both_stores() {
+    const WINDOWS: u64 = 30;
+    let server = Server::start(&[]);
+    let clock = Arc::new(Clock::Manual(0.into()));
+    let settings = settings(Topology::Single, vec![server.url()]);
+    let redis = store(RedisSettings { clock: Some(Arc::clone(&clock)), ..settings }, 1);
+    let memory = MemoryStore::new(1_000);
+    for permits in 1..=10_u32 {
+        let limit = Limit { permits, window: Span(2_000_000), calendar: None, burst: permits, queue: 0 };
+        let rule = compiled(&format!("small{permits}"), Algorithm::SlidingWindow, limit, permits * 8);
+        let key = key(&rule, "u");
+        let charge = Charge {
+            rule: &rule,
+            key: &key,
+            limit,
+            share: None,
+            whole: &rule.limit,
+            first: None,
+            cost: Cost::Take(1),
+            enforced: true,
+        };
+        let mut admitted = 0;
+        for step in 0..WINDOWS * 23 {
+            let now = Timestamp(1_790_000_000_000_000 + step * limit.window.0 / 23);
+            clock.set(now);
+            let expected = memory.try_decide(&[charge], Intent::Charge, now).expect("memory does not wait");
+            assert_eq!(outcome(&redis, &charge, now), expected);
+            admitted += u64::from(expected.admitted);
+        }
+        assert_eq!(admitted, u64::from(permits) * WINDOWS, "of a limit of {permits}");
+    }
+}

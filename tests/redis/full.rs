@@ -39,6 +39,19 @@ fn admitted(store: &RedisStore, rule: &Compiled, user: &str, times: usize) -> us
 }
 
 #[test]
+fn a_policy_that_evicts_is_told_while_it_lasts_whenever_it_was_set() {
+    let server = Server::start(&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"]);
+    let store = store(settings(Topology::Single, vec![server.url()]), 1);
+    let told =
+        || store.health().problems.iter().any(|problem| problem.contains("maxmemory-policy is allkeys-lru"));
+    assert!(!told());
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    until("the trouble", Duration::from_secs(10), told);
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    until("the end of it", Duration::from_secs(15), || !told());
+}
+
+#[test]
 fn while_redis_is_away_every_key_is_counted_however_many_there_are() {
     let store = alone(10_000_000);
     let rule = daily("r", 10, 8);

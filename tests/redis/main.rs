@@ -24,6 +24,7 @@ mod daemon;
 mod differential;
 mod first_share;
 mod full;
+mod lost_store;
 mod memories;
 mod metrics;
 mod penalties;
@@ -35,6 +36,7 @@ mod sentinel;
 mod shared;
 mod split;
 mod store;
+mod undo;
 mod worldwide;
 
 #[path = "../support/redis_load.rs"]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::redis_servers::{Server, command_at, until};
-use crate::redis_store::{settings, store};
+use crate::redis_store::{runtime, settings, store};
 use crate::rights::{ask, ask_window, charge, escrowed, rights};
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::escrow::level::LevelStep;
@@ -11,6 +11,7 @@ use tidegate::core::regions::escrow::window::WindowStep;
 use tidegate::core::regions::escrow::{Giving, Ledger, Step};
 use tidegate::core::time::Span;
 use tidegate::engine::clock::Clock;
+use tidegate::engine::port::{Answer, Store};
 use tidegate::store::redis::Topology;
 
 /// Until the beginning of a window of two seconds, with a little of it passed.
@@ -156,4 +157,69 @@ fn a_primary_that_is_named_anew_keeps_what_it_forwarded_of_a_level() {
     let before = forwarded();
     let _replica = first_replica(&server);
     assert_eq!(forwarded(), before);
+}
+
+#[test]
+fn a_redis_that_was_flushed_burns_what_it_may_have_admitted() {
+    let window = Span::from_secs(6);
+    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, window);
+    let server = Server::start(&[]);
+    let redis = store(settings(Topology::Single, vec![server.url()]), 1);
+    let clock = Clock::System;
+    until("it mints", Duration::from_secs(20), || {
+        charge(&redis, &rule, "u", 1, clock.now()).verdict.admitted
+    });
+    until("a window begins", Duration::from_secs(10), || clock.now().0 % window.0 < 300_000);
+    let index = clock.now().window_index(window);
+    let session = |user: &str| {
+        let result = rights(&redis, &rule, user, &ask(Step::Read), clock.now());
+        result.map(|result| result.ledger.session())
+    };
+    assert!(charge(&redis, &rule, "v", 8, clock.now()).verdict.admitted);
+    let before = session("v");
+    assert!(before.is_some());
+    server.command(&["FLUSHALL"]).unwrap();
+    let users = ["v", "w"].map(|user| charge(&redis, &rule, user, 1, clock.now()));
+    let after = session("v");
+    if clock.now().window_index(window) == index {
+        for counted in users {
+            assert!(!counted.degraded && !counted.verdict.admitted, "{counted:?}");
+        }
+        assert!(
+            after.is_some() && after != before,
+            "what others had sent to the memory before is not for this one"
+        );
+    }
+    until("it mints again", Duration::from_secs(20), || {
+        charge(&redis, &rule, "v", 1, clock.now()).verdict.admitted
+    });
+}
+
+#[test]
+fn a_redis_that_was_there_before_anything_was_spent_mints_the_window_in_progress() {
+    let window = Span::from_secs(1_000_000);
+    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, window);
+    let server = Server::start(&[]);
+    let open = || store(settings(Topology::Single, vec![server.url()]), 1);
+    let clock = Clock::System;
+    let admits = |redis: &dyn Store, user: &str, cost| {
+        let counted = charge(redis, &rule, user, cost, clock.now());
+        assert!(!counted.degraded, "{counted:?}");
+        counted.verdict.admitted
+    };
+    let redis = open();
+    let answer = |answer: Answer<'_, Option<bool>>| runtime().block_on(answer.get());
+    assert_eq!(answer(redis.is_new()), Some(true));
+    assert!(runtime().block_on(redis.begin_first(7).get()));
+    assert!(admits(&redis, "u", 8) && !admits(&redis, "u", 1), "its share, and no more");
+    // A daemon that comes later finds the mark, and knows as much.
+    let later = open();
+    assert_eq!(answer(later.is_new()), Some(false));
+    assert!(!admits(&later, "u", 1) && admits(&later, "v", 8));
+    assert!(!runtime().block_on(later.begin_first(8).get()), "another start is not the first");
+    server.command(&["FLUSHALL"]).unwrap();
+    for redis in [&redis, &later] {
+        assert!(!admits(redis, "u", 1) && !admits(redis, "w", 1), "what was flushed is not minted again");
+    }
+    assert!(!runtime().block_on(redis.begin_first(7).get()), "once in a process");
 }

@@ -35,7 +35,7 @@ fn every_counter_is_there_before_its_first_event() {
         authority.issue("eu", "eu-1"),
     );
     let daemon = Daemon::with("", &config, &[]);
-    let shown = || daemon.get("/metrics").body;
+    let shown = || daemon.metrics();
     eventually("the servers of the store were looked at", || {
         shown().contains("tidegate_store_keys{").then_some(())
     });

@@ -58,6 +58,141 @@ fn the_rules_in_force_are_printed_as_a_file_that_says_the_same() {
     assert_eq!(diff.code, 0, "{diff:?}\n{}", file.out);
 }
 
+/// Tiers, users and a block beside a rule, as an operator's file has them.
+const WITH_PEOPLE: &str = r#"
+[[tiers]]
+name = "pro"
+description = "paying"
+
+[[users]]
+id = "evil"
+blocked = { reason = "abuse" }
+
+[[users]]
+id = "ann"
+tier = "pro"
+overrides = { "per-user" = { limit = 1 } }
+
+[[rules]]
+name = "per-user"
+per = ["user"]
+algorithm = "fixed_window"
+limit = 2
+window = "24h"
+"#;
+
+#[test]
+fn a_file_with_users_is_applied_whole_to_a_daemons_file() {
+    let daemon = Daemon::with_rules("");
+    std::fs::write(daemon.folder().join("f.toml"), WITH_PEOPLE).unwrap();
+    let valid = daemon.run(&["rules", "validate", "f.toml"]);
+    assert!(valid.out.contains("rules: 1, tiers: 1, users: 2"), "{valid:?}");
+    let diff = daemon.run(&["rules", "diff", "f.toml", "--exit-code"]);
+    assert!(
+        diff.code == 5 && diff.out.contains("+user evil") && diff.out.contains("4 to change"),
+        "{diff:?}"
+    );
+    let applied = daemon.run(&["rules", "apply", "f.toml"]);
+    assert!(applied.code == 0 && applied.out.contains("4 changed"), "{applied:?}");
+    assert_eq!(daemon.check(&[("user", "evil")])["rule"], "user_blocked");
+    assert_eq!(daemon.admitted(&[("user", "ann")], 3), 1);
+    let same = daemon.run(&["rules", "diff", "f.toml", "--exit-code"]);
+    assert_eq!(same.code, 0, "{same:?}");
+    let printed = daemon.run(&["rules", "list", "--toml"]);
+    std::fs::write(daemon.folder().join("printed.toml"), &printed.out).unwrap();
+    let same = daemon.run(&["rules", "diff", "printed.toml", "--prune", "--exit-code"]);
+    assert!(same.code == 0 && printed.out.contains("evil"), "{same:?}\n{}", printed.out);
+
+    // A key is made by a daemon, not by a file: then nothing of the file is applied.
+    let key = format!(
+        "[[keys]]\nid = \"tgk_abcdefghijkl\"\nsalt = {:?}\nhash = {:?}\n{}",
+        "0".repeat(32),
+        "0".repeat(64),
+        WITH_PEOPLE.replace("limit = 2", "limit = 9")
+    );
+    std::fs::write(daemon.folder().join("k.toml"), key).unwrap();
+    let refused = daemon.run(&["rules", "apply", "k.toml"]);
+    assert!(refused.code == 2 && refused.err.contains("tgk_abcdefghijkl"), "{refused:?}");
+    assert!(daemon.run(&["rules", "show", "per-user"]).out.contains('2'));
+}
+
+#[test]
+fn a_file_that_is_shared_by_regions_can_be_checked_without_a_daemon() {
+    let folder = TempDir::new().unwrap();
+    let file =
+        WITH_PEOPLE.replace("window = \"24h\"\n", "window = \"24h\"\n[rules.global]\nmode = \"escrow\"\n");
+    std::fs::write(folder.path().join("f.toml"), file).unwrap();
+    let alone = run(folder.path(), &["rules", "validate", "f.toml"]);
+    assert!(alone.code == 0 && alone.out.contains("1 rules are shared by regions"), "{alone:?}");
+    let named = run(folder.path(), &["rules", "validate", "f.toml", "--regions", "eu,us"]);
+    assert!(named.code == 0 && named.out.contains("all right"), "{named:?}");
+    let config = "region = \"eu\"\n[peers]\nregions = [\"eu\", \"us\"]\n";
+    std::fs::write(folder.path().join("tidegate.toml"), config).unwrap();
+    let configured = run(folder.path(), &["rules", "validate", "f.toml", "--config", "tidegate.toml"]);
+    assert!(configured.code == 0 && configured.out.contains("all right"), "{configured:?}");
+}
+
+#[test]
+fn certificates_that_a_daemon_refuses_are_told_without_starting_one() {
+    let daemon = Daemon::with_rules("");
+    let folder = daemon.folder();
+    let made = |words: &[&str]| assert_eq!(run(folder, words).code, 0, "{words:?}");
+    made(&["cert", "ca", "--out", "ca"]);
+    for node in ["a", "b"] {
+        made(&["cert", "issue", "--ca", "ca", "--region", "eu", "--node", node, "--out", node]);
+    }
+    let config = |region: &str, cert: &str, key: &str| {
+        let text = format!(
+            "region = {region:?}\nnode = \"a\"\n[peers.tls]\nca = \"ca/ca.pem\"\ncert = {cert:?}\nkey = {key:?}\n"
+        );
+        std::fs::write(folder.join("peers.toml"), text).unwrap();
+        let check = run(folder, &["config", "check", "--config", "peers.toml"]);
+        let doctor = daemon.run(&["doctor", "--config", "peers.toml"]);
+        (check, doctor)
+    };
+    let (check, doctor) = config("eu", "a/node.pem", "a/node.key");
+    assert_eq!((check.code, doctor.code), (0, 0), "{check:?} {doctor:?}");
+    for (region, cert, key, word) in [
+        ("eu", "a/node.pem", "b/node.key", "does not belong to its certificate"),
+        ("us", "a/node.pem", "a/node.key", "eu"),
+        ("eu", "a/node.key", "a/node.pem", "certificate"),
+    ] {
+        let (check, doctor) = config(region, cert, key);
+        assert!(check.code == 1 && check.err.contains(word), "{check:?}");
+        assert!(doctor.code == 1 && doctor.out.contains("broken    certificate"), "{doctor:?}");
+    }
+    // Another machine may have them.
+    let (check, _) = config("eu", "elsewhere/node.pem", "elsewhere/node.key");
+    assert!(check.code == 0 && check.out.contains("# Not on this machine"), "{check:?}");
+    for (cert, key) in [("a/node.pem", "b/node.key"), ("a/node.key", "a/node.pem")] {
+        let text = format!("[listen.http_tls]\ncert = {cert:?}\nkey = {key:?}\n");
+        std::fs::write(folder.join("listen.toml"), text).unwrap();
+        let check = run(folder, &["config", "check", "--config", "listen.toml"]);
+        assert!(check.code == 1 && check.err.contains("listen.http_tls"), "{check:?}");
+    }
+}
+
+#[test]
+fn certificates_are_made_once_however_often_it_is_asked() {
+    let folder = TempDir::new().unwrap();
+    let ca = ["cert", "ca", "--out", "ca", "--if-missing"];
+    let issue = |node| {
+        ["cert", "issue", "--ca", "ca", "--region", "eu", "--node", node, "--out", "n", "--if-missing"]
+    };
+    for _ in 0..2 {
+        for words in [&ca[..], &issue("a")[..]] {
+            let ran = run(folder.path(), words);
+            assert_eq!(ran.code, 0, "{ran:?}");
+        }
+    }
+    let before = std::fs::read(folder.path().join("n/node.pem")).unwrap();
+    let other = run(folder.path(), &issue("b"));
+    assert!(other.code == 1 && other.err.contains("not what is asked for"), "{other:?}");
+    assert_eq!(std::fs::read(folder.path().join("n/node.pem")).unwrap(), before);
+    std::fs::remove_file(folder.path().join("n/node.key")).unwrap();
+    assert_eq!(run(folder.path(), &issue("a")).code, 1, "half of a pair is none");
+}
+
 #[test]
 fn the_doctor_names_what_to_mend() {
     let daemon = Daemon::with_rules(RULES);

@@ -246,6 +246,6 @@ fn who_reads_no_answers_is_let_go_and_nobody_else_notices() {
             std::thread::sleep(Duration::from_millis(250));
         }
     }
-    assert!(closed("rls") >= 1.0 && closed("http") >= 1.0, "{}", daemon.get("/metrics").body);
+    assert!(closed("rls") >= 1.0 && closed("http") >= 1.0, "{}", daemon.metrics());
     drop((grpc_held, http_held));
 }

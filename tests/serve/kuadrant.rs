@@ -161,12 +161,12 @@ fn several_descriptors_are_reserved_all_or_none_and_settled_together() {
     let daemon = Daemon::with_rules(&rules());
     let client = daemon.rls();
     let both = || [of("gcra", "both"), of("fixed_window", "both")].concat();
-    let held = reserved(&client, &reserving(both(), 60));
+    let held = reserved(&client, &reserving(both(), 50));
     assert_eq!(held.code, OK);
     assert_eq!(reserved(&client, &reserving(of("gcra", "both"), 30)).code, OK);
     // Of the second there is enough, of the first there is not.
     assert_eq!(reserved(&client, &reserving(both(), 30)).code, OVER_LIMIT);
-    assert_eq!(remaining(&daemon, ("fixed_window", "both")), 40);
+    assert_eq!(remaining(&daemon, ("fixed_window", "both")), 50);
     assert!(committed(&client, &committing(both(), &held.reservation_id, 10)));
     assert_eq!(remaining(&daemon, ("fixed_window", "both")), 90);
     let left = remaining(&daemon, ("gcra", "both"));
@@ -205,15 +205,28 @@ fn what_makes_no_sense_is_an_invalid_argument_and_what_is_too_much_is_over_limit
         assert_eq!(refused(call, &reserving(vec![], 0)), Err(Code::InvalidArgument), "{call}");
     }
     assert_eq!(refused("Refund", &reserving(of("gcra", "bad"), 1)), Err(Code::Unimplemented));
-    for amount in [101, 1 << 32, 1 << 63, u64::MAX] {
-        assert_eq!(reserved(&client, &reserving(of("gcra", "bad"), amount)).code, OVER_LIMIT, "{amount}");
+    // However large the amount is, one request holds at most half of a limit.
+    for (amount, left) in [(51, 50), (1 << 32, 0)] {
+        assert_eq!(reserved(&client, &reserving(of("fixed_window", "half"), amount)).code, OK, "{amount}");
+        assert_eq!(remaining(&daemon, ("fixed_window", "half")), left, "{amount}");
+    }
+    for amount in [1, 1 << 63, u64::MAX] {
+        assert_eq!(
+            reserved(&client, &reserving(of("fixed_window", "half"), amount)).code,
+            OVER_LIMIT,
+            "{amount}"
+        );
     }
     let wide: Vec<(&str, &str)> = vec![("how", "gcra"); 65];
     assert_eq!(reserved(&client, &reserving(vec![descriptor(&wide)], 1)).code, OVER_LIMIT);
     assert_eq!(remaining(&daemon, ("gcra", "bad")), 100);
-    // No amount: a tenth of the limit, as long as nothing is known of the costs.
-    assert_eq!(reserved(&client, &reserving(of("fixed_window", "none"), 0)).code, OK);
-    assert_eq!(remaining(&daemon, ("fixed_window", "none")), 90);
+    // An amount of nothing holds nothing: the same check, and a commit that charges it all.
+    let nothing = reserved(&client, &reserving(of("fixed_window", "none"), 0));
+    assert_eq!((nothing.code, nothing.reservation_id.as_str()), (OK, ""));
+    assert_eq!(remaining(&daemon, ("fixed_window", "none")), 100);
+    committed(&client, &committing(of("fixed_window", "none"), &nothing.reservation_id, 30));
+    assert_eq!(remaining(&daemon, ("fixed_window", "none")), 70);
+    assert_eq!(reserved(&client, &reserving(of("fixed_window", "half"), 0)).code, OVER_LIMIT, "used up");
     // However much it was, one whole limit is owed at most.
     assert!(!committed(&client, &committing(of("fixed_window", "bad"), "", u64::MAX)));
     let bucket = daemon.get("/v1/buckets?rule=fixed_window&user=bad").json();

@@ -269,7 +269,7 @@ fn a_log_that_cannot_be_written_stops_nothing_and_is_counted() {
             let lost = daemon.metric("tidegate_log_lines_lost_total{reason=\"unwritten\"}");
             lost.filter(|lines| *lines > 2.0)
         });
-        let metrics = daemon.get("/metrics").body;
+        let metrics = daemon.metrics();
         let ends: Vec<&str> =
             metrics.lines().filter(|line| line.starts_with("tidegate_task_ends_total{")).collect();
         assert!(ends.len() > 3 && ends.iter().all(|line| line.ends_with(" 0")), "{what}: {ends:?}");

@@ -241,6 +241,31 @@ fn certificates_are_checked_at_the_start_and_files_are_named() {
 }
 
 #[test]
+fn two_daemons_with_one_certificate_are_told_with_both_addresses() {
+    let cluster = Cluster::new();
+    let both = ["ap", "eu"];
+    let ap = Daemon::with("", &cluster.config(0, &both), &[]);
+    let config = cluster.config(1, &both);
+    let eu = Daemon::with("", &config, &[]);
+    logs(&ap, "peer connected");
+    let stolen = free_udp();
+    let own = cluster.peers[1].to_string();
+    let thief =
+        Daemon::with("", &config.replace(&format!("peer = \"{own}\""), &format!("peer = \"{stolen}\"")), &[]);
+    eventually("it is told", || {
+        let told = told(&ap);
+        (told.contains("several daemons say that they are eu/eu-1")
+            && told.contains(&own)
+            && told.contains(&stolen.to_string()))
+        .then_some(())
+    });
+    assert_eq!(ap.metric("tidegate_notices{about=\"twice\"}"), Some(1.0));
+    drop(thief);
+    logs(&ap, "one daemon says that it is eu/eu-1");
+    assert_eq!(eu.get("/readyz").status, 200);
+}
+
+#[test]
 fn a_refused_certificate_and_an_address_without_an_answer_are_told_on_both_sides() {
     let (cluster, others) = (Cluster::new(), Authority::new());
     let both = ["ap", "eu"];

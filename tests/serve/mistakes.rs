@@ -59,7 +59,7 @@ fn domains_that_gateways_make_up_are_counted_in_bounded_memory() {
             .post("/v1/check", &json!({ "domain": format!("d{number}"), "attributes": { "user": "ann" } }));
         assert_eq!(reply.status, 200);
     }
-    let text = daemon.get("/metrics").body;
+    let text = daemon.metrics();
     let own = text.lines().filter(|line| line.contains("unmatched_requests_total{domain=\"d")).count();
     assert_eq!(own, 65, "64 unknown ones, and `default`");
     assert_eq!(

@@ -82,4 +82,29 @@ fn a_call_of_envoys_service_is_held_back_as_a_whole() {
     assert!(held.as_millis() > 100, "{held:?}");
 }
 
+#[test]
+fn of_one_client_a_dozen_wait_and_the_rest_is_denied_and_not_charged() {
+    let rule =
+        slow().replace("burst = 1", "burst = 1\nper = [\"user\"]").replace("limit = 1", "limit = 1000");
+    let daemon = Daemon::with_rules(&rule.replace("\"50s\"", "\"1000s\""));
+    let ask = |user: &str| {
+        let body = json!({ "attributes": { "path": "/paced", "user": user } }).to_string();
+        http::post(daemon.http, "/v1/check", body).json()
+    };
+    let (admitted, denied) = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..60).map(|_| scope.spawn(|| ask("rude")["allowed"] == true)).collect();
+        let polite = Instant::now();
+        assert_eq!(ask("polite")["allowed"], true);
+        assert!(polite.elapsed().as_secs() < 5, "another bucket waits for nobody");
+        let admitted = all.into_iter().filter(|_| true).map(|one| one.join().unwrap());
+        let admitted: Vec<bool> = admitted.collect();
+        let count = admitted.iter().filter(|admitted| **admitted).count();
+        (count, admitted.len() - count)
+    });
+    // One in time and twelve that wait; as each of those ends another may.
+    assert!((13..45).contains(&admitted), "{admitted} admitted, {denied} denied");
+    let used = daemon.get("/v1/buckets?rule=paced&user=rude").json()["used"].as_u64().unwrap();
+    assert!(usize::try_from(used).unwrap() <= admitted, "{used} charged of {admitted}");
+}
+
 const BLOCK: &str = "[[rules]]\nname = \"closed\"\nmatch = { path = \"/closed\" }\naction = \"block\"\n";

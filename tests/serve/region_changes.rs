@@ -2,10 +2,18 @@
 //! exceeded, and nobody is restarted.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
+use tidegate::core::region_list::RegionChanges;
+use tidegate::core::regions::NodeName;
+use tidegate::core::wire::WireVersion;
+use tidegate::peer::{Peers, PeersConfig, TlsPem};
 
 use super::support::authority::Authority;
+use super::support::command::{Ran, run};
 use super::support::daemon::Daemon;
 use super::support::{eventually, free_udp};
 
@@ -35,12 +43,20 @@ mode = "escrow"
 /// A cluster of four places, of which the first three daemons list each other only.
 struct Cluster {
     authority: Authority,
+    operator: String,
     peers: Vec<SocketAddr>,
 }
 
 impl Cluster {
     fn new() -> Self {
-        Self { authority: Authority::new(), peers: NAMES.map(|_| free_udp()).into() }
+        let authority = Authority::new();
+        let operator = authority.operator("ann");
+        Self { authority, operator, peers: NAMES.map(|_| free_udp()).into() }
+    }
+
+    /// `tidegate regions` with these words, signed by an operator.
+    fn regions(&self, daemon: &Daemon, words: &[&str]) -> Ran {
+        daemon.run(&[&["regions"], words, &["--operator", &self.operator]].concat())
     }
 
     fn daemon(&self, place: usize, listed: &[&str]) -> Daemon {
@@ -97,7 +113,7 @@ fn a_region_is_added_drained_and_removed_by_one_command_each() {
     let cluster = Cluster::new();
     let mut daemons = cluster.three();
 
-    let ran = daemons[0].run(&["regions", "add", "sa", "--reason", "we open in São Paulo"]);
+    let ran = cluster.regions(&daemons[0], &["add", "sa", "--reason", "we open in São Paulo"]);
     assert_eq!((ran.code, ran.out.contains("Region sa is listed")), (0, true), "{ran:?}");
     eventually("all make room for the new one", || (held_by(&daemons) == [30, 30, 30]).then_some(()));
     for daemon in &daemons {
@@ -108,18 +124,18 @@ fn a_region_is_added_drained_and_removed_by_one_command_each() {
     eventually("of rights, too", || daemons.iter().all(seat).then_some(()));
 
     // Asked at another daemon than before.
-    let ran = daemons[1].run(&["regions", "drain", "ap", "--wait", "60s"]);
+    let ran = cluster.regions(&daemons[1], &["drain", "ap", "--wait", "60s"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.out.contains("Every region holds its new share"), "{ran:?}");
     eventually("the others have what it had", || (held_by(&daemons) == [0, 40, 40, 40]).then_some(()));
     assert_eq!(regions(&daemons[3])["drained"], json!(["ap"]));
 
-    let ran = daemons[1].run(&["regions", "remove", "ap"]);
+    let ran = cluster.regions(&daemons[1], &["remove", "ap"]);
     assert!(ran.code == 1 && ran.both().contains("stop ap/ap-1 first"), "{ran:?}");
     let mut ap = daemons.remove(0);
     assert_eq!(ap.terminate().code(), Some(0));
     eventually("it is removed once its daemon is seen to be gone", || {
-        (daemons[2].run(&["regions", "remove", "ap"]).code == 0).then_some(())
+        (cluster.regions(&daemons[2], &["remove", "ap"]).code == 0).then_some(())
     });
     // Its address goes out of the configurations, which nobody is started again for.
     for (place, daemon) in daemons.iter().enumerate() {
@@ -159,7 +175,8 @@ fn the_shares_of_a_region_that_is_gone_for_good_go_to_the_others() {
         ran.both().contains("drain it first").then_some(())
     });
     eventually("it is taken for gone once it is seen no more", || {
-        let ran = daemons[0].run(&["regions", "remove", "us", "--gone", "--reason", "the building burned"]);
+        let ran =
+            cluster.regions(&daemons[0], &["remove", "us", "--gone", "--reason", "the building burned"]);
         assert!(ran.code == 0 || ran.both().contains("stop us/us-1 first"), "{ran:?}");
         (ran.code == 0).then_some(())
     });
@@ -191,14 +208,120 @@ fn what_cannot_be_changed_is_told_with_the_reason() {
     }
     assert_eq!(listed(&daemons[1]), ["ap", "eu", "us"]);
     for drained in ["eu", "us"] {
-        assert_eq!(daemons[0].run(&["regions", "drain", drained]).code, 0);
+        let ran = cluster.regions(&daemons[0], &["drain", drained]);
+        assert_eq!(ran.code, 0, "{ran:?}");
     }
     let ran = daemons[0].run(&["regions", "drain", "ap"]);
     assert!(ran.code == 1 && ran.both().contains("no other region has a share of"), "{ran:?}");
     // A region comes back as it went.
-    assert_eq!(daemons[2].run(&["regions", "add", "us"]).code, 0);
+    let added = cluster.regions(&daemons[2], &["add", "us"]);
+    assert_eq!(added.code, 0, "{added:?}");
     eventually("both share", || (held_by(&daemons) == [60, 0, 60]).then_some(()));
+    // Only an operator of this cluster signs for it, and none signs for a time to come.
+    let others = Authority::new();
+    let stranger = others.operator("eve");
+    let ran = daemons[0].run(&["regions", "add", "us", "--operator", &stranger]);
+    assert!(ran.code == 1 && ran.both().contains("is not signed by an operator"), "{ran:?}");
     let alone = Daemon::with_rules("");
     let ran = alone.run(&["regions", "drain", "ap"]);
     assert!(ran.code == 1 && ran.both().contains("speaks with no others"), "{ran:?}");
+}
+
+/// What a member of region us says of the regions who is no operator: stamps that nobody can exceed, many
+/// regions that are none, and signatures by his node's key.
+fn lies(node: &[u8]) -> RegionChanges {
+    let stamp = 1_u64 << 62;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+    let signed = json!({ "certificate": node, "signature": [48, 6, 2, 1, 1, 2, 1, 1] });
+    let mut said = serde_json::Map::new();
+    said.insert("eu".to_owned(), json!({ "state": "removed", "stamp": stamp }));
+    said.insert("ap".to_owned(), json!({ "state": "gone", "stamp": now, "signed": signed }));
+    said.insert("us".to_owned(), json!({ "state": "drained", "stamp": stamp, "signed": signed }));
+    for place in 0..200 {
+        let change = json!({ "state": "listed", "stamp": now, "signed": signed });
+        said.insert(format!("no-{place}"), change);
+    }
+    serde_json::from_value(Value::Object(said)).unwrap()
+}
+
+#[test]
+fn a_thief_of_one_nodes_key_changes_no_region_and_an_operator_still_does() {
+    let cluster = Cluster::new();
+    let daemons = cluster.three();
+    let _ = cluster.authority.issue("us", "us-9");
+    let file = |name: &str| std::fs::read(cluster.authority.folder().join(name)).unwrap();
+    let (cert, key) = (file("us-9/node.pem"), file("us-9/node.key"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let config = PeersConfig {
+        listen: free_udp(),
+        advertise: None,
+        join: cluster.peers[..3].iter().map(ToString::to_string).collect(),
+        name: NodeName { region: "us".to_owned(), node: "us-9".to_owned() },
+        incarnation: 1,
+        gossip_interval: Duration::from_millis(100),
+        tls: TlsPem { ca: file("ca/ca.pem"), cert: cert.clone(), key, revoked: Vec::new() },
+        tracer: None,
+        versions: WireVersion::SPOKEN.into(),
+    };
+    let (thief, mut events) = runtime.block_on(Peers::start(config)).unwrap();
+    runtime.spawn(async move { while events.recv().await.is_some() {} });
+    let der = <CertificateDer<'_> as PemObject>::from_pem_slice(&cert).unwrap();
+    thief.set_region_changes(&lies(&der));
+    for daemon in &daemons {
+        eventually("what he says is looked at, and not taken", || {
+            let line = "tidegate_frames_rejected_total{reason=\"unsigned\"}";
+            daemon.metric(line).filter(|times| *times >= 1.0)
+        });
+        let all = regions(daemon);
+        assert_eq!(listed(daemon), ["ap", "eu", "us"]);
+        assert_eq!((&all["drained"], &all["removed"]), (&json!([]), &json!([])), "{all}");
+    }
+    assert_eq!(held_by(&daemons), [40, 40, 40]);
+
+    // An operator's word counts beside him, at all daemons.
+    let ran = cluster.regions(&daemons[0], &["drain", "us"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for daemon in &daemons {
+        eventually("us is drained", || (regions(daemon)["drained"] == json!(["us"])).then_some(()));
+    }
+    // He says nothing of shares, so larger ones wait for him, as for every daemon that was seen.
+    eventually("us holds nothing", || (held_by(&daemons) == [40, 40, 0]).then_some(()));
+    drop((thief, runtime));
+    assert_eq!(cluster.regions(&daemons[1], &["add", "us"]).code, 0);
+    eventually("as before", || (held_by(&daemons) == [40, 40, 40]).then_some(()));
+}
+
+#[test]
+fn what_nobody_signed_holds_at_the_daemon_that_was_asked_and_a_revoked_operator_is_undone() {
+    let cluster = Cluster::new();
+    let list = cluster.authority.folder().join("revoked.pem");
+    std::fs::write(&list, "").unwrap();
+    let daemons: Vec<Daemon> = (0..2)
+        .map(|place| {
+            cluster.authority.issue(NAMES[place], &format!("{}-1", NAMES[place]));
+            let config = cluster.config(place, &NAMES[..3], &cluster.peers[..2]);
+            Daemon::with(RULES, &format!("{config}revoked = {list:?}\n"), &[])
+        })
+        .collect();
+    eventually("they see each other", || {
+        (regions(&daemons[0])["peers"][0]["connected"] == true).then_some(())
+    });
+    let ran = daemons[0].run(&["regions", "drain", "us"]);
+    assert!(ran.code == 0 && ran.out.contains("so only this daemon takes it"), "{ran:?}");
+    assert!(ran.out.contains("Not known to eu/eu-1."), "{ran:?}");
+    assert_eq!(regions(&daemons[0])["drained"], json!(["us"]));
+    // Whoever signs says it to all.
+    let ran = cluster.regions(&daemons[0], &["drain", "us"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    eventually("eu knows", || (regions(&daemons[1])["drained"] == json!(["us"])).then_some(()));
+
+    let folder = cluster.authority.folder();
+    let ran = run(folder, &["cert", "revoke", "--ca", "ca", "ann/operator.pem"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    std::fs::copy(folder.join("ca/revoked.pem"), &list).unwrap();
+    for daemon in &daemons {
+        eventually("what she signed is dropped", || (regions(daemon)["drained"] == json!([])).then_some(()));
+    }
+    let ran = cluster.regions(&daemons[0], &["drain", "us"]);
+    assert!(ran.code == 1 && ran.both().contains("is not accepted"), "{ran:?}");
 }

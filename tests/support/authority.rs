@@ -29,6 +29,18 @@ impl Authority {
         self.issued(node)
     }
 
+    /// Makes an operator's certificate. Returns its folder.
+    pub(crate) fn operator(&self, name: &str) -> String {
+        let ran = run(self.0.path(), &["cert", "operator", "--ca", "ca", "--name", name, "--out", name]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// Where its files are.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.0.path()
+    }
+
     /// The `[peers.tls]` of a certificate that was issued before.
     pub(crate) fn issued(&self, node: &str) -> String {
         let file = |name: &str| self.0.path().join(name).display().to_string();

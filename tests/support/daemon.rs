@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -26,6 +27,8 @@ pub(crate) struct Daemon {
     rules: PathBuf,
     arguments: Vec<String>,
     launch: Launch,
+    /// When its metrics were asked for last.
+    metrics_asked: Mutex<Option<Instant>>,
     /// Last, so that the process is gone before its folder.
     folder: TempDir,
 }
@@ -150,7 +153,8 @@ impl Daemon {
             http::raw(http, probe.as_bytes()).is_some_and(|reply| reply.status == 200).then_some(true)
         });
         if ready {
-            Ok(Self { process, http, grpc, rules: path, arguments, launch, folder })
+            let metrics_asked = Mutex::default();
+            Ok(Self { process, http, grpc, rules: path, arguments, launch, metrics_asked, folder })
         } else {
             Err(process.output())
         }
@@ -216,9 +220,19 @@ impl Daemon {
         rls::Client::connect(self.grpc)
     }
 
+    /// Every metric as of now: within a second the same text is told again.
+    pub(crate) fn metrics(&self) -> String {
+        let mut asked = self.metrics_asked.lock().unwrap();
+        if let Some(asked) = *asked {
+            std::thread::sleep(Duration::from_millis(1_050).saturating_sub(asked.elapsed()));
+        }
+        *asked = Some(Instant::now());
+        self.get("/metrics").body
+    }
+
     /// One metric's value by its full line up to the value, e.g. `tidegate_keys`.
     pub(crate) fn metric(&self, line: &str) -> Option<f64> {
-        let text = self.get("/metrics").body;
+        let text = self.metrics();
         text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' ')?.parse().ok())
     }
 

@@ -29,7 +29,7 @@ pub(crate) fn penalty(decision: &Value) -> &Value {
 
 /// The sum of a metric over its labels.
 pub(crate) fn metric(daemon: &Daemon, name: &str) -> f64 {
-    let text = daemon.get("/metrics").body;
+    let text = daemon.metrics();
     let prefix = format!("tidegate_{name}{{");
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(&prefix)).collect();
     assert!(!lines.is_empty(), "no {name} in\n{text}");

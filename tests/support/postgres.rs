@@ -135,6 +135,27 @@ impl Postgres {
         self.end("INT");
     }
 
+    /// Copies its data, while it is stopped, as a standby has them that has heard everything until now.
+    pub(crate) fn copy(&self) {
+        let copied =
+            as_postgres(Path::new("cp")).arg("-a").arg(self.data()).arg(self.standby()).status().unwrap();
+        assert!(copied.success());
+        std::fs::write(self.standby().join("standby.signal"), "").unwrap();
+    }
+
+    /// Puts the standby in the place of the server that was killed, and promotes it. Its first checkpoint is
+    /// still to come.
+    pub(crate) fn promote(&mut self) {
+        std::fs::rename(self.data(), self.folder.path().join("lost")).unwrap();
+        std::fs::rename(self.standby(), self.data()).unwrap();
+        self.run();
+        self.sql("postgres", "SELECT pg_promote()");
+    }
+
+    fn standby(&self) -> PathBuf {
+        self.folder.path().join("standby")
+    }
+
     /// Sends a signal to all of its processes: `STOP` makes it hang, `CONT` go on.
     pub(crate) fn signal_all(&self, signal: &str) {
         let Some(child) = &self.child else { return };

@@ -152,7 +152,7 @@ impl World {
         engine.elsewhere(replica.elsewhere());
         let mut told = false;
         while let Some(effect) = replica.poll_effect() {
-            told |= matches!(effect, Effect::View { .. } | Effect::Debit { .. });
+            told |= matches!(effect, Effect::View { .. } | Effect::Debit { .. } | Effect::Restore { .. });
             self.runtime.block_on(async { engine.apply(&effect) });
         }
         let mut frames = Vec::new();

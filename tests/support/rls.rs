@@ -55,9 +55,19 @@ impl Client {
         request: RateLimitRequest,
         traceparent: &str,
     ) -> Result<RateLimitResponse, Status> {
+        self.ask_with(request, "traceparent", traceparent)
+    }
+
+    /// The same with a header.
+    pub(crate) fn ask_with(
+        &self,
+        request: RateLimitRequest,
+        name: &'static str,
+        value: &str,
+    ) -> Result<RateLimitResponse, Status> {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
         let mut request = tonic::Request::new(request);
-        request.metadata_mut().insert("traceparent", traceparent.parse().unwrap());
+        request.metadata_mut().insert(name, value.parse().unwrap());
         self.runtime.block_on(client.should_rate_limit(request)).map(tonic::Response::into_inner)
     }
 
@@ -112,6 +122,29 @@ impl Client {
         let mut client = HealthClient::new(self.channel.clone());
         let request = HealthCheckRequest { service: service.to_owned() };
         self.runtime.block_on(client.check(request)).map(|answer| answer.into_inner().status)
+    }
+
+    /// Opens so many watches of health, as far as there is room, which stay open with this client.
+    pub(crate) fn watch_health(&self, watches: usize) {
+        use tonic_health::pb::HealthCheckRequest;
+        use tonic_health::pb::health_client::HealthClient;
+        for _ in 0..watches {
+            let mut client = HealthClient::new(self.channel.clone());
+            self.runtime.spawn(async move {
+                let opened = client.watch(HealthCheckRequest { service: String::new() }).await;
+                if let Ok(mut told) = opened {
+                    while let Ok(Some(_)) = told.get_mut().message().await {}
+                }
+            });
+        }
+    }
+
+    /// Asks and leaves after so long, whether or not the answer has come.
+    pub(crate) fn ask_and_leave(&self, request: RateLimitRequest, after: std::time::Duration) {
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        let asking = tokio::time::timeout(after, async move { client.should_rate_limit(request).await });
+        // An answer that came in time is the client's: it is told nobody.
+        let _ = self.runtime.block_on(asking);
     }
 
     /// The services that gRPC reflection lists.

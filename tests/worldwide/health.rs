@@ -25,7 +25,7 @@ fn rules(modes: &[&str]) -> String {
 
 /// What is counted under a metric, by its labels.
 fn counts(daemon: &Daemon, name: &str) -> Vec<(String, f64)> {
-    let text = daemon.get("/metrics").body;
+    let text = daemon.metrics();
     let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
     let counts: Vec<_> = lines.map(|(labels, value)| (labels.to_owned(), value.parse().unwrap())).collect();
     assert!(!counts.is_empty(), "there is no {name}");

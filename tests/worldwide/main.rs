@@ -18,6 +18,7 @@ mod calendar;
 mod cuts;
 mod escrow;
 mod figures;
+mod first_day;
 mod gossip;
 mod health;
 mod load;

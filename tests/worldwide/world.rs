@@ -39,7 +39,7 @@ pub(crate) struct World {
     pub(crate) ocean: Ocean,
     pub(crate) daemons: Vec<Daemon>,
     peers: Vec<SocketAddr>,
-    _redis: Vec<Server>,
+    pub(crate) redis: Vec<Server>,
     _certificates: TempDir,
 }
 
@@ -104,7 +104,7 @@ impl World {
                 Daemon::launch(launch, rules, &config, &[])
             })
             .collect();
-        let world = Self { plan, ocean, daemons, peers, _redis: redis, _certificates: certificates };
+        let world = Self { plan, ocean, daemons, peers, redis, _certificates: certificates };
         world.wait_until_connected();
         world
     }

@@ -165,6 +165,7 @@ impl Evidence<'_> {
             self.nothing_waits_for_the_database(),
             self.denials_are_remembered(),
             self.waiting_helps(),
+            self.first_requests_pass(),
             self.all_was_played(),
             self.enough_is_known(),
         ]
@@ -584,6 +585,7 @@ mod bound;
 mod causes;
 mod clocks;
 mod database;
+mod denials;
 mod local;
 mod logs;
 mod near;

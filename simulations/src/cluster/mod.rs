@@ -287,6 +287,7 @@ fn member(at: usize, name: &NodeName) -> Member {
         rules: None,
         regions: None,
         region_changes: None,
+        region_orders: None,
         digests: None,
     }
 }

@@ -11,7 +11,7 @@ use tidegate::core::decision::Decision;
 use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
 use tidegate::core::regions::gossip::uncertainty::OtherStores;
-use tidegate::core::regions::split::{Saved, WeightsStatement};
+use tidegate::core::regions::split::{Saved, StartSafety, WeightsStatement};
 use tidegate::core::regions::{Effect, NodeName, Touched, WorldRule};
 use tidegate::core::request::{Cost, Request};
 use tidegate::core::reservation::{Reservation, ReservationId, ReservedCost};
@@ -25,10 +25,19 @@ use tidegate::engine::clock::Clock;
 use tidegate::engine::port::{Answer, Store as _, StoreLen};
 use tidegate::engine::reserve::{CommitRefused, Committed};
 use tidegate::engine::world::WorldPort;
-use tidegate::store::MemoryStore;
+use tidegate::store::{KeptStore, MemoryStore};
 use tidegate::telemetry::Metrics;
 
 use super::shell::user_name;
+use crate::number::place;
+
+/// What a store in memory answers.
+fn at_once<T>(answer: impl Future<Output = T>) -> Option<T> {
+    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => Some(answer),
+        Poll::Pending => None,
+    }
+}
 
 /// What only whole engines know of a world.
 #[derive(Debug, Clone)]
@@ -47,6 +56,8 @@ pub(crate) struct Engines {
     pub(crate) safety: EscrowSafety,
     /// Whether nothing is spent before all regions have said the same. Only simulations have it otherwise.
     pub(crate) agrees: bool,
+    /// The rules of a first start that daemons keep.
+    pub(crate) starts: StartSafety,
     /// Whether the others are told what was reported. Only simulations have it otherwise.
     pub(crate) tells: bool,
 }
@@ -62,6 +73,8 @@ pub(crate) struct DaemonEngine {
     noted: Option<Saved>,
     /// The newest rule that it did not refuse.
     in_force: String,
+    /// True once its store knows of a first start.
+    begun: bool,
 }
 
 impl DaemonEngine {
@@ -77,9 +90,11 @@ impl DaemonEngine {
         let engine = Engine::new(name.clone(), Clock::Manual(now.0.into()), store.clone(), Metrics::new())
             .sharing(regions.clone(), noted.clone())
             .agreeing(engines.agrees)
+            .born(now.0.wrapping_mul(64).wrapping_add(place(at)))
+            .with_start_safety(engines.starts)
             .lending(true)
             .among_others(!engines.keeps_stores);
-        Self { engine, store, regions, tells: engines.tells, noted, in_force: String::new() }
+        Self { engine, store, regions, tells: engines.tells, noted, in_force: String::new(), begun: false }
     }
 
     /// Loads the operators' rule. One that it refuses leaves the rules before in force.
@@ -135,10 +150,7 @@ impl DaemonEngine {
         now: Timestamp,
     ) -> Option<Result<Committed, CommitRefused>> {
         self.engine.set_now(now);
-        match pin!(self.engine.commit(reservation, actual)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(committed) => Some(committed),
-            Poll::Pending => None,
-        }
+        at_once(self.engine.commit(reservation, actual))
     }
 
     /// What was decided since this was last asked, in an order that does not depend on chance.
@@ -186,11 +198,28 @@ impl DaemonEngine {
         now: Timestamp,
     ) -> WeightsStatement {
         self.engine.set_now(now);
+        at_once(self.engine.ask_store());
         self.engine.follow_shares(words.iter().cloned());
         let (held, word) = self.engine.shares_saved();
+        if !std::mem::replace(&mut self.begun, self.engine.is_first()) && self.begun {
+            at_once(self.engine.begin_first());
+        }
         self.engine.shares_are_saved(&held);
         self.noted = Some(held);
         word
+    }
+
+    /// Ends in good order: what it leaves to its next process of the rights in its store.
+    pub(crate) fn leave(&self) -> Option<KeptStore> {
+        let (shapes, next) = self.engine.escrow_shapes();
+        let kept = self.store.keep(shapes.into_iter().map(|(_, shape)| shape), next);
+        // As it is written and read.
+        serde_json::from_value(serde_json::to_value(kept).ok()?).ok()
+    }
+
+    /// Begins with what the process before has left.
+    pub(crate) fn take_back(&self, kept: KeptStore) {
+        self.store.take_back(kept);
     }
 
     /// What it noted on its disk.

@@ -520,7 +520,7 @@ impl Node {
         if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
             // A clock that went back does not bring back a window: rights of the newest one are used.
             let admitted = self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part);
-            return (admitted, Decided { admitted: admitted.is_some(), without_allowance: false });
+            return (admitted, Decided { admitted: admitted.is_some(), ..Decided::default() });
         }
         let limit = share.unwrap_or_else(|| self.held_to(whole));
         let decided = match limit.permits {

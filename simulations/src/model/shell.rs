@@ -12,7 +12,7 @@ use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::regions::escrow::level::RECOVERY_WINDOW;
 use tidegate::core::regions::gossip::uncertainty::BucketAnswer;
 use tidegate::core::regions::split::SplitRule;
-use tidegate::core::regions::{Effect, FirstShare, Touched, WorldKey, WorldRule};
+use tidegate::core::regions::{Effect, FirstShare, StoreSeen, Touched, WorldKey, WorldRule};
 use tidegate::core::request::Cost;
 use tidegate::core::rule::{Mode, OnPartition};
 use tidegate::core::ruleset::{Compiled, RuleSet, Shapes};
@@ -20,7 +20,7 @@ use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::{OwnLimit, RuleName};
 use tidegate::database::document;
-use tidegate::engine::port::{Charge, Intent, Store as _};
+use tidegate::engine::port::{Charge, ChargeResult, Intent, Store as _};
 use tidegate::store::MemoryStore;
 
 use crate::plan::{Plan, RulePlan, Way};
@@ -36,8 +36,8 @@ pub(crate) struct Store(Arc<MemoryStore>);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Decided {
     pub(crate) admitted: bool,
-    /// It did so without an allowance that it was told.
-    pub(crate) without_allowance: bool,
+    /// What the answer shows of the store's memory.
+    pub(crate) store: StoreSeen,
 }
 
 /// What a daemon did to each bucket and window since its replica was last told.
@@ -222,7 +222,7 @@ impl Store {
         let counted = || outcome.counted.iter();
         Decided {
             admitted: outcome.admitted && counted().all(|one| !one.degraded),
-            without_allowance: counted().any(|one| one.view.is_none() && !one.degraded),
+            store: counted().next().map(ChargeResult::store_seen).unwrap_or_default(),
         }
     }
 
@@ -260,6 +260,10 @@ impl Store {
         match effect {
             Effect::View { key, view, error_bound } => {
                 self.0.set_allowance(&rule.compiled, &local(key), *view, *error_bound, now);
+            }
+            Effect::Restore { key, known, own } => {
+                let limit = own.map_or(rule.limit(), |own| own.in_place_of(rule.limit()));
+                self.0.restore(&rule.compiled, &local(key), limit, *known, now);
             }
             Effect::Debit { key, permits, own } => {
                 let limit = own.map_or(rule.limit(), |own| own.in_place_of(rule.limit()));
@@ -300,10 +304,11 @@ impl Tallies {
             refused: 0,
             largest: 0,
             own,
-            without_allowance: false,
+            store: StoreSeen::default(),
         });
         tally.own = own;
-        tally.without_allowance |= decided.without_allowance;
+        tally.store.without_allowance |= decided.store.without_allowance;
+        tally.store.used = tally.store.used.max(decided.store.used);
         tally.offered += cost;
         tally.largest = tally.largest.max(cost);
         if decided.admitted {

@@ -61,7 +61,7 @@ fn table(page: &mut String, plan: &Plan, outcomes: &[Outcome]) {
     let last = if is_observed { "promises" } else { "delay ms<th>msg/s link<th>kB/s link" };
     let _ = write!(
         page,
-        "<table><tr><th>way<th>{}<th>{}<th>use %<th>use min %<th>refused wrongly %<th>{last}</tr>",
+        "<table><tr><th>way<th>{}<th>{}<th>use %<th>use min %<th>false denials %<th>{last}</tr>",
         over[0], over[1]
     );
     for outcome in outcomes {
@@ -86,7 +86,7 @@ fn table(page: &mut String, plan: &Plan, outcomes: &[Outcome]) {
             figures.over_mean,
             figures.used,
             figures.used_min,
-            figures.wrongly_refused
+            figures.falsely_denied
         );
     }
     page.push_str("</table>");
@@ -108,7 +108,7 @@ fn meaning(plan: &Plan, is_observed: bool) -> String {
     };
     format!(
         "<p class=\"small\">{over}; <i>use</i>: admitted of what a perfect limiter would have admitted, in all and in the worst \
-         window; <i>refused wrongly</i>: refused while the world had permits left, in percent of all requests.{sure}</p>"
+         window; <i>false denials</i>: refused while the world had room, in percent of all requests.{sure}</p>"
     )
 }
 

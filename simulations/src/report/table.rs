@@ -28,7 +28,7 @@ pub(crate) fn patterns(
             mean(|one| one.figures.over_mean),
             mean(|one| one.figures.used),
             outcomes.iter().map(|(_, one)| one.figures.used).fold(100.0, f64::min),
-            mean(|one| one.figures.wrongly_refused),
+            mean(|one| one.figures.falsely_denied),
             mean(|one| one.figures.delay),
             mean(|one| one.frames),
             mean(|one| one.bytes),
@@ -52,7 +52,7 @@ fn head(what: &str, windowed: bool, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
         "{what:<20} {:>9} {:>9} {:>8} {:>8} {:>9} {:>8} {:>10} {:>10} {:>6}",
-        over[0], over[1], "use %", "use min", "refused%*", "delay ms", "msg/s link", "B/s link", "late"
+        over[0], over[1], "use %", "use min", "false %", "delay ms", "msg/s link", "B/s link", "late"
     )
 }
 
@@ -65,7 +65,7 @@ fn line(name: &str, outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
         figures.over_mean,
         figures.used,
         figures.used_min,
-        figures.wrongly_refused,
+        figures.falsely_denied,
         figures.delay,
         outcome.frames,
         outcome.bytes,

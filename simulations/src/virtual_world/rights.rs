@@ -3,7 +3,7 @@
 use std::mem::take;
 
 use tidegate_core::regions::escrow::{Escrow, Event, StepRequest, StepResult, rights_frame_bytes};
-use tidegate_core::regions::{Member, NodeName, Refused, Touched, WorldKey};
+use tidegate_core::regions::{Member, NodeName, Refused, StoreSeen, Touched, WorldKey};
 use tidegate_core::time::{Span, Timestamp};
 use tidegate_core::wire::rights::RightsFrame;
 
@@ -19,7 +19,7 @@ pub(crate) trait RightsStore {
 }
 
 /// A bucket of which nothing was decided.
-pub(crate) const fn untouched(key: WorldKey) -> Touched {
+pub(crate) fn untouched(key: WorldKey) -> Touched {
     Touched {
         key,
         window: 0,
@@ -29,7 +29,7 @@ pub(crate) const fn untouched(key: WorldKey) -> Touched {
         refused: 0,
         largest: 1,
         own: None,
-        without_allowance: false,
+        store: StoreSeen::default(),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use tidegate_core::regions::GossipSafety;
 use tidegate_core::regions::escrow::EscrowSafety;
+use tidegate_core::regions::split::StartSafety;
 
 const ESCROW: EscrowSafety = EscrowSafety::ALL;
 const GOSSIP: GossipSafety = GossipSafety::ALL;
@@ -40,6 +41,10 @@ pub(crate) const OF_PLACES: [(&str, EscrowSafety); 9] = [
 pub(crate) const OF_FULL_STORES: [(&str, EscrowSafety); 1] =
     [("never_forgets_for_room", EscrowSafety { never_forgets_for_room: false, ..ESCROW })];
 
+/// Of stores that are left to the next process.
+pub(crate) const OF_KEPT_STORES: [(&str, EscrowSafety); 1] =
+    [("seals_what_is_left", EscrowSafety { seals_what_is_left: false, ..ESCROW })];
+
 /// Of buckets whose rights do not move, as with sliding algorithms.
 pub(crate) const OF_SLIDING: [(&str, EscrowSafety); 1] =
     [("doubt_is_burnt", EscrowSafety { doubt_is_burnt: false, ..ESCROW })];
@@ -73,4 +78,10 @@ pub(crate) const OF_BOUNDS: [(&str, GossipSafety); 3] = [
     ("doubts_what_is_late", GossipSafety { doubts_what_is_late: false, ..GOSSIP }),
     ("counts_all_given", GossipSafety { counts_all_given: false, ..GOSSIP }),
     ("leaves_allowances", GossipSafety { leaves_allowances: false, ..GOSSIP }),
+];
+
+/// Of a cluster's first start.
+pub(crate) const OF_STARTS: [(&str, StartSafety); 2] = [
+    ("others_vouch", StartSafety { others_vouch: false, ..StartSafety::ALL }),
+    ("processes_are_named", StartSafety { processes_are_named: false, ..StartSafety::ALL }),
 ];

@@ -58,6 +58,13 @@ pub(crate) struct Vopr {
     /// Worlds of buckets without windows that hold much and refill slowly, or fast.
     #[arg(long, group = "kind")]
     levels: bool,
+    /// Worlds of limits as people write them: windows of up to a month, users who travel, ask now and then,
+    /// or spend all at once.
+    #[arg(long, group = "kind")]
+    people: bool,
+    /// Worlds under `escrow` that are started for the first time, and lose daemons and disks.
+    #[arg(long, group = "kind")]
+    starts: bool,
     /// Says what each seed drew.
     #[arg(long)]
     verbose: bool,
@@ -103,6 +110,8 @@ impl Vopr {
             (self.reports, Kind::Reports),
             (self.reservations, Kind::Reservations),
             (self.levels, Kind::Levels),
+            (self.people, Kind::People),
+            (self.starts, Kind::Starts),
         ];
         flags.into_iter().find(|(is_set, _)| *is_set).map_or(Kind::Ordinary, |(_, kind)| kind)
     }

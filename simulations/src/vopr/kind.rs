@@ -10,11 +10,13 @@ use super::command::commit;
 use super::cuts::{self, CutsCase};
 use super::joins::{self, JoinsCase};
 use super::levels::{self, LevelsCase};
+use super::people::{self, PeopleCase};
 use super::places::{self, PlacesCase};
 use super::play::{Enforced, Summary, play};
 use super::reports::{self, ReportsCase};
 use super::reservations::{self, ReservationsCase};
 use super::restarts::{self, RestartsCase};
+use super::starts::{self, Kept, StartsCase};
 use super::tables::{self, TablesCase};
 
 /// What a seed draws.
@@ -30,10 +32,12 @@ pub(super) enum Kind {
     Reports,
     Reservations,
     Levels,
+    People,
+    Starts,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Ordinary,
         Self::Places,
         Self::Cuts,
@@ -44,6 +48,8 @@ impl Kind {
         Self::Reports,
         Self::Reservations,
         Self::Levels,
+        Self::People,
+        Self::Starts,
     ];
 
     /// Its word among the kept seeds, and behind `--` as a flag.
@@ -59,6 +65,8 @@ impl Kind {
             Self::Reports => "reports",
             Self::Reservations => "reservations",
             Self::Levels => "levels",
+            Self::People => "people",
+            Self::Starts => "starts",
         }
     }
 
@@ -74,6 +82,8 @@ impl Kind {
             Self::Reports => ReportsCase::draw(seed).describe(),
             Self::Reservations => ReservationsCase::draw(seed).describe(),
             Self::Levels => LevelsCase::draw(seed).describe(),
+            Self::People => PeopleCase::draw(seed).describe(),
+            Self::Starts => StartsCase::draw(seed).describe(),
         }
     }
 
@@ -92,6 +102,8 @@ impl Kind {
             Self::Reports => reports::play(&ReportsCase::draw(seed), true),
             Self::Reservations => reservations::play(&ReservationsCase::draw(seed), true),
             Self::Levels => levels::play(&LevelsCase::draw(seed), Enforced::ALL),
+            Self::People => people::play(&PeopleCase::draw(seed)),
+            Self::Starts => starts::play(&StartsCase::draw(seed), Kept::ALL),
         };
         played.map_err(|why| self.failed(seed, &self.describe(seed), &why))
     }

@@ -47,7 +47,7 @@ pub(crate) struct LevelsCase {
 }
 
 /// From `least` to `most`, every order of magnitude as often.
-fn of_any_size(dice: &mut Dice, least: f64, most: f64) -> u64 {
+pub(super) fn of_any_size(dice: &mut Dice, least: f64, most: f64) -> u64 {
     whole(least * (most / least).powf(dice.unit()))
 }
 

@@ -16,11 +16,13 @@ mod joins;
 mod kind;
 mod levels;
 mod mutate;
+mod people;
 mod places;
 mod play;
 mod reports;
 mod reservations;
 mod restarts;
+mod starts;
 mod tables;
 mod waits;
 mod whole;
@@ -28,3 +30,4 @@ mod witness;
 
 pub(crate) use self::command::{Check, Meta, Vopr};
 pub(crate) use self::mutate::Mutate;
+pub(crate) use self::people::People;

@@ -21,6 +21,7 @@ use super::play::{Enforced, play};
 use super::reports::{self, ReportsCase};
 use super::reservations::{self, ReservationsCase};
 use super::restarts::{self, RestartsCase};
+use super::starts::{self, Kept, StartsCase};
 use super::tables::{self, TablesCase};
 use crate::model::duties::Duties;
 use crate::virtual_world::switches;
@@ -139,7 +140,16 @@ fn mutations() -> Vec<Mutation> {
         ),
         duty("without mints_its_share", Focus::Rights, Duties { mints_its_share: false, ..Duties::ALL }),
     ];
+    let start = |rule: &str, kept: Kept| {
+        let wrong = move |seed| starts::play(&StartsCase::draw(seed), kept).err();
+        Mutation::new(format!("starts without {rule}"), wrong)
+    };
+    let firsts = switches::OF_STARTS.map(|(rule, starts)| start(rule, Kept { starts, ..Kept::ALL }));
+    let kept = switches::OF_KEPT_STORES.map(|(rule, safety)| start(rule, Kept { safety, ..Kept::ALL }));
+    let once = start("taken_once", Kept { taken_once: false, ..Kept::ALL });
+    let starts = firsts.into_iter().chain(kept).chain([once]);
     all.chain([agrees, tells, releases])
+        .chain(starts)
         .chain(duties)
         .chain(sliding)
         .chain(waits)

@@ -8,6 +8,7 @@ use tidegate::core::algorithm::Algorithm;
 use tidegate::core::decision::Decision;
 use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::EscrowSafety;
+use tidegate::core::regions::split::StartSafety;
 use tidegate::core::request::Cost;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::{Span, Timestamp};
@@ -118,6 +119,7 @@ pub(super) fn engines(plan: &Plan, rule: &Value) -> Engines {
         keeps_stores: false,
         safety: EscrowSafety::ALL,
         agrees: true,
+        starts: StartSafety::ALL,
         tells: true,
     }
 }

@@ -9,6 +9,7 @@ use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::reply::{self, Answered};
 use crate::core::audit::Outcome;
+use crate::core::denial_cause::DenialCause;
 use crate::core::identity::parse_key;
 use crate::core::time::{Span, Timestamp};
 use crate::core::written::format_moment;
@@ -56,6 +57,7 @@ async fn decisions(call: AdminCall<'_>) -> Answered {
         rule: given.take("rule"),
         region: given.take("region"),
         outcome: given.take("outcome").map(|text| outcome(&text)).transpose()?,
+        cause: given.take("cause").map(|text| cause(&text)).transpose()?,
         limit: given.limit()?,
         after: given.take("after").map(|text| cursor(&text)).transpose()?,
     };
@@ -77,6 +79,12 @@ fn address(text: String) -> Result<IpAddr, Refusal> {
 fn outcome(text: &str) -> Result<Outcome, Refusal> {
     Outcome::from_text(text)
         .ok_or_else(|| Refusal::of_field("outcome", "must be allowed, denied, shadow_denied or committed"))
+}
+
+fn cause(text: &str) -> Result<DenialCause, Refusal> {
+    DenialCause::from_text(text).ok_or_else(|| {
+        Refusal::of_field("cause", format!("must be one of {}", DenialCause::WORDS.join(", ")))
+    })
 }
 
 fn cursor(text: &str) -> Result<Cursor, Refusal> {

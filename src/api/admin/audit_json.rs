@@ -50,6 +50,9 @@ pub(super) struct DecidedJson<'a> {
     method: Option<&'a str>,
     /// `allowed`, `denied`, `shadow_denied`, or `committed`: what a reservation used.
     outcome: &'a str,
+    /// Why it was denied; null where it passed, and in rows of versions that did not write it down.
+    #[cfg_attr(test, schemars(extend("enum" = crate::api::schema::CAUSES_OR_NULL)))]
+    cause: Option<&'a str>,
     /// Permits asked for.
     cost: i64,
     /// Permits in use after it.
@@ -80,6 +83,7 @@ impl<'a> DecidedJson<'a> {
             path: row.path.as_deref(),
             method: row.method.as_deref(),
             outcome: &row.outcome,
+            cause: row.cause.as_deref(),
             cost: row.cost,
             count: row.count,
             limit: row.limit,

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::audit_json::DecidedJson;
 use crate::api::wire::{BucketWorldJson, DecisionJson, PenaltyJson};
+use crate::core::denial_cause::DenialCause;
 use crate::core::hot::{HotBucket, HotSums};
 use crate::core::regions::NodeName;
 use crate::core::request::Request;
@@ -241,6 +242,10 @@ pub(super) struct WhyBucketJson<'a> {
     /// Until the request could pass: 0 when it may now, null when it never can. Where the request is not
     /// counted here and the bucket denies, as `reset_ms`.
     retry_after_ms: Option<u64>,
+    /// Why it denies the request; absent when it does not, and where the request is not counted here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::CAUSES)))]
+    cause: Option<&'static str>,
     /// True if the store did not answer, so that the daemon tells only what it knows by itself.
     degraded: bool,
     /// The penalty that shuts the client out; absent where there is none.
@@ -319,7 +324,7 @@ impl<'a> WhyBucketJson<'a> {
             rule: &status.rule,
             domain: &bucket.domain,
             identity: named(&status.identity),
-            mode: bucket.mode,
+            mode: status.mode,
             shadow: bucket.shadow,
             matches: bucket.matches,
             denies: bucket.denies,
@@ -329,6 +334,7 @@ impl<'a> WhyBucketJson<'a> {
             remaining: status.remaining,
             reset_ms: status.reset.millis_up(),
             retry_after_ms: bucket.retry.map(Span::millis_up),
+            cause: bucket.cause.map(DenialCause::as_str),
             degraded: status.degraded,
             penalty: status.penalty.as_ref().map(PenaltyJson::new),
             used_by: bucket.used_by.iter().map(|(region, used)| (region.as_str(), *used)).collect(),

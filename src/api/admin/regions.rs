@@ -13,9 +13,9 @@ use crate::api::wire::{
     ChangingJson, ErrorBoundJson, NoticeJson, PeerJson, RegionsJson, RightsJson, StoreJson,
 };
 use crate::api::{Readiness, Servers};
-use crate::core::region_list::RegionState;
+use crate::core::region_list::{RegionState, Signed, unhex};
 use crate::engine::admin::{self, Change, Role};
-use crate::engine::region_listing::RegionRefused;
+use crate::engine::region_listing::{RegionChanged, RegionRefused};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute {
@@ -45,6 +45,36 @@ pub(in crate::api) struct RegionBody {
     /// Why.
     #[cfg_attr(test, schemars(length(max = super::people::NOTE_BYTES_MAX)))]
     reason: Option<String>,
+    /// An operator's signature, for all daemons to take the change; absent: only the one that is asked does.
+    signed: Option<SignedBody>,
+}
+
+/// What an operator signed: `tidegate regions` makes it from `--operator`.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[cfg_attr(test, schemars(rename = "RegionSigned"))]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct SignedBody {
+    /// When, in microseconds since the epoch. Of two changes of a region the later one holds.
+    stamp: u64,
+    /// The operator's certificate: its DER in hexadecimal digits.
+    #[cfg_attr(test, schemars(length(max = 4_096)))]
+    certificate: String,
+    /// The signature (ECDSA, P-256, SHA-256, ASN.1) in hexadecimal digits.
+    #[cfg_attr(test, schemars(length(max = 256)))]
+    signature: String,
+}
+
+impl SignedBody {
+    fn read(self) -> Result<(u64, Signed), Refusal> {
+        let digits = |field: &str, text: &str, bytes_max| {
+            let message = format!("must be from 1 to {bytes_max} bytes in hexadecimal digits");
+            unhex(text, bytes_max).ok_or_else(|| Refusal::of_field(field.to_owned(), message))
+        };
+        let certificate = digits("signed.certificate", &self.certificate, 2_048)?;
+        let signature = digits("signed.signature", &self.signature, 128)?;
+        Ok((self.stamp, Signed { certificate, signature }))
+    }
 }
 
 /// A region that was changed.
@@ -64,17 +94,20 @@ pub(in crate::api) struct RegionChangedJson {
     without_share: Vec<String>,
     /// Daemons, as `region/node`, that are there and have not said yet that they know of it.
     waiting_for: Vec<String>,
+    /// The operator who signed it; null: nobody did, and the other daemons do not take it.
+    signed_by: Option<String>,
 }
 
 async fn put(call: AdminCall<'_>) -> Answered {
     let region = call.param(0).to_owned();
-    let RegionBody { state, reason } = body(&call)?;
+    let RegionBody { state, reason, signed } = body(&call)?;
     let state = RegionState::named(&state).ok_or_else(|| {
         let words = RegionState::ALL.map(RegionState::as_str).join(", ");
         Refusal::of_field("state", format!("state is one of {words}, not {state:?}"))
     })?;
     let reason = reason.map(|reason| note("reason", reason)).transpose()?;
-    let changed = call.servers.admin.regions.change(&region, state).await.map_err(refusal)?;
+    let signed = signed.map(SignedBody::read).transpose()?;
+    let changed = call.servers.admin.regions.change(&region, state, signed).await.map_err(refusal)?;
     let before = changed.before.map(RegionState::as_str);
     if changed.before != Some(state) {
         let as_json = |state: &'static str| serde_json::json!({ "state": state });
@@ -88,8 +121,9 @@ async fn put(call: AdminCall<'_>) -> Answered {
         };
         admin::keep(&*call.servers.admin.ledger, &change).await;
     }
-    let (without_share, waiting_for) = (changed.without_share, changed.waiting_for);
-    Ok(reply::json(&RegionChangedJson { region, before, state: state.as_str(), without_share, waiting_for }))
+    let RegionChanged { without_share, waiting_for, signed_by, .. } = changed;
+    let state = state.as_str();
+    Ok(reply::json(&RegionChangedJson { region, before, state, without_share, waiting_for, signed_by }))
 }
 
 fn refusal(refused: RegionRefused) -> Refusal {

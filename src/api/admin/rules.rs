@@ -4,12 +4,11 @@
 //! Every answer carries `revision`, and the same as `ETag`. A change with `If-Match`, or with `revision` in
 //! its body, is refused if the rules have changed since.
 
-use http::HeaderValue;
-use http::header::{ETAG, IF_MATCH};
+use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
+use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 
 use super::{AdminCall, AdminRoute, aside};
-use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::api::reply::{self, Answered, Reply};
 use crate::api::wire::rules::{ChangedJson, HistoryJson, OneRuleJson, RuleSetJson};
@@ -28,7 +27,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         method: "GET",
         path: "/v1/rules",
         role: Role::Viewer,
-        handler: |call| Box::pin(async move { all(call.servers).await }),
+        handler: |call| Box::pin(async move { all(&call).await }),
     },
     AdminRoute {
         method: "PUT",
@@ -69,14 +68,21 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// Every rule, with the revision of the set.
-async fn all(servers: &Servers) -> Answered {
+async fn all(call: &AdminCall<'_>) -> Answered {
+    let servers = call.servers;
     let (loaded, shown) = (servers.engine.loaded(), std::sync::Arc::clone(&servers.admin.rule_json));
     let revision = loaded.revision;
-    let reply = aside(move || {
+    if is_known(call, revision) {
+        return Ok(not_modified(revision));
+    }
+    let text = servers.rules_text.get(revision, None, move || {
         let rules: Vec<_> = loaded.set.rules().iter().map(|compiled| shown(&compiled.rule)).collect();
-        reply::json(&RuleSetJson { revision, rules })
+        let mut text = Vec::new();
+        // Fails only for maps whose keys are no strings, and there are none.
+        let _ = serde_json::to_writer(&mut text, &RuleSetJson { revision, rules });
+        text.into()
     });
-    Ok(tagged(revision, reply.await?))
+    Ok(tagged(revision, reply::json_bytes(text.await?)))
 }
 
 /// One rule, named by the path.
@@ -84,6 +90,9 @@ fn one(call: &AdminCall<'_>) -> Answered {
     let (servers, name) = (call.servers, call.param(0));
     let loaded = servers.engine.loaded();
     let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(name))?;
+    if is_known(call, loaded.revision) {
+        return Ok(not_modified(loaded.revision));
+    }
     let rule = (servers.admin.rule_json)(&compiled.rule);
     Ok(tagged(loaded.revision, reply::json(&OneRuleJson { revision: loaded.revision, rule })))
 }
@@ -100,7 +109,8 @@ async fn replace(call: AdminCall<'_>) -> Answered {
     let Some(Value::Array(rules)) = body.get_mut("rules").map(Value::take) else {
         return Err(Refusal::of_field("rules", "the body must be {\"rules\": […]}, all of them"));
     };
-    edit(&call, Edit::Replace(rules), expected).await
+    let merges = call.query()?.iter().any(|(name, value)| name == "merge" && value == "true");
+    edit(&call, if merges { Edit::Merge(rules) } else { Edit::Replace(rules) }, expected).await
 }
 
 async fn put(call: AdminCall<'_>) -> Answered {
@@ -109,6 +119,13 @@ async fn put(call: AdminCall<'_>) -> Answered {
     let wrapped = body.get("rule").is_some_and(Value::is_object);
     let expected = if wrapped { expected(&call, &body)? } else { expected(&call, &Value::Null)? };
     let rule = if wrapped { body["rule"].take() } else { body };
+    let makes = call.head.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes().trim_ascii() == b"*");
+    if makes && call.servers.engine.loaded().set.by_name(call.param(0)).is_some() {
+        return Err(Refusal::new(
+            Code::Stale,
+            "there is a rule of this name, and If-None-Match: * asks for none",
+        ));
+    }
     edit(&call, Edit::Put { name: call.param(0).to_owned(), rule }, expected).await
 }
 
@@ -156,6 +173,7 @@ pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>
             ("dry_run", "true") => dry_run = true,
             ("dry_run", "false") => {}
             ("dry_run", _) => return Err(Refusal::of_field("dry_run", "must be true or false")),
+            ("merge", "true" | "false") if matches!(edit, Edit::Replace(_) | Edit::Merge(_)) => {}
             ("reason", _) if value.len() > REASON_BYTES_MAX || value.contains('\0') => {
                 let message =
                     format!("a reason has at most {REASON_BYTES_MAX} bytes, and none of them is NUL");
@@ -175,14 +193,7 @@ pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>
 pub(super) fn expected(call: &AdminCall<'_>, body: &Value) -> Result<Option<u64>, Refusal> {
     if let Some(tag) = call.head.headers.get(IF_MATCH) {
         let text = tag.to_str().unwrap_or_default().trim();
-        if text == "*" {
-            return Ok(None);
-        }
-        let text = text.strip_prefix("W/").unwrap_or(text);
-        let number = text.trim_matches('"').parse();
-        return number
-            .map(Some)
-            .map_err(|_| Refusal::of_field("If-Match", "must be a revision, such as \"12\""));
+        return if text == "*" { Ok(None) } else { one_of(text, call.servers.engine.loaded().revision) };
     }
     match body.get("revision") {
         None | Some(Value::Null) => Ok(None),
@@ -192,6 +203,44 @@ pub(super) fn expected(call: &AdminCall<'_>, body: &Value) -> Result<Option<u64>
             Ok(Some(number))
         }
     }
+}
+
+/// The revision of a list of tags (RFC 9110, 13.1.1) that a change is made for: the one in force where it is
+/// among them, else any of them. A weak tag matches none.
+fn one_of(tags: &str, in_force: u64) -> Result<Option<u64>, Refusal> {
+    let (mut named, mut weak) = (None, false);
+    for tag in tags.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
+        if tag.starts_with("W/") {
+            weak = true;
+            continue;
+        }
+        let number = tag.trim_matches('"').parse();
+        let number = number.map_err(|_| {
+            Refusal::of_field("If-Match", "must be a revision, such as \"12\", or a list of them")
+        })?;
+        named = if number == in_force { Some(number) } else { named.or(Some(number)) };
+        if named == Some(in_force) {
+            break;
+        }
+    }
+    match named {
+        None if weak => Err(Refusal::new(Code::Stale, "a weak tag (W/) matches no revision for a change")),
+        None => Err(Refusal::of_field("If-Match", "names no revision")),
+        named => Ok(named),
+    }
+}
+
+/// Whether the client has this revision already.
+fn is_known(call: &AdminCall<'_>, revision: u64) -> bool {
+    let Some(tags) = call.head.headers.get(IF_NONE_MATCH) else { return false };
+    let tags = tags.to_str().unwrap_or_default();
+    let strong = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"').to_owned();
+    tags.split(',').map(str::trim).any(|tag| tag == "*" || strong(tag) == revision.to_string())
+}
+
+/// The answer to a client that has this revision.
+fn not_modified(revision: u64) -> Reply {
+    tagged(revision, reply::with_status(reply::text(""), StatusCode::NOT_MODIFIED))
 }
 
 /// Refuses what the body should not have.

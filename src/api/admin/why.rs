@@ -113,6 +113,7 @@ async fn records(servers: &Servers, request: &Request<'_>) -> Option<Vec<Decided
         rule: None,
         region: None,
         outcome: Some(Outcome::Denied),
+        cause: None,
         limit: RECORDS_MAX,
         after: None,
     };

@@ -7,7 +7,7 @@
 //! | `method` | `X-Forwarded-Method` or `X-Original-Method` |
 //! | `host` | `X-Forwarded-Host` |
 //! | `user` | the JSON web token in `Authorization`, where tokens are configured and it is valid |
-//! | `api_key` | `X-Api-Key`, else the credentials in `Authorization`: a key of ours by its public name, any other by its [`fingerprint`], never the secret itself |
+//! | `api_key` | each header that [carries credentials](super::super::credentials): a key of ours by its public name, any other by its fingerprint, never the secret itself |
 //! | any other `<name>` | `X-Tidegate-<Name>`, for gateways that know more; the name in lower case |
 //!
 //! A gateway that appends the original request's target to the path that it asks, as Envoy's `ext_authz`
@@ -19,21 +19,20 @@
 //! one of them is a client's.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use http::request::Parts;
 
 use super::{Arriving, ConnectionContext, origin};
 use crate::api::client_identity::ClientIdentity;
+use crate::api::credentials::single;
 use crate::api::error::{Refusal, decision_status};
 use crate::api::query;
 use crate::api::reply::{self, Answered};
-use crate::api::token::{self, OnInvalid};
+use crate::api::token::{self, TokenUser};
 use crate::api::{address, headers, problem};
 use crate::core::decision::Decision;
-use crate::core::identity::is_key_like;
-use crate::core::request::{ATTRIBUTES_MAX, Cost, Request, TEXT_BYTES_MAX};
+use crate::core::request::{API_KEY, ATTRIBUTES_MAX, Cost, Request, TEXT_BYTES_MAX};
 use crate::core::rule::DOMAIN_DEFAULT;
 use crate::core::uri::escaped;
 
@@ -41,7 +40,6 @@ use crate::core::uri::escaped;
 const OWN_PREFIX: &str = "x-tidegate-";
 /// Attributes that are read from headers of their own, and so never from `X-Tidegate-…`.
 const READ_ELSEWHERE: [&str; 6] = ["ip", "path", "method", "host", "api_key", "region"];
-const FINGERPRINT_BYTES: usize = 16;
 
 /// What the path begins with where a gateway appends the original request's target.
 pub(super) const APPENDED: &str = "/v1/authorize/domain=";
@@ -61,19 +59,21 @@ impl ConnectionContext<'_> {
         };
         let asked = AuthorizeQuery::read(question)?;
         self.may_ask(asked.cost)?;
-        refuse_page(head, asked.cost)?;
+        if appended.is_none() {
+            refuse_page(head, asked.cost)?;
+        }
         let attributes = self.attributes(head, appended.as_ref())?;
         let attributes = attributes.iter().map(|(name, value)| (*name, &**value)).collect();
         let requests = [Request::new(&asked.domain, attributes, asked.cost)];
         let client_identity = ClientIdentity::of_values(&self.servers.settings(), &requests);
-        let requests = client_identity.put(requests);
+        let requests = client_identity.stand_in(requests)?;
         let engine = &self.servers.engine;
         let decisions = engine.decide(&requests).get().await;
         let decisions = engine.held_back(&requests, decisions).await;
         let ([request], Some(decision)) = (&requests, decisions.first()) else { return Ok(reply::text("")) };
         arriving.decided(request, decision);
         let status = decision_status(decision.status);
-        let reply = match problem::of_denial(decision, problem::accepts(&head.headers)) {
+        let reply = match problem::of_denial(decision, problem::accepts(&head.headers), true) {
             Some(document) => reply::with_type(document, HeaderValue::from_static(problem::PROBLEM_JSON)),
             None => reply::text(words(decision)),
         };
@@ -97,13 +97,9 @@ impl ConnectionContext<'_> {
             None => forwarded(headers)?,
         };
         attributes.extend(["path", "method", "host"].into_iter().zip(original).filter_map(with_value));
-        for name in [AUTHORIZATION.as_str(), "x-api-key"] {
-            refuse_two(headers, name)?;
-        }
         let token = self.token_user(headers)?;
-        if let Some(key) = api_key(headers, token.is_some()) {
-            attributes.push(("api_key", shown(key)));
-        }
+        let shown = self.servers.settings().credentials.shown(headers, token != TokenUser::Nothing)?;
+        attributes.extend(shown.into_iter().map(|credential| (API_KEY, credential)));
         for name in headers.keys() {
             let Some(own) = name.as_str().strip_prefix(OWN_PREFIX) else { continue };
             if own.is_empty() || READ_ELSEWHERE.contains(&own) {
@@ -113,24 +109,20 @@ impl ConnectionContext<'_> {
                 attributes.push((own, value));
             }
         }
-        if let Some(Some(user)) = token {
+        if let TokenUser::Named(user) = token {
             name_user(&mut attributes, &user)?;
         }
         bounded(&attributes)?;
         Ok(attributes)
     }
 
-    /// Whether the request brings a JSON web token where these are configured, and the user whom a valid one
-    /// names.
-    fn token_user(self, headers: &HeaderMap) -> Result<Option<Option<Arc<str>>>, Refusal> {
-        let Some(tokens) = self.servers.tokens.as_deref() else { return Ok(None) };
-        let Some(text) = text(headers, AUTHORIZATION.as_str()) else { return Ok(None) };
-        let Some(token) = token::of_authorization(&text) else { return Ok(None) };
-        match tokens.verified_user(token, self.servers.engine.now()) {
-            Ok(user) => Ok(Some(Some(user))),
-            Err(_) if tokens.on_invalid() == OnInvalid::Address => Ok(Some(None)),
-            Err(invalid) => Err(token::refusal(&invalid)),
-        }
+    /// The user whom the token in `Authorization` names, where tokens are configured.
+    fn token_user(self, headers: &HeaderMap) -> Result<TokenUser, Refusal> {
+        let Some(tokens) = self.servers.tokens.as_deref() else { return Ok(TokenUser::Nothing) };
+        let Some(value) = single(headers, &AUTHORIZATION)? else { return Ok(TokenUser::Nothing) };
+        tokens
+            .user_of(value.as_bytes(), self.servers.engine.now())
+            .map_err(|invalid| token::refusal(&invalid))
     }
 
     /// The client's address, all of it. A hop that is not text is no address.
@@ -189,13 +181,15 @@ impl<'h> Appended<'h> {
     }
 }
 
-/// Refuses to give back for a page of another site, which can have a browser fetch any address. A gateway,
-/// which passes on the headers of such pages too, says what it asks about.
+/// Refuses to charge or give back for a page of another site, which can have a browser fetch any address. A
+/// gateway, which passes on the headers of such pages too, says what it asks about.
 fn refuse_page(head: &Parts, cost: Cost) -> Result<(), Refusal> {
     const OF_GATEWAYS: [&str; 5] =
         ["x-forwarded-for", "x-forwarded-uri", "x-original-uri", "x-forwarded-method", "x-original-method"];
-    let of_gateway = || OF_GATEWAYS.iter().any(|name| head.headers.contains_key(*name));
-    if matches!(cost, Cost::Refund(_)) && origin::is_foreign(&head.headers) && !of_gateway() {
+    let own = |name: &http::HeaderName| name.as_str().starts_with(OWN_PREFIX);
+    let of_gateway =
+        || OF_GATEWAYS.iter().any(|name| head.headers.contains_key(*name)) || head.headers.keys().any(own);
+    if cost != Cost::Peek && origin::is_foreign(&head.headers) && !of_gateway() {
         return Err(Refusal::new(
             crate::api::error::Code::Forbidden,
             "pages of other sites are not answered",
@@ -264,17 +258,6 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
     headers.get(name).map(|value| escaped(value.as_bytes()))
 }
 
-/// Refuses a header that says two things: this daemon would read one of them, and the service perhaps the
-/// other.
-fn refuse_two(headers: &HeaderMap, name: &str) -> Result<(), Refusal> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next();
-    if values.any(|value| Some(value) != first) {
-        return Err(Refusal::of_field(name, "is given twice, with different values"));
-    }
-    Ok(())
-}
-
 /// What two headers of the same meaning say, if they do not contradict each other.
 fn agreed<'h>(headers: &'h HeaderMap, one: &str, other: &str) -> Result<Option<Cow<'h, str>>, Refusal> {
     match (text(headers, one), text(headers, other)) {
@@ -304,43 +287,6 @@ fn name_user(attributes: &mut Attributes<'_>, user: &str) -> Result<(), Refusal>
             Ok(())
         }
     }
-}
-
-/// What stands for the secret: a key of ours itself, since the engine knows it and keeps its name alone; of
-/// any other a fingerprint.
-fn shown(key: &[u8]) -> Cow<'_, str> {
-    match std::str::from_utf8(key) {
-        Ok(text) if is_key_like(text) => text.into(),
-        _ => fingerprint(key).into(),
-    }
-}
-
-/// The secret that the client shows: `X-Api-Key`, else what stands in `Authorization` after the scheme,
-/// unless that is a token.
-fn api_key(headers: &HeaderMap, is_token: bool) -> Option<&[u8]> {
-    if let Some(key) = headers.get("x-api-key") {
-        return Some(key.as_bytes().trim_ascii()).filter(|key| !key.is_empty());
-    }
-    if is_token {
-        return None;
-    }
-    let credentials = headers.get(AUTHORIZATION)?.as_bytes().trim_ascii();
-    let scheme = credentials.iter().position(|byte| *byte == b' ').map_or(0, |at| at + 1);
-    credentials.get(scheme..).map(<[u8]>::trim_ascii).filter(|key| !key.is_empty())
-}
-
-/// The name that limits know a foreign secret by: the first 128 bits of its SHA-256, in hexadecimal. A rule
-/// matches such a key by this; `printf %s KEY | sha256sum | cut -c1-32` prints it.
-#[must_use]
-pub fn fingerprint(secret: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, secret);
-    let mut text = String::with_capacity(2 * FINGERPRINT_BYTES);
-    for byte in digest.as_ref().iter().take(FINGERPRINT_BYTES) {
-        for half in [byte >> 4, byte & 0xf] {
-            text.push(char::from_digit(u32::from(half), 16).unwrap_or_default());
-        }
-    }
-    text
 }
 
 fn words(decision: &Decision) -> String {
@@ -379,26 +325,6 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_what_sha256sum_prints() {
-        assert_eq!(fingerprint(b"abc"), "ba7816bf8f01cfea414140de5dae2223");
-    }
-
-    #[test]
-    fn a_key_is_the_same_by_whichever_header_it_comes() {
-        let key = |lines: &[(&str, &[u8])]| api_key(&headers(lines), false).map(<[u8]>::to_vec);
-        assert_eq!(key(&[("x-api-key", b"k1")]).as_deref(), Some(&b"k1"[..]));
-        assert_eq!(key(&[("authorization", b"Bearer k1")]).as_deref(), Some(&b"k1"[..]));
-        assert_eq!(key(&[("authorization", b"k1")]).as_deref(), Some(&b"k1"[..]));
-        assert_eq!(
-            key(&[("authorization", b"Bearer k2"), ("x-api-key", b"k1")]).as_deref(),
-            Some(&b"k1"[..])
-        );
-        assert_eq!(key(&[("authorization", b"Bearer ")]), Some(b"Bearer".to_vec()));
-        assert_eq!(key(&[("authorization", b"")]), None);
-        assert_eq!(key(&[]), None);
-    }
-
-    #[test]
     fn headers_that_mean_the_same_may_not_disagree() {
         let both = |one: &[u8], other: &[u8]| {
             let headers = headers(&[("x-forwarded-uri", one), ("x-original-uri", other)]);
@@ -407,16 +333,6 @@ mod tests {
         assert_eq!(both(b"/a", b"/a"), Ok(Some("/a".to_owned())));
         assert_eq!(both(b"/a", b"/b").unwrap_err().field.as_deref(), Some("x-forwarded-uri"));
         assert_eq!(both(b"/\xff", b"/\xff"), Ok(Some("/%FF".to_owned())));
-    }
-
-    #[test]
-    fn who_asks_is_said_once() {
-        let twice = |one: &[u8], other: &[u8]| {
-            refuse_two(&headers(&[("x-api-key", one), ("x-api-key", other)]), "x-api-key")
-        };
-        assert_eq!(twice(b"k1", b"k1"), Ok(()));
-        assert_eq!(twice(b"", b"k1").unwrap_err().field.as_deref(), Some("x-api-key"));
-        assert_eq!(refuse_two(&headers(&[]), "x-api-key"), Ok(()));
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(super) fn write(into: &mut Vec<u8>, decision: &DecisionJson<'_>) {
         number(into, b",\"reset_ms\":", reset_ms);
     }
     retry(into, decision.retry_after_ms);
+    cause(into, decision.cause);
     number(into, b",\"delay_ms\":", decision.delay_ms);
     number(into, b",\"status\":", u64::from(decision.status));
     if let Some(message) = decision.message {
@@ -81,6 +82,7 @@ fn ruled(into: &mut Vec<u8>, ruled: &RuleOutcomeJson<'_>) {
     number(into, b",\"remaining\":", ruled.remaining);
     number(into, b",\"reset_ms\":", ruled.reset_ms);
     retry(into, ruled.retry_after_ms);
+    cause(into, ruled.cause);
     into.extend_from_slice(degraded(ruled.degraded));
     if let Some(PenaltyJson { ends_ms, multiplier, begun }) = &ruled.penalty {
         number(into, b",\"penalty\":{\"ends_ms\":", *ends_ms);
@@ -99,7 +101,10 @@ fn ruled(into: &mut Vec<u8>, ruled: &RuleOutcomeJson<'_>) {
             Mode::Split => b",\"global\":{\"mode\":\"split\"",
             Mode::Escrow => b",\"global\":{\"mode\":\"escrow\"",
         });
-        number(into, b",\"believed_used\":", *believed_used);
+        match believed_used {
+            Some(used) => number(into, b",\"believed_used\":", *used),
+            None => into.extend_from_slice(b",\"believed_used\":null"),
+        }
         number(into, b",\"error_bound\":", *error_bound);
         into.push(b'}');
     }
@@ -114,6 +119,13 @@ fn retry(into: &mut Vec<u8>, retry_after_ms: Option<u64>) {
     match retry_after_ms {
         Some(millis) => number(into, b",\"retry_after_ms\":", millis),
         None => into.extend_from_slice(b",\"retry_after_ms\":null"),
+    }
+}
+
+fn cause(into: &mut Vec<u8>, cause: Option<&'static str>) {
+    if let Some(cause) = cause {
+        into.extend_from_slice(b",\"cause\":");
+        text(into, cause);
     }
 }
 
@@ -137,7 +149,8 @@ fn text(into: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
     use crate::core::answer::AnswerOptions;
-    use crate::core::decision::{Decision, Leased, RuleOutcome, Worldwide};
+    use crate::core::decision::{AnswerGuards, Decision, Leased, RuleOutcome, Worldwide};
+    use crate::core::denial_cause::DenialCause;
     use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::key::BucketValues;
     use crate::core::penalty::Penalty;
@@ -151,7 +164,7 @@ mod tests {
 
     fn ruled() -> impl Strategy<Value = RuleOutcome> {
         let mode = prop_oneof![Just(Mode::Gossip), Just(Mode::Split), Just(Mode::Escrow)];
-        let global = (mode, any::<u64>(), any::<u64>())
+        let global = (mode, any::<Option<u64>>(), any::<u64>())
             .prop_map(|(mode, believed_used, error_bound)| Worldwide { mode, believed_used, error_bound });
         let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
         let flags = (any::<bool>(), any::<bool>(), any::<bool>());
@@ -172,7 +185,9 @@ mod tests {
                     window: Span(window),
                     remaining,
                     reset: Span(reset),
+                    more: Span(reset),
                     retry: retry.map(Span),
+                    cause: DenialCause::ALL.get(usize::try_from(limit % 13).unwrap()).copied(),
                     delay: Span(delay),
                     degraded,
                     global,
@@ -211,6 +226,7 @@ mod tests {
             });
             let decision = Decision {
                 lease,
+                guards: AnswerGuards::default(),
                 allowed, rules, tightest, status, message: message.map(Into::into),
             };
             let request =

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use http::header::HOST;
+use http::header::{HOST, TRANSFER_ENCODING};
 use http::{Request, Version};
 use hyper::body::{Bytes, Incoming};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::api::connection::IdleDetection;
 use crate::api::error::{Code, Refusal};
 use crate::api::listener::Socket;
 
@@ -27,6 +28,15 @@ pub(super) fn check_host(request: &Request<Incoming>) -> Result<(), Refusal> {
         (false, _) => Err(refuse("the request has no Host header")),
         (true, true) => Err(refuse("the request has more than one Host header")),
     }
+}
+
+/// Refuses a request whose body has two lengths, a number and chunks (RFC 9112, 6.3): a proxy may go by the
+/// other one.
+pub(super) fn check_length(request: &Request<Incoming>, idle: &IdleDetection) -> Result<(), Refusal> {
+    if request.headers().contains_key(TRANSFER_ENCODING) && idle.says_length() {
+        return Err(refuse("the request has both Content-Length and Transfer-Encoding"));
+    }
+    Ok(())
 }
 
 fn refuse(message: &'static str) -> Refusal {

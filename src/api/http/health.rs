@@ -1,16 +1,23 @@
 //! Pages about the daemon: `/metrics`, and the page at `/` that names the routes.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use http::HeaderValue;
 
 use super::routes::ROUTES;
-use crate::api::reply::{self, Reply};
+use crate::api::reply::{self, Answered, Reply};
 use crate::api::{Servers, admin};
 
+/// How long the same metrics are told.
+const METRICS_FOR: Duration = Duration::from_secs(1);
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Every metric in the Prometheus text format.
-pub(super) fn metrics(servers: &Servers) -> Reply {
-    reply::with_type(servers.engine.metrics().render().into_bytes(), PROMETHEUS)
+/// Every metric in the Prometheus text format, as of at most a second ago.
+pub(super) async fn metrics(servers: &Servers) -> Answered {
+    let metrics = Arc::clone(servers.engine.metrics());
+    let text = servers.metrics_text.get((), Some(METRICS_FOR), move || metrics.render().into()).await?;
+    Ok(reply::with_type(text, PROMETHEUS))
 }
 
 /// What can be asked here.

@@ -10,7 +10,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Arriving, ConnectionContext, body, decision, question};
-use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::headers;
 use crate::api::json_object::read_object;
@@ -52,12 +51,10 @@ impl ConnectionContext<'_> {
             None => new_holder().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
         };
         request.cost = Cost::Hold(Hold { step: HoldStep::Acquire, holder, places });
+        let given = self.give(body.clone(), question::read_named, request.cost).await?;
         let asked = [request];
-        let client_identity = ClientIdentity::read(self.servers, &asked);
-        let asked = client_identity.stand_in(asked)?;
         let engine = &self.servers.engine;
-        let decisions = engine.decide(&asked).get().await;
-        let decisions = engine.held_back(&asked, decisions).await;
+        let decisions = engine.held_back(&asked, given.decisions).await;
         let [request] = &asked;
         let decision =
             decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
@@ -66,6 +63,7 @@ impl ConnectionContext<'_> {
         decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
         let mut reply = reply::json_bytes(body);
         headers::add(reply.headers_mut(), decision, request.cost, engine.now());
+        self.answers(given.undelivered);
         Ok(reply)
     }
 

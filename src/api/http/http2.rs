@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use super::{ConnectionContext, Sending, WatchedSocket};
 use crate::api::Servers;
 use crate::api::connection::{END_WITHIN, IdleDetection, LOOK_EVERY, Looks};
+use crate::api::delivery::Deliveries;
 use crate::api::error::{Code, Refusal};
 use crate::api::listener::{Accepted, Peer};
 use crate::api::places::ConnectionPlace;
@@ -38,6 +39,7 @@ struct Http2Connection {
     idle: IdleDetection,
     place: ConnectionPlace,
     unsent: Arc<Unsent>,
+    deliveries: Arc<Deliveries>,
 }
 
 impl Http2Connection {
@@ -56,12 +58,14 @@ impl Http2Connection {
             idle: &self.idle,
             place: &self.place,
             unsent: &self.unsent,
+            deliveries: &self.deliveries,
+            only_watches: false,
         };
         if let Ok(answered) = tokio::time::timeout(ANSWER_WITHIN, context.answer(request)).await {
             return answered;
         }
         let late: Reply = reply::refusal(&Refusal::new(Code::Incomplete, "the body took too long to arrive"));
-        Ok(late.map(|body| Sending { body, stream: None, unsent: Arc::clone(&self.unsent) }))
+        Ok(late.map(|body| Sending::new(body, None, &self.unsent)))
     }
 }
 
@@ -72,8 +76,10 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let (end, unsent) = (place.end.clone(), servers.http.unsent.connection());
     // Frames of HTTP/2 itself are no part of a request, so what arrives is not watched here.
     let idle = Arc::new(IdleDetection::default());
-    let socket = WatchedSocket { socket, idle, unsent: Arc::clone(&unsent), answered: false };
-    let shared = Arc::new(Http2Connection { servers, peer, idle: IdleDetection::default(), place, unsent });
+    let deliveries = Deliveries::new(&servers.engine);
+    let socket = WatchedSocket::new(socket, idle, Arc::clone(&unsent), Arc::clone(&deliveries));
+    let idle = IdleDetection::default();
+    let shared = Arc::new(Http2Connection { servers, peer, idle, place, unsent, deliveries });
     let own = Arc::clone(&shared);
     let service = hyper::service::service_fn(move |request| Arc::clone(&own).answer(request));
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -105,6 +111,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             }
             _ = look.tick() => {
                 if shared.unsent.is_unread(&mut unread) {
+                    shared.deliveries.lost();
                     shared.place.count_unread();
                     return;
                 }

@@ -8,6 +8,7 @@ mod body;
 mod check;
 mod decision;
 mod explain;
+mod given;
 mod head;
 mod health;
 mod hold;
@@ -38,6 +39,7 @@ use super::admin;
 use super::admin::stream::{EventStream, StreamAnswer};
 use super::connection::{END_WITHIN, IdleDetection, LOOK_EVERY, Looks};
 use super::console;
+use super::delivery::{ConnectionEnd, Deliveries};
 use super::error::{Code, Refusal};
 use super::listener::{Accepted, Peer, Socket};
 use super::openapi::openapi_json;
@@ -49,8 +51,6 @@ use super::unsent_bytes::{UnreadLooks, Unsent};
 use crate::core::hold::HoldStep;
 use crate::core::request::Cost;
 
-pub use authorize::fingerprint;
-
 /// Longest head of a request, in bytes. Longer ones are refused by hyper with 431.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
 
@@ -60,13 +60,30 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     if accepted.socket.agreed_on_http2() {
         return Box::pin(http2::connection(servers, accepted)).await;
     }
+    serve(servers, accepted, false).await;
+}
+
+/// Serves one connection of those who watch the daemon, and nothing but that.
+pub(super) async fn watching(servers: Arc<Servers>, accepted: Accepted) {
+    serve(servers, accepted, true).await;
+}
+
+async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     let Accepted { socket, peer, shutdown, place } = accepted;
     let idle = Arc::new(IdleDetection::default());
     let unsent = servers.http.unsent.connection();
-    let context = ConnectionContext { servers: &servers, peer, idle: &idle, place: &place, unsent: &unsent };
+    let deliveries = Deliveries::new(&servers.engine);
+    let context = ConnectionContext {
+        servers: &servers,
+        peer,
+        idle: &idle,
+        place: &place,
+        unsent: &unsent,
+        deliveries: &deliveries,
+        only_watches,
+    };
     let service = hyper::service::service_fn(|request| context.answer(request));
-    let watched =
-        WatchedSocket { socket, idle: Arc::clone(&idle), unsent: Arc::clone(&unsent), answered: false };
+    let watched = WatchedSocket::new(socket, Arc::clone(&idle), Arc::clone(&unsent), Arc::clone(&deliveries));
     let socket = TokioIo::new(watched);
     let mut builder = hyper::server::conn::http1::Builder::new();
     // Slow heads and bodies are found by the look for idle connections, which needs no timer for each
@@ -81,10 +98,16 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         tokio::select! {
             biased;
             ended = &mut served => {
-                // How else a connection ends is its client's affair.
-                let Err(error) = ended else { return };
                 let parts = served.into_parts();
                 let watched = parts.io.into_inner();
+                // How else a connection ends is its client's affair.
+                let Err(error) = ended else {
+                    // Closed with bytes unread, it would take the answer along.
+                    if !parts.read_buf.is_empty() {
+                        head::close_with(watched.socket, None).await;
+                    }
+                    return;
+                };
                 if let Some(refusal) = head::refusal(&error, &parts.read_buf) {
                     servers.http.rejected.increment(1);
                     // Where nothing was left unread, the library has answered already.
@@ -105,6 +128,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             }
             _ = look.tick() => {
                 if unsent.is_unread(&mut unread) {
+                    deliveries.lost();
                     place.count_unread();
                     return;
                 }
@@ -121,15 +145,30 @@ struct WatchedSocket {
     socket: Socket,
     idle: Arc<IdleDetection>,
     unsent: Arc<Unsent>,
+    deliveries: Arc<Deliveries>,
+    end: ConnectionEnd,
     /// Whether anything was written since the last bytes arrived.
     answered: bool,
 }
 
 impl WatchedSocket {
+    fn new(
+        socket: Socket,
+        idle: Arc<IdleDetection>,
+        unsent: Arc<Unsent>,
+        deliveries: Arc<Deliveries>,
+    ) -> Self {
+        Self { socket, idle, unsent, deliveries, end: ConnectionEnd::default(), answered: false }
+    }
+
     fn sent(&mut self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
-        if let Poll::Ready(Ok(bytes)) = &written {
-            self.answered = true;
-            self.unsent.sent(*bytes);
+        match &written {
+            Poll::Ready(Ok(bytes)) => {
+                self.answered = true;
+                self.unsent.sent(*bytes);
+            }
+            Poll::Ready(Err(_)) => self.deliveries.lost(),
+            Poll::Pending => {}
         }
         written
     }
@@ -142,10 +181,14 @@ impl AsyncRead for WatchedSocket {
         into: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         let before = into.filled().len();
-        let read = Pin::new(&mut self.socket).poll_read(cx, into);
+        let Self { socket, idle, deliveries, end, answered, .. } = &mut *self;
+        let read = Pin::new(&mut *socket).poll_read(cx, into);
+        let bytes = into.filled().len() - before;
+        let read = end.poll_read(read, bytes, (socket, deliveries), cx);
         if read.is_ready() {
-            self.idle.received(into.filled().len() - before);
-            self.answered = false;
+            idle.received(bytes);
+            idle.look_for_length(into.filled().get(before..).unwrap_or_default());
+            *answered = false;
         }
         read
     }
@@ -194,11 +237,16 @@ struct ConnectionContext<'c> {
     idle: &'c IdleDetection,
     place: &'c ConnectionPlace,
     unsent: &'c Arc<Unsent>,
+    deliveries: &'c Arc<Deliveries>,
+    /// Whether its listener is for those who watch the daemon.
+    only_watches: bool,
 }
 
-/// A body that is counted until it is sent: from here on hyper holds its bytes.
+/// A body that is counted from when it is made until it is sent.
 struct Sending {
     body: Full<Bytes>,
+    /// Its bytes, which are counted already, until hyper holds them.
+    made: usize,
     /// What follows in place of the body, where the answer goes on.
     stream: Option<EventStream>,
     unsent: Arc<Unsent>,
@@ -216,7 +264,9 @@ impl Body for Sending {
             Some(stream) => stream.poll_event(cx).map(|event| event.map(|event| Ok(Frame::data(event)))),
             None => Pin::new(&mut self.body).poll_frame(cx),
         };
-        if let Poll::Ready(Some(Ok(frame))) = &frame {
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && std::mem::take(&mut self.made) == 0
+        {
             self.unsent.add(frame.data_ref().map_or(0, Bytes::len));
         }
         frame
@@ -231,6 +281,20 @@ impl Body for Sending {
     }
 }
 
+impl Sending {
+    fn new(body: Full<Bytes>, stream: Option<EventStream>, unsent: &Arc<Unsent>) -> Self {
+        let made = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        unsent.add(made);
+        Self { body, made, stream, unsent: Arc::clone(unsent) }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.unsent.sent(self.made);
+    }
+}
+
 fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {
     let message = "this route does not know the method";
     Refusal { allow: Some(methods.into()), ..Refusal::new(Code::Method, message) }
@@ -238,10 +302,20 @@ fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal 
 
 impl ConnectionContext<'_> {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Sending>, std::convert::Infallible> {
+        if request.version() < http::Version::HTTP_2 {
+            self.deliveries.go_on();
+        }
         let span = self.span(&request);
-        let mut arriving = Arriving { idle: self.idle, place: self.place, whole: false, span };
-        let answered = match (head::check_host(&request), Route::find(request.uri().path())) {
+        let route = Route::find(request.uri().path());
+        let decides = route.is_some_and(|(route, _)| route.decides());
+        let mut arriving = Arriving { idle: self.idle, place: self.place, whole: false, decides, span };
+        let framed = head::check_host(&request).and_then(|()| head::check_length(&request, self.idle));
+        let answered = match (framed, route) {
             (Err(refusal), _) => Err(refusal),
+            (Ok(()), route) if self.only_watches && !route.is_some_and(|(route, _)| route.watches()) => {
+                let message = "this listener tells of the daemon, and of nothing else (listen.metrics)";
+                Err(Refusal::new(Code::NoRoute, message))
+            }
             (Ok(()), Some((Route::Check, _))) if request.method() == Method::POST => {
                 self.check(request, &mut arriving).await
             }
@@ -261,7 +335,7 @@ impl ConnectionContext<'_> {
             span.answered(reply.status());
         }
         let stream = reply.extensions_mut().remove::<StreamAnswer>().and_then(|answer| answer.take());
-        Ok(reply.map(|body| Sending { body, stream, unsent: Arc::clone(self.unsent) }))
+        Ok(reply.map(|body| Sending::new(body, stream, self.unsent)))
     }
 
     /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own
@@ -313,10 +387,10 @@ impl ConnectionContext<'_> {
             Route::Commit => self.commit(&head, body, arriving).await,
             Route::Cancel => self.cancel(&head, body, arriving).await,
             Route::Authorize => self.authorize(&head, arriving).await,
-            Route::Metrics => Ok(health::metrics(self.servers)),
+            Route::Metrics => health::metrics(self.servers).await,
             Route::Healthz => Ok(reply::text("ok\n")),
             Route::Readyz => Ok(ready(self.servers)),
-            Route::OpenApi => Ok(reply::json_bytes(openapi_json().as_bytes().to_vec())),
+            Route::OpenApi => Ok(reply::json_bytes(openapi_json().as_bytes())),
             Route::Home => Ok(health::home(self.servers)),
         }
     }
@@ -346,7 +420,7 @@ impl ConnectionContext<'_> {
         if let Some(span) = span {
             traced::changed(span, &answered);
         }
-        answered
+        answered.map(reply::unkept)
     }
 }
 
@@ -355,6 +429,8 @@ struct Arriving<'p> {
     idle: &'p IdleDetection,
     place: &'p ConnectionPlace,
     whole: bool,
+    /// Whether it asks for a decision.
+    decides: bool,
     /// The span of the request, if somebody is to be told.
     span: Option<Box<DecisionSpan>>,
 }
@@ -363,7 +439,7 @@ impl Arriving<'_> {
     /// The request is there, head and body.
     fn is_whole(&mut self) {
         if !std::mem::replace(&mut self.whole, true) {
-            self.place.touch();
+            self.place.touch(self.decides);
             self.idle.request_is_whole();
         }
     }

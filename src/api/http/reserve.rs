@@ -68,26 +68,25 @@ impl ConnectionContext<'_> {
         let client_identity = ClientIdentity::read(self.servers, &asked);
         let mut asked = client_identity.stand_in(asked)?;
         let engine = &self.servers.engine;
+        let [request] = &mut asked;
         if check.is_estimated() {
-            let [request] = &mut asked;
             let permits = engine.estimate(request).await;
             request.cost = Cost::Reserve(ReservedCost { permits, ..reserve });
         }
-        let mut decisions = engine.decide(&asked).get().await;
-        let made = engine.reservation(&mut decisions);
-        let [request] = &asked;
+        let given = self.give(body.clone(), question::read_reserve, request.cost).await?;
         let decision =
-            decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+            given.decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
         arriving.decided(request, decision);
         let mut json = DecisionJson::new(request, decision, &engine.name().region);
-        if let Some((reservation, ttl)) = made {
-            json.reservation = Some(reservation_text(&reservation));
+        if let Some((reservation, ttl)) = &given.reservation {
+            json.reservation = Some(reservation_text(reservation));
             json.expires_ms = Some(ttl.millis_up());
         }
         let mut body = Vec::new();
         decision::write(&mut body, &json);
         let mut reply = reply::json_bytes(body);
         headers::add(reply.headers_mut(), decision, request.cost, engine.now());
+        self.answers(given.undelivered);
         Ok(reply)
     }
 

@@ -43,6 +43,29 @@ pub(in crate::api) const ROUTES: &[(&str, Route, &str)] = &[
 ];
 
 impl Route {
+    /// Whether gateways ask it for each request.
+    pub(super) const fn decides(self) -> bool {
+        match self {
+            Self::Check
+            | Self::Report
+            | Self::Authorize
+            | Self::Acquire
+            | Self::Renew
+            | Self::Release
+            | Self::Reserve
+            | Self::Commit
+            | Self::Cancel => true,
+            Self::Explain | Self::Metrics | Self::Healthz | Self::Readyz | Self::OpenApi | Self::Home => {
+                false
+            }
+        }
+    }
+
+    /// Whether the listener of those who watch the daemon answers it.
+    pub(super) const fn watches(self) -> bool {
+        matches!(self, Self::Metrics | Self::Healthz | Self::Readyz)
+    }
+
     pub(super) fn find(path: &str) -> Option<(Self, &'static str)> {
         if path.starts_with(authorize::APPENDED) {
             return Some((Self::Authorize, authorize::ANY_METHOD));

@@ -18,6 +18,11 @@ const CHANGE: &[Parameter] = &[
     ("dry_run", "boolean", false, "Only says what would change."),
     ("reason", "string", false, "Why; kept in the history."),
 ];
+const CHANGE_OF_ALL: &[Parameter] = &[
+    CHANGE[0],
+    CHANGE[1],
+    ("merge", "boolean", false, "Keeps the rules that the body lacks, as they are stored."),
+];
 const DESCRIBED: &[Described] = &[
     (
         "POST",
@@ -70,7 +75,7 @@ const DESCRIBED: &[Described] = &[
         "Makes these rules, and no others, the rules in force",
         "RuleSetBody",
         "Changed",
-        CHANGE,
+        CHANGE_OF_ALL,
     ),
     (
         "GET",
@@ -207,6 +212,7 @@ const PAST_DECISIONS: &[Parameter] = &[
     ("rule", "string", false, "By this rule."),
     ("region", "string", false, "In this region."),
     ("outcome", "string", false, "allowed, denied, shadow_denied or committed."),
+    ("cause", "string", false, "Denied for this cause, such as used_up."),
     ("limit", "integer", false, "At most so many, from 1 to 1000; 100 unless said."),
     ("after", "string", false, "What follows an earlier answer: its `next`."),
 ];
@@ -477,6 +483,7 @@ mod tests {
             identity: Vec::new(),
             limit: 1,
             window: Span(1),
+            mode: None,
             used: 0,
             remaining: 1,
             reset: Span(1),

@@ -125,7 +125,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             read = timeout(patience, socket.read_buf(&mut input)) => read,
         };
         match read {
-            Ok(Ok(bytes)) if bytes > 0 => place.touch(),
+            Ok(Ok(bytes)) if bytes > 0 => place.touch(true),
             _ => return,
         }
     }

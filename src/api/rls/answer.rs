@@ -10,7 +10,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use smallvec::SmallVec;
 
 use super::in_flight;
-use crate::api::headers::{X_DELAY, counted, delay, retry_after};
+use crate::api::headers::{X_CAUSE, X_DELAY, counted, delay, retry_after};
 use crate::api::problem;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::{Cost, Request};
@@ -110,8 +110,9 @@ fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
     let (permits, unit, name) = (u64::from(ruled.limit), unit(ruled.window), ruled.rule.as_bytes());
     let limit_len = number_len(permits) + number_len(unit) + bytes_len(name.len());
     let remaining = ruled.remaining.min(u64::from(u32::MAX));
-    let (seconds, nanos) = (ruled.reset.micros() / 1_000_000, ruled.reset.micros() % 1_000_000 * 1_000);
-    let reset_len = number_len(seconds) + number_len(nanos);
+    // Envoy cuts off the part of a second: a client that comes back then would be a moment too early.
+    let seconds = ruled.reset.secs_up();
+    let reset_len = number_len(seconds);
     let len = number_len(code) + bytes_len(limit_len) + number_len(remaining) + bytes_len(reset_len);
     begin(2, len, message);
     number(1, code, message);
@@ -123,7 +124,6 @@ fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
     number(3, remaining, message);
     begin(4, reset_len, message);
     number(1, seconds, message);
-    number(2, nanos, message);
 }
 
 /// `retry-after` once every denying descriptor would pass.
@@ -132,6 +132,9 @@ fn denial(decisions: &[Decision], message: &mut BytesMut) {
     let retry = denied().map(retry_after).collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
     if let Some(seconds) = retry {
         header(RESPONSE_HEADER, "retry-after", &seconds.to_string(), message);
+    }
+    if let Some(cause) = denied().find_map(Decision::told_cause) {
+        header(RESPONSE_HEADER, X_CAUSE, cause.as_str(), message);
     }
 }
 
@@ -149,7 +152,8 @@ fn rule_headers(decisions: &[Decision], any_over: bool, message: &mut BytesMut) 
 /// What the client reads: the first denying rule's text, or its problem document.
 fn body(decisions: &[Decision], message: &mut BytesMut) {
     let text = decisions.iter().filter(|decision| !decision.allowed).find_map(|decision| {
-        let document = problem::of_denial(decision, false).map(|document| (Cow::Owned(document), true));
+        let document =
+            problem::of_denial(decision, false, false).map(|document| (Cow::Owned(document), true));
         document.or_else(|| Some((Cow::Borrowed(decision.message.as_deref()?.as_bytes()), false)))
     });
     let Some((text, is_problem)) = text else { return };
@@ -223,7 +227,9 @@ fn bytes_len(len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::decision::Leased;
+    use crate::core::answer::AnswerOptions;
+    use crate::core::decision::{AnswerGuards, Leased};
+    use crate::core::denial_cause::DenialCause;
     use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::key::BucketValues;
     use crate::core::request::Attributes;
@@ -250,7 +256,9 @@ mod tests {
             window: Span::from_secs(60),
             remaining,
             reset: Span(31_250_001),
+            more: Span(31_250_001),
             retry: (!allowed).then_some(Span(1)),
+            cause: None,
             delay: Span::ZERO,
             degraded: false,
             global: None,
@@ -265,7 +273,15 @@ mod tests {
     fn decision(ruled: RuleOutcome) -> Decision {
         let allowed = ruled.allowed;
         let message = (!allowed).then(|| "slow down".into());
-        Decision { allowed, tightest: Some(0), status: 200, message, lease: None, rules: vec![ruled] }
+        Decision {
+            allowed,
+            tightest: Some(0),
+            status: 200,
+            message,
+            lease: None,
+            guards: AnswerGuards::default(),
+            rules: vec![ruled],
+        }
     }
 
     fn request(cost: Cost) -> Request<'static> {
@@ -291,6 +307,7 @@ mod tests {
             status: 200,
             message: None,
             lease: None,
+            guards: AnswerGuards::default(),
             rules: vec![],
         };
         let requests = [request(Cost::Take(1)), request(Cost::Take(1)), request(Cost::Take(1))];
@@ -299,7 +316,7 @@ mod tests {
             code,
             current_limit: Some(RateLimit { name: "search".into(), requests_per_unit: 100, unit: 2 }),
             limit_remaining,
-            duration_until_reset: Some(Duration { seconds: 31, nanos: 250_001_000 }),
+            duration_until_reset: Some(Duration { seconds: 32, nanos: 0 }),
             quota: None,
         };
         let expected = RateLimitResponse {
@@ -369,6 +386,21 @@ mod tests {
     }
 
     #[test]
+    fn a_cause_is_a_header_where_its_rule_wants_that() {
+        let denied = |tells_cause| {
+            let answer = Some(Arc::new(AnswerOptions { tells_cause, ..AnswerOptions::default() }));
+            decision(RuleOutcome { cause: Some(DenialCause::Burnt), answer, ..ruled(false, 0) })
+        };
+        let names = |tells| {
+            let answer = decoded(&[request(Cost::Take(1))], &[denied(tells)]);
+            answer.response_headers_to_add.into_iter().map(|one| (one.key, one.value)).collect::<Vec<_>>()
+        };
+        let retry = ("retry-after".to_owned(), "1".to_owned());
+        assert_eq!(names(false), std::slice::from_ref(&retry));
+        assert_eq!(names(true), [retry, (X_CAUSE.to_owned(), "burnt".to_owned())]);
+    }
+
+    #[test]
     fn who_can_never_pass_is_not_told_to_come_back() {
         let mut never = ruled(false, 0);
         never.retry = None;
@@ -399,8 +431,8 @@ mod tests {
             prop_assert_eq!(status.current_limit.as_ref().unwrap().requests_per_unit, limit);
             prop_assert_eq!(u64::from(status.limit_remaining), remaining.min(u64::from(u32::MAX)));
             let until = status.duration_until_reset.as_ref().unwrap();
-            let micros = u64::try_from(until.seconds).unwrap() * 1_000_000 + u64::try_from(until.nanos).unwrap() / 1_000;
-            prop_assert_eq!(micros, reset);
+            // As `retry-after`: in whole seconds, and never too early.
+            prop_assert_eq!((u64::try_from(until.seconds).unwrap(), until.nanos), (reset.div_ceil(1_000_000), 0));
         }
     }
 }

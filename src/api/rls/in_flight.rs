@@ -7,10 +7,11 @@
 use smallvec::SmallVec;
 
 use crate::api::Servers;
+use crate::api::delivery::Given;
 use crate::api::error::{Code, Refusal};
 use crate::api::wire::{lease_text, read_lease};
 use crate::core::decision::Decision;
-use crate::core::hold::{HELD_RULES_MAX, Hold, HoldStep, Holder};
+use crate::core::hold::{Hold, HoldStep, Holder};
 use crate::core::request::{Cost, Request};
 use crate::engine::hold::new_holder;
 
@@ -50,16 +51,9 @@ pub(super) fn name_holder(questions: &mut [Request<'_>]) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// What a call has acquired, as Envoy is to bring it back; `None` if it acquired nothing. What exceeds
-/// [`HELD_RULES_MAX`] rules is free when its hold ends.
+/// What a call has acquired, as Envoy is to bring it back; `None` if it acquired nothing.
 pub(super) fn lease_of(decisions: &[Decision]) -> Option<String> {
-    let mut leased = decisions.iter().filter_map(|decision| decision.lease.as_deref());
-    let mut lease = leased.next()?.lease.clone();
-    for more in leased {
-        let room = HELD_RULES_MAX.saturating_sub(lease.held.len());
-        lease.held.extend(more.lease.held.iter().take(room).cloned());
-    }
-    Some(lease_text(&lease))
+    Given::places(decisions).as_ref().map(lease_text)
 }
 
 /// Gives back what these leases hold. A text that is none is counted as a call that makes no sense: nobody

@@ -9,9 +9,12 @@ use bytes::Bytes;
 use super::message::Message;
 use super::question::{self, Questions, RateLimitCall};
 use super::wire::{self, Decoded, RequestMessage, Undecodable};
-use super::{OwnCall, Respond, Span as CallSpan, answer, deny, end, refuse, reply, tell, whole};
+use super::{
+    CallReply, OwnCall, Respond, Span as CallSpan, Way, answer, deny, end, refuse, reply, tell, whole,
+};
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
+use crate::api::delivery::Given;
 use crate::api::error::{Code, Refusal};
 use crate::api::wire::{read_reservation, reservation_text};
 use crate::core::request::Cost;
@@ -48,21 +51,21 @@ impl Call {
 
 /// Answers one call.
 pub(super) async fn answer(call: OwnCall, asked: Call, message: Message, respond: Respond) {
-    let OwnCall { servers, unsent, mut span, .. } = call;
+    let OwnCall { servers, way, mut span, .. } = call;
     let (servers, span) = (&servers, &mut span);
     let answered = match whole(servers, message).await {
         Ok(message) => match asked {
-            Call::Check => check(servers, &message, span).await,
-            Call::Report => report(servers, &message, span).await,
-            Call::Reserve => reserve(servers, &message, span).await,
-            Call::Commit => commit(servers, &message).await,
+            Call::Check => check(servers, &message, span).await.map(CallReply::from),
+            Call::Report => report(servers, &message, span).await.map(CallReply::from),
+            Call::Reserve => reserve((servers, &way), &message, span).await,
+            Call::Commit => commit(servers, &message).await.map(CallReply::from),
         },
         Err(refusal) => Err(refusal),
     };
     match answered {
         Ok(answer) => {
             end(span.take(), None);
-            reply(&unsent, respond, answer);
+            reply(&way, respond, answer);
         }
         Err(refusal) => {
             end(span.take(), Some(&refusal));
@@ -111,7 +114,11 @@ fn judged(call: RateLimitCall<'_>) -> Questions<'_> {
     places.filter(|(place, _)| !denied.contains(place)).map(|(_, question)| question).collect()
 }
 
-async fn reserve(servers: &Servers, message: &[u8], span: &mut CallSpan) -> Result<Bytes, Refusal> {
+async fn reserve(
+    (servers, way): (&Servers, &Way),
+    message: &[u8],
+    span: &mut CallSpan,
+) -> Result<CallReply, Refusal> {
     let room;
     let ReserveRequest { asked, amount, ttl } = match ReserveRequest::decode(message) {
         Err(Undecodable::Text) => {
@@ -125,24 +132,32 @@ async fn reserve(servers: &Servers, message: &[u8], span: &mut CallSpan) -> Resu
     let id = new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?;
     let client_identity = ClientIdentity::read(servers, &questions);
     if !denied.is_empty() || client_identity.refused().is_some() {
-        return Ok(answer::reserved(None));
+        return Ok(answer::reserved(None).into());
     }
     let mut questions = client_identity.put(questions);
     for question in &mut questions {
-        let permits = match amount {
-            0 => servers.engine.estimate(question).await,
-            amount => amount,
+        // An amount of nothing holds nothing: the same check, and a commit that charges it all. Of a limit
+        // one request holds at most a half, or an amount beyond it would never pass.
+        question.cost = match amount {
+            0 => Cost::Peek,
+            amount => {
+                let half = servers.engine.reservable_most(question).await / 2;
+                let permits = amount.min(half.max(1));
+                Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() })
+            }
         };
-        question.cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
     }
     let mut decisions = servers.engine.decide(&questions).get().await;
     tell(span, &questions, &decisions);
     if decisions.iter().any(|decision| !decision.allowed) {
-        return Ok(answer::reserved(None));
+        return Ok(answer::reserved(None).into());
     }
     // Where no rule applies there is nothing to commit.
-    let made = servers.engine.reservation(&mut decisions).map(|(made, _)| reservation_text(&made));
-    Ok(answer::reserved(Some(made.as_deref().unwrap_or_default())))
+    let Some((made, _)) = servers.engine.reservation(&mut decisions) else {
+        return Ok(answer::reserved(Some("")).into());
+    };
+    let answer = answer::reserved(Some(&reservation_text(&made)));
+    Ok(CallReply { answer, given: Some(way.deliveries.hold(Given::Reservation(made))) })
 }
 
 async fn commit(servers: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {

@@ -5,7 +5,8 @@
 //! has to be waited for.
 
 mod answer;
-mod authority;
+mod header_fields;
+mod heads;
 mod in_flight;
 mod kuadrant;
 mod message;
@@ -18,6 +19,7 @@ mod wire;
 use std::future::Future as _;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -32,17 +34,18 @@ use tokio_util::sync::CancellationToken;
 use super::Servers;
 use super::client_identity::ClientIdentity;
 use super::connection::{END_WITHIN, LOOK_EVERY};
+use super::delivery::{Deliveries, Given, Undelivered};
 use super::error::{Code, GRPC_OK, Refusal};
 use super::listener::Accepted;
 use super::traces::{DecisionSpan, parent};
 use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
-use crate::core::decision::Decision;
+use crate::core::decision::{AnswerGuards, Decision};
 use crate::core::request::{Cost, Request as Question};
 use crate::engine::Engine;
 use crate::engine::decide::Decisions;
 use crate::engine::port::Answer;
 use answer::{encode, over_limit};
-use authority::Mended;
+use heads::SmallHeads;
 use message::Message;
 use question::{Questions, RateLimitCall};
 
@@ -55,34 +58,68 @@ static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 /// Calls that one connection may have open. More are refused by HTTP/2 itself.
 const STREAMS_MAX: u32 = 1_024;
-/// Longest list of headers of one call, in bytes.
-const HEADERS_BYTES_MAX: u32 = 16 * 1_024;
+/// Longest list of headers of one call, in bytes, without the long values that [`SmallHeads`] leaves out.
+const HEADERS_BYTES_MAX: u32 = 64 * 1_024;
 /// Bytes of all messages of one connection that may wait unread.
 const WINDOW_BYTES: u32 = 256 * 1_024;
 /// How long a connection may take to begin.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// How long the first call of a connection may take when the listener has stopped.
+const FIRST_CALL_WITHIN: Duration = Duration::from_millis(500);
 /// How long a message may take to arrive.
 const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
+/// Calls of one connection whose answers are held back: half of those in all, so that no gateway takes the
+/// places of all others.
+const WAITING_MAX: usize = 128;
 /// Calls that are taken up before any of them is answered.
 const TURN_LEN_MAX: usize = 256;
 
 type Respond = SendResponse<CountedWriter>;
 type Stream = (Request<RecvStream>, Respond);
-type Connection = h2::server::Connection<Mended, CountedWriter>;
+type Connection = h2::server::Connection<SmallHeads, CountedWriter>;
 
 /// What the calls of one connection share.
 struct Line {
     servers: Arc<Servers>,
     closing: CancellationToken,
-    unsent: Arc<Unsent>,
+    way: Way,
     others: others::Share,
+}
+
+/// How answers leave a connection.
+#[derive(Clone)]
+struct Way {
+    unsent: Arc<Unsent>,
+    deliveries: Arc<Deliveries>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A call whose answer is held back, counted at its connection.
+struct WaitingCall(Arc<AtomicUsize>);
+
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer, with what it gives.
+struct CallReply {
+    answer: Bytes,
+    given: Option<Undelivered>,
+}
+
+impl From<Bytes> for CallReply {
+    fn from(answer: Bytes) -> Self {
+        Self { answer, given: None }
+    }
 }
 
 /// What a call keeps of its connection that gets a task of its own.
 struct OwnCall {
     servers: Arc<Servers>,
     closing: CancellationToken,
-    unsent: Arc<Unsent>,
+    way: Way,
     /// The span of the call, if somebody is to be told.
     span: Span,
 }
@@ -94,7 +131,7 @@ impl Line {
         OwnCall {
             servers: Arc::clone(&self.servers),
             closing: self.closing.clone(),
-            unsent: Arc::clone(&self.unsent),
+            way: self.way.clone(),
             span: None,
         }
     }
@@ -110,7 +147,8 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         .max_header_list_size(HEADERS_BYTES_MAX)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_window_size(WINDOW_BYTES);
-    let handshake = builder.handshake::<_, CountedWriter>(Mended::new(socket));
+    let deliveries = Deliveries::new(&servers.engine);
+    let handshake = builder.handshake::<_, CountedWriter>(SmallHeads::new(socket, &deliveries));
     // Who speaks no HTTP/2, or not in time, is let go.
     let handshake = tokio::time::timeout(HANDSHAKE_WITHIN, handshake);
     let shaken = tokio::select! {
@@ -120,22 +158,30 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         () = shutdown.stop.cancelled() => return,
     };
     let Ok(Ok(mut connection)) = shaken else { return };
-    let unsent = servers.rls.unsent.connection();
-    let line = Line { servers, closing: shutdown.closing.clone(), unsent, others: others::Share::default() };
-    let mut watch = Watch { pings: connection.ping_pong(), calls: 0, waiting: false };
+    let way = Way { unsent: servers.rls.unsent.connection(), deliveries, waiting: Arc::default() };
+    let line = Line { servers, closing: shutdown.closing.clone(), way, others: others::Share::default() };
+    let mut watch = Watch { pings: connection.ping_pong(), calls: 0, has_begun: false, waiting: false };
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut unread = UnreadLooks::default();
     let mut closing = pin!(shutdown.closing.cancelled());
     let mut ending = pin!(place.end.cancelled());
+    let mut stopped = pin!(async {
+        shutdown.stop.cancelled().await;
+        tokio::time::sleep(FIRST_CALL_WITHIN).await;
+    });
     let mut closes = false;
     let mut turn: Vec<Stream> = Vec::new();
     loop {
         let event = std::future::poll_fn(|cx| {
-            if let Some(event) = poll_calls(&mut connection, &mut turn, &line.unsent, cx) {
+            if let Some(event) = poll_calls(&mut connection, &mut turn, &line.way.unsent, cx) {
                 return Poll::Ready(event);
             }
-            if !closes && closing.as_mut().poll(cx).is_ready() {
+            // Some clients lose a call that they begin while they are told to go before they began any.
+            if !closes && watch.has_begun && closing.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Event::Close);
+            }
+            if !watch.has_begun && stopped.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Event::Closed);
             }
             if ending.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Event::MakeRoom);
@@ -145,7 +191,8 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         match event.await {
             Event::Calls => {
                 watch.calls = watch.calls.saturating_add(turn.len());
-                place.touch();
+                watch.has_begun = true;
+                place.touch(true);
                 for (request, respond) in turn.drain(..) {
                     accept(&line, request, respond);
                 }
@@ -160,7 +207,10 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
                 let _ = tokio::time::timeout(END_WITHIN, ended).await;
                 return;
             }
-            Event::Look if line.unsent.is_unread(&mut unread) => return place.count_unread(),
+            Event::Look if line.way.unsent.is_unread(&mut unread) => {
+                line.way.deliveries.lost();
+                return place.count_unread();
+            }
             Event::Look if watch.is_silent() => return,
             Event::Look => {}
             Event::Closed => return,
@@ -208,6 +258,8 @@ fn poll_calls(
 struct Watch {
     pings: Option<PingPong>,
     calls: usize,
+    /// Whether there ever was a call.
+    has_begun: bool,
     waiting: bool,
 }
 
@@ -227,7 +279,7 @@ impl Watch {
 
 /// Answers a call at once where it can be.
 fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
-    let (servers, unsent) = (&line.servers, &line.unsent);
+    let servers = &line.servers;
     let call = kuadrant::Call::of(request.uri().path());
     if call.is_none() && request.uri().path() != SHOULD_RATE_LIMIT {
         let Some(place) = servers.others.place(&line.others, request.uri().path()) else {
@@ -257,10 +309,11 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     let mut nobody = Context::from_waker(Waker::noop());
     match message.poll(servers, &mut nobody) {
         Poll::Ready(Ok(bytes)) if !servers.engine.answers_at_once() => begin(line.call(), bytes, respond),
-        Poll::Ready(Ok(bytes)) => match decide_now(servers, &bytes) {
-            Ok(AtOnce::Answer(answer)) => reply(unsent, respond, answer),
+        Poll::Ready(Ok(bytes)) => match decide_now(line, &bytes) {
+            Ok(AtOnce::Answer(answer)) => reply(&line.way, respond, answer),
             Ok(AtOnce::Held(decisions)) => {
-                drop(tokio::spawn(hold_back(line.call(), bytes, respond, *decisions)))
+                let waiting = line.way.waits();
+                drop(tokio::spawn(hold_back((line.call(), waiting), bytes, respond, *decisions)))
             }
             Ok(AtOnce::Unknown) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond, true))),
             Err(refusal) => refuse(servers, respond, &refusal),
@@ -309,7 +362,7 @@ fn check_head(request: &Request<RecvStream>) -> Result<(), Refusal> {
 
 /// What is known of a call without waiting.
 enum AtOnce {
-    Answer(Bytes),
+    Answer(CallReply),
     /// Decided; the answer is to be held back.
     Held(Box<Decisions>),
     /// Something has to be waited for, and nothing was begun.
@@ -317,13 +370,15 @@ enum AtOnce {
 }
 
 /// The answer, if nothing has to be waited for.
-fn decide_now(servers: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
+fn decide_now(line: &Line, message: &[u8]) -> Result<AtOnce, Refusal> {
+    let servers = &line.servers;
     let mut room = Vec::new();
     let RateLimitCall { mut questions, denied, leases } = question::read(message, &mut room)?;
     if !leases.is_empty() {
         return Ok(AtOnce::Unknown);
     }
     in_flight::name_holder(&mut questions)?;
+    line.way.may_wait(&mut questions);
     let client_identity = ClientIdentity::read(servers, &questions);
     let questions = client_identity.put(questions);
     // What takes several steps may have to be waited for in the middle, and then cannot be begun again.
@@ -332,7 +387,7 @@ fn decide_now(servers: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
     }
     let decided = if !denied.is_empty() {
         let Answer::Now(asked) = servers.engine.ask(&questions) else { return Ok(AtOnce::Unknown) };
-        return Ok(AtOnce::Answer(encode(&questions, &deny(asked, &denied, None))));
+        return Ok(AtOnce::Answer(encode(&questions, &deny(asked, &denied, None)).into()));
     } else if mixed(&questions) {
         servers.engine.decide_unless(&questions, |asked| any_over(&questions, asked))
     } else {
@@ -342,7 +397,10 @@ fn decide_now(servers: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
         Answer::Now(decisions) if Engine::holds_back(&questions, &decisions) => {
             AtOnce::Held(Box::new(decisions))
         }
-        Answer::Now(decisions) => AtOnce::Answer(encode(&questions, &decisions)),
+        Answer::Now(decisions) => AtOnce::Answer(CallReply {
+            answer: encode(&questions, &decisions),
+            given: line.way.given(&decisions),
+        }),
         // Not waited for, and so not begun: the task that waits asks again.
         Answer::Later(_) => AtOnce::Unknown,
     };
@@ -350,13 +408,19 @@ fn decide_now(servers: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
 }
 
 /// Answers a call that is decided once its delay is over, unless it is given up before.
-async fn hold_back(call: OwnCall, message: Bytes, mut respond: Respond, decisions: Decisions) {
+async fn hold_back(
+    (call, _waiting): (OwnCall, WaitingCall),
+    message: Bytes,
+    mut respond: Respond,
+    decisions: Decisions,
+) {
     let mut room = Vec::new();
+    let given = call.way.given(&decisions);
     // It was read before, so it can be read.
     let Ok(RateLimitCall { questions, .. }) = question::read(&message, &mut room) else { return };
     let held = when_due(&call.servers, &questions, decisions, &mut respond).await;
     if let Some(decisions) = held {
-        reply(&call.unsent, respond, encode(&questions, &decisions));
+        reply(&call.way, respond, CallReply { answer: encode(&questions, &decisions), given });
     }
 }
 
@@ -380,20 +444,21 @@ async fn when_due(
 /// The answer, where something has to be waited for; `None` for a call that was given up while its answer was
 /// held back. `tried`: [`decide_now`] has asked for the same just now.
 async fn decide(
-    servers: &Servers,
+    (servers, way): (&Servers, &Way),
     message: &[u8],
     tried: bool,
     respond: &mut Respond,
     span: &mut Span,
-) -> Result<Option<Bytes>, Refusal> {
+) -> Result<Option<CallReply>, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { mut questions, mut denied, leases } = question::read(message, &mut room)?;
     in_flight::give_back(servers, &leases).await;
     if questions.is_empty() {
         // Envoy reads no answer of what it says when a stream is done.
-        return Ok(Some(answer::reported()));
+        return Ok(Some(answer::reported().into()));
     }
     in_flight::name_holder(&mut questions)?;
+    way.may_wait(&mut questions);
     let client_identity = ClientIdentity::read(servers, &questions);
     let questions = client_identity.put(questions);
     let invalid = client_identity.refused().map(|refusal| refusal.message.as_ref().into());
@@ -405,11 +470,13 @@ async fn decide(
     } else {
         charge(servers, &questions, &denied, tried).await
     };
+    let given = way.given(&decisions);
     let decisions = deny(decisions, &denied, invalid);
+    let _waiting = Engine::holds_back(&questions, &decisions).then(|| way.waits());
     let decisions = when_due(servers, &questions, decisions, respond).await;
     Ok(decisions.map(|decisions| {
         tell(span, &questions, &decisions);
-        encode(&questions, &decisions)
+        CallReply { answer: encode(&questions, &decisions), given }
     }))
 }
 
@@ -462,6 +529,7 @@ fn deny(mut decisions: Decisions, denied: &[usize], message: Option<Arc<str>>) -
                 status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
                 message: message.clone(),
                 lease: None,
+                guards: AnswerGuards::default(),
             };
         }
     }
@@ -497,7 +565,7 @@ async fn wait_for_message(call: OwnCall, message: Message, respond: Respond) {
     }
 }
 
-/// All of a message, in time.
+/// All of a message, in time, or as much of it as is read.
 async fn whole(servers: &Servers, mut message: Message) -> Result<Bytes, Refusal> {
     let whole = std::future::poll_fn(|cx| message.poll(servers, cx));
     let late = || Refusal::new(Code::Incomplete, "the message did not arrive in time");
@@ -505,12 +573,12 @@ async fn whole(servers: &Servers, mut message: Message) -> Result<Bytes, Refusal
 }
 
 async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tried: bool) {
-    let OwnCall { servers, unsent, mut span, .. } = call;
-    match decide(&servers, &message, tried, &mut respond, &mut span).await {
+    let OwnCall { servers, way, mut span, .. } = call;
+    match decide((&servers, &way), &message, tried, &mut respond, &mut span).await {
         Ok(answer) => {
             if let Some(answer) = answer {
                 end(span, None);
-                reply(&unsent, respond, answer);
+                reply(&way, respond, answer);
             }
         }
         Err(refusal) => {
@@ -522,17 +590,50 @@ async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tri
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Sends an answer. A client that is gone by now is no news.
-fn reply(unsent: &Arc<Unsent>, mut respond: Respond, answer: Bytes) {
-    let mut head = Response::new(());
-    head.headers_mut().insert(CONTENT_TYPE, GRPC);
-    let Ok(mut stream) = respond.send_response(head, false) else { return };
-    if stream.send_data(CountedWriter::new(answer, unsent), false).is_err() {
+impl Way {
+    /// Has these questions denied rather than held back, where as many answers wait as may.
+    fn may_wait(&self, questions: &mut [Question<'_>]) {
+        if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
+            questions.iter_mut().for_each(|question| question.may_wait = false);
+        }
+    }
+
+    /// Counts a call that waits.
+    fn waits(&self) -> WaitingCall {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        WaitingCall(Arc::clone(&self.waiting))
+    }
+
+    /// Holds what these decisions give.
+    fn given(&self, decisions: &Decisions) -> Option<Undelivered> {
+        let places = Given::places(decisions)?;
+        Some(self.deliveries.hold(Given::Places(places)))
+    }
+}
+
+/// Sends an answer. A client that is gone by now is no news; what it was given is given back.
+fn reply(way: &Way, mut respond: Respond, reply: CallReply) {
+    let CallReply { answer, given } = reply;
+    let call = respond.stream_id().as_u32();
+    let gives = given.is_some();
+    if let Some(given) = given
+        && !way.deliveries.answers(call, given)
+    {
         return;
     }
+    if send(&way.unsent, &mut respond, answer).is_err() && gives {
+        way.deliveries.reset(call);
+    }
+}
+
+fn send(unsent: &Arc<Unsent>, respond: &mut Respond, answer: Bytes) -> Result<(), h2::Error> {
+    let mut head = Response::new(());
+    head.headers_mut().insert(CONTENT_TYPE, GRPC);
+    let mut stream = respond.send_response(head, false)?;
+    stream.send_data(CountedWriter::new(answer, unsent), false)?;
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(&GRPC_STATUS, HeaderValue::from(u16::from(GRPC_OK)));
-    let _ = stream.send_trailers(trailers);
+    stream.send_trailers(trailers)
 }
 
 /// Sends a refusal: headers alone.

@@ -112,7 +112,7 @@ pub(super) async fn answer(
     mut respond: Respond,
     _place: CallPlace,
 ) {
-    let OwnCall { servers, closing, unsent, .. } = call;
+    let OwnCall { servers, closing, way, .. } = call;
     let request = request.map(|stream| tonic::body::Body::new(Incoming(stream)));
     let begun = tokio::select! {
         biased;
@@ -135,7 +135,7 @@ pub(super) async fn answer(
         match frame {
             None => return,
             Some(Err(_)) => return stream.send_reset(h2::Reason::INTERNAL_ERROR),
-            Some(Ok(frame)) => match timeout(READ_WITHIN, send(&unsent, &mut stream, frame)).await {
+            Some(Ok(frame)) => match timeout(READ_WITHIN, send(&way.unsent, &mut stream, frame)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return,
                 Err(_) => return stream.send_reset(h2::Reason::CANCEL),

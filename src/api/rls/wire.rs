@@ -190,6 +190,30 @@ pub(super) fn text<'b>(field: &WireField, message: &mut &'b [u8]) -> Decoded<&'b
     std::str::from_utf8(bytes(field, message)?).map_err(|_| Undecodable::Text)
 }
 
+/// A descriptor that cannot be judged: its own limit has a unit that nobody knows.
+const UNJUDGED: [u8; 4] = [0x12, 2, 0x10, 0x7f];
+/// The namespace of a message of which too little was read to know it.
+const UNREAD_DOMAIN: &[u8] = b"unread";
+
+/// A request of the fields that are whole in the beginning of a message, and of one more descriptor, which
+/// stands for all that was not read. That one cannot be judged, so the call is denied.
+pub(super) fn cut(message: &[u8]) -> Vec<u8> {
+    let (mut rest, mut whole, mut has_domain) = (message, 0, false);
+    while let Ok(Some(field)) = next(&mut rest) {
+        if skip(&field, &mut rest).is_err() {
+            break;
+        }
+        has_domain |= field.number == DOMAIN;
+        whole = message.len() - rest.len();
+    }
+    let mut message = message.get(..whole).unwrap_or_default().to_vec();
+    if !has_domain {
+        put(DOMAIN, UNREAD_DOMAIN, &mut message);
+    }
+    put(DESCRIPTOR, &UNJUDGED, &mut message);
+    message
+}
+
 /// The same message with the namespace and the texts of descriptors in UTF-8: bytes that are none become `%`
 /// and two hexadecimal digits.
 pub(super) fn repaired(mut message: &[u8]) -> Decoded<Vec<u8>> {
@@ -375,6 +399,20 @@ mod tests {
             if let Ok(message) = repaired(&message) {
                 prop_assert_ne!(decode(&message), Err(Undecodable::Text));
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_that_is_cut_anywhere_keeps_what_is_whole_and_cannot_be_judged(request in request(), at: usize) {
+            let message = request.encode_to_vec();
+            let cut = cut(&message[..at % (message.len() + 1)]);
+            let read = as_generated(decode(&cut).unwrap());
+            let (last, kept) = read.descriptors.split_last().unwrap();
+            prop_assert_eq!(kept, &request.descriptors[..kept.len()]);
+            prop_assert_eq!(last.limit, Some(RateLimitOverride { requests_per_unit: 0, unit: 127 }));
+            let domain = if read.domain == "unread" { "unread" } else { &request.domain };
+            prop_assert_eq!(&read.domain, domain);
         }
     }
 

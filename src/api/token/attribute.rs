@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Invalid, OnInvalid, of_authorization};
+use super::{Invalid, TokenUser};
 use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::core::request::Request;
@@ -27,11 +27,10 @@ pub(in crate::api) fn find(servers: &Servers, questions: &[Request<'_>]) -> Resu
     let Some(tokens) = servers.tokens.as_deref() else { return Ok(found) };
     for (place, question) in questions.iter().enumerate() {
         let Some(text) = question.attribute(AUTHORIZATION) else { continue };
-        let Some(token) = of_authorization(text) else { continue };
-        match tokens.verified_user(token, servers.engine.now()) {
-            Ok(user) => found.push((place, Some(user))),
-            Err(_) if tokens.on_invalid() == OnInvalid::Address => found.push((place, None)),
-            Err(invalid) => return Err(refusal(&invalid)),
+        match tokens.user_of(text.as_bytes(), servers.engine.now()).map_err(|invalid| refusal(&invalid))? {
+            TokenUser::Named(user) => found.push((place, Some(user))),
+            TokenUser::Nobody => found.push((place, None)),
+            TokenUser::Nothing => {}
         }
     }
     Ok(found)

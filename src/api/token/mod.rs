@@ -20,6 +20,7 @@ use metrics::Counter;
 use quick_cache::sync::Cache;
 use ring::digest::{SHA256, digest};
 
+use super::credentials;
 use crate::core::time::{Span, Timestamp};
 use crate::telemetry::Metrics;
 
@@ -30,6 +31,8 @@ pub use keys::{KeyProblem, KeySet};
 
 /// Longest token, in bytes: longer ones are not even looked at.
 pub const TOKEN_BYTES_MAX: usize = 8_192;
+/// Most words of one `Authorization` that are looked at as tokens.
+const CANDIDATES_MAX: usize = 5;
 /// Most checked tokens remembered; more push out those used least.
 const REMEMBERED_MAX: usize = 20_000;
 
@@ -128,12 +131,6 @@ impl TokenReader {
         self.remembered.clear();
     }
 
-    /// What happens with a token that is not valid.
-    #[must_use]
-    pub const fn on_invalid(&self) -> OnInvalid {
-        self.settings.on_invalid
-    }
-
     /// The user whom a token names.
     ///
     /// # Errors
@@ -194,9 +191,49 @@ impl TokenReader {
     }
 }
 
-/// The token of an `Authorization` header: what follows `Bearer`, if it has the three parts of one.
-pub(super) fn of_authorization(text: &str) -> Option<&str> {
-    let (scheme, token) = text.trim().split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && token.split('.').count() == 3).then_some(token)
+/// The user in the value of an `Authorization`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TokenUser {
+    /// Nothing: it shows no token.
+    Nothing,
+    /// It shows a token that is not valid.
+    Nobody,
+    /// A valid token names this user.
+    Named(Arc<str>),
+}
+
+impl TokenReader {
+    /// Reads the token in the value of an `Authorization`. A valid one names its user whatever scheme stands
+    /// before it, since there are services that look at the token alone.
+    ///
+    /// # Errors
+    /// For a `Bearer` that shows no valid token, where these are refused.
+    pub(super) fn user_of(&self, authorization: &[u8], now: Timestamp) -> Result<TokenUser, Invalid> {
+        let mut words = credentials::words(authorization);
+        let Some(scheme) = words.next() else { return Ok(TokenUser::Nothing) };
+        let is_bearer = credentials::is_bearer(scheme);
+        let mut problem = None;
+        for word in std::iter::once(scheme).chain(words).take(CANDIDATES_MAX) {
+            let Ok(token) = std::str::from_utf8(credentials::behind_bearer(word)) else { continue };
+            let token = token.trim_matches([',', ';', '"', '\'']);
+            if token.split('.').count() != 3 {
+                continue;
+            }
+            match self.verified_user(token, now) {
+                Ok(user) => return Ok(TokenUser::Named(user)),
+                Err(invalid) => problem = problem.or(Some(invalid)),
+            }
+        }
+        if !is_bearer {
+            return Ok(TokenUser::Nothing);
+        }
+        match (self.settings.on_invalid, problem) {
+            (OnInvalid::Refuse, problem) => {
+                Err(problem.unwrap_or(Invalid::Malformed("`Bearer` is followed by something else")))
+            }
+            // A secret that is no token may be an API key.
+            (OnInvalid::Address, None) => Ok(TokenUser::Nothing),
+            (OnInvalid::Address, Some(_)) => Ok(TokenUser::Nobody),
+        }
+    }
 }

@@ -239,11 +239,35 @@ fn a_key_file_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn only_a_bearer_token_of_three_parts_is_one() {
-    assert_eq!(of_authorization("Bearer a.b.c"), Some("a.b.c"));
-    assert_eq!(of_authorization(" bearer  a.b.c "), Some("a.b.c"));
-    for other in ["a.b.c", "Basic a.b.c", "Bearer a.b", "Bearer a.b.c.d", "Bearer", "Bearer k1", ""] {
-        assert_eq!(of_authorization(other), None, "{other}");
+fn a_token_is_found_however_its_client_spells_what_stands_before_it() {
+    let signers = signers();
+    let lenient = tokens(&signers);
+    let strict = TokenSettings { on_invalid: OnInvalid::Refuse, ..settings() };
+    let strict = TokenReader::new(strict, key_set(&signers), &Metrics::new());
+    let good = token(&signers[0], &claims());
+    let read = |reader: &TokenReader, text: &[u8]| reader.user_of(text, NOW);
+    for before in ["Bearer ", "bearer  ", "Bearer\t", " Bearer\u{b}", "JWT ", "", "Bearer!", "Bearer x "] {
+        for text in [format!("{before}{good}"), format!("{before}{good} trailing")] {
+            for reader in [&lenient, &strict] {
+                assert_eq!(read(reader, text.as_bytes()), Ok(TokenUser::Named("u_42".into())), "{text}");
+            }
+        }
+    }
+    let latin = [b"Bearer\xa0", good.as_bytes()].concat();
+    assert_eq!(read(&strict, &latin), Ok(TokenUser::Named("u_42".into())));
+    for (bad, found) in [
+        ("Bearer a.b.c", TokenUser::Nobody),
+        ("bearer\ta.b.c", TokenUser::Nobody),
+        ("Bearer opaque", TokenUser::Nothing),
+        ("Bearer a.b", TokenUser::Nothing),
+        ("Bearer", TokenUser::Nothing),
+        ("BEARER:k", TokenUser::Nothing),
+    ] {
+        assert_eq!(read(&lenient, bad.as_bytes()), Ok(found), "{bad}");
+        assert!(read(&strict, bad.as_bytes()).is_err(), "{bad}");
+    }
+    for other in ["", "Basic a.b.c", "a.b.c", "Bearers a.b.c", "k"] {
+        assert_eq!(read(&strict, other.as_bytes()), Ok(TokenUser::Nothing), "{other}");
     }
 }
 

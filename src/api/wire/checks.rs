@@ -102,6 +102,7 @@ pub(in crate::api) struct ChecksJson {
 }
 
 /// One decision, or one for each check.
+#[expect(clippy::large_enum_variant, reason = "it describes an answer, and is never made")]
 #[derive(JsonSchema)]
 #[schemars(rename = "CheckAnswer", untagged)]
 pub(in crate::api) enum CheckAnswerJson<'a> {

@@ -77,6 +77,8 @@ pub(in crate::api) struct RuleBody {
     problem: Option<bool>,
     /// True if answers name the bucket, by a hash.
     partition_key: Option<bool>,
+    /// True if a denial says its cause in the header `X-RateLimit-Cause`.
+    tell_cause: Option<bool>,
     /// The unit that the limit counts, where that is not requests.
     #[schemars(regex(pattern = "^[a-z0-9_-]{1,32}$"))]
     unit: Option<String>,

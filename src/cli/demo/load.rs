@@ -100,7 +100,7 @@ struct Ruled {
 
 #[derive(Deserialize)]
 struct Global {
-    believed_used: u64,
+    believed_used: Option<u64>,
 }
 
 impl Load {
@@ -139,7 +139,7 @@ impl Load {
                 .rules
                 .iter()
                 .filter_map(|rule| rule.global.as_ref())
-                .map(|global| global.believed_used)
+                .filter_map(|global| global.believed_used)
                 .max();
             self.counts.add(window.saturating_sub(1), decided.allowed, believed.unwrap_or(0));
         }

@@ -147,7 +147,7 @@ impl Demo {
                 })
             };
             let first = index == 0;
-            let started = match Box::pin(Daemon::start(setup(first)?)).await {
+            let started = match Daemon::start(setup(first)?).await {
                 // Someone may have taken a usual port since it was found free, as another demo that begins
                 // now does.
                 Err(_) if first => Box::pin(Daemon::start(setup(false)?)).await,

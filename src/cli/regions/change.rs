@@ -1,5 +1,6 @@
 //! `tidegate regions add`, `drain` and `remove`: which regions share limits, for all daemons at once.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,12 +9,16 @@ use serde_json::{Value, json};
 
 use crate::cli::people::{escape, plain, print};
 use crate::cli::{Ended, Failure, Server, say};
+use crate::core::region_list::{RegionState, hex};
+use crate::daemon::operator::OperatorKey;
 use crate::daemon::read_span;
+use crate::engine::clock::Clock;
 
 /// How often to look whether the others hold their new shares.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A change of the regions that share limits. Any daemon may be asked: it tells all others.
+/// A change of the regions that share limits. Any daemon may be asked: it tells all others what an operator
+/// signed.
 #[derive(Debug, Subcommand)]
 pub(super) enum Change {
     /// Lists a region, so that it may hold shares.
@@ -38,6 +43,10 @@ pub(super) struct Whom {
     /// Why, for the record.
     #[arg(long)]
     reason: Option<String>,
+    /// The folder of an operator's certificate (`tidegate cert operator`), to sign the change for all
+    /// daemons. Without it only the daemon that is asked takes it.
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_OPERATOR")]
+    operator: Option<PathBuf>,
     /// Waits at most so long (30s, 5m) until every region holds its new share.
     #[arg(long, value_name = "TIME")]
     wait: Option<String>,
@@ -63,6 +72,9 @@ impl Whom {
         let mut body = json!({ "state": state });
         if let Some(reason) = &self.reason {
             body["reason"] = json!(reason);
+        }
+        if let Some(folder) = &self.operator {
+            body["signed"] = signed(folder, &self.region, state)?;
         }
         let route = format!("/v1/regions/{}", escape(&self.region));
         let reply = self.server.ask("PUT", &route, Some(&body))?;
@@ -98,6 +110,16 @@ impl Whom {
     }
 }
 
+/// What an operator's key says of a change that is made now.
+fn signed(folder: &Path, region: &str, state: &str) -> Result<Value, Failure> {
+    let key = OperatorKey::read(folder).map_err(anyhow::Error::from)?;
+    let stamp = Clock::System.now().micros();
+    let state = RegionState::named(state).unwrap_or(RegionState::Listed);
+    let signed = key.sign(region, state, stamp).map_err(anyhow::Error::from)?;
+    let (certificate, signature) = (hex(&signed.certificate), hex(&signed.signature));
+    Ok(json!({ "stamp": stamp, "certificate": certificate, "signature": signature }))
+}
+
 /// The change in words, and the next step.
 fn told(changed: &Value) -> String {
     let region = plain(&changed["region"]);
@@ -126,7 +148,16 @@ fn told(changed: &Value) -> String {
         ));
     }
     let waiting = names("waiting_for");
-    if !waiting.is_empty() {
+    if changed["signed_by"].is_null() {
+        lines.push(
+            "Nobody signed it, so only this daemon takes it. For all at once sign it with --operator\n\
+             (`tidegate cert operator` makes the key); else ask each daemon."
+                .to_owned(),
+        );
+        if !waiting.is_empty() {
+            lines.push(format!("Not known to {}.", waiting.join(", ")));
+        }
+    } else if !waiting.is_empty() {
         lines.push(format!(
             "Not known yet to {}: they hear of it when they can be reached.",
             waiting.join(", ")

@@ -1,12 +1,12 @@
 //! `tidegate rules diff|apply|delete|history|rollback`: what a change would do, and doing it.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
 use super::escape;
+use super::people::{self, EntryChange};
 use crate::cli::client::Reply;
 use crate::cli::table::table;
 use crate::cli::{Ended, Failure, Server, say};
@@ -20,37 +20,61 @@ const DIFFERS: u8 = 5;
 
 /// Makes the rules what the file says.
 pub(super) fn apply(file: &Path, prune: bool, reason: &str, server: &Server) -> Ended {
-    finish(&put(file, prune, &reason_query(reason), server)?, server, false)
+    let (mut reply, entries) = put(file, prune, reason, false, server)?;
+    for entry in &entries {
+        entry.make(server)?;
+    }
+    tell(&mut reply, &entries);
+    finish(&reply, server, false)
+}
+
+/// Tells of changed tiers, users and keys as of changed rules.
+fn tell(reply: &mut Reply, entries: &[EntryChange]) {
+    if entries.is_empty() {
+        return;
+    }
+    if let Some(changes) = reply.json["changes"].as_array_mut() {
+        changes.extend(entries.iter().map(EntryChange::told));
+    }
+    reply.text = reply.json.to_string();
 }
 
 /// Shows what [`apply`] would change.
 pub(super) fn diff(file: &Path, prune: bool, exit_code: bool, server: &Server) -> Ended {
-    let reply = put(file, prune, "?dry_run=true", server)?;
+    let (mut reply, entries) = put(file, prune, "", true, server)?;
+    tell(&mut reply, &entries);
     let differs = reply.json["changes"].as_array().is_some_and(|changes| !changes.is_empty());
     let shown = finish(&reply, server, true)?;
     Ok(if exit_code && differs { ExitCode::from(DIFFERS) } else { shown })
 }
 
-fn put(file: &Path, prune: bool, query: &str, server: &Server) -> Result<Reply, Failure> {
+/// Puts the rules, and returns what else of the file differs.
+fn put(
+    file: &Path,
+    prune: bool,
+    reason: &str,
+    dry_run: bool,
+    server: &Server,
+) -> Result<(Reply, Vec<EntryChange>), Failure> {
     let regions = server.configured_regions()?;
     let written =
         daemon::read_rules(file, &regions).map_err(|problems| Failure::Usage(problems.join("\n")))?;
-    let in_force = server.get("/v1/rules")?;
-    let revision = in_force.json["revision"].as_u64();
-    let mut rules: BTreeMap<String, Value> = BTreeMap::new();
-    if !prune {
-        for rule in in_force.json["rules"].as_array().into_iter().flatten() {
-            rules.insert(rule["name"].as_str().unwrap_or_default().to_owned(), rule.clone());
-        }
-    }
-    rules.extend(written.rules);
     if !server.json {
         for warning in &written.warnings {
             say(format_args!("warning: {warning}"));
         }
     }
-    let body = json!({ "rules": rules.into_values().collect::<Vec<_>>() });
-    server.put(&format!("/v1/rules{query}"), &body, revision)
+    // What is refused there is refused before anything is changed.
+    let entries = people::changes(&written.people, reason, server)?;
+    let rules: Vec<Value> = written.rules.into_iter().map(|(_, rule)| rule).collect();
+    let query = if dry_run { "?dry_run=true".to_owned() } else { reason_query(reason) };
+    // The daemon merges with what the place of the rules holds, which is not always what it decides by.
+    let merge = match (prune, query.is_empty()) {
+        (true, _) => "",
+        (false, true) => "?merge=true",
+        (false, false) => "&merge=true",
+    };
+    Ok((server.put(&format!("/v1/rules{query}{merge}"), &json!({ "rules": rules }), None)?, entries))
 }
 
 pub(super) fn delete(name: &str, reason: &str, server: &Server) -> Ended {

@@ -176,3 +176,16 @@ pub(super) fn weighted(amount: u64, left: u64, length: u64) -> u64 {
             .unwrap_or(u64::MAX),
     }
 }
+
+/// `amount` scaled by `left / length`, rounded down: the whole permits of a window's count that still matter.
+pub(super) fn faded(amount: u128, left: u64, length: u64) -> u64 {
+    if amount == 0 {
+        return 0;
+    }
+    // A division of two words takes less than half the time of one of four.
+    let short = u64::try_from(amount).ok().and_then(|amount| amount.checked_mul(left));
+    match short {
+        Some(product) => product / length,
+        None => u64::try_from(amount * u128::from(left) / u128::from(length)).unwrap_or(u64::MAX),
+    }
+}

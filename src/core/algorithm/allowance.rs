@@ -3,7 +3,8 @@
 //! Places need none: what a region may hold of them is said by the limit that holders are checked against
 //! (see [`crate::regions::escrow::places`]).
 
-use super::{Limit, level};
+use super::aligned::{WindowPlace, WindowShare, faded, weighted};
+use super::{Algorithm, Limit, level};
 use crate::time::Timestamp;
 
 /// What a store is told to enforce of a worldwide limit, beside the limit itself. Computed by
@@ -69,6 +70,23 @@ impl Allowance {
             Self::Level(level) => Some(level),
             Self::Window(_) | Self::Kept { .. } => None,
         }
+    }
+
+    /// Permits of the limit that the other regions are known to have in use at `now`. Of a level nothing:
+    /// their use is charged to it.
+    #[must_use]
+    pub fn others_at(&self, algorithm: Algorithm, limit: &Limit, now: Timestamp) -> u64 {
+        let Self::Window(view) = self else { return 0 };
+        let place = WindowPlace::of(limit, now);
+        let share = WindowShare::of(limit, Some(view), place.index);
+        let (left, length) = (place.left(), place.length);
+        // As each of them counts what fades.
+        let before = match algorithm {
+            Algorithm::SlidingWindow => faded(share.others_before.into(), left, length),
+            Algorithm::SlidingLog => weighted(share.others_before, left, length),
+            _ => 0,
+        };
+        share.others.saturating_add(before)
     }
 
     /// The same of one that may be missing.

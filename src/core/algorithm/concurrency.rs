@@ -22,13 +22,14 @@ pub const HOLD_MIN: Span = Span::from_millis(100);
 pub const HOLD_MAX: Span = Span::from_secs(24 * 3_600);
 
 /// The holders of one bucket.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Concurrency {
     /// `None` while there is none: most buckets are idle most of the time.
     holders: Option<Box<Holders>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(from = "Vec<WrittenHolder>", into = "Vec<WrittenHolder>")]
 struct Holders {
     by_name: BTreeMap<Holder, Places>,
     /// The same by when their hold ends, soonest first.
@@ -41,6 +42,25 @@ struct Holders {
 struct Places {
     count: u64,
     ends: Timestamp,
+}
+
+/// A holder, its places and when its hold ends, as another process reads it.
+type WrittenHolder = (Holder, u64, Timestamp);
+
+impl From<Holders> for Vec<WrittenHolder> {
+    fn from(holders: Holders) -> Self {
+        holders.by_name.into_iter().map(|(holder, places)| (holder, places.count, places.ends)).collect()
+    }
+}
+
+impl From<Vec<WrittenHolder>> for Holders {
+    fn from(written: Vec<WrittenHolder>) -> Self {
+        let mut holders = Self::default();
+        for (holder, count, ends) in written {
+            holders.insert(holder, count, ends);
+        }
+        holders
+    }
 }
 
 impl Holders {
@@ -92,6 +112,10 @@ impl Holders {
         while let Some((_, holder)) = self.by_end.first().copied().filter(|(ends, _)| *ends <= now) {
             self.remove(holder);
         }
+        self.keep_no_longer(hold, now);
+    }
+
+    fn keep_no_longer(&mut self, hold: Span, now: Timestamp) {
         while let Some((_, holder)) = self.by_end.last().copied().filter(|(ends, _)| *ends > now + hold) {
             let count = self.count(holder);
             self.insert(holder, count, now + hold);
@@ -110,6 +134,13 @@ impl Concurrency {
 
     fn held(&self, holder: Holder, now: Timestamp) -> Option<Places> {
         self.holders.as_ref()?.held(holder, now)
+    }
+
+    /// See [`super::State::bring_places_back`].
+    pub(super) fn keep_no_longer(&mut self, limit: &Limit, now: Timestamp) {
+        if let Some(holders) = &mut self.holders {
+            holders.keep_no_longer(limit.window, now);
+        }
     }
 
     /// How long until `needed` places are free, at most a hold: nobody who is there now stays longer without

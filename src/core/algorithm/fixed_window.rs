@@ -7,13 +7,13 @@
 use std::cmp::Ordering;
 
 use super::aligned::{WindowAccount, WindowPlace, WindowShare, carried, windows_to_pay};
-use super::{Limit, Verdict, WindowAllowance};
+use super::{Limit, RegionUse, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
 /// The count of one window, what is owed beyond it, and the newest instant seen, which says which window that
 /// is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct FixedWindow {
     at: Timestamp,
     count: u32,
@@ -117,13 +117,11 @@ impl FixedWindow {
         charged
     }
 
-    /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later
-    /// one now.
+    /// Counts what is owed, as far as there is room. Returns what the window counts more for it.
     pub(super) fn settle(&mut self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
-        let before = limit.windows().index(self.at);
+        let before = self.place(limit, view, now).1.count;
         self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
-        let turned = limit.windows().index(self.at) > before;
-        if turned { u64::from(self.count) } else { 0 }
+        u64::from(self.count.saturating_sub(before))
     }
 
     pub(super) const fn debt(&self) -> u32 {
@@ -165,6 +163,20 @@ impl FixedWindow {
 
     pub(super) fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
         WindowPlace::of(limit, now.max(self.at)).index
+    }
+
+    /// See [`super::State::returnable`].
+    pub(super) fn returnable(&self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
+        self.place(limit, view, now).1.used()
+    }
+
+    /// See [`super::State::restore`].
+    pub(super) fn restore(&mut self, limit: &Limit, now: Timestamp, known: &RegionUse) {
+        let (place, WindowAccount { count, debt }) = self.place(limit, None, now);
+        let least = u32::try_from(known.used).unwrap_or(u32::MAX).saturating_sub(debt);
+        if place.index == known.window && count < least {
+            self.hold(now, WindowAccount { count: least, debt });
+        }
     }
 
     /// The instant that a charge at `now` counts at.

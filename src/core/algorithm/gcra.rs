@@ -15,7 +15,7 @@ use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
 /// How far the theoretical arrival time lies ahead.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Gcra(Level);
 
 impl Gcra {

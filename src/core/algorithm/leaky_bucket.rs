@@ -10,7 +10,7 @@ use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
 /// What is queued and not yet drained.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct LeakyBucket(Level);
 
 /// Permits that the queue holds at most.

@@ -12,7 +12,7 @@ use crate::time::{Span, Timestamp};
 
 /// Usage as of the newest instant seen. Bytes rather than wide integers: the state beside its tag must fit 24
 /// bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Level {
     at: [u8; 8],
     /// In 1/window permits; less than one permit.

@@ -6,9 +6,9 @@
 //! cost, window or instant makes the arithmetic overflow or drift.
 
 use super::calendar::{Calendar, Windows};
+pub use super::counted_charge::CountedCharge;
 use super::hold::{Hold, Holder};
 use super::request::{Cost, ReportedCost};
-use super::reservation::ReservedCharge;
 use super::time::{Span, Timestamp};
 
 mod aligned;
@@ -25,6 +25,7 @@ mod oracle;
 mod packed;
 #[cfg(test)]
 mod reports;
+mod restored;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -35,6 +36,7 @@ pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use in_force::{LEVEL_SPEAKS, LEVEL_TOLD, remembered};
 pub use leaky_bucket::LeakyBucket;
+pub use restored::RegionUse;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
@@ -120,6 +122,14 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// The same limit for a request that nobody can hold back: it is admitted in time or not at all.
+    #[must_use]
+    pub fn without_queue(&self, algorithm: Algorithm) -> Self {
+        // A leaky bucket without a queue of its own queues its whole burst.
+        let queue = if algorithm == Algorithm::LeakyBucket { self.queue.min(1) } else { 0 };
+        Self { queue, ..*self }
+    }
+
     /// Its windows.
     #[must_use]
     pub const fn windows(&self) -> Windows {
@@ -163,8 +173,35 @@ pub struct Verdict {
     pub delay: Span,
 }
 
+impl Verdict {
+    /// Until more than [`Self::remaining`] permits are free, if nothing else comes: [`Self::reset`] where
+    /// that is the next time that any are.
+    #[must_use]
+    pub fn until_more(&self, algorithm: Algorithm, limit: &Limit) -> Span {
+        let capacity = limit.capacity(algorithm);
+        if algorithm.counting() != Counting::Level || self.remaining >= capacity || limit.permits == 0 {
+            return self.reset;
+        }
+        // Before a bucket is empty of use, one permit after the other has become free.
+        let later = u128::from(capacity - self.remaining - 1) * u128::from(limit.window.0);
+        let later = u64::try_from(later / u128::from(limit.permits)).unwrap_or(u64::MAX);
+        let more = Span(self.reset.0.saturating_sub(later).max(1));
+        self.retry.map_or(more, |retry| more.min(retry))
+    }
+
+    /// Tells of waits that begin only when a clock that was set back has caught up.
+    pub fn wait_for_clock(&mut self, behind: Span) {
+        if behind > Span::ZERO {
+            self.retry = self.retry.map(|retry| Span(retry.0.saturating_add(behind.0)));
+            if self.reset > Span::ZERO {
+                self.reset = Span(self.reset.0.saturating_add(behind.0));
+            }
+        }
+    }
+}
+
 /// The state of one bucket, whichever way it counts: 24 bytes, plus the log's entries and the holders.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum State {
     /// See [`FixedWindow`].
     FixedWindow(FixedWindow),
@@ -195,6 +232,20 @@ macro_rules! each {
             State::Concurrency($machine) => $call,
         }
     };
+}
+
+impl CountedCharge {
+    /// Returns what of a level cannot have drained by `now`, whatever came after it.
+    fn undrained(&self, limit: &Limit, now: Timestamp) -> level::LevelAmount {
+        let drained = u128::from(now.since(self.at).0) * u128::from(limit.permits);
+        level::amount_of(self.used, limit).saturating_sub(drained)
+    }
+
+    /// Returns the same in whole permits.
+    #[must_use]
+    pub fn left(&self, limit: &Limit, now: Timestamp) -> u64 {
+        level::permits_in(self.undrained(limit, now), limit)
+    }
 }
 
 /// What of an earlier charge was given back.
@@ -228,7 +279,7 @@ impl State {
     #[must_use]
     pub fn check(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp, cost: u64) -> Verdict {
         let window = Allowance::window_of(view);
-        match self {
+        let mut verdict = match self {
             Self::FixedWindow(machine) => machine.check(limit, window, now, cost),
             Self::SlidingWindow(machine) => machine.check(limit, window, now, cost),
             Self::SlidingLog(machine) => machine.check(limit, window, now, cost),
@@ -236,7 +287,9 @@ impl State {
             Self::LeakyBucket(machine) => machine.check(limit, view, now, cost),
             Self::Gcra(machine) => machine.check(limit, view, now, cost),
             Self::Concurrency(machine) => machine.check(limit, now, cost),
-        }
+        };
+        verdict.wait_for_clock(self.instant(now).since(now));
+        verdict
     }
 
     /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to
@@ -300,8 +353,7 @@ impl State {
     }
 
     /// Before a bucket that owes is charged or given back to: pays from what `view` leaves in the window of
-    /// `now`. Only windows keep what is owed apart. Returns what of earlier windows is counted in a later one
-    /// now.
+    /// `now`. Only windows keep what is owed apart. Returns what the window counts more for it.
     #[inline]
     pub fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         let window = Allowance::window_of(view);
@@ -309,6 +361,28 @@ impl State {
             Self::FixedWindow(machine) if machine.debt() > 0 => machine.settle(limit, window, now),
             Self::SlidingWindow(machine) if machine.debt() > 0 => machine.settle(limit, window, now),
             _ => 0,
+        }
+    }
+
+    /// Permits that are owed beyond what the windows count. A level and a log count all at once.
+    #[must_use]
+    pub const fn debt(&self) -> u32 {
+        match self {
+            Self::FixedWindow(machine) => machine.debt(),
+            Self::SlidingWindow(machine) => machine.debt(),
+            _ => 0,
+        }
+    }
+
+    /// Permits that could be given back at `now`. `view` says how fast a debt is paid.
+    #[must_use]
+    pub fn returnable(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
+        let window = Allowance::window_of(view);
+        match self {
+            Self::FixedWindow(machine) => machine.returnable(limit, window, now),
+            Self::SlidingWindow(machine) => machine.returnable(limit, window, now),
+            Self::SlidingLog(_) | Self::Concurrency(_) => self.used(limit, now),
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => self.level_at(limit, now),
         }
     }
 
@@ -323,7 +397,7 @@ impl State {
         &mut self,
         limit: &Limit,
         now: Timestamp,
-        charge: &ReservedCharge,
+        charge: CountedCharge,
         permits: u64,
     ) -> GivenBack {
         let returned = match self {
@@ -333,9 +407,7 @@ impl State {
             }
             Self::SlidingLog(machine) => machine.give_back(limit, now, charge.at, permits),
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => {
-                // Whatever came after it, so much of it cannot have drained unused.
-                let drained = u128::from(now.since(charge.at).0) * u128::from(limit.permits);
-                let left = level::amount_of(charge.used, limit).saturating_sub(drained);
+                let left = charge.undrained(limit, now);
                 let back = self.drain(limit, now, level::amount_of(permits, limit).min(left));
                 let (whole, started) = (level::permits_in(back, limit), level::permits_in_up(back, limit));
                 return GivenBack { whole, started };

@@ -161,7 +161,7 @@ impl Judge {
         let before = self.sum(|at| at / window + 1 == index);
         let usage = match self.algorithm {
             Algorithm::FixedWindow => current * wide(window),
-            Algorithm::SlidingWindow => current * wide(window) + before * left,
+            Algorithm::SlidingWindow => (current + before * left / wide(window)) * wide(window),
             Algorithm::SlidingLog => self.sum(|at| now - at < window) * wide(window),
             _ => self.level(limit, now),
         };
@@ -210,8 +210,8 @@ impl Judge {
             Algorithm::FixedWindow => current + wide(cost) <= budget,
             Algorithm::SlidingWindow => {
                 let before = self.sum(|at| at / limit.window.0 + 1 == index) + wide(others_before);
-                let all = wide(capacity) * window;
-                (current + wide(cost)) * all <= budget * (all - before * left)
+                let free = wide(capacity) - before * left / window;
+                (current + wide(cost)) * wide(capacity) <= budget * free
             }
             _ => {
                 let faded = (wide(others_before) * left + window - 1) / window;
@@ -400,8 +400,7 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
                     judge.take(&limit, view.as_ref(), now, cost);
                     assert_eq!(verdict.remaining, state.check(&limit, view.as_ref(), at, 0).remaining);
                 } else {
-                    retry_at =
-                        verdict.retry.map_or(now, |retry| now.max(judge.newest).saturating_add(retry.0));
+                    retry_at = verdict.retry.map_or(now, |retry| now.saturating_add(retry.0));
                     retry_at = if step.amount % 3 == 0 { retry_at.saturating_sub(1) } else { retry_at };
                 }
             }
@@ -416,7 +415,7 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
                     "{report:?} to {state:?}"
                 );
                 let verdict = state.check(&limit, view.as_ref(), at, 1);
-                retry_at = verdict.retry.map_or(now, |retry| now.max(judge.newest).saturating_add(retry.0));
+                retry_at = verdict.retry.map_or(now, |retry| now.saturating_add(retry.0));
             }
             12 | 13 => {
                 state.settle(&limit, view.as_ref(), at);
@@ -457,8 +456,14 @@ fn assert_verdict(
     let asked = cost.max(1);
     let context = format!("{limit:?} {view:?} at {now} cost {cost}: {verdict:?} of {state:?}");
     assert_eq!(verdict.admitted, judge.fits(limit, view, now, asked), "admitted: {context}");
+    // At a past instant it says the same as at the newest, but waits begin when the clock is there.
+    let behind = Span(judge.newest.saturating_sub(now));
     let now = now.max(judge.newest);
-    assert_eq!(verdict, state.check(limit, view, Timestamp(now), cost), "a past instant: {context}");
+    let told = verdict;
+    let verdict = state.check(limit, view, Timestamp(now), cost);
+    let mut from_now = verdict;
+    from_now.wait_for_clock(behind);
+    assert_eq!(told, from_now, "a past instant: {context}");
     let mut after = judge.clone();
     if verdict.admitted {
         after.take(limit, view, now, cost);
@@ -466,6 +471,9 @@ fn assert_verdict(
     let remaining = verdict.remaining;
     assert!(remaining == 0 || after.fits(limit, view, now, remaining), "remaining too high: {context}");
     assert!(!after.fits(limit, view, now, remaining + 1), "remaining too low: {context}");
+    if judge.counts_by_level() && limit.permits > 0 && remaining < judge.capacity(limit) {
+        assert_more(&after, limit, now, &verdict, &context);
+    }
     assert_reset(&after, &Asked { limit, view, now, permits: asked }, &verdict, &context);
     if verdict.admitted {
         assert_eq!(verdict.retry, None, "{context}");
@@ -474,6 +482,17 @@ fn assert_verdict(
         assert_eq!(verdict.delay, Span::ZERO, "{context}");
         assert_retry(judge, &Asked { limit, view, now, permits: asked }, &verdict, &context);
     }
+}
+
+/// More than what is left is free when the verdict says so, to the microsecond.
+fn assert_more(after: &Judge, limit: &Limit, now: u64, verdict: &Verdict, context: &str) {
+    let Span(more) = verdict.until_more(after.algorithm, limit);
+    let Some(then) = now.checked_add(more).filter(|then| *then < u64::MAX / 2) else { return };
+    let fits = |at: u64| after.fits(limit, None, at, verdict.remaining + 1);
+    assert!(fits(then), "more is free later than {more}: {context}");
+    // Two lengths of time are rounded.
+    assert!(more < 2 || !fits(then - 2), "more is free sooner than {more}: {context}");
+    assert!(verdict.retry.is_none_or(|retry| more <= retry.0), "{context}");
 }
 
 /// One question, as the machine was asked it.

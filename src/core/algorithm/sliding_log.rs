@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::aligned::{WindowPlace, WindowShare, weighted};
-use super::{Limit, Verdict, WindowAllowance};
+use super::{Limit, RegionUse, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
@@ -16,14 +16,14 @@ use crate::time::{Span, Timestamp};
 const SPARE_MAX: usize = 16;
 
 /// The admissions of the last window, and the newest instant seen.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SlidingLog {
     at: Timestamp,
     entries: Option<Box<Entries>>,
 }
 
 /// Admissions, oldest first. Never empty while it exists.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 struct Entries {
     queue: VecDeque<LogEntry>,
     /// The running total before the first entry.
@@ -31,7 +31,7 @@ struct Entries {
 }
 
 /// All that was admitted at one instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct LogEntry {
     at: u64,
     /// The running total up to and with this entry; it wraps, and only differences mean anything. What lies
@@ -229,6 +229,15 @@ impl SlidingLog {
         let charged = report.permits.min(most.saturating_sub(self.used(limit, now)));
         self.take(limit, now, charged);
         charged
+    }
+
+    /// See [`super::State::restore`]. Nobody knows any more when it was used, so all of it counts from now
+    /// on.
+    pub(super) fn restore(&mut self, limit: &Limit, now: Timestamp, known: &RegionUse) {
+        let at = now.max(self.at);
+        if WindowPlace::every(limit.window, at).index == known.window {
+            self.take(limit, now, known.used.saturating_sub(self.used_at(limit, at.0)));
+        }
     }
 
     /// Takes from the newest admissions first: they would have mattered longest.

@@ -11,7 +11,7 @@ use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
 /// What is taken and not yet refilled.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct TokenBucket(Level);
 
 impl TokenBucket {

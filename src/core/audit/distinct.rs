@@ -135,6 +135,7 @@ mod tests {
                 limit: 0,
                 status: 429,
                 retry_ms: None,
+                cause: None,
                 latency_us: 1,
                 weight: 1,
             };

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use crate::denial_cause::DenialCause;
 use crate::time::Timestamp;
 
 /// What became of a request.
@@ -83,6 +84,8 @@ pub struct Record<'a> {
     pub status: u16,
     /// Until it could pass, in milliseconds; `None` where it passed, or never can.
     pub retry_ms: Option<u64>,
+    /// Why it was denied; `None` where it passed, or where nobody wrote it down.
+    pub cause: Option<DenialCause>,
     /// Time to decide, in microseconds.
     pub latency_us: u32,
     /// How many decisions this one stands for: 1 for a denial, the sampling's inverse for an allowed one.
@@ -91,8 +94,11 @@ pub struct Record<'a> {
 
 const NONE: u16 = u16::MAX;
 const NO_RETRY: u64 = u64::MAX;
+const NO_CAUSE: u8 = u8::MAX;
 /// Bytes of everything but the texts, without the length.
 const FIXED: usize = 8 + 1 + 8 + 8 + 4 + 2 + 8 + 4 + 4;
+/// Bytes after the texts: the cause, which 0.1.0 did not write.
+const LAST: usize = 1;
 /// Longest text, in bytes; a longer one is cut.
 const TEXT_BYTES_MAX: usize = 1_024;
 
@@ -104,7 +110,7 @@ impl<'a> Record<'a> {
     /// Appends its bytes.
     pub fn write(&self, into: &mut Vec<u8>) {
         let texts = self.texts().map(|text| text.map(cut));
-        let len = FIXED + texts.iter().map(|text| 2 + text.map_or(0, str::len)).sum::<usize>();
+        let len = FIXED + LAST + texts.iter().map(|text| 2 + text.map_or(0, str::len)).sum::<usize>();
         into.reserve(4 + len);
         // In one piece: this is the one part of remembering that a decision waits for.
         let mut head = [0; 4 + FIXED];
@@ -130,6 +136,7 @@ impl<'a> Record<'a> {
             into.extend_from_slice(&len.to_le_bytes());
             into.extend_from_slice(text.unwrap_or_default().as_bytes());
         }
+        into.push(self.cause.and_then(|cause| u8::try_from(cause.index()).ok()).unwrap_or(NO_CAUSE));
     }
 
     fn read(bytes: &'a [u8]) -> Option<Self> {
@@ -153,6 +160,7 @@ impl<'a> Record<'a> {
             address: bytes.text()?,
             path: bytes.text()?,
             method: bytes.text()?,
+            cause: bytes.array().and_then(|[cause]| DenialCause::ALL.get(usize::from(cause)).copied()),
             outcome,
             cost,
             count,
@@ -293,6 +301,7 @@ mod tests {
             limit: 9,
             status: 429,
             retry_ms,
+            cause: DenialCause::ALL.get(usize::try_from(at % 11).unwrap()).copied(),
             latency_us: 5,
             weight: 100,
         }
@@ -340,6 +349,19 @@ mod tests {
             prop_assert_eq!(rows.iter().sum::<usize>(), count);
             prop_assert!(rows.iter().all(|rows| (1..=rows_max).contains(rows)));
         }
+    }
+
+    #[test]
+    fn a_record_of_a_version_that_wrote_no_cause_is_read_without_one() {
+        let texts = ("default".to_owned(), [const { None }; 6]);
+        let mut bytes = Vec::new();
+        let written = record(&texts, 1, 1, None);
+        written.write(&mut bytes);
+        assert_eq!((bytes.pop(), written.cause), (Some(1), Some(DenialCause::Elsewhere)));
+        let len = u32::try_from(bytes.len() - 4).unwrap();
+        bytes[..4].copy_from_slice(&len.to_le_bytes());
+        let mut read = Records::of(&bytes);
+        assert_eq!((read.next(), read.is_whole()), (Some(Record { cause: None, ..written }), true));
     }
 
     #[test]

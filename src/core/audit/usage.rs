@@ -226,6 +226,7 @@ mod tests {
             limit: 10,
             status: 200,
             retry_ms: None,
+            cause: None,
             latency_us: 3,
             weight,
         }

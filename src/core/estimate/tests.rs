@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+const ONE: Teacher = Teacher(1);
+
 fn kind(number: usize) -> CostKind {
     CostKind::of("default", "tokens", Some(&number.to_string()))
 }
@@ -32,9 +34,9 @@ fn before_ten_are_known_the_rule_says_and_without_it_a_tenth_of_the_limit() {
     for number in 0..ACTUALS_MIN {
         assert_eq!(estimates.of(kind(1), &EstimateTerms::default(), 1_000), 100);
         assert_eq!(estimates.of(kind(1), &own, 1_000), 700);
-        assert!(!estimates.learn(kind(1), 5 + number as u64));
+        assert!(!estimates.learn(kind(1), ONE, 5 + number as u64));
         // Cancelled ones teach nothing.
-        assert!(!estimates.learn(kind(1), 0));
+        assert!(!estimates.learn(kind(1), ONE, 0));
     }
     assert_eq!(estimates.of(kind(1), &own, 1_000), 13);
     assert_eq!(estimates.of(kind(2), &EstimateTerms::default(), 0), 1, "at least one permit");
@@ -45,16 +47,34 @@ fn one_kind_too_many_takes_the_place_of_the_one_that_learned_longest_ago() {
     let mut estimates = Estimates::default();
     for turn in 0..ACTUALS_MIN {
         for number in 0..KINDS_MAX {
-            assert!(!estimates.learn(kind(number), 1_000 + turn as u64));
+            assert!(!estimates.learn(kind(number), ONE, 1_000 + turn as u64));
         }
     }
-    assert!(!estimates.learn(kind(0), 1_000), "known already");
-    assert!(estimates.learn(kind(KINDS_MAX), 1_000));
+    assert!(!estimates.learn(kind(0), ONE, 1_000), "known already");
+    assert!(estimates.learn(kind(KINDS_MAX), ONE, 1_000));
     assert_eq!(estimates.kinds(), KINDS_MAX);
     let first = EstimateTerms { first: Some(7), ..EstimateTerms::default() };
     assert_eq!(estimates.of(kind(1), &first, 0), 7, "forgotten");
     assert!(estimates.of(kind(0), &first, 0) >= 1_000);
     assert!(estimates.of(kind(2), &first, 0) >= 1_000);
+}
+
+#[test]
+fn one_identity_does_not_teach_the_others_at_will() {
+    let terms = EstimateTerms { percentile: 95, ..EstimateTerms::default() };
+    for honest in 1..=10_u64 {
+        let mut estimates = Estimates::default();
+        let mut teach = |teacher, actual, times| {
+            (0..times).for_each(|_| assert!(!estimates.learn(kind(1), Teacher(teacher), actual)));
+            estimates.of(kind(1), &terms, 100_000)
+        };
+        for teacher in 1..=honest {
+            teach(teacher, 100, 50 / honest + 1);
+        }
+        assert_eq!(teach(0, 10_000_000, 15), 100, "{honest} others");
+        assert_eq!(teach(0, 10_000_000, 1_000), 100, "{honest} others, and what they taught is kept");
+        assert_eq!(teach(99, 10_000_000, 15), 10_000_000, "what several have is what it is");
+    }
 }
 
 proptest! {
@@ -64,7 +84,7 @@ proptest! {
     ) {
         let mut estimates = Estimates::default();
         for actual in &actuals {
-            estimates.learn(kind(1), *actual);
+            estimates.learn(kind(1), ONE, *actual);
         }
         let terms = EstimateTerms { percentile, ..EstimateTerms::default() };
         let estimate = estimates.of(kind(1), &terms, 1_000);
@@ -80,7 +100,7 @@ proptest! {
     fn what_is_kept_is_bounded(learned in proptest::collection::vec((0..6_000_usize, 1..9_u64), 0..500)) {
         let mut estimates = Estimates::default();
         for (number, actual) in learned {
-            estimates.learn(kind(number), actual);
+            estimates.learn(kind(number), ONE, actual);
             prop_assert!(estimates.kinds() <= KINDS_MAX);
             prop_assert!(estimates.kinds() <= estimates.turns.len() && estimates.turns.len() <= KINDS_MAX * 2);
         }
@@ -149,7 +169,7 @@ fn worth(estimate: impl Fn(&Estimates, CostKind) -> u64) -> Worth {
         while let Some(done) = flying.first_entry().filter(|done| done.key().0 <= tick) {
             let (kind, actual, amount) = done.remove();
             charged = charged + actual - amount;
-            estimates.learn(kind, actual);
+            estimates.learn(kind, Teacher(tick), actual);
         }
         if tick % TICKS == TICKS - 1 {
             worth.used += charged.min(LIMIT) * 1_000 / LIMIT;

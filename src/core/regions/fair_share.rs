@@ -10,6 +10,11 @@ use super::super::wire::DEMAND_MAX;
 
 /// Millionths in a permit.
 pub(super) const UNIT: i128 = 1_000_000;
+/// A region may want as much again as it has used, if it is asked for that within so long: its demand has
+/// lasted.
+const LASTED: Span = Span::from_secs(10);
+/// Of what nobody will soon need, a region that asks for nothing keeps its part of one in so many.
+const SLICES: i128 = 10;
 
 /// One region's part in a division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub struct RegionInput {
     pub exact: Option<u64>,
     /// What it admitted in the window before that still counts: of a `sliding_log`.
     pub lingering: u64,
+    /// Nothing more will be heard of it: what it told last stands for as long as the window.
+    pub silent: bool,
 }
 
 /// What a region told of itself.
@@ -54,14 +61,42 @@ pub struct DivisionInput {
     pub caution: u64,
     /// Where fractions of a permit tip over, in millionths; the same in every region.
     pub rounding_offset: u64,
+    /// For so long a demand counts that has not lasted: until a later division takes force. `None`: all that
+    /// is asked for until the end counts, and nothing is kept for those that ask for nothing.
+    pub ahead: Option<Span>,
+    /// Permits that a region which asks for nothing keeps at least, while there are as many for each.
+    pub slice_min: u64,
+    /// Whether wishes are whole permits: less than half of one is none, so that the last ones go to whoever
+    /// asks.
+    pub whole: bool,
+    /// Permits of the limit that the window before fills at `cut`: of a `sliding_window`, whose store leaves
+    /// a region the same part of its budget.
+    pub fading: u64,
 }
 
-/// What one region has probably used, and what it will want in the whole window, in millionths.
+impl DivisionInput {
+    /// The budget of which so much may be used, as long as the window before fills so much of the limit.
+    fn budget_for(&self, amount: i128) -> i128 {
+        let (limit, usable) = (i128::from(self.limit), i128::from(self.limit.saturating_sub(self.fading)));
+        if usable == limit { amount } else { (amount * limit + usable - 1) / usable.max(1) }
+    }
+
+    /// How much of a budget may be used.
+    fn usable_of(&self, budget: u64) -> i128 {
+        let usable = i128::from(budget) * i128::from(self.limit.saturating_sub(self.fading));
+        usable * UNIT / i128::from(self.limit.max(1))
+    }
+}
+
+/// What one region has probably used, and what it will want, in millionths.
 #[derive(Debug, Clone, Copy)]
 struct Projection {
     weight: i128,
     reserve: i128,
     used: i128,
+    /// Until a later division takes force.
+    soon: i128,
+    /// In the whole window, as far as its demand has lasted.
     wanted: i128,
 }
 
@@ -78,22 +113,29 @@ pub fn common_cut(start: Timestamp, horizon: Span, inputs: &[RegionInput]) -> Ti
 /// known to have been admitted already.
 ///
 /// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it
-/// is the weighted max-min division over the whole window, never below what was probably used.
+/// is the weighted max-min division of all wishes, never below what was probably used. Of what nobody will
+/// soon need every region keeps a slice, whether or not it asks.
 pub fn budgets(division: DivisionInput, inputs: &[RegionInput]) -> Budgets {
     let limit = i128::from(division.limit) * UNIT;
     let claims: SmallVec<[Projection; 8]> = inputs.iter().map(|input| claim(division, input)).collect();
     let used: i128 = claims.iter().map(|claim| claim.used).sum();
     let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
-    let lingers = inputs.iter().any(|input| input.lingering > 0);
+    let lingers = inputs.iter().any(|input| input.lingering > 0) || (division.whole && division.fading > 0);
     let parts: SmallVec<[i128; 8]> = if used >= limit && lingers {
         // What lingers is partly guessed, and leaves soon: nobody may admit more before it has.
         claims.iter().map(|claim| claim.used * limit / used.max(1)).collect()
     } else if used >= limit {
         claims.iter().map(|claim| claim.used).collect()
-    } else if wanted <= limit {
-        with_reserve(limit - wanted, &claims)
     } else {
-        levelled(limit, &claims)
+        let mut parts = match wanted <= limit {
+            true => with_reserve(limit - wanted, &claims),
+            false if division.whole => levelled(limit, &soon_first(limit, &claims)),
+            false => levelled(limit, &claims),
+        };
+        if division.ahead.is_some() {
+            keep_slices(division, &claims, &mut parts);
+        }
+        parts
     };
     whole(division, &parts)
 }
@@ -102,7 +144,7 @@ fn claim(division: DivisionInput, input: &RegionInput) -> Projection {
     let (weight, reserve) = (i128::from(input.weight.max(1)), i128::from(input.reserve.max(1)));
     let lingering = i128::from(input.lingering) * UNIT;
     let Some(told) = input.told else {
-        return Projection { weight, reserve, used: lingering, wanted: lingering };
+        return Projection { weight, reserve, used: lingering, soon: lingering, wanted: lingering };
     };
     let (admitted, from) = if told.stamp >= division.start {
         (i128::from(told.admitted) * UNIT, told.stamp)
@@ -110,13 +152,76 @@ fn claim(division: DivisionInput, input: &RegionInput) -> Projection {
         (0, division.start)
     };
     let demand = i128::from(told.demand.min(DEMAND_MAX));
-    let asked = |until: Timestamp| in_units(demand * i128::from(until.since(from).0));
+    let asked_in = |span: Span| in_units(demand * i128::from(span.0));
+    let (ahead, wholes) = (division.ahead.filter(|_| !input.silent), division.whole);
     let known = admitted + lingering;
-    let guessed = known.max((known + asked(division.cut)).min(i128::from(input.before) * UNIT));
+    // A region that uses more tells so sooner than that.
+    let since = division.cut.since(from);
+    let unheard = asked_in(ahead.map_or(since, |ahead| since.min(ahead + ahead)));
+    let (unheard, before) = match wholes {
+        true => (unheard / UNIT * UNIT, division.usable_of(input.before)),
+        false => (unheard, i128::from(input.before) * UNIT),
+    };
+    let guessed = known.max((known + unheard).min(before));
     let used = input.exact.map_or(guessed, |used| i128::from(used) * UNIT + lingering);
-    let rest = asked(division.end);
-    let wanted = used.max(admitted + rest + root(rest * UNIT) * i128::from(division.caution) / 1_000);
-    Projection { weight, reserve, used, wanted }
+    let all = asked_in(division.end.since(from));
+    let soon = ahead.map_or(all, |ahead| all.min(asked_in(ahead)));
+    let lasting = ahead.map_or(all, |_| soon.max(all.min(admitted).min(asked_in(LASTED))));
+    let cautious = lasting + root(lasting * UNIT) * i128::from(division.caution) / 1_000;
+    if !wholes {
+        let (soon, wanted) = (used.max(admitted + soon), used.max(admitted + cautious));
+        return Projection { weight, reserve, used, soon, wanted };
+    }
+    // What lingers does not leave before the next division.
+    let rounded = |amount: i128| used.max(known + (amount + UNIT / 2) / UNIT * UNIT);
+    let needs = |amount: i128| match division.budget_for(amount) {
+        budget if amount > used => (budget + UNIT - 1) / UNIT * UNIT,
+        budget => budget,
+    };
+    let (soon, wanted) = (needs(rounded(soon)), needs(rounded(cautious)));
+    Projection { weight, reserve, used: needs(used), soon, wanted: wanted.max(soon) }
+}
+
+/// Leaves every region a slice of what nobody will soon need, beyond what it has used: a first request then
+/// finds something wherever it comes. Each has at least a permit while there is one for every region. What is
+/// missing is taken from those that have more than they will soon need, by how much more that is.
+fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128]) {
+    if division.fading >= division.limit {
+        return;
+    }
+    // Whole wishes are budgets already.
+    let budget = |amount: i128| if division.whole { amount } else { division.budget_for(amount) };
+    let limit = i128::from(division.limit) * UNIT;
+    let regions = i128::try_from(claims.len()).unwrap_or(i128::MAX).max(1);
+    let unclaimed = limit - claims.iter().map(|claim| budget(claim.soon)).sum::<i128>();
+    let least = division.budget_for(i128::from(division.slice_min.max(1)) * UNIT);
+    // Rounding may take a part of a permit.
+    let least = if division.fading > 0 { ((least + UNIT - 1) / UNIT + 1) * UNIT } else { least };
+    let slice = (unclaimed / SLICES / regions / UNIT * UNIT).max(least);
+    if unclaimed < slice * regions {
+        return;
+    }
+    let floor = |claim: &Projection| budget(claim.used) + slice;
+    let mut missing = 0;
+    let mut more = 0;
+    let kept = |claim: &Projection| budget(claim.soon).max(floor(claim));
+    for (claim, part) in claims.iter().zip(parts.iter_mut()) {
+        let lacks = (floor(claim) - *part).max(0);
+        missing += lacks;
+        *part += lacks;
+        more += (*part - kept(claim)).max(0);
+    }
+    // Whole permits, and what does not divide from the first that can give it.
+    let mut left = missing;
+    for turn in 0..2 {
+        for (claim, part) in claims.iter().zip(parts.iter_mut()) {
+            let can = (*part - kept(claim)).max(0);
+            let due = if turn == 0 { missing * can / more.max(1) / UNIT * UNIT } else { left };
+            let gives = due.min(can).min(left);
+            *part -= gives;
+            left -= gives;
+        }
+    }
 }
 
 /// An amount in millionths of millionths, in millionths. Most are small, and of those a quotient costs a
@@ -140,6 +245,16 @@ fn with_reserve(rest: i128, claims: &[Projection]) -> SmallVec<[i128; 8]> {
         *first += rest - given;
     }
     parts
+}
+
+/// What is needed soon comes before what a region wants because its demand has lasted: that may have ended.
+fn soon_first(limit: i128, claims: &[Projection]) -> SmallVec<[Projection; 8]> {
+    let soon: i128 = claims.iter().map(|claim| claim.soon).sum();
+    let first = |claim: &Projection| match soon <= limit {
+        true => Projection { used: claim.soon, ..*claim },
+        false => Projection { wanted: claim.soon, ..*claim },
+    };
+    claims.iter().map(first).collect()
 }
 
 /// A point at which the level meets a region's use or wish: the level is the first divided by the second.
@@ -215,13 +330,17 @@ mod tests {
         wt: Vec<u64>,
         rep: Vec<Option<(u64, u64, u64)>>,
         prev: Vec<u64>,
+        /// How far is looked ahead, where that is not the whole window.
+        ahead: Option<u64>,
+        whole: bool,
+        fading: u64,
         out: Vec<u64>,
     }
 
     #[test]
     fn all_golden_vectors_of_the_reference_are_reproduced() {
         let vectors: Vec<Vector> = serde_json::from_str(include_str!("golden-budgets.json")).unwrap();
-        assert_eq!(vectors.len(), 400);
+        assert_eq!(vectors.len(), 600);
         for (number, vector) in vectors.iter().enumerate() {
             let inputs: Vec<RegionInput> = (0..vector.wt.len())
                 .map(|k| RegionInput {
@@ -235,6 +354,7 @@ mod tests {
                     before: vector.prev[k],
                     exact: None,
                     lingering: 0,
+                    silent: false,
                 })
                 .collect();
             let division = DivisionInput {
@@ -244,6 +364,10 @@ mod tests {
                 cut: common_cut(Timestamp(vector.st), Span(vector.delta), &inputs),
                 caution: 1_000,
                 rounding_offset: 500_000,
+                ahead: vector.ahead.map(Span),
+                slice_min: 1,
+                whole: vector.whole,
+                fading: vector.fading,
             };
             assert_eq!(budgets(division, &inputs).to_vec(), vector.out, "vector {number}");
         }
@@ -256,7 +380,7 @@ mod tests {
             |(ago, admitted, demand)| ReportFigures { stamp: Timestamp(START + ago), admitted, demand },
         );
         let one = (1..10_u64, proptest::option::of(told), 0..200_u64).prop_map(|(weight, told, before)| {
-            RegionInput { weight, reserve: weight, told, before, exact: None, lingering: 0 }
+            RegionInput { weight, reserve: weight, told, before, exact: None, lingering: 0, silent: false }
         });
         proptest::collection::vec(one, 1..8)
     }
@@ -270,7 +394,66 @@ mod tests {
             cut: start + Span(1_050_000),
             caution: 1_000,
             rounding_offset: 123_456,
+            ahead: Some(Span::from_secs(1)),
+            slice_min: 1,
+            whole: false,
+            fading: 0,
         }
+    }
+
+    /// A day of which half is to come.
+    fn day(limit: u64) -> DivisionInput {
+        let half = 12 * 3_600 * 1_000_000;
+        let (start, end) = (Timestamp(START - half), Timestamp(START + half));
+        DivisionInput { start, end, cut: Timestamp(START + 1_050_000), whole: true, ..second(limit) }
+    }
+
+    fn region(told: Option<(u64, u64)>) -> RegionInput {
+        let told = told.map(|(admitted, demand)| ReportFigures {
+            stamp: Timestamp(START + 1_000_000),
+            admitted,
+            demand,
+        });
+        RegionInput { weight: 1, reserve: 1, told, before: 100, exact: None, lingering: 0, silent: false }
+    }
+
+    #[test]
+    fn ten_requests_of_a_second_are_no_demand_until_midnight() {
+        let used = |admitted, demand| region(Some((admitted, demand)));
+        let inputs = [used(10, 10_000_000), region(None), region(None)];
+        let out = budgets(day(100), &inputs);
+        assert_eq!(out.iter().sum::<u64>(), 100);
+        assert!(out.iter().all(|part| *part >= 20), "{out:?}");
+        let home = RegionInput { reserve: 28, ..inputs[0] };
+        assert_eq!(
+            budgets(day(100), &[home, inputs[1], inputs[2]]).to_vec(),
+            [94, 3, 3],
+            "a tenth in slices"
+        );
+    }
+
+    #[test]
+    fn whoever_is_refused_gets_the_last_permit_whole() {
+        // Of four permits two are used where nobody asks any more, one where one more is asked for.
+        let idle = region(Some((2, 2_000)));
+        let asks = region(Some((1, 1_250_000)));
+        for rounding_offset in [0, 123_456, 500_000, 999_999] {
+            let division = DivisionInput { rounding_offset, caution: 250, ..day(4) };
+            assert_eq!(budgets(division, &[idle, asks]).to_vec(), [2, 2]);
+            assert_eq!(budgets(division, &[asks, idle]).to_vec(), [2, 2]);
+        }
+    }
+
+    #[test]
+    fn where_the_past_fills_half_of_a_window_a_slice_is_a_permit_all_the_same() {
+        let inputs = [region(Some((10, 0))), region(None), region(None)];
+        let home = RegionInput { reserve: 280, ..inputs[0] };
+        let division = DivisionInput { fading: 50, ..day(100) };
+        // Of what a budget says half may be used.
+        assert_eq!(budgets(division, &[home, inputs[1], inputs[2]]).to_vec(), [94, 3, 3]);
+        let division = DivisionInput { fading: 98, ..day(100) };
+        let out = budgets(division, &[home, inputs[1], inputs[2]]);
+        assert_eq!(out.iter().sum::<u64>(), 100, "nothing is left to be used");
     }
 
     proptest! {
@@ -285,6 +468,22 @@ mod tests {
         }
 
         #[test]
+        fn while_as_many_permits_are_free_as_there_are_regions_each_has_one(
+            regions in 2_usize..=10,
+            used in 1..100_u64,
+            demand in 0..400_000_000_u64,
+            limit in 4..400_u64,
+            reserve in 1..200_u64,
+        ) {
+            let mut inputs = vec![region(None); regions];
+            inputs[regions / 2] = RegionInput { reserve, before: limit, ..region(Some((used, demand))) };
+            let out = budgets(day(limit), &inputs);
+            prop_assert_eq!(out.iter().sum::<u64>(), limit.max(used));
+            let needed = u64::try_from(regions).unwrap() + used + demand / 1_000_000 + 1;
+            prop_assert!(needed > limit || out.iter().all(|part| *part >= 1), "{:?}", out);
+        }
+
+        #[test]
         fn nobody_gets_less_than_it_has_used(inputs in inputs(), limit in 1..400_u64) {
             let out = budgets(second(limit), &inputs);
             for (input, budget) in inputs.iter().zip(out) {
@@ -296,7 +495,7 @@ mod tests {
         #[test]
         fn no_input_overflows(weights in proptest::collection::vec(1..=4_294_967_295_000_u64, 1..8), limit in 0..=u64::from(u32::MAX)) {
             let told = Some(ReportFigures { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
-            let inputs: Vec<_> = weights.iter().map(|&weight| RegionInput { weight, reserve: weight, told, before: limit, exact: None, lingering: 0 }).collect();
+            let inputs: Vec<_> = weights.iter().map(|&weight| RegionInput { weight, reserve: weight, told, before: limit, exact: None, lingering: 0, silent: false }).collect();
             let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
             let _ = budgets(DivisionInput { limit, end, ..second(limit) }, &inputs);
         }

@@ -367,7 +367,9 @@ impl Region {
     /// When news last went both ways: since then either side may have used what refilled without a word of
     /// it.
     pub(super) fn spoken_with(&self) -> Timestamp {
-        self.heard.unwrap_or(self.expected).min(self.answered.unwrap_or(self.expected))
+        let either = self.heard.unwrap_or(self.expected).min(self.answered.unwrap_or(self.expected));
+        // Before this daemon began, and while the region was not listed, it was not expected.
+        either.max(self.expected)
     }
 
     /// From when on nothing has come from it for too long.

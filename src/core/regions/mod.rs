@@ -8,7 +8,7 @@
 //! are the regions, and which of them is cut off (`membership`), and the division of a limit
 //! ([`fair_share`]).
 
-use super::algorithm::{Algorithm, Allowance, Counting, Limit};
+use super::algorithm::{Algorithm, Allowance, Counting, Limit, RegionUse};
 use super::rule::Global;
 use super::wire::{OwnLimit, RuleName};
 
@@ -91,8 +91,19 @@ pub struct Touched {
     pub largest: u64,
     /// By which limit it was decided, where that was not the rule's.
     pub own: Option<OwnLimit>,
-    /// True if the store decided without an allowance: it has none, or forgot the one that it was told.
+    /// What the store's answers show of its memory.
+    pub store: StoreSeen,
+}
+
+/// What the answers of a region's store show of its memory of one bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreSeen {
+    /// The most permits that it held as used after any of the decisions; `None` where it did not decide.
+    pub used: Option<u64>,
+    /// True if it decided without an allowance: it has none, or forgot the one that it was told.
     pub without_allowance: bool,
+    /// True if an operator reset the bucket: what the region used of it is given back.
+    pub reset: bool,
 }
 
 /// What the region's store must be told.
@@ -106,6 +117,15 @@ pub enum Effect {
         view: Allowance,
         /// How far the worldwide count may lie above `own + view.others`, in permits.
         error_bound: u64,
+    },
+    /// Count at least so much as used here: the store forgot a part of it.
+    Restore {
+        /// The bucket.
+        key: WorldKey,
+        /// What this region used of it.
+        known: RegionUse,
+        /// By which limit the bucket is decided, where that is not the rule's.
+        own: Option<OwnLimit>,
     },
     /// Charge what another region admitted (`token_bucket`, `leaky_bucket`, `gcra`).
     Debit {

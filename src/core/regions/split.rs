@@ -23,7 +23,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
-use smallvec::SmallVec;
 
 use super::super::algorithm::{Algorithm, Limit};
 use super::super::region_list::RegionList;
@@ -32,9 +31,17 @@ use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
 use super::NodeName;
 
-/// So far apart the clocks of two regions may be: a share of windows grows in one that nobody's clock has
-/// reached, since what others spent of their larger shares there counts by their clocks.
-const CLOCKS_APART: Span = Span::from_secs(2);
+mod birth;
+mod in_force;
+mod word;
+
+use self::birth::Beginning;
+use self::in_force::{EarlierShare, growth};
+
+pub use self::birth::{Birth, StartSafety};
+pub use self::in_force::InForce;
+pub use self::word::{Phase, WeightsStatement};
+
 /// Most weights that one rule may have pending at once. With more the rule's share is nothing until the
 /// others agree.
 pub const PENDING_MAX: usize = 8;
@@ -60,102 +67,6 @@ pub struct SplitRule {
     pub recall: Span,
 }
 
-/// What a daemon spends of the weights that it names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub enum Phase {
-    /// Nothing, and it never did: it waits for the others to say the same.
-    Waiting,
-    /// The smaller of several shares, or it did so until just now.
-    Changing,
-    /// Its share by these weights, and nothing of rules that it still waits with.
-    Settled,
-}
-
-impl Phase {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Waiting, Self::Changing, Self::Settled];
-
-    /// The word that travels.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Changing => "changing",
-            Self::Settled => "settled",
-        }
-    }
-}
-
-/// What a daemon says of the weights it holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct WeightsStatement {
-    /// Orders what is said.
-    pub stamp: u64,
-    /// Names all of its weights, and its list of regions.
-    pub digest: u64,
-    /// What it spends of them.
-    pub phase: Phase,
-}
-
-/// The weights one rule is held to: the least share by any of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct InForce {
-    /// The newest last; empty: nothing may be spent.
-    weights: Vec<Weights>,
-    /// Whether the other regions have not said yet that they hold the same.
-    waits: bool,
-    /// By which something was spent that may count still, of limits that count for longer than the rule's.
-    former: Vec<EarlierShare>,
-    /// How the rule counts, and how long others may use what a region lent.
-    counts: Option<(Algorithm, Span)>,
-}
-
-/// What a rule was held to until its share grew.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-struct EarlierShare {
-    /// When everybody had said that it holds the newer weights: since then nobody has spent more.
-    agreed: Timestamp,
-    /// The least share by any of them; empty: nothing.
-    weights: Vec<Weights>,
-}
-
-fn least(weights: &[Weights], total: u64, region: &str) -> u64 {
-    weights.iter().map(|weights| weights.of(total, region)).min().unwrap_or(0)
-}
-
-impl InForce {
-    /// Whether nothing may be spent because the regions have not agreed yet. Then the store is not to be
-    /// asked at all: it would remember a share of nothing.
-    #[must_use]
-    pub const fn waits(&self) -> bool {
-        self.waits
-    }
-
-    /// What `region` may spend of `total` permits.
-    #[must_use]
-    pub fn of(&self, total: u64, region: &str) -> u64 {
-        least(&self.weights, total, region)
-    }
-
-    /// The part that `region` may spend at `now` of any limit, the rule's or another: of one that counts for
-    /// longer the least that it had since.
-    #[must_use]
-    pub fn part(&self, limit: Limit, region: &str, now: Timestamp) -> Limit {
-        let counts_still = |former: &&EarlierShare| {
-            self.counts
-                .is_some_and(|(algorithm, recall)| now < growth(algorithm, limit, recall, former.agreed))
-        };
-        let former: SmallVec<[&EarlierShare; 2]> = self.former.iter().filter(counts_still).collect();
-        let part = |total: u32| {
-            let by = |weights: &[Weights]| least(weights, total.into(), region);
-            let all = former.iter().map(|former| by(&former.weights));
-            // A part is never more than the whole.
-            u32::try_from(all.fold(by(&self.weights), u64::min)).unwrap_or(total)
-        };
-        Limit { permits: part(limit.permits), burst: part(limit.burst), queue: part(limit.queue), ..limit }
-    }
-}
-
 /// What outlives the process, so that a restart in the middle of a change is safe.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Saved {
@@ -165,13 +76,31 @@ pub struct Saved {
     /// The list of regions that all of them have agreed on.
     #[serde(default)]
     regions: Option<BTreeSet<String>>,
+    /// How the process began that noted this.
+    #[serde(default)]
+    birth: Birth,
+    /// Regions that were removed after they had said that they have no part.
+    #[serde(default)]
+    left: BTreeSet<String>,
 }
 
 impl Saved {
-    /// Whether there never was a `split` rule.
+    /// Whether there never was a `split` or `escrow` rule.
+    #[must_use]
+    pub fn is_without_rules(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether it says no more than that nothing was noted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.rules.is_empty() && matches!(self.birth, Birth::New { .. })
+    }
+
+    /// Whether the process that noted this spent nothing, and neither knew of anybody who had.
+    fn is_unspent(&self) -> bool {
+        let new = matches!(self.birth, Birth::New { .. });
+        new && self.regions.is_none() && self.rules.iter().all(|rule| rule.waits)
     }
 }
 
@@ -216,21 +145,6 @@ struct RuleShares {
     earliest: Timestamp,
     /// Oldest first.
     former: Vec<EarlierShare>,
-}
-
-impl EarlierShare {
-    /// Counts for an older one as well.
-    fn join(&mut self, older: Self) {
-        let nothing = self.weights.is_empty() || older.weights.is_empty();
-        for weights in older.weights {
-            if !self.weights.contains(&weights) {
-                self.weights.push(weights);
-            }
-        }
-        if nothing || self.weights.len() > PENDING_MAX {
-            self.weights.clear();
-        }
-    }
 }
 
 impl RuleShares {
@@ -318,8 +232,19 @@ pub struct Split {
     removed: BTreeSet<String>,
     /// Those of them whose daemons run no more: their word is not waited for.
     gone: BTreeSet<String>,
+    /// Regions of the list that have no part of any rule.
+    drained: BTreeSet<String>,
+    /// Regions that were removed once they had no part, and what their daemons say who know that they have
+    /// none.
+    leaving: BTreeMap<String, WeightsStatement>,
+    /// Those of them whose daemons all said it: they spend nothing of what was shared then, whatever they
+    /// hear later.
+    left: BTreeSet<String>,
     held: BTreeMap<RuleName, RuleShares>,
     others: BTreeMap<NodeName, Option<WeightsStatement>>,
+    /// Whether an earlier process of it left nothing that tells of having spent anything.
+    is_unspent: bool,
+    beginning: Beginning,
     /// The stamp at which the present weights were loaded.
     loaded: u64,
     word: WeightsStatement,
@@ -330,6 +255,7 @@ impl Split {
     /// rules that are loaded are trusted as they are.
     #[must_use]
     pub fn new(name: NodeName, saved: Option<Saved>) -> Self {
+        let is_unspent = saved.as_ref().is_none_or(Saved::is_unspent);
         let saved = saved.unwrap_or_default();
         let held = |rule: SavedRule| {
             let start = if rule.waits { Start::Waits } else { Start::Done };
@@ -342,10 +268,20 @@ impl Split {
             agreed: saved.regions,
             removed: BTreeSet::new(),
             gone: BTreeSet::new(),
+            drained: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            left: saved.left,
             held: saved.rules.into_iter().map(held).collect(),
             others: BTreeMap::new(),
+            is_unspent,
+            beginning: Beginning::known(),
             loaded: saved.stamp,
-            word: WeightsStatement { stamp: saved.stamp, digest: saved.digest, phase: Phase::Waiting },
+            word: WeightsStatement {
+                stamp: saved.stamp,
+                digest: saved.digest,
+                phase: Phase::Waiting,
+                birth: Birth::Known,
+            },
         }
     }
 
@@ -359,6 +295,44 @@ impl Split {
         self
     }
 
+    /// The same for a process that is named `life` and that no other process of any daemon is named. If an
+    /// earlier one left nothing on the disk, it may be part of a first start; [`Self::handle_store`] must be
+    /// told then.
+    #[must_use]
+    pub const fn born(mut self, life: u64) -> Self {
+        if self.is_unspent && self.regions.is_some() {
+            self.beginning.be_new(life);
+        }
+        self
+    }
+
+    /// Whether the store is to be asked whether it remembers anything: see [`Self::handle_store`].
+    #[must_use]
+    pub const fn asks_store(&self) -> bool {
+        self.beginning.asks_store()
+    }
+
+    /// The store is known to remember nothing from before this process, or may.
+    pub const fn handle_store(&mut self, is_new: bool) {
+        self.beginning.handle_store(is_new);
+    }
+
+    /// What this daemon says of its beginning cannot be noted.
+    pub const fn be_known(&mut self) {
+        self.beginning.be_known();
+    }
+
+    /// Names the first start of all, if this process is part of it: nothing was spent of any rule before.
+    #[must_use]
+    pub const fn first_start(&self) -> Option<u64> {
+        self.beginning.first()
+    }
+
+    #[doc(hidden)]
+    pub const fn set_safety(&mut self, safety: StartSafety) {
+        self.beginning.safety = safety;
+    }
+
     /// Other regions are listed from now on, of which [`Self::handle_rules`] must be told next. Nothing of it
     /// matters to a daemon that speaks with no other.
     pub fn handle_regions(&mut self, list: &RegionList) {
@@ -368,8 +342,29 @@ impl Split {
             regions.insert(self.name.region.clone());
         }
         self.agreed.take_if(|agreed| agreed != regions);
+        let left = list.removed.iter().filter(|region| self.drained.contains(*region));
+        self.leaving.extend(
+            left.map(|region| (region.clone(), WeightsStatement { stamp: self.loaded, ..self.word })),
+        );
         self.removed = list.removed.iter().cloned().collect();
         self.gone = list.gone.iter().cloned().collect();
+        self.drained = list.drained.iter().cloned().collect();
+        self.leaving.retain(|region, _| self.removed.contains(region));
+        self.left.retain(|region| self.removed.contains(region));
+        self.see_off();
+    }
+
+    /// Notes which of the regions that were removed have said that they have no part.
+    fn see_off(&mut self) {
+        let said = |region: &String, last: &WeightsStatement| {
+            let mut daemons = self.others.iter().filter(|(name, _)| name.region == *region).peekable();
+            let knows = |word: &WeightsStatement| word.digest == last.digest && word.stamp >= last.stamp;
+            daemons.peek().is_some() && daemons.all(|(_, word)| word.as_ref().is_some_and(knows))
+        };
+        let left = self.leaving.iter().filter(|(region, last)| said(region, last));
+        let left: Vec<String> = left.map(|(region, _)| region.clone()).collect();
+        self.leaving.retain(|region, _| !left.contains(region));
+        self.left.extend(left);
     }
 
     /// These rules are in force now. Shares that shrink do so at once.
@@ -421,6 +416,8 @@ impl Split {
         let seen = self.others.values().flatten().map(|word| word.stamp).max().unwrap_or(0);
         // The answer to those who loaded after us: we still hold these weights.
         self.word.stamp = self.word.stamp.max(seen);
+        self.see_off();
+        self.beginning.hear(self.others.values().flatten().map(|word| word.birth));
         self.agree(now);
     }
 
@@ -456,7 +453,7 @@ impl Split {
     /// What to say to the others, once [`Self::saved`] is safe on disk.
     #[must_use]
     pub const fn word(&self) -> WeightsStatement {
-        self.word
+        WeightsStatement { birth: self.beginning.birth(), ..self.word }
     }
 
     /// What a rule is held to; `None` for a rule that is not known.
@@ -487,6 +484,8 @@ impl Split {
             digest: self.word.digest,
             rules: rules.collect(),
             regions: self.agreed.clone(),
+            birth: self.beginning.birth(),
+            left: self.left.clone(),
         }
     }
 
@@ -512,7 +511,7 @@ impl Split {
 
     /// Notes which pending rules everybody agrees on, and from when they may grow.
     fn agree(&mut self, now: Timestamp) {
-        if !self.has_agreed() && self.missing_at_start().next().is_none() {
+        if !self.has_agreed() && self.missing_at_start().next().is_none() && self.begins(now) {
             self.agreed.clone_from(&self.regions);
         }
         // Where nobody's share has shrunk lately, nothing was spent that a first share could count together
@@ -522,7 +521,8 @@ impl Split {
             self.held.iter().filter(|(_, held)| !held.settled()).map(|(name, _)| name.clone()).collect();
         for name in pending {
             let Some(held) = self.held.get(&name) else { continue };
-            let agreed = self.missing(held).next().is_none();
+            let begun = held.start != Start::Waits || self.has_agreed();
+            let agreed = begun && self.missing(held).next().is_none();
             let at_once = calm && held.start == Start::Waits;
             let grows = |rule: &SplitRule| (growth(rule.algorithm, rule.limit, rule.recall, now), now);
             let from = held.rule.as_ref().filter(|_| agreed).map(grows);
@@ -534,6 +534,18 @@ impl Split {
                 held.from = if at_once { later.map(|(_, agreed)| (Timestamp(0), agreed)) } else { later };
             }
         }
+    }
+
+    /// Whether it is settled how this daemon begins, once every listed region has said the same.
+    fn begins(&mut self, now: Timestamp) -> bool {
+        let listed = |region: &String| self.regions.iter().flatten().any(|listed| listed == region);
+        let others: Vec<(&NodeName, Option<Birth>)> = self
+            .others
+            .iter()
+            .filter(|(name, _)| listed(&name.region) && !self.gone.contains(&name.region))
+            .map(|(name, word)| (name, word.map(|word| word.birth)))
+            .collect();
+        self.beginning.settles(now, &self.name, &others)
     }
 
     /// What this daemon spends of what it says.
@@ -560,13 +572,13 @@ impl Split {
         let regions: BTreeSet<&str> = parts
             .filter(|(_, weight, minimum)| *weight > 0 || *minimum > 0)
             .map(|(region, ..)| region)
-            .filter(|region| !self.gone.contains(*region))
+            .filter(|region| !self.is_gone(region))
             .collect();
         let counts = {
             let regions = regions.clone();
             move |region: &str| {
                 let counts = held.overrun || region == self.name.region || regions.contains(region);
-                counts && !self.gone.contains(region)
+                counts && !self.is_gone(region)
             }
         };
         let silent = self
@@ -574,6 +586,12 @@ impl Split {
             .iter()
             .filter(move |(name, word)| counts(&name.region) && !self.says_the_same(**word));
         Box::new(self.absent(regions).chain(silent.map(|(name, _)| path(name))))
+    }
+
+    /// Whether nothing more can be spent in a region of what was shared when it was removed: what was spent
+    /// before stops to count while a larger share waits.
+    fn is_gone(&self, region: &str) -> bool {
+        self.gone.contains(region) || self.left.contains(region)
     }
 
     /// Whose word is missing before anything is spent at the first start: every listed region's and that of
@@ -646,34 +664,8 @@ impl Split {
     }
 }
 
-/// From when a larger share of a limit may be spent, if everybody agrees at `now`: not before what others
-/// spent of their larger shares can no longer count together with ours.
-fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Timestamp) -> Timestamp {
-    let Limit { permits, window, burst, queue, .. } = limit;
-    match algorithm {
-        Algorithm::FixedWindow => {
-            let windows = limit.windows();
-            windows.end(windows.index(now + CLOCKS_APART))
-        }
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
-        // What was held before the shares changed is given back by then, or ends: above a share nothing is
-        // renewed.
-        Algorithm::Concurrency => now + times(window, 2) + recall,
-        // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as
-        // long.
-        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
-            let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));
-            now + times(window, fill.saturating_mul(2).saturating_add(1)) + recall
-        }
-    }
-}
-
 fn path(name: &NodeName) -> String {
     format!("{}/{}", name.region, name.node)
-}
-
-const fn times(span: Span, factor: u64) -> Span {
-    Span(span.micros().saturating_mul(factor))
 }
 
 #[cfg(test)]

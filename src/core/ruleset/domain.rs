@@ -15,7 +15,7 @@ use super::{Compiled, Match, Reason, limit_of, shape};
 use crate::algorithm::{Algorithm, Limit};
 use crate::identity::Who;
 use crate::key::{Key, Shape};
-use crate::request::LimitOverride;
+use crate::request::{API_KEY, LimitOverride, PATH, Request};
 use crate::rule::{Action, Condition, Rule};
 
 /// Rules that came after the index was made, from so many on, are worth an index of all again. A greater set
@@ -279,8 +279,58 @@ impl Domain {
         deciding
     }
 
+    /// Hands out the rules that decide what is seen.
+    #[inline]
+    pub(super) fn match_into<'s>(
+        &'s self,
+        seen: &mut SeenAttributes<'_>,
+        who: &Who<'_>,
+        limit: Option<LimitOverride>,
+        mut each: impl FnMut(Match<'s>),
+    ) {
+        let deciding = self.deciding(seen);
+        for place in &deciding.places {
+            if let Some(selector) = self.selector(*place)
+                && deciding.keeps(*place, selector)
+            {
+                each(selector.matched(seen, who, limit));
+            }
+        }
+    }
+
+    /// Hands out the rules that decide a request where another credential stands in the place of its own, if
+    /// one does; else those of the further readings of its path alone.
+    pub(super) fn match_readings<'s>(
+        &'s self,
+        request: &Request<'_>,
+        who: &Who<'_>,
+        credential: Option<&str>,
+        mut each: impl FnMut(Match<'s>),
+    ) {
+        let mut seen = SeenAttributes::default();
+        seen.read(&self.names, request, who);
+        if let Some(credential) = credential {
+            seen.replace(&self.names, API_KEY, credential);
+            self.match_into(&mut seen, who, request.limit, &mut each);
+        }
+        for path in &request.forms.paths {
+            seen.replace(&self.names, PATH, path);
+            self.match_into(&mut seen, who, request.limit, &mut each);
+        }
+    }
+
+    /// Why each rule takes part in the decision on what is seen, or not.
+    pub(super) fn reasons(&self, seen: &mut SeenAttributes<'_>) -> Vec<Reason> {
+        let deciding = self.deciding(seen);
+        let explain = |(place, selector): (u32, &Arc<Selector>)| {
+            let reason = selector.refusal(seen, &self.names);
+            reason.unwrap_or_else(|| self.standing(place, selector, &deciding))
+        };
+        (0..).zip(&self.selectors).map(explain).collect()
+    }
+
     /// What became of a rule that matches.
-    pub(super) fn standing(&self, place: u32, selector: &Selector, deciding: &Deciding) -> Reason {
+    fn standing(&self, place: u32, selector: &Selector, deciding: &Deciding) -> Reason {
         let name =
             |place: u32| self.selector(place).map_or_else(String::new, |by| by.compiled.rule.name.clone());
         if !deciding.places.contains(&place) {
@@ -430,7 +480,7 @@ fn own_limit(compiled: &Compiled, who: &Who<'_>) -> Option<Limit> {
 #[cfg(test)]
 impl Domain {
     /// How many rules must be verified for a request.
-    pub(super) fn candidates_len(&self, request: &crate::request::Request<'_>) -> usize {
+    pub(super) fn candidates_len(&self, request: &Request<'_>) -> usize {
         let mut seen = SeenAttributes::default();
         seen.read(&self.names, request, &Who::default());
         self.find(&mut seen).len()

@@ -159,6 +159,14 @@ impl<'r> SeenAttributes<'r> {
         });
     }
 
+    /// Puts another value in the place of an attribute's first, where rules name the attribute.
+    pub(super) fn replace(&mut self, names: &Names, attribute: &str, value: &'r str) {
+        let Some(number) = names.number(attribute) else { return };
+        if let Some((_, own)) = self.values.iter_mut().find(|(own, _)| *own == number) {
+            *own = value;
+        }
+    }
+
     #[inline]
     pub(super) const fn holds(&self) -> bool {
         self.holds

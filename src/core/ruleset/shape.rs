@@ -34,6 +34,8 @@ pub struct Shapes {
     known: HashMap<Identity, KnownShape>,
     next: u32,
     generation: u64,
+    /// Numbers that an earlier process gave, by what they stand for.
+    kept: HashMap<String, Shape>,
 }
 
 /// What a shape's buckets count; any change here means fresh buckets.
@@ -52,10 +54,9 @@ struct KnownShape {
     generation: u64,
 }
 
-impl Shapes {
-    /// The rule's shape; `None` once four billion numbers are spent (536 million different rules).
-    pub(super) fn of(&mut self, rule: &Rule) -> Option<Shape> {
-        let identity = Identity {
+impl Identity {
+    fn of(rule: &Rule) -> Self {
+        Self {
             domain: rule.domain.clone(),
             name: rule.name.clone(),
             algorithm: rule.algorithm,
@@ -66,14 +67,55 @@ impl Shapes {
                 rule.windows()
             },
             per: rule.per.clone(),
-        };
+        }
+    }
+
+    /// The same text for the same buckets, also in another process.
+    fn text(&self) -> String {
+        let Self { domain, name, algorithm, windows, per } = self;
+        let calendar = windows.calendar().map(|calendar| format!("{:?}", calendar.name()));
+        format!("{domain:?} {name:?} {} {} {calendar:?} {per:?}", algorithm.code(), windows.length().0)
+    }
+}
+
+impl Shapes {
+    /// What the numbers of these shapes stand for, and the next number, for a later process.
+    #[must_use]
+    pub fn keep(&self, wanted: impl Fn(Shape) -> bool) -> (Vec<(String, Shape)>, u32) {
+        let wanted = self.known.iter().filter(|(_, known)| wanted(known.shape));
+        (wanted.map(|(identity, known)| (identity.text(), known.shape)).collect(), self.next)
+    }
+
+    /// Goes on with what an earlier process kept, before any rule is compiled. `false`: some of its numbers
+    /// stand for something else here.
+    #[must_use]
+    pub fn restore(&mut self, (kept, next): (Vec<(String, Shape)>, u32)) -> bool {
+        let taken = |(_, shape): &(String, Shape)| self.known.values().any(|known| known.shape == *shape);
+        if kept.iter().any(taken) {
+            return false;
+        }
+        self.next = self.next.max(next);
+        self.kept = kept.into_iter().collect();
+        true
+    }
+
+    /// The rule's shape; `None` once four billion numbers are spent (536 million different rules).
+    pub(super) fn of(&mut self, rule: &Rule) -> Option<Shape> {
+        let identity = Identity::of(rule);
         let generation = self.generation;
         if let Some(known) = self.known.get_mut(&identity) {
             known.generation = generation;
             return Some(known.shape);
         }
-        let shape = Shape(self.next);
-        self.next = self.next.checked_add(SHAPES_PER_RULE)?;
+        let kept = if self.kept.is_empty() { None } else { self.kept.remove(&identity.text()) };
+        let shape = match kept {
+            Some(shape) => shape,
+            None => {
+                let shape = Shape(self.next);
+                self.next = self.next.checked_add(SHAPES_PER_RULE)?;
+                shape
+            }
+        };
         self.known.insert(identity, KnownShape { shape, generation });
         Some(shape)
     }
@@ -126,6 +168,24 @@ pub(super) fn overridden(own: Shape, own_windows: Windows, asked: Span) -> (Shap
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_later_process_gives_kept_rules_their_numbers_and_others_new_ones() {
+        let rule =
+            |name: &str, seconds| Rule::new(name, Algorithm::FixedWindow, 10, Span::from_secs(seconds));
+        let mut before = Shapes::default();
+        let shapes =
+            [("a", 1), ("b", 1), ("c", 1)].map(|(name, window)| before.of(&rule(name, window)).unwrap());
+        let mut after = Shapes::default();
+        assert!(after.restore(before.keep(|shape| shape != shapes[1])));
+        assert!(!before.restore((vec![("other".to_owned(), shapes[0])], 8)), "it stands for something here");
+        assert_eq!(after.of(&rule("c", 1)), Some(shapes[2]));
+        for (name, window) in [("b", 1), ("a", 2), ("d", 1)] {
+            let shape = after.of(&rule(name, window)).unwrap();
+            assert!(shape.0 >= 3 * SHAPES_PER_RULE, "{name}: {shape:?}");
+        }
+        assert_eq!(after.of(&rule("a", 1)), Some(shapes[0]));
+    }
 
     #[test]
     fn an_override_with_the_rules_own_window_keeps_the_bucket() {

@@ -10,7 +10,10 @@ use std::fmt;
 use super::RuleSet;
 use super::pattern::Glob;
 use crate::algorithm::Algorithm;
+use crate::request::PATH;
 use crate::rule::{Action, Condition, Mode, Pattern, Rule};
+use crate::time::Span;
+use crate::uri;
 
 /// Most pairs of rules that are compared in one set. Beyond it rules are taken to be reachable, so that a set
 /// of a hundred thousand rules is looked at in some hundredths of a second.
@@ -38,6 +41,12 @@ impl RuleSet {
     /// What is odd about these rules, in their order of precedence; empty if nothing is.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
+        self.warnings_of(true)
+    }
+
+    /// The same. `normal`: paths and hosts come to rules in one form, rather than as they were sent.
+    #[must_use]
+    pub fn warnings_of(&self, normal: bool) -> Vec<Warning> {
         if self.rules().is_empty() {
             let text = "there are no rules, so every request passes".to_owned();
             return vec![Warning { rule: None, text }];
@@ -63,6 +72,8 @@ impl RuleSet {
                     "no request reaches it: {by:?} allows whatever this rule matches, uncounted"
                 )));
             }
+            let written = rule.conditions.iter().flat_map(|condition| unmet(condition, normal));
+            warnings.extend(written.map(&warn));
             let escrowed = rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
             if escrowed && matches!(rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog) {
                 warnings.push(warn(
@@ -75,6 +86,81 @@ impl RuleSet {
         }
         warnings
     }
+
+    /// What gateways need for these rules, which nobody sees here: told where rules are checked, not where
+    /// they are in force.
+    #[must_use]
+    pub fn advice(&self) -> Vec<Warning> {
+        let enabled = self.rules().iter().map(|compiled| &compiled.rule).filter(|rule| rule.enabled);
+        let waiting = enabled.filter_map(|rule| {
+            let holds = rule.answer.as_ref().is_some_and(|answer| answer.holds_delay);
+            let waits = rule.global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
+            let option = if holds { "delay = \"hold\"" } else { "wait" };
+            let text = format!(
+                "each answer that {option} holds back is an open call of its gateway: let Envoy's timeout be longer, and raise \
+                 max_requests of its circuit_breakers, beyond which it lets every request pass; a dozen of one bucket wait"
+            );
+            (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
+        });
+        waiting.collect()
+    }
+}
+
+/// Says why no requests meet a condition as it is written, or only those in one odd spelling; a sentence for
+/// each such value.
+fn unmet(condition: &Condition, normal: bool) -> Vec<String> {
+    let why: fn(&str) -> Option<String> = match condition.attribute.as_str() {
+        PATH if normal => unmet_path,
+        "host" if normal => unmet_host,
+        "method" => unmet_method,
+        _ => return Vec::new(),
+    };
+    let texts = condition.any_of.iter().filter_map(|pattern| match pattern {
+        Pattern::Exact(text) | Pattern::Glob(text) => Some(text),
+        Pattern::Network(_) => None,
+    });
+    let name = &condition.attribute;
+    texts.filter_map(|text| Some(format!("{name} = {text:?}: {}", why(text)?))).collect()
+}
+
+fn unmet_path(text: &str) -> Option<String> {
+    if text.starts_with('^') || text.ends_with('$') {
+        let known = "`*` stands for any run of characters, and all else for itself";
+        return Some(format!("no request meets it, since rules know no regular expressions: {known}"));
+    }
+    if let Some(end) = text.find(['?', '#']) {
+        let path = text.get(..end).unwrap_or_default();
+        return Some(format!(
+            "no request meets it, since rules see paths without their queries: write {path:?}"
+        ));
+    }
+    let (written, normal) = (uri::letters(text), uri::path(text));
+    (written != normal).then(|| {
+        format!("only requests that spell it so meet it, since rules see paths in one form: write {normal:?}")
+    })
+}
+
+fn unmet_host(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    if text.contains('/') {
+        let rest = lower.split_once("://").map_or(lower.as_str(), |(_, rest)| rest);
+        let host = rest.split('/').next().unwrap_or_default();
+        return Some(format!("no request meets it, since no host has a slash: write {host:?}"));
+    }
+    let bare = lower.strip_suffix(":*").filter(|bare| !bare.is_empty() && *bare != "*");
+    let normal = bare.map_or_else(|| uri::host(&lower).into_owned(), str::to_owned);
+    (normal != lower).then(|| {
+        format!(
+            "no request meets it, since rules see hosts without port and dot at their end: write {normal:?}"
+        )
+    })
+}
+
+fn unmet_method(text: &str) -> Option<String> {
+    text.bytes().any(|byte| byte.is_ascii_lowercase()).then(|| {
+        let upper = text.to_ascii_uppercase();
+        format!("no request meets it, since methods come in upper case: write {upper:?}")
+    })
 }
 
 /// Rules of higher precedence that have a group, by domain and group.

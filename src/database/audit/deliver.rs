@@ -67,6 +67,7 @@ impl Deliverer {
     }
 
     async fn attempt(&mut self, batch: &Batch) -> Result<Delivered, DeliverError> {
+        self.database.still_fits().await?;
         let span = Extent::of(batch);
         let connection = match &mut self.connection {
             Some(connection) => connection,

@@ -14,6 +14,7 @@ use sqlx::postgres::PgRow;
 
 use super::seconds;
 use crate::core::audit::{Histogram, Outcome, storable};
+use crate::core::denial_cause::DenialCause;
 use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::Database;
 use crate::engine::history::{
@@ -166,7 +167,7 @@ impl Past {
         &self,
         query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
     ) -> Result<Vec<PgRow>, HistoryError> {
-        let rows = self.database.within(query.persistent(false).fetch_all(self.database.pool())).await;
+        let rows = self.database.asked(query.persistent(false).fetch_all(self.database.pool())).await;
         rows.map_err(|failure| HistoryError(failure.to_string()))
     }
 
@@ -205,7 +206,8 @@ impl History for Past {
                 .bind(stored(&asked.region))
                 .bind(asked.outcome.map(Outcome::as_str))
                 .bind(i64::from(asked.limit))
-                .bind(i64::from(skip));
+                .bind(i64::from(skip))
+                .bind(asked.cause.map(DenialCause::as_str));
             let rows = self.rows(query).await?;
             let read: Result<Vec<Decided>, sqlx::Error> = rows.iter().map(decided).collect();
             read.map_err(|error| self.unreadable(&error))
@@ -313,7 +315,7 @@ const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at
          key_id, host(address) || CASE WHEN masklen(address) < CASE family(address) WHEN 4 THEN 32 ELSE 128 END \
              THEN '/' || masklen(address) ELSE '' END AS address, \
          path, method, outcome, cost, count, permits, status::bigint AS status, retry_after_ms, latency_us, \
-         weight::bigint AS weight \
+         weight::bigint AS weight, cause \
      FROM audit_log \
      WHERE at >= 'epoch'::timestamptz + $1 * interval '1 microsecond' \
          AND at < 'epoch'::timestamptz + $2 * interval '1 microsecond' \
@@ -323,6 +325,7 @@ const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at
          AND ($6::text IS NULL OR rule = $6) \
          AND ($7::text IS NULL OR region = $7) \
          AND ($8::text IS NULL OR outcome = $8) \
+         AND ($11::text IS NULL OR cause = $11) \
      ORDER BY audit_log.at DESC, region, node, tableoid, ctid \
      LIMIT $9 OFFSET $10";
 
@@ -361,6 +364,7 @@ fn decided(row: &PgRow) -> Result<Decided, sqlx::Error> {
         retry_after_ms: row.try_get("retry_after_ms")?,
         latency_us: row.try_get("latency_us")?,
         weight: row.try_get("weight")?,
+        cause: row.try_get("cause")?,
     })
 }
 

@@ -142,6 +142,7 @@ pub(super) mod tests {
                 limit: 10,
                 status: 429,
                 retry_ms: Some(1_000),
+                cause: None,
                 latency_us: 12,
                 weight: 1,
             };

@@ -66,6 +66,7 @@ pub(super) fn read_answer(
         headers_admitted: read_headers(fields, "headers_admitted", problems),
         problem: fields.boolean("problem", problems).unwrap_or(false),
         partition_key: read_partition_key(fields, kind, problems),
+        tells_cause: fields.boolean("tell_cause", problems).unwrap_or(false),
         unit: read_unit(fields, kind, problems),
     };
     (options != AnswerOptions::default()).then(|| Arc::new(options))

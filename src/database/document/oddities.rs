@@ -93,6 +93,47 @@ fn an_escrow_rule_that_moves_nothing_is_named() {
 }
 
 #[test]
+fn a_value_that_no_request_has_is_named() {
+    for (written, told) in [
+        ("path = \"/api?x=1\"", "paths without their queries: write \"/api\""),
+        ("path = [\"/a\", \"/api*#top\"]", "paths without their queries: write \"/api*\""),
+        (
+            "path = \"//api/../x\"",
+            "only requests that spell it so meet it, since rules see paths in one form: write \"/x\"",
+        ),
+        ("path = \"/a;v=1/*\"", "write \"/a/*\""),
+        ("path = \"^/x.*$\"", "rules know no regular expressions: `*` stands for any run"),
+        ("path = \"/x.*$\"", "rules know no regular expressions"),
+        ("method = \"get\"", "methods come in upper case: write \"GET\""),
+        ("method = [\"GET\", \"Post\"]", "write \"POST\""),
+        ("host = \"Shop.Example:443\"", "without port and dot at their end: write \"shop.example\""),
+        ("host = \"*.example.com.\"", "write \"*.example.com\""),
+        ("host = \"shop.example:*\"", "write \"shop.example\""),
+        ("host = \"https://shop.example/\"", "no host has a slash: write \"shop.example\""),
+    ] {
+        let warned = warnings(&rule("odd", &format!("match = {{ {written} }}")));
+        assert!(warned.len() == 1 && warned[0].contains(told), "{written}: {warned:?}");
+        assert!(warned[0].starts_with("rule \"odd\": "), "{warned:?}");
+    }
+    for usual in [
+        "path = [\"/caf%C3%A9/*\", \"/a/*.js\", \"*/b\", \"/favicon.*\", \"orders.create\", \"*\"]",
+        "method = [\"GET\", \"*\"]",
+        "host = [\"Shop.Example\", \"*.example.com\", \"[2001:db8::1]\", \"*\"]",
+        "user = \"get\"",
+    ] {
+        assert_eq!(warnings(&rule("usual", &format!("match = {{ {usual} }}"))), [""; 0], "{usual}");
+    }
+}
+
+#[test]
+fn values_as_they_came_may_be_anything() {
+    let text = rule("odd", "match = { path = \"/api?x=1\", host = \"a:80\" }");
+    let read = document::from_toml("rules.toml", &text, &[]).unwrap();
+    let set = RuleSet::compile(read.rules, &mut Shapes::default()).unwrap();
+    assert_eq!((set.warnings().len(), set.warnings_of(false)), (2, Vec::new()));
+}
+
+#[test]
 fn many_rules_of_one_group_are_looked_at_in_bounded_time() {
     let rules = (0..20_000).map(|number| {
         let mut rule = Rule::new(format!("r{number}"), Algorithm::FixedWindow, 1, Span::from_secs(1));

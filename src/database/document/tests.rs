@@ -521,6 +521,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                         headers_admitted: header("x-plan"),
                         problem: limit.is_multiple_of(2),
                         partition_key: counts,
+                        tells_cause: limit.is_multiple_of(3),
                         unit: counts.then(|| "tokens".to_owned()),
                     })
                 }),

@@ -150,6 +150,38 @@ descriptors:
 }
 
 #[test]
+fn keys_that_are_attributes_of_ours_are_listed_where_they_would_mean_something_else() {
+    let entry = |key: &str, value: &str| {
+        format!("  - {{ key: {key}, {value}rate_limit: {{ unit: minute, requests_per_unit: 3 }} }}\n")
+    };
+    let one = |key: &str, value: &str| {
+        imported(&format!("domain: d\ndescriptors:\n{}", entry(key, &format!("value: \"{value}\", "))))
+    };
+    for (key, value, why) in [
+        ("path", "/api?x=1", "without their queries"),
+        ("path", "//api/../x", "in one form, which is \"/x\""),
+        ("path", "/api?x=*", "without their queries"),
+        ("host", "shop.example:443", "as \"shop.example\""),
+        ("remote_address", "10.0.0.0/8", "is a network here, and a text there that no address is"),
+        ("remote_address", "10.*", "not the beginnings of their texts"),
+        ("remote_address", "localhost", "is no address"),
+    ] {
+        let imported = one(key, value);
+        assert!(imported.inexact.len() == 1 && imported.inexact[0].contains(why), "{:?}", imported.inexact);
+        assert_eq!(imported.rules.len(), 0, "{key}={value} is left out");
+    }
+    for (key, value) in [("path", "/api/*"), ("host", "Shop.Example"), ("remote_address", "10.0.0.1")] {
+        let imported = one(key, value);
+        assert_eq!((imported.inexact.len(), imported.rules.len(), imported.notes.len()), (0, 1, 1), "{key}");
+    }
+    let all = ["path", "host", "remote_address", "api_key", "user", "tier", "authorization", "tenant"];
+    let entries: String = all.iter().map(|key| entry(key, "")).collect();
+    let noted = imported(&format!("domain: d\ndescriptors:\n{entries}"));
+    assert_eq!((noted.inexact.len(), noted.notes.len()), (0, 7), "{:?}", noted.notes);
+    assert!(noted.notes[0].starts_with("f.yaml: descriptors[0].key: \"path\" is read in its normal form"));
+}
+
+#[test]
 fn what_is_no_such_file_is_refused() {
     let refused = |text: &str| files(&[("f.yaml", text)]).unwrap_err()[0].to_string();
     assert!(refused("[1, 2]").contains("a domain and descriptors"));

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::meaning::{self, Wanted};
+
 /// Deepest nesting, and most entries in one file.
 const DEPTH_MAX: usize = 16;
 const ENTRIES_MAX: usize = 100_000;
@@ -22,6 +24,8 @@ pub(super) struct Tree {
     pub(super) domain: String,
     pub(super) descriptors: Vec<DescriptorEntry>,
     pub(super) inexact: Vec<String>,
+    /// Keys that mean more here than there: a sentence each.
+    pub(super) notes: Vec<String>,
 }
 
 /// One entry of the tree.
@@ -33,17 +37,6 @@ pub(super) struct DescriptorEntry {
     pub(super) shadow: bool,
     pub(super) shared: bool,
     pub(super) descriptors: Vec<DescriptorEntry>,
-}
-
-/// Which values an entry is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// This one.
-    Value(String),
-    /// Those that begin so.
-    Prefix(String),
-    /// Whichever.
-    Any,
 }
 
 /// What is let pass.
@@ -214,6 +207,13 @@ impl Reader<'_> {
             Some(Value::String(text)) if text.is_empty() => Wanted::Any,
             Some(value) => self.wanted(place, value)?,
         };
+        if let Some(why) = meaning::never_met(&key, &wanted) {
+            self.report(&format!("{place}.value"), &format!("{why}: its descriptor is left out"));
+            return None;
+        }
+        if let Some(sentence) = meaning::means_more(&key) {
+            self.tree.notes.push(format!("{}: {place}.key: {key:?} {sentence}", self.file));
+        }
         let shadow = self.flag(&format!("{place}.shadow_mode"), fields.remove("shadow_mode"));
         let shared = self.flag(&format!("{place}.share_threshold"), fields.remove("share_threshold"));
         if shared && !matches!(wanted, Wanted::Prefix(_)) {

@@ -86,6 +86,16 @@ pub enum Failure {
         /// The migration in question.
         version: i64,
     },
+    /// A pooler between here and there gives each transaction another session.
+    #[error(
+        "PostgreSQL at {name} is behind a pooler that gives each transaction another session, which loses what a session holds ({why}): set pool_mode = session there, or name the server itself in postgres.url"
+    )]
+    Pooled {
+        /// Which.
+        name: String,
+        /// Its own words.
+        why: String,
+    },
     /// A constraint refused it.
     #[error("PostgreSQL refused the change: {why}")]
     Refused {
@@ -155,6 +165,9 @@ impl Failure {
             "25006" => Self::ReadOnly { name },
             "57P01" | "57P02" | "57P03" | "53300" => Self::NotServing { name, why },
             "42P01" | "3F000" | "42883" | "42703" => Self::SchemaTooOld { name },
+            // A statement that was prepared in another session, or was not.
+            "42P05" | "26000" => Self::Pooled { name, why },
+            "08P01" if why.contains("bind message") => Self::Pooled { name, why },
             "42501" | "3D000" => Self::Forbidden { name, why },
             _ if code.starts_with("28") => Self::Forbidden { name, why },
             // A text that no column can hold, such as one with NUL.

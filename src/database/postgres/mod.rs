@@ -7,6 +7,7 @@ mod failure;
 pub mod listen;
 pub mod migrate;
 pub mod people;
+mod presence;
 pub mod rules;
 
 use std::future::Future;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 
+use self::presence::Presence;
 use crate::engine::names;
 
 pub use self::failure::Failure;
@@ -27,6 +29,14 @@ pub const SERVER_VERSION_MIN: i32 = 150_000;
 /// How long a connection may be used before it is replaced, so that a changed address or certificate is
 /// noticed.
 const CONNECTION_LIFE: Duration = Duration::from_secs(30 * 60);
+
+/// All questions here are short: compiling one, which its estimate may suggest, takes longer than answering.
+const SESSION: &str = "SET jit = off";
+
+/// Sets what a session needs.
+async fn set(connection: &mut PgConnection, settings: String) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(sqlx::AssertSqlSafe(settings)).execute(connection).await.map(drop)
+}
 
 /// How to reach PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +58,7 @@ pub struct Database {
     options: PgConnectOptions,
     timeout: Duration,
     name: Arc<str>,
+    presence: Arc<Presence>,
 }
 
 impl Database {
@@ -59,30 +70,35 @@ impl Database {
         let options = PgConnectOptions::from_str(&settings.url)
             .map_err(|_| Failure::Url)?
             .application_name(&settings.application)
-            // All questions here are short: compiling one, which its estimate may suggest, takes longer than
-            // answering it.
-            .options([("jit", "off")])
+            // A pooler refuses parameters of the start that it does not know. So all that a session needs is
+            // set once it is there.
+            .extra_float_digits(None::<i8>)
             .disable_statement_logging();
-        let millis = settings.timeout.as_millis().to_string();
+        let millis = settings.timeout.as_millis();
         // The server gives up where the caller does, so that no abandoned call goes on burning it.
-        let bounded = options.clone().options([
-            ("statement_timeout", millis.as_str()),
-            ("lock_timeout", millis.as_str()),
-            ("idle_in_transaction_session_timeout", millis.as_str()),
-        ]);
+        let bounded: Arc<str> = format!(
+            "{SESSION}; SET statement_timeout = {millis}; SET lock_timeout = {millis}; \
+             SET idle_in_transaction_session_timeout = {millis}"
+        )
+        .into();
         let pool = PgPoolOptions::new()
             .max_connections(settings.connections)
             .min_connections(0)
             .acquire_timeout(settings.timeout)
             .max_lifetime(CONNECTION_LIFE)
-            .connect_lazy_with(bounded);
+            .after_connect(move |connection, _| {
+                let bounded = Arc::clone(&bounded);
+                Box::pin(async move { set(connection, bounded.to_string()).await })
+            })
+            .connect_lazy_with(options.clone());
         let name = format!(
             "{}:{}/{}",
             options.get_host(),
             options.get_port(),
             options.get_database().unwrap_or(options.get_username())
         );
-        Ok(Self { pool, options, timeout: settings.timeout, name: name.into() })
+        let presence = Arc::new(Presence::default());
+        Ok(Self { pool, options, timeout: settings.timeout, name: name.into(), presence })
     }
 
     /// The pool. Calls on it belong into [`Self::within`].
@@ -117,16 +133,40 @@ impl Database {
         longest: Duration,
         call: impl Future<Output = Result<T, sqlx::Error>> + Send,
     ) -> Result<T, Failure> {
+        // In a box: what waits for the database is large, and each that waits for it would carry it along.
+        let call = Box::pin(async {
+            self.still_fits().await?;
+            call.await.map_err(|error| self.failure(&error, longest))
+        });
+        self.in_time(longest, call).await
+    }
+
+    async fn in_time<T>(
+        &self,
+        longest: Duration,
+        call: impl Future<Output = Result<T, Failure>> + Send,
+    ) -> Result<T, Failure> {
         // The driver looks names up itself, and could not be called off where the name service does not
         // answer.
         if self.pool.size() == 0 {
             self.can_look_up(longest).await?;
         }
-        match tokio::time::timeout(longest, call).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(self.failure(&error, longest)),
-            Err(_) => Err(Failure::Slow { name: self.name.to_string(), after: longest }),
-        }
+        let slow = |_| Err(Failure::Slow { name: self.name.to_string(), after: longest });
+        tokio::time::timeout(longest, call).await.unwrap_or_else(slow)
+    }
+
+    /// The same as [`Self::within`] for what an operator asked for, who is refused within about a second
+    /// where the database is away.
+    ///
+    /// # Errors
+    /// As [`Self::within`].
+    pub async fn asked<T>(
+        &self,
+        call: impl Future<Output = Result<T, sqlx::Error>> + Send,
+    ) -> Result<T, Failure> {
+        let call = Box::pin(call);
+        self.is_there().await?;
+        self.within(call).await
     }
 
     async fn can_look_up(&self, longest: Duration) -> Result<(), Failure> {
@@ -144,17 +184,6 @@ impl Database {
         Failure::of(error, &self.name, longest)
     }
 
-    /// Whether it takes a connection, at most after this long.
-    ///
-    /// # Errors
-    /// Why not.
-    pub async fn answers_within(&self, longest: Duration) -> Result<(), Failure> {
-        let longest = longest.min(self.timeout);
-        let connection = self.at_most(longest, PgConnection::connect_with(&self.options)).await?;
-        let _ = tokio::time::timeout(longest, connection.close()).await;
-        Ok(())
-    }
-
     /// Whether this server and its schema will do.
     ///
     /// # Errors
@@ -169,14 +198,11 @@ impl Database {
         if version < SERVER_VERSION_MIN {
             return Err(Failure::ServerTooOld { name: self.name.to_string(), major: version / 10_000 });
         }
-        let oldest: i64 = self
-            .within(
-                sqlx::query_scalar("SELECT oldest_version FROM schema_compatibility").fetch_one(&self.pool),
-            )
-            .await?;
-        if oldest > migrate::newest() {
-            return Err(Failure::SchemaTooNew { name: self.name.to_string(), version: oldest });
-        }
+        let oldest = Box::pin(async {
+            let oldest: Result<i64, _> = sqlx::query_scalar(presence::OLDEST).fetch_one(&self.pool).await;
+            oldest.map_err(|error| self.failure(&error, self.timeout))
+        });
+        self.fits(self.in_time(self.timeout, oldest).await?)?;
         let missing: Option<i64> = self
             .within(sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations").fetch_one(&self.pool))
             .await?;
@@ -193,7 +219,12 @@ impl Database {
     /// It cannot be made in time.
     pub async fn connect(&self) -> Result<PgConnection, Failure> {
         self.can_look_up(self.timeout).await?;
-        self.within(PgConnection::connect_with(&self.options)).await
+        let connect = async {
+            let mut connection = PgConnection::connect_with(&self.options).await?;
+            set(&mut connection, SESSION.to_owned()).await?;
+            Ok(connection)
+        };
+        self.within(connect).await
     }
 
     /// A pool of one connection without the deadline of statements, for [`Self::listener`].

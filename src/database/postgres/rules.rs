@@ -20,29 +20,42 @@ use crate::engine::rulebook::{
     Done, Edit, EditRefused, EditRequest, Quota, Revision, RuleChange, ShownRevisions,
 };
 
-pub mod since;
-
 /// Longest time for an edit: a hundred thousand rules take seconds.
 const EDIT_DEADLINE: Duration = Duration::from_secs(30);
 /// Most changes told of one revision in a history.
 const CHANGES_SHOWN_MAX: i64 = 100;
 
-const VERSION: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint, \
-     (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
-      WHERE rule_revisions.revision = rules_head.revision) FROM rules_head";
+/// The higher one of the recovered set's generation and of the timeline that the server writes now. A
+/// promoted standby keeps the old timeline in its control file until its first checkpoint ends, minutes
+/// later, so only a server that still recovers is asked for that one.
+macro_rules! generation {
+    () => {
+        "greatest(generation, CASE WHEN pg_is_in_recovery() \
+             THEN (SELECT timeline_id FROM pg_control_checkpoint()) \
+             ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END)::bigint"
+    };
+}
+
+pub mod since;
+
+const VERSION: &str = concat!(
+    "SELECT revision, ",
+    generation!(),
+    ", (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
+      WHERE rule_revisions.revision = rules_head.revision) FROM rules_head"
+);
 /// Whoever writes holds this row, so that a set is checked against what it will really replace.
-const LOCKED: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint \
-     FROM rules_head FOR UPDATE";
+const LOCKED: &str = concat!("SELECT revision, ", generation!(), " FROM rules_head FOR UPDATE");
 const READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// Which set the tables hold.
+/// Returns which set the tables hold, and the mark of its revision where the history still has it.
 ///
 /// # Errors
 /// The database does not answer, or has no such tables.
-pub async fn version(database: &Database) -> Result<Version, Failure> {
-    let (revision, generation, _): VersionRow =
+pub async fn version(database: &Database) -> Result<(Version, Option<String>), Failure> {
+    let (revision, generation, mark): VersionRow =
         database.within(sqlx::query_as(VERSION).fetch_one(database.pool())).await?;
-    Ok(version_of(revision, generation))
+    Ok((version_of(revision, generation), mark))
 }
 
 /// Revision, generation, mark.
@@ -108,6 +121,15 @@ pub struct InForce {
     pub version: Version,
     /// How many rules it has.
     pub rules: usize,
+    /// False for a set that another daemon gave: what it says of its version goes into no table.
+    pub of_database: bool,
+}
+
+impl InForce {
+    /// The version that the next one exceeds.
+    fn numbered_from(self) -> Version {
+        if self.of_database { self.version } else { Version::default() }
+    }
 }
 
 /// Makes an edit in one transaction. The new revision exceeds the one in force.
@@ -129,7 +151,7 @@ pub async fn edit(
     };
     let fail = |error: sqlx::Error| away(database.failure(&error, EDIT_DEADLINE));
     let work = async {
-        let mut transaction = begin(database, &asked, in_force.version).await.map_err(fail)?;
+        let mut transaction = begin(database, &asked, in_force.numbered_from()).await.map_err(fail)?;
         let (revision, generation): (i64, i64) =
             sqlx::query_as(LOCKED).fetch_one(&mut *transaction).await.map_err(fail)?;
         let version = version_of(revision, generation);
@@ -139,7 +161,7 @@ pub async fn edit(
         if version < in_force.version && !matches!(asked.edit, Edit::Replace(_)) {
             return Err(EditRefused::Impossible(behind(version, in_force.version)));
         }
-        let only = asked.edit.rule().filter(|_| version == in_force.version);
+        let only = asked.edit.rule().filter(|_| in_force.of_database && version == in_force.version);
         let stored = read(&mut transaction, only).await.map_err(fail)?;
         let before = match asked.edit {
             Edit::Rollback(revision) => {
@@ -214,6 +236,7 @@ async fn begin(
     let source = asked.actor.source.map_or_else(String::new, |address| address.to_string());
     let action = match asked.edit {
         Edit::Replace(_) => "replace",
+        Edit::Merge(_) => "merge",
         Edit::Put { .. } => "put",
         Edit::Delete(_) => "delete",
         Edit::Rollback(_) => "rollback",

@@ -1,18 +1,20 @@
 //! The end of a decision: an outcome is put into words, counted, and told to the protocol between regions.
 
 use std::slice;
+use std::sync::Arc;
 
 use super::{Decisions, Plan, TakenCost, is_held, window_of};
 use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
+use crate::core::denial_cause::DenialCause;
 use crate::core::hold::HoldStep;
 use crate::core::key::Key;
-use crate::core::regions::gossip::uncertainty::OtherStores;
+use crate::core::regions::gossip::uncertainty::{OtherStores, ROUND_TRIP};
 use crate::core::request::{Cost, Request};
 use crate::core::reservation::ReservationFate;
 use crate::core::rule::{Action, Charging, Debt, OnFailure};
 use crate::core::ruleset::Match;
-use crate::core::time::Timestamp;
+use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
 use crate::engine::Engine;
 use crate::engine::hold::Leasing;
@@ -101,6 +103,13 @@ impl Engine {
                 }
             });
             let Some(ruled) = rules.last_mut() else { continue };
+            if let (false, Some((taken, counted))) = (ruled.allowed, hot) {
+                let cause = self.cause_of(found, ruled, (taken.cost, counted), now);
+                ruled.cause = Some(cause);
+                if cause == DenialCause::Elsewhere && plan.is_sent(found) {
+                    ruled.retry = Some(ruled.retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP));
+                }
+            }
             if let (true, Some((_, counted))) = (charges, hot) {
                 self.note_crossings(plan.loaded, found, (cost, counted), ruled, now);
             }
@@ -117,6 +126,10 @@ impl Engine {
         if decides && self.audit.is_some() {
             let decided = decision.tightest.and_then(|index| decision.rules.get(index));
             leased.asked_by(plan.question(place, request), decided.map(|ruled| &*ruled.rule));
+        }
+        if decides && decision.hold() > Span::ZERO {
+            let own = plan.waiting.iter().filter(|(of, _)| *of == place);
+            own.for_each(|(_, taken)| decision.guards.hold(Arc::clone(taken) as _));
         }
         decision.lease = leased.made(&self.holds);
         if request.cost.is_reserved() {
@@ -150,7 +163,12 @@ impl Engine {
         }
         match (ruled.allowed, ruled.shadow) {
             (true, _) => side.metrics.allowed.increment(1),
-            (false, false) => side.metrics.denied.increment(1),
+            (false, false) => {
+                side.metrics.denied.increment(1);
+                if let Some(cause) = ruled.cause {
+                    self.metrics.denial(&side.metrics, &side.name, cause).increment(1);
+                }
+            }
             (false, true) => side.metrics.shadow_denied.increment(1),
         }
         if ruled.degraded {
@@ -191,15 +209,14 @@ impl Engine {
         }
         let looked = cost.charged() == Cost::Peek || is_repeated(counted);
         let asks = found.rule.rule.charge == Charging::Always && !is_held(found);
-        if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
+        if looked && counted.lapsed + counted.paid == 0 && (counted.verdict.admitted || !asks) {
             return;
         }
-        if counted.penalty.is_some() && taken == 0 && counted.lapsed == 0 {
+        if counted.penalty.is_some() && taken == 0 && counted.lapsed + counted.paid == 0 {
             // No other region's permits would let it pass.
             return;
         }
-        let taken = taken.saturating_add(counted.paid);
-        let returned = counted.lapsed.saturating_add(if charged { counted.returned } else { 0 });
+        let (admitted, returned) = counted.moved(taken, if charged { counted.returned } else { 0 });
         let window = window_of(found.rule.rule.algorithm, found.limit.windows(), now);
         let (offered, refused) = match cost {
             _ if looked => (1, missing(found, counted)),
@@ -209,10 +226,8 @@ impl Engine {
         };
         let (limit, is_own) = (Some(OwnLimit::of(&found.whole)), found.whole != found.rule.limit);
         let largest = offered;
-        let without_allowance = counted.view.is_none() && !counted.degraded;
-        let admitted = taken;
-        let tally =
-            Tally { window, offered, admitted, returned, refused, largest, limit, is_own, without_allowance };
+        let store = counted.store_seen();
+        let tally = Tally { window, offered, admitted, returned, refused, largest, limit, is_own, store };
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }

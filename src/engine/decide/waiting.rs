@@ -100,6 +100,7 @@ impl Engine {
             let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let mut plan = Plan::new(&loaded, asked, Intent::Charge);
             plan.fill(self.tier_default(), now);
+            self.take_places(&mut plan);
             if !self.store.answers_at_once() {
                 until_waited_for().await;
             }
@@ -135,6 +136,7 @@ impl Engine {
         let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons };
         let mut plan = Plan::new(loaded, asked, intent);
         plan.fill(self.tier_default(), now);
+        self.take_places(&mut plan);
         if let Tries::First(footprint) = tries {
             let charges = plan.charges(self.regions_known());
             let tried = self.store.try_decide(&charges, plan.intent, now);
@@ -160,6 +162,7 @@ impl Engine {
         let (charges, mut at) = (plan.charges(self.regions_known()), self.clock.now());
         let mut outcome = self.store.decide(&charges, plan.intent, at).await;
         if plan.intent == Intent::Charge
+            && plan.may_wait()
             && let Some(most) = self.hope(&charges, &outcome, at)
         {
             (outcome, at) = self.wait_for_rights(&charges, outcome, most).await;

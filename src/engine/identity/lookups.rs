@@ -16,14 +16,16 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::pending_look_ups::{FLIGHTS_MAX, Joined, LookUps};
-use super::person::{Inquiry, KeyShown, Person, Persons, shown_key};
+use super::person::{Inquiry, KeyShown, Person, Persons};
 use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, secret};
-use crate::core::identity::{UserLimit, is_key_name, parse_key};
-use crate::core::request::Request;
+use crate::core::identity::{ApiKey, User, UserLimit, is_key_like, is_key_name, parse_key};
+use crate::core::request::{API_KEY, Request};
 use crate::core::ruleset::RuleSet;
 use crate::engine::clock::{Deadline, Stopwatch};
 use crate::telemetry::{IdentityMetrics, Metrics};
 
+/// The attribute that names the user.
+const USER: &str = "user";
 /// A fact that could not be looked up again is tried again after this long.
 const RETRY: Duration = Duration::from_secs(1);
 /// A request needs the key, then the key's user, and one look more to gather both.
@@ -339,36 +341,80 @@ impl Directory<'_> {
         inquiry: Inquiry,
         soon: &mut SmallVec<[CancellationToken; 2]>,
     ) -> Person {
-        let mut person = Person::default();
-        if let Some(text) = shown_key(request) {
+        let mut users = request.values(USER).filter(|user| !user.is_empty());
+        let named = users.next();
+        let mut person = self.holder(request.attribute(API_KEY), named, inquiry, soon);
+        let is_name = |text: &str| is_key_name(text) && request.forms.credentials.is_empty();
+        if person.shown == KeyShown::Foreign && request.attribute(API_KEY).is_some_and(is_name) {
             person.shown = KeyShown::Worthless;
-            let named = inquiry != Inquiry::Decision && is_key_name(text);
-            let (id, secret) = match parse_key(text) {
-                Some(shown) => (Some(shown.id), Some(shown.secret)),
-                None => (named.then_some(text), None),
-            };
-            if let Some(id) = id {
-                match self.look(NameRef { kind: Kind::Key, id }, inquiry, soon) {
-                    Some(Fact::Key(Some(key)))
-                        if secret.is_none_or(|secret| secret::is_secret_of(&key, secret)) =>
-                    {
-                        person.shown = KeyShown::Name;
-                        person.key = Some(key);
-                    }
-                    Some(_) => {}
-                    // Nobody could say. Its limits hold all the same.
-                    None => person.shown = KeyShown::Name,
-                }
-            }
         }
-        let user = request.attribute("user").filter(|user| !user.is_empty());
-        let user = user.or_else(|| person.key.as_deref()?.user.as_deref());
-        if let Some(id) = user
-            && let Some(Fact::User(user)) = self.look(NameRef { kind: Kind::User, id }, inquiry, soon)
-        {
-            person.user = user;
+        let mut beside: Vec<_> = users.filter_map(|id| self.user(id, inquiry, soon)).collect();
+        person.beside.append(&mut beside);
+        for credential in &request.forms.credentials {
+            person.others.push(self.holder(Some(credential), named, inquiry, soon));
         }
         person
+    }
+
+    /// The holder of one credential. `named`: the user whom the request names.
+    fn holder(
+        self,
+        credential: Option<&str>,
+        named: Option<&str>,
+        inquiry: Inquiry,
+        soon: &mut SmallVec<[CancellationToken; 2]>,
+    ) -> Person {
+        let mut person = Person::default();
+        if let Some(text) = credential.filter(|text| is_key_like(text)) {
+            (person.shown, person.key) = self.key(text, inquiry, soon);
+        }
+        let owner = person.key.as_deref().and_then(|key| key.user.as_deref());
+        if let Some(id) = named.or(owner) {
+            person.user = self.user(id, inquiry, soon);
+        }
+        if let Some(id) = owner.filter(|owner| named.is_some_and(|named| named != *owner)) {
+            person.beside.extend(self.user(id, inquiry, soon));
+        }
+        person
+    }
+
+    /// Looks up a key that claims to be one of ours.
+    fn key(
+        self,
+        text: &str,
+        inquiry: Inquiry,
+        soon: &mut SmallVec<[CancellationToken; 2]>,
+    ) -> (KeyShown, Option<Arc<ApiKey>>) {
+        let named = inquiry != Inquiry::Decision && is_key_name(text);
+        let (id, secret) = match parse_key(text) {
+            Some(shown) => (Some(shown.id), Some(shown.secret)),
+            None => (named.then_some(text), None),
+        };
+        if let Some(id) = id {
+            match self.look(NameRef { kind: Kind::Key, id }, inquiry, soon) {
+                Some(Fact::Key(Some(key)))
+                    if secret.is_none_or(|secret| secret::is_secret_of(&key, secret)) =>
+                {
+                    return (KeyShown::Name, Some(key));
+                }
+                Some(_) => {}
+                // Nobody could say. Its limits hold all the same.
+                None => return (KeyShown::Name, None),
+            }
+        }
+        (KeyShown::Foreign, None)
+    }
+
+    fn user(
+        self,
+        id: &str,
+        inquiry: Inquiry,
+        soon: &mut SmallVec<[CancellationToken; 2]>,
+    ) -> Option<Arc<User>> {
+        match self.look(NameRef { kind: Kind::User, id }, inquiry, soon) {
+            Some(Fact::User(user)) => user,
+            _ => None,
+        }
     }
 
     fn look(

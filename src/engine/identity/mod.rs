@@ -22,7 +22,7 @@ use super::port::Later;
 use crate::core::identity::{ApiKey, User};
 
 pub(super) use lookups::Directory;
-pub(super) use person::{IdentityRefused, Inquiry, KeyFound, Persons, key_id, rewritten, shows_key};
+pub(super) use person::{IdentityRefused, Inquiry, KeyFound, Person, Persons, key_id, rewritten, shows_key};
 
 /// Who can be looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]

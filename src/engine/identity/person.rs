@@ -7,11 +7,8 @@ use smallvec::SmallVec;
 use crate::core::identity::{
     ApiKey, Refusal, User, Who, is_key_like, is_key_name, key_refusal, parse_key, user_block,
 };
-use crate::core::request::Request;
+use crate::core::request::{API_KEY, Request};
 use crate::core::time::{Span, Timestamp};
-
-/// The attribute that shows an API key.
-const API_KEY: &str = "api_key";
 
 /// One for each question of a call; empty where nothing is known of anybody.
 pub(in crate::engine) type Persons = SmallVec<[Person; 1]>;
@@ -33,6 +30,11 @@ pub(in crate::engine) struct Person {
     pub(super) user: Option<Arc<User>>,
     pub(super) key: Option<Arc<ApiKey>>,
     pub(super) shown: KeyShown,
+    /// Users who stand beside that one: the owner of the key where the request names another user, and who
+    /// else is named.
+    pub(super) beside: Vec<Arc<User>>,
+    /// Those who show the further credentials of the request, one for each.
+    pub(super) others: Vec<Person>,
 }
 
 /// What became of the key that a request shows.
@@ -43,7 +45,10 @@ pub(super) enum KeyShown {
     Nothing,
     /// It is known, or nobody could say in time: limits count by its public name.
     Name,
-    /// It is wrong or unknown, and stands for nobody: as if it had not been shown.
+    /// It is wrong or unknown, and none of ours: like any other secret it counts by its fingerprint, where
+    /// the request brings that.
+    Foreign,
+    /// It is a public name alone, which is no secret: as if nothing had been shown.
     Worthless,
 }
 
@@ -84,7 +89,7 @@ impl Person {
     /// What is known of the key that was asked for by its name.
     pub(in crate::engine) const fn key_found(&self) -> KeyFound {
         match (self.shown, &self.key) {
-            (KeyShown::Worthless, _) => KeyFound::Nobody,
+            (KeyShown::Foreign | KeyShown::Worthless, _) => KeyFound::Nobody,
             (KeyShown::Name, None) => KeyFound::NotInTime,
             _ => KeyFound::Yes,
         }
@@ -100,17 +105,37 @@ impl Person {
         if let Some(why) = self.key.as_deref().and_then(|key| key_refusal(key, now)) {
             return Some(IdentityRefused { why, message: why.sentence().into(), retry: None });
         }
-        let (block, retry) = user_block(self.user.as_deref()?, now)?;
-        let why = Refusal::UserBlocked;
-        let message = block.reason.as_deref().unwrap_or(why.sentence()).into();
-        Some(IdentityRefused { why, message, retry })
+        let users = self.user.iter().chain(&self.beside);
+        let block = users.filter_map(|user| user_block(user, now)).next();
+        let blocked = block.map(|(block, retry)| {
+            let why = Refusal::UserBlocked;
+            let message = block.reason.as_deref().unwrap_or(why.sentence()).into();
+            IdentityRefused { why, message, retry }
+        });
+        // Whoever is refused stays so, whatever stands beside.
+        blocked.or_else(|| self.others.iter().find_map(|other| other.refused(now)))
     }
-}
 
-/// The key that a request shows, if it claims to be one of ours.
-#[inline]
-pub(super) fn shown_key<'r>(request: &Request<'r>) -> Option<&'r str> {
-    request.attribute(API_KEY).filter(|text| is_key_like(text))
+    /// The one who shows the further credential of this place.
+    pub(in crate::engine) fn other(&self, place: usize) -> Option<&Self> {
+        self.others.get(place)
+    }
+
+    /// The text that a credential counts by; `None`: as if it had not been shown.
+    fn called<'r>(&self, text: &'r str, fingerprints: &[(&'r str, &'r str)]) -> Option<&'r str> {
+        match self.shown {
+            KeyShown::Nothing => Some(text),
+            KeyShown::Name => Some(key_id(text).unwrap_or_default()),
+            KeyShown::Worthless => None,
+            KeyShown::Foreign => {
+                fingerprints.iter().find(|(own, _)| *own == text).map(|(_, fingerprint)| *fingerprint)
+            }
+        }
+    }
+
+    fn shows_nothing(&self) -> bool {
+        self.shown == KeyShown::Nothing && self.others.iter().all(Self::shows_nothing)
+    }
 }
 
 /// The public name of a key, from the whole key or from the name itself.
@@ -121,30 +146,30 @@ pub(in crate::engine) fn key_id(text: &str) -> Option<&str> {
 /// Whether a request shows what claims to be a key of ours.
 #[inline]
 pub(in crate::engine) fn shows_key(request: &Request<'_>) -> bool {
-    shown_key(request).is_some()
+    request.shown_credentials().any(is_key_like)
 }
 
-/// The same questions with keys by their public names alone, and without worthless ones; `None` where nothing
-/// changes.
+/// The same questions with keys by their public names alone, and wrong ones by their fingerprints; `None`
+/// where nothing changes.
 ///
 /// From here on nobody meets a secret: neither the store, nor the audit log, nor who explains a decision.
 pub(in crate::engine) fn rewritten<'r>(
     requests: &[Request<'r>],
     persons: &Persons,
 ) -> Option<SmallVec<[Request<'r>; 1]>> {
-    if persons.iter().all(|person| person.shown == KeyShown::Nothing) {
+    if persons.iter().all(Person::shows_nothing) {
         return None;
     }
     let rewrite = |(request, person): (&Request<'r>, &Person)| {
         let mut request = request.clone();
-        match person.shown {
-            KeyShown::Nothing => {}
-            KeyShown::Worthless => request.attributes.retain(|(name, _)| *name != API_KEY),
-            KeyShown::Name => {
-                for (_, text) in request.attributes.iter_mut().filter(|(name, _)| *name == API_KEY) {
-                    *text = key_id(text).unwrap_or_default();
-                }
-            }
+        let fingerprints = &request.forms.fingerprints;
+        request.attributes.retain(|(name, text)| {
+            let called = if *name == API_KEY { person.called(text, fingerprints) } else { Some(*text) };
+            *text = called.unwrap_or_default();
+            called.is_some()
+        });
+        for (text, other) in request.forms.credentials.iter_mut().zip(&person.others) {
+            *text = other.called(text, fingerprints).unwrap_or_default();
         }
         request
     };

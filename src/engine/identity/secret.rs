@@ -12,6 +12,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::core::identity::{ApiKey, KEY_NAME_LEN, KEY_PREFIX, KEY_SECRET_LEN};
 
+/// Hexadecimal digits of a [`fingerprint`].
+pub const FINGERPRINT_DIGITS: usize = 32;
 const LETTERS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 /// The operating system gave no random bytes.
@@ -67,6 +69,16 @@ pub fn is_secret_of(key: &ApiKey, secret: &str) -> bool {
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, &key.salt), secret.as_bytes(), &key.hash).is_ok()
 }
 
+/// The name that limits know a secret by that is none of ours: the first 128 bits of its SHA-256, in
+/// hexadecimal. A rule matches such a key by this; `printf %s KEY | sha256sum | cut -c1-32` prints it.
+#[must_use]
+pub fn fingerprint(secret: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, secret);
+    let nibbles = digest.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digit = |nibble| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
+    nibbles.take(FINGERPRINT_DIGITS).map(digit).collect()
+}
+
 /// Random letters and digits, each as likely as any other.
 fn letters(random: &SystemRandom, len: usize) -> Result<String, NoRandomness> {
     let mut text = String::with_capacity(len);
@@ -85,6 +97,11 @@ fn letters(random: &SystemRandom, len: usize) -> Result<String, NoRandomness> {
 mod tests {
     use super::*;
     use crate::core::identity::parse_key;
+
+    #[test]
+    fn a_fingerprint_is_what_sha256sum_prints() {
+        assert_eq!(fingerprint(b"abc"), "ba7816bf8f01cfea414140de5dae2223");
+    }
 
     #[test]
     fn a_new_key_is_recognised_and_no_other_is() {

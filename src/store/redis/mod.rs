@@ -21,16 +21,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::batch::call::{Action, Item, Part, pack_view};
+use self::client::dial::SharedTls;
 use self::policy::background::BACKGROUND_MAX;
 use self::policy::daemons::Daemons;
 use self::policy::decide::{BACKGROUND_PATIENCE, Core};
 use self::policy::fallback::Fallback;
+use self::policy::first_start::Marking;
 use self::policy::lease::Leases;
 use self::policy::registry::Registry;
 use self::policy::unwritten::Unwritten;
@@ -41,7 +44,7 @@ use self::servers::plan::bucket_of;
 use self::servers::topology::Places;
 use super::cells::MemoryCells;
 use super::escrowed::has_rights;
-use crate::core::algorithm::{Allowance, Counting, Limit};
+use crate::core::algorithm::{Allowance, Counting, Limit, RegionUse};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
@@ -70,6 +73,7 @@ pub fn script_hash() -> &'static str {
 #[derive(Debug)]
 pub struct RedisStore {
     core: Arc<Core>,
+    tls: SharedTls,
 }
 
 impl Drop for RedisStore {
@@ -79,6 +83,15 @@ impl Drop for RedisStore {
 }
 
 impl RedisStore {
+    /// Has connections from now on use these certificates. Those that are open stay.
+    ///
+    /// # Errors
+    /// Why they cannot be used; those before stay in force.
+    pub fn replace_tls(&self, tls: &RedisTls) -> Result<(), StartError> {
+        self.tls.store(Some(client::dial::secured(tls).map_err(StartError::Tls)?));
+        Ok(())
+    }
+
     /// Connects and begins. `live` is the number of live daemons of this region, kept current by the caller.
     ///
     /// Where no server answers within two seconds the store starts all the same, and failure policies answer
@@ -95,13 +108,13 @@ impl RedisStore {
         let started = Stopwatch::start();
         let trouble = Arc::new(Notify::new());
         let tls = (settings.tls != RedisTls::default()).then(|| client::dial::secured(&settings.tls));
-        let tls = tls.transpose().map_err(StartError::Tls)?;
+        let tls: SharedTls = Arc::new(ArcSwapOption::new(tls.transpose().map_err(StartError::Tls)?));
         let common = Common {
             trouble: Arc::clone(&trouble),
             started,
             timeout: settings.timeout,
             keys_max: settings.server_keys_max,
-            tls,
+            tls: Arc::clone(&tls),
             stop: stop.clone(),
             tasks: settings.tasks.clone(),
         };
@@ -123,11 +136,12 @@ impl RedisStore {
             background: Arc::new(Semaphore::new(BACKGROUND_MAX)),
             turns: AtomicU32::new(0),
             unwritten: Unwritten::default(),
+            marking: Marking::default(),
             stop_noting: stop.child_token(),
             runtime: Handle::current(),
             stop: stop.clone(),
         });
-        let store = Self { core };
+        let store = Self { core, tls };
         store.first_look(&places, settings.topology).await?;
         store.core.registry.beat(&store.core.dispatcher).await;
         let core = Arc::clone(&store.core);
@@ -185,7 +199,7 @@ impl RedisStore {
             let Some(part) = self.core.leftover(&leftover) else { continue };
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             let answer = self.core.dispatcher.ask(Arc::new(part), deadline).await;
-            self.core.returned(leftover.permits, answer.is_ok());
+            self.core.returned(leftover.permits, answer);
         }
         // Last: a server that does not answer must not keep permits from going back to the others.
         self.core.stop_noting.cancel();
@@ -213,6 +227,15 @@ async fn reached(node: &Node, deadline: Deadline) -> Result<bool, StartError> {
         Some(why) if !connected => Err(StartError::Forbidden(node.address.clone(), why)),
         _ => Ok(connected),
     }
+}
+
+/// Does something to one bucket, whatever it answers.
+fn plain_part((rule, key, limit): (&Compiled, &Key, &Limit), action: Action, permits: u64) -> Part {
+    let (cost, share, first) = (Cost::Take(permits), None, None);
+    let charge = Charge { rule, key, limit: *limit, share, whole: limit, first, cost, enforced: false };
+    let (slot, bucket) = bucket_of(&charge);
+    let item = Item::put(cost);
+    Part { slot, action, buckets: SmallVec::from_iter([bucket]), charges: SmallVec::from_iter([item]) }
 }
 
 impl Store for RedisStore {
@@ -252,17 +275,14 @@ impl Store for RedisStore {
         key: &Key,
         allowance: Allowance,
         error_bound: u64,
-        _: Timestamp,
+        now: Timestamp,
     ) {
         let name = batch::names::bucket(&rule.rule, key, rule.rule.windows());
         let window = (rule.counting() != Counting::Level).then_some(rule.rule.window);
-        let ttl = Allowance::kept_for(window).to_std();
-        self.core.write_allowance(
-            batch::names::view(&name.key),
-            name.slot,
-            pack_view(&allowance, error_bound),
-            ttl,
-        );
+        let kept = Allowance::kept_for(window);
+        self.core.fallback.tell((key, &rule.limit), (allowance, error_bound), (kept, now));
+        let place = (batch::names::view(&name.key), name.slot);
+        self.core.write_allowance(key, place, pack_view(&allowance, error_bound), kept.to_std());
     }
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
@@ -287,25 +307,15 @@ impl Store for RedisStore {
         }))
     }
 
+    fn restore(&self, rule: &Compiled, key: &Key, limit: Limit, known: RegionUse, _: Timestamp) {
+        self.core.undo(plain_part((rule, key, &limit), Action::Restore(known), 0));
+    }
+
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, _: Timestamp) {
         if rule.counting() != Counting::Level || permits == 0 {
             return;
         }
-        let cost = Cost::Take(permits);
-        let (slot, bucket) = bucket_of(&Charge {
-            rule,
-            key,
-            limit,
-            share: None,
-            whole: &limit,
-            first: None,
-            cost,
-            enforced: false,
-        });
-        let item = Item { bucket: 0, cost, enforced: false, lease: None };
-        let buckets = SmallVec::from_iter([bucket]);
-        let part = Part { slot, action: Action::Put, buckets, charges: SmallVec::from_iter([item]) };
-        self.core.undo(part);
+        self.core.undo(plain_part((rule, key, &limit), Action::Put, permits));
     }
 
     fn sweep(&self, now: Timestamp) {
@@ -324,6 +334,14 @@ impl Store for RedisStore {
         }
         core.write_again();
         core.fallback.sweep(now);
+    }
+
+    fn is_new(&self) -> Answer<'_, Option<bool>> {
+        Answer::Later(Box::pin(self.core.marking.is_absent(&self.core.dispatcher)))
+    }
+
+    fn begin_first(&self, start: u64) -> Answer<'_, bool> {
+        Answer::Later(Box::pin(self.core.marking.mark(&self.core.dispatcher, start)))
     }
 
     fn policy(&self, rule: &Compiled) -> OnFailure {

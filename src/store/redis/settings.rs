@@ -49,6 +49,16 @@ pub struct RedisTls {
     pub own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+impl RedisTls {
+    /// Says whether a daemon can use them.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), String> {
+        super::client::dial::secured(self).map(drop)
+    }
+}
+
 /// Permits drawn ahead for hot keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseSettings {

@@ -20,6 +20,14 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Decisions by deciding rule and outcome: allowed, denied, shadow_denied",
     ),
     (
+        "denials_total",
+        MetricKind::Counter,
+        &["rule", "cause"],
+        "Denials by rule and cause: used_up, elsewhere (other regions have room), not_agreed (the regions have not agreed yet), \
+         burnt (the store forgot what was spent), cut_off (a region is), degraded (the failure policy denied), penalty, blocked, \
+         too_large (can never pass)",
+    ),
+    (
         "penalties_total",
         MetricKind::Counter,
         &["rule"],
@@ -74,14 +82,15 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["kind"],
         "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, crowded, forbidden, \
          unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back; \
-         holders_untold: too many holders to be told when Redis was back; allowance_lost: parts of worldwide limits not written",
+         holders_untold: too many holders to be told when Redis was back; allowance_lost: parts of worldwide limits not written; \
+         forgotten: buckets of worldwide limits that Redis had lost and was told of again",
     ),
     ("breaker_state", MetricKind::Gauge, &["state"], "Redis servers by breaker: closed, half_open, open"),
     (
         "store_trouble",
         MetricKind::Gauge,
         &["kind"],
-        "Redis servers that suffer now from: full, crowded, forbidden, not_serving, unexpected, late, away, unsuitable",
+        "Redis servers that suffer now from: full, crowded, evicting, forbidden, not_serving, unexpected, late, away, unsuitable",
     ),
     ("store_daemons", MetricKind::Gauge, &[], "Daemons that share the Redis, this one included"),
     ("store_memory_used_bytes", MetricKind::Gauge, &["server"], "Memory that a Redis server uses"),
@@ -141,7 +150,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["queue"],
         "Frames dropped because a queue was full: the next one carries their sum; unconnected: while their daemon was not \
-         connected",
+         connected; slow_handshake: connections whose handshake took too long",
     ),
     ("world_keys", MetricKind::Gauge, &[], "Buckets of worldwide limits that are followed"),
     (
@@ -210,7 +219,8 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "global_overshoot_permits_total",
         MetricKind::Counter,
         &["rule"],
-        "Permits admitted above a worldwide limit, from the final counts of closed windows; above zero in escrow is an alarm",
+        "Permits admitted above a worldwide limit: under gossip also in a window that is open, once that has lasted for a \
+         second; above zero in escrow is an alarm",
     ),
     (
         "global_error_bound",
@@ -223,13 +233,13 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Gauge,
         &["about"],
         "What is wrong with the cluster now, as the log, /readyz and `tidegate regions` tell: cut_off, unseen, regions, \
-         agreement, rules, clock, join, refused, certificate, configuration",
+         agreement, burning, rules, clock, join, refused, certificate, twice, configuration",
     ),
     (
         "certificate_expires_timestamp_seconds",
         MetricKind::Gauge,
         &["certificate"],
-        "When certificates end, in seconds since the epoch: node and authority between daemons, http and grpc of listeners",
+        "When certificates end, in seconds since the epoch: node and authority between daemons, http and grpc of listeners, redis towards Redis",
     ),
     ("rules_revision", MetricKind::Gauge, &[], "Revision of the rule set in force"),
     ("rules", MetricKind::Gauge, &[], "Rules in force"),
@@ -249,7 +259,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "peer_rules_refused_total",
         MetricKind::Counter,
         &["reason"],
-        "Newer rule sets of peers that were not taken: digest, too_long, not_sent, unreadable, other_revision, old, wrong",
+        "Newer rule sets of peers that were not taken: digest, too_long, not_sent, unreadable, other_revision, old, database, wrong",
     ),
     ("rules_source_up", MetricKind::Gauge, &[], "1 while the file or database of the rules can be read"),
     (

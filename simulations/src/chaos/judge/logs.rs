@@ -78,14 +78,6 @@ impl Evidence<'_> {
         Some((admitted <= limit || (self.way == Way::Gossip && over <= OVER_MAX), found))
     }
 
-    /// What was admitted in the fullest of those that are `judged`, with the limit then.
-    pub(super) fn highest_interval(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(u64, u64)> {
-        let intervals = self.intervals().into_iter().filter(|interval| judged(interval.from, interval.until));
-        let with_limit =
-            intervals.map(|interval| (interval.admitted, self.limit_between(interval.from, interval.until)));
-        with_limit.max_by_key(|(admitted, limit)| i128::from(*admitted) - 2 * i128::from(*limit))
-    }
-
     pub(super) fn logs_are_held(&self) -> Verdict {
         const PROMISE: Promise = Promise {
             title: "A sliding_log keeps its limit in every interval, next to exactly",

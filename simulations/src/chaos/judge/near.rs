@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::Algorithm;
 
 use super::super::clock::any_is_wrong;
-use super::{Evidence, Promise, Verdict, Windows};
+use super::{Evidence, Promise, Seen, Verdict, Windows};
 use crate::number::{float, len};
 use crate::plan::Way;
 
@@ -85,16 +85,35 @@ impl Evidence<'_> {
         Verdict::new(PROMISE, (overs.len() >= ENOUGH).then_some((kept, found)))
     }
 
-    /// Of a `sliding_window`: the limit in any aligned window, and less than twice the limit in any interval.
+    /// Of a `sliding_window`: the limit in any aligned window, and in the estimate that fades. Each region
+    /// rounds its own down.
     pub(super) fn fullest_of_sliding(
         &self,
         judged: impl Fn(Duration, Duration) -> bool,
     ) -> Option<(bool, String)> {
         let (aligned, found) = self.fullest_window(&judged)?;
-        let twice = self
-            .highest_interval(&judged)
-            .map_or(0, |(admitted, limit)| u64::from(admitted >= limit.saturating_mul(2)));
-        let intervals = if twice == 0 { "no interval" } else { "an interval" };
-        Some((aligned && twice == 0, format!("{found}; {intervals} as long has twice the limit")))
+        let mut list: Vec<(&Seen, u64)> =
+            self.admitted().filter_map(|seen| Some((seen, self.sure_window(seen)?))).collect();
+        list.sort_by_key(|(seen, _)| seen.answered);
+        let rounding = u64::try_from(self.plan.regions.len().saturating_sub(1)).unwrap_or(u64::MAX);
+        let (mut windows, mut worst) = (Windows::new(), None::<(u64, u64)>);
+        for (seen, window) in list {
+            let user = seen.ask.user;
+            *windows.entry((user, window)).or_default() += seen.ask.cost;
+            let count = |window: u64| windows.get(&(user, window)).copied().unwrap_or_default();
+            let at = self.since(seen.answered);
+            let from = at.saturating_sub(self.window() * 2);
+            let passed = seen.answered.as_micros() % self.window().as_micros().max(1);
+            let left = self.window().as_micros().saturating_sub(passed);
+            let before =
+                u128::from(count(window.saturating_sub(1))) * left / self.window().as_micros().max(1);
+            let estimate = count(window).saturating_add(u64::try_from(before).unwrap_or(u64::MAX));
+            let most = self.limit_between(from, at).saturating_add(rounding);
+            if judged(from, at) && worst.is_none_or(|(worst, _)| worst < estimate) {
+                worst = Some((estimate, most));
+            }
+        }
+        let (estimate, most) = worst.unwrap_or_default();
+        Some((aligned && estimate <= most, format!("{found}; the highest estimate is {estimate} of {most}")))
     }
 }

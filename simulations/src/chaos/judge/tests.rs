@@ -86,6 +86,33 @@ fn admitted_in_turn(times: u64) -> Vec<Seen> {
 }
 
 #[test]
+fn a_first_request_that_is_denied_while_a_tenth_is_free_is_noticed() {
+    let mut plan = plan("");
+    plan.rule.limit = 100;
+    let of = |at: u64, (user, region): (u64, usize), admitted: bool| {
+        let mut one = seen(at, decided(admitted, (0, 0)));
+        (one.ask.user, one.ask.region) = (user, region);
+        one
+    };
+    // Ten users ask in each region in turn, one request each, of a hundred permits a second.
+    let world = |denied: Option<(u64, usize)>| -> Vec<Seen> {
+        (0..10)
+            .flat_map(|user| (0..3).map(move |region| (user, region)))
+            .zip(0..)
+            .map(|(who, place)| of(3_000 + place * 10, who, denied != Some(who)))
+            .collect()
+    };
+    let kept = |all: &[Seen]| evidence(&plan, Way::Gossip, all, &[]).first_requests_pass().kept;
+    assert_eq!(kept(&world(None)), Kept::Yes);
+    assert_eq!(kept(&world(Some((4, 1)))), Kept::No);
+    assert_eq!(evidence(&plan, Way::Escrow, &world(None), &[]).first_requests_pass().kept, Kept::NotJudged);
+    // Once all but a tenth is used nothing is promised.
+    let mut full: Vec<Seen> = (0..95).map(|place| of(2_900 + place, (4, 0), true)).collect();
+    full.extend(world(Some((4, 1))));
+    assert_eq!(kept(&full), Kept::Yes);
+}
+
+#[test]
 fn one_permit_above_an_exact_limit_is_noticed() {
     let plan = plan("");
     let (ten, eleven) = (admitted_in_turn(10), admitted_in_turn(11));
@@ -527,7 +554,7 @@ fn a_limit_that_gossip_exceeds_in_health_is_noticed() {
 }
 
 #[test]
-fn a_sliding_window_is_judged_by_windows_and_by_intervals() {
+fn a_sliding_window_is_judged_by_windows_and_by_its_estimate() {
     let plan = plan("algorithm = \"sliding_window\"\n");
     let many = |from: u64, times: u64| (0..times).map(move |place| seen(from + place, decided(true, (0, 0))));
     let kept = |all: &[Seen]| evidence(&plan, Way::Split, all, &[]).limit_holds().kept;
@@ -536,7 +563,7 @@ fn a_sliding_window_is_judged_by_windows_and_by_intervals() {
     let aligned: Vec<Seen> = many(100, 11).collect();
     assert_eq!(kept(&aligned), Kept::No);
     let straddling: Vec<Seen> = many(900, 10).chain(many(1_100, 10)).collect();
-    assert_eq!(kept(&straddling), Kept::No, "twenty within an interval of a second");
+    assert_eq!(kept(&straddling), Kept::No, "nine of the ten before still count beside these ten");
 }
 
 #[test]

@@ -14,7 +14,7 @@ impl Evidence<'_> {
     pub(super) fn waiting_helps(&self) -> Verdict {
         const PROMISE: Promise = Promise {
             title: "Whoever waits as long as retry_after says is admitted",
-            manual: "A client that waits until the reset, or `t` seconds, is admitted if nothing else comes (docs/reference/http.md, Headers: as long as `retry_after` says)",
+            manual: "A client that waits until the reset is admitted if nothing else comes (docs/reference/http.md, Headers: as long as `retry_after` says)",
         };
         let mut of_user: HashMap<u64, Vec<&Seen>> = HashMap::new();
         for seen in self.seen {

@@ -53,6 +53,13 @@ export function span(millis) {
   return `${Math.round(millis / 100) / 10} s`;
 }
 
+/* Why a rule denies, as a person reads it. */
+export const causes = {
+  used_up: "the limit is used up", elsewhere: "this region's part is used, what is left of the rest lies in other regions",
+  not_agreed: "the regions have not agreed yet", burnt: "the store forgot what was spent", cut_off: "a region is cut off",
+  degraded: "the store did not answer or had no room", penalty: "a penalty", blocked: "blocked", too_large: "more than can ever pass",
+};
+
 /* A moment as an operator reads it, in UTC to the second. */
 export const moment = (text) => text?.replace("T", " ").replace(/\.\d+Z$|Z$/, "");
 

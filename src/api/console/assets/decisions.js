@@ -35,8 +35,8 @@ export function Decisions() {
       <button>Look</button></form>
     <${Said} said=${said}/>
     ${usage?.rows.length > 0 && html`<${Chart} rows=${usage.rows}/>`}</section>
-    ${found && html`<section><${Table} head=${["at", "outcome", "rule", "user", "address", "path", "region", "used"]} none="No decisions were recorded for this question."
-      rows=${found.decisions.map((one) => [moment(one.at), html`<span class=${one.outcome === "allowed" ? "good" : "bad"}>${one.outcome}</span>`, one.rule,
+    ${found && html`<section><${Table} head=${["at", "outcome", "cause", "rule", "user", "address", "path", "region", "used"]} none="No decisions were recorded for this question."
+      rows=${found.decisions.map((one) => [moment(one.at), html`<span class=${one.outcome === "allowed" ? "good" : "bad"}>${one.outcome}</span>`, one.cause ?? "", one.rule,
         one.user ?? one.api_key, one.ip, one.path, one.region, one.count == null ? "" : `${one.count} / ${one.limit}`])}/>
       ${found.next && html`<button onClick=${() => look(found.next)}>More</button>`}</section>`}</main>`;
 }

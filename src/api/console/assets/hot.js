@@ -1,6 +1,6 @@
 // Hot: who asks most at this moment, and why a client is limited.
 import { html, useEffect, useState } from "/console/preact.js";
-import { ask, moment, named, route, Said, span, Table, useEach } from "/console/daemon.js";
+import { ask, causes, moment, named, route, Said, span, Table, useEach } from "/console/daemon.js";
 
 const ORDERS = { denied: "denials", requests: "requests", cost: "permits" };
 
@@ -16,10 +16,10 @@ function Why({ asked, close }) {
   const decision = why?.decision;
   return html`<section><h2>Why ${named(asked, ["domain"])}</h2><${Said} said=${said}/>
     ${why && html`<p role="status" class=${why.limited ? "bad" : "good"}>${why.limited
-      ? `Limited now by ${decision.rule}; free ${decision.retry_after_ms ? `in ${span(decision.retry_after_ms)}` : "when the rule changes"}`
+      ? `Limited now by ${decision.rule}${decision.cause ? `: ${causes[decision.cause] ?? decision.cause}` : ""}; free ${decision.retry_after_ms ? `in ${span(decision.retry_after_ms)}` : "when the rule changes"}`
       : "Not limited: a request would be admitted now"}</p>
-      <${Table} head=${["rule", "used here", "limit", "left", "used by region", "denied since"]} none="No bucket of this client is in use."
-        rows=${why.buckets.map((bucket) => [bucket.rule, bucket.used, bucket.limit, bucket.remaining, by(bucket.used_by), moment(bucket.lately?.denied_since) ?? ""])}/>`}
+      <${Table} head=${["rule", "cause", "used here", "limit", "left", "used by region", "denied since"]} none="No bucket of this client is in use."
+        rows=${why.buckets.map((bucket) => [bucket.rule, bucket.cause ?? "", bucket.used, bucket.limit, bucket.remaining, bucket.mode === "escrow" ? "not known" : by(bucket.used_by), moment(bucket.lately?.denied_since) ?? ""])}/>`}
     <button onClick=${close}>Close</button></section>`;
 }
 

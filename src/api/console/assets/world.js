@@ -17,7 +17,7 @@ function Uses({ rules, regions, own }) {
   }, [rules.join("\n")]);
   const used = (bucket, region) => region === own ? bucket.used : bucket.world?.by_region?.[region] ?? "–";
   return html`<section><h2>Used of worldwide limits</h2><${Table} head=${["bucket", "limit", ...regions, "all", "error bound"]} none="No bucket of a worldwide rule was asked for of late."
-    rows=${rows.map((bucket) => [`${bucket.rule} ${named(bucket.identity)}`, bucket.limit, ...regions.map((region) => used(bucket, region)), bucket.used + (bucket.world?.others_used ?? 0), bucket.world?.error_bound ?? 0])}/></section>`;
+    rows=${rows.map((bucket) => [`${bucket.rule} ${named(bucket.identity)}`, bucket.limit, ...regions.map((region) => used(bucket, region)), bucket.world?.others_used == null ? "–" : bucket.used + bucket.world.others_used, bucket.world?.error_bound ?? "–"])}/></section>`;
 }
 
 export function World({ regions }) {

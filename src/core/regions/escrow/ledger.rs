@@ -103,7 +103,7 @@ impl StepResult {
 }
 
 /// One region's rights for one bucket, by what the bucket counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Ledger {
     /// Rights of a window.
     Window(WindowLedger),

@@ -62,7 +62,7 @@ pub enum LevelStep {
 
 /// One region's permits of one bucket. All counts run since the session began; what was given, taken and used
 /// is in the level.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LevelLedger {
     /// Names the memory of this store; see [`super::super::super::wire::rights::Statement::session`].
     pub session: u64,
@@ -77,7 +77,7 @@ pub struct LevelLedger {
 }
 
 /// What went to one region in its latest session.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Forwarded {
     /// The other region.
     pub region: String,
@@ -97,7 +97,7 @@ impl Forwarded {
 }
 
 /// Permits of other regions that found no room, and wait for a cost that is larger than the own capacity.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Reserve {
     /// They can be used before this.
     pub until: Timestamp,

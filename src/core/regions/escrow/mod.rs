@@ -82,6 +82,8 @@ pub struct EscrowSafety {
     pub lost_loans_are_burnt: bool,
     /// What was borrowed from a memory that is lost is given back only to one that has counted it.
     pub gives_back_only_what_is_counted: bool,
+    /// A store that was taken down for the next process charges and gives nothing more.
+    pub seals_what_is_left: bool,
     /// A store never forgets what it admitted because it lacks room.
     pub never_forgets_for_room: bool,
     /// Nobody waits for rights of a bucket of which no region has any.
@@ -103,6 +105,7 @@ impl EscrowSafety {
         loans_lapse: true,
         lost_loans_are_burnt: true,
         gives_back_only_what_is_counted: true,
+        seals_what_is_left: true,
         never_forgets_for_room: true,
         says_who_is_dry: true,
     };

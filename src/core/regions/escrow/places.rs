@@ -116,7 +116,7 @@ pub enum PlacesStep {
 }
 
 /// One region's places of one bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PlacesLedger {
     /// Names the memory of this store; see [`super::super::super::wire::rights::Statement::session`].
     pub session: u64,
@@ -134,7 +134,7 @@ pub struct PlacesLedger {
 }
 
 /// What moved between this region and another, and what is known of that one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct LoanPartner {
     /// Which.
     pub region: String,

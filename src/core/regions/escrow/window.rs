@@ -28,7 +28,7 @@ pub enum WindowStep {
 }
 
 /// One region's rights in one window.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct WindowLedger {
     /// The index of the window.
     pub window: u64,

@@ -13,8 +13,6 @@ use super::own_key_ids::KeyIds;
 use super::own_limit::Own;
 use super::partition::{PartitionPlan, plan};
 use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
-use super::replica_config::Policy;
-use super::safety::GossipSafety;
 use super::shared_level::{LevelReport, SharedLevel};
 use crate::algorithm::{Algorithm, Allowance, Counting, Limit};
 use crate::calendar::Windows;
@@ -27,15 +25,24 @@ use crate::time::{Span, Timestamp};
 use crate::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
 
 mod count_history;
+mod daemon_context;
 mod error_bound;
 mod former;
+mod lost_store;
+mod overshoot;
 mod pending_report;
 mod recompute;
+mod unmet;
 
 use error_bound::KnownSince;
+use unmet::Unmet;
 
 use count_history::CountHistory;
+use daemon_context::AHEAD_MIN;
+pub(super) use daemon_context::DaemonContext;
 pub use error_bound::UncertaintyCause;
+use lost_store::LostStore;
+use overshoot::Overshoot;
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are
 /// ahead.
@@ -58,6 +65,7 @@ pub(super) struct GossipBucket {
     /// By window, ascending.
     periods: SmallVec<[Period; 1]>,
     demand: Demand,
+    unmet: Unmet,
     /// Daemons of the own region that count it too, with what they are asked for.
     pub(super) siblings: Vec<SiblingReport>,
     /// What was last told, and when.
@@ -81,8 +89,6 @@ pub(super) struct GossipBucket {
     /// What the store counted itself so far.
     stored: u64,
     debt: u64,
-    /// The newest window of which it was looked at how much it was above the limit.
-    audited: u64,
     /// Whether the own region will soon be refused what it asks for: of a window it would have used more than
     /// three quarters of its budget, and without windows no more is left than what it did not tell.
     near_limit: bool,
@@ -90,6 +96,7 @@ pub(super) struct GossipBucket {
     moved_since: bool,
     /// When the store was last told it, or will be at once.
     store_told: Timestamp,
+    lost: LostStore,
     changed: Timestamp,
     /// Under which key ids it is told.
     own_key_ids: KeyIds,
@@ -151,6 +158,7 @@ pub(super) struct Period {
     /// What the own region admitted, as far as is known here.
     pub(super) live: Counts,
     live_version: u32,
+    overshoot: Overshoot,
     /// What each region told; the own one's is what its owner told the others.
     told: ByRegion<RegionReport>,
 }
@@ -168,42 +176,6 @@ pub(super) struct RegionReport {
     trail: Option<Box<CountHistory>>,
 }
 
-/// Who asks: what a bucket must know of the daemon that follows it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DaemonContext<'a> {
-    pub(super) node: &'a Arc<str>,
-    /// When the process began.
-    pub(super) started: Timestamp,
-    /// Whether the daemons of this region share one store.
-    pub(super) shared_store: bool,
-    pub(super) regions: &'a Regions,
-    /// After this long a report has reached everyone.
-    pub(super) horizon: Span,
-    pub(super) policy: Policy,
-    pub(super) safety: GossipSafety,
-    /// Whether nothing is told of buckets far from their limit.
-    pub(super) suppresses_reports: bool,
-    /// Whether there is so much to tell that only what others would guess wrong is told.
-    pub(super) busy: bool,
-    /// Whether for long all came in time, so that every region divides by the same reports.
-    pub(super) settled: bool,
-    /// The longest that any region was not heard since that was so.
-    pub(super) silence: Span,
-}
-
-impl DaemonContext<'_> {
-    /// Whether any other region is known.
-    fn has_others(&self) -> bool {
-        self.regions.listed_len() > 1
-    }
-
-    /// How many daemons a region has, at least one.
-    pub(super) fn daemons(&self, region: RegionId) -> u64 {
-        let nodes = self.regions.get(region).map_or(1, |region| region.ring.nodes().len());
-        u64::try_from(nodes).unwrap_or(u64::MAX).max(1)
-    }
-}
-
 impl GossipBucket {
     pub(super) fn new(key: WorldKey, rule: Arc<WorldRule>, since: Timestamp) -> Self {
         let demand = Demand::new(rule.limit.window, rule.limit.permits);
@@ -218,6 +190,7 @@ impl GossipBucket {
             since,
             periods: SmallVec::new(),
             demand,
+            unmet: Unmet::default(),
             siblings: Vec::new(),
             told: None,
             known_since: KnownSince::default(),
@@ -226,13 +199,13 @@ impl GossipBucket {
             queued: false,
             enforced: None,
             store_told: Timestamp::default(),
+            lost: LostStore::default(),
             cut: CommonCuts::default(),
             rounding_seed,
             shared_level,
             charged: SmallVec::new(),
             stored: 0,
             debt: 0,
-            audited: 0,
             near_limit: false,
             moved_since: false,
             changed: since,
@@ -446,12 +419,13 @@ impl GossipBucket {
     pub(super) fn demand_at(&self, now: Timestamp) -> u64 {
         let idle = Span(self.rule.limit.window.0.saturating_mul(2)).0.max(2_000_000);
         let fresh = self.siblings.iter().filter(|sibling| now.since(sibling.stamp).0 < idle);
-        fresh.map(|sibling| sibling.demand).fold(self.demand.at(now), u64::saturating_add).min(DEMAND_MAX)
+        let own = self.own_demand_at(now);
+        fresh.map(|sibling| sibling.demand).fold(own, u64::saturating_add).min(DEMAND_MAX)
     }
 
     /// What this daemon alone is asked for.
     pub(super) fn own_demand_at(&self, now: Timestamp) -> u64 {
-        self.demand.at(now).min(DEMAND_MAX)
+        self.demand.at(now).max(self.unmet.at(now)).min(DEMAND_MAX)
     }
 
     /// Makes what is known now the thing that is told: of the window at `now`, and of the one before if it
@@ -527,12 +501,14 @@ impl GossipBucket {
             limit: plan.limit,
             windows: self.windows(),
             horizon: here.horizon,
+            ahead: here.ahead(),
             parties: &plan.parties,
             silent: &plan.silent,
             whole: plan.whole,
             policy: here.policy,
             rounding_seed: self.rounding_seed,
             lingering,
+            fades: self.rule.algorithm == Algorithm::SlidingWindow,
         }
     }
 
@@ -586,6 +562,7 @@ impl GossipBucket {
         self.known_since = KnownSince::default();
         self.changed = self.changed.min(now);
         self.own.clock_went_back(now);
+        self.unmet.clock_went_back(now);
         self.unsettle();
     }
 
@@ -665,7 +642,8 @@ impl Debited {
 
 impl Period {
     fn new(window: u64) -> Self {
-        Self { window, live: Counts::default(), live_version: 0, told: ByRegion::default() }
+        let (live, told) = (Counts::default(), ByRegion::default());
+        Self { window, live, live_version: 0, overshoot: Overshoot::default(), told }
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut RegionReport {

@@ -28,7 +28,7 @@ const HOME_PARTS: u64 = 9;
 /// A budget grows only if all cuts of this time allow it: when several regions start at once their first
 /// words come one by one and are still rough, and the first to be heard must not get it all. As long as
 /// clocks that agree may differ: nobody uses what has grown before all know of the cut.
-const GROWTH_DELAY: Span = Span::from_millis(20);
+pub(super) const GROWTH_DELAY: Span = Span::from_millis(20);
 /// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. What is
 /// kept for chance is missing where more is asked for than there is: a whole one costs a hundredth of the
 /// limit with five regions, none at all lets a budget shrink below what chance has used meanwhile.
@@ -51,6 +51,8 @@ pub(super) struct DivisionScope<'a> {
     pub(super) limit: u64,
     pub(super) windows: Windows,
     pub(super) horizon: Span,
+    /// For so long a demand counts that has not lasted.
+    pub(super) ahead: Span,
     /// The regions that take part, by name, with their weights.
     pub(super) parties: &'a [(RegionId, u64)],
     /// Those of them that are silent: their last words stand.
@@ -62,6 +64,8 @@ pub(super) struct DivisionScope<'a> {
     pub(super) rounding_seed: u64,
     /// What regions admitted in the window before that still counts: of a `sliding_log`.
     pub(super) lingering: &'a [(RegionId, u64)],
+    /// Whether a part of what was admitted in the window before still counts: of a `sliding_window`.
+    pub(super) fades: bool,
 }
 
 /// What the own region may admit.
@@ -84,6 +88,8 @@ pub(super) struct CommonCuts {
     before: Allocation,
     /// The same of the window before.
     ended: Allocation,
+    /// What was admitted in it.
+    ended_with: u64,
     /// The most that each region may hold in this window, and in the next one.
     most: LargestAllocation,
     to_come: LargestAllocation,
@@ -147,6 +153,14 @@ struct DelayedReports {
 impl DelayedReports {
     fn newest(&self) -> Option<&WindowReport> {
         self.waiting.back().map(|(_, report)| report).or(self.in_force.as_ref())
+    }
+
+    /// The report that a division uses.
+    fn report(&self, known: ReportsUsed) -> Option<&WindowReport> {
+        match known {
+            ReportsUsed::InForce => self.in_force.as_ref(),
+            ReportsUsed::Arrived(_) => self.newest(),
+        }
     }
 }
 
@@ -228,6 +242,8 @@ impl CommonCuts {
         let window = scope.windows.index(at);
         if window > self.window {
             let follows = self.window + 1 == window;
+            // Of the reports in force, so that all regions take the same.
+            self.ended_with = if follows { self.admitted(ReportsUsed::InForce) } else { 0 };
             self.window = window;
             self.ended = std::mem::take(&mut self.before);
             self.most = LargestAllocation::begin(at, &self.to_come, follows);
@@ -427,6 +443,30 @@ impl CommonCuts {
         stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
     }
 
+    /// What all regions told that they admitted in this window.
+    fn admitted(&self, known: ReportsUsed) -> u64 {
+        let reports = self.delayed_reports.iter().filter_map(|(_, delayed)| delayed.report(known));
+        let of_window = reports.filter(|report| report.window == self.window);
+        of_window.map(|report| report.account.admitted).fold(0, u64::saturating_add)
+    }
+
+    /// What the window before fills of the limit at `cut`, as a store works it out, but for what was told
+    /// last of it.
+    fn fading(
+        &self,
+        known: ReportsUsed,
+        window: u64,
+        (start, cut, end): (Timestamp, Timestamp, Timestamp),
+        scope: DivisionScope<'_>,
+    ) -> u64 {
+        if !scope.fades {
+            return 0;
+        }
+        let before = if window == self.window { self.ended_with } else { self.admitted(known) };
+        let part = u128::from(before) * u128::from(end.since(cut).0) / u128::from(end.since(start).0.max(1));
+        u64::try_from(part).unwrap_or(u64::MAX).min(scope.limit)
+    }
+
     /// Divides the limit of a window. By [`RegionId`].
     fn divide(&self, known: ReportsUsed, window: u64, scope: DivisionScope<'_>) -> Allocation {
         let start = scope.windows.start(window);
@@ -437,10 +477,7 @@ impl CommonCuts {
             .iter()
             .map(|&(id, weight)| {
                 let delayed = self.delayed_reports.get(id);
-                let report = match known {
-                    ReportsUsed::InForce => delayed.and_then(|delayed| delayed.in_force),
-                    ReportsUsed::Arrived(_) => delayed.and_then(DelayedReports::newest).copied(),
-                };
+                let report = delayed.and_then(|delayed| delayed.report(known)).copied();
                 let lingering = scope.lingering.iter().find(|(of, _)| *of == id && window == self.window);
                 let lingering = lingering.map_or(0, |(_, permits)| *permits);
                 let before = if window == self.window { self.usable(id) } else { None };
@@ -459,17 +496,24 @@ impl CommonCuts {
                     _ => None,
                 };
                 let reserve = weight.saturating_add(at_home);
-                RegionInput { weight, reserve, told, before, exact, lingering }
+                let silent = scope.silent.contains(&id);
+                RegionInput { weight, reserve, told, before, exact, lingering, silent }
             })
             .collect();
+        let end = scope.windows.end(window);
+        let cut = match known {
+            ReportsUsed::InForce => common_cut(start, scope.horizon, &inputs),
+            ReportsUsed::Arrived(own) => own.stamp.max(start),
+        };
         let division = DivisionInput {
             limit: scope.limit,
             start,
-            end: scope.windows.end(window),
-            cut: match known {
-                ReportsUsed::InForce => common_cut(start, scope.horizon, &inputs),
-                ReportsUsed::Arrived(own) => own.stamp.max(start),
-            },
+            end,
+            cut,
+            ahead: Some(scope.ahead),
+            slice_min: 1,
+            whole: end.since(cut) > scope.ahead,
+            fading: self.fading(known, window, (start, end.min(cut.max(start)), end), scope),
             caution: CAUTION,
             rounding_offset: scope.rounding_seed.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
         };

@@ -2,7 +2,7 @@
 //!
 //! A frame is judged whole before anything of it is taken, so that a refused one changes nothing.
 
-use super::bucket::ReceivedReport;
+use super::bucket::{GossipBucket, ReceivedReport};
 use super::bucket_table::BucketId;
 use super::key_dictionary::KeyIdMeaning;
 use super::link::Arrival;
@@ -258,7 +258,9 @@ impl Replica {
                 if region != Regions::OWN || (heard.changed && owned && speaker != Regions::OWN) {
                     self.spread(id, speaker, word.window, true);
                 }
-                if speaker == Regions::OWN {
+                // Others may leave the own region so little that what it did not tell is much of it.
+                let untold = |bucket: &GossipBucket| bucket.is_near_limit() && bucket.has_untold(now);
+                if speaker == Regions::OWN || self.keys.get(id).is_some_and(untold) {
                     self.changed(now, id);
                 }
             }

@@ -76,8 +76,10 @@ pub struct Replica {
     pub(super) waits: Option<Timestamp>,
     /// Until then regions may divide by other reports than this one.
     pub(super) unsettled: Timestamp,
-    /// The longest that a region was not heard since then.
+    /// The longest that a region was not heard since then, less what drained meanwhile.
     pub(super) silence: Span,
+    /// When that was last worked out.
+    pub(super) measured: Timestamp,
 }
 
 /// What the replica has seen since it began, for metrics.
@@ -149,6 +151,7 @@ impl Replica {
             waits: None,
             unsettled: Timestamp::default(),
             silence: Span::ZERO,
+            measured: Timestamp::default(),
         }
     }
 
@@ -195,14 +198,17 @@ impl Replica {
         self.begin(now);
         let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
         self.hear_limit((now, now), id, Regions::OWN, touched.own.map_or(DecidedBy::Rule, DecidedBy::Own));
-        let Some(bucket) = self.keys.get_mut(id) else { return };
-        bucket.count(now, &self.node, touched);
+        let (here, keys) = self.here();
+        let Some(bucket) = keys.get_mut(id) else { return };
+        if touched.store.reset {
+            bucket.forget_use(now, here.node);
+        }
+        bucket.count(now, here.node, touched);
+        bucket.refused(now, touched.refused, here);
         if !self.changed(now, id) {
             self.recompute(now, id);
         }
-        if touched.without_allowance {
-            self.tell_store_again(now, id);
-        }
+        self.note_store(now, id, touched);
     }
 
     /// Who is in the cluster now.
@@ -331,6 +337,9 @@ impl Replica {
                 let sum = self.overshoot.entry(bucket.key.rule.clone()).or_default();
                 *sum = sum.saturating_add(above);
             }
+        } else if let Some(bucket) = self.keys.get_mut(id) {
+            // The owner judges it now; an instant that nobody judges would come due for ever.
+            bucket.judges_no_overshoot();
         }
         self.recompute(now, id);
         self.changed(now, id);
@@ -539,10 +548,13 @@ impl Replica {
         }
     }
 
-    /// The store decided without what it was told of a bucket.
-    fn tell_store_again(&mut self, now: Timestamp, id: BucketId) {
-        let Some(bucket) = self.keys.get_mut(id) else { return };
-        if bucket.tell_store_again(now) && !bucket.queued {
+    /// What the store's answers show of its memory: it is told again what it forgot.
+    fn note_store(&mut self, now: Timestamp, id: BucketId, touched: &Touched) {
+        let (here, keys) = self.here();
+        let Some(bucket) = keys.get_mut(id) else { return };
+        let restored = bucket.note_store(now, (touched.window, touched.store), here);
+        let told = touched.store.without_allowance && bucket.tell_store_again(now);
+        if (restored || told) && !bucket.queued {
             bucket.queued = true;
             self.effects.push_back(id);
         }
@@ -648,6 +660,7 @@ fn here<'a>(
         shared_store: config.shared_store,
         regions,
         horizon,
+        interval: config.interval,
         policy: config.policy,
         safety: config.safety,
         suppresses_reports: config.suppresses_reports,

@@ -37,6 +37,7 @@ impl Replica {
             settled: here.settled,
             own_store: OwnStore::Lasting,
             silence: here.silence,
+            cut_off: here.regions.iter().any(|(_, region)| region.cut_off),
         }
     }
 
@@ -76,6 +77,11 @@ impl Replica {
             self.unsettle(now);
         }
         let silence = self.silence(now);
-        self.silence = if self.is_settled() { silence } else { self.silence.max(silence) };
+        // What every other region used unheard drains at the rate of one limit, as everything else.
+        let others = u64::try_from(self.regions.listed_len()).unwrap_or(u64::MAX).saturating_sub(1).max(1);
+        let drained = now.since(self.measured).0 / others;
+        let before = Span(self.silence.0.saturating_sub(drained));
+        self.silence = if self.is_settled() { silence } else { before.max(silence) };
+        self.measured = now;
     }
 }

@@ -12,15 +12,17 @@
 //! would be used on this side too. What they tell when they are heard again comes out of their part; what is
 //! left of it then is everybody's again.
 
+mod delayed_levels;
 mod late_reports;
 
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
+use self::delayed_levels::DelayedLevels;
+pub(super) use self::delayed_levels::LevelReport;
 use self::late_reports::LateReports;
 use super::partition::bit;
-use super::plausibility::PlausibilityLimit;
 use super::refill::refill;
 use crate::algorithm::{LevelAllowance, Limit};
 use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, UNIT, budgets};
@@ -36,6 +38,9 @@ const OWN_MAX: usize = 64;
 /// for is mostly kept there.
 const HOME_WINDOWS: u64 = 16;
 const HOME_PARTS: u64 = 9;
+/// So many permits of a full bucket every other region keeps that has as many by its weight: with less than
+/// one it would refuse whoever asks there now and then.
+const AWAY_MIN: u64 = 2;
 /// After so long without a report a region may have used what seemed to refill into a full bucket.
 const UNHEARD: Span = Span::from_millis(450);
 /// For no longer than this before a cut was noticed is guessed what the silent have used since they told
@@ -105,71 +110,6 @@ struct OwnPart {
     most: i128,
 }
 
-#[derive(Debug, Clone)]
-struct DelayedLevels {
-    in_force: Option<ReportFigures>,
-    waiting: VecDeque<(Timestamp, LevelReport)>,
-    /// How much of its count the level knows of.
-    counted: u64,
-    /// How much more of it is believed.
-    plausible: PlausibilityLimit,
-    /// When a report in force last showed that something was asked for.
-    stirred: Option<Timestamp>,
-    /// This daemon stood still since the last report: of what the next one tells no debt is made.
-    missed: bool,
-}
-
-/// What a region told of a bucket without windows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LevelReport {
-    pub(super) account: ReportFigures,
-    /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what
-    /// was admitted long ago has been refilled, so it may leave the bucket empty, but in no debt.
-    pub(super) past: bool,
-}
-
-impl DelayedLevels {
-    const fn new(since: Timestamp) -> Self {
-        let plausible = PlausibilityLimit::since(since);
-        Self { in_force: None, waiting: VecDeque::new(), counted: 0, plausible, stirred: None, missed: false }
-    }
-
-    fn newest(&self) -> Option<&ReportFigures> {
-        self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
-    }
-
-    /// Whether nothing was told for so long before these words that what they tell has been refilled in part.
-    fn is_unheard(&self, statement: LevelReport) -> bool {
-        self.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp)
-    }
-
-    /// How much the level falls by these words of a region, and what is believed of it after them.
-    fn takes(
-        &self,
-        (region, statement): (RegionId, LevelReport),
-        level: i128,
-        late: &mut LateReports,
-        share: LevelScope<'_>,
-    ) -> (i128, PlausibilityLimit) {
-        let mut plausible = self.plausible;
-        let more = statement.account.admitted.saturating_sub(self.counted);
-        let believed = plausible.believe(statement.account.stamp, more, share.limit, share.capacity);
-        let fewer = self.counted.saturating_sub(statement.account.admitted);
-        let taken = (i128::from(believed) - i128::from(fewer)) * UNIT;
-        let unheard = self.is_unheard(statement);
-        let taken = if statement.past || (self.missed && unheard) {
-            late.assume(taken, level, i128::from(share.capacity) * UNIT)
-        } else if region == Regions::OWN || !share.corrects {
-            taken
-        } else {
-            late.correct(taken, level)
-        };
-        // A region that was not heard for long may have used what seemed to refill into a full bucket.
-        let spares = unheard && late.may_tell_of_a_cut(region, statement.account.stamp);
-        (if spares { late.spare(taken) } else { taken }, plausible)
-    }
-}
-
 /// What is divided, among whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LevelScope<'a> {
@@ -200,14 +140,18 @@ impl LevelScope<'_> {
         amount * i128::from(self.permits) / i128::from(self.limit.permits.max(1))
     }
 
-    /// For so long a part of the level must last: until the next report is in force. Of a small bucket no
-    /// longer than it takes to refill several times: who asks for little would be given all of it, and who
-    /// begins to ask would find nothing, however little is used of the rate.
-    fn lasts(&self) -> Span {
-        let refill = u128::from(self.capacity) * u128::from(self.limit.window.0)
-            / u128::from(self.limit.permits.max(1));
-        let refills = Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(REFILLS));
-        refills.min(self.horizon + AHEAD)
+    /// How the refill is divided: by demand alone.
+    fn of_refill(&self, now: Timestamp) -> DivisionInput {
+        division_by_demand(self.permits, (now, now + self.limit.window), self.rounding_offset)
+    }
+
+    /// How so many permits of the level, or of the bucket, are divided. What the store is not told of, being
+    /// so little, comes out of a slice.
+    fn of_level(&self, permits: u64, now: Timestamp) -> DivisionInput {
+        let lasts = lasts(self.limit, self.capacity, self.horizon);
+        let (ahead, slice_min) = (Some(lasts), self.little() + 1);
+        let division = division_by_demand(permits, (now, now + lasts), self.rounding_offset);
+        DivisionInput { ahead, slice_min, whole: true, ..division }
     }
 
     /// Permits that are worth no message to the store: half a hundredth of the bucket.
@@ -331,6 +275,11 @@ impl SharedLevel {
         self.used_at = self.used_at.max(now);
     }
 
+    /// The own store holds nothing as used any more: an operator reset the bucket.
+    pub(super) const fn emptied(&mut self, now: Timestamp) {
+        (self.used, self.used_at) = (0, now);
+    }
+
     fn used_now(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
         (self.used - refill(share.limit, now.since(self.used_at))).max(0)
     }
@@ -352,15 +301,15 @@ impl SharedLevel {
                 Some(apart) if apart.regions & bit(id) != 0 => &mut apart.level,
                 _ => &mut self.level,
             };
-            let (taken, plausible) = delayed.takes((id, statement), *level, &mut self.late, share);
-            *level -= taken;
-            delayed.plausible = plausible;
+            let taken = delayed.takes((id, statement), *level, &mut self.late, share);
+            *level -= taken.level;
+            delayed.plausible = taken.plausible;
             delayed.missed &= !delayed.is_unheard(statement);
             let account = statement.account;
             if account.demand > 0 || account.admitted != delayed.counted {
                 delayed.stirred = Some(account.stamp);
             }
-            delayed.counted = account.admitted;
+            delayed.counted = if statement.past { account.admitted } else { taken.counted };
             delayed.in_force = Some(account);
         }
         let sided = self.apart.map_or(0, |apart| apart.regions);
@@ -433,7 +382,7 @@ impl SharedLevel {
         for (id, delayed) in self.delayed_reports.iter().enumerate().skip(1) {
             let Some((_, statement)) = delayed.waiting.back() else { continue };
             let of = if apart.regions & bit(id) == 0 { &mut level } else { &mut aside };
-            *of -= delayed.takes((id, *statement), *of, &mut late, share).0;
+            *of -= delayed.takes((id, *statement), *of, &mut late, share).level;
         }
         let counted = self.delayed_reports.first().map_or(0, |delayed| delayed.counted);
         level -= (i128::from(own) - i128::from(counted)) * UNIT;
@@ -452,15 +401,14 @@ impl SharedLevel {
     ) -> Vec<u64> {
         let inputs = self.inputs(now, false, None, parties);
         let (end, limit) = (now + limit.window, u64::from(limit.permits));
-        budgets(DivisionInput { limit, start: now, end, cut: now, caution: 1_000, rounding_offset }, &inputs)
-            .to_vec()
+        budgets(division_by_demand(limit, (now, end), rounding_offset), &inputs).to_vec()
     }
 
     fn inputs(
         &self,
         now: Timestamp,
         arrived: bool,
-        home: Option<RegionId>,
+        home: Option<(RegionId, u64)>,
         parties: &[(RegionId, u64)],
     ) -> SmallVec<[RegionInput; 4]> {
         let weights: u64 = parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
@@ -468,7 +416,8 @@ impl SharedLevel {
             let delayed = self.delayed_reports.get(id);
             let known = delayed.and_then(|one| if arrived { one.newest() } else { one.in_force.as_ref() });
             let told = known.map(|known| ReportFigures { stamp: now, admitted: 0, demand: known.demand });
-            let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
+            let at_home = home.filter(|(home, _)| *home == id);
+            let at_home = at_home.map_or(0, |(_, parts)| weights.saturating_mul(parts));
             RegionInput {
                 weight,
                 reserve: weight.saturating_add(at_home),
@@ -476,20 +425,26 @@ impl SharedLevel {
                 before: 0,
                 exact: None,
                 lingering: 0,
+                silent: false,
             }
         };
         parties.iter().map(input).collect()
     }
 
-    /// The region that alone asked for the bucket lately, as all know it.
-    fn home(&self, share: LevelScope<'_>) -> Option<RegionId> {
+    /// The region that alone asked for the bucket lately, as all know it, and how many parts of it are kept
+    /// there beside one that is divided by weight.
+    fn home(&self, share: LevelScope<'_>) -> Option<(RegionId, u64)> {
         let stirred = |id: RegionId| self.delayed_reports.get(id).and_then(|delayed| delayed.stirred);
         let last = share.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
         let since = stirred(last)?;
         let long = Span(share.limit.window.0.saturating_mul(HOME_WINDOWS));
         let alone =
             |&(id, _): &(RegionId, u64)| id == last || stirred(id).is_none_or(|other| other + long <= since);
-        share.parties.iter().all(alone).then_some(last)
+        let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
+        let away = share.parties.iter().filter(|&&(id, _)| id != last);
+        let away = away.map(|&(_, weight)| part_of(share.capacity, weight, weights) / AWAY_MIN);
+        let parts = away.filter(|parts| *parts > 0).map(|parts| parts - 1).fold(HOME_PARTS, u64::min);
+        share.parties.iter().all(alone).then_some((last, parts))
     }
 
     /// When the next report waits for its instant.
@@ -571,20 +526,10 @@ impl SharedLevel {
         share: LevelScope<'_>,
     ) -> SmallVec<[(RegionId, u64); 4]> {
         let inputs = self.inputs(now, arrived, self.home(share), share.parties);
-        let divide = |limit: u64, lasting: Span| {
-            let division = DivisionInput {
-                limit,
-                start: now,
-                end: now + lasting,
-                cut: now,
-                caution: 1_000,
-                rounding_offset: share.rounding_offset,
-            };
-            budgets(division, &inputs)
-        };
+        let divide = |limit: u64| budgets(share.of_level(limit, now), &inputs);
         let level = u64::try_from(self.level_at(cut(now, share), share) / UNIT).unwrap_or(0);
-        let levels = divide(level, share.lasts());
-        let rates = divide(share.permits, share.limit.window);
+        let levels = divide(level);
+        let rates = budgets(share.of_refill(now), &inputs);
         let parts = share.parties.iter().zip(levels).zip(rates).map(|((&(id, _), level), rate)| {
             let rate = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
             let refilled = u64::try_from(refill(rate, untold) / UNIT).unwrap_or(u64::MAX);
@@ -626,29 +571,21 @@ impl SharedLevel {
             let mut late = self.late;
             for (id, delayed) in here {
                 let Some((_, statement)) = delayed.waiting.back() else { continue };
-                level -= delayed.takes((id, *statement), level, &mut late, share).0;
+                level -= delayed.takes((id, *statement), level, &mut late, share).level;
             }
         }
         let inputs = self.inputs(now, arrived, self.home(share), share.parties);
         let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
-        let divide = |limit: u64, lasting: Span| {
-            let division = DivisionInput {
-                limit,
-                start: now,
-                end: now + lasting,
-                cut: now,
-                caution: 1_000,
-                rounding_offset: share.rounding_offset,
-            };
+        let divide = |division: DivisionInput| {
             own.and_then(|own| budgets(division, &inputs).get(own).copied()).unwrap_or(0)
         };
-        let rate = divide(share.permits, share.limit.window);
+        let rate = divide(share.of_refill(now));
         let level = match u64::try_from(level / UNIT) {
-            Ok(whole) if level > 0 => i128::from(divide(whole, share.lasts())) * UNIT,
+            Ok(whole) if level > 0 => i128::from(divide(share.of_level(whole, now))) * UNIT,
             _ => level * i128::from(rate) / i128::from(share.permits.max(1)),
         };
         let whole = u64::try_from(share.most() / UNIT).unwrap_or(0);
-        let most = divide(whole, share.lasts());
+        let most = divide(share.of_level(whole, now));
         OwnPart { level, rate, most: i128::from(most) * UNIT }
     }
 
@@ -659,6 +596,36 @@ impl SharedLevel {
     }
 }
 
+/// For so long a part of the level must last: until the next report is in force. Of a small bucket no longer
+/// than it takes to refill several times: who asks for little would be given all of it, and who begins to ask
+/// would find nothing, however little is used of the rate.
+pub(super) fn lasts(limit: Limit, capacity: u64, horizon: Span) -> Span {
+    let refill = u128::from(capacity) * u128::from(limit.window.0) / u128::from(limit.permits.max(1));
+    let refills = Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(REFILLS));
+    refills.min(horizon + AHEAD)
+}
+
+/// A division of a limit by what is asked for from `start` to `end`, without slices.
+const fn division_by_demand(
+    limit: u64,
+    (start, end): (Timestamp, Timestamp),
+    rounding_offset: u64,
+) -> DivisionInput {
+    let (caution, ahead) = (1_000, None);
+    DivisionInput {
+        limit,
+        start,
+        end,
+        cut: start,
+        caution,
+        rounding_offset,
+        ahead,
+        slice_min: 1,
+        whole: false,
+        fading: 0,
+    }
+}
+
 /// Whether the store may refill at the whole rate until the next look. A full part refills no further, so
 /// a region that asks only now and then finds it whole, however long ago that look was. Its first request
 /// is looked at at once; what the store refills too fast until then must be too little to be told.
@@ -666,6 +633,12 @@ fn rests(tokens: i128, part: OwnPart, growth: u64, share: LevelScope<'_>) -> boo
     let growth = Limit { permits: u32::try_from(growth).unwrap_or(u32::MAX), ..share.limit };
     let unseen = refill(growth, UNSEEN) / UNIT;
     tokens >= part.most && unseen <= i128::from(share.little())
+}
+
+/// The part of `whole` that a weight has of all `weights`.
+fn part_of(whole: u64, weight: u64, weights: u64) -> u64 {
+    let part = u128::from(whole) * u128::from(weight) / u128::from(weights.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 /// The instant of which all know what was told: as long ago as a report takes to be in force everywhere.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowance};
-use crate::regions::{Effect, Member, NodeName, Refused, Touched, WorldKey, WorldRule};
+use crate::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Limit, RegionUse, WindowAllowance};
+use crate::regions::{Effect, Member, NodeName, Refused, StoreSeen, Touched, WorldKey, WorldRule};
 use crate::rule::{Global, Mode, OnPartition};
 use crate::time::{Span, Timestamp};
 use crate::virtual_world::{Dice, TICK};
@@ -17,10 +17,14 @@ mod calendar;
 mod cluster;
 mod crowded;
 mod cuts;
+mod debts;
 mod doubt;
 mod former;
+mod journeys;
 mod listed;
+mod lost_store;
 mod own;
+mod restarts;
 
 use cluster::GossipCluster;
 
@@ -66,7 +70,7 @@ fn touched(user: &str, window: u64, offered: u64, admitted: u64) -> Touched {
         refused: 0,
         largest: 1,
         own: None,
-        without_allowance: false,
+        store: StoreSeen::default(),
     }
 }
 

@@ -43,6 +43,23 @@ pub struct OtherStores {
     pub own_store: OwnStore,
     /// The longest that any other region was not heard since all was settled.
     pub silence: Span,
+    /// Whether any listed region is cut off.
+    pub cut_off: bool,
+}
+
+/// The regions as a decision finds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionsKnown {
+    /// How many there are, the own one included.
+    pub count: u64,
+    /// Whether one of them is cut off.
+    pub is_cut: bool,
+}
+
+impl From<OtherStores> for RegionsKnown {
+    fn from(elsewhere: OtherStores) -> Self {
+        Self { count: elsewhere.regions, is_cut: elsewhere.cut_off }
+    }
 }
 
 impl OtherStores {
@@ -56,6 +73,10 @@ impl OtherStores {
         }
     }
 }
+
+/// A request that is refused while the world has room may be asked again after this long: the way to the
+/// other regions and back, and until a division by it is in force.
+pub const ROUND_TRIP: Span = Span::from_secs(1);
 
 /// After this long at most, what a region uses is heard while nothing keeps it from telling.
 const HEARD_WITHIN: Span = Span::from_secs(1);
@@ -76,6 +97,21 @@ pub fn believed(limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
         _ => 0,
     };
     answered.used.saturating_add(others)
+}
+
+/// Whether the limit leaves room for `cost` as far as is known here, so that only the region's part of it
+/// refuses that: then the refusal lasts until the other regions have heard of it.
+#[must_use]
+pub fn has_room(
+    algorithm: Algorithm,
+    limit: &Limit,
+    answered: &BucketAnswer,
+    cost: u64,
+    now: Timestamp,
+) -> bool {
+    let others = answered.view.map_or(0, |view| view.others_at(algorithm, limit, now));
+    let used = answered.used.saturating_add(others);
+    used.saturating_add(cost.max(1)) <= limit.capacity(algorithm)
 }
 
 /// How much more than [`believed`] all regions may have used.
@@ -140,6 +176,7 @@ mod tests {
         settled: true,
         own_store: OwnStore::Lasting,
         silence: Span::ZERO,
+        cut_off: false,
     };
 
     fn bound(algorithm: Algorithm, view: Option<Allowance>, elsewhere: OtherStores) -> u64 {

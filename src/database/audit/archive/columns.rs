@@ -29,7 +29,7 @@ pub(super) enum Kind {
 }
 
 /// The columns, in the order in which the database is asked for them.
-pub(super) const COLUMNS: [(&str, Kind); 18] = [
+pub(super) const COLUMNS: [(&str, Kind); 19] = [
     ("at", Kind::Moment),
     ("region", Kind::Text),
     ("node", Kind::Text),
@@ -48,6 +48,7 @@ pub(super) const COLUMNS: [(&str, Kind); 18] = [
     ("retry_after_ms", Kind::Number),
     ("latency_us", Kind::Number),
     ("weight", Kind::Number),
+    ("cause", Kind::Text),
 ];
 
 /// The values of one column in one row group.

@@ -52,6 +52,11 @@ pub enum ArchiveError {
         "no archive is configured: name it in audit.archive, such as \"file:///var/lib/tidegate/archive\""
     )]
     Nowhere,
+    /// Somebody else archives now.
+    #[error(
+        "a daemon or another `tidegate audit archive` archives now, or PostgreSQL still ends the work of one that was killed: nothing was done here"
+    )]
+    Elsewhere,
     /// The archive does not do what it should.
     #[error(transparent)]
     Place(#[from] PlaceError),
@@ -69,6 +74,14 @@ pub enum ArchiveError {
         rows: u64,
         /// Rows read back.
         rows_read: u64,
+    },
+    /// What came back is no file of the archive.
+    #[error("{location} was read back and is damaged: {why}. The month stays in the database")]
+    Damaged {
+        /// Where.
+        location: String,
+        /// Why.
+        why: String,
     },
     /// Rows came while the month was written.
     #[error("rows of {month} arrived while it was archived: it is done again later")]
@@ -104,8 +117,6 @@ struct Due {
 }
 
 /// Archives every month that ended longer ago than what is retained. With `dry_run` only says which.
-///
-/// Does nothing while another daemon does it.
 ///
 /// # Errors
 /// Why a month stays; those before it have left.
@@ -168,7 +179,7 @@ impl Run<'_> {
         let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock(hashtext('tidegate_audit_archive'))");
         let alone: bool = wait(self.database, lock.fetch_one(&mut self.connection)).await?;
         if !alone {
-            return Ok(archived);
+            return Err(ArchiveError::Elsewhere);
         }
         for due in self.due(now).await? {
             archived.push(self.one(&due).await?);
@@ -227,7 +238,7 @@ impl Run<'_> {
         let query = sqlx::query(
             "SELECT (extract(epoch FROM at) * 1000000)::bigint, region, node, domain, rule, user_id, key_id, \
                  address::text, path, method, outcome, cost, count, permits, status::bigint, retry_after_ms, \
-                 latency_us, weight::bigint \
+                 latency_us, weight::bigint, cause \
              FROM audit_log \
              WHERE at >= ($1 || '-01')::date::timestamp AT TIME ZONE 'UTC' \
                  AND at < (($1 || '-01')::date + interval '1 month') AT TIME ZONE 'UTC' \
@@ -262,7 +273,10 @@ impl Run<'_> {
         let path = scratch.path.clone();
         let read = spawn_blocking(move || columns::read(File::open(path)?)).await;
         let read = match read {
-            Ok(read) => read.map_err(|error| scratch.fail(error))?,
+            Ok(read) => read.map_err(|error| ArchiveError::Damaged {
+                location: self.place.location(name),
+                why: error.to_string(),
+            })?,
             // A file so damaged that its reader gave up.
             Err(_) => Sum { rows: 0, checksum: String::new() },
         };

@@ -42,12 +42,12 @@ impl IdentityStore {
         .bind(filter.tier)
         .bind(i64::from(filter.limit.min(PAGE_MAX)))
         .fetch_all(self.database.pool());
-        let rows = self.database.within(rows).await.map_err(refused)?;
+        let rows = self.database.asked(rows).await.map_err(refused)?;
         Ok(rows.into_iter().map(KeyRow::record).collect())
     }
 
     pub(super) async fn show_key(&self, id: &str) -> Result<KeyRecord, RegisterError> {
-        let found = self.database.within(async {
+        let found = self.database.asked(async {
             let mut connection = self.database.pool().acquire().await?;
             find(&mut connection, id).await
         });
@@ -60,7 +60,7 @@ impl IdentityStore {
         draft: KeyDraft,
     ) -> Result<(KeyRecord, String), RegisterError> {
         let new = new_key().map_err(|error| RegisterError::Failed(error.to_string()))?;
-        let made = self.database.within(async {
+        let made = self.database.asked(async {
             let mut transaction = self.database.pool().begin().await?;
             let connection: &mut PgConnection = &mut transaction;
             sqlx::query(
@@ -102,7 +102,7 @@ impl IdentityStore {
         id: &str,
         change: KeyChange,
     ) -> Result<KeyRecord, RegisterError> {
-        let written = self.database.within(async {
+        let written = self.database.asked(async {
             let mut transaction = self.database.pool().begin().await?;
             let connection: &mut PgConnection = &mut transaction;
             let Some(before) = find(connection, id).await? else { return Ok(None) };

@@ -51,7 +51,7 @@ impl IdentityStore {
     }
 
     async fn add_change(&self, change: &Change) -> Result<(), String> {
-        let added = self.database.within(async {
+        let added = self.database.asked(async {
             let mut connection = self.database.pool().acquire().await?;
             self.insert_change(&mut connection, change).await
         });
@@ -72,7 +72,7 @@ impl IdentityStore {
         .bind(asked.before.map(|id| i64::try_from(id).unwrap_or(i64::MAX)))
         .bind(i64::from(asked.limit))
         .fetch_all(self.database.pool());
-        let rows = self.database.within(rows).await.map_err(|failure| failure.to_string())?;
+        let rows = self.database.asked(rows).await.map_err(|failure| failure.to_string())?;
         Ok(rows.into_iter().map(record_of).collect())
     }
 }

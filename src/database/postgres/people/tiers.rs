@@ -17,7 +17,7 @@ impl IdentityStore {
             "SELECT name, description FROM tiers ORDER BY name LIMIT $1",
         );
         let rows = rows.bind(TIERS_MAX).fetch_all(self.database.pool());
-        let rows = self.database.within(rows).await.map_err(refused)?;
+        let rows = self.database.asked(rows).await.map_err(refused)?;
         Ok(rows.into_iter().map(|(name, description)| TierRecord { name, description }).collect())
     }
 
@@ -26,7 +26,7 @@ impl IdentityStore {
         actor: &Actor,
         tier: TierRecord,
     ) -> Result<TierRecord, RegisterError> {
-        let written = self.database.within(async {
+        let written = self.database.asked(async {
             let mut transaction = self.database.pool().begin().await?;
             let connection: &mut PgConnection = &mut transaction;
             let before = find(connection, &tier.name).await?;
@@ -48,7 +48,7 @@ impl IdentityStore {
     }
 
     pub(super) async fn delete_tier(&self, actor: &Actor, name: &str) -> Result<(), RegisterError> {
-        let deleted = self.database.within(async {
+        let deleted = self.database.asked(async {
             let mut transaction = self.database.pool().begin().await?;
             let connection: &mut PgConnection = &mut transaction;
             let before = find(connection, name).await?;
@@ -86,7 +86,7 @@ impl IdentityStore {
         for (ids, table) in ids.iter_mut().zip(tables) {
             let most = i64::try_from(HOLDERS_NAMED + 1).unwrap_or(i64::MAX);
             let rows = sqlx::query_scalar(table).bind(name).bind(most).fetch_all(self.database.pool());
-            match self.database.within(rows).await {
+            match self.database.asked(rows).await {
                 Ok(found) => *ids = found,
                 Err(failure) => return refused(failure),
             }

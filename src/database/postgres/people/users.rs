@@ -39,12 +39,12 @@ impl IdentityStore {
         .bind(filter.blocked)
         .bind(i64::from(filter.limit.min(PAGE_MAX)))
         .fetch_all(self.database.pool());
-        let rows = self.database.within(rows).await.map_err(refused)?;
+        let rows = self.database.asked(rows).await.map_err(refused)?;
         Ok(rows.into_iter().map(UserRow::record).collect())
     }
 
     pub(super) async fn show_user(&self, id: &str) -> Result<UserRecord, RegisterError> {
-        let found = self.database.within(async {
+        let found = self.database.asked(async {
             let mut connection = self.database.pool().acquire().await?;
             find(&mut connection, id).await
         });
@@ -57,7 +57,7 @@ impl IdentityStore {
         id: &str,
         change: UserChange,
     ) -> Result<UserRecord, RegisterError> {
-        let written = self.database.within(async {
+        let written = self.database.asked(async {
             let mut transaction = self.database.pool().begin().await?;
             let connection: &mut PgConnection = &mut transaction;
             let before = find(connection, id).await?;
@@ -103,7 +103,7 @@ impl IdentityStore {
     }
 
     pub(super) async fn delete_user(&self, actor: &Actor, id: &str) -> Result<(), RegisterError> {
-        let deleted = self.database.within(async {
+        let deleted = self.database.asked(async {
             let mut transaction = self.database.pool().begin().await?;
             let connection: &mut PgConnection = &mut transaction;
             let before = find(connection, id).await?;

@@ -37,8 +37,11 @@ pub struct Changed {
 
 /// One statement, so that all of it is seen at one moment. Who changes rules holds the head's row until he is
 /// done, so revisions become visible in their order and none is missed.
-const CHANGES: &str = "WITH head AS MATERIALIZED ( \
-         SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint AS generation, \
+const CHANGES: &str = concat!(
+    "WITH head AS MATERIALIZED ( \
+         SELECT revision, ",
+    generation!(),
+    " AS generation, \
              (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
               WHERE rule_revisions.revision = $1) AS known, \
              (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
@@ -48,7 +51,8 @@ const CHANGES: &str = "WITH head AS MATERIALIZED ( \
      SELECT head.revision, head.generation, head.known, head.mark, names.rule, rules.document, \
          (SELECT jsonb_agg(jsonb_build_object('region', region, 'weight', weight, 'min_percent', min_percent) ORDER BY region) \
           FROM region_quotas WHERE region_quotas.rule = names.rule) AS quotas \
-     FROM head LEFT JOIN names ON true LEFT JOIN rules ON rules.name = names.rule";
+     FROM head LEFT JOIN names ON true LEFT JOIN rules ON rules.name = names.rule"
+);
 
 /// Revision, generation, mark of the known revision, mark of this one, rule, document, quotas.
 type RuleChangeRow = (i64, i64, Option<String>, Option<String>, Option<String>, Option<Value>, Option<Value>);

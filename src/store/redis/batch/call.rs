@@ -9,7 +9,9 @@ use hashbrown::HashMap;
 use redis::Value;
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Limit, State, WindowAllowance};
+use crate::core::algorithm::{
+    Algorithm, Allowance, Counting, LevelAllowance, Limit, RegionUse, State, WindowAllowance,
+};
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::request::Cost;
@@ -23,12 +25,20 @@ use crate::store::redis::batch::epochs::{EPOCH_BYTES, ReplicationEpochs};
 use crate::store::redis::batch::names;
 use crate::store::redis::batch::penalties::{packed_penalties, read_penalty};
 use crate::store::redis::batch::scripts::Script;
+use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::resp;
 use crate::store::redis::client::slots::ClusterSlot;
+#[cfg(doc)]
+use crate::store::slot::refunds_whole;
 
+/// Of the instant at which the first reservation lapses.
+const DUE_BYTES: usize = 7;
 /// More than any bucket holds: larger costs are all alike.
 const COST_MAX: u64 = 1 << 33;
+
+/// Stands for no first share: only what was told is enforced.
+const FIRST_NONE: u32 = u32::MAX;
 
 /// What a part asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +51,15 @@ pub(in crate::store::redis) enum Action {
     Put,
     /// The same as [`Self::Ask`], and what is reserved stays so even where it has lapsed.
     Look,
+    /// Count at least so much of its bucket as used, and charge nothing.
+    Restore(RegionUse),
+}
+
+impl Action {
+    /// Whether it is carried out without asking, so that the script says nothing of each charge.
+    pub(in crate::store::redis) const fn is_blind(self) -> bool {
+        matches!(self, Self::Put | Self::Restore(_))
+    }
 }
 
 /// One bucket of a part.
@@ -58,6 +77,8 @@ pub(in crate::store::redis) struct Bucket {
     pub(in crate::store::redis) share: Option<u32>,
     /// Whether the world may have a say.
     pub(in crate::store::redis) worldwide: bool,
+    /// See [`refunds_whole`].
+    pub(in crate::store::redis) refunds_whole: bool,
     /// What this region may use of it while no view speaks of now; `None`: all of it.
     pub(in crate::store::redis) first: Option<u32>,
     /// Whether its rights are escrowed.
@@ -83,6 +104,15 @@ pub(in crate::store::redis) struct Item {
     pub(in crate::store::redis) enforced: bool,
     /// For a lease: take as much of the cost as fits, but at most this part of what is free.
     pub(in crate::store::redis) lease: Option<u8>,
+    /// For a refund: the charge that it gives back, and no other.
+    pub(in crate::store::redis) undoes: Option<UndoneCharge>,
+}
+
+impl Item {
+    /// The only charge of a part of one bucket, asked of no rule.
+    pub(in crate::store::redis) const fn put(cost: Cost) -> Self {
+        Self { bucket: 0, cost, enforced: false, lease: None, undoes: None }
+    }
 }
 
 /// What one decision asks of one slot.
@@ -112,6 +142,10 @@ impl Part {
 pub(in crate::store::redis) struct Before {
     /// The value after its shape; empty if there was none.
     pub(in crate::store::redis) packed: Vec<u8>,
+    /// The newest instant that it has seen; zero of holders, and where there was no bucket.
+    pub(in crate::store::redis) seen: Timestamp,
+    /// What undone charges of a level have given back.
+    pub(in crate::store::redis) undone: u32,
     /// What the world leaves, and by how much it may err.
     pub(in crate::store::redis) view: Option<(Allowance, u64)>,
     /// What its client did. `None`: there was no room to note that.
@@ -254,10 +288,12 @@ impl DecideCall {
         let has_noted = noted().next().is_some();
         let penalised = || self.buckets.iter().filter(|bucket| bucket.penalty.is_some());
         let has_penalty = penalised().next().is_some();
+        let mut items = self.parts.iter().flat_map(|(part, _)| &part.charges);
+        let undoes = items.any(|item| item.undoes.is_some());
         let keys = keys + 2 * noted().count() + penalised().count();
         let arguments = match (has_calendar, has_first, keys_bound) {
             _ if has_penalty => 6,
-            _ if has_noted => 5,
+            _ if has_noted || undoes => 5,
             (true, ..) => 4,
             (_, true, _) => 3,
             (_, _, Some(_)) => 2,
@@ -303,20 +339,21 @@ impl DecideCall {
         }
         if has_first {
             let mut shares = Vec::with_capacity(views_count * 4);
-            views().for_each(|bucket| push(&mut shares, bucket.first.unwrap_or(0).into(), 4));
+            let first = |bucket: &Bucket| bucket.first.map_or(FIRST_NONE, |first| first.min(FIRST_NONE - 1));
+            views().for_each(|bucket| push(&mut shares, first(bucket).into(), 4));
             resp::word(into, &shares);
         } else if arguments > 3 {
             resp::word(into, b"");
         }
         if has_calendar {
             resp::word(into, &self.packed_calendars(clock.unwrap_or_else(|| Clock::System.now())));
-        } else if has_noted || has_penalty {
+        } else if arguments > 4 {
             resp::word(into, b"");
         }
         if has_noted {
             let marks: Vec<u8> = self.buckets.iter().map(|bucket| u8::from(bucket.noted)).collect();
             resp::word(into, &marks);
-        } else if has_penalty {
+        } else if arguments > 4 {
             resp::word(into, b"");
         }
         if has_penalty {
@@ -349,7 +386,7 @@ impl DecideCall {
             bytes.push(match bucket.algorithm {
                 Algorithm::Concurrency if bucket.escrowed && !bucket.lends => 3,
                 _ if bucket.escrowed => 2,
-                _ => u8::from(bucket.worldwide),
+                _ => u8::from(bucket.worldwide) | u8::from(bucket.refunds_whole) << 2,
             });
         }
         bytes
@@ -363,6 +400,7 @@ impl DecideCall {
                 Action::Ask => 1,
                 Action::Put => 2,
                 Action::Look => 3,
+                Action::Restore(_) => 4,
             });
             push(&mut bytes, u64::try_from(part.charges.len()).unwrap_or(0), 2);
             for item in &part.charges {
@@ -388,12 +426,18 @@ impl DecideCall {
                         OnLapse::Charge => 5,
                     },
                     Cost::Commit(_) if !holds => 3,
+                    Cost::Refund(_) if item.undoes.is_some() => 1,
                     // So that the script does not take the short way.
                     Cost::Take(_) if bucket.is_some_and(|bucket| bucket.noted) => 4,
                     _ => 0,
                 };
                 bytes.push(kind | u8::from(item.enforced) << 2 | part << 3);
                 push(&mut bytes, permits.min(COST_MAX), 5);
+                if let (Cost::Refund(_), Some(UndoneCharge { charge, undone })) = (item.cost, item.undoes) {
+                    push(&mut bytes, charge.at.0, 7);
+                    push(&mut bytes, charge.used.min(COST_MAX), 5);
+                    push(&mut bytes, undone.into(), 4);
+                }
                 match item.cost {
                     Cost::Report(report) => push(&mut bytes, u64::from(report.debt_max), 4),
                     Cost::Reserve(reserve) if !holds => {
@@ -409,6 +453,11 @@ impl DecideCall {
                 if holds {
                     bytes.extend_from_slice(&holder.0);
                 }
+            }
+            if let Action::Restore(known) = part.action {
+                push(&mut bytes, known.window, 7);
+                push(&mut bytes, known.used.min(COST_MAX), 5);
+                push(&mut bytes, known.before.min(COST_MAX), 5);
             }
         }
         bytes
@@ -447,10 +496,14 @@ impl DecideCall {
         for bucket in &self.buckets {
             let value = next().ok_or_else(unexpected)?;
             let packed = value.get(4..).unwrap_or_default();
-            // Behind it stands when the first reservation lapses.
+            let seen = Timestamp(pull(&mut &packed[..], 7).unwrap_or(0));
+            // Behind it stands when the first reservation lapses, and of a level what was undone.
             let len = packed.len().min(State::packed_max(bucket.algorithm));
-            let packed = packed.get(..len).unwrap_or_default().to_vec();
-            before.push(Before { packed, view: None, penalty: None });
+            let (packed, rest) = packed.split_at(len);
+            let undone = rest.get(DUE_BYTES..).and_then(|rest| rest.first_chunk().copied());
+            let undone = undone.filter(|_| bucket.algorithm.counting() == Counting::Level);
+            let undone = undone.map_or(0, u32::from_be_bytes);
+            before.push(Before { packed: packed.to_vec(), seen, undone, view: None, penalty: None });
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
             if bucket.worldwide || bucket.escrowed {

@@ -10,3 +10,4 @@ pub(super) mod penalties;
 pub(super) mod replay;
 pub(super) mod rights;
 pub(super) mod scripts;
+pub(super) mod undo;

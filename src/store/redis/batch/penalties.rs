@@ -41,5 +41,7 @@ pub(in crate::store::redis) fn read_penalty(bytes: &[u8]) -> Option<PenaltyRecor
         since: Timestamp(number(7)?),
         until: Timestamp(number(7)?),
         step: u8::try_from(number(1)?).ok()?,
+        // Daemons of 0.1.0 write none.
+        before: number(4).and_then(|before| u32::try_from(before).ok()).unwrap_or(0),
     })
 }

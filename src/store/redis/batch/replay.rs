@@ -7,7 +7,7 @@
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, CountedCharge, Counting, Limit, State, Verdict};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{Commit, ReservationFate};
@@ -15,6 +15,7 @@ use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::penalties::{PenaltyRole, close};
 use crate::store::redis::batch::call::{Action, Before, Bucket, DecideCall, Item, PartFate, Reply, Told};
+use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
 use crate::store::rights::GATHERING;
 use crate::store::slot::CROWDED_RETRY;
@@ -31,6 +32,14 @@ pub(in crate::store::redis) struct Charged {
     pub(in crate::store::redis) state: Option<State>,
     /// Whether there was a bucket before.
     pub(in crate::store::redis) existed: bool,
+    /// Whether there was an allowance.
+    pub(in crate::store::redis) has_allowance: bool,
+    /// The newest instant that the bucket had seen; `None` where there was none, or it stays in Redis.
+    pub(in crate::store::redis) newest: Option<Timestamp>,
+    /// Whether nothing was in use before.
+    pub(in crate::store::redis) was_empty: bool,
+    /// Names what was charged, should it go back.
+    pub(in crate::store::redis) taken: UndoneCharge,
 }
 
 /// What became of one part.
@@ -67,6 +76,15 @@ struct Live<'a> {
     /// See [`Bucket::gathered`].
     gathered: u64,
     existed: bool,
+    has_allowance: bool,
+    newest: Option<Timestamp>,
+    /// See [`Bucket::worldwide`].
+    gossiped: bool,
+    /// See [`Bucket::refunds_whole`].
+    refunds_whole: bool,
+    /// The newest instant that it had seen, and what undone charges of a level had given back.
+    seen: Timestamp,
+    undone: u32,
     /// True if the script tells of its reservations.
     noted: bool,
     /// What the part under way already takes of it.
@@ -85,6 +103,7 @@ pub(in crate::store::redis) fn replay<'c>(
     let live = |(bucket, before): (&'c Bucket, &Before)| {
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
+        let newest = state.as_ref().and_then(State::newest);
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
         let counts_on = || state.brought_back(&bucket.limit, reply.now);
         let state = if bucket.escrowed { None } else { counts_on() }.unwrap_or(state);
@@ -100,6 +119,12 @@ pub(in crate::store::redis) fn replay<'c>(
             error_bound,
             gathered,
             existed,
+            has_allowance: before.view.is_some(),
+            gossiped: bucket.worldwide,
+            refunds_whole: bucket.refunds_whole,
+            newest,
+            seen: before.seen,
+            undone: before.undone,
             noted: bucket.noted,
             pending: 0,
             penalty: bucket.penalty.as_deref().map(|terms| (terms, before.penalty.unwrap_or_default())),
@@ -124,7 +149,7 @@ pub(in crate::store::redis) fn replay<'c>(
             let mut words: SmallVec<[Option<&Told>; 2]> = SmallVec::new();
             for item in &part.charges {
                 let Some(live) = buckets.get_mut(place_of(item)) else { continue };
-                if part.action == Action::Put {
+                if part.action.is_blind() {
                     words.push(None);
                     charges.push(live.blank());
                 } else {
@@ -142,6 +167,9 @@ pub(in crate::store::redis) fn replay<'c>(
             let fate = Fate { action: part.action, admitted };
             for ((item, charged), word) in part.charges.iter().zip(&mut charges).zip(words) {
                 let Some(live) = buckets.get_mut(place_of(item)) else { continue };
+                if let Action::Restore(known) = part.action {
+                    live.state.restore(&live.limit, reply.now, &known);
+                }
                 let fitted = charged.counted.verdict.admitted;
                 live.settle(fate, item, charged, word, reply.now);
                 live.punish(fate, item, (charged, fitted), reply.now);
@@ -189,12 +217,16 @@ impl Live<'_> {
             returned: 0,
             reported: 0,
             paid: 0,
+            owed: 0,
             lapsed: 0,
             reservation: None,
             penalty: None,
             degraded: false,
         };
-        Charged { counted, leased: 0, state: None, existed: self.existed }
+        let Self { existed, has_allowance, newest, .. } = *self;
+        let taken = UndoneCharge { charge: CountedCharge { at: self.seen, used: 0 }, undone: self.undone };
+        let (leased, state, was_empty) = (0, None, !existed);
+        Charged { counted, leased, state, existed, has_allowance, newest, was_empty, taken }
     }
 
     /// What the bucket would answer, before it is known what is charged. What the part already takes of it
@@ -226,7 +258,12 @@ impl Live<'_> {
             }
             Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
-            Cost::Refund(_) | Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Refund(permits) => {
+                verdict.admitted = !self.refunds_whole
+                    || self.state.returnable(&self.limit, self.view.as_ref(), now) >= permits;
+                verdict.retry = None;
+            }
+            Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
         let role = PenaltyRole::of(&item.cost, fate);
         let penalty = self.penalty.as_ref().and_then(|(terms, record)| record.in_force(terms, now));
@@ -257,6 +294,7 @@ impl Live<'_> {
         let counted = &mut charged.counted;
         charged.leased = if item.lease.is_some() { told.map_or(0, |told| told.moved) } else { 0 };
         if self.stays() {
+            charged.taken.charge.at = self.seen.max(now);
             if let Some(told) = told {
                 counted.verdict = told.verdict();
                 counted.used = told.used;
@@ -268,23 +306,30 @@ impl Live<'_> {
                 };
                 counted.returned = if moves { told.moved } else { 0 };
                 counted.reported = if item.cost.is_report() && !moves { told.moved } else { 0 };
+                let taken = if admitted && told.fits { item.cost.taken() } else { 0 };
+                charged.was_empty = told.used <= taken;
                 charged.state = Some(self.as_if_at_once(told, now));
             }
             return;
         }
         let fits = counted.verdict.admitted;
         let view = self.view;
+        // What is owed is paid whatever is decided.
+        if action == Action::Charge && self.gossiped {
+            counted.paid = self.state.settle(&self.limit, view.as_ref(), now);
+        }
         let charges = action == Action::Put
             || (action == Action::Charge && (item.cost.is_report() || (admitted && fits)));
         // A peek changes nothing, nor does what is reserved already.
         let changes = match item.cost {
             Cost::Peek => false,
-            Cost::Reserve(_) => counted.reservation == Some(ReservationFate::Held),
+            Cost::Reserve(_) => action == Action::Put || counted.reservation == Some(ReservationFate::Held),
             _ => true,
         };
         if (charges && changes) || charged.leased > 0 {
-            counted.paid = self.state.settle(&self.limit, view.as_ref(), now);
+            counted.paid += self.state.settle(&self.limit, view.as_ref(), now);
         }
+        let owed = i64::from(self.state.debt());
         if charged.leased > 0 {
             self.state.take(&self.limit, now, charged.leased);
         } else if item.lease.is_none() && charges {
@@ -296,7 +341,7 @@ impl Live<'_> {
                     counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
                 }
                 Cost::Take(permits) => self.state.take(&self.limit, now, permits),
-                Cost::Reserve(reserve) if counted.reservation == Some(ReservationFate::Held) => {
+                Cost::Reserve(reserve) if changes => {
                     self.state.take(&self.limit, now, reserve.permits);
                 }
                 Cost::Commit(commit) => {
@@ -306,14 +351,17 @@ impl Live<'_> {
                 }
                 Cost::Peek | Cost::Hold(_) | Cost::Reserve(_) => {}
                 Cost::Refund(permits) => {
-                    counted.returned = self.state.refund(&self.limit, now, permits);
+                    counted.returned = self.give_back(item, permits, now);
                     counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
                 }
             }
         } else if !admitted && fits && matches!(item.cost, Cost::Take(_) | Cost::Reserve(_)) {
             counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
         }
+        counted.owed = i64::from(self.state.debt()) - owed;
         counted.used = self.state.used(&self.limit, now);
+        let at = self.state.instant(now);
+        charged.taken.charge = CountedCharge { at, used: self.state.level_at(&self.limit, at) };
         charged.state = Some(self.state.clone());
     }
 }
@@ -326,13 +374,25 @@ impl Live<'_> {
         let Some((terms, record)) = &mut self.penalty else { return };
         // Of what stays in Redis the script alone says whether it fits.
         let fits = if stays { charged.counted.verdict.admitted } else { fitted };
-        if item.lease.is_some() || fate.action == Action::Put || fits {
+        if item.lease.is_some() || fate.action.is_blind() || fits {
             return;
         }
         let role = PenaltyRole::of(&item.cost, charged.counted.reservation);
         let counts = fate.action == Action::Charge && role == PenaltyRole::Asks && !self.unnoted;
         let penalty = if counts { record.violate(terms, now) } else { record.in_force(terms, now) };
         close(&mut charged.counted, penalty, role);
+    }
+
+    /// Gives back, and where a charge is named, what of that one still counts.
+    fn give_back(&mut self, item: &Item, permits: u64, now: Timestamp) -> u64 {
+        let Some(undoes) = &item.undoes else { return self.state.refund(&self.limit, now, permits) };
+        let charge = undoes.after(self.undone, permits);
+        let back = self.state.give_back(&self.limit, now, charge, permits);
+        if self.algorithm.counting() == Counting::Level {
+            let started = u32::try_from(back.started).unwrap_or(u32::MAX);
+            self.undone = self.undone.wrapping_add(started);
+        }
+        back.whole
     }
 
     /// Does what the script says that a commit did.

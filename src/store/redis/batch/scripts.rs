@@ -24,6 +24,7 @@ const PARTS: [&str; 15] = [
 const DECIDES: &str = include_str!("../../../../lua/decide.lua");
 const STEPS: &str = include_str!("../../../../lua/rights.lua");
 const REGISTERS: &str = include_str!("../../../../lua/registry.lua");
+const STARTS: &str = include_str!("../../../../lua/first_start.lua");
 
 /// A script and the name that Redis gives it. Daemons of two versions run two scripts side by side, so an
 /// update needs no order: whoever finds its own missing loads it.
@@ -43,6 +44,9 @@ pub(in crate::store::redis) static RIGHTS: LazyLock<Script> = LazyLock::new(|| s
 
 /// Notes a daemon and tells who else is alive; see `lua/registry.lua`.
 pub(in crate::store::redis) static REGISTRY: LazyLock<Script> = LazyLock::new(|| joined(&[REGISTERS]));
+
+/// Marks a server's memory at a first start; see `lua/first_start.lua`.
+pub(in crate::store::redis) static FIRST_START: LazyLock<Script> = LazyLock::new(|| joined(&[STARTS]));
 
 fn script(last: &str) -> Script {
     let parts: Vec<&str> = PARTS.iter().copied().chain([last]).collect();

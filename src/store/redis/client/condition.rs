@@ -24,6 +24,8 @@ pub(in crate::store::redis) enum Cause {
     Full,
     /// Nearly none is left, so that no new keys are written.
     Crowded,
+    /// It forgets counters where its memory is used up.
+    Evicting,
     /// This user may not do what is needed.
     Forbidden,
     /// It is a replica, loads, or its cluster is down.
@@ -40,9 +42,10 @@ pub(in crate::store::redis) enum Cause {
 
 impl Cause {
     /// Every one, in the order in which they are told.
-    pub(in crate::store::redis) const ALL: [Self; 8] = [
+    pub(in crate::store::redis) const ALL: [Self; 9] = [
         Self::Full,
         Self::Crowded,
+        Self::Evicting,
         Self::Forbidden,
         Self::NotServing,
         Self::Unexpected,
@@ -56,6 +59,7 @@ impl Cause {
         match self {
             Self::Full => "full",
             Self::Crowded => "crowded",
+            Self::Evicting => "evicting",
             Self::Forbidden => "forbidden",
             Self::NotServing => "not_serving",
             Self::Unexpected => "unexpected",
@@ -69,6 +73,7 @@ impl Cause {
         match self {
             Self::Full => "redis has no memory left",
             Self::Crowded => "redis is nearly full and takes no new keys",
+            Self::Evicting => "redis evicts counters when its memory is used up, so that limits begin anew",
             Self::Forbidden => "redis refuses this user what decisions need",
             Self::NotServing => "redis does not serve",
             Self::Unexpected => "redis answers something else than it was asked",
@@ -110,6 +115,9 @@ struct Spell {
     times: u64,
     text: String,
     told: bool,
+    /// The text that was told, and when.
+    told_text: String,
+    told_at: Duration,
 }
 
 /// The troubles of one server.
@@ -151,22 +159,38 @@ impl Conditions {
             times: 0,
             text: text.chars().take(TEXT_MAX).collect(),
             told: false,
+            told_text: String::new(),
+            told_at: now,
         });
         spell.last = now;
         if spell.text != text {
             spell.text = text.chars().take(TEXT_MAX).collect();
         }
         spell.times = spell.times.saturating_add(1);
+        // What keeps it away may be another thing by now: one that is to be mended.
+        let changed = cause == Cause::Away && spell.told && spell.told_text != spell.text;
+        if changed && now.saturating_sub(spell.told_at) >= QUIET {
+            (spell.told_text, spell.told_at) = (spell.text.clone(), now);
+            let text = spell.text.clone();
+            drop(spells);
+            tracing::warn!(node, kind = cause.word(), error = %text, "{} still", cause.sentence());
+            return;
+        }
         // What is away since it suffers from something that was told is no second piece of news.
         let follows = cause == Cause::Away && known;
         if spell.told || follows || !shows(cause, spell) {
             return;
         }
         spell.told = true;
+        (spell.told_text, spell.told_at) = (spell.text.clone(), now);
         let text = spell.text.clone();
         drop(spells);
         let kind = cause.word();
-        tracing::warn!(node, kind, error = %text, "{}: on_failure of the rules decides what it does not", cause.sentence());
+        if cause == Cause::Evicting {
+            tracing::warn!(node, kind, error = %text, "{}", cause.sentence());
+        } else {
+            tracing::warn!(node, kind, error = %text, "{}: on_failure of the rules decides what it does not", cause.sentence());
+        }
     }
 
     /// Says that one is over.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use redis::{ConnectionAddr, ConnectionInfo, Value};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -45,6 +46,10 @@ pub(in crate::store::redis) fn can_dial(info: &ConnectionInfo) -> Result<(), &'s
     }
 }
 
+/// How servers prove who they are, and this daemon to them, from the next connection on; `None`: by the
+/// system's authorities, or those of `SSL_CERT_FILE`.
+pub(in crate::store::redis) type SharedTls = Arc<ArcSwapOption<ClientConfig>>;
+
 /// Longest time to look a server's name up for one attempt; the look-up itself goes on.
 const LOOK_UP_MAX: Duration = Duration::from_secs(2);
 
@@ -52,13 +57,14 @@ const LOOK_UP_MAX: Duration = Duration::from_secs(2);
 /// take longer than connecting does. The greeting's last question has to be answered within `prompt`.
 pub(in crate::store::redis) async fn open(
     info: &ConnectionInfo,
-    tls: Option<&Arc<ClientConfig>>,
+    tls: &SharedTls,
     prompt: Duration,
     longest: Duration,
 ) -> Result<(Link, Opened), Failure> {
+    let tls = tls.load_full();
     let addresses = names::shared().addresses(host_of(info), LOOK_UP_MAX).await;
     let addresses = addresses.map_err(|error| Failure::Broken(error.to_string()))?;
-    timeout(longest, dial(info, &addresses, tls, prompt)).await.unwrap_or(Err(Failure::Timeout))
+    timeout(longest, dial(info, &addresses, tls.as_ref(), prompt)).await.unwrap_or(Err(Failure::Timeout))
 }
 
 /// The host that an address names.

@@ -17,6 +17,12 @@ pub(in crate::store::redis) fn memory_of(info: &str, database: i64) -> Option<Me
     })
 }
 
+/// The policy by which a server forgets counters when its memory is used up; `None` where it forgets none.
+pub(in crate::store::redis) fn evicting<'i>(info: &'i str, memory: &Memory) -> Option<&'i str> {
+    let policy = field(info, "maxmemory_policy")?.trim();
+    (memory.max > 0 && policy != "noeviction").then_some(policy)
+}
+
 /// The value of one line of `INFO`.
 pub(in crate::store::redis) fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     info.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))
@@ -33,5 +39,15 @@ mod tests {
         assert_eq!(memory_of(info, 2), Some(memory));
         assert_eq!(memory_of(info, 3), Some(Memory { keys: 0, ..memory }));
         assert_eq!(memory_of("role:master", 0), None);
+    }
+
+    #[test]
+    fn a_server_forgets_only_with_a_bound_and_a_policy_that_says_so() {
+        let bounded = Memory { max: 4_000, ..Memory::default() };
+        let policy = |name: &str| format!("maxmemory:4000\r\nmaxmemory_policy:{name}\r\n");
+        assert_eq!(evicting(&policy("allkeys-lru"), &bounded), Some("allkeys-lru"));
+        assert_eq!(evicting(&policy("noeviction"), &bounded), None);
+        assert_eq!(evicting(&policy("volatile-ttl"), &Memory::default()), None);
+        assert_eq!(evicting("role:master", &bounded), None);
     }
 }

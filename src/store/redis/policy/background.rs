@@ -6,6 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::core::hold::{Hold, HoldStep};
+use crate::core::key::Key;
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::time::Timestamp;
 use crate::engine::clock::Deadline;
@@ -15,7 +16,7 @@ use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::decide::{BACKGROUND_PATIENCE, Core};
-use crate::store::redis::policy::fallback::Owed;
+use crate::store::redis::policy::fallback::{Owed, reserved_again};
 use crate::store::redis::policy::lease::{Advice, Drawn, Leftover};
 use crate::store::redis::policy::registry::BEAT;
 use crate::store::redis::policy::unwritten::{AllowanceWrite, Entered};
@@ -72,7 +73,7 @@ impl Core {
     pub(in crate::store::redis) fn draw(self: &Arc<Self>, charge: &Charge<'_>, permits: u64, sent: Duration) {
         let share = u8::try_from(self.daemons.count().saturating_mul(2)).unwrap_or(u8::MAX);
         let (slot, bucket) = bucket_of(charge);
-        let item = Item { bucket: 0, cost: Cost::Take(permits), enforced: false, lease: Some(share) };
+        let item = Item { lease: Some(share), ..Item::put(Cost::Take(permits)) };
         let buckets = SmallVec::from_iter([bucket.clone()]);
         let part = Part { slot, action: Action::Charge, buckets, charges: SmallVec::from_iter([item]) };
         let key = charge.key.clone();
@@ -82,7 +83,7 @@ impl Core {
                 let charged = answered.charges.into_iter().next()?;
                 core.metrics.leased(Leased::Drawn, charged.leased);
                 let (permits, state, server) = (charged.leased, charged.state?, answered.now);
-                Some(Drawn { permits, state, server, sent, bucket, slot })
+                Some(Drawn { permits, state, server, taken: charged.taken, sent, bucket, slot })
             });
             if let Some(leftover) = core.leases.drawn(&key, drawn) {
                 core.give_back(leftover);
@@ -121,14 +122,14 @@ impl Core {
         }
     }
 
-    /// The part that gives leased permits back; `None` if it is too late.
+    /// Returns the part that gives leased permits back; `None` if it is too late.
     pub(in crate::store::redis) fn leftover(&self, leftover: &Leftover) -> Option<Part> {
-        if leftover.lost {
+        if leftover.back == 0 {
             self.metrics.leased(Leased::Lost, leftover.permits);
             return None;
         }
-        let cost = Cost::Refund(leftover.permits);
-        let item = Item { bucket: 0, cost, enforced: false, lease: None };
+        let cost = Cost::Refund(leftover.back);
+        let item = Item { undoes: Some(leftover.taken), ..Item::put(cost) };
         Some(Part {
             slot: leftover.slot,
             action: Action::Put,
@@ -137,18 +138,22 @@ impl Core {
         })
     }
 
-    pub(in crate::store::redis) fn returned(&self, permits: u64, done: bool) {
-        self.metrics.leased(if done { Leased::Returned } else { Leased::Lost }, permits);
+    /// Counts what became of permits that were to go back.
+    pub(in crate::store::redis) fn returned(&self, permits: u64, answer: Result<Answered, Failure>) {
+        let charged = answer.ok().and_then(|answered| answered.charges.into_iter().next());
+        let back = charged.map_or(0, |charged| charged.counted.returned.min(permits));
+        self.metrics.leased(Leased::Returned, back);
+        self.metrics.leased(Leased::Lost, permits - back);
     }
 
     pub(in crate::store::redis) fn give_back(self: &Arc<Self>, leftover: Leftover) {
         let permits = leftover.permits;
         let Some(part) = self.leftover(&leftover) else { return };
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
-            core.returned(permits, answer.is_ok());
+            core.returned(permits, answer);
         };
         if !self.in_background(part, after) {
-            self.returned(permits, false);
+            self.metrics.leased(Leased::Lost, permits);
         }
     }
 
@@ -169,21 +174,22 @@ impl Core {
     /// by itself.
     pub(in crate::store::redis) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
         self.metrics.untold(std::mem::take(&mut owed.untold));
-        let item = |cost| Item { bucket: 0, cost, enforced: false, lease: None };
         let holds = owed.holders.iter().map(|(holder, places)| {
-            item(Cost::Hold(Hold { step: HoldStep::Acquire, holder: *holder, places: *places }))
+            Item::put(Cost::Hold(Hold { step: HoldStep::Acquire, holder: *holder, places: *places }))
         });
         let mut charges: SmallVec<[Item; 2]> = holds.collect();
-        if charges.is_empty() {
+        let server = self.fallback.server_time(now);
+        let reserved = owed.reserved.iter();
+        charges.extend(
+            reserved.map(|(id, charge)| Item::put(Cost::Reserve(reserved_again(*id, charge, server)))),
+        );
+        if owed.holders.is_empty() && owed.permits > 0 {
             let report = |debt_max| Cost::Report(ReportedCost { permits: owed.permits, debt_max });
-            charges.push(item(owed.debt_max.map_or(Cost::Take(owed.permits), report)));
+            charges.push(Item::put(owed.debt_max.map_or(Cost::Take(owed.permits), report)));
         }
-        let part = Part {
-            slot: owed.slot,
-            action: Action::Put,
-            buckets: SmallVec::from_iter([owed.bucket.clone()]),
-            charges,
-        };
+        let buckets = SmallVec::from_iter([owed.bucket.clone()]);
+        let part = Part { slot: owed.slot, action: Action::Put, buckets, charges };
+        let part = if owed.reserved.is_empty() { part } else { part.with_notes() };
         let later = owed.clone();
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| match answer {
             Ok(answered) => {
@@ -196,7 +202,13 @@ impl Core {
                     core.pay(more, now);
                 }
             }
-            Err(failure) if failure.is_uncertain() => {}
+            // What is reserved once more takes nothing more, so that is tried again in any case.
+            Err(failure) if failure.is_uncertain() => {
+                owed.permits = 0;
+                if !owed.reserved.is_empty() {
+                    core.fallback.owe(&owed, now);
+                }
+            }
             Err(_) => core.fallback.owe(&owed, now),
         };
         if !self.in_background(part, after) {
@@ -208,13 +220,13 @@ impl Core {
     /// is tried again with the newest allowance until Redis would have forgotten it.
     pub(in crate::store::redis) fn write_allowance(
         self: &Arc<Self>,
-        key: Vec<u8>,
-        slot: ClusterSlot,
+        bucket: &Key,
+        (key, slot): (Vec<u8>, ClusterSlot),
         value: Vec<u8>,
         ttl: Duration,
     ) {
-        let until = self.started.elapsed() + ttl;
-        match self.unwritten.enter(&key, AllowanceWrite { slot, value, until }) {
+        let (bucket, until) = (bucket.clone(), self.started.elapsed() + ttl);
+        match self.unwritten.enter(&key, AllowanceWrite { bucket, slot, value, until }) {
             Entered::Write => self.write_newest(key),
             Entered::Follows => {}
             Entered::Full => self.metrics.allowance_lost(),
@@ -229,6 +241,25 @@ impl Core {
         }
     }
 
+    /// Writes one allowance. Whether Redis has it.
+    pub(in crate::store::redis) async fn put_allowance(
+        &self,
+        key: &[u8],
+        write: &AllowanceWrite,
+        deadline: Deadline,
+    ) -> bool {
+        let ttl = write.until.saturating_sub(self.started.elapsed());
+        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1);
+        let mut command = redis::cmd("SET");
+        command.arg(key).arg(&write.value).arg("PX").arg(ttl);
+        let written = self.dispatcher.plain(&command, write.slot, deadline).await.is_ok();
+        match written {
+            true => self.fallback.confirm(&write.bucket, write.until),
+            false => self.fallback.doubt(&write.bucket),
+        }
+        written
+    }
+
     /// Writes a bucket's allowances one after the other until the newest is there.
     fn write_newest(self: &Arc<Self>, key: Vec<u8>) {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else {
@@ -237,16 +268,9 @@ impl Core {
         };
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
-            while let Some(AllowanceWrite { slot, value, until }) = core.unwritten.take(&key) {
-                let ttl = until.saturating_sub(core.started.elapsed());
+            while let Some(write) = core.unwritten.take(&key) {
                 let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
-                let mut command = redis::cmd("SET");
-                command
-                    .arg(&key)
-                    .arg(value)
-                    .arg("PX")
-                    .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
-                let written = core.dispatcher.plain(&command, slot, deadline).await.is_ok();
+                let written = core.put_allowance(&key, &write, deadline).await;
                 if !core.unwritten.ended(&key, written) {
                     break;
                 }

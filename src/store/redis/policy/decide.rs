@@ -10,24 +10,25 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::{Algorithm, Allowance, Counting};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::clock::{Deadline, Stopwatch};
 use crate::engine::port::{BucketInfo, Charge, ChargeResult, HeldLimit, Intent, Outcome};
-use crate::store::redis::batch::call::{Action, Part};
+use crate::store::redis::batch::call::{Action, Item, Part, pack_view};
 use crate::store::redis::batch::names;
-use crate::store::redis::batch::replay::Answered;
+use crate::store::redis::batch::replay::{Answered, Charged};
 use crate::store::redis::client::breaker::Phase;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::daemons::Daemons;
-use crate::store::redis::policy::fallback::Fallback;
+use crate::store::redis::policy::fallback::{BucketBefore, Fallback, Forgotten, ToldAllowance};
+use crate::store::redis::policy::first_start::Marking;
 use crate::store::redis::policy::lease::Leases;
 use crate::store::redis::policy::registry::Registry;
-use crate::store::redis::policy::unwritten::Unwritten;
+use crate::store::redis::policy::unwritten::{AllowanceWrite, Unwritten};
 use crate::store::redis::servers::dispatcher::Dispatcher;
 use crate::store::redis::servers::metrics::StoreMetrics;
 use crate::store::redis::servers::plan::{self, Planned};
@@ -50,6 +51,7 @@ pub(in crate::store::redis) struct Core {
     pub(in crate::store::redis) timeout: Duration,
     pub(in crate::store::redis) background: Arc<Semaphore>,
     pub(in crate::store::redis) unwritten: Unwritten,
+    pub(in crate::store::redis) marking: Marking,
     /// Counts decisions of split keys, so that they take their sub-keys in turn.
     pub(in crate::store::redis) turns: AtomicU32,
     /// Views and debits come from callers outside any runtime.
@@ -74,7 +76,10 @@ impl Core {
             self.pay_first(&planned, charges, now);
         }
         let sent = self.started.elapsed();
-        let answers = self.ask_all(&planned, deadline).await;
+        let mut answers = self.ask_all(&planned, deadline).await;
+        for (planned, answer) in planned.iter().zip(&mut answers) {
+            self.ask_restored(charges, (planned, answer), intent, deadline).await;
+        }
         let outcome = self.outcome_of_parts(charges, &planned, answers, intent, now);
         if let ([charge], [counted], Intent::Charge) = (charges, outcome.counted.as_slice(), intent)
             && !counted.degraded
@@ -201,6 +206,87 @@ impl Core {
         futures_util::future::join_all(asked).await.into()
     }
 
+    /// Where an answer shows that Redis has lost what it was told: tells it what is known here of the
+    /// buckets, and asks it once more. What it cannot be told of is not decided by it.
+    async fn ask_restored(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        (planned, answer): (&Planned, &mut Result<Answered, Failure>),
+        intent: Intent,
+        deadline: Deadline,
+    ) {
+        let Ok(answered) = answer else { return };
+        let lost = self.lost(charges, planned, answered);
+        if lost.is_empty() {
+            return;
+        }
+        // A report, or a commit, is charged whatever the answer: once is enough.
+        let again = !planned
+            .part
+            .charges
+            .iter()
+            .any(|item| item.cost.is_report() || matches!(item.cost, Cost::Commit(_) | Cost::Refund(_)));
+        if let Some(undo) = plan::undo(&planned.part, answered)
+            .filter(|_| again && answered.admitted && intent == Intent::Charge)
+        {
+            self.undo(undo);
+        }
+        let mut restored = true;
+        for (charge, forgotten) in lost {
+            restored &= self.restore_known(charge, &forgotten, deadline).await;
+        }
+        if again {
+            *answer = match restored {
+                true => self.dispatcher.ask(Arc::clone(&planned.part), deadline).await,
+                false => Err(Failure::Timeout),
+            };
+        }
+    }
+
+    /// The buckets of a part of which Redis has lost something.
+    fn lost<'a>(
+        &self,
+        charges: &'a [Charge<'a>],
+        planned: &Planned,
+        answered: &Answered,
+    ) -> SmallVec<[(&'a Charge<'a>, Forgotten); 1]> {
+        let elapsed = self.started.elapsed();
+        let items = planned.part.charges.iter().zip(&answered.charges);
+        let lost = planned.places.iter().zip(items).filter_map(|(place, (item, charged))| {
+            let charge = charges.get(*place)?;
+            planned.part.buckets.get(item.bucket).filter(|bucket| bucket.worldwide)?;
+            let Charged { has_allowance, newest, was_empty, .. } = *charged;
+            let before = BucketBefore { has_allowance, newest, was_empty, now: answered.now };
+            Some((charge, self.fallback.forgotten((charge.key, &charge.limit), before, elapsed)?))
+        });
+        lost.collect()
+    }
+
+    /// Tells Redis what is known here of a bucket. Whether it was told.
+    async fn restore_known(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        forgotten: &Forgotten,
+        deadline: Deadline,
+    ) -> bool {
+        self.metrics.forgotten();
+        let (slot, bucket) = plan::bucket_of(charge);
+        let mut told = true;
+        if let Some(ToldAllowance { allowance, error_bound, .. }) = &forgotten.told {
+            let window = (charge.rule.counting() != Counting::Level).then_some(charge.limit.window);
+            let until = self.started.elapsed() + Allowance::kept_for(window).to_std();
+            let value = pack_view(allowance, *error_bound);
+            let write = AllowanceWrite { bucket: charge.key.clone(), slot, value, until };
+            told = self.put_allowance(&names::view(&bucket.key), &write, deadline).await;
+        }
+        let Some(known) = forgotten.used else { return told };
+        let item = Item::put(Cost::Take(0));
+        let buckets = SmallVec::from_iter([bucket]);
+        let action = Action::Restore(known);
+        let part = Part { slot, action, buckets, charges: SmallVec::from_iter([item]) };
+        told && self.dispatcher.ask(Arc::new(part), deadline).await.is_ok()
+    }
+
     /// Makes one outcome of the parts' answers; policies answer for those that have none.
     fn outcome_of_parts(
         self: &Arc<Self>,
@@ -226,6 +312,7 @@ impl Core {
                     }
                 }
                 Err(_) => {
+                    self.fallback.note_trouble(now);
                     missing.extend(plan::unanswered(planned, charges));
                     missing_places.extend(planned.places.iter().copied());
                 }

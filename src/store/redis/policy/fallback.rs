@@ -7,16 +7,18 @@
 
 mod entry;
 mod stand_in;
+mod told;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use self::entry::{Entry, Own, share};
 use self::stand_in::{StandIn, StandIns};
-use crate::core::algorithm::{Limit, State, Verdict};
+use crate::core::algorithm::{Allowance, Limit, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::request::Cost;
@@ -31,10 +33,13 @@ use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::servers::plan::Unanswered;
 use crate::store::spread::Spread;
 
-pub(in crate::store::redis) use self::entry::Owed;
+pub(in crate::store::redis) use self::entry::{Owed, reserved_again};
+pub(in crate::store::redis) use self::told::{BucketBefore, Forgotten, ToldAllowance};
 
 /// Entries of each table that one sweep looks at.
 const SWEEP_ENTRIES: usize = 256;
+/// By so much at most the instants of answers differ that come out of order.
+const STEPPED_BACK: Span = Span::from_secs(1);
 /// Debtors looked at in one collection.
 const DEBTORS_LOOKED_AT: usize = 20_000;
 
@@ -50,6 +55,8 @@ pub(in crate::store::redis) struct Fallback {
     daemons: Arc<Daemons>,
     /// The servers' time less this daemon's, in microseconds, as last heard.
     offset: AtomicI64,
+    /// When a server last did not answer, by the servers' time.
+    trouble: AtomicU64,
     /// Keys that wait to have their debts charged.
     debtors: AtomicUsize,
     /// Charges that found no room.
@@ -116,6 +123,7 @@ impl Fallback {
             policy,
             daemons,
             offset: AtomicI64::new(0),
+            trouble: AtomicU64::new(0),
             debtors: AtomicUsize::new(0),
             full: AtomicU64::new(0),
             full_told: AtomicBool::new(false),
@@ -156,11 +164,98 @@ impl Fallback {
             }
         };
         let entry = shelf.entries.get_mut(place)?;
-        entry.known = state;
+        // Answers come out of order; a clock that was set back is believed.
+        if server >= entry.known_at || server + STEPPED_BACK < entry.known_at {
+            (entry.known, entry.known_at, entry.unsure) = (state, server, false);
+        }
         let own = entry.own.take();
         let (expiry, weight) = entry.rating(&limit, server);
         shelf.entries.rate(place, expiry, weight);
         own?.settle(key, server)
+    }
+
+    /// Remembers what Redis is to be told of the other regions, until it would forget it.
+    pub(in crate::store::redis) fn tell(
+        &self,
+        (key, limit): (&Key, &Limit),
+        (allowance, error_bound): (Allowance, u64),
+        (kept, now): (Span, Timestamp),
+    ) {
+        let now = self.server_time(now);
+        let (index, hash) = self.spread.place(key);
+        let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
+        let shelf = &mut *shelf;
+        let place = match shelf.entries.find(hash, key.bytes()) {
+            Some(place) => place,
+            None => {
+                let Ok(made) = shelf.entries.insert(hash, key.bytes(), Entry::default(), now, |_| false)
+                else {
+                    return;
+                };
+                shelf.evicted += u64::from(made.evicted);
+                made.place
+            }
+        };
+        let Some(entry) = shelf.entries.get_mut(place) else { return };
+        let confirmed = entry.told.as_ref().and_then(|told| told.confirmed);
+        let told = ToldAllowance { allowance, error_bound, until: now + kept, confirmed };
+        entry.told = Some(Box::new(told));
+        let (expiry, weight) = entry.rating(limit, now);
+        shelf.entries.rate(place, expiry, weight);
+    }
+
+    /// A server did not answer at `now`, and may have lost what it said before.
+    pub(in crate::store::redis) fn note_trouble(&self, now: Timestamp) {
+        self.trouble.fetch_max(self.server_time(now).0, Ordering::Relaxed);
+    }
+
+    /// Redis could not be told what the world leaves of a bucket: it may have lost the bucket too.
+    pub(in crate::store::redis) fn doubt(&self, key: &Key) {
+        let (index, hash) = self.spread.place(key);
+        let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
+        if let Some(place) = shelf.entries.find(hash, key.bytes())
+            && let Some(entry) = shelf.entries.get_mut(place)
+        {
+            entry.unsure = true;
+        }
+    }
+
+    /// Redis has what it was told of a bucket, and keeps it until then.
+    pub(in crate::store::redis) fn confirm(&self, key: &Key, until: Duration) {
+        let (index, hash) = self.spread.place(key);
+        let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
+        if let Some(place) = shelf.entries.find(hash, key.bytes())
+            && let Some(told) = shelf.entries.get_mut(place).and_then(|entry| entry.told.as_mut())
+        {
+            told.confirmed = Some(until);
+        }
+    }
+
+    /// What Redis has forgotten of a bucket, as an answer shows it: the allowance that it had confirmed is
+    /// gone, or the bucket is older than it was. `elapsed` is the time since this daemon began.
+    pub(in crate::store::redis) fn forgotten(
+        &self,
+        (key, limit): (&Key, &Limit),
+        before: BucketBefore,
+        elapsed: Duration,
+    ) -> Option<Forgotten> {
+        let (index, hash) = self.spread.place(key);
+        let shelf = self.shelves.get(index).map(locked)?;
+        let entry = shelf.entries.get(shelf.entries.find(hash, key.bytes())?)?;
+        let confirmed = entry.told.as_ref().and_then(|told| told.confirmed);
+        let is_gone = !before.has_allowance && confirmed.is_some_and(|until| elapsed < until);
+        let known = entry.known.as_ref().filter(|known| known.used(limit, before.now) > 0);
+        // What could not be written says the same as an answer that did not come.
+        let trouble = match entry.unsure {
+            true => before.now,
+            false => Timestamp(self.trouble.load(Ordering::Relaxed)),
+        };
+        let is_older = || known.is_some_and(|known| before.is_older_than(known, entry.known_at, trouble));
+        if !is_gone && !is_older() {
+            return None;
+        }
+        let used = entry.known.as_ref().map(|known| known.region_use(limit, before.now));
+        Some(Forgotten { used: used.filter(|known| known.used > 0), told: entry.told.as_deref().copied() })
     }
 
     /// Forgets a bucket.
@@ -312,7 +407,7 @@ impl Fallback {
 
     fn keep(&self, shelf: &mut FallbackSlot, place: TablePlace, trial: Trial<'_>, now: Timestamp) {
         let Trial { unanswered, mut entry, .. } = trial;
-        if let Some(own) = entry.own.as_mut().filter(|own| own.owed > 0 && !own.listed) {
+        if let Some(own) = entry.own.as_mut().filter(|own| own.owes() && !own.listed) {
             own.listed = true;
             shelf.debtors.push_back(unanswered.charge.key.clone());
             self.debtors.fetch_add(1, Ordering::Relaxed);
@@ -397,6 +492,7 @@ impl Fallback {
         let Some(entry) = shelf.entries.get_mut(place) else { return };
         let own = entry.own.get_or_insert_with(|| Box::new(forgotten(owed, self.daemons.count(), now)));
         own.owed = own.owed.saturating_add(owed.permits);
+        own.reserve_again(&owed.reserved);
         if !std::mem::replace(&mut own.listed, true) {
             shelf.debtors.push_back(owed.key.clone());
             self.debtors.fetch_add(1, Ordering::Relaxed);
@@ -483,6 +579,7 @@ const fn degraded_result(verdict: Verdict) -> ChargeResult {
         returned: 0,
         reported: 0,
         paid: 0,
+        owed: 0,
         lapsed: 0,
         reservation: None,
         penalty: None,

@@ -21,6 +21,7 @@ use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, ChargeResult};
 use crate::store::redis::batch::call::Bucket;
+use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::slots::ClusterSlot;
 
 /// A draw is for this long.
@@ -31,9 +32,6 @@ const DRAW_MIN: u64 = 2;
 const DRAW_AHEAD: Duration = Duration::from_millis(3);
 /// Rates are measured over at least this long.
 const MEASURED: Duration = Duration::from_millis(20);
-/// Permits of a window go back only while at least this much of it is to come: later they might reach the
-/// next one, which never took them.
-const RETURN_MARGIN: Duration = Duration::from_millis(300);
 /// Keys watched in all, and parts that are locked one at a time.
 const KEYS_MAX: usize = 16_384;
 const SHARDS: usize = 16;
@@ -64,12 +62,16 @@ struct Hot {
 #[derive(Debug)]
 struct DrawnPermits {
     left: u64,
+    /// So many were left after the newest draw, and of them so many have drained from a level by then.
+    whole: u64,
+    drained: u64,
     until: Duration,
     /// When the window that they belong to ends, for algorithms with windows.
     window_ends: Option<Duration>,
     /// The bucket after the draw, at the server's time and ours.
     state: State,
     server: Timestamp,
+    taken: UndoneCharge,
     at: Duration,
     bucket: Bucket,
     slot: ClusterSlot,
@@ -89,9 +91,13 @@ struct Denied {
 pub(in crate::store::redis) struct Leftover {
     pub(in crate::store::redis) slot: ClusterSlot,
     pub(in crate::store::redis) bucket: Bucket,
+    /// So many are not used.
     pub(in crate::store::redis) permits: u64,
-    /// Whether it is too late: their window is about to end.
-    pub(in crate::store::redis) lost: bool,
+    /// So many of them can go back at most. None where their window has ended, and of a level what may have
+    /// drained.
+    pub(in crate::store::redis) back: u64,
+    /// The charge that they are of.
+    pub(in crate::store::redis) taken: UndoneCharge,
 }
 
 /// What to do with one check.
@@ -109,6 +115,8 @@ pub(in crate::store::redis) struct Drawn {
     pub(in crate::store::redis) permits: u64,
     pub(in crate::store::redis) state: State,
     pub(in crate::store::redis) server: Timestamp,
+    /// Names what was charged.
+    pub(in crate::store::redis) taken: UndoneCharge,
     /// When the call was sent.
     pub(in crate::store::redis) sent: Duration,
     pub(in crate::store::redis) bucket: Bucket,
@@ -186,7 +194,8 @@ impl Leases {
                 slot: drawn.slot,
                 bucket: drawn.bucket,
                 permits: drawn.permits,
-                lost: false,
+                back: drawn.permits,
+                taken: drawn.taken,
             });
         };
         hot.drawing = false;
@@ -199,14 +208,20 @@ impl Leases {
         let same = before.as_ref().is_some_and(|held| {
             held.bucket == drawn.bucket && (!by_windows || windows.index(held.server) == window)
         });
-        let kept = if same { before.as_ref().map_or(0, |held| held.left) } else { 0 };
+        let (kept, drained) = before.as_ref().filter(|_| same).map_or((0, 0), |held| {
+            let back = if by_windows { held.left } else { held.undrained(&drawn) };
+            (held.left, held.left - back)
+        });
         let leftover = before.filter(|held| !same && held.left > 0).map(|held| held.leftover(drawn.sent));
         hot.held = Some(DrawnPermits {
             left: kept + drawn.permits,
+            whole: kept + drawn.permits,
+            drained,
             until: drawn.sent + self.ttl,
             window_ends,
             state: drawn.state,
             server: drawn.server,
+            taken: drawn.taken,
             at: drawn.sent,
             bucket: drawn.bucket,
             slot: drawn.slot,
@@ -350,8 +365,23 @@ impl DrawnPermits {
     }
 
     fn leftover(self, now: Duration) -> Leftover {
-        let lost = self.window_ends.is_some_and(|end| now + RETURN_MARGIN >= end);
-        Leftover { slot: self.slot, bucket: self.bucket, permits: self.left, lost }
+        let back = if self.ended(now) { 0 } else { self.left.saturating_sub(self.drained) };
+        let (permits, taken) = (self.left, self.unused());
+        Leftover { slot: self.slot, bucket: self.bucket, permits, back, taken }
+    }
+
+    /// Returns what was charged less what was used of it since.
+    fn unused(&self) -> UndoneCharge {
+        let mut taken = self.taken;
+        taken.charge.used = taken.charge.used.saturating_sub(self.whole - self.left);
+        taken
+    }
+
+    /// Returns the permits that are left of a level and certainly had not drained at a later draw.
+    fn undrained(&self, drawn: &Drawn) -> u64 {
+        let back = self.left.saturating_sub(self.drained);
+        let charge = self.unused().after(drawn.taken.undone, back);
+        back.min(charge.left(&drawn.bucket.limit, drawn.server))
     }
 }
 
@@ -364,6 +394,7 @@ const fn counted(verdict: Verdict, used: u64) -> ChargeResult {
         returned: 0,
         reported: 0,
         paid: 0,
+        owed: 0,
         lapsed: 0,
         reservation: None,
         penalty: None,

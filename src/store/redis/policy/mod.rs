@@ -6,6 +6,7 @@ pub(super) mod cells;
 pub(super) mod daemons;
 pub(super) mod decide;
 pub(super) mod fallback;
+pub(super) mod first_start;
 pub(super) mod lease;
 pub(super) mod registry;
 pub(super) mod shelf;

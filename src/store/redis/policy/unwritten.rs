@@ -6,6 +6,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::core::key::Key;
 use crate::store::redis::client::slots::ClusterSlot;
 
 /// Most buckets whose allowances are not in Redis yet. More are not written: an older allowance stays in
@@ -15,6 +16,8 @@ const UNWRITTEN_MAX: usize = 10_000;
 /// What Redis is told of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::redis) struct AllowanceWrite {
+    /// The bucket's key in this process.
+    pub(in crate::store::redis) bucket: Key,
     pub(in crate::store::redis) slot: ClusterSlot,
     pub(in crate::store::redis) value: Vec<u8>,
     /// When Redis forgets it, by the time since this daemon began.
@@ -122,13 +125,15 @@ impl Unwritten {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::key::Shape;
     use crate::store::redis::client::slots::slot_of_tag;
 
     const SOON: Duration = Duration::from_secs(1);
     const LATE: Duration = Duration::from_secs(60);
 
     fn write(value: u8) -> AllowanceWrite {
-        AllowanceWrite { slot: slot_of_tag(b"bucket"), value: vec![value], until: LATE }
+        let bucket = Key::new(Shape(1), []);
+        AllowanceWrite { bucket, slot: slot_of_tag(b"bucket"), value: vec![value], until: LATE }
     }
 
     #[test]

@@ -225,6 +225,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         limit: Limit { calendar: None, permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
         share: None,
         worldwide: false,
+        refunds_whole: false,
         first: None,
         escrowed: false,
         lends: false,
@@ -232,7 +233,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         noted: false,
         penalty: None,
     };
-    let item = |bucket, cost| Item { bucket, cost, enforced: false, lease: None };
+    let item = |bucket, cost| Item { bucket, ..Item::put(cost) };
     let step = if cost.taken() > 0 { HoldStep::Acquire } else { HoldStep::Release };
     let hold = Cost::Hold(Hold { step, holder: Holder::UNKNOWN, places: cost.taken() });
     Part {

@@ -25,6 +25,7 @@ pub(in crate::store::redis) struct StoreMetrics {
     allowance_lost: Counter,
     reply_lost: Counter,
     untold: Counter,
+    forgotten: Counter,
     leases: [Counter; 4],
     troubles: Vec<(Cause, Gauge)>,
     daemons: Gauge,
@@ -73,6 +74,7 @@ impl StoreMetrics {
             allowance_lost: error("allowance_lost"),
             reply_lost: error("reply_lost"),
             untold: error("holders_untold"),
+            forgotten: error("forgotten"),
             troubles: Cause::ALL
                 .iter()
                 .map(|cause| (*cause, metrics.gauge("store_trouble", "kind", cause.word())))
@@ -116,6 +118,11 @@ impl StoreMetrics {
 
     pub(in crate::store::redis) fn undo_lost(&self) {
         self.undo_lost.increment(1);
+    }
+
+    /// A bucket had been lost by Redis, which is told of it.
+    pub(in crate::store::redis) fn forgotten(&self) {
+        self.forgotten.increment(1);
     }
 
     pub(in crate::store::redis) fn coalesced(&self, parts: usize) {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Value};
-use rustls::ClientConfig;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +20,7 @@ use crate::store::redis::batch::batch_queue::BatchQueue;
 use crate::store::redis::client::breaker::{Breaker, Phase};
 use crate::store::redis::client::condition::{Cause, Conditions, Trouble};
 use crate::store::redis::client::diagnostics::NodeDiagnostics;
-use crate::store::redis::client::dial::{Opened, open};
+use crate::store::redis::client::dial::{Opened, SharedTls, open};
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::info;
 use crate::store::redis::client::link::{Awaiting, Completion, Link};
@@ -45,7 +44,7 @@ pub(in crate::store::redis) struct Node {
     /// Parts on their way to it.
     pub(in crate::store::redis) queue: BatchQueue,
     info: ConnectionInfo,
-    tls: Option<Arc<ClientConfig>>,
+    tls: SharedTls,
     /// For its operator.
     pub(in crate::store::redis) notes: NodeDiagnostics,
     conditions: Conditions,
@@ -82,7 +81,7 @@ pub(in crate::store::redis) struct Common {
     /// Keys that one server may hold, where its operator says so.
     pub(in crate::store::redis) keys_max: Option<u64>,
     /// For `rediss://`, where the system's certificate authorities are not to be used.
-    pub(in crate::store::redis) tls: Option<Arc<ClientConfig>>,
+    pub(in crate::store::redis) tls: SharedTls,
     pub(in crate::store::redis) stop: CancellationToken,
     pub(in crate::store::redis) tasks: Tasks,
 }
@@ -216,8 +215,15 @@ impl Node {
         let Some(memory) = info::memory_of(info, self.info.redis_settings().db()) else { return };
         self.notes.remember(memory);
         self.keys_bound.store(memory.keys_bound(self.keys_max).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let now = self.started.elapsed();
         if memory.max > 0 && memory.used >= memory.max {
-            self.conditions.failed(&self.address, &Failure::Full, self.started.elapsed());
+            self.conditions.failed(&self.address, &Failure::Full, now);
+        }
+        if let Some(policy) = info::evicting(info, &memory) {
+            let evicted = memory.evicted;
+            let text =
+                format!("maxmemory-policy is {policy}, keys evicted so far: {evicted}; set it to noeviction");
+            self.conditions.suffers(&self.address, Cause::Evicting, &text, now);
         }
     }
 
@@ -322,20 +328,28 @@ impl Node {
         }
     }
 
-    /// Lets go of a connection that does not serve. A later one is left alone.
+    /// Lets go of a connection that does not serve, and says why.
     fn give_up(&self, link: &Weak<Link>) {
+        if self.let_go(link) {
+            let trouble = self.newest_trouble().map_or_else(|| "no answer".to_owned(), |(text, _)| text);
+            self.conditions.suffers(&self.address, Cause::Away, &trouble, self.started.elapsed());
+        }
+    }
+
+    /// Lets go of a connection. A later one is left alone. Why one ended by itself, the next attempt to
+    /// connect tells.
+    fn let_go(&self, link: &Weak<Link>) -> bool {
         let current = self.link.load();
         let Some(current) = current.as_ref().filter(|current| Weak::as_ptr(link) == Arc::as_ptr(current))
         else {
-            return;
+            return false;
         };
         self.link.store(None);
         self.breaker().open(self.started.elapsed());
-        let trouble = self.newest_trouble().map_or_else(|| "no answer".to_owned(), |(text, _)| text);
-        self.conditions.suffers(&self.address, Cause::Away, &trouble, self.started.elapsed());
         self.trouble.notify_one();
         self.broken.notify_one();
         current.close();
+        true
     }
 
     async fn tend(self: Arc<Self>) {
@@ -352,7 +366,7 @@ impl Node {
                 () = self.broken.notified() => {}
                 () = link.ended() => {
                     self.note("the connection broke");
-                    self.give_up(&Arc::downgrade(&link));
+                    self.let_go(&Arc::downgrade(&link));
                 }
                 () = self.feel() => {}
             }
@@ -398,10 +412,11 @@ impl Node {
                 Err(failure) => failure,
             };
             self.notes.failed(&failure, self.started.elapsed());
+            let now = self.started.elapsed();
             if let Failure::Forbidden(why) = &failure {
                 self.notes.connected(Some(why.clone()));
+                self.conditions.failed(&self.address, &failure, now);
             }
-            let now = self.started.elapsed();
             self.conditions.suffers(&self.address, Cause::Away, &format!("cannot connect: {failure}"), now);
             sleep(RECONNECT).await;
         }
@@ -409,7 +424,7 @@ impl Node {
 
     /// One attempt.
     async fn connect(&self) -> Result<(Link, Opened), Failure> {
-        open(&self.info, self.tls.as_ref(), self.timeout, CONNECT_MAX).await
+        open(&self.info, &self.tls, self.timeout, CONNECT_MAX).await
     }
 
     /// Starts the tasks of a connection. They end with it.

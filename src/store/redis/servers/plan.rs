@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::Counting;
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;
 use crate::core::reservation::{Commit, ReservationFate};
@@ -20,6 +19,7 @@ use crate::store::redis::batch::names;
 use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::servers::map::Map;
+use crate::store::slot::refunds_whole;
 
 /// One part, and which charges it holds.
 #[derive(Debug)]
@@ -43,6 +43,7 @@ pub(in crate::store::redis) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, B
         // A request's own window counts in a bucket that no other region knows.
         worldwide: rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
             && charge.limit.windows() == rule.windows(),
+        refunds_whole: refunds_whole(charge.rule),
         first: charge.first,
         escrowed: is_escrowed(charge.rule),
         lends: lends(charge.rule, &charge.limit, charge.whole),
@@ -90,7 +91,13 @@ pub(in crate::store::redis) fn split(
             part.buckets.push(bucket);
             part.buckets.len() - 1
         });
-        part.charges.push(Item { bucket, cost: charge.cost, enforced: charge.enforced, lease: None });
+        part.charges.push(Item {
+            bucket,
+            cost: charge.cost,
+            enforced: charge.enforced,
+            lease: None,
+            undoes: None,
+        });
         places.push(place);
     }
     let noted = charges.iter().any(|charge| charge.cost.is_reserved());
@@ -124,20 +131,10 @@ pub(in crate::store::redis) fn unanswered<'a>(
     both.filter_map(unanswered).collect()
 }
 
-/// The part that gives back what this one took; `None` if it took nothing.
+/// Returns the part that gives back what this one took, as far as it still counts; `None` if it took nothing.
 pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
     let mut charges = SmallVec::new();
     for (item, charged) in part.charges.iter().zip(&answered.charges) {
-        let windows = part
-            .buckets
-            .get(item.bucket)
-            .is_some_and(|bucket| bucket.escrowed && bucket.algorithm.counting() == Counting::Window);
-        // A note knows its window.
-        if windows && !item.cost.is_reserved() {
-            // What goes back may come in the next window, which never took it: there a limit that is never
-            // exceeded would be.
-            continue;
-        }
         let cost = match item.cost {
             Cost::Take(permits) if charged.counted.verdict.admitted => Cost::Refund(permits),
             Cost::Refund(_) if charged.counted.returned > 0 => Cost::Take(charged.counted.returned),
@@ -150,7 +147,8 @@ pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<
             }
             _ => continue,
         };
-        charges.push(Item { cost, ..*item });
+        // It may come in the next window, which never took it. A note names its charge itself.
+        charges.push(Item { cost, undoes: Some(charged.taken), ..*item });
     }
     (!charges.is_empty()).then(|| Part {
         slot: part.slot,

@@ -1,4 +1,4 @@
-//! How far a worldwide count may be off now, and by how much closed windows were above their limit.
+//! How far a worldwide count may be off now.
 
 use super::pending_report::REMINDED;
 use super::{DaemonContext, GossipBucket};
@@ -263,25 +263,5 @@ impl GossipBucket {
             return all;
         }
         all.saturating_sub(period.map_or(0, |period| self.elsewhere(here, period)))
-    }
-
-    /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the
-    /// end.
-    pub(in super::super) fn overshoot(&mut self, now: Timestamp) -> u64 {
-        if self.counting() != Counting::Window {
-            return 0;
-        }
-        let closed = self.window_at(now).saturating_sub(2);
-        let limit = u64::from(self.rule.limit.permits);
-        let audited = self.audited;
-        self.audited = audited.max(closed);
-        let due = self.periods.iter().filter(|period| period.window > audited && period.window <= closed);
-        let above = due.map(|period| {
-            // While its own limit changes some regions hold the old one and some the new.
-            let begun = self.windows().start(period.window);
-            let limit = limit.max(u64::from(self.own.before_at(begun)));
-            period.live.net().saturating_add(self.told_by_others(period)).saturating_sub(limit)
-        });
-        above.fold(0, u64::saturating_add)
     }
 }

@@ -11,6 +11,9 @@ pub(super) const REMINDED: Span = Span::from_secs(1);
 impl GossipBucket {
     /// Whether there is anything to tell that was not told, and that the others would not guess.
     pub(in super::super) fn has_pending_report(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+        if self.has_unmet_news(now) {
+            return true;
+        }
         if here.suppresses_reports && self.is_below_report_threshold(now, here) {
             return false;
         }
@@ -18,6 +21,10 @@ impl GossipBucket {
         let window = self.window_at(now);
         let before = self.period(told.window).map_or(told.net, |period| period.live.net());
         let rested = now.since(told.at) >= REMINDED;
+        // A demand that is refused is told however small it is: nobody gives to a region that says nothing.
+        if self.near_limit && told.demand == 0 && self.demand_at(now) > 0 {
+            return true;
+        }
         if !here.busy {
             // Once a window also what has not changed: a demand that is only refused would be forgotten.
             let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
@@ -84,6 +91,11 @@ impl GossipBucket {
         net.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX)) <= quiet
     }
 
+    /// Whether the own region will soon be refused what it asks for.
+    pub(in super::super) const fn is_near_limit(&self) -> bool {
+        self.near_limit
+    }
+
     /// Whether this daemon told of it lately, so that others who have heard of it tell more.
     pub(super) fn has_spoken(&self, window: u64) -> bool {
         self.told.is_some_and(|told| told.window + 2 >= window)
@@ -96,11 +108,12 @@ impl GossipBucket {
         self.whole() / parts / here.daemons(region)
     }
 
-    /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
+    /// Whether it should not wait for the next cut: it is new, moves fast, runs into its limit, or was
+    /// refused what others leave unused.
     pub(in super::super) fn is_urgent(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
-        if self.demand_moved(told, now, 20, if here.busy { 4 } else { 2 }) {
+        if self.has_unmet_news(now) || self.demand_moved(told, now, 20, if here.busy { 4 } else { 2 }) {
             return true;
         }
         if here.busy && self.counting() == Counting::Window {
@@ -108,6 +121,9 @@ impl GossipBucket {
         }
         let known = if told.window == window { told.net } else { 0 };
         let grown = self.own_net(window).abs_diff(known);
+        if grown > 0 && self.is_spent(now) {
+            return true;
+        }
         let limit = self.whole();
         // Of a level the least that is not told is admitted twice.
         let budget = self.enforced.and_then(|(view, _)| view.as_window().map(|view| u64::from(view.budget)));

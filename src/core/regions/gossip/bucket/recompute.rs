@@ -56,7 +56,7 @@ impl GossipBucket {
     }
 
     /// What each region told that it admitted in the window before, and that still counts.
-    fn lingering(&self, now: Timestamp, window: u64) -> SmallVec<[(RegionId, u64); 4]> {
+    pub(super) fn lingering(&self, now: Timestamp, window: u64) -> SmallVec<[(RegionId, u64); 4]> {
         let period = window.checked_sub(1).and_then(|before| self.period(before));
         let (Some(length), Some(period)) = (self.slides(), period) else { return SmallVec::new() };
         let passed = now.since(Timestamp::window_start(window, length)).0;
@@ -256,15 +256,17 @@ impl GossipBucket {
         for (id, total) in totals {
             let charged = self.charged_for(id);
             let more = total.saturating_sub(charged.counted);
-            debt = debt.saturating_add(charged.plausible.believe(now, more, limit, capacity));
-            charged.counted = total.max(charged.counted);
+            // What is not believed yet may be once more has refilled.
+            let believed = charged.plausible.believe(now, more, limit, capacity);
+            debt = debt.saturating_add(believed);
+            charged.counted = charged.counted.saturating_add(believed);
         }
         debt
     }
 
     /// True while the store is to be told something that it was not told yet.
     pub(in super::super) const fn has_news_for_store(&self) -> bool {
-        self.moved_since
+        self.moved_since || self.lost.has_news()
     }
 
     /// The next thing that the store must be told; asked until there is no more. A store that is left the
@@ -273,6 +275,9 @@ impl GossipBucket {
         let permits = std::mem::take(&mut self.debt);
         if permits > 0 {
             return Some(Effect::Debit { key: self.key.clone(), permits, own: self.own.limit() });
+        }
+        if let Some(known) = self.lost.take() {
+            return Some(Effect::Restore { key: self.key.clone(), known, own: self.own.limit() });
         }
         self.queued = false;
         if leaves_allowances || !std::mem::take(&mut self.moved_since) {
@@ -317,7 +322,8 @@ impl GossipBucket {
         let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
         let soon = self.slides().filter(|_| used).map(|_| Timestamp(turn.0.saturating_sub(TURNS.0)));
         let soon = soon.filter(|soon| now < *soon);
-        [Some(expiry), Some(turn), soon, fades, self.cut.next_instant(now)]
+        let excess = self.judges_overshoot_at();
+        [Some(expiry), Some(turn), soon, fades, excess, self.cut.next_instant(now)]
             .into_iter()
             .flatten()
             .min()

@@ -14,12 +14,14 @@ fn scope(limit: u64, policy: Policy) -> DivisionScope<'static> {
         limit,
         windows: WINDOW.into(),
         horizon,
+        ahead: Span::from_secs(1),
         parties: &PARTIES,
         silent: &[],
         whole: true,
         policy,
         rounding_seed: 77,
         lingering: &[],
+        fades: false,
     }
 }
 

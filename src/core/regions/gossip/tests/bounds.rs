@@ -61,7 +61,7 @@ fn buckets_that_only_others_ask_for_make_room_for_those_that_are_asked_for_here(
             refused: 0,
             largest: 1,
             own: None,
-            without_allowance: false,
+            store: StoreSeen::default(),
         };
         replica.handle_touched(START, &touched);
         replica.bucket(START, &key(user)).is_some()
@@ -200,7 +200,7 @@ fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64,
                 refused: 1 - admits,
                 largest: 1,
                 own: None,
-                without_allowance: false,
+                store: StoreSeen::default(),
             },
         );
     }
@@ -238,7 +238,7 @@ fn a_rule_is_crowded_while_buckets_in_use_find_no_room() {
             refused: 0,
             largest: 1,
             own: None,
-            without_allowance: false,
+            store: StoreSeen::default(),
         };
         replica.handle_touched(now, &touched);
         replica.poll_crowded()

@@ -12,6 +12,7 @@ struct TestedReplica {
     replica: Replica,
     views: BTreeMap<WorldKey, Allowance>,
     debits: u64,
+    restored: Vec<RegionUse>,
     /// Regions whose daemons have the wire version before the newest.
     older: Vec<String>,
 }
@@ -69,7 +70,8 @@ impl GossipCluster {
         let former = self.world.daemons.iter_mut().find(|seat| seat.name == *who);
         let debits = former.as_ref().map_or(0, |seat| seat.node.debits);
         let (name, older) = (who.clone(), self.older.clone());
-        let node = TestedReplica { name, replica, views: BTreeMap::new(), debits, older };
+        let node =
+            TestedReplica { name, replica, views: BTreeMap::new(), debits, restored: Vec::new(), older };
         match former {
             Some(seat) => (seat.node, seat.alive, seat.known) = (node, true, true),
             None => self.world.seat(|seats| Seat::new(who.clone(), region, node, seats)),
@@ -216,7 +218,12 @@ impl GossipCluster {
         self.world.daemons[self.at(who)].node.debits
     }
 
-    /// The same since the last call.
+    /// What a daemon told its store that the store had forgotten, since the last call.
+    pub(super) fn take_restored(&mut self, who: &NodeName) -> Vec<RegionUse> {
+        std::mem::take(&mut self.seat_mut(who).node.restored)
+    }
+
+    /// Permits that a daemon charged its store for others since the last call.
     pub(super) fn take_debits(&mut self, who: &NodeName) -> u64 {
         std::mem::take(&mut self.seat_mut(who).node.debits)
     }
@@ -269,6 +276,7 @@ impl Host for TestedReplica {
                     self.views.insert(key, view);
                 }
                 Effect::Debit { permits, .. } => self.debits += permits,
+                Effect::Restore { known, .. } => self.restored.push(known),
             }
         }
         let mut out = Vec::new();

@@ -202,7 +202,8 @@ fn a_store_that_forgot_what_it_was_told_is_told_again_when_it_decides_without() 
         let a = name("a", "1");
         let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
         let ask = |cluster: &mut GossipCluster, without_allowance: bool| {
-            cluster.touch(&a, &Touched { without_allowance, refused: 1, ..touched("u", window, 1, 0) });
+            let store = StoreSeen { without_allowance, ..StoreSeen::default() };
+            cluster.touch(&a, &Touched { store, refused: 1, ..touched("u", window, 1, 0) });
             cluster.forget_view(&a, "u")
         };
         cluster.run(Span::from_secs(1));

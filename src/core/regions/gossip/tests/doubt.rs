@@ -54,7 +54,7 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
                     refused: 4 - admitted,
                     largest: 1,
                     own: None,
-                    without_allowance: false,
+                    store: StoreSeen::default(),
                 },
             );
         }

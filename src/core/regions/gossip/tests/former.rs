@@ -159,7 +159,7 @@ fn a_daemon_that_ends_in_good_order_tells_what_it_would_not_tell_otherwise() {
                 refused: 0,
                 largest: 1,
                 own: None,
-                without_allowance: false,
+                store: StoreSeen::default(),
             },
         );
         cluster.admit(&a, "much", window, 900);

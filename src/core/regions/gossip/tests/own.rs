@@ -54,7 +54,7 @@ impl Played {
                 refused,
                 largest: 1,
                 own,
-                without_allowance: false,
+                store: StoreSeen::default(),
             },
         );
         admitted > 0
@@ -234,7 +234,7 @@ fn a_bucket_without_windows_is_filled_and_drained_by_its_own_limit() {
                 refused,
                 largest: 1,
                 own,
-                without_allowance: false,
+                store: StoreSeen::default(),
             };
             played.cluster.touch(&who, &touched);
         }

@@ -1,18 +1,22 @@
 //! One bucket as far as this daemon knows it, and what it owes Redis.
 
-use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
+use super::told::ToldAllowance;
+use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
 use crate::core::hold::{HoldStep, Holder};
 use crate::core::key::Key;
 use crate::core::request::Cost;
-use crate::core::reservation::{Commit, ReservationFate, ReservedCharge, ReservedCost};
+use crate::core::reservation::{
+    COMMIT_MAX, Commit, ReservationFate, ReservationId, ReservedCharge, ReservedCost,
+};
 use crate::core::reservation_notes::{CommitResult, ReservationNotes};
+use crate::core::reservation_terms::OnLapse;
 use crate::core::table::WEIGHT_KEPT;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::redis::batch::call::Bucket;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::servers::plan::Unanswered;
-use crate::store::slot::CROWDED_RETRY;
+use crate::store::slot::{CROWDED_RETRY, refunds_whole};
 
 /// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as
 /// untold.
@@ -23,6 +27,12 @@ const HOLDERS_MAX: usize = 1_000;
 pub(super) struct Entry {
     /// The region's, as Redis last told.
     pub(super) known: Option<State>,
+    /// When that was, by the server's clock.
+    pub(super) known_at: Timestamp,
+    /// Whether Redis could not be told something of it since.
+    pub(super) unsure: bool,
+    /// What Redis was told of the other regions, for a worldwide bucket.
+    pub(super) told: Option<Box<ToldAllowance>>,
     /// This daemon's own while Redis is away.
     pub(super) own: Option<Box<Own>>,
 }
@@ -36,8 +46,7 @@ pub(super) struct Own {
     pub(super) owed: u64,
     /// Where something was reported: the most that the bucket owes beyond its limit.
     pub(super) debt_max: Option<u32>,
-    /// What is reserved of it. Redis is told of what was used alone: what is committed when it is back is
-    /// charged there in full.
+    /// What is reserved of it. Redis is told of it when it is back, so that a commit finds it there.
     pub(super) notes: Option<Box<ReservationNotes>>,
     /// Whether its key waits among the debtors.
     pub(super) listed: bool,
@@ -60,6 +69,9 @@ pub(in crate::store::redis) struct Owed {
     pub(in crate::store::redis) holders: Vec<(Holder, u64)>,
     /// How many more hold it.
     pub(in crate::store::redis) untold: usize,
+    /// What is reserved, at most [`HOLDERS_MAX`]: who reserves it once more takes nothing more, so it does
+    /// not matter whether Redis has heard of it before.
+    pub(in crate::store::redis) reserved: Vec<(ReservationId, ReservedCharge)>,
     /// Where something was reported: the most that the bucket owes beyond its limit.
     pub(in crate::store::redis) debt_max: Option<u32>,
 }
@@ -71,6 +83,20 @@ pub(super) fn share(limit: Limit, daemons: u32) -> Limit {
     Limit { permits: part(limit.permits), burst: part(limit.burst), queue: limit.queue / daemons, ..limit }
 }
 
+/// A reservation as it is made again in Redis: it ends when it would have ended here.
+pub(in crate::store::redis) fn reserved_again(
+    id: ReservationId,
+    charge: &ReservedCharge,
+    now: Timestamp,
+) -> ReservedCost {
+    let left = charge.due.since(now);
+    let ttl = match charge.on_lapse {
+        OnLapse::Release => left,
+        OnLapse::Charge => Span(left.0.saturating_sub(COMMIT_MAX.0)),
+    };
+    ReservedCost { id, permits: charge.permits, ttl, on_lapse: charge.on_lapse }
+}
+
 impl Own {
     /// Gives back what has lapsed. Returns the permits given back.
     fn lapse(&mut self, now: Timestamp) -> u64 {
@@ -79,13 +105,18 @@ impl Own {
     }
 
     /// Takes what fits of this daemon's share, and notes it.
-    fn reserve(&mut self, reserve: &ReservedCost, now: Timestamp) -> (Verdict, Option<ReservationFate>) {
+    fn reserve(
+        &mut self,
+        reserve: &ReservedCost,
+        view: Option<&Allowance>,
+        now: Timestamp,
+    ) -> (Verdict, Option<ReservationFate>) {
         let notes = self.notes.get_or_insert_default();
         if notes.holds(reserve.id) {
-            let verdict = self.state.check(&self.share, None, now, 0);
+            let verdict = self.state.check(&self.share, view, now, 0);
             return (Verdict { admitted: true, retry: None, ..verdict }, Some(ReservationFate::HeldBefore));
         }
-        let verdict = self.state.check(&self.share, None, now, reserve.permits);
+        let verdict = self.state.check(&self.share, view, now, reserve.permits);
         if verdict.admitted && notes.is_full() {
             let retry = Some(CROWDED_RETRY);
             let verdict = Verdict { admitted: false, retry, delay: Span::ZERO, ..verdict };
@@ -109,10 +140,10 @@ impl Own {
 
     /// Charges what was used, and owes it to Redis. What Redis has noted is not known here, so there it is
     /// charged in full.
-    fn commit(&mut self, commit: &Commit, now: Timestamp) -> CommitResult {
+    fn commit(&mut self, commit: &Commit, view: Option<&Allowance>, now: Timestamp) -> CommitResult {
         let notes = self.notes.get_or_insert_default();
         let reserved = notes.permits_of(commit.id);
-        let done = notes.commit(&mut self.state, &self.share, None, now, commit);
+        let done = notes.commit(&mut self.state, &self.share, view, now, commit);
         if done.fate != ReservationFate::Repeated && commit.actual > 0 {
             let used = commit.actual.min(reserved).saturating_add(done.reported);
             self.owed = self.owed.saturating_add(used);
@@ -121,11 +152,31 @@ impl Own {
         done
     }
 
+    /// Whether Redis is to be told anything of it.
+    pub(super) fn owes(&self) -> bool {
+        self.owed > 0 || self.notes.as_ref().is_some_and(|notes| notes.has_held())
+    }
+
+    /// Notes once more what Redis could not be told of.
+    pub(super) fn reserve_again(&mut self, reserved: &[(ReservationId, ReservedCharge)]) {
+        if reserved.is_empty() {
+            return;
+        }
+        let notes = self.notes.get_or_insert_default();
+        for (id, charge) in reserved {
+            if !notes.holds(*id) {
+                notes.note(*id, *charge, &self.share);
+            }
+        }
+    }
+
     /// What is owed to Redis of it, which then owes nothing; `None` where nothing that matters is owed.
     pub(super) fn settle(&mut self, key: &Key, now: Timestamp) -> Option<Owed> {
         // What has drained or left its window meanwhile no longer matters to Redis either.
         let mut permits = std::mem::take(&mut self.owed).min(self.state.used(&self.share, now));
-        if permits == 0 {
+        let notes = self.notes.take().into_iter().flat_map(|notes| notes.into_held());
+        let reserved: Vec<_> = notes.filter(|(_, charge)| charge.due > now).take(HOLDERS_MAX).collect();
+        if permits == 0 && reserved.is_empty() {
             return None;
         }
         let mut holders = self.state.holders(now);
@@ -134,7 +185,7 @@ impl Own {
         if self.bucket.algorithm == Algorithm::Concurrency {
             permits = holders.iter().map(|(_, places)| places).sum();
         }
-        let owed = || Owed {
+        (permits > 0 || !reserved.is_empty()).then(|| Owed {
             key: key.clone(),
             slot: self.slot,
             bucket: self.bucket.clone(),
@@ -142,8 +193,8 @@ impl Own {
             holders,
             untold,
             debt_max: self.debt_max,
-        };
-        (permits > 0).then(owed)
+            reserved,
+        })
     }
 }
 
@@ -153,7 +204,8 @@ impl Entry {
     pub(super) fn rating(&self, limit: &Limit, now: Timestamp) -> (Timestamp, u8) {
         let own = self.own.as_ref().map(|own| own.state.expiry(&own.share));
         let known = self.known.as_ref().map(|known| known.expiry(limit));
-        let expiry = own.max(known).unwrap_or(now);
+        let told = self.told.as_ref().map(|told| told.until);
+        let expiry = own.max(known).max(told).unwrap_or(now);
         if own.is_some_and(|expiry| expiry > now) {
             return (expiry, WEIGHT_KEPT);
         }
@@ -177,6 +229,11 @@ impl Entry {
         let charge = unanswered.charge;
         let share = share(charge.limit, daemons);
         let known = self.known.as_ref();
+        // A region whose store is away keeps to its part of a worldwide limit all the same.
+        let told = self.told.as_ref().map(|told| told.part(daemons));
+        let first = charge.first.map(|first| if first == 0 { 0 } else { (first / daemons).max(1) });
+        let view = Allowance::in_force(told.as_ref(), first, unanswered.bucket.algorithm, &share, now);
+        let view = view.as_ref();
         let own = self.own.get_or_insert_with(|| {
             let mut state = State::new(unanswered.bucket.algorithm);
             let used = known.map_or(0, |known| known.used(&charge.limit, now));
@@ -185,36 +242,40 @@ impl Entry {
             Box::new(Own { state, share, owed: 0, debt_max: None, notes: None, listed: false, bucket, slot })
         });
         own.share = share;
-        if charge.cost != Cost::Peek {
-            own.state.settle(&share, None, now);
-        }
+        let paid = if charge.cost == Cost::Peek { 0 } else { own.state.settle(&share, view, now) };
+        let owed = i64::from(own.state.debt());
         let (mut returned, mut reported) = (0, 0);
         let lapsed = own.lapse(now);
         let mut reservation = None;
         let verdict = match charge.cost {
             Cost::Reserve(reserve) => {
-                let (verdict, fate) = own.reserve(&reserve, now);
+                let (verdict, fate) = own.reserve(&reserve, view, now);
                 reservation = fate;
                 verdict
             }
             Cost::Commit(commit) => {
-                let done = own.commit(&commit, now);
+                let done = own.commit(&commit, view, now);
                 (returned, reported, reservation) = (done.returned, done.reported, Some(done.fate));
-                let after = own.state.check(&share, None, now, 0);
+                let after = own.state.check(&share, view, now, 0);
                 let retry = after.retry.filter(|_| !done.fits);
                 Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after }
+            }
+            Cost::Refund(permits)
+                if refunds_whole(charge.rule) && own.state.returnable(&share, view, now) < permits =>
+            {
+                Verdict { admitted: false, retry: None, ..own.state.check(&share, view, now, 0) }
             }
             Cost::Refund(permits) => {
                 returned = own.state.refund(&share, now, permits);
                 own.owed = own.owed.saturating_sub(returned);
-                Verdict { admitted: true, retry: None, ..own.state.check(&share, None, now, 0) }
+                Verdict { admitted: true, retry: None, ..own.state.check(&share, view, now, 0) }
             }
             Cost::Report(report) => {
-                let admitted = own.state.check(&share, None, now, report.permits).admitted;
-                reported = own.state.report(&share, None, now, &report);
+                let admitted = own.state.check(&share, view, now, report.permits).admitted;
+                reported = own.state.report(&share, view, now, &report);
                 own.owed = own.owed.saturating_add(reported);
                 own.debt_max = own.debt_max.max(Some(report.debt_max));
-                let after = own.state.check(&share, None, now, 0);
+                let after = own.state.check(&share, view, now, 0);
                 let retry = after.retry.filter(|_| !admitted);
                 Verdict { admitted, retry, delay: Span::ZERO, ..after }
             }
@@ -231,7 +292,7 @@ impl Entry {
                 verdict
             }
             cost => {
-                let verdict = own.state.check(&share, None, now, cost.taken());
+                let verdict = own.state.check(&share, view, now, cost.taken());
                 if verdict.admitted && cost.taken() > 0 {
                     own.state.take(&share, now, cost.taken());
                     own.owed = own.owed.saturating_add(cost.taken());
@@ -242,12 +303,13 @@ impl Entry {
         let used = own.state.used(&share, now);
         ChargeResult {
             verdict,
-            view: None,
-            error_bound: 0,
+            view: view.filter(|_| Allowance::is_told(view, told.as_ref())).copied(),
+            error_bound: self.told.as_ref().map_or(0, |told| told.error_bound),
             used,
             returned,
             reported,
-            paid: 0,
+            paid,
+            owed: i64::from(own.state.debt()) - owed,
             lapsed,
             reservation,
             penalty: None,

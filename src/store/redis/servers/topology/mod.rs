@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::sentinel::InForce;
+use crate::store::redis::client::dial::SharedTls;
 use crate::store::redis::client::dial::can_dial;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::ring;
@@ -306,11 +307,8 @@ impl Places {
     }
 
     /// How to connect to the server that is listed at this place.
-    pub(in crate::store::redis) fn seed(
-        &self,
-        place: usize,
-    ) -> Option<(&ConnectionInfo, Option<&Arc<rustls::ClientConfig>>)> {
-        Some((self.seeds.get(place)?, self.common.tls.as_ref()))
+    pub(in crate::store::redis) fn seed(&self, place: usize) -> Option<(&ConnectionInfo, &SharedTls)> {
+        Some((self.seeds.get(place)?, &self.common.tls))
     }
 
     /// Since the store was started.

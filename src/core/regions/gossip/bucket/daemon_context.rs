@@ -1,0 +1,60 @@
+//! What a bucket must know of the daemon that follows it.
+
+use std::sync::Arc;
+
+use crate::regions::gossip::common_cuts::GROWTH_DELAY;
+use crate::regions::gossip::replica_config::Policy;
+use crate::regions::gossip::safety::GossipSafety;
+use crate::regions::membership::{RegionId, Regions};
+use crate::time::{Span, Timestamp};
+
+/// For at least so long a demand counts that has not lasted.
+pub(super) const AHEAD_MIN: Span = Span::from_secs(1);
+/// What that is rounded up to.
+const AHEAD_STEP: Span = Span::from_millis(500);
+
+/// Who asks: what a bucket must know of the daemon that follows it.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct DaemonContext<'a> {
+    pub(in super::super) node: &'a Arc<str>,
+    /// When the process began.
+    pub(in super::super) started: Timestamp,
+    /// Whether the daemons of this region share one store.
+    pub(in super::super) shared_store: bool,
+    pub(in super::super) regions: &'a Regions,
+    /// After this long a report has reached everyone.
+    pub(in super::super) horizon: Span,
+    /// Between two reports of a bucket.
+    pub(in super::super) interval: Span,
+    pub(in super::super) policy: Policy,
+    pub(in super::super) safety: GossipSafety,
+    /// Whether nothing is told of buckets far from their limit.
+    pub(in super::super) suppresses_reports: bool,
+    /// Whether there is so much to tell that only what others would guess wrong is told.
+    pub(in super::super) busy: bool,
+    /// Whether for long all came in time, so that every region divides by the same reports.
+    pub(in super::super) settled: bool,
+    /// The longest that any region was not heard since that was so.
+    pub(in super::super) silence: Span,
+}
+
+impl DaemonContext<'_> {
+    /// Whether any other region is known.
+    pub(super) fn has_others(&self) -> bool {
+        self.regions.listed_len() > 1
+    }
+
+    /// For so long a demand counts that has not lasted: three times as long as it takes until a later report
+    /// is in force. Rounded up, so that regions that measure nearly the same delays use the same.
+    pub(super) fn ahead(&self) -> Span {
+        let in_force = self.horizon + self.interval + GROWTH_DELAY;
+        let ahead = in_force.0.saturating_mul(3).div_ceil(AHEAD_STEP.0).saturating_mul(AHEAD_STEP.0);
+        Span(ahead).max(AHEAD_MIN)
+    }
+
+    /// How many daemons a region has, at least one.
+    pub(in super::super) fn daemons(&self, region: RegionId) -> u64 {
+        let nodes = self.regions.get(region).map_or(1, |region| region.ring.nodes().len());
+        u64::try_from(nodes).unwrap_or(u64::MAX).max(1)
+    }
+}

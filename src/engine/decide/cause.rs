@@ -1,0 +1,95 @@
+//! Why a charge was denied: told from what its store answered and what is known here of the other regions.
+
+use crate::core::algorithm::{Allowance, Counting};
+use crate::core::decision::RuleOutcome;
+use crate::core::denial_cause::DenialCause;
+use crate::core::regions::escrow::can_move;
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer};
+use crate::core::request::Cost;
+use crate::core::reservation::ReservationFate;
+use crate::core::rule::Mode;
+use crate::core::ruleset::Match;
+use crate::core::time::Timestamp;
+use crate::engine::Engine;
+use crate::engine::port::ChargeResult;
+
+impl Engine {
+    /// Why a charge was denied. Apart from what passes, which never comes here.
+    #[cold]
+    pub(super) fn cause_of(
+        &self,
+        found: &Match<'_>,
+        ruled: &RuleOutcome,
+        (cost, counted): (Cost, &ChargeResult),
+        now: Timestamp,
+    ) -> DenialCause {
+        if counted.degraded || counted.reservation == Some(ReservationFate::Crowded) {
+            return DenialCause::Degraded;
+        }
+        if counted.penalty.is_some() {
+            return DenialCause::Penalty;
+        }
+        let algorithm = found.rule.rule.algorithm;
+        let asked = if cost.is_report() { 1 } else { cost.taken().max(1) };
+        let mode = found.rule.rule.global.as_ref().map(|global| global.mode);
+        // Under `gossip` more may come from the other regions than this one has.
+        let never = ruled.retry.is_none() && mode != Some(Mode::Gossip);
+        if never || asked > found.whole.capacity(algorithm) {
+            return DenialCause::TooLarge;
+        }
+        let has_room = match mode {
+            None | Some(Mode::Split) => false,
+            Some(Mode::Gossip) => {
+                let ChargeResult { used, view, error_bound, .. } = *counted;
+                let answered = BucketAnswer { used, remaining: ruled.remaining, view, error_bound };
+                uncertainty::has_room(algorithm, &found.whole, &answered, asked, now)
+            }
+            Some(Mode::Escrow) if self.is_burnt(found, counted, asked) => return DenialCause::Burnt,
+            Some(Mode::Escrow) => self.may_lie_elsewhere(found, counted, asked, now),
+        };
+        match has_room {
+            false => DenialCause::UsedUp,
+            true if self.world().cut_off.is_empty() => DenialCause::Elsewhere,
+            true => DenialCause::CutOff,
+        }
+    }
+
+    /// Whether a cost would fit, had the store not forgotten what was spent of this region's rights.
+    fn is_burnt(&self, found: &Match<'_>, counted: &ChargeResult, asked: u64) -> bool {
+        let algorithm = found.rule.rule.algorithm;
+        let needed = counted.used.saturating_add(asked);
+        let own = u64::from(found.share.unwrap_or(found.limit.permits));
+        match (algorithm.counting(), counted.view.as_ref()) {
+            // The budget lacks what was not minted of the region's share.
+            (Counting::Window, Some(Allowance::Window(view))) if can_move(algorithm) => {
+                let missing = own.saturating_sub(u64::from(view.next_budget));
+                missing > 0 && needed <= u64::from(view.budget).saturating_add(missing)
+            }
+            // A bucket that is held to its share, and denies within it, is shut until it knows.
+            (Counting::Window, _) if !can_move(algorithm) => needed <= own,
+            (Counting::Window, _) => false,
+            (Counting::Level | Counting::Concurrency, _) => {
+                let world = self.world();
+                let rule = &found.rule.rule.name;
+                world.rights.iter().any(|rights| rights.rule == *rule && rights.in_doubt > 0)
+            }
+        }
+    }
+
+    /// Whether what this region lacks may lie in other regions. What those have spent nobody tells it.
+    fn may_lie_elsewhere(
+        &self,
+        found: &Match<'_>,
+        counted: &ChargeResult,
+        asked: u64,
+        now: Timestamp,
+    ) -> bool {
+        let algorithm = found.rule.rule.algorithm;
+        let window = found.limit.windows().index(now);
+        let is_dry = || {
+            algorithm.counting() == Counting::Window
+                && found.key.as_ref().is_some_and(|key| self.waits.is_dry(key, window))
+        };
+        counted.used.saturating_add(asked) <= found.whole.capacity(algorithm) && !is_dry()
+    }
+}

@@ -1,0 +1,64 @@
+//! Why a request was denied: the same word in answers, on the command line, in metrics and in `why`.
+
+use serde_json::{Value, json};
+
+use super::regions::{Authority, REGIONS};
+use super::support::daemon::Daemon;
+use super::support::{eventually, free_udp};
+
+const ANN: &[(&str, &str)] = &[("user", "ann")];
+
+#[test]
+fn a_limit_that_is_used_up_is_told_as_a_cause_everywhere() {
+    let rules = "[[rules]]\nname = \"few\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 2\nwindow = \"24h\"\n\
+                 [[rules]]\nname = \"mallory\"\nmatch = { user = \"mallory\" }\naction = \"block\"\n";
+    let daemon = Daemon::with_rules(rules);
+    let allowed = daemon.check(ANN);
+    assert!(allowed.get("cause").is_none() && allowed["rules"][0].get("cause").is_none(), "{allowed}");
+    let large = daemon.check_cost(ANN, 3);
+    assert_eq!((&large["cause"], &large["rules"][0]["cause"]), (&json!("too_large"), &json!("too_large")));
+    daemon.check(ANN);
+    let batch = daemon.post("/v1/check", &json!({ "checks": [{ "attributes": { "user": "ann" } }] })).json();
+    assert_eq!(batch["decisions"][0]["cause"], "used_up", "{batch}");
+    assert_eq!(daemon.check(&[("user", "mallory")])["cause"], "blocked");
+    let reserved =
+        daemon.post("/v1/reserve", &json!({ "attributes": { "user": "ann" }, "amount": 1 })).json();
+    assert_eq!(reserved["cause"], "used_up", "{reserved}");
+    for arguments in [["check", "user=ann"], ["explain", "user=ann"], ["why", "user=ann"]] {
+        let told = daemon.run(&arguments).out;
+        assert!(told.contains("the limit is used up"), "{arguments:?}: {told}");
+    }
+    let why = daemon.get("/v1/why?user=ann").json();
+    assert_eq!(why["buckets"][0]["cause"], "used_up", "{why}");
+    let denials = |rule: &str, cause: &str| {
+        daemon.metric(&format!("tidegate_denials_total{{rule=\"{rule}\",cause=\"{cause}\"}}"))
+    };
+    assert_eq!(denials("few", "too_large"), Some(1.0));
+    assert_eq!(denials("few", "used_up"), Some(3.0), "the batch, the reservation, and `tidegate check`");
+    assert_eq!(denials("mallory", "blocked"), Some(1.0));
+}
+
+#[test]
+fn a_first_agreement_that_waits_is_told_and_nothing_unknown_is_zero() {
+    let authority = Authority::new();
+    let peers = [free_udp(), free_udp()];
+    let config = authority.config(REGIONS[0], "a-1", peers[0], &peers[1..]);
+    let rules = "[[rules]]\nname = \"orders\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 300\nwindow = \"24h\"\n\
+                 [rules.global]\nmode = \"escrow\"\n";
+    let daemon = Daemon::with(rules, &config, &[]);
+    let denied = daemon.check(ANN);
+    assert_eq!((&denied["allowed"], &denied["cause"]), (&json!(false), &json!("not_agreed")), "{denied}");
+    let global = &denied["rules"][0]["global"];
+    assert_eq!((&global["believed_used"], &global["error_bound"]), (&Value::Null, &json!(300)), "{denied}");
+    let sentence = "nothing is admitted before all regions have agreed on their shares";
+    let told = ["check", "explain", "why"].map(|command| daemon.run(&[command, "user=ann"]).out);
+    for told in &told {
+        assert!(told.contains(sentence), "{told}");
+    }
+    assert!(told[0].contains("not known"), "{}", told[0]);
+    assert!(!told[2].contains("used by other regions: 0"), "{}", told[2]);
+    eventually("it lasts, so /readyz says it", || {
+        let ready = daemon.get("/readyz").json().to_string();
+        ready.contains("until every region says the same").then_some(())
+    });
+}
