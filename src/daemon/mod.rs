@@ -160,11 +160,16 @@ fn resp_servers(
 }
 
 impl Daemon {
-    /// Starts a daemon and returns once it answers.
+    /// Starts a daemon and returns once it answers. What starts it lives in a box, since it is large and every
+    /// caller would carry it.
     ///
     /// # Errors
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.
-    pub async fn start(setup: Setup) -> anyhow::Result<Self> {
+    pub fn start(setup: Setup) -> impl Future<Output = anyhow::Result<Self>> + Send {
+        Box::pin(Self::begin(setup))
+    }
+
+    async fn begin(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
         let tasks = Tasks::new(Arc::clone(&metrics));
         let store = Opened::open(&setup.store, Clock::System.now(), &metrics, &tasks).await?;

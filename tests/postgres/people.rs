@@ -124,7 +124,7 @@ fn a_file_with_a_block_list_is_applied_whole_to_the_database() {
     assert_eq!(daemon.run(&["rules", "diff", "f.toml", "--exit-code"]).code, 0);
     std::fs::write(daemon.folder().join("printed.toml"), ok(daemon.run(&["rules", "list", "--toml"])))
         .unwrap();
-    assert_eq!(daemon.run(&["rules", "diff", "printed.toml", "--prune", "--exit-code"]).code, 0);
+    ok(daemon.run(&["rules", "diff", "printed.toml", "--prune", "--exit-code"]));
     // What the file says nothing of stays, a block that was set by hand among it.
     ok(daemon.run(&["users", "block", "ann", "--reason", "by hand"]));
     assert_eq!(daemon.run(&["rules", "diff", "f.toml", "--exit-code"]).code, 0);

@@ -396,6 +396,8 @@ fn counts_as_the_deployed_user(program: &str) {
             (1..).zip([Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::Gcra])
         {
             let rule = compiled(&format!("r{index}"), algorithm, per_second(3), index * 8);
+            // One instant: in the next window there is room again.
+            let now = Clock::System.now();
             let admitted = (0..9).filter(|_| {
                 let key = key(&rule, "u");
                 let charge = Charge {
@@ -408,8 +410,7 @@ fn counts_as_the_deployed_user(program: &str) {
                     cost: Cost::Take(1),
                     enforced: true,
                 };
-                let outcome =
-                    runtime().block_on(store.decide(&[charge], Intent::Charge, Clock::System.now()));
+                let outcome = runtime().block_on(store.decide(&[charge], Intent::Charge, now));
                 assert!(!outcome.counted[0].degraded, "{algorithm:?} on {program}");
                 outcome.admitted
             });

@@ -150,7 +150,7 @@ impl Demo {
             let started = match Daemon::start(setup(first)?).await {
                 // Someone may have taken a usual port since it was found free, as another demo that begins
                 // now does.
-                Err(_) if first => Box::pin(Daemon::start(setup(false)?)).await,
+                Err(_) if first => Daemon::start(setup(false)?).await,
                 started => started,
             };
             let daemon = started.with_context(|| format!("region {region} did not start"))?;

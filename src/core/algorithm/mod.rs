@@ -175,12 +175,16 @@ pub struct Verdict {
 
 impl Verdict {
     /// Until more than [`Self::remaining`] permits are free, if nothing else comes: [`Self::reset`] where
-    /// that is the next time that any are.
+    /// that is the next time that any are. A level that takes longer to drain than a span can say is told
+    /// of by [`Self::retry`], which may be later.
     #[must_use]
     pub fn until_more(&self, algorithm: Algorithm, limit: &Limit) -> Span {
         let capacity = limit.capacity(algorithm);
         if algorithm.counting() != Counting::Level || self.remaining >= capacity || limit.permits == 0 {
             return self.reset;
+        }
+        if self.reset == Span(u64::MAX) {
+            return self.retry.unwrap_or(self.reset);
         }
         // Before a bucket is empty of use, one permit after the other has become free.
         let later = u128::from(capacity - self.remaining - 1) * u128::from(limit.window.0);

@@ -224,7 +224,9 @@ impl Database {
             set(&mut connection, SESSION.to_owned()).await?;
             Ok(connection)
         };
-        self.within(connect).await
+        // Whoever migrates asks before any schema fits.
+        let connect = async { connect.await.map_err(|error| self.failure(&error, self.timeout)) };
+        self.in_time(self.timeout, Box::pin(connect)).await
     }
 
     /// A pool of one connection without the deadline of statements, for [`Self::listener`].
