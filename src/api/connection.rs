@@ -13,6 +13,10 @@ const IDLE_LOOKS_MAX: u32 = 30;
 /// Bytes of bodies that arrive in pieces, over all connections of one server. Full: the next such request is
 /// refused.
 const BUDGET_BYTES: usize = 128 << 20;
+/// Calls of one HTTP/2 connection that its client may give up before they are taken up. With more of them the
+/// connection is closed, and with it every other call of the gateway: clients that leave early must not bring
+/// that about.
+pub(super) const GIVEN_UP_MAX: usize = 4_096;
 /// How long a connection that makes room for another may take to end.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 

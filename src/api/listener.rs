@@ -383,12 +383,13 @@ pub(super) async fn serve<F>(
                 continue;
             }
         };
-        let Some(place) = places.enter(peer.address) else { continue };
+        let Some(entering) = places.enter(peer.address) else { continue };
         let shutdown =
             Shutdown { closing: shutdown.closing.child_token(), stop: shutdown.stop.child_token() };
         let (servers, tls) = (Arc::clone(&servers), listener.tls.clone());
         // In the connection's own task: a client that dawdles keeps nobody else from being accepted.
         open.spawn(async move {
+            let place = entering.place().await?;
             let secured = tokio::select! {
                 biased;
                 secured = socket.secured(tls.as_deref()) => secured,

@@ -7,8 +7,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use metrics::{Counter, Gauge};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::address;
@@ -19,8 +21,12 @@ const IPV6_PREFIX: u8 = 64;
 /// Of how many places one is freed at once when the listener is full: looking for the longest idle goes over
 /// all of them.
 const FREED_AT_ONCE: usize = 64;
-/// Of how many places one may be used besides while those that were told to end do so.
+/// Of how many places one may be used besides while those that were told to end do so, and as many newcomers
+/// may wait for a place.
 const ENDING: usize = 16;
+/// How long a newcomer may wait for the place of a connection that ends: a gateway that is turned away lets
+/// its client pass.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Seconds without a request after which a connection may go.
 const IDLE_SECONDS_MIN: u32 = 1;
 /// A client with fewer than this part of the places that the largest client has gets one, busy as all of them
@@ -38,6 +44,9 @@ pub(super) struct Places {
     /// Seconds since the start, as well as the listener counts them.
     now: AtomicU32,
     table: Mutex<Table>,
+    /// One turn for each newcomer that may wait.
+    turns: Arc<Semaphore>,
+    left: Notify,
     open: Gauge,
     refused: Counter,
     evicted: Counter,
@@ -90,6 +99,50 @@ pub(super) struct ConnectionPlace {
     pub(super) end: CancellationToken,
 }
 
+/// What becomes of a newcomer.
+pub(super) enum Entering {
+    /// It has a place.
+    At(ConnectionPlace),
+    /// It may have one as soon as another connection has left.
+    Waiting(WaitingConnection),
+}
+
+/// A connection that waits for a place.
+pub(super) struct WaitingConnection {
+    places: Arc<Places>,
+    client: Option<IpAddr>,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Entering {
+    /// Returns the place, within a second; `None`: the connection is to be closed.
+    pub(super) async fn place(self) -> Option<ConnectionPlace> {
+        match self {
+            Self::At(place) => Some(place),
+            Self::Waiting(waiting) => waiting.place().await,
+        }
+    }
+}
+
+impl WaitingConnection {
+    async fn place(self) -> Option<ConnectionPlace> {
+        let entered = async {
+            loop {
+                let left = self.places.left.notified();
+                if let Some(place) = self.places.take(self.client) {
+                    return place;
+                }
+                left.await;
+            }
+        };
+        let place = tokio::time::timeout(WAIT_MAX, entered).await.ok();
+        if place.is_none() {
+            self.places.refuse();
+        }
+        place
+    }
+}
+
 impl Places {
     /// Places for so many connections, and so many of one client; 0: any number of them.
     pub(super) fn new(name: &'static str, max: usize, client_max: usize, metrics: &Metrics) -> Arc<Self> {
@@ -99,6 +152,8 @@ impl Places {
             client_max: if client_max == 0 { usize::MAX } else { client_max },
             now: AtomicU32::new(0),
             table: Mutex::default(),
+            turns: Arc::new(Semaphore::new(Self::above(max.max(1)))),
+            left: Notify::new(),
             open: metrics.gauge("connections", "listener", name),
             refused: metrics.counter("connections_refused_total", "listener", name),
             evicted: metrics.counter("connections_evicted_total", "listener", name),
@@ -122,15 +177,25 @@ impl Places {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).open.len()
     }
 
-    /// A place for a connection from this address; `None`: it is to be closed at once.
-    pub(super) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<ConnectionPlace> {
+    /// A place for a connection from this address, or a turn to wait for one; `None`: it is to be closed at
+    /// once.
+    pub(super) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Entering> {
         let client = peer.map(|address| address::grouped(address, IPV6_PREFIX));
+        if let Some(place) = self.take(client) {
+            return Some(Entering::At(place));
+        }
+        let turn = Arc::clone(&self.turns).try_acquire_owned().ok().filter(|_| !self.has_its_part(client));
+        let Some(turn) = turn else {
+            self.refuse();
+            return None;
+        };
+        Some(Entering::Waiting(WaitingConnection { places: Arc::clone(self), client, _turn: turn }))
+    }
+
+    fn take(self: &Arc<Self>, client: Option<IpAddr>) -> Option<ConnectionPlace> {
         let now = self.now.load(Ordering::Relaxed);
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.has_room(&mut table, client, now) {
-            table.refused += 1;
-            self.refused.increment(1);
-            self.say(&mut table, now);
             return None;
         }
         let id = table.next;
@@ -143,11 +208,29 @@ impl Places {
         Some(ConnectionPlace { places: Arc::clone(self), id, last, end })
     }
 
-    fn has_room(&self, table: &mut Table, client: Option<IpAddr>, now: u32) -> bool {
+    fn refuse(&self) {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.refused += 1;
+        self.refused.increment(1);
+        self.say(&mut table, self.now.load(Ordering::Relaxed));
+    }
+
+    /// Whether a client has as many connections as one may have.
+    fn has_its_part(&self, client: Option<IpAddr>) -> bool {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_at_its_bound(&table, client)
+    }
+
+    fn is_at_its_bound(&self, table: &Table, client: Option<IpAddr>) -> bool {
         let own = table.staying.get(&client).copied().unwrap_or_default();
-        if own >= self.client_max && client.is_some_and(|address| !address.is_loopback()) {
+        own >= self.client_max && client.is_some_and(|address| !address.is_loopback())
+    }
+
+    fn has_room(&self, table: &mut Table, client: Option<IpAddr>, now: u32) -> bool {
+        if self.is_at_its_bound(table, client) {
             return false;
         }
+        let own = table.staying.get(&client).copied().unwrap_or_default();
         if table.open.len() - table.ending >= self.max && !self.evict(table, own, now) {
             return false;
         }
@@ -253,6 +336,8 @@ impl Drop for ConnectionPlace {
             }
             self.places.open.decrement(1);
         }
+        drop(table);
+        self.places.left.notify_one();
     }
 }
 
@@ -270,15 +355,22 @@ mod tests {
         Places::new("http", max, client_max, &Metrics::new())
     }
 
+    fn at_once(places: &Arc<Places>, peer: Option<IpAddr>) -> Option<ConnectionPlace> {
+        match places.enter(peer)? {
+            Entering::At(place) => Some(place),
+            Entering::Waiting(_) => None,
+        }
+    }
+
     #[test]
     fn when_full_the_longest_idle_goes_and_the_newcomer_stays() {
         let places = places(3, 0);
-        let held: Vec<ConnectionPlace> = (0..3).map(|_| places.enter(LOCAL).unwrap()).collect();
+        let held: Vec<ConnectionPlace> = (0..3).map(|_| at_once(&places, LOCAL).unwrap()).collect();
         held.iter().for_each(|place| place.touch(true));
-        assert!(places.enter(LOCAL).is_none(), "none has been idle yet");
+        assert!(at_once(&places, LOCAL).is_none(), "none has been idle yet");
         places.tick();
         held[0].touch(true);
-        let newcomer = places.enter(LOCAL);
+        let newcomer = at_once(&places, LOCAL);
         assert!(newcomer.is_some());
         let going: Vec<bool> = held.iter().map(|place| place.end.is_cancelled()).collect();
         assert_eq!(going, [false, true, false]);
@@ -293,7 +385,7 @@ mod tests {
         let places = places(32, 0);
         let mut held = Vec::new();
         for _ in 0..1_000 {
-            held.extend(places.enter(LOCAL));
+            held.extend(at_once(&places, LOCAL));
             places.tick();
         }
         assert_eq!(held.len(), 32 + Places::above(32));
@@ -302,11 +394,11 @@ mod tests {
     #[test]
     fn the_client_with_the_most_connections_pays_even_when_all_are_busy() {
         let places = places(10, 0);
-        let gateway = places.enter(address(1)).unwrap();
-        let many: Vec<ConnectionPlace> = (0..9).map(|_| places.enter(address(2)).unwrap()).collect();
+        let gateway = at_once(&places, address(1)).unwrap();
+        let many: Vec<ConnectionPlace> = (0..9).map(|_| at_once(&places, address(2)).unwrap()).collect();
         many.iter().chain([&gateway]).for_each(|place| place.touch(true));
-        assert!(places.enter(address(2)).is_none(), "it has its part");
-        assert!(places.enter(address(3)).is_some());
+        assert!(at_once(&places, address(2)).is_none(), "it has its part");
+        assert!(at_once(&places, address(3)).is_some());
         assert!(!gateway.end.is_cancelled());
         assert_eq!(many.iter().filter(|place| place.end.is_cancelled()).count(), 1);
     }
@@ -315,34 +407,52 @@ mod tests {
     fn who_decides_keeps_its_place_before_those_who_watch_however_busy_they_are() {
         // So many that three may be open for a moment beside those that end.
         let places = places(48, 0);
-        let gateway = places.enter(LOCAL).unwrap();
+        let gateway = at_once(&places, LOCAL).unwrap();
         gateway.touch(true);
-        let watching: Vec<ConnectionPlace> = (0..47).map(|_| places.enter(LOCAL).unwrap()).collect();
+        let watching: Vec<ConnectionPlace> = (0..47).map(|_| at_once(&places, LOCAL).unwrap()).collect();
         // The gateway was idle for longer than any of them.
         places.tick();
         places.tick();
         watching.iter().for_each(|place| place.touch(false));
-        let newcomers: Vec<ConnectionPlace> = (0..3).map(|_| places.enter(LOCAL).unwrap()).collect();
+        let newcomers: Vec<ConnectionPlace> = (0..3).map(|_| at_once(&places, LOCAL).unwrap()).collect();
         assert!(!gateway.end.is_cancelled());
         assert_eq!(watching.iter().filter(|place| place.end.is_cancelled()).count(), 3);
         assert!(newcomers.iter().all(|place| !place.end.is_cancelled()), "they may be a gateway's");
         newcomers.iter().for_each(|place| place.touch(true));
         drop(watching);
-        let busy: Vec<ConnectionPlace> = (0..44).map(|_| places.enter(LOCAL).unwrap()).collect();
+        let busy: Vec<ConnectionPlace> = (0..44).map(|_| at_once(&places, LOCAL).unwrap()).collect();
         busy.iter().for_each(|place| place.touch(true));
         gateway.touch(true);
-        assert!(places.enter(LOCAL).is_none(), "all of them decide");
+        assert!(at_once(&places, LOCAL).is_none(), "all of them decide");
     }
 
     #[test]
     fn a_client_may_be_bounded_and_this_machine_is_none() {
         let places = places(100, 2);
-        let held: Vec<Option<ConnectionPlace>> = (0..3).map(|_| places.enter(address(1))).collect();
+        let held: Vec<Option<ConnectionPlace>> = (0..3).map(|_| at_once(&places, address(1))).collect();
         assert_eq!(held.iter().flatten().count(), 2);
         let local: Vec<Option<ConnectionPlace>> =
-            (0..10).map(|n| places.enter(if n < 5 { LOCAL } else { None })).collect();
+            (0..10).map(|n| at_once(&places, if n < 5 { LOCAL } else { None })).collect();
         assert_eq!(local.iter().flatten().count(), 10);
         drop(held);
-        assert!(places.enter(address(1)).is_some());
+        assert!(at_once(&places, address(1)).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_waits_for_the_place_of_one_that_leaves_and_not_for_ever() {
+        let places = places(2, 0);
+        let mut held: Vec<ConnectionPlace> = (0..2).map(|_| at_once(&places, LOCAL).unwrap()).collect();
+        held.iter().for_each(|place| place.touch(true));
+        let waiting = places.enter(LOCAL).unwrap();
+        assert!(places.enter(LOCAL).is_none(), "one may wait for two places");
+        let waiting = tokio::spawn(waiting.place());
+        tokio::time::sleep(WAIT_MAX / 2).await;
+        held.pop();
+        let place = waiting.await.unwrap().unwrap();
+        place.touch(true);
+        let begun = tokio::time::Instant::now();
+        assert!(places.enter(LOCAL).unwrap().place().await.is_none());
+        assert_eq!(begun.elapsed(), WAIT_MAX);
+        assert!(places.enter(LOCAL).is_some(), "its turn is another's");
     }
 }

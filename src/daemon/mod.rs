@@ -160,8 +160,8 @@ fn resp_servers(
 }
 
 impl Daemon {
-    /// Starts a daemon and returns once it answers. What starts it lives in a box, since it is large and every
-    /// caller would carry it.
+    /// Starts a daemon and returns once it answers. What starts it lives in a box, since it is large and
+    /// every caller would carry it.
     ///
     /// # Errors
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.

@@ -16,7 +16,7 @@ const MESSAGES: &[&str] = &["src/core/wire.rs", "src/core/wire/rights.rs"];
 /// Other types that travel, or are asked of a store.
 const TYPES: &[(&str, &str)] = &[
     ("src/core/regions/split/word.rs", "WeightsStatement"),
-    ("src/core/regions/split.rs", "Phase"),
+    ("src/core/regions/split/word.rs", "Phase"),
     ("src/core/regions/escrow/ledger.rs", "Step"),
     ("src/core/regions/escrow/totals.rs", "Giving"),
     ("src/core/regions/escrow/totals.rs", "Taking"),

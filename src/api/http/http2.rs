@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::{ConnectionContext, Sending, WatchedSocket};
 use crate::api::Servers;
-use crate::api::connection::{END_WITHIN, IdleDetection, LOOK_EVERY, Looks};
+use crate::api::connection::{END_WITHIN, GIVEN_UP_MAX, IdleDetection, LOOK_EVERY, Looks};
 use crate::api::delivery::Deliveries;
 use crate::api::error::{Code, Refusal};
 use crate::api::listener::{Accepted, Peer};
@@ -86,6 +86,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(GIVEN_UP_MAX)
         .max_header_list_size(HEADERS_BYTES_MAX)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)

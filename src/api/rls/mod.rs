@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Servers;
 use super::client_identity::ClientIdentity;
-use super::connection::{END_WITHIN, LOOK_EVERY};
+use super::connection::{END_WITHIN, GIVEN_UP_MAX, LOOK_EVERY};
 use super::delivery::{Deliveries, Given, Undelivered};
 use super::error::{Code, GRPC_OK, Refusal};
 use super::listener::Accepted;
@@ -144,6 +144,8 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let mut builder = h2::server::Builder::new();
     builder
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(GIVEN_UP_MAX)
+        .max_concurrent_reset_streams(GIVEN_UP_MAX)
         .max_header_list_size(HEADERS_BYTES_MAX)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_window_size(WINDOW_BYTES);

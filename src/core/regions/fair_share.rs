@@ -198,13 +198,14 @@ fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128
     // Rounding may take a part of a permit.
     let least = if division.fading > 0 { ((least + UNIT - 1) / UNIT + 1) * UNIT } else { least };
     let slice = (unclaimed / SLICES / regions / UNIT * UNIT).max(least);
-    if unclaimed < slice * regions {
+    let floor = |claim: &Projection| budget(claim.used) + slice;
+    // Who needs a slice or more soon has it in that.
+    let kept = |claim: &Projection| budget(claim.soon).max(floor(claim));
+    if claims.iter().map(kept).sum::<i128>() > limit {
         return;
     }
-    let floor = |claim: &Projection| budget(claim.used) + slice;
     let mut missing = 0;
     let mut more = 0;
-    let kept = |claim: &Projection| budget(claim.soon).max(floor(claim));
     for (claim, part) in claims.iter().zip(parts.iter_mut()) {
         let lacks = (floor(claim) - *part).max(0);
         missing += lacks;
