@@ -267,7 +267,9 @@ fn files_of_tls_that_are_replaced_are_used_by_a_daemon_that_runs() {
     );
     let daemon = Daemon::with(RULES, &config, &[]);
     assert_eq!(daemon.check(&[("user", "u1")])["degraded"], true);
-    until("the log to name the cause", Duration::from_secs(10), || daemon.log().contains("UnknownIssuer"));
+    until("the log to name the cause", Duration::from_secs(10), || {
+        daemon.log().contains("invalid peer certificate")
+    });
     std::fs::copy(dir.path().join("ca.crt"), &trusted).unwrap();
     until("the new authority to be trusted", Duration::from_secs(15), || {
         daemon.check_cost(&[("user", "u1")], 0)["degraded"] == false

@@ -233,6 +233,10 @@ fn regions_charge_what_is_reported_and_leave_the_others_no_more_than_theirs() {
             .collect();
         for daemon in &daemons {
             eventually("every daemon sees the two others", || (connected(daemon) == 2).then_some(()));
+            // Under split nobody holds anything before all have said that this is the first start.
+            eventually("every region admits", || {
+                (daemon.check_cost(&[("user", "first")], 0)["allowed"] == true).then_some(())
+            });
         }
         for user in 0..5 {
             let user = format!("u{user}");

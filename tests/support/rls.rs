@@ -142,9 +142,10 @@ impl Client {
     /// Asks and leaves after so long, whether or not the answer has come.
     pub(crate) fn ask_and_leave(&self, request: RateLimitRequest, after: std::time::Duration) {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
-        let asking = tokio::time::timeout(after, async move { client.should_rate_limit(request).await });
         // An answer that came in time is the client's: it is told nobody.
-        let _ = self.runtime.block_on(asking);
+        let _ = self
+            .runtime
+            .block_on(async move { tokio::time::timeout(after, client.should_rate_limit(request)).await });
     }
 
     /// The services that gRPC reflection lists.
