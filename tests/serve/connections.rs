@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use super::support::daemon::{Daemon, Launch};
 use super::support::rls::{descriptor, request};
-use super::support::{SOON, eventually, not_judged};
+use super::support::{SOON, eventually, free_tcp, http as plain, not_judged};
 
 const RULES: &str = "[[rules]]\nname = \"per-user\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\n\
                      limit = 1000000\nwindow = \"24h\"\n";
@@ -248,4 +248,21 @@ fn who_reads_no_answers_is_let_go_and_nobody_else_notices() {
     }
     assert!(closed("rls") >= 1.0 && closed("http") >= 1.0, "{}", daemon.metrics());
     drop((grpc_held, http_held));
+}
+
+#[test]
+fn metrics_have_a_listener_of_their_own_that_says_nothing_else() {
+    let metrics = free_tcp();
+    let daemon = Daemon::with(RULES, &format!("[listen]\nmetrics = \"{metrics}\"\n"), &[]);
+    let ask = |path: &str| plain::request(metrics, "GET", path, &[], b"");
+    assert_eq!((ask("/healthz").status, ask("/readyz").status), (200, 200));
+    assert!(ask("/metrics").body.contains("tidegate_connections{listener=\"metrics\"}"));
+    for path in ["/v1/rules", "/v1/check", "/console", "/openapi.json"] {
+        assert_eq!(ask(path).status, 404, "{path}");
+    }
+    // Whoever watches takes all places there, and none from a gateway.
+    let watching: Vec<TcpStream> = (0..100).filter_map(|_| TcpStream::connect(metrics).ok()).collect();
+    assert_eq!(daemon.check(&[("user", "ann")])["allowed"], true);
+    assert_eq!(ask("/healthz").status, 200, "a newcomer takes the place of one that is idle");
+    drop(watching);
 }

@@ -193,14 +193,18 @@ fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128
     let budget = |amount: i128| if division.whole { amount } else { division.budget_for(amount) };
     let limit = i128::from(division.limit) * UNIT;
     let regions = i128::try_from(claims.len()).unwrap_or(i128::MAX).max(1);
-    let unclaimed = limit - claims.iter().map(|claim| budget(claim.soon)).sum::<i128>();
+    let soon = claims.iter().map(|claim| budget(claim.soon)).sum::<i128>();
+    let unclaimed = limit - soon;
     let least = division.budget_for(i128::from(division.slice_min.max(1)) * UNIT);
     // Rounding may take a part of a permit.
     let least = if division.fading > 0 { ((least + UNIT - 1) / UNIT + 1) * UNIT } else { least };
     let slice = (unclaimed / SLICES / regions / UNIT * UNIT).max(least);
     let floor = |claim: &Projection| budget(claim.used) + slice;
-    // Who needs a slice or more soon has it in that.
-    let kept = |claim: &Projection| budget(claim.soon).max(floor(claim));
+    // Needs that all fit are met. Where they do not, each is cut anyway.
+    let kept = |claim: &Projection| match soon <= limit {
+        true => budget(claim.soon).max(floor(claim)),
+        false => floor(claim),
+    };
     if claims.iter().map(kept).sum::<i128>() > limit {
         return;
     }
@@ -443,6 +447,14 @@ mod tests {
             assert_eq!(budgets(division, &[idle, asks]).to_vec(), [2, 2]);
             assert_eq!(budgets(division, &[asks, idle]).to_vec(), [2, 2]);
         }
+    }
+
+    #[test]
+    fn where_not_all_needs_fit_who_begins_to_ask_finds_a_permit_and_one_need_may_take_all() {
+        let needs = |permits: u64| region(Some((0, permits * 1_000_000)));
+        let idle = region(None);
+        assert_eq!(budgets(day(100), &[needs(60), needs(60), idle]).to_vec(), [50, 49, 1]);
+        assert_eq!(budgets(day(100), &[needs(100), idle, idle]).to_vec(), [100, 0, 0]);
     }
 
     #[test]

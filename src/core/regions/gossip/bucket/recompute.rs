@@ -252,14 +252,17 @@ impl GossipBucket {
         let others = others.map(|(id, told)| (id, told.counts.net()));
         let totals: SmallVec<[(RegionId, u64); 4]> =
             std::iter::once((Regions::OWN, siblings)).chain(others).collect();
+        // What was told late has refilled in part, and what is not believed of it never is.
+        let is_late = self.shared_level.catches_up();
         let mut debt = 0_u64;
         for (id, total) in totals {
             let charged = self.charged_for(id);
             let more = total.saturating_sub(charged.counted);
-            // What is not believed yet may be once more has refilled.
             let believed = charged.plausible.believe(now, more, limit, capacity);
             debt = debt.saturating_add(believed);
-            charged.counted = charged.counted.saturating_add(believed);
+            // Otherwise what is not believed yet may be once more has refilled.
+            let counted = charged.counted.saturating_add(believed);
+            charged.counted = if is_late { counted.max(total) } else { counted };
         }
         debt
     }
