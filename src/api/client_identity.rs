@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::address;
-use super::credentials::canonical_authorization;
+use super::credentials::{VALUES_MAX, canonical_authorization, credentials_of};
 use super::error::Refusal;
 use super::stand_in::{descriptor, seen_by_globs, stand_in};
 use super::{Servers, Settings, token};
@@ -33,6 +33,8 @@ pub(super) struct ClientIdentity {
     descriptors: Vec<(usize, String)>,
     /// Fingerprints of credentials that claim to be keys of ours, each with its question's place and its own.
     fingerprints: Vec<((usize, usize), String)>,
+    /// Further credentials in one attribute.
+    further: Vec<FurtherCredential>,
     /// True where some question shows several credentials.
     several_ask: bool,
 }
@@ -47,6 +49,16 @@ struct Replaced {
     whole: Option<TextPart>,
     /// Whether the text as it came is to be remembered.
     is_target: bool,
+}
+
+/// A credential that stands in an attribute beside its first: some gateways join what comes twice by commas.
+#[derive(Debug)]
+struct FurtherCredential {
+    /// The question's place and the attribute's.
+    at: (usize, usize),
+    text: TextPart,
+    /// What it counts by if it claims to be a key of ours and is none.
+    fingerprint: Option<String>,
 }
 
 /// A reading that an origin may have of a path.
@@ -117,16 +129,17 @@ impl ClientIdentity {
                     HOST if settings.normalize => uri::host(value),
                     IP => address::canonical(value),
                     AUTHORIZATION => canonical_authorization(value),
+                    API_KEY => Cow::Borrowed(client_identity.first_credential(value, (place, entry))),
                     _ => Cow::Borrowed(*value),
                 };
-                client_identity.replaced.extend(replaced(settings, name, (*value, text), (place, entry)));
                 if *name == API_KEY {
                     credentials += 1;
-                    if is_key_like(value) {
-                        let fingerprint = fingerprint(value.as_bytes());
+                    if is_key_like(&text) {
+                        let fingerprint = fingerprint(text.as_bytes());
                         client_identity.fingerprints.push(((place, entry), fingerprint));
                     }
                 }
+                client_identity.replaced.extend(replaced(settings, name, (*value, text), (place, entry)));
             }
             client_identity.several_ask |= credentials > 1;
             if question.limit.is_some() {
@@ -135,6 +148,26 @@ impl ClientIdentity {
             }
         }
         client_identity
+    }
+
+    /// The credential that an attribute shows first. Others in it are noted.
+    fn first_credential<'v>(&mut self, value: &'v str, at: (usize, usize)) -> &'v str {
+        let all = credentials_of(value);
+        if all.len() > VALUES_MAX {
+            let sentence = format!("has more than {VALUES_MAX} values");
+            self.refused = Some(Refusal::of_field(API_KEY, sentence));
+        }
+        for part in all.iter().skip(1).take(VALUES_MAX) {
+            let text = if part.len() > TEXT_BYTES_MAX {
+                TextPart::Made(stand_in(part))
+            } else {
+                TextPart::of(Cow::Borrowed(*part), value)
+            };
+            let fingerprint = is_key_like(part).then(|| fingerprint(part.as_bytes()));
+            self.further.push(FurtherCredential { at, text, fingerprint });
+        }
+        // What holds nothing but blanks and commas is empty: a value like any other.
+        all.first().copied().or_else(|| value.get(..0)).unwrap_or(value)
     }
 
     /// The form of a path that a request is called by. Other readings of it are noted.
@@ -182,6 +215,13 @@ impl ClientIdentity {
         let questions = asked.as_mut();
         for question in questions.iter_mut() {
             question.forms.ipv6_prefix = self.ipv6_prefix;
+        }
+        for FurtherCredential { at: (place, entry), text, fingerprint } in &self.further {
+            let Some(question) = questions.get_mut(*place) else { continue };
+            let Some(&(_, value)) = question.attributes.get(*entry) else { continue };
+            let shown = text.get(value);
+            question.forms.credentials.push(shown);
+            question.forms.fingerprints.extend(fingerprint.as_deref().map(|own| (shown, own)));
         }
         // Values first: they stand where they stood, until tokens go.
         for Replaced { at: (place, entry), text, whole, is_target } in &self.replaced {
@@ -317,6 +357,24 @@ mod tests {
         let [question] = client_identity.put(questions);
         assert_eq!(question.attributes.as_slice(), [("api_key", "one"), ("user", "ann"), ("user", "bob")]);
         assert_eq!(question.forms.credentials, ["two"]);
+    }
+
+    #[test]
+    fn an_attribute_may_show_several_credentials() {
+        for (text, first, others) in [
+            ("one", "one", &[][..]),
+            (" one\u{a0}", "one", &[]),
+            ("one,two , one", "one", &["two"]),
+            (" , ", "", &[]),
+        ] {
+            let questions = [Request::new("d", [("api_key", text)].into_iter().collect(), Cost::Take(1))];
+            let client_identity = ClientIdentity::of_values(&Settings::default(), &questions);
+            let [question] = client_identity.put(questions);
+            assert_eq!(question.attribute("api_key"), Some(first), "{text:?}");
+            assert_eq!(question.forms.credentials, others, "{text:?}");
+        }
+        let many = [Request::new("d", [("api_key", "1,2,3,4,5,6,7,8,9")].into_iter().collect(), Cost::Peek)];
+        assert!(ClientIdentity::of_values(&Settings::default(), &many).refused().is_some());
     }
 
     #[test]

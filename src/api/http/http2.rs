@@ -99,7 +99,12 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     loop {
         tokio::select! {
             biased;
-            _ = &mut served => return,
+            ended = &mut served => {
+                if ended.is_err() {
+                    shared.deliveries.lost();
+                }
+                return;
+            }
             // HTTP/2 says by itself which requests of a connection are still answered.
             () = shutdown.closing.cancelled(), if !ending => {
                 ending = true;

@@ -216,6 +216,8 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             Event::Look if watch.is_silent() => return,
             Event::Look => {}
             Event::Closed => return,
+            // Resets that were still to be read are lost with it.
+            Event::Broken => return line.way.deliveries.lost(),
         }
     }
 }
@@ -223,6 +225,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
 enum Event {
     Calls,
     Closed,
+    Broken,
     Close,
     Look,
     MakeRoom,
@@ -249,7 +252,8 @@ fn poll_calls(
         match connection.poll_accept(cx) {
             Poll::Ready(Some(Ok(call))) => turn.push(call),
             // How a connection ends is its client's affair.
-            Poll::Ready(Some(Err(_)) | None) => return Some(Event::Closed),
+            Poll::Ready(None) => return Some(Event::Closed),
+            Poll::Ready(Some(Err(_))) => return Some(Event::Broken),
             Poll::Pending => break,
         }
     }
