@@ -542,7 +542,7 @@ impl Engine {
     }
 
     /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of
-    /// a worldwide limit only this region's counter is reset: what the others know of it stays counted.
+    /// a worldwide limit it forgets what this region used. Under `gossip` the other regions give that back.
     pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
