@@ -216,7 +216,7 @@ impl BucketInfo {
         now: Timestamp,
     ) {
         let view = Allowance::in_force(self.view.as_ref(), first, algorithm, limit, now);
-        // Of what was told the store has answered.
+        // The store has answered by the view that it was told.
         let Some(view) = view.filter(|_| view != self.view) else { return };
         let most = match view {
             Allowance::Window(view) => u64::from(view.budget),

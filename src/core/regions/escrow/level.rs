@@ -1,20 +1,20 @@
 //! Rights of a bucket without windows (`token_bucket`, `leaky_bucket`, `gcra`): permits forwarded between
 //! regions.
 //!
-//! Each region owns its share of the refill and of the capacity, and what lies idle in one is forwarded to
-//! another. What is forwarded leaves the giver's level at once, enters the receiver's at most once, and stays
-//! charged to the giver's capacity until the receiver has acknowledged it. So all that lies in levels or is
-//! under way never exceeds the whole capacity, and what all regions admit together obeys `burst + rate x
-//! time`, whatever is lost, late, doubled or reordered.
+//! Each region owns its share of the refill and of the capacity. A region forwards idle permits to another:
+//! they leave the giver's level at once, enter the receiver's at most once, and stay charged to the giver's
+//! capacity until the receiver has acknowledged them. So permits in levels and under way never exceed the
+//! whole capacity together, and all regions together admit at most `burst + rate x time`, whatever is lost,
+//! late, doubled or reordered.
 //!
-//! What finds no room is gone, but for what a cost larger than the own capacity waits for: that is *kept*
-//! beyond the capacity for [`KEPT_LIFE`], and acknowledged only when it is kept no more. So the capacity that
-//! it takes up here is one that its giver does without. Then what is used counts for so much less: it was the
-//! giver's level that paid for it.
+//! If the receiver's level is full, the permits are discarded. The exception are permits for which a cost
+//! larger than the own capacity waits: they are *kept* beyond the capacity for [`KEPT_LIFE`], and
+//! acknowledged only when they are kept no more, so the giver does without that capacity meanwhile. Kept
+//! permits that are used do not raise this level: the giver's level paid for them.
 //!
-//! What a lost memory had under way nobody knows any more. Therefore it was never more than a bounded part of
-//! the capacity, and the next memory keeps that part empty until no message of the old one can still arrive.
-//! The same steps are in `lua/rights.lua`.
+//! Nobody knows which permits a lost memory had under way. So they were never more than a bounded part of the
+//! capacity, and the next memory keeps that part empty until no message of the old one can still arrive. The
+//! same steps are in `lua/rights.lua`.
 
 use super::super::super::algorithm::{Algorithm, Allowance, Limit, State};
 use super::super::super::time::{Span, Timestamp};

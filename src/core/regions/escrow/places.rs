@@ -275,7 +275,7 @@ impl PlacesTerms {
             return;
         }
         let borrowed = partner.borrowed();
-        // What is not used any more leaves no place less to hold.
+        // Borrowed places that are not used any more go back without taking a place from anybody.
         let unused = if self.is_alive(partner, now) || held > capacity { 0 } else { borrowed };
         let free = capacity.saturating_sub(held).saturating_add(unused);
         let lent = all_lent.saturating_add(permits.saturating_sub(borrowed));

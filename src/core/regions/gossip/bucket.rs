@@ -89,8 +89,8 @@ pub(super) struct GossipBucket {
     /// What the store counted itself so far.
     stored: u64,
     debt: u64,
-    /// Whether the own region will soon be refused what it asks for: of a window it would have used more than
-    /// three quarters of its budget, and without windows no more is left than what it did not tell.
+    /// True if the own region will soon be refused. With windows, it would have used more than three quarters
+    /// of its budget by then. Without windows, no more is left than it used without telling.
     near_limit: bool,
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,

@@ -56,11 +56,14 @@ impl GossipBucket {
         self.own_net(window).abs_diff(guessed) > limit * 3 / 100 + 2 * asked.isqrt() + 1
     }
 
-    /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the
-    /// limit would hold. Once somebody has told of it, those with a fiftieth of the limit tell too, and
-    /// always who would soon be refused: nobody gives more to a region that says nothing. Of a bucket without
-    /// windows, what it holds is the limit, and what is asked for until that has refilled counts; what is not
-    /// told is missing in the own part until it is told.
+    /// True if the bucket is so far from its limit that nobody need hear of it: even if every region did as
+    /// much, the limit would hold. When another region has told of the bucket, a fiftieth of the limit is
+    /// enough to tell. A region that would soon be refused always tells: the others give nothing to one that
+    /// is silent.
+    ///
+    /// For a bucket without windows its capacity takes the place of the limit, and demand is measured over
+    /// the time in which that refills. Permits that were not reported are missing in the own part until they
+    /// are.
     fn is_below_report_threshold(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if self.near_limit {
             return false;
