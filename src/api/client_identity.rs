@@ -45,7 +45,7 @@ struct Replaced {
     text: TextPart,
     /// What globs look at, where the text is a stand-in.
     whole: Option<TextPart>,
-    /// Whether the text as it came is to be remembered.
+    /// True if the text as it came is to be remembered.
     is_target: bool,
 }
 
@@ -229,7 +229,7 @@ fn part_credentials(question: &mut Request<'_>) {
     });
 }
 
-/// What stands in the place of one value, if not the value itself.
+/// Returns what stands in the place of one value, if not the value itself.
 #[inline]
 fn replaced(
     settings: &Settings,

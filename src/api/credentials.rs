@@ -39,8 +39,8 @@ impl CredentialHeaders {
         names.iter().map(|name| HeaderName::try_from(name.as_str())).collect::<Result<_, _>>().map(Self)
     }
 
-    /// What the request shows in them, each secret once: a key of ours itself, since the engine knows it and
-    /// keeps its name alone; of any other its fingerprint. `is_token`: `Authorization` shows a token.
+    /// Returns what the request shows in them, each secret once: a key of ours itself, since the engine knows
+    /// it and keeps its name alone; of any other its fingerprint. `is_token`: `Authorization` shows a token.
     ///
     /// # Errors
     /// For a header that says two things: this daemon would read one of them, and the service perhaps the

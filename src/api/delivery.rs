@@ -69,7 +69,7 @@ impl Given {
 /// The answers of one connection that gave something a moment ago.
 pub(super) struct Deliveries {
     engine: Arc<Engine>,
-    /// Whether there ever was one: connections that give nothing pay this look alone.
+    /// True if there ever was one: connections that give nothing pay this look alone.
     gives: AtomicBool,
     table: Mutex<DeliveryTable>,
 }
@@ -156,7 +156,7 @@ impl Deliveries {
         }
     }
 
-    /// Whether the end of the connection may mean that an answer was not delivered.
+    /// True if the end of the connection may mean that an answer was not delivered.
     fn is_waiting(&self) -> bool {
         self.gives.load(Ordering::Acquire) && self.table().answers.iter().any(GivenAnswer::is_recent)
     }

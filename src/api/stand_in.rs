@@ -17,7 +17,8 @@ const WHOLE_BYTES_MAX: usize = 8_192;
 /// The attribute that holds an address.
 const IP: &str = "ip";
 
-/// What a text counts by that is too long to count by itself: its beginning, then the SHA-256 of all of it.
+/// Returns what a text counts by that is too long to count by itself: its beginning, then the SHA-256 of all
+/// of it.
 pub(super) fn stand_in(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     let mut short = beginning(text, BEGINNING_BYTES).to_owned();
@@ -29,7 +30,7 @@ pub(super) fn stand_in(text: &str) -> String {
     short
 }
 
-/// What globs look at in the place of a text of any length.
+/// Returns what globs look at in the place of a text of any length.
 pub(super) fn seen_by_globs(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.len() <= WHOLE_BYTES_MAX {
         return text;

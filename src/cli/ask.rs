@@ -257,7 +257,7 @@ pub(super) fn penalty_of(told: &Value) -> String {
         .unwrap_or_default()
 }
 
-/// What a rule counts, behind a number.
+/// Returns what a rule counts, behind a number.
 fn unit(rule: &Value) -> String {
     rule["unit"].as_str().map(|unit| format!(" {unit}")).unwrap_or_default()
 }

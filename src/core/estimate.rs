@@ -149,7 +149,7 @@ impl Estimates {
         false
     }
 
-    /// What a reservation of this kind should take under `limit` permits a window; at least 1.
+    /// Returns what a reservation of this kind should take under `limit` permits a window; at least 1.
     #[must_use]
     pub fn of(&self, kind: CostKind, terms: &EstimateTerms, limit: u32) -> u64 {
         let actuals = self.kinds.get(&kind).filter(|actuals| actuals.kept.len() >= ACTUALS_MIN);

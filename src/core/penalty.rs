@@ -74,7 +74,7 @@ pub struct Penalty {
     pub left: Span,
     /// By what the cool-down was multiplied.
     pub multiplier: u32,
-    /// Whether this very decision began it.
+    /// True if this very decision began it.
     pub begun: bool,
 }
 

@@ -65,7 +65,7 @@ impl Weights {
         self.parts.iter().map(|part| (part.region.as_str(), part.weight, part.minimum_percent))
     }
 
-    /// What `region` may spend of `total` permits; 0 for a region that has no part.
+    /// Returns what `region` may spend of `total` permits; 0 for a region that has no part.
     #[must_use]
     pub fn of(&self, total: u64, region: &str) -> u64 {
         let Ok(place) = self.parts.binary_search_by(|part| part.region.as_str().cmp(region)) else {

@@ -168,7 +168,7 @@ impl Configuration {
     }
 }
 
-/// What runs once everything that can change has become as wanted.
+/// Returns what runs once everything that can change has become as wanted.
 fn with_changes(before: &Config, wanted: &Config) -> Config {
     let mut running = before.clone();
     running.peers.regions.clone_from(&wanted.peers.regions);

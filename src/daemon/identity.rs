@@ -29,8 +29,8 @@ const GONE_LOOKS: u32 = 3;
 /// Largest file of keys, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Where changes of everything but rules and quotas are recorded: in the database, else beside the rules
-/// file.
+/// Returns where changes of everything but rules and quotas are recorded: in the database, else beside the
+/// rules file.
 pub(super) fn ledger(setup: &Setup, database: Option<&Database>) -> Arc<dyn Ledger> {
     match (database, &setup.rules) {
         (Some(database), _) => {

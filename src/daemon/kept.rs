@@ -34,7 +34,7 @@ pub(super) struct Left {
     pub(super) store: KeptStore,
 }
 
-/// Where it is left: beside the weights of `split` rules.
+/// Returns where it is left: beside the weights of `split` rules.
 fn file_of(shares: &Path, node: &str) -> PathBuf {
     shares.with_file_name(format!("rights.{node}.json"))
 }

@@ -115,7 +115,7 @@ pub(super) fn checked(
     tls::check(tls, now).with_context(|| named(files))
 }
 
-/// What cannot be done with these files.
+/// Returns what cannot be done with these files.
 pub(super) fn named(files: Option<&PeerTls>) -> String {
     let Some(PeerTls { ca, cert, key, revoked }) = files else {
         return "the peer port cannot be used".to_owned();

@@ -90,7 +90,8 @@ enum NotTaken {
 }
 
 impl TraceExport {
-    /// What the configuration asks for; `None` where it asks for none. The counters exist all the same.
+    /// Returns what the configuration asks for; `None` where it asks for none. The counters exist all the
+    /// same.
     ///
     /// # Errors
     /// No client can be made, or the system gives no randomness.

@@ -88,7 +88,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
 }
 
-/// What was kept; `None` if nothing was. Blocks.
+/// Returns what was kept; `None` if nothing was. Blocks.
 ///
 /// # Errors
 /// A sentence: the file cannot be read, or holds no set.

@@ -27,7 +27,7 @@ pub(super) struct Others {
     stores: AtomicU64,
     /// How many regions are known, the own one included.
     regions: AtomicU64,
-    /// Whether any of them is cut off.
+    /// True if any of them is cut off.
     cut_off: AtomicBool,
     /// Until when all regions are taken to divide by the same reports, in microseconds.
     settled: AtomicU64,
@@ -57,7 +57,8 @@ impl Others {
     }
 }
 
-/// What is known beside an answer. Where the store did not give it, what it holds is not known either.
+/// Returns what is known beside an answer. Where the store did not give it, what it holds is not known
+/// either.
 pub(super) const fn of_answer(elsewhere: OtherStores, degraded: bool) -> OtherStores {
     match elsewhere.own_store {
         OwnStore::Lasting if degraded => OtherStores { own_store: OwnStore::Unanswered, ..elsewhere },
@@ -199,8 +200,8 @@ fn least_held(algorithm: Algorithm, share: u64, rights: Option<&EscrowRule>) -> 
     }
 }
 
-/// What the gauges of single rules change to when `after` is published where `before` was: name of the gauge,
-/// rule and value. What a rule that is no longer there had comes first, as zero.
+/// Returns what the gauges of single rules change to when `after` is published where `before` was: name of
+/// the gauge, rule and value. What a rule that is no longer there had comes first, as zero.
 pub(super) fn rule_gauges<'a>(
     before: &'a WorldStatus,
     after: &'a WorldStatus,

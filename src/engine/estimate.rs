@@ -56,7 +56,7 @@ struct Reservable {
 }
 
 impl Engine {
-    /// What this request should reserve, where its caller does not say.
+    /// Returns what this request should reserve, where its caller does not say.
     pub async fn estimate(&self, request: &Request<'_>) -> u64 {
         self.reservations.estimator.estimated.increment(1);
         self.reservable(request).await.estimate

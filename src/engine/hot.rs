@@ -84,7 +84,7 @@ impl HotCounts {
         }
     }
 
-    /// What is counted of a bucket, if it has a place.
+    /// Returns what is counted of a bucket, if it has a place.
     pub(super) fn find(&self, key: &Key, now: Timestamp) -> Option<HotBucket> {
         let (table, hash) = self.place(key);
         self.tables.get(table)?.lock().find(hash, key, now).cloned()

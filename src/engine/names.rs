@@ -99,8 +99,8 @@ impl Names {
         if state.known.is_empty() { Err(failed(host, &state)) } else { Ok(state.known.clone()) }
     }
 
-    /// Whether the host's addresses can be looked up just now: for who looks them up himself, and would
-    /// block.
+    /// Checks whether the host's addresses can be looked up just now: for who looks them up himself, and
+    /// would block.
     ///
     /// # Errors
     /// They cannot, or no answer came within `longest`.

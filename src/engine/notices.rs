@@ -64,7 +64,7 @@ impl PublishedNotices {
 }
 
 impl Engine {
-    /// What is so now and has been told.
+    /// Returns what is so now and has been told.
     #[must_use]
     pub fn notices(&self) -> Arc<Vec<Notice>> {
         self.notices.all.load_full()

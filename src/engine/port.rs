@@ -101,12 +101,12 @@ pub struct Charge<'a> {
     pub first: Option<u32>,
     /// What to charge.
     pub cost: Cost,
-    /// Whether a "no" here denies the whole; a shadow rule's does not.
+    /// True if a "no" here denies the whole; a shadow rule's does not.
     pub enforced: bool,
 }
 
 impl Charge<'_> {
-    /// What this region is held to.
+    /// Returns what this region is held to.
     #[must_use]
     pub const fn held(&self) -> HeldLimit {
         HeldLimit { limit: self.limit, share: self.share }
@@ -138,7 +138,7 @@ pub struct ChargeResult {
     pub reservation: Option<ReservationFate>,
     /// The penalty in force.
     pub penalty: Option<Penalty>,
-    /// Whether the failure policy answered instead of the store.
+    /// True if the failure policy answered instead of the store.
     pub degraded: bool,
 }
 
@@ -155,7 +155,7 @@ impl ChargeResult {
         (more, returned.saturating_sub(forgiven).saturating_add(self.lapsed))
     }
 
-    /// What it shows of the store's memory; nothing where the store did not decide.
+    /// Returns what it shows of the store's memory; nothing where the store did not decide.
     #[must_use]
     pub fn store_seen(&self) -> StoreSeen {
         match self.degraded {
@@ -172,7 +172,7 @@ impl ChargeResult {
 /// What became of all charges of one decision, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether every enforced charge fitted. If so each charge that fits was taken; if not, none was but the
+    /// True if every enforced charge fitted. If so each charge that fits was taken; if not, none was but the
     /// reports, which are charged always.
     pub admitted: bool,
     /// One for each charge.
@@ -199,7 +199,7 @@ pub struct BucketInfo {
     pub view: Option<Allowance>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
-    /// Whether this is only what the daemon knows by itself, because the store did not answer.
+    /// True if this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
     /// The penalty in force.
     pub penalty: Option<Penalty>,
@@ -235,7 +235,7 @@ impl BucketInfo {
     reason = "how full it is, for metrics; nobody asks whether it is empty"
 )]
 pub trait Store: Send + Sync + 'static {
-    /// Whether [`Self::try_decide`] always answers.
+    /// True if [`Self::try_decide`] always answers.
     fn answers_at_once(&self) -> bool;
 
     /// Decides at once where nothing must be waited for; `None` asks the caller to use [`Self::decide`].
@@ -245,14 +245,14 @@ pub trait Store: Send + Sync + 'static {
     /// each rule's failure policy.
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome>;
 
-    /// Whether these are decided in one step, so that decisions asked for after them, before they are
+    /// True if these are decided in one step, so that decisions asked for after them, before they are
     /// answered, see all of it or nothing.
     fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
         let _ = charges;
         true
     }
 
-    /// What a bucket of which this region is held to this limit holds; `None` if it is unused.
+    /// Returns what a bucket of which this region is held to this limit holds; `None` if it is unused.
     fn bucket<'a>(
         &'a self,
         rule: &'a Compiled,

@@ -32,7 +32,7 @@ impl Engine {
         self.raw_values.store(raw, Ordering::Relaxed);
     }
 
-    /// What the last look for odd rules found.
+    /// Returns what the last look for odd rules found.
     #[must_use]
     pub fn rule_warnings(&self) -> Arc<RuleWarnings> {
         self.warnings.load_full()

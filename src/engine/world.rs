@@ -38,7 +38,7 @@ pub struct Tally {
     pub largest: u64,
     /// The largest limit that it was decided by, in all regions together.
     pub limit: Option<OwnLimit>,
-    /// Whether that is not the rule's.
+    /// True if that is not the rule's.
     pub is_own: bool,
     /// What the store's answers show of its memory.
     pub store: StoreSeen,

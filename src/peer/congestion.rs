@@ -42,7 +42,7 @@ struct Floored {
     least: u64,
 }
 
-/// What the allowance of reports sends within a round trip, and at once.
+/// Returns what the allowance of reports sends within a round trip, and at once.
 fn allowance(rtt: Duration) -> u64 {
     let micros = u64::try_from(rtt.min(RTT_MAX).as_micros()).unwrap_or(u64::MAX);
     (BYTES_PER_SECOND * micros / 1_000_000 + BYTES_AT_ONCE) * (100 + OVERHEAD) / 100

@@ -74,7 +74,7 @@ impl Refusal {
         Self::SlowHandshake,
     ];
 
-    /// Whether nothing was wrong with it but that there was no room or no way.
+    /// True if nothing was wrong with it but that there was no room or no way.
     #[must_use]
     pub const fn is_drop(self) -> bool {
         matches!(

@@ -178,7 +178,7 @@ impl Endpoint {
         self.trust.subscribe()
     }
 
-    /// What those ask for who speak no version of ours.
+    /// Returns what those ask for who speak no version of ours.
     pub(super) fn offers(&self) -> Arc<Offers> {
         self.offers.load_full()
     }

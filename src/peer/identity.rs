@@ -108,7 +108,7 @@ pub fn parse_path(path: &str) -> Option<NodeName> {
     Some(NodeName { region: parse_name(region)?, node: parse_name(node)? })
 }
 
-/// Whether a certificate can carry this name.
+/// True if a certificate can carry this name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.chars().any(char::is_control)

@@ -32,9 +32,9 @@ const OWNER_ONLY: u32 = 0o600;
 pub struct RenewalTerms {
     /// For how long the new one is valid.
     pub valid: Span,
-    /// Whether the key stays.
+    /// True if the key stays.
     pub keep_key: bool,
-    /// Whether another authority may have signed the certificate before.
+    /// True if another authority may have signed the certificate before.
     pub change_authority: bool,
 }
 

@@ -75,7 +75,7 @@ impl SavedRules {
         *self.lock() = Some((word, bytes));
     }
 
-    /// What is gossiped of it.
+    /// Returns what is gossiped of it.
     pub(super) fn word(&self) -> Option<RulesStatement> {
         self.lock().as_ref().map(|(word, _)| *word)
     }

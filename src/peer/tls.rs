@@ -127,7 +127,7 @@ pub struct CertificateDates {
     pub authority: i64,
 }
 
-/// Whether the others will accept this certificate at `now`, and until when.
+/// Checks whether the others will accept this certificate at `now`, and until when.
 ///
 /// # Errors
 /// Why they will not.

@@ -21,7 +21,7 @@ pub(super) struct MemoryPart {
 }
 
 impl MemoryPart {
-    /// Whether it knows all of a bucket of this shape since it began.
+    /// True if it knows all of a bucket of this shape since it began.
     pub(super) fn knows(&self, shape: Shape) -> bool {
         let of_rule = shape.of_rule().0;
         self.from.is_some_and(|from| of_rule >= from) || self.shapes.contains(&of_rule)

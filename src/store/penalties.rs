@@ -64,7 +64,8 @@ impl KeySlot {
         self.penalties.get(self.penalty_at(named)?)?.in_force(terms, now)
     }
 
-    /// What the bucket would answer now, as [`Self::evaluate`] says, unless a penalty shuts its client out.
+    /// Returns what the bucket would answer now, as [`Self::evaluate`] says, unless a penalty shuts its
+    /// client out.
     pub(super) fn judge(
         &mut self,
         charge: &Charge<'_>,

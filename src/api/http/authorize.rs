@@ -258,7 +258,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
     headers.get(name).map(|value| escaped(value.as_bytes()))
 }
 
-/// What two headers of the same meaning say, if they do not contradict each other.
+/// Returns what two headers of the same meaning say, if they do not contradict each other.
 fn agreed<'h>(headers: &'h HeaderMap, one: &str, other: &str) -> Result<Option<Cow<'h, str>>, Refusal> {
     match (text(headers, one), text(headers, other)) {
         (Some(one_says), Some(other_says)) if one_says != other_says => Err(Refusal::of_field(

@@ -106,7 +106,7 @@ fn declared(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Whether no page of another site had a browser send this.
+/// Checks whether no page of another site had a browser send this.
 fn of_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
     if origin::is_foreign(headers) {
         return Err(Refusal::new(Code::Forbidden, "pages of other sites are not answered"));

@@ -66,7 +66,7 @@ enum HeaderPosition {
 pub(super) struct HeaderFields {
     at: HeaderPosition,
     is_authority: bool,
-    /// Whether the field goes into the table.
+    /// True if the field goes into the table.
     is_indexed: bool,
     /// The length of a value as it came, until it is known whether the value is kept.
     length: Vec<u8>,
@@ -117,7 +117,7 @@ impl HeaderFields {
         Ok(())
     }
 
-    /// Whether the block may end here.
+    /// True if the block may end here.
     pub(super) const fn is_whole(&self) -> bool {
         matches!(self.at, HeaderPosition::Begin)
     }

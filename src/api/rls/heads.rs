@@ -355,7 +355,7 @@ mod tests {
         text
     }
 
-    /// What HTTP/2 reads of a stream that arrives in pieces of this length.
+    /// Returns what HTTP/2 reads of a stream that arrives in pieces of this length.
     fn through(stream: &[u8], piece: usize, mends: bool) -> Result<Vec<u8>, HeadError> {
         let mut frames = Frames::new(mends);
         let mut whole = Vec::new();

@@ -94,7 +94,7 @@ impl KeySet {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
@@ -106,7 +106,7 @@ impl KeySet {
         &self.skipped
     }
 
-    /// Whether a key of this set signed it.
+    /// Checks whether a key of this set signed it.
     pub(super) fn verify(&self, header: &Header, signed: &str, signature: &str) -> Result<(), Invalid> {
         let algorithm = match header.alg.as_str() {
             "HS256" => Algorithm::HS256,

@@ -136,7 +136,7 @@ fn tier_change(tier: &Value, there: &BTreeMap<String, Value>) -> Option<EntryCha
     Some(EntryChange { kind: "tier", name, before, after, method: "PUT", route, body })
 }
 
-/// What an entry says of a tier and of limits of one's own, as the daemon tells it.
+/// Returns what an entry says of a tier and of limits of one's own, as the daemon tells it.
 fn common(entry: &Value) -> Map<String, Value> {
     let own = entry["overrides"].as_object().cloned().unwrap_or_default();
     let own = own.into_iter().map(|(rule, own)| {

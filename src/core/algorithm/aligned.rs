@@ -19,7 +19,7 @@ pub(super) struct WindowPlace {
 }
 
 impl WindowPlace {
-    /// Of windows of one length.
+    /// Finds the place of `now` among windows of one length.
     pub(super) fn every(window: Span, now: Timestamp) -> Self {
         let length = window.0.max(1);
         let index = now.0 / length;
@@ -27,7 +27,7 @@ impl WindowPlace {
         Self { index, start, length, elapsed: now.0 - start }
     }
 
-    /// Of the windows that a limit counts by.
+    /// Finds the place of `now` among the windows that a limit counts by.
     pub(super) fn of(limit: &Limit, now: Timestamp) -> Self {
         match limit.calendar {
             None => Self::every(limit.window, now),
@@ -135,14 +135,14 @@ pub(super) fn paid_by_a_window(limit: &Limit, view: Option<&WindowAllowance>) ->
     u64::from(view.map_or(limit.permits, |view| view.next_budget.min(limit.permits)))
 }
 
-/// What a window at its end has still room for. What a region was left of it is no longer known once it is
-/// over.
+/// Returns what a window at its end has still room for. What a region was left of it is no longer known once
+/// it is over.
 fn room_at_the_end(limit: &Limit, view: Option<&WindowAllowance>, count: u32) -> u64 {
     if view.is_some() { 0 } else { u64::from(limit.permits.saturating_sub(count)) }
 }
 
-/// What is owed at the beginning of the window that comes `windows` after the one of `account`, if nothing
-/// else came.
+/// Returns what is owed at the beginning of the window that comes `windows` after the one of `account`, if
+/// nothing else came.
 pub(super) fn carried(
     limit: &Limit,
     view: Option<&WindowAllowance>,

@@ -54,7 +54,7 @@ pub struct LevelAllowance {
 }
 
 impl Allowance {
-    /// What it says of windows; `None` where it speaks of a level.
+    /// Returns what it says of windows; `None` where it speaks of a level.
     #[must_use]
     pub const fn as_window(&self) -> Option<&WindowAllowance> {
         match self {
@@ -63,7 +63,7 @@ impl Allowance {
         }
     }
 
-    /// What it holds back of a level; `None` where it does not.
+    /// Returns what it holds back of a level; `None` where it does not.
     #[must_use]
     pub const fn as_level(&self) -> Option<&LevelAllowance> {
         match self {
@@ -102,14 +102,14 @@ impl Allowance {
         }
     }
 
-    /// What is held back of a level for others at `now`, in 1/window permits.
+    /// Returns what is held back of a level for others at `now`, in 1/window permits.
     pub(super) fn held_of(allowance: Option<&Self>, limit: &Limit, now: Timestamp) -> u128 {
         allowance.and_then(Self::as_level).map_or(0, |level| level.held(limit, now))
     }
 }
 
 impl LevelAllowance {
-    /// What is held back for others at `now`, in 1/window permits.
+    /// Returns what is held back for others at `now`, in 1/window permits.
     #[must_use]
     pub(crate) fn held(&self, limit: &Limit, now: Timestamp) -> u128 {
         let window = u128::from(limit.window.0.max(1));

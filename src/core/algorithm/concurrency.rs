@@ -171,7 +171,7 @@ impl Concurrency {
         }
     }
 
-    /// What a holder's step would be answered at `now`. Changes nothing.
+    /// Returns what a holder's step would be answered at `now`. Changes nothing.
     ///
     /// Who holds already may acquire again, or renew, unless more is held than the limit allows since it was
     /// lowered.
@@ -193,7 +193,7 @@ impl Concurrency {
         }
     }
 
-    /// Whether this holder has places at `now`.
+    /// True if this holder has places at `now`.
     #[cfg(test)]
     pub(super) fn holds(&self, holder: Holder, now: Timestamp) -> bool {
         self.held(holder, now).is_some()
@@ -249,7 +249,7 @@ impl Concurrency {
         self.newest()
     }
 
-    /// Who holds how many places at `now`, as far as it is known who.
+    /// Returns who holds how many places at `now`, as far as it is known who.
     pub(super) fn known(&self, now: Timestamp) -> Vec<(Holder, u64)> {
         let holders = self.holders.iter().flat_map(|holders| &holders.by_name);
         let live = holders.filter(|(holder, places)| **holder != Holder::UNKNOWN && places.ends > now);

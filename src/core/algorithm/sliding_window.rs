@@ -83,8 +83,8 @@ impl SlidingWindow {
         Self::from_parts(now, self.current.max(limit.permits), 0, self.debt)
     }
 
-    /// Where `now` lies, what is counted and owed there, and the count of the window before. `view` says how
-    /// fast a debt is paid.
+    /// Returns where `now` lies, what is counted and owed there, and the count of the window before. `view`
+    /// says how fast a debt is paid.
     fn place(
         &self,
         limit: &Limit,

@@ -229,7 +229,7 @@ impl<'a> Records<'a> {
         Self { rest: bytes, whole: true }
     }
 
-    /// Whether everything so far was a record.
+    /// True if everything so far was a record.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.whole

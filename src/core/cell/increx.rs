@@ -45,11 +45,11 @@ pub struct Increx {
     pub whole: Bounds<i64>,
     /// The bounds of a count with fractions.
     pub fraction: Bounds<f64>,
-    /// Whether a count that would leave its bounds stops there, rather than staying as it is.
+    /// True if a count that would leave its bounds stops there, rather than staying as it is.
     pub saturate: bool,
     /// When the key expires.
     pub expiry: Expiry,
-    /// Whether an expiry that is there stays.
+    /// True if an expiry that is there stays.
     pub only_new_expiry: bool,
 }
 

@@ -58,7 +58,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Whether it is still there at `now`.
+    /// True if it is still there at `now`.
     #[must_use]
     pub fn holds(&self, now: Nanos) -> bool {
         self.expires.is_none_or(|expires| expires > now)

@@ -66,7 +66,7 @@ pub struct DivisionInput {
     pub ahead: Option<Span>,
     /// Permits that a region which asks for nothing keeps at least, while there are as many for each.
     pub slice_min: u64,
-    /// Whether wishes are whole permits: less than half of one is none, so that the last ones go to whoever
+    /// True if wishes are whole permits: less than half of one is none, so that the last ones go to whoever
     /// asks.
     pub whole: bool,
     /// Permits of the limit that the window before fills at `cut`: of a `sliding_window`, whose store leaves
@@ -109,8 +109,8 @@ pub fn common_cut(start: Timestamp, horizon: Span, inputs: &[RegionInput]) -> Ti
     stamps.fold(start, Timestamp::max)
 }
 
-/// What each region may admit in the whole window, in whole permits. The sum is the limit, unless more is
-/// known to have been admitted already.
+/// Returns what each region may admit in the whole window, in whole permits. The sum is the limit, unless
+/// more is known to have been admitted already.
 ///
 /// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it
 /// is the weighted max-min division of all wishes, never below what was probably used. Of what nobody will

@@ -65,7 +65,7 @@ pub struct WorldRule {
 }
 
 impl WorldRule {
-    /// What its buckets count.
+    /// Returns what its buckets count.
     #[must_use]
     pub const fn counting(&self) -> Counting {
         self.algorithm.counting()

@@ -132,7 +132,7 @@ mod tests {
         })
     }
 
-    /// What can be told of a set from outside, for these requests.
+    /// Returns what can be told of a set from outside, for these requests.
     fn shown(set: &RuleSet, requests: &[Vec<(&'static str, &'static str)>]) -> Vec<String> {
         let mut shown: Vec<String> =
             set.rules().iter().map(|own| format!("{:?} {:?} {:?}", own.rule, own.shape, own.limit)).collect();

@@ -111,7 +111,7 @@ pub struct PlacesTotals {
 }
 
 impl RightKind {
-    /// What a bucket with such rights counts.
+    /// Returns what a bucket with such rights counts.
     #[must_use]
     pub const fn counting(self) -> Counting {
         match self {
@@ -150,7 +150,7 @@ impl MovedTotals {
 pub struct CountedLimit {
     /// The bucket's own, in place of the rule's.
     pub own: Option<OwnLimit>,
-    /// Whether others only said so: the sender's region itself decides nothing.
+    /// True if others only said so: the sender's region itself decides nothing.
     pub said_by_others: bool,
 }
 

@@ -37,7 +37,7 @@ impl<'n> Fields<'n> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
-    /// Whether the key is there, without reading it.
+    /// True if the key is there, without reading it.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)

@@ -334,7 +334,7 @@ fn micros(at: Timestamp) -> i64 {
     i64::try_from(at.micros().min(253_402_300_800_000_000)).unwrap_or(0)
 }
 
-/// What is looked for, as it would have been stored.
+/// Returns what is looked for, as it would have been stored.
 fn stored(text: &Option<String>) -> Option<Cow<'_, str>> {
     text.as_deref().map(storable)
 }

@@ -102,12 +102,12 @@ impl Unsummed {
         self.lock().sums.len()
     }
 
-    /// Whether so many wait that they should be written before their time.
+    /// True if so many wait that they should be written before their time.
     pub(super) fn is_full(&self) -> bool {
         self.len() >= SUMS_MAX
     }
 
-    /// Whether everything is in the sums, as far as is known here.
+    /// True if everything is in the sums, as far as is known here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let waits = !self.lock().batches.is_empty();

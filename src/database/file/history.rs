@@ -46,7 +46,7 @@ impl History {
         Self { folder: folder.into() }
     }
 
-    /// Whether anything was ever recorded.
+    /// True if anything was ever recorded.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.folder.is_dir()

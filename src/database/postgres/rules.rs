@@ -202,8 +202,8 @@ fn behind(stored: Version, in_force: Version) -> String {
     )
 }
 
-/// What an edit changes in a set, or in the part of it that the edit can touch, `others` being the rules
-/// beside it; checked, and short enough to be handed on.
+/// Returns what an edit changes in a set, or in the part of it that the edit can touch, `others` being the
+/// rules beside it; checked, and short enough to be handed on.
 fn changed(
     before: &RuleDocs,
     edit: &Edit,
@@ -358,7 +358,7 @@ fn change_of((revision, kind, rule, region, before, after): ChangeRow) -> (i64, 
     (revision, RuleChange { kind, rule, region, before, after })
 }
 
-/// What became of the rules, newest first.
+/// Returns what became of the rules, newest first.
 ///
 /// # Errors
 /// The database does not answer.

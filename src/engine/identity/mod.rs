@@ -104,7 +104,7 @@ impl Fact {
         }
     }
 
-    /// Whether there is somebody.
+    /// True if there is somebody.
     #[must_use]
     pub const fn is_somebody(&self) -> bool {
         matches!(self, Self::User(Some(_)) | Self::Key(Some(_)))
@@ -128,7 +128,7 @@ pub trait Source: Send + Sync + 'static {
 /// Facts that the daemons of a region keep for each other. Never waits long, never fails: what it cannot do
 /// it leaves.
 pub trait Shelf: Send + Sync + 'static {
-    /// What lies there for each of these names.
+    /// Returns what lies there for each of these names.
     fn fetch<'a>(&'a self, names: &'a [String]) -> Later<'a, Vec<Option<Vec<u8>>>>;
     /// Puts facts there for so long, where nothing lies yet.
     fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()>;

@@ -74,7 +74,7 @@ pub(in crate::engine) struct IdentityRefused {
 }
 
 impl Person {
-    /// What stands in for what the request does not bring.
+    /// Returns what stands in for what the request does not bring.
     pub(in crate::engine) fn who<'a>(&'a self, tier_default: Option<&'a str>) -> Who<'a> {
         let (user, key) = (self.user.as_deref(), self.key.as_deref());
         let tier = key.and_then(|key| key.tier.as_deref());
@@ -86,7 +86,7 @@ impl Person {
         }
     }
 
-    /// What is known of the key that was asked for by its name.
+    /// Returns what is known of the key that was asked for by its name.
     pub(in crate::engine) const fn key_found(&self) -> KeyFound {
         match (self.shown, &self.key) {
             (KeyShown::Foreign | KeyShown::Worthless, _) => KeyFound::Nobody,
@@ -143,7 +143,7 @@ pub(in crate::engine) fn key_id(text: &str) -> Option<&str> {
     parse_key(text).map(|shown| shown.id).or_else(|| is_key_name(text).then_some(text))
 }
 
-/// Whether a request shows what claims to be a key of ours.
+/// True if a request shows what claims to be a key of ours.
 #[inline]
 pub(in crate::engine) fn shows_key(request: &Request<'_>) -> bool {
     request.shown_credentials().any(is_key_like)

@@ -54,7 +54,7 @@ pub fn new_key() -> Result<NewKey, NoRandomness> {
     Ok(NewKey { text: format!("{id}_{secret}"), id, salt, hash })
 }
 
-/// What is kept of a secret.
+/// Returns what is kept of a secret.
 #[must_use]
 pub fn hash_of(salt: &[u8; 16], secret: &str) -> [u8; 32] {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, salt), secret.as_bytes());
@@ -63,7 +63,7 @@ pub fn hash_of(salt: &[u8; 16], secret: &str) -> [u8; 32] {
     hash
 }
 
-/// Whether this is the key's secret. Takes as long for a wrong one as for the right one.
+/// True if this is the key's secret. Takes as long for a wrong one as for the right one.
 #[must_use]
 pub fn is_secret_of(key: &ApiKey, secret: &str) -> bool {
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, &key.salt), secret.as_bytes(), &key.hash).is_ok()

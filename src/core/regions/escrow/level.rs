@@ -90,7 +90,7 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// What went there.
+    /// Returns what went there.
     pub(super) fn given(&self) -> MovedRights<'_> {
         MovedRights { region: &self.region, session: self.session, permits: self.permits }
     }
@@ -131,14 +131,14 @@ impl LevelTerms {
         under_way_max(self.capacity())
     }
 
-    /// Whether enough of this memory has passed to name it to others: its name, an instant, is then later
+    /// True if enough of this memory has passed to name it to others: its name, an instant, is then later
     /// than that of any memory before it.
     #[must_use]
     pub fn is_settled(&self, now: Timestamp) -> bool {
         self.begun == Timestamp(0) || now >= self.begun + RECOVERY_MARGIN
     }
 
-    /// What a memory before this one may still have under way.
+    /// Returns what a memory before this one may still have under way.
     #[must_use]
     pub fn burnt(&self, now: Timestamp) -> u64 {
         let over = self.begun == Timestamp(0) || now >= self.begun + RECOVERY_WINDOW;
@@ -186,8 +186,8 @@ impl LevelTerms {
         state.raise(&self.limit, now, self.least(ledger, now));
     }
 
-    /// What other regions leave a bucket at `now`: the permits that may be used beyond the capacity. `None`:
-    /// nothing.
+    /// Returns what other regions leave a bucket at `now`: the permits that may be used beyond the capacity.
+    /// `None`: nothing.
     #[must_use]
     pub fn view(ledger: Option<&LevelLedger>, now: Timestamp) -> Option<Allowance> {
         let kept = ledger?.kept.as_ref().filter(|kept| now < kept.until)?;
@@ -290,13 +290,13 @@ impl LevelLedger {
         Self { session: now.0.max(1), minted: 0, forwarded: Vec::new(), taken: Vec::new(), kept: None }
     }
 
-    /// What may be used, or is charged.
+    /// Returns what may be used, or is charged.
     #[must_use]
     pub fn budget(&self) -> u64 {
         self.minted.saturating_add(self.kept())
     }
 
-    /// What was forwarded and is not acknowledged.
+    /// Returns what was forwarded and is not acknowledged.
     #[must_use]
     pub fn charged(&self) -> u64 {
         let open = |to: &Forwarded| to.permits.saturating_sub(to.acknowledged);
@@ -309,7 +309,7 @@ impl LevelLedger {
         self.kept.as_ref().map_or(0, |kept| sum(&kept.totals))
     }
 
-    /// What others are told: what is kept is not acknowledged.
+    /// Returns what others are told: what is kept is not acknowledged.
     #[must_use]
     pub fn totals(&self, safety: &EscrowSafety) -> LevelTotals {
         let kept = self.kept.as_ref().map(|kept| kept.totals.clone()).unwrap_or_default();
@@ -339,7 +339,7 @@ impl LevelLedger {
         true
     }
 
-    /// What went to a region, in its latest session.
+    /// Returns what went to a region, in its latest session.
     #[must_use]
     pub fn forwarded_to(&self, region: &str) -> Option<&Forwarded> {
         self.forwarded.iter().find(|to| to.region == region)

@@ -275,7 +275,7 @@ impl FollowedRule {
         self.share(region).minted
     }
 
-    /// What its buckets count, and so which rights move.
+    /// Returns what its buckets count, and so which rights move.
     const fn counting(&self) -> Counting {
         self.rule.counting()
     }
@@ -554,7 +554,7 @@ impl Escrow {
     }
 }
 
-/// Whether rights of a rule that counts in this way can move between regions; if not, each region is held to
+/// True if rights of a rule that counts in this way can move between regions; if not, each region is held to
 /// its share.
 #[must_use]
 pub const fn can_move(algorithm: Algorithm) -> bool {

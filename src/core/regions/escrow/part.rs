@@ -22,7 +22,7 @@ pub(super) struct WholePermits {
     pub(super) since: Span,
 }
 
-/// What the first region gives to each, in the order of `parts`. What there is to spare is divided in
+/// Returns what the first region gives to each, in the order of `parts`. What there is to spare is divided in
 /// proportion to what each lacks, and each lack among those with something to spare in proportion to that.
 pub(super) fn given(parts: &[WholePermits]) -> SmallVec<[u64; 8]> {
     let mut given: SmallVec<[u64; 8]> = SmallVec::from_elem(0, parts.len());

@@ -127,7 +127,7 @@ pub struct PlacesLedger {
     pub share: u64,
     /// Places that could be held then.
     pub capacity: u64,
-    /// Whether every other region has said what it has of a memory before this one.
+    /// True if every other region has said what it has of a memory before this one.
     pub is_recovered: bool,
     /// Regions that have been met.
     pub partners: Vec<LoanPartner>,
@@ -146,20 +146,20 @@ pub struct LoanPartner {
     pub taken: u64,
     /// When it last confirmed what was borrowed from it, by the own clock.
     pub heard: Timestamp,
-    /// Whether it has said what it has of a memory before ours.
+    /// True if it has said what it has of a memory before ours.
     pub has_reported: bool,
-    /// Whether something was borrowed from a memory that it lost, and it has not yet counted that as lent.
+    /// True if something was borrowed from a memory that it lost, and it has not yet counted that as lent.
     pub is_uncounted: bool,
 }
 
 impl PlacesTerms {
-    /// Whether this memory may be named to others: no holder of one before it is left.
+    /// True if this memory may be named to others: no holder of one before it is left.
     #[must_use]
     pub fn is_settled(&self, now: Timestamp) -> bool {
         self.begun == Timestamp(0) || now >= self.begun + self.hold + RECOVERY_MARGIN
     }
 
-    /// Whether nothing is left of what a memory before this one had lent.
+    /// True if nothing is left of what a memory before this one had lent.
     fn is_past(&self, now: Timestamp) -> bool {
         self.begun == Timestamp(0)
             || now >= self.begun + self.margins.recall(self.hold)
@@ -194,7 +194,7 @@ impl PlacesTerms {
         now < partner.heard + self.margins.loan_life || !self.safety.loans_lapse
     }
 
-    /// Whether nobody can hold what was borrowed from this region any more.
+    /// True if nobody can hold what was borrowed from this region any more.
     fn is_over(&self, partner: &LoanPartner, now: Timestamp) -> bool {
         now >= partner.heard + self.margins.loan_life + self.hold
     }
@@ -347,7 +347,7 @@ impl PlacesLedger {
         Self { session, owned: 0, share: 0, capacity: 0, is_recovered: false, partners: Vec::new() }
     }
 
-    /// What is known of another region.
+    /// Returns what is known of another region.
     #[must_use]
     pub fn partner(&self, region: &str) -> Option<&LoanPartner> {
         self.partners.iter().find(|partner| partner.region == region)
@@ -369,20 +369,20 @@ impl PlacesLedger {
         self.partners.iter().map(LoanPartner::lent).fold(0, u64::saturating_add)
     }
 
-    /// Whether anything is lent or borrowed.
+    /// True if anything is lent or borrowed.
     #[must_use]
     pub fn has_loans(&self) -> bool {
         self.partners.iter().any(|partner| partner.lent() > 0 || partner.borrowed() > 0)
     }
 
-    /// Whether the share covers what is lent. If not, a larger one was lent of, and nothing is said that
+    /// True if the share covers what is lent. If not, a larger one was lent of, and nothing is said that
     /// would confirm it.
     #[must_use]
     pub fn is_covered(&self) -> bool {
         self.lent() <= self.share
     }
 
-    /// What others are told. What is lent is confirmed only while the share covers it.
+    /// Returns what others are told. What is lent is confirmed only while the share covers it.
     #[must_use]
     pub fn totals(&self) -> PlacesTotals {
         let taken = self.partners.iter().map(|partner| partner.taken().into()).collect();
@@ -390,7 +390,7 @@ impl PlacesLedger {
         PlacesTotals { taken, given: given.map(|partner| partner.given().into()).collect() }
     }
 
-    /// Whether it does not own its share yet.
+    /// True if it does not own its share yet.
     #[must_use]
     pub const fn is_recovering(&self) -> bool {
         self.owned < self.share
@@ -422,12 +422,12 @@ impl LoanPartner {
         self.taken.saturating_sub(self.given)
     }
 
-    /// What went there.
+    /// Returns what went there.
     pub(super) fn given(&self) -> MovedRights<'_> {
         MovedRights { region: &self.region, session: self.session, permits: self.given }
     }
 
-    /// What came from there.
+    /// Returns what came from there.
     pub(super) fn taken(&self) -> MovedRights<'_> {
         MovedRights { region: &self.region, session: self.session, permits: self.taken }
     }

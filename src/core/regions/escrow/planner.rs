@@ -178,14 +178,14 @@ impl Escrow {
         bucket.rule.shares.keys().take_while(|one| one.as_str() < name).count()
     }
 
-    /// What was given to a region and is not known to have arrived.
+    /// Returns what was given to a region and is not known to have arrived.
     pub(super) fn under_way(&self, own: &StepResult, partner: &RegionStatement, region: RegionId) -> u64 {
         let ledger = &own.ledger;
         let acked = partner.has_of(ledger.kind(), self.own_region(), ledger.session());
         ledger.given_to(self.regions.name(region), partner.session).saturating_sub(acked)
     }
 
-    /// Whether what is given to a region now would arrive, and nothing was given to it just now.
+    /// True if what is given to a region now would arrive, and nothing was given to it just now.
     pub(super) fn is_reachable(
         &self,
         now: Timestamp,
@@ -322,7 +322,7 @@ impl Escrow {
         }
     }
 
-    /// Whether the others would go wrong by what they were told before.
+    /// True if the others would go wrong by what they were told before.
     fn worth_telling(&self, now: Timestamp, bucket: &EscrowBucket, new: LastStatement) -> bool {
         if new.kind == RightKind::Places {
             return self.places_worth_telling(now, bucket, new);
@@ -441,7 +441,7 @@ impl Escrow {
     }
 }
 
-/// Whether the daemon that speaks for the bucket should hear what this one is asked for.
+/// True if the daemon that speaks for the bucket should hear what this one is asked for.
 fn tells_owner(now: Timestamp, bucket: &EscrowBucket, new: LastStatement) -> bool {
     let Some(old) = bucket.told else { return new.demand > 0 || new.wanted > 0 };
     let since = now.since(old.at);

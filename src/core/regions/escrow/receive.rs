@@ -107,7 +107,7 @@ impl Escrow {
         self.plan(now, id);
     }
 
-    /// Whether a bucket is one of a rule that is known here and has such rights.
+    /// True if a bucket is one of a rule that is known here and has such rights.
     fn counts(&self, key: &WorldKey, kind: RightKind) -> bool {
         self.rules.get(&key.rule).is_some_and(|rule| rule.counting() == kind.counting())
     }
@@ -172,7 +172,7 @@ impl Escrow {
     }
 }
 
-/// Whether something is said of a later window than the next one.
+/// True if something is said of a later window than the next one.
 fn is_far_ahead(said: RightKind, present: RightKind) -> bool {
     match (said, present) {
         (RightKind::Window(said), RightKind::Window(present)) => said > present.saturating_add(1),

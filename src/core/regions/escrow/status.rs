@@ -100,7 +100,7 @@ fn add_up<'l>(totals: impl Iterator<Item = MovedRights<'l>>, sums: &mut BTreeMap
 }
 
 impl Escrow {
-    /// What this machine knows at `now`.
+    /// Returns what this machine knows at `now`.
     #[must_use]
     pub fn status(&self, now: Timestamp) -> EscrowStatus {
         let mut rules: BTreeMap<&RuleName, EscrowRule> =
@@ -130,7 +130,7 @@ impl Escrow {
         self.tally
     }
 
-    /// Whether another region is believed to hold rights of a bucket, so that some may be on their way here.
+    /// True if another region is believed to hold rights of a bucket, so that some may be on their way here.
     #[must_use]
     pub fn others_hold(&self, now: Timestamp, key: &WorldKey) -> bool {
         let Some(bucket) = self.index.get(key).and_then(|id| self.bucket(*id)) else { return false };

@@ -77,7 +77,7 @@ impl Escrow {
         frame
     }
 
-    /// What is to be said of a bucket now.
+    /// Returns what is to be said of a bucket now.
     fn statement(&self, now: Timestamp, id: usize, region: RegionId) -> Option<Statement> {
         let bucket = self.bucket(id)?;
         let balance = bucket.balance.as_ref()?;

@@ -62,12 +62,12 @@ pub(super) struct LargestAllocation {
     now: Allocation,
     before: Allocation,
     turned: Timestamp,
-    /// Whether nobody looked in the window before, so that a region may hold more than is known here.
+    /// True if nobody looked in the window before, so that a region may hold more than is known here.
     unknown: bool,
 }
 
 impl LargestAllocation {
-    /// What is known when a window begins, from what was given of it in the one before.
+    /// Returns what is known when a window begins, from what was given of it in the one before.
     pub(super) fn begin(at: Timestamp, coming: &Self, follows: bool) -> Self {
         let mut now = coming.now.clone();
         now.raise(&coming.before);

@@ -57,14 +57,14 @@ pub(super) struct DivisionScope<'a> {
     pub(super) parties: &'a [(RegionId, u64)],
     /// Those of them that are silent: their last words stand.
     pub(super) silent: &'a [RegionId],
-    /// Whether all regions take part and speak.
+    /// True if all regions take part and speak.
     pub(super) whole: bool,
     pub(super) policy: Policy,
     /// Where fractions tip over for this bucket.
     pub(super) rounding_seed: u64,
     /// What regions admitted in the window before that still counts: of a `sliding_log`.
     pub(super) lingering: &'a [(RegionId, u64)],
-    /// Whether a part of what was admitted in the window before still counts: of a `sliding_window`.
+    /// True if a part of what was admitted in the window before still counts: of a `sliding_window`.
     pub(super) fades: bool,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct CommonCuts {
     /// The most that each region may hold in this window, and in the next one.
     most: LargestAllocation,
     to_come: LargestAllocation,
-    /// Whether that was more than the limit: more was admitted already.
+    /// True if that was more than the limit: more was admitted already.
     over: bool,
     /// What the last cut gave in which all could be heard and any was in play.
     settled: Allocation,
@@ -275,8 +275,8 @@ impl CommonCuts {
         }
     }
 
-    /// What the cuts let a region use in this window: less than the last one gave it while that has not
-    /// lasted.
+    /// Returns what the cuts let a region use in this window: less than the last one gave it while that has
+    /// not lasted.
     fn usable(&self, region: RegionId) -> Option<u64> {
         let mut steps = self.steps.iter().rev().filter(|step| step.window == self.window);
         steps.find_map(|step| step.usable.get(region))
@@ -290,7 +290,7 @@ impl CommonCuts {
         reports.chain(growth).min()
     }
 
-    /// What the last cut gave a region in this window.
+    /// Returns what the last cut gave a region in this window.
     pub(super) fn given(&self, region: RegionId) -> Option<u64> {
         self.before.get(region)
     }
@@ -305,13 +305,13 @@ impl CommonCuts {
         self.to_come.of(region)
     }
 
-    /// What a region was given when all could still be heard.
+    /// Returns what a region was given when all could still be heard.
     pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
         if self.settled.0.is_empty() { None } else { Some(self.settled.get(region).unwrap_or(0)) }
     }
 
-    /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now,
-    /// whether or not it told.
+    /// Returns what the own region may admit in the window at `now`, and in the next. `own` is what it did
+    /// until now, whether or not it told.
     pub(super) fn allowance(&mut self, own: ReportFigures, scope: DivisionScope<'_>) -> WindowBudgets {
         let settled = self.is_settled(own.stamp);
         let windows = (self.window, self.window + 1);
@@ -333,8 +333,8 @@ impl CommonCuts {
         allowance
     }
 
-    /// What was last found, where nothing but time has passed since that could change it: the usual case, and
-    /// so what a decision costs does not depend on the number of regions.
+    /// Returns what was last found, where nothing but time has passed since that could change it: the usual
+    /// case, and so what a decision costs does not depend on the number of regions.
     pub(super) fn lasting(&self, window: u64) -> Option<WindowBudgets> {
         self.lasting.filter(|_| self.window == window)
     }
@@ -344,13 +344,13 @@ impl CommonCuts {
         (self.lasting, self.outdated) = (None, true);
     }
 
-    /// Whether every region divides by the very reports that it has, and nothing is held back.
+    /// True if every region divides by the very reports that it has, and nothing is held back.
     fn is_settled(&self, now: Timestamp) -> bool {
         let held_back = self.steps.back().is_some_and(|step| step.at + GROWTH_DELAY > now);
         self.waiting == 0 && !self.over && !self.outdated && !held_back && !self.steps.is_empty()
     }
 
-    /// What all reports that have arrived give the own region of a window.
+    /// Returns what all reports that have arrived give the own region of a window.
     fn foreseen(&mut self, own: ReportFigures, window: u64, scope: DivisionScope<'_>, settled: bool) -> u64 {
         let now = own.stamp;
         if let Some(in_force) = self.in_force(now, window).filter(|_| settled) {
@@ -366,7 +366,8 @@ impl CommonCuts {
         arrived.get(Regions::OWN).unwrap_or(scope.limit)
     }
 
-    /// What the own region may admit of a window: the least of what is in force now and of what will be.
+    /// Returns what the own region may admit of a window: the least of what is in force now and of what will
+    /// be.
     fn in_window(
         &self,
         now: Timestamp,
@@ -429,7 +430,7 @@ impl CommonCuts {
         scope.parties.iter().all(alone).then_some(last)
     }
 
-    /// Whether a region was asked for anything lately.
+    /// True if a region was asked for anything lately.
     fn in_play(&self, known: ReportsUsed, region: RegionId, window: u64, scope: DivisionScope<'_>) -> bool {
         let Some(delayed) = self.delayed_reports.get(region) else { return false };
         let stirred = match known {
@@ -443,15 +444,15 @@ impl CommonCuts {
         stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
     }
 
-    /// What all regions told that they admitted in this window.
+    /// Returns what all regions told that they admitted in this window.
     fn admitted(&self, known: ReportsUsed) -> u64 {
         let reports = self.delayed_reports.iter().filter_map(|(_, delayed)| delayed.report(known));
         let of_window = reports.filter(|report| report.window == self.window);
         of_window.map(|report| report.account.admitted).fold(0, u64::saturating_add)
     }
 
-    /// What the window before fills of the limit at `cut`, as a store works it out, but for what was told
-    /// last of it.
+    /// Returns what the window before fills of the limit at `cut`, as a store works it out, but for what was
+    /// told last of it.
     fn fading(
         &self,
         known: ReportsUsed,
@@ -534,7 +535,7 @@ impl DelayedReports {
     }
 }
 
-/// Whether a report shows that something was asked for: half a permit a window, or anything admitted.
+/// True if a report shows that something was asked for: half a permit a window, or anything admitted.
 fn stirs(report: &WindowReport, windows: Windows) -> bool {
     let in_window = u128::from(report.account.demand) * u128::from(windows.length().0) / 1_000_000;
     report.account.admitted > 0 || in_window >= 500_000

@@ -95,7 +95,7 @@ impl Counts {
         }
     }
 
-    /// Whether a count is told smaller than it is known to be.
+    /// True if a count is told smaller than it is known to be.
     pub(super) fn runs_backwards(&self, heard: &Count) -> bool {
         let known = self.entries.iter().find(|count| count.counter == heard.counter);
         known.is_some_and(|known| {

@@ -34,7 +34,7 @@ struct KnownOwnLimit {
 }
 
 impl Own {
-    /// Whether it ever had one.
+    /// True if it ever had one.
     pub(super) const fn is_known(&self) -> bool {
         self.0.is_some()
     }

@@ -23,7 +23,7 @@ pub(super) struct PartitionPlan {
     pub(super) parties: Parties,
     /// Parties that are silent: their last words stand.
     pub(super) silent: SmallVec<[RegionId; 2]>,
-    /// Whether all regions take part and speak.
+    /// True if all regions take part and speak.
     pub(super) whole: bool,
 }
 

@@ -56,7 +56,7 @@ pub struct Replica {
     /// Which link is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
-    /// Whether the last cut had more to tell than all of it is worth.
+    /// True if the last cut had more to tell than all of it is worth.
     busy: bool,
     /// After this long a report has reached everyone; worked out anew at each timeout.
     pub(super) horizon: Span,
@@ -66,9 +66,9 @@ pub struct Replica {
     /// Rules that have buckets in use which are not followed, and until when that is taken to be so. Bounded
     /// by the rules.
     pub(super) crowded: BTreeMap<RuleName, Timestamp>,
-    /// Whether `crowded` names other rules than when it was last taken, or holds all of them no longer.
+    /// True if `crowded` names other rules than when it was last taken, or holds all of them no longer.
     pub(super) crowd_changed: bool,
-    /// Whether another daemon may have said something new of the rules that it has no room for.
+    /// True if another daemon may have said something new of the rules that it has no room for.
     pub(super) crowds_heard: bool,
     /// When shares were last left to other regions, or taken back.
     pub(super) shares_left: Timestamp,
@@ -427,7 +427,7 @@ impl Replica {
         }
     }
 
-    /// Whether this daemon speaks for the bucket.
+    /// True if this daemon speaks for the bucket.
     pub(super) fn owns(&self, bucket: &GossipBucket) -> bool {
         self.regions.owned_by(&self.config.name.node, &bucket.key)
     }
@@ -560,7 +560,7 @@ impl Replica {
         }
     }
 
-    /// What a bucket must know of this daemon, beside the buckets themselves.
+    /// Returns what a bucket must know of this daemon, beside the buckets themselves.
     pub(super) fn here(&mut self) -> (DaemonContext<'_>, &mut BucketTable) {
         let known = (self.horizon, self.busy, self.is_settled(), self.silence);
         (here(&self.config, &self.node, &self.regions, known), &mut self.keys)

@@ -18,9 +18,9 @@ const QUIET_LINK: Span = Span::from_millis(50);
 const STOOD_STILL: Span = Span::from_millis(200);
 
 impl Replica {
-    /// What answers must know of the stores beside the own one: how many may admit the same limits, and
-    /// whether for long all that was told came in time. To be told after each other call, and each time that
-    /// time has passed.
+    /// Returns what answers must know of the stores beside the own one: how many may admit the same limits,
+    /// and whether for long all that was told came in time. To be told after each other call, and each time
+    /// that time has passed.
     #[must_use]
     pub fn elsewhere(&self) -> OtherStores {
         let here = self.standpoint();

@@ -87,13 +87,13 @@ struct OtherSide {
 }
 
 impl OtherSide {
-    /// What is left of the limit for this side.
+    /// Returns what is left of the limit for this side.
     fn rest(&self, share: LevelScope<'_>) -> Limit {
         let permits = u64::from(share.limit.permits).saturating_sub(self.rate);
         Limit { permits: u32::try_from(permits).unwrap_or(u32::MAX), ..share.limit }
     }
 
-    /// What is left of the bucket for this side, in millionths.
+    /// Returns what is left of the bucket for this side, in millionths.
     fn room(&self, share: LevelScope<'_>) -> i128 {
         i128::from(share.capacity) * UNIT - self.most
     }
@@ -123,14 +123,14 @@ pub(super) struct LevelScope<'a> {
     pub(super) parties: &'a [(RegionId, u64)],
     /// The regions that are cut off: a bit for each.
     pub(super) apart: u64,
-    /// Whether what others use shows that a level was higher than was assumed.
+    /// True if what others use shows that a level was higher than was assumed.
     pub(super) corrects: bool,
     pub(super) horizon: Span,
     pub(super) rounding_offset: u64,
 }
 
 impl LevelScope<'_> {
-    /// What this side's part of the bucket holds, in millionths.
+    /// Returns what this side's part of the bucket holds, in millionths.
     fn most(&self) -> i128 {
         self.of_this_side(i128::from(self.capacity) * UNIT)
     }
@@ -184,14 +184,14 @@ impl SharedLevel {
         self.delayed_reports.iter_mut().skip(1).for_each(|delayed| delayed.missed = true);
     }
 
-    /// Whether something that is heard now may be of a time in which it could not be heard.
+    /// True if something that is heard now may be of a time in which it could not be heard.
     pub(super) fn catches_up(&self) -> bool {
         self.apart.is_some()
             || self.late.may_come()
             || self.delayed_reports.iter().any(|delayed| delayed.missed)
     }
 
-    /// What the own store holds as used, in permits.
+    /// Returns what the own store holds as used, in permits.
     pub(super) fn in_use(&self, now: Timestamp, limit: Limit) -> u64 {
         u64::try_from((self.used - refill(limit, now.since(self.used_at))) / UNIT).unwrap_or(0)
     }
@@ -372,7 +372,7 @@ impl SharedLevel {
         (self.level + refill(limit, now.since(self.at))).min(most)
     }
 
-    /// What all regions are known to have in use, in permits.
+    /// Returns what all regions are known to have in use, in permits.
     pub(super) fn used_by_all(&self, now: Timestamp, own: u64, share: LevelScope<'_>) -> u64 {
         let mut level = self.level_at(now, share);
         let apart = self.apart.unwrap_or_default();
@@ -391,7 +391,7 @@ impl SharedLevel {
         u64::try_from((i128::from(share.capacity) * UNIT - level) / UNIT).unwrap_or(0)
     }
 
-    /// What each of these regions would have of the limit, by what it asked for last.
+    /// Returns what each of these regions would have of the limit, by what it asked for last.
     pub(super) fn by_demand(
         &self,
         now: Timestamp,
@@ -452,8 +452,9 @@ impl SharedLevel {
         self.delayed_reports.iter().filter_map(|delayed| delayed.waiting.front().map(|(at, _)| *at)).min()
     }
 
-    /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own
-    /// region admitted in all until now, and `renewed` how long it may take until this is asked again.
+    /// Returns what the own store must keep back for the others: nothing to be kept is `None`. `own` is what
+    /// the own region admitted in all until now, and `renewed` how long it may take until this is asked
+    /// again.
     pub(super) fn view(
         &self,
         now: Timestamp,
@@ -511,7 +512,7 @@ impl SharedLevel {
         })
     }
 
-    /// Whether any report waits for its instant.
+    /// True if any report waits for its instant.
     pub(super) fn awaits(&self) -> bool {
         self.delayed_reports.iter().any(|delayed| !delayed.waiting.is_empty())
     }
@@ -538,8 +539,9 @@ impl SharedLevel {
         parts.collect()
     }
 
-    /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the
-    /// own part of the bucket, and all that was admitted since the last report in force is taken out of it.
+    /// Returns what is left of the own part of the level at the cut: it refills at the own rate, no higher
+    /// than the own part of the bucket, and all that was admitted since the last report in force is taken out
+    /// of it.
     fn since_cut(
         &self,
         now: Timestamp,
@@ -626,7 +628,7 @@ const fn division_by_demand(
     }
 }
 
-/// Whether the store may refill at the whole rate until the next look. A full part refills no further, so
+/// True if the store may refill at the whole rate until the next look. A full part refills no further, so
 /// a region that asks only now and then finds it whole, however long ago that look was. Its first request
 /// is looked at at once; what the store refills too fast until then must be too little to be told.
 fn rests(tokens: i128, part: OwnPart, growth: u64, share: LevelScope<'_>) -> bool {

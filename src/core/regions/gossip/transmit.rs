@@ -67,7 +67,8 @@ impl Replica {
         Some((link.name.clone(), frame))
     }
 
-    /// What is to be said to a link of an item now, and its version; `None` if it is not known any more.
+    /// Returns what is to be said to a link of an item now, and its version; `None` if it is not known any
+    /// more.
     fn report(&mut self, now: Timestamp, place: usize, item: OwedReport) -> Option<(Report, u32)> {
         let link = self.links.get(place)?;
         let (named, listener) = (&link.named, link.region);

@@ -37,13 +37,13 @@ pub struct OtherStores {
     pub stores: u64,
     /// Regions that are known, the own one included.
     pub regions: u64,
-    /// Whether every region divides by the same reports; see [`super::Replica::elsewhere`].
+    /// True if every region divides by the same reports; see [`super::Replica::elsewhere`].
     pub settled: bool,
     /// What the own store may have forgotten.
     pub own_store: OwnStore,
     /// The longest that any other region was not heard since all was settled.
     pub silence: Span,
-    /// Whether any listed region is cut off.
+    /// True if any listed region is cut off.
     pub cut_off: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct OtherStores {
 pub struct RegionsKnown {
     /// How many there are, the own one included.
     pub count: u64,
-    /// Whether one of them is cut off.
+    /// True if one of them is cut off.
     pub is_cut: bool,
 }
 
@@ -81,14 +81,14 @@ pub const ROUND_TRIP: Span = Span::from_secs(1);
 /// After this long at most, what a region uses is heard while nothing keeps it from telling.
 const HEARD_WITHIN: Span = Span::from_secs(1);
 
-/// What refills of a bucket without windows in a region that is not heard, in permits: each region's refills,
-/// but only one is the limit's.
+/// Returns what refills of a bucket without windows in a region that is not heard, in permits: each region's
+/// refills, but only one is the limit's.
 pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
     let refilled = u128::from(limit.permits) * u128::from((silence + HEARD_WITHIN).0);
     u64::try_from(refilled.div_ceil(u128::from(limit.window.0.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// What all regions are believed to have used.
+/// Returns what all regions are believed to have used.
 #[must_use]
 pub fn believed(limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
     // Of a level the others' use is charged to it.
@@ -99,7 +99,7 @@ pub fn believed(limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
     answered.used.saturating_add(others)
 }
 
-/// Whether the limit leaves room for `cost` as far as is known here, so that only the region's part of it
+/// True if the limit leaves room for `cost` as far as is known here, so that only the region's part of it
 /// refuses that: then the refusal lasts until the other regions have heard of it.
 #[must_use]
 pub fn has_room(

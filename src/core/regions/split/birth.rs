@@ -123,7 +123,7 @@ impl Beginning {
         }
     }
 
-    /// Whether the store is to be asked whether it is new.
+    /// True if the store is to be asked whether it is new.
     pub(super) const fn asks_store(&self) -> bool {
         self.store_is_new.is_none() && matches!(self.birth, Birth::New { .. })
     }

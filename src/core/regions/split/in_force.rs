@@ -16,7 +16,7 @@ const CLOCKS_APART: Span = Span::from_secs(2);
 pub struct InForce {
     /// The newest last; empty: nothing may be spent.
     pub(super) weights: Vec<Weights>,
-    /// Whether the other regions have not said yet that they hold the same.
+    /// True if the other regions have not said yet that they hold the same.
     pub(super) waits: bool,
     /// By which something was spent that may count still, of limits that count for longer than the rule's.
     pub(super) former: Vec<EarlierShare>,
@@ -38,14 +38,14 @@ fn least(weights: &[Weights], total: u64, region: &str) -> u64 {
 }
 
 impl InForce {
-    /// Whether nothing may be spent because the regions have not agreed yet. Then the store is not to be
+    /// True if nothing may be spent because the regions have not agreed yet. Then the store is not to be
     /// asked at all: it would remember a share of nothing.
     #[must_use]
     pub const fn waits(&self) -> bool {
         self.waits
     }
 
-    /// What `region` may spend of `total` permits.
+    /// Returns what `region` may spend of `total` permits.
     #[must_use]
     pub fn of(&self, total: u64, region: &str) -> u64 {
         least(&self.weights, total, region)

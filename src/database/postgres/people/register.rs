@@ -100,7 +100,7 @@ pub(super) fn overrides_json(limits: &[UserLimit]) -> serde_json::Value {
     serde_json::Value::Object(limits.iter().map(own).collect())
 }
 
-/// What a failure means to an operator.
+/// Returns what a failure means to an operator.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn refused(failure: Failure) -> RegisterError {
     let sentence = failure.to_string();

@@ -57,7 +57,8 @@ const CHANGES: &str = concat!(
 /// Revision, generation, mark of the known revision, mark of this one, rule, document, quotas.
 type RuleChangeRow = (i64, i64, Option<String>, Option<String>, Option<String>, Option<Value>, Option<Value>);
 
-/// What changed since `known`. `None`: the history does not tell, or of very many rules; read the whole set.
+/// Returns what changed since `known`. `None`: the history does not tell, or of very many rules; read the
+/// whole set.
 ///
 /// # Errors
 /// The database does not answer, or has no such tables.

@@ -59,7 +59,7 @@ impl Waiting {
         Some(self.deadline)
     }
 
-    /// Whether nobody waits for it any more.
+    /// True if nobody waits for it any more.
     fn is_over(&self) -> bool {
         self.answer.as_ref().is_none_or(oneshot::Sender::is_closed)
     }

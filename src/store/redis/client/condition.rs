@@ -83,7 +83,7 @@ impl Cause {
         }
     }
 
-    /// What a failed call tells of.
+    /// Returns what a failed call tells of.
     const fn of(failure: &Failure) -> Option<Self> {
         match failure {
             Failure::Full => Some(Self::Full),
@@ -214,7 +214,7 @@ impl Conditions {
         }
     }
 
-    /// What it suffers from now.
+    /// Returns what it suffers from now.
     pub(in crate::store::redis) fn now(&self, answers: bool, now: Duration) -> Vec<Trouble> {
         let spells = self.spells();
         let all = Cause::ALL
@@ -226,7 +226,7 @@ impl Conditions {
             .collect()
     }
 
-    /// Whether it suffers from this as far as was told.
+    /// True if it suffers from this as far as was told.
     pub(in crate::store::redis) fn has(&self, cause: Cause) -> bool {
         self.spells().get(cause.place()).is_some_and(Option::is_some)
     }

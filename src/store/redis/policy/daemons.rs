@@ -49,7 +49,7 @@ impl Daemons {
     }
 }
 
-/// What is wrong where daemons list other servers.
+/// Returns what is wrong where daemons list other servers.
 pub(in crate::store::redis) fn listed_apart(names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| {
         format!(

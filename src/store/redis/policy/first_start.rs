@@ -25,7 +25,7 @@ pub(in crate::store::redis) struct Marking {
 }
 
 impl Marking {
-    /// Whether no server bears a mark; `None`: one does not answer. A cluster bears none, so that it may have
+    /// True if no server bears a mark; `None`: one does not answer. A cluster bears none, so that it may have
     /// had an earlier life.
     pub(in crate::store::redis) async fn is_absent(&self, dispatcher: &Arc<Dispatcher>) -> Option<bool> {
         if dispatcher.places().topology() == Topology::Cluster {

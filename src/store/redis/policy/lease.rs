@@ -123,7 +123,7 @@ pub(in crate::store::redis) struct Drawn {
     pub(in crate::store::redis) slot: ClusterSlot,
 }
 
-/// Whether permits of this charge can be drawn ahead: not where each admission has its own delay or holder,
+/// True if permits of this charge can be drawn ahead: not where each admission has its own delay or holder,
 /// nor where a view may take the budget back at any moment, nor where Redis counts each denial.
 fn leasable(charge: &Charge<'_>) -> bool {
     let algorithm = match charge.rule.rule.algorithm {
@@ -147,7 +147,7 @@ impl Leases {
         Some(self.shards.get(place)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What to do with a check, and how many permits to draw now, if any.
+    /// Returns what to do with a check, and how many permits to draw now, if any.
     pub(in crate::store::redis) fn check(&self, charge: &Charge<'_>, now: Duration) -> (Advice, Option<u64>) {
         let (Cost::Take(cost) | Cost::Report(ReportedCost { permits: cost, .. })) = charge.cost else {
             return (Advice::Ask, None);
@@ -270,7 +270,7 @@ impl Leases {
         hot.held.filter(|held| held.left > 0).map(|held| held.leftover(now))
     }
 
-    /// What is held too long, and all of it with `all`; forgets keys that have cooled down.
+    /// Returns what is held too long, and all of it with `all`; forgets keys that have cooled down.
     pub(in crate::store::redis) fn sweep(&self, now: Duration, all: bool) -> Vec<Leftover> {
         let mut leftovers = Vec::new();
         for shard in &self.shards {

@@ -304,7 +304,7 @@ impl Core {
         None
     }
 
-    /// What a key's sub-keys hold together.
+    /// Returns what a key's sub-keys hold together.
     pub(in crate::store::redis) async fn bucket_whole(
         &self,
         rule: &Compiled,

@@ -54,7 +54,7 @@ impl Escrow {
         (self.order(bucket, region) + turn % regions) % regions
     }
 
-    /// What is believed of one region's level.
+    /// Returns what is believed of one region's level.
     fn level_estimate(
         &self,
         now: Timestamp,
@@ -131,7 +131,7 @@ impl Escrow {
         steps.into_iter().for_each(|step| bucket.wait(step));
     }
 
-    /// What the others believe of the level here.
+    /// Returns what the others believe of the level here.
     pub(in super::super) fn level_extrapolated(
         &self,
         now: Timestamp,
@@ -149,7 +149,7 @@ impl Escrow {
         }
     }
 
-    /// Whether a region can honestly have forwarded so much.
+    /// True if a region can honestly have forwarded so much.
     pub(in super::super) fn can_have_permits(
         &mut self,
         now: Timestamp,

@@ -144,7 +144,7 @@ impl Escrow {
         self.give(now, id, (&gifts, u64::MAX), step);
     }
 
-    /// What is believed of one region's places.
+    /// Returns what is believed of one region's places.
     fn places_of(
         &self,
         now: Timestamp,
@@ -186,7 +186,7 @@ impl Escrow {
         }
     }
 
-    /// Whether a region can honestly have sent so many: what it owns at most, and what it gives back.
+    /// True if a region can honestly have sent so many: what it owns at most, and what it gives back.
     pub(in super::super) fn can_have_places(
         &mut self,
         now: Timestamp,
@@ -204,7 +204,7 @@ impl Escrow {
         honest
     }
 
-    /// Whether the others should hear of the places here.
+    /// True if the others should hear of the places here.
     pub(in super::super) fn places_worth_telling(
         &self,
         now: Timestamp,
@@ -233,7 +233,7 @@ impl Escrow {
     }
 }
 
-/// Whether the store gives a region nothing, because that has not counted what was borrowed from a memory it
+/// True if the store gives a region nothing, because that has not counted what was borrowed from a memory it
 /// lost.
 fn is_uncounted(ledger: &PlacesLedger, region: &str) -> bool {
     ledger.partner(region).is_some_and(|partner| partner.is_uncounted)

@@ -50,7 +50,7 @@ impl Escrow {
         self.give(now, id, (&gifts, free), step);
     }
 
-    /// What is believed of one region's rights in the window.
+    /// Returns what is believed of one region's rights in the window.
     fn window_estimate(
         &self,
         now: Timestamp,
@@ -95,7 +95,7 @@ impl Escrow {
         RegionEstimate { free, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
     }
 
-    /// What the others believe of the rights here.
+    /// Returns what the others believe of the rights here.
     pub(in super::super) fn window_extrapolated(
         &self,
         now: Timestamp,
@@ -140,7 +140,7 @@ impl Escrow {
         self.note(Event::Closed { key, window, used: all, limit });
     }
 
-    /// Whether a region can honestly have sent so much of a window. What a third region gave it is known
+    /// True if a region can honestly have sent so much of a window. What a third region gave it is known
     /// soon, and comes again until then; what exceeds all that third regions have never can be.
     pub(in super::super) fn can_have_rights(
         &mut self,

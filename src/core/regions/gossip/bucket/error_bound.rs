@@ -80,7 +80,7 @@ impl GossipBucket {
         }
     }
 
-    /// Whether any region tells of it.
+    /// True if any region tells of it.
     pub(in super::super) fn is_told_of(&self, now: Timestamp) -> bool {
         now <= self.known_since.last + self.agreed_for() + self.agreed_for()
     }
@@ -146,7 +146,7 @@ impl GossipBucket {
         (sum, most.1)
     }
 
-    /// What a region may have used beyond what it told, held to its parts since then.
+    /// Returns what a region may have used beyond what it told, held to its parts since then.
     fn since_told(
         &self,
         now: Timestamp,
@@ -211,7 +211,7 @@ impl GossipBucket {
         all.saturating_sub(told.map_or(0, |told| self.believed(told.counts.net())))
     }
 
-    /// Whether a daemon of a region was, or may have been, followed by another process while its use still
+    /// True if a daemon of a region was, or may have been, followed by another process while its use still
     /// counts.
     fn began_again(&self, now: Timestamp, id: RegionId, here: DaemonContext<'_>) -> bool {
         let window = self.window_at(now);
@@ -246,8 +246,8 @@ impl GossipBucket {
         begun.filter(counts)
     }
 
-    /// What daemons of the own region whose stores this one does not share may have admitted, this one's
-    /// former processes included, beyond what is known of them.
+    /// Returns what daemons of the own region whose stores this one does not share may have admitted, this
+    /// one's former processes included, beyond what is known of them.
     fn uncounted_here(&self, now: Timestamp, here: DaemonContext<'_>, limit: u64) -> u64 {
         let window = self.window_at(now);
         let period = self.period(window);

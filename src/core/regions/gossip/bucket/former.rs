@@ -50,7 +50,7 @@ impl GossipBucket {
         }
     }
 
-    /// Whether the own region admitted anything that the others were not told, however little.
+    /// True if the own region admitted anything that the others were not told, however little.
     pub(in super::super) fn has_untold(&self, now: Timestamp) -> bool {
         let window = self.window_at(now);
         let told = self.told.map_or((window, 0), |told| (told.window, told.net));

@@ -64,7 +64,7 @@ impl GossipBucket {
         true
     }
 
-    /// What the store should count, and the least of it that its answers must show.
+    /// Returns what the store should count, and the least of it that its answers must show.
     fn known_use(&self, now: Timestamp, window: u64, here: DaemonContext<'_>) -> (RegionUse, u64) {
         let (limit, algorithm) = (self.rule.limit, self.rule.algorithm);
         if self.counting() != Counting::Window {

@@ -9,7 +9,7 @@ use crate::time::{Span, Timestamp};
 pub(super) const REMINDED: Span = Span::from_secs(1);
 
 impl GossipBucket {
-    /// Whether there is anything to tell that was not told, and that the others would not guess.
+    /// True if there is anything to tell that was not told, and that the others would not guess.
     pub(in super::super) fn has_pending_report(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if self.has_unmet_news(now) {
             return true;
@@ -39,7 +39,7 @@ impl GossipBucket {
         (rested && asked) || ended || self.guessed_wrong(told, now) || self.demand_moved(told, now, 10, 4)
     }
 
-    /// Whether what the others extrapolate from what they were told is off by more than chance.
+    /// True if what the others extrapolate from what they were told is off by more than chance.
     fn guessed_wrong(&self, told: LastReport, now: Timestamp) -> bool {
         if self.counting() != Counting::Window {
             // Of a level nothing is guessed: what was not told is missing in everybody's.
@@ -94,12 +94,12 @@ impl GossipBucket {
         net.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX)) <= quiet
     }
 
-    /// Whether the own region will soon be refused what it asks for.
+    /// True if the own region will soon be refused what it asks for.
     pub(in super::super) const fn is_near_limit(&self) -> bool {
         self.near_limit
     }
 
-    /// Whether this daemon told of it lately, so that others who have heard of it tell more.
+    /// True if this daemon told of it lately, so that others who have heard of it tell more.
     pub(super) fn has_spoken(&self, window: u64) -> bool {
         self.told.is_some_and(|told| told.window + 2 >= window)
     }
@@ -111,7 +111,7 @@ impl GossipBucket {
         self.whole() / parts / here.daemons(region)
     }
 
-    /// Whether it should not wait for the next cut: it is new, moves fast, runs into its limit, or was
+    /// True if it should not wait for the next cut: it is new, moves fast, runs into its limit, or was
     /// refused what others leave unused.
     pub(in super::super) fn is_urgent(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         let Some(told) = self.told else { return true };
@@ -135,7 +135,7 @@ impl GossipBucket {
         grown > (limit / 20).max(1) || (near && grown > limit / 50)
     }
 
-    /// What a change is measured by: the limit of a window, or what a smaller bucket holds.
+    /// Returns what a change is measured by: the limit of a window, or what a smaller bucket holds.
     fn whole(&self) -> u64 {
         let permits = u64::from(self.rule.limit.permits);
         match self.counting() {
@@ -146,7 +146,7 @@ impl GossipBucket {
         }
     }
 
-    /// Whether the demand differs by more than `percent` and by more than so many standard deviations of
+    /// True if the demand differs by more than `percent` and by more than so many standard deviations of
     /// chance.
     fn demand_moved(&self, told: LastReport, now: Timestamp, percent: u64, sigmas: u64) -> bool {
         let demand = self.demand_at(now);

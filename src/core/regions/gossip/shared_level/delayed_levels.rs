@@ -28,7 +28,7 @@ pub(super) struct DelayedLevels {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct LevelReport {
     pub(in super::super) account: ReportFigures,
-    /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what
+    /// True if it is the region's first here and tells of a count that is older than the bucket is here: what
     /// was admitted long ago has been refilled, so it may leave the bucket empty, but in no debt.
     pub(in super::super) past: bool,
 }
@@ -53,12 +53,12 @@ impl DelayedLevels {
         self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
     }
 
-    /// Whether nothing was told for so long before these words that what they tell has been refilled in part.
+    /// True if nothing was told for so long before these words that what they tell has been refilled in part.
     pub(super) fn is_unheard(&self, statement: LevelReport) -> bool {
         self.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp)
     }
 
-    /// What these words of a region do to the level.
+    /// Returns what these words of a region do to the level.
     pub(super) fn takes(
         &self,
         (region, statement): (RegionId, LevelReport),

@@ -130,7 +130,7 @@ impl Places {
         said
     }
 
-    /// Whether the sentinels that answer can name the primary.
+    /// Checks whether the sentinels that answer can name the primary.
     pub(in crate::store::redis) async fn try_sentinels(&self) -> Result<(), StartError> {
         let said = join_all(self.advisers().iter().map(|sentinel| ask(sentinel, self.primary_name()))).await;
         if said.iter().any(|said| matches!(said, Said::Primary { .. })) {
