@@ -1,4 +1,4 @@
-//! Who is in the cluster, as membership tells it.
+//! The members of the cluster, as membership tells it.
 
 use super::NodeName;
 

@@ -6,9 +6,9 @@
 //! every other daemon has said that it holds the same weights too: shrink before grow. A word that is missing
 //! keeps the smaller share in force, which is safe.
 //!
-//! What a daemon says is one number for all of its weights, the *digest*, and a *stamp* that orders what is
-//! said (Lamport 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to
-//! it only with the same digest and no smaller stamp, so a word from before an earlier change of mind never
+//! A daemon says one number for all of its weights, the *digest*, and a *stamp* that orders what is said
+//! (Lamport 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to it
+//! only with the same digest and no smaller stamp, so a word from before an earlier change of mind never
 //! counts. `docs/concepts/split.md` has the proof.
 //!
 //! A share grows when what was spent of the rule's limit counts no longer. A limit of a user's own may count
@@ -46,7 +46,7 @@ pub use self::word::{Phase, WeightsStatement};
 /// others agree.
 pub const PENDING_MAX: usize = 8;
 /// Most changes of one rule's weights that are remembered for limits that count for longer than the rule's.
-/// Of more the two oldest count as one.
+/// Beyond that the two oldest count as one.
 pub const FORMER_MAX: usize = 8;
 /// Most rules remembered after they were removed, in case they come back with other weights.
 pub const REMOVED_MAX: usize = 1_000;
@@ -567,7 +567,7 @@ impl Split {
             return Box::new(self.missing_at_start());
         }
         // A region without a part by any of the weights has nothing that could count together with what
-        // grows. Of more weights than are kept it is not known who had one.
+        // grows. Nobody knows who had one of more weights than are kept.
         let parts = held.weights.iter().flat_map(Weights::parts);
         let regions: BTreeSet<&str> = parts
             .filter(|(_, weight, minimum)| *weight > 0 || *minimum > 0)

@@ -241,7 +241,7 @@ impl LevelTerms {
         let room = state.used(&self.limit, now).saturating_sub(self.floor(Some(ledger), now));
         let kept = came.saturating_sub(room).min(keep.saturating_sub(ledger.kept()));
         let kept = if ledger.keep(taking, kept, now) { kept } else { 0 };
-        // What finds no room is gone: it was charged to the giver, and is not any more.
+        // Permits that find no room are discarded: their giver was charged for them, and is not any more.
         state.refund(&self.limit, now, came - kept);
     }
 
@@ -363,8 +363,9 @@ impl LevelLedger {
         }
     }
 
-    /// Follows a region into a later memory. What was under way to the one before can never be taken: it is
-    /// not charged any more. `None`: the session is over, or there is no room for another region.
+    /// Follows a region into a later memory. Permits that were under way to the one before can never be
+    /// taken: they are not charged any more. `None`: the session is over, or there is no room for another
+    /// region.
     fn enter_session(&mut self, region: &str, session: u64) -> Option<&mut Forwarded> {
         let anew = || Forwarded { region: region.to_owned(), session, permits: 0, acknowledged: 0 };
         let place = match self.forwarded.iter().position(|to| to.region == region) {

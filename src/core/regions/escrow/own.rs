@@ -1,8 +1,8 @@
 //! By which limit a bucket counts: its rule's, or a user's own.
 //!
-//! A store decides by the limit that its daemon knows, and mints by it. What a region that is not asked mints
-//! and gives it mints by the smallest that anybody lately decided by. While a limit changes no more is
-//! admitted than by the larger of the two.
+//! A store decides by the limit that its daemon knows, and mints by it. A region that is not asked mints and
+//! gives by the smallest limit that anybody lately decided by. While a limit changes no more is admitted than
+//! by the larger of the two.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is noted of one bucket that counts, or did, by another limit than its rule's.
+//! Notes on one bucket that counts, or did, by another limit than its rule's.
 
 use std::sync::Arc;
 

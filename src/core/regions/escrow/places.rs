@@ -21,7 +21,7 @@
 //!    way to it is fenced.
 //! 3. *What it lent.* Its next memory owns nothing until each other region has said, in a session that knows
 //!    of this one, what it still has ([`PlacesStep::OpenSession`]; from then on nothing of the old session is
-//!    taken), and counts that as lent. Who does not say so in time has nothing left: a region uses what it
+//!    taken), and counts that as lent. A region that does not say so in time has nothing left: it uses what it
 //!    borrowed only for [`Margins::loan_life`] after the owner was heard, in the session that lent it or one
 //!    that has counted it. So a lost memory's loans have ended, and with them who was held there, when
 //!    message life, loan life and a hold have passed since the next memory began. Nothing that is said
@@ -30,8 +30,8 @@
 //!    longer expects a loan would own those places twice if they came back.
 //!
 //! Only 3 reads two regions' clocks, and only durations: a region that was cut off from an owner that lost
-//! its memory must not have its clock stepped back meanwhile by more than the margin. Who has no loans out is
-//! hurt by none of this.
+//! its memory must not have its clock stepped back meanwhile by more than the margin. A region without loans
+//! is hurt by none of this.
 //!
 //! A share that shrinks below what is lent lets the loans run out: the owner stops confirming them, and
 //! others grow only when [`Margins::recall`] has passed.
@@ -261,7 +261,7 @@ impl PlacesTerms {
     #[must_use]
     pub fn kept(&self, ledger: &PlacesLedger) -> Span {
         let recall = self.margins.recall(self.hold);
-        // What was under way from here has come before another ledger can be begun.
+        // Places that were under way from here have come before another ledger can be begun.
         if ledger.has_loans() { recall.max(LENT_KEPT) } else { recall }
     }
 
@@ -319,7 +319,8 @@ impl PlacesTerms {
         };
         let partner = ledger.partners.get_mut(place)?;
         if partner.session < session {
-            // What was lent to the memory before is at home again; what is borrowed of it is for it to count.
+            // Places that were lent to the memory before are at home again; those that were borrowed of it
+            // are for it to count.
             let over = self.is_over(partner, now) && self.safety.loans_lapse;
             let uncounted = if over { 0 } else { partner.borrowed() };
             (partner.session, partner.given, partner.taken) = (session, 0, uncounted);
@@ -340,8 +341,8 @@ impl PlacesTerms {
 }
 
 impl PlacesLedger {
-    /// An empty one, whose session has this name: the instant at which it is made. Of two memories of a
-    /// region the later has the larger.
+    /// An empty one, whose session has this name: the instant at which it is made. The later of two memories
+    /// of a region has the larger.
     #[must_use]
     pub const fn new(session: u64) -> Self {
         Self { session, owned: 0, share: 0, capacity: 0, is_recovered: false, partners: Vec::new() }
@@ -382,7 +383,7 @@ impl PlacesLedger {
         self.lent() <= self.share
     }
 
-    /// Returns what others are told. What is lent is confirmed only while the share covers it.
+    /// Returns what others are told. Loans are confirmed only while the share covers them.
     #[must_use]
     pub fn totals(&self) -> PlacesTotals {
         let taken = self.partners.iter().map(|partner| partner.taken().into()).collect();
@@ -552,7 +553,7 @@ mod tests {
         let over = NOW + terms.margins.recall(terms.hold);
         assert_eq!(after(&terms, &mut silent, 0, Timestamp(over.0 - 1), &[]), 0);
         assert_eq!(after(&terms, &mut silent, 0, over, &[]), 5);
-        // What is said too late was dropped by who says it, or will be.
+        // Places of a statement that comes too late were given up by the region that sends it, or will be.
         assert_eq!(after(&terms, &mut silent, 0, over, &[open_session("b", 7, Some(2), None)]), 5);
     }
 
@@ -570,7 +571,7 @@ mod tests {
         assert_eq!(terms.capacity(Some(&counted), later), 5);
         assert_eq!(after(&terms, &mut forgotten, 0, later, &[open_session("b", 9, Some(0), Some(0))]), 1);
         assert_eq!(moved(&forgotten, "b"), (9, 0, 0));
-        // What the lost memory had sent is not taken any more.
+        // Places that the lost memory had sent are not taken any more.
         assert_eq!(after(&terms, &mut counted, 0, later, &[take(&begun, "b", 7, 6)]), 5);
     }
 

@@ -1,5 +1,5 @@
-//! What one daemon does about one bucket, whatever it counts: looks at its rights, sends what was given, and
-//! decides what to tell. What it gives is worked out by the planner of each way of counting.
+//! The plan of one daemon for one bucket, whatever it counts: it looks at its rights, sends what was given,
+//! and decides what to tell. The planner of each way of counting works out what it gives.
 
 use smallvec::SmallVec;
 
@@ -47,7 +47,7 @@ impl Escrow {
             bucket.forget_wants(now);
         }
         let Some(bucket) = self.bucket(id) else { return };
-        // What is on its way has to be sent until it has come.
+        // A transfer has to be sent until it has come.
         let open = bucket.counting() == Counting::Concurrency
             && (1..self.regions.len()).any(|region| self.unacknowledged(now, id, region).is_some());
         let Some(bucket) = self.bucket_mut(id) else { return };
@@ -112,7 +112,7 @@ impl Escrow {
                 _ => None,
             })
             .collect();
-        // Who was met for the first time is to know that it was.
+        // A region that was met for the first time is to know that it was.
         let before = before.as_ref().and_then(|before| before.ledger.as_places());
         let is_new = |partner: &&LoanPartner| {
             let known = before.and_then(|before| before.partner(&partner.region));
@@ -362,7 +362,7 @@ impl Escrow {
         let urgent = (hungry || scarce || (dry && off > UNIT)) && others && since >= GAP;
         let periodic = since >= self.config.interval && (off > tolerated || changed);
         let heartbeat = since.0 >= self.config.interval.0.saturating_mul(20);
-        // What was told may be lost, and is not believed for ever.
+        // A statement may be lost, and is not believed for ever.
         let again = lacks && others && since >= LACKS_AGAIN.max(self.config.interval);
         urgent || periodic || again || (heartbeat && (new.demand > 0 || old.demand > 0))
     }

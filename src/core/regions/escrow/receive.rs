@@ -1,7 +1,7 @@
 //! Judges frames of rights from other daemons and takes in what they say.
 //!
-//! A frame is judged whole before anything of it is taken. What another region says of its own rights is
-//! believed as far as it can be true: a region can pass on no more than its share and what it was given.
+//! A frame is judged whole before anything of it is taken. A region's statement on its own rights is believed
+//! as far as it can be true: it can pass on no more than its share and what it was given.
 
 use super::super::super::algorithm::Counting;
 use super::super::super::time::Timestamp;
@@ -123,7 +123,7 @@ impl Escrow {
         let Some(id) = self.follow(now, &key, sent.limit.own) else { return };
         let Some(bucket) = self.bucket(id) else { return };
         if sent.kind != bucket.kind_at(now) && self.config.safety.windows_are_labels {
-            // What comes early comes again.
+            // A transfer that comes early comes again.
             self.tally.other_windows = self.tally.other_windows.saturating_add(1);
             return;
         }

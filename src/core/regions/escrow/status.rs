@@ -1,4 +1,4 @@
-//! What the machine can say of the world's rights, for operators and metrics.
+//! The machine's view of the world's rights, for operators and metrics.
 
 use std::collections::BTreeMap;
 

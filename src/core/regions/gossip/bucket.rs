@@ -381,8 +381,8 @@ impl GossipBucket {
         &mut self.charged[region]
     }
 
-    /// True if a region told of more than it is believed to have admitted. What the own region admits without
-    /// windows its own store knows, so nothing has to be believed.
+    /// True if a region told of more than it is believed to have admitted. The own store knows what its
+    /// region admits without windows, so nothing has to be believed.
     fn is_beyond(&self, now: Timestamp, region: RegionId, admitted: u64) -> bool {
         if self.counting() == Counting::Window {
             return self.believed(admitted) < admitted;
@@ -578,8 +578,8 @@ impl GossipBucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths. What
-    /// only others ask for is not missed here, whatever they say of it.
+    /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths. Nobody
+    /// here misses what only others ask for, whatever they say of it.
     pub(super) fn retention_priority(&self, now: Timestamp) -> u64 {
         if self.own_net(self.window_at(now)) == 0 && self.demand_at(now) == 0 {
             return 0;

@@ -1,8 +1,8 @@
 //! Common cuts: what every region told of one bucket, used by all of them at the same instant.
 //!
 //! A report counts only once it can have reached everyone, its stamp plus the horizon. Then all regions
-//! divide the limit by the same reports and get the same answer. What arrived sooner may only shrink a
-//! budget, never raise it: not even what another report has shrunk, for until the later one is used the
+//! divide the limit by the same reports and get the same answer. A report that arrived sooner may only shrink
+//! a budget, never raise it: not even what another report has shrunk, for until the later one is used the
 //! others may use what the earlier one gives them.
 
 use std::collections::VecDeque;
@@ -29,9 +29,10 @@ const HOME_PARTS: u64 = 9;
 /// words come one by one and are still rough, and the first to be heard must not get it all. As long as
 /// clocks that agree may differ: nobody uses what has grown before all know of the cut.
 pub(super) const GROWTH_DELAY: Span = Span::from_millis(20);
-/// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. What is
-/// kept for chance is missing where more is asked for than there is: a whole one costs a hundredth of the
-/// limit with five regions, none at all lets a budget shrink below what chance has used meanwhile.
+/// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. Permits
+/// that are kept for chance are missing where more is asked for than there is: a whole deviation costs a
+/// hundredth of the limit with five regions, none at all lets a budget shrink below what chance has used
+/// meanwhile.
 const CAUTION: u64 = 250;
 /// Most cuts remembered. Full: the oldest is forgotten, and a budget may grow a little early.
 const STEPS_MAX: usize = 32;
@@ -354,8 +355,9 @@ impl CommonCuts {
     fn foreseen(&mut self, own: ReportFigures, window: u64, scope: DivisionScope<'_>, settled: bool) -> u64 {
         let now = own.stamp;
         if let Some(in_force) = self.in_force(now, window).filter(|_| settled) {
-            // What has arrived is what is in force. No other region is taken to have used more than it was
-            // given, and what each wants is what it told: to divide once more could only give more.
+            // The reports that have arrived are those in force. No other region is taken to have used more
+            // than it was given, and what each wants is what it told: to divide once more could only give
+            // more.
             return in_force;
         }
         let arrived = self.divide(ReportsUsed::Arrived(own), window, scope);
@@ -417,9 +419,9 @@ impl CommonCuts {
         scope.parties.iter().any(|&(id, _)| self.in_play(known, id, window, scope))
     }
 
-    /// The region that alone asked for the bucket lately, as all know it. What nobody asks for is mostly kept
-    /// there: the sum stays the limit, so this costs no accuracy, and a burst from home finds nearly all of
-    /// it at once.
+    /// The region that alone asked for the bucket lately, as all know it. Most of the permits that nobody
+    /// asks for are kept there: the sum stays the limit, so this costs no accuracy, and a burst from home
+    /// finds nearly all of them at once.
     fn home(&self, scope: DivisionScope<'_>) -> Option<RegionId> {
         let stirred = |id: RegionId| self.delayed_reports.get(id).and_then(|delayed| delayed.stirred);
         let last = scope.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;

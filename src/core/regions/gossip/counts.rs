@@ -1,5 +1,5 @@
-//! What a region admitted of one bucket, as counts that only grow: merged by max, so that loss, duplication
-//! and reordering do nothing.
+//! The permits that a region admitted of one bucket, as counts that only grow: merged by max, so that loss,
+//! duplication and reordering do nothing.
 //!
 //! One entry for each count that a daemon of the region began. The region's total is the sum of all entries,
 //! those of daemons that died included.

@@ -1,5 +1,4 @@
-//! What this daemon owes one other daemon: reports still to be sent, frames in flight, and what was heard
-//! from it.
+//! The link to one other daemon: reports still to be sent, frames in flight, and what was heard from it.
 //!
 //! Nothing old is ever sent again. A frame that was lost marks its buckets as owed once more, and the newest
 //! value goes out.
@@ -626,7 +625,7 @@ mod tests {
         let mut link = link();
         (0..QUEUED_MAX + 1_000).map(nth).for_each(|item| link.owe(item, false));
         assert_eq!((link.backlog(), link.dropped), (QUEUED_MAX, 1_000));
-        // What waits already needs no room.
+        // Reports that wait already need no room.
         link.owe(nth(0), false);
         assert_eq!((link.backlog(), link.dropped), (QUEUED_MAX, 1_000));
         let mut told = 0;

@@ -46,8 +46,8 @@ pub(super) fn plan(
     }
     let share = shares(limit, &all);
     let (mut parties, mut silent_parties) = (Parties::new(), SmallVec::new());
-    // What those admitted that are heard is known all the time, and they divide what they keep among
-    // themselves: together they count once. Of a silent one nobody knows on which side it is.
+    // The use of regions that are heard is known all the time, and they divide what they keep among
+    // themselves: together they count once. Nobody knows on which side a silent one is.
     let (mut kept, mut kept_of_deaf, mut known_of_deaf) = (0_u64, 0_u64, 0_u64);
     for (&(id, weight), share) in all.iter().zip(share) {
         let due = match rule.global.on_partition {
@@ -87,7 +87,7 @@ pub(super) struct LevelPartitionPlan {
 }
 
 /// Works out who divides how much of a level and its refill. `by_demand` divides the limit among all by what
-/// each asked for last. What the last division gave is not remembered, so `freeze` is `share`.
+/// each asked for last. Nobody remembers what the last division gave, so `freeze` is `share`.
 pub(super) fn sides(
     rule: &WorldRule,
     regions: &Regions,

@@ -174,7 +174,7 @@ impl Replica {
                 Some(rule) if counts(rule) == counts(&bucket.rule) => {
                     bucket.follow(self.variants.with(rule, bucket.own_limit()));
                     self.recompute(now, id);
-                    // What was too little to tell may be much of a smaller limit.
+                    // Use that was too little to tell may be much of a smaller limit.
                     self.changed(now, id);
                 }
                 _ => self.keys.remove(id),
@@ -403,7 +403,7 @@ impl Replica {
                 self.owe_owner(id, other, item, urgent);
             }
         } else if self.keys.get(id).is_some_and(|bucket| !self.owns(bucket)) {
-            // Whoever told this saw another ring here, and may be gone before it sees the same.
+            // The daemon that told this saw another ring here, and may be gone before it sees the same.
             self.owe_owner(id, Regions::OWN, item, urgent);
         }
         let Some(bucket) = self.keys.get(id) else { return };

@@ -77,7 +77,8 @@ impl Replica {
             self.unsettle(now);
         }
         let silence = self.silence(now);
-        // What every other region used unheard drains at the rate of one limit, as everything else.
+        // The use of every other region that was not heard drains at the rate of one limit, as everything
+        // else.
         let others = u64::try_from(self.regions.listed_len()).unwrap_or(u64::MAX).saturating_sub(1).max(1);
         let drained = now.since(self.measured).0 / others;
         let before = Span(self.silence.0.saturating_sub(drained));

@@ -9,7 +9,7 @@
 //!
 //! While regions are cut off the level is in two parts, of which each side has one: it refills at that side's
 //! part of the rate, no higher than that side's part of the bucket. Otherwise what the others use unheard
-//! would be used on this side too. What they tell when they are heard again comes out of their part; what is
+//! would be used on this side too. Their reports, when they are heard again, come out of their part; what is
 //! left of it then is everybody's again.
 
 mod delayed_levels;
@@ -145,8 +145,8 @@ impl LevelScope<'_> {
         division_by_demand(self.permits, (now, now + self.limit.window), self.rounding_offset)
     }
 
-    /// How so many permits of the level, or of the bucket, are divided. What the store is not told of, being
-    /// so little, comes out of a slice.
+    /// How so many permits of the level, or of the bucket, are divided. Permits that are too few to tell the
+    /// store of come out of a slice.
     fn of_level(&self, permits: u64, now: Timestamp) -> DivisionInput {
         let lasts = lasts(self.limit, self.capacity, self.horizon);
         let (ahead, slice_min) = (Some(lasts), self.little() + 1);
@@ -287,8 +287,8 @@ impl SharedLevel {
     /// Takes out of the level what has come into force by `now`.
     pub(super) fn advance(&mut self, now: Timestamp, share: LevelScope<'_>) {
         loop {
-            // Of two reports of one instant that of the first party is first: the same everywhere, as numbers
-            // are not.
+            // Two reports of one instant are taken in the order of the parties: the same everywhere, as
+            // numbers are not.
             let place = |id| share.parties.iter().position(|&(party, _)| party == id);
             let due = self.delayed_reports.iter().enumerate().filter_map(|(id, delayed)| {
                 delayed.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
@@ -352,7 +352,7 @@ impl SharedLevel {
         if share.apart == 0 {
             return;
         }
-        // What the silent have probably used since they told last.
+        // Probable use of the silent regions since they told last.
         let silent = self.delayed_reports.iter().enumerate().filter(|(id, _)| share.apart & bit(*id) != 0);
         let told = silent.filter_map(|(_, delayed)| delayed.in_force);
         let guessed = told.map(|told| i128::from(told.demand) * i128::from(now.since(told.stamp).0) / UNIT);
@@ -496,7 +496,7 @@ impl SharedLevel {
         let kept = u128::from(side) * u128::from(weight) / u128::from(weights);
         let until =
             refill(Limit { permits: u32::try_from(growth).unwrap_or(u32::MAX), ..share.limit }, renewed);
-        // What may be taken at once stays there for who asks only now and then.
+        // Permits that may be taken at once stay there for those who ask only now and then.
         let own = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
         let ready = (tokens + refill(own, renewed)).min(part.most).max(tokens);
         let ready = u64::from(capacity).saturating_sub(u64::try_from(ready / UNIT).unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What a replica can say of the world, for operators.
+//! A replica's view of the world, for operators.
 
 use std::cmp::Reverse;
 

@@ -47,7 +47,7 @@ impl Replica {
             if told.iter().any(|known| known.item == item) {
                 continue;
             }
-            // What has changed since was told by itself.
+            // Changes since were told by themselves.
             let report = self.report(now, place, item).filter(|(_, version)| *version == said);
             let Some((report, version)) = report else { continue };
             let key_id = report.key_id;
@@ -85,7 +85,7 @@ impl Replica {
             Some(region) => {
                 let told = period.told(region)?;
                 let scope = Scope::Region(self.regions.name(region).to_owned());
-                // Of its former life a region wants to know when it admitted something last.
+                // A region wants to know when its former life admitted something last.
                 let own = region == listener && region != Regions::OWN;
                 let stamp = if own { told.grown } else { told.stamp };
                 (scope, stamp, told.counts.entries(), told.demand)

@@ -1,5 +1,5 @@
-//! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more
-//! it may be.
+//! The words of an answer under `gossip` on all regions: what they are believed to have used, and how much
+//! more it may be.
 
 use crate::algorithm::{Algorithm, Allowance, Counting, LEVEL_SPEAKS, Limit};
 use crate::time::{Span, Timestamp};
@@ -91,7 +91,7 @@ pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
 /// Returns what all regions are believed to have used.
 #[must_use]
 pub fn believed(limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
-    // Of a level the others' use is charged to it.
+    // The others' use of a level is charged to it.
     let others = match answered.view {
         Some(Allowance::Window(told)) if told.window == limit.windows().index(now) => told.others,
         _ => 0,
@@ -118,7 +118,7 @@ pub fn has_room(
 ///
 /// Until the protocol has looked at a bucket in this window, and while reports come late, every other store
 /// may have admitted the whole limit. So may the own one before it forgot, and every other one that forgot
-/// before this process could notice. Of a bucket without windows each may have admitted what refilled too.
+/// before this process could notice. Each may also have admitted what refilled of a bucket without windows.
 #[must_use]
 pub fn error_bound(
     algorithm: Algorithm,
@@ -143,7 +143,7 @@ pub fn error_bound(
         let divided = view.map_or(0, |view| view.capacity);
         let told =
             if divided == 0 { told } else { told.saturating_add(whole.saturating_sub(divided.into())) };
-        // What another process told the store may stem from a longer silence than this one knows.
+        // The word of another process to the store may stem from a longer silence than this one knows.
         return if speaks && elsewhere.settled { told.min(all) } else { told.max(all) };
     }
     let windows = limit.windows();
@@ -154,11 +154,11 @@ pub fn error_bound(
     let current = view.and_then(|view| view.as_window().copied()).filter(|view| view.window == window);
     let (known, before) = current.map_or((0, 0), |view| (view.others, view.others_before));
     let unknown = in_window(window).saturating_sub(known);
-    // What others admitted in the window before counts in a sliding one, and is not in what is believed.
+    // The others' use in the window before counts in a sliding one, and is not in what is believed.
     let unknown = if slides { unknown.saturating_add(in_window(window.saturating_sub(1))) } else { unknown };
     match current {
         Some(_) if elsewhere.settled => told.saturating_add(if slides { before } else { 0 }),
-        // Of a region that began again the store is told more.
+        // The store is told more of a region that began again.
         Some(_) => told.max(unknown),
         None => unknown,
     }

@@ -142,7 +142,7 @@ impl Beginning {
         }
     }
 
-    /// Hears what others say of theirs. Who has seen one that may have lived is new no more.
+    /// Hears what others say of theirs. A daemon that has seen one that may have lived is new no more.
     pub(super) fn hear(&mut self, mut others: impl Iterator<Item = Birth>) {
         let new = matches!(self.birth, Birth::New { .. });
         if new && self.safety.others_vouch && others.any(|birth| birth == Birth::Known) {

@@ -1,4 +1,4 @@
-//! What a rule is held to: its share now, and what was spent of earlier ones that may count still.
+//! The share that a rule is held to now, and what was spent of earlier ones that may count still.
 
 use smallvec::SmallVec;
 
@@ -95,11 +95,11 @@ pub(super) fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Time
             windows.end(windows.index(now + CLOCKS_APART))
         }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
-        // What was held before the shares changed is given back by then, or ends: above a share nothing is
-        // renewed.
+        // Places that were held before the shares changed are given back by then, or end: above a share
+        // nothing is renewed.
         Algorithm::Concurrency => now + times(window, 2) + recall,
-        // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as
-        // long.
+        // The time that a full bucket takes to drain; shares are whole, so a small one's may take nearly
+        // twice as long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
             let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));
             now + times(window, fill.saturating_mul(2).saturating_add(1)) + recall

@@ -1,4 +1,4 @@
-//! What daemons say to each other of their shares.
+//! The statements that daemons make to each other of their shares.
 
 use super::birth::Birth;
 

@@ -1,4 +1,4 @@
-//! What another region said of its level, and how far that is believed.
+//! A statement of another region on its level, and how far it is believed.
 
 use super::super::Share;
 use crate::time::Timestamp;

@@ -43,8 +43,8 @@ impl LevelEstimate {
     fn target(&self, ahead: Span) -> i128 {
         let chance = need(self.demand, ahead) - need_mean(self.demand, ahead);
         let beyond = need_mean(self.demand.saturating_sub(self.refill), ahead);
-        // For who may come: no more than refills until others hear of them, and not a single permit. What is
-        // small has refilled before anyone could wait for it.
+        // For who may come: no more than refills until others hear of them, and not a single permit. A small
+        // amount has refilled before anyone could wait for it.
         let until = if self.is_brief() { SOON } else { ahead };
         let spare = (self.capacity / 10).min(need_mean(self.refill, until)) / UNIT * UNIT;
         (beyond + chance + spare).min(self.capacity).max(self.wanted)

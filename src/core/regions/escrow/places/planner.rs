@@ -1,5 +1,5 @@
-//! What one daemon does about one bucket of places ([`super`]): makes its memory known to others,
-//! lends what nobody holds to whoever is refused, and gives back what it borrowed once it lies idle.
+//! The plan of one daemon for one bucket of places ([`super`]): it makes its memory known to others, lends
+//! free places to whoever is refused, and gives back borrowed ones once they lie idle.
 //!
 //! Nothing here matters to exactness: the store lends only what is its own and free.
 
@@ -127,7 +127,7 @@ impl Escrow {
             let given: u64 = gifts.iter().sum();
             homeward = homeward.max(balance.free().saturating_sub(given).saturating_sub(needed));
         }
-        // What belongs to one region and is wanted by another goes home first.
+        // A place that belongs to one region and is wanted by another goes home first.
         for (region, gift) in gifts.iter_mut().enumerate().skip(1) {
             let Some(partner) = bucket.partner(region).filter(|partner| has_rested(now, partner.gave)) else {
                 continue;
@@ -153,7 +153,7 @@ impl Escrow {
         (region, ahead): (RegionId, Span),
     ) -> RegionEstimate {
         let millionths = |permits: u64| i128::from(permits) * UNIT;
-        // Who is silent has nothing to offer and asks for nothing.
+        // A silent region has nothing to offer and asks for nothing.
         let silent = RegionEstimate {
             weight: bucket.rule.weight(self.regions.name(region)),
             order: self.order(bucket, region),

@@ -1,4 +1,4 @@
-//! What another region said of its rights in a window, and how far that is believed.
+//! A statement of another region on its rights in a window, and how far it is believed.
 
 use crate::time::{Span, Timestamp};
 use crate::wire::rights::{ClosedWindow, Total, WindowTotals};

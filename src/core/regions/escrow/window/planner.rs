@@ -1,5 +1,5 @@
-//! What one daemon does about the rights of a window: pushes them to whoever will run dry, and settles
-//! windows that are over.
+//! The plan of one daemon for the rights of a window: it pushes them to regions that will run dry, and
+//! settles windows that are over.
 //!
 //! Nothing here matters to exactness: the store gives only what is free.
 
@@ -140,8 +140,8 @@ impl Escrow {
         self.note(Event::Closed { key, window, used: all, limit });
     }
 
-    /// True if a region can honestly have sent so much of a window. What a third region gave it is known
-    /// soon, and comes again until then; what exceeds all that third regions have never can be.
+    /// True if a region can honestly have sent so much of a window. Rights that a third region gave it are
+    /// known soon, and come again until then; rights beyond all that third regions have can never be.
     pub(in super::super) fn can_have_rights(
         &mut self,
         now: Timestamp,

@@ -1,4 +1,4 @@
-//! What a bucket must know of the daemon that follows it.
+//! Facts of a daemon that each of its buckets must know.
 
 use std::sync::Arc;
 

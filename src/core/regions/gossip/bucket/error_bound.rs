@@ -110,7 +110,7 @@ impl GossipBucket {
         let mut sum = if here.shared_store { 0 } else { self.uncounted_here(now, here, limit) };
         let mut most = (sum, UncertaintyCause::Untold);
         let window = self.window_at(now);
-        // What was admitted in the window before counts in a sliding one.
+        // Permits admitted in the window before count in a sliding one.
         let slides = matches!(self.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
         let begun = now.since(self.windows().start(window)) <= heard;
         // An interval of a log knows no windows: what a region whose clock is ahead admits in the next one
@@ -220,9 +220,9 @@ impl GossipBucket {
         self.lived_until(now, reborn, window).is_some()
     }
 
-    /// When the newest process of a region's daemons may have followed another one. What came before this
-    /// process nobody has told it: only a counter that is older than what still counts shows that there was
-    /// one process all the time.
+    /// When the newest process of a region's daemons may have followed another one. Nobody has told this
+    /// process what came before it: only a counter that is older than all that still counts shows that there
+    /// was one process all the time.
     fn reborn(
         &self,
         region: &Region,

@@ -1,5 +1,4 @@
-//! What other regions know of the own one that a process which has just begun does not: the counts of its
-//! former life.
+//! The counts of a region's former life, which other regions know and a process that has just begun does not.
 
 use smallvec::SmallVec;
 

@@ -69,7 +69,7 @@ impl GossipBucket {
         let (limit, algorithm) = (self.rule.limit, self.rule.algorithm);
         if self.counting() != Counting::Window {
             let used = self.shared_level.in_use(now, limit);
-            // What is charged for others is on its way, and what drained since the answer is little.
+            // Charges for others are on their way, and little has drained since the answer.
             let slack = (limit.capacity(algorithm) / 100).max(2);
             return (RegionUse { used, ..RegionUse::default() }, used.saturating_sub(slack));
         }

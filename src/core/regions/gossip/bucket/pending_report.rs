@@ -42,7 +42,7 @@ impl GossipBucket {
     /// True if what the others extrapolate from what they were told is off by more than chance.
     fn guessed_wrong(&self, told: LastReport, now: Timestamp) -> bool {
         if self.counting() != Counting::Window {
-            // Of a level nothing is guessed: what was not told is missing in everybody's.
+            // Nothing is guessed of a level: permits that were not told are missing in everybody's.
             return self.own_net(0).abs_diff(told.net) > self.whole() / 20;
         }
         let window = self.window_at(now);
@@ -71,7 +71,7 @@ impl GossipBucket {
         let window = self.window_at(now);
         let spoken = self.has_spoken(window)
             || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
-        // Of the daemons of a region each may be quiet about its part: together no more than the region may.
+        // Each daemon of a region may be quiet about its part: together no more than the region may.
         let quiet = self.quiet_of(Regions::OWN, here, spoken);
         let limit = &self.rule.limit;
         let rest = match self.counting() {
@@ -82,7 +82,7 @@ impl GossipBucket {
         };
         let demand = self.demand_at(now);
         if self.told.is_some_and(|told| told.demand / 2 > demand) {
-            // What others still believe of it must be taken back.
+            // The others still believe more of it: that must be taken back.
             return false;
         }
         let asked = u128::from(demand) * u128::from(rest) / 1_000_000_000_000;
@@ -128,7 +128,7 @@ impl GossipBucket {
             return true;
         }
         let limit = self.whole();
-        // Of a level the least that is not told is admitted twice.
+        // The least of a level that is not told is admitted twice.
         let budget = self.enforced.and_then(|(view, _)| view.as_window().map(|view| u64::from(view.budget)));
         let near = self.counting() != Counting::Window
             || self.own_net(window).saturating_mul(10) >= budget.unwrap_or(limit).saturating_mul(9);

@@ -1,4 +1,5 @@
-//! What one region told of a bucket without windows, and how much of it is believed when it takes force.
+//! The reports of one region on a bucket without windows, and how much of each is believed when it takes
+//! force.
 
 use std::collections::VecDeque;
 
@@ -82,7 +83,7 @@ impl DelayedLevels {
         // A region that was not heard for long may have used what seemed to refill into a full bucket.
         let spares = unheard && late.may_tell_of_a_cut(region, statement.account.stamp);
         let level = if spares { late.spare(taken) } else { taken };
-        // What is not believed yet may be once more has refilled.
+        // A count that is not believed yet may be once more has refilled.
         let counted = self.counted.saturating_add(believed).saturating_sub(fewer);
         TakenOut { level, counted, plausible }
     }
