@@ -126,7 +126,7 @@ fn overlay_env(
     }
 }
 
-/// True if Kubernetes made this variable for a service whose name begins with `tidegate`.
+/// Whether Kubernetes made this variable for a service whose name begins with `tidegate`.
 fn is_kubernetes(key: &str, value: &str) -> bool {
     let is_url = value.starts_with("tcp://") || value.starts_with("udp://");
     let numbered = |(_, rest): (&str, &str)| rest.starts_with(|letter: char| letter.is_ascii_digit());

@@ -28,9 +28,9 @@ use crate::core::wire::RuleName;
 #[derive(Debug)]
 pub(super) struct Share {
     rule: RuleName,
-    /// True if rights move between regions.
+    /// Whether rights move between regions.
     moves: bool,
-    /// True if this daemon speaks with others, who may send what is missing.
+    /// Whether this daemon speaks with others, who may send what is missing.
     pub(super) others: bool,
     part: ArcSwap<Part>,
 }
@@ -55,7 +55,7 @@ impl Part {
 }
 
 impl Share {
-    /// True if nothing may be spent, nor the store be asked, because the regions have not agreed yet.
+    /// Whether nothing may be spent, nor the store be asked, because the regions have not agreed yet.
     pub(super) fn waits(&self) -> bool {
         self.part.load().in_force.waits()
     }
@@ -81,7 +81,7 @@ impl Share {
 #[derive(Debug)]
 pub(super) struct Shares {
     regions: ArcSwap<RegionList>,
-    /// True if this daemon speaks with others, so that places of `concurrency` rules can be lent.
+    /// Whether this daemon speaks with others, so that places of `concurrency` rules can be lent.
     pub(super) lends: bool,
     split: Mutex<Split>,
 }
@@ -131,7 +131,7 @@ impl Shares {
     }
 }
 
-/// Returns what a compiled rule is held to by the machine; `None` for a rule that is not shared out.
+/// What a compiled rule is held to by the machine; `None` for a rule that is not shared out.
 pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>, lends: bool) -> Option<Share> {
     let global = compiled.rule.global.as_ref().filter(|global| global.mode != Mode::Gossip)?;
     let algorithm = compiled.rule.algorithm;
@@ -152,9 +152,9 @@ impl Engine {
         self
     }
 
-    /// Sets whether nothing of a rule is spent before every region has said the same list of regions and the
-    /// same weights. To be called after [`Self::sharing`], and only where [`Self::follow_shares`] is called
-    /// as time passes.
+    /// Whether nothing of a rule is spent before every region has said the same list of regions and the same
+    /// weights. To be called after [`Self::sharing`], and only where [`Self::follow_shares`] is called as
+    /// time passes.
     #[must_use]
     pub fn agreeing(self, agrees: bool) -> Self {
         if agrees {
@@ -165,8 +165,8 @@ impl Engine {
         self
     }
 
-    /// Sets whether this process may be part of a cluster's first start: it has this name, which no other
-    /// process has. To be called after [`Self::agreeing`].
+    /// Whether this process may be part of a cluster's first start: it has this name, which no other process
+    /// has. To be called after [`Self::agreeing`].
     #[must_use]
     pub fn born(self, life: u64) -> Self {
         let mut split = self.shares.machine();
@@ -184,8 +184,8 @@ impl Engine {
         self
     }
 
-    /// Sets whether places of `escrow` rules are lent, and large costs gathered for: only where a daemon
-    /// speaks with others.
+    /// Whether places of `escrow` rules are lent, and large costs gathered for: only where a daemon speaks
+    /// with others.
     #[must_use]
     pub const fn lending(mut self, lends: bool) -> Self {
         self.shares.lends = lends;
@@ -257,7 +257,7 @@ impl Engine {
         self.shapes.lock().unwrap_or_else(PoisonError::into_inner).restore(kept)
     }
 
-    /// True if this process is part of the first start of all regions.
+    /// Whether this process is part of the first start of all regions.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.shares.machine().first_start().is_some()
@@ -292,7 +292,7 @@ impl Engine {
         }
     }
 
-    /// Returns what must be safe on disk before the word is said to the others.
+    /// What must be safe on disk before the word is said to the others.
     #[must_use]
     pub fn shares_saved(&self) -> (Saved, WeightsStatement) {
         let split = self.shares.machine();

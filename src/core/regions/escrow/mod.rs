@@ -2,10 +2,10 @@
 //!
 //! Each region mints its share of a window's rights and may spend only what its store holds ([`window`]).
 //! Rights move while the window runs: whoever has too many pushes them to whoever will run dry, before it
-//! does. Nothing outlives its window, so every error heals with the next one. A store does not mint again
-//! what it has forgotten: it burns it. Buckets without windows forward what refills ([`level`]), and places
-//! are lent and come home ([`places`]). Each of the three has a ledger, steps and a planner of its own; what
-//! they share is beside them.
+//! does. Nothing outlives its window, so every error heals with the next one. What a store has forgotten it
+//! does not mint again: it burns it. Buckets without windows forward what refills ([`level`]), and places are
+//! lent and come home ([`places`]). Each of the three has a ledger, steps and a planner of its own; what they
+//! share is beside them.
 //!
 //! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`].
 //! Only the store is trusted with rights; whatever this machine forgets or gets wrong costs use, never
@@ -231,7 +231,7 @@ impl FollowedRule {
         };
         let Limit { permits, window, calendar, burst, queue } = rule.limit;
         let parts = divide(permits).zip(divide(burst)).zip(divide(queue));
-        // A region that was taken out of the list is waited for no more.
+        // Of a region that was taken out of the list nothing is waited for.
         let parts = weights
             .parts()
             .zip(parts)
@@ -275,7 +275,7 @@ impl FollowedRule {
         self.share(region).minted
     }
 
-    /// Returns what its buckets count, and so which rights move.
+    /// What its buckets count, and so which rights move.
     const fn counting(&self) -> Counting {
         self.rule.counting()
     }
@@ -554,7 +554,7 @@ impl Escrow {
     }
 }
 
-/// True if rights of a rule that counts in this way can move between regions; if not, each region is held to
+/// Whether rights of a rule that counts in this way can move between regions; if not, each region is held to
 /// its share.
 #[must_use]
 pub const fn can_move(algorithm: Algorithm) -> bool {

@@ -56,7 +56,7 @@ pub(in crate::store::redis) enum Action {
 }
 
 impl Action {
-    /// True if it is carried out without asking, so that the script says nothing of each charge.
+    /// Whether it is carried out without asking, so that the script says nothing of each charge.
     pub(in crate::store::redis) const fn is_blind(self) -> bool {
         matches!(self, Self::Put | Self::Restore(_))
     }
@@ -75,19 +75,19 @@ pub(in crate::store::redis) struct Bucket {
     pub(in crate::store::redis) limit: Limit,
     /// See [`HeldLimit::share`].
     pub(in crate::store::redis) share: Option<u32>,
-    /// True if the world may have a say.
+    /// Whether the world may have a say.
     pub(in crate::store::redis) worldwide: bool,
     /// See [`refunds_whole`].
     pub(in crate::store::redis) refunds_whole: bool,
     /// What this region may use of it while no view speaks of now; `None`: all of it.
     pub(in crate::store::redis) first: Option<u32>,
-    /// True if its rights are escrowed.
+    /// Whether its rights are escrowed.
     pub(in crate::store::redis) escrowed: bool,
-    /// True if its places are lent between regions.
+    /// Whether its places are lent between regions.
     pub(in crate::store::redis) lends: bool,
     /// The largest cost that other regions' permits may come for; see `lua/rights.lua`.
     pub(in crate::store::redis) gathered: u64,
-    /// True if what is reserved of it is looked at. Calls of those who do not know of any pay nothing for it.
+    /// Whether what is reserved of it is looked at. Calls of those who do not know of any pay nothing for it.
     pub(in crate::store::redis) noted: bool,
     /// What happens to clients that are denied too often. Calls without any pay nothing for it.
     pub(in crate::store::redis) penalty: Option<Arc<PenaltyTerms>>,
@@ -100,7 +100,7 @@ pub(in crate::store::redis) struct Item {
     pub(in crate::store::redis) bucket: usize,
     /// What to charge.
     pub(in crate::store::redis) cost: Cost,
-    /// True if a "no" denies the whole.
+    /// Whether a "no" denies the whole.
     pub(in crate::store::redis) enforced: bool,
     /// For a lease: take as much of the cost as fits, but at most this part of what is free.
     pub(in crate::store::redis) lease: Option<u8>,
@@ -528,8 +528,8 @@ impl DecideCall {
     }
 }
 
-/// Returns what a step is to the script: as what it does to the places, a charge or a refund. Renewing stands
-/// where other buckets have leases.
+/// What a step is to the script: as what it does to the places, a charge or a refund. Renewing stands where
+/// other buckets have leases.
 const fn step_code(step: HoldStep) -> u8 {
     match step {
         HoldStep::Acquire => 1,
@@ -612,7 +612,7 @@ fn read_told(bytes: &[u8]) -> Option<Told> {
     .map(|told| Told { noted: read_told_notes(rest), ..told })
 }
 
-/// Returns what stands behind it where notes were looked at.
+/// What stands behind it where notes were looked at.
 fn read_told_notes(bytes: &[u8]) -> Option<ToldNotes> {
     let mut rest = bytes;
     let fate = match pull(&mut rest, 1)? {

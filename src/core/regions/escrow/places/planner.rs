@@ -1,5 +1,5 @@
-//! The plan of one daemon for one bucket of places ([`super`]): it makes its memory known to others, lends
-//! free places to whoever is refused, and gives back borrowed ones once they lie idle.
+//! What one daemon does about one bucket of places ([`super`]): makes its memory known to others,
+//! lends what nobody holds to whoever is refused, and gives back what it borrowed once it lies idle.
 //!
 //! Nothing here matters to exactness: the store lends only what is its own and free.
 
@@ -127,7 +127,7 @@ impl Escrow {
             let given: u64 = gifts.iter().sum();
             homeward = homeward.max(balance.free().saturating_sub(given).saturating_sub(needed));
         }
-        // A place that belongs to one region and is wanted by another goes home first.
+        // What belongs to one region and is wanted by another goes home first.
         for (region, gift) in gifts.iter_mut().enumerate().skip(1) {
             let Some(partner) = bucket.partner(region).filter(|partner| has_rested(now, partner.gave)) else {
                 continue;
@@ -144,7 +144,7 @@ impl Escrow {
         self.give(now, id, (&gifts, u64::MAX), step);
     }
 
-    /// Returns what is believed of one region's places.
+    /// What is believed of one region's places.
     fn places_of(
         &self,
         now: Timestamp,
@@ -153,7 +153,7 @@ impl Escrow {
         (region, ahead): (RegionId, Span),
     ) -> RegionEstimate {
         let millionths = |permits: u64| i128::from(permits) * UNIT;
-        // A silent region has nothing to offer and asks for nothing.
+        // Who is silent has nothing to offer and asks for nothing.
         let silent = RegionEstimate {
             weight: bucket.rule.weight(self.regions.name(region)),
             order: self.order(bucket, region),
@@ -186,7 +186,7 @@ impl Escrow {
         }
     }
 
-    /// True if a region can honestly have sent so many: what it owns at most, and what it gives back.
+    /// Whether a region can honestly have sent so many: what it owns at most, and what it gives back.
     pub(in super::super) fn can_have_places(
         &mut self,
         now: Timestamp,
@@ -204,7 +204,7 @@ impl Escrow {
         honest
     }
 
-    /// True if the others should hear of the places here.
+    /// Whether the others should hear of the places here.
     pub(in super::super) fn places_worth_telling(
         &self,
         now: Timestamp,
@@ -233,7 +233,7 @@ impl Escrow {
     }
 }
 
-/// True if the store gives a region nothing, because that has not counted what was borrowed from a memory it
+/// Whether the store gives a region nothing, because that has not counted what was borrowed from a memory it
 /// lost.
 fn is_uncounted(ledger: &PlacesLedger, region: &str) -> bool {
     ledger.partner(region).is_some_and(|partner| partner.is_uncounted)
