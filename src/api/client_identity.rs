@@ -1,6 +1,6 @@
-//! What a gateway passes on as it came, in the form that rules and buckets know: tokens become users, paths
-//! and hosts have one spelling, and what is too long has a stand-in. Every server does the same, so that a
-//! client is in the same bucket by whichever it comes.
+//! The words of a gateway in the form that rules and buckets know: tokens become users, paths and hosts have
+//! one spelling, and what is too long has a stand-in. Every server does the same, so that a client is in the
+//! same bucket by whichever it comes.
 
 use std::borrow::Cow;
 

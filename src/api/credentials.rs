@@ -197,7 +197,7 @@ pub(super) fn canonical_authorization(text: &str) -> Cow<'_, str> {
     let made = [known.unwrap_or(scheme), b" ", &secret].concat();
     match String::from_utf8(made) {
         Ok(made) if made != text => Cow::Owned(made),
-        // What white space was cut out of the middle of a letter stays as it came.
+        // A part that white space cut out of the middle of a letter stays as it came.
         _ => Cow::Borrowed(text),
     }
 }

@@ -46,8 +46,8 @@ pub(super) struct Peer {
 /// A bound address that takes no connections yet.
 #[derive(Debug)]
 pub struct Listener {
-    /// `None` once it is closed. Whoever serves it holds it too, so that a task that fails leaves it open for
-    /// the next.
+    /// `None` once it is closed. The task that serves it holds it too, so that one that fails leaves it open
+    /// for the next.
     kind: Mutex<Option<Arc<SocketKind>>>,
     address: Option<SocketAddr>,
     text: String,

@@ -1,4 +1,4 @@
-//! What stands for texts that are too long to count by.
+//! Stand-ins for texts that are too long to count by.
 //!
 //! A client chooses how long its path, its name or its key is. A text beyond [`TEXT_BYTES_MAX`] counts by a
 //! beginning and a hash, so that each has a bucket of its own and none costs more memory than another; globs
@@ -12,7 +12,7 @@ use crate::core::request::TEXT_BYTES_MAX;
 
 /// Bytes of a text that its stand-in begins with, for people who read it.
 const BEGINNING_BYTES: usize = 128;
-/// Longest text that globs look at as a whole. Of a longer one they see its two ends, each of half of that.
+/// Longest text that globs look at as a whole. Globs see the two ends of a longer one, each of half of that.
 const WHOLE_BYTES_MAX: usize = 8_192;
 /// The attribute that holds an address.
 const IP: &str = "ip";

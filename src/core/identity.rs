@@ -1,4 +1,4 @@
-//! What is known of whoever asks, besides what the request says: users, API keys, tiers.
+//! Facts about those who ask, besides what the request says: users, API keys, tiers.
 //!
 //! Facts, already checked; where they are kept and how they are found is the engine's business.
 

@@ -1,4 +1,4 @@
-//! What a request's cost is worth to a rule: the `price` of its attributes.
+//! The worth of a request's cost to a rule: the `price` of its attributes.
 
 use super::request::{Cost, ReportedCost, Request};
 use super::reservation::ReservedCost;

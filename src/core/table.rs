@@ -294,8 +294,8 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Looks at the next `entries_max` entries and forgets those that have expired. Returns how many. What
-    /// lies empty as a whole gives its memory back.
+    /// Looks at the next `entries_max` entries and forgets those that have expired. Returns how many. A part
+    /// that is empty as a whole gives its memory back.
     pub fn sweep(&mut self, now: Timestamp, entries_max: usize) -> usize {
         let forgotten = self.sweep_but(now, entries_max.min(self.made), &|_| false);
         if self.is_empty() && self.made > 0 {

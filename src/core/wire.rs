@@ -93,8 +93,8 @@ pub struct Frame {
     pub reports: Vec<Report>,
 }
 
-/// Rules with buckets in use that find no room in a table. Whoever says so keeps to its share of them, and
-/// does not tell of every bucket.
+/// Rules with buckets in use that find no room in a table. A region that says so keeps to its share of them,
+/// and does not tell of every bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CrowdedRules {
     /// These; at most [`CROWDED_MAX`] in a frame.

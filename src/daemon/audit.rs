@@ -1,5 +1,5 @@
-//! What is remembered of decisions: from the engine's queue through the spool into the database, and later
-//! the archive.
+//! The way of the records of decisions: from the engine's queue through the spool into the database, and
+//! later the archive.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -130,7 +130,7 @@ impl Origin {
 struct Refused {
     version: Version,
     problems: String,
-    /// The database holds it: it is not read again. What a peer gives says nothing of what the database will
+    /// The database holds it: it is not read again. Rules from a peer say nothing of what the database will
     /// hold.
     by_database: bool,
 }
@@ -352,9 +352,9 @@ impl DatabaseRules {
             Some(changed) => (changed.now.version, None),
             None => rules::version(&self.database).await?,
         };
-        // What was saved may be of another history: another server gave the same number.
+        // The saved set may be of another history: another server gave the same number.
         let other = mark.as_ref().filter(|mark| state.known.as_ref().is_none_or(|own| own.mark != **mark));
-        // Numbers are compared with those that the database gave before. What another daemon gave has no
+        // Numbers are compared with those that the database gave before. Rules from another daemon have no
         // say beside a database that answers, unless that never held a set.
         let from_peer = state.giver().is_some();
         let known = !from_peer && state.in_force == Some(version) && other.is_none();

@@ -1,4 +1,4 @@
-//! Who is asking: where users and keys are looked up, and the keys that sign tokens.
+//! Identities: where users and keys are looked up, and the keys that sign tokens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

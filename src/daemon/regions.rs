@@ -130,7 +130,7 @@ impl Regions {
                         return;
                     }
                     self.drop_revoked(&peers).await;
-                    // What was refused before may be accepted now.
+                    // A change that was refused before may be accepted now.
                     read.clear();
                 }
                 changed = members.changed() => if changed.is_err() { return },

@@ -1,4 +1,4 @@
-//! Who asks the daemon to show or change something, and the record of what was changed.
+//! Operators who ask the daemon to show or change something, and the record of what was changed.
 
 use std::net::IpAddr;
 

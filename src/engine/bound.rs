@@ -191,7 +191,7 @@ pub(super) fn of_rules(
 /// The least that this region holds of any of a rule's buckets, going by its `share` and by what moved.
 fn least_held(algorithm: Algorithm, share: u64, rights: Option<&EscrowRule>) -> u64 {
     match rights {
-        // What flows from a bucket without windows stays charged to it, or refills.
+        // Permits that flow from a bucket without windows stay charged to it, or refill.
         Some(_) if algorithm.counting() == Counting::Level => share,
         Some(rights) if rights.in_doubt > 0 => 0,
         // In the worst case all that was given came from one bucket.

@@ -34,7 +34,7 @@ struct Touched {
 impl Touched {
     /// Adds one more, if it may wait beside the others.
     fn admits(&mut self, one: &Footprint) -> bool {
-        // Whoever may touch anything waits alone.
+        // A decision that may touch anything waits alone.
         if self.closed || (one.unknown && self.somebody) {
             return false;
         }
@@ -70,7 +70,7 @@ impl Engine {
                 rest = others;
                 continue;
             }
-            // Of what is waited for nothing was begun.
+            // Nothing of what is waited for was begun.
             let decided = self.decide_together(rest).await;
             let count = decided.len().max(1);
             for (request, decisions) in rest.iter().zip(&decided) {

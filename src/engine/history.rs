@@ -1,4 +1,4 @@
-//! What operators ask of the past: single decisions, and sums of them.
+//! Questions of operators on the past: single decisions, and sums of them.
 
 use std::sync::Arc;
 

@@ -343,8 +343,8 @@ impl Engine {
         Ok(many)
     }
 
-    /// Puts a set in force. Whoever calls this holds the shapes, so that sets take force in the order they
-    /// were made in.
+    /// Puts a set in force. The caller holds the shapes, so that sets take force in the order they were made
+    /// in.
     fn enforce(&self, set: RuleSet, load: impl FnOnce(RuleSet) -> Loaded) {
         let mut split = self.shares.machine();
         self.note_limits(&set);
@@ -501,7 +501,7 @@ impl Engine {
             info.hold_to(first, compiled.rule.algorithm, &limit, now);
         }
         let error_bound = compiled.rule.global.as_ref().map_or(0, |global| {
-            // Of a bucket that is not there nothing is known.
+            // Nothing is known of a bucket that is not there.
             let answered = info.map_or_else(BucketAnswer::default, |info| BucketAnswer {
                 used: info.used,
                 remaining: info.verdict.remaining,

@@ -132,7 +132,7 @@ impl Names {
                 (state.is_under_way, longest(&state))
             };
             if waits {
-                // Who waited in vain sees that it is still under way.
+                // A task that waited in vain sees that it is still under way.
                 let _ = timeout(longest, ended).await;
             }
         }

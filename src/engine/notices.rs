@@ -1,5 +1,5 @@
-//! What an operator should know of this daemon and its cluster, as last looked at, and what the others are
-//! told so that they can look.
+//! Notices that an operator should know of this daemon and its cluster, as last looked at, and what the
+//! others are told so that they can look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

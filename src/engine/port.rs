@@ -1,4 +1,4 @@
-//! What the engine asks of the layers around it.
+//! Questions of the engine to the layers around it.
 
 use std::future::Future;
 use std::pin::Pin;

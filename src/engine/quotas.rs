@@ -1,4 +1,4 @@
-//! What a user or an API key has left of every rule that counts by it alone.
+//! The quota that a user or an API key has left of every rule that counts by it alone.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub enum QuotaOwner<'a> {
     /// A user's.
     User(&'a str),
     /// An API key's, by the value that rules count it by: the public name of a key of ours, the fingerprint
-    /// of another. Of a key of ours the quotas of its user are told as well.
+    /// of another. For a key of ours the quotas of its user are told as well.
     Key(&'a str),
 }
 

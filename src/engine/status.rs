@@ -1,4 +1,4 @@
-//! What the engine can say of itself and of the world, for operators.
+//! The engine's view of itself and of the world, for operators.
 
 use std::collections::BTreeMap;
 

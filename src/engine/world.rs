@@ -1,4 +1,4 @@
-//! What decisions tell the protocol between regions, and what it tells the store.
+//! The exchange between decisions and the protocol between regions: counts for it, allowances for the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -136,8 +136,8 @@ pub trait WorldPort: Send + Sync + 'static {
     }
     /// The time.
     fn now(&self) -> Timestamp;
-    /// Makes known what is known of the others. Of worldwide rules without followed buckets the port itself
-    /// knows what to say.
+    /// Makes known what is known of the others. The port itself knows what to say of worldwide rules without
+    /// followed buckets.
     fn publish(&self, status: WorldStatus);
     /// Carries out a step on the rights of an `escrow` rule's bucket; see [`Store::rights`].
     fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {

@@ -1,5 +1,4 @@
-//! What went wrong between daemons, counted. Plain atomics: telemetry reads them, nothing here names a
-//! metric.
+//! Faults between daemons, counted. Plain atomics: telemetry reads them, nothing here names a metric.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

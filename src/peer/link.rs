@@ -1,7 +1,7 @@
 //! One address, and the one connection that we dial to it and send on.
 //!
-//! What a peer sends us comes on the connection that it dialled (`inbound.rs`). So each direction has one
-//! owner, and two peers that dial each other at once need no agreement.
+//! A peer's messages come on the connection that it dialled (`inbound.rs`). So each direction has one owner,
+//! and two peers that dial each other at once need no agreement.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -37,7 +37,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// True if it takes from what is free. What a commit charges is known only when it is charged.
+    /// True if it takes from what is free. The amount that a commit charges is known only when it is charged.
     fn takes(&self) -> bool {
         let commits = matches!(self.charge.cost, Cost::Commit(_));
         self.charge.cost.taken() > 0 && self.looked.fits() && !commits
@@ -70,7 +70,7 @@ impl<'a, 's> Decision<'a, 's> {
             else {
                 continue;
             };
-            // What this decision already takes from the same bucket counts against it.
+            // Permits that this decision already takes from the same bucket count against it.
             let held = |plan: &Plan<'_>| plan.looked.fate == Some(ReservationFate::HeldBefore);
             let same = |plan: &&Plan<'_>| plan.named.is(named) && plan.takes() && !held(plan);
             let before = decision.plans.iter().filter(same).map(|plan| plan.charge.cost.taken());

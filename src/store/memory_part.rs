@@ -1,4 +1,4 @@
-//! What one memory of a store knows of the rights that it counted.
+//! The knowledge of one memory of a store about the rights that it counted.
 
 use std::collections::BTreeSet;
 

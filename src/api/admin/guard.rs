@@ -1,8 +1,8 @@
-//! Who may use the admin routes: the holders of tokens, and the user of the daemon on a socket that only that
-//! user can open.
+//! Admission to the admin routes: for the holders of tokens, and the user of the daemon on a socket that only
+//! that user can open.
 //!
-//! Whoever comes from loopback may be anybody: proxies, sidecars and other users do. Without configured
-//! tokens they may look.
+//! A client from loopback may be anybody: proxies, sidecars and other users come from there. Without
+//! configured tokens they may look.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What the routes of users, keys and tiers have in common: reading what operators write, and telling what
+//! The common part of the routes of users, keys and tiers: reading what operators write, and telling what
 //! went wrong.
 
 use std::collections::BTreeMap;

@@ -167,7 +167,7 @@ impl<'h> Appended<'h> {
     fn read(whole: &'h str) -> Option<Self> {
         let rest = whole.strip_prefix(APPENDED)?;
         let (domain, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-        // Of its own query the route would take a cost as well.
+        // The route would take a cost from its own query as well.
         let domain = domain.replace('&', "%26");
         let target = if target.starts_with('/') { target } else { "/" };
         Some(Self { question: format!("domain={domain}"), target })

@@ -2,7 +2,7 @@
 
 use super::authorize;
 
-/// Every route of gateways and of those who watch the daemon. What operators use is in
+/// Every route of gateways and of those who watch the daemon. The routes of operators are in
 /// [`crate::api::admin`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::api) enum Route {

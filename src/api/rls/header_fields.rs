@@ -1,5 +1,5 @@
-//! What a block of headers keeps before HTTP/2 is read: everything but long values, which nothing here reads
-//! (RFC 7541, 5 and 6).
+//! The part of a block of headers that is kept before HTTP/2 is read: everything but long values, which
+//! nothing here reads (RFC 7541, 5 and 6).
 //!
 //! The block is read without tables or Huffman codes. So a field is cut only so that both ends' tables stay
 //! the same: a value that goes into no table becomes empty, and one too long for any table becomes another

@@ -174,7 +174,7 @@ impl Frames {
     }
 
     /// Takes what was read, and leaves at its beginning what is passed on as it came: so many bytes of it.
-    /// What is passed on behind those is in `made`.
+    /// The bytes to pass on behind those are in `made`.
     fn pass(&mut self, read: &mut [u8]) -> Result<usize, HeadError> {
         let (mut from, mut passed) = (0, 0);
         loop {

@@ -1,4 +1,4 @@
-//! What regions gave each other under `escrow`, as the daemons' own metrics count it.
+//! Rights that regions gave each other under `escrow`, as the daemons' own metrics count them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -43,7 +43,7 @@ impl Moved {
     }
 }
 
-/// What was moved, window by window.
+/// Moved rights, window by window.
 #[derive(Debug, Default)]
 pub(super) struct Movements {
     /// The window that runs, what had been moved before it, and what has been since.
@@ -60,8 +60,8 @@ impl Movements {
         window != self.window
     }
 
-    /// Takes in what has been moved since the start, while `window` runs. What was moved since the last time
-    /// belongs to the window that ran then.
+    /// Takes in what has been moved since the start, while `window` runs. Rights moved since the last time
+    /// belong to the window that ran then.
     pub(super) fn take(&mut self, window: u64, totals: HashMap<String, Moved>) {
         let since = |(region, moved): (&String, &Moved)| {
             let before = self.before.get(region).copied().unwrap_or_default();

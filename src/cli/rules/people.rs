@@ -249,7 +249,7 @@ fn key_changes(
     };
     let mut changes = Vec::new();
     let is_revoked = !before["revoked_at"].is_null();
-    // Of a revoked key the daemon says that it is not active, whatever was set.
+    // The daemon says of a revoked key that it is not active, whatever was set.
     if is_revoked {
         wanted.remove("active");
     }

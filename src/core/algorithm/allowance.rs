@@ -1,4 +1,5 @@
-//! What the rest of the world leaves one bucket: one way to say it for each way to count.
+//! The part of one bucket that the rest of the world leaves to a region: one way to say it for each way to
+//! count.
 //!
 //! Places need none: what a region may hold of them is said by the limit that holders are checked against
 //! (see [`crate::regions::escrow::places`]).

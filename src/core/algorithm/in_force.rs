@@ -1,5 +1,5 @@
-//! What a region keeps to while no view speaks of now: nobody used the bucket for long, or its daemon has not
-//! looked at it yet.
+//! The allowance that a region keeps to while no view speaks of now: nobody used the bucket for long, or its
+//! daemon has not looked at it yet.
 //!
 //! A daemon looks at a bucket some milliseconds after its first request. Until then its store keeps to what
 //! the last view gave the region, and where there is none to the region's first share: what all regions may

@@ -37,7 +37,7 @@ impl LeakyBucket {
     ) -> Verdict {
         let queued = self.0.amount(limit, now);
         let capacity = amount_of(capacity(limit).saturating_add(Allowance::kept_of(view)), limit);
-        // What others may take is gone for this region.
+        // Permits that others may take are gone for this region.
         let held = Allowance::held_of(view, limit, self.0.instant(now));
         let asked = amount_of(cost.max(1), limit);
         let admitted = queued + held + asked <= capacity;

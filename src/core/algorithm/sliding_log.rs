@@ -34,7 +34,7 @@ struct Entries {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct LogEntry {
     at: u64,
-    /// The running total up to and with this entry; it wraps, and only differences mean anything. What lies
+    /// The running total up to and with this entry; it wraps, and only differences mean anything. The number
     /// between two instants is then found by halving, however long the log.
     total: u64,
 }
@@ -222,7 +222,7 @@ impl SlidingLog {
         }
     }
 
-    /// Charges `cost` whatever is left. What exceeds the limit is an entry like any other, and leaves the
+    /// Charges `cost` whatever is left. A cost beyond the limit is an entry like any other, and leaves the
     /// window as usual. Returns the permits charged.
     pub(super) fn report(&mut self, limit: &Limit, now: Timestamp, report: &ReportedCost) -> u64 {
         let most = u64::from(limit.permits) + u64::from(report.debt_max);

@@ -74,7 +74,7 @@ pub struct Record<'a> {
     pub method: Option<&'a str>,
     /// What became of it.
     pub outcome: Outcome,
-    /// Permits asked for; negative for a refund. Of a commit what was used less what was reserved.
+    /// Permits asked for; negative for a refund. For a commit: what was used less what was reserved.
     pub cost: i64,
     /// Permits in use after it.
     pub count: u64,

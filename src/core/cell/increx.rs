@@ -131,7 +131,7 @@ impl Increx {
         let upper = self.whole.upper.unwrap_or(i64::MAX);
         let after = i128::from(count) + i128::from(by);
         let within = i64::try_from(after).ok().filter(|after| (lower..=upper).contains(after));
-        // What stops at a bound never turns back: a count that lies beyond it already stays.
+        // A count that stops at a bound never turns back: one that lies beyond it already stays.
         let stopped = if by >= 0 { upper.max(count) } else { lower.min(count) };
         let value = match within {
             Some(after) => after,

@@ -60,7 +60,7 @@ impl Identity {
             domain: rule.domain.clone(),
             name: rule.name.clone(),
             algorithm: rule.algorithm,
-            // What is held stays held when only the hold changes.
+            // Places stay held when only the hold changes.
             windows: if rule.algorithm == Algorithm::Concurrency {
                 Span::ZERO.into()
             } else {

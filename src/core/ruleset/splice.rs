@@ -20,7 +20,7 @@ pub(super) struct Splice {
 
 impl Splice {
     /// Returns what makes of `old` the list without `gone` and with `put`, all three in order of precedence.
-    /// What `old` has not cannot go.
+    /// A rule that `old` does not have cannot go.
     pub(super) fn new<T>(
         old: &[T],
         compiled: impl Fn(&T) -> &Compiled,

@@ -1,4 +1,4 @@
-//! What operators ask of the past, as SQL.
+//! Questions of operators on the past, as SQL.
 //!
 //! Statements are planned anew for each question: what is asked for decides which index helps, and a plan
 //! that fits all questions fits none.

@@ -83,7 +83,7 @@ impl Database {
         match oldest.map_err(|error| self.failure(&error, PROBE)) {
             Ok(oldest) => self.fits(oldest),
             Err(failure) if failure.is_away() => Err(failure),
-            // Whoever asks for what is not there is told so.
+            // A question for what is not there is told so.
             Err(_) => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! Rules and quotas in PostgreSQL: read as one set, changed as one set, with their history.
 //!
-//! Who reads may ask for the whole set, or for [`since`] when he has an earlier one. Who writes takes the
-//! lock of `rules_head` first, so that a set is checked against what it will really replace. The tables' own
+//! A reader may ask for the whole set, or for [`since`] when it has an earlier one. A writer takes the lock
+//! of `rules_head` first, so that a set is checked against what it will really replace. The tables' own
 //! triggers write the history, for plain SQL as for this.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Who is asking: users and API keys, found without holding up a decision.
+//! Identities: users and API keys, found without holding up a decision.
 //!
 //! Facts live in a database. Near at hand is a bounded cache ([`lookups`]); behind it the region's Redis,
 //! where there is one ([`Shelf`]); behind that the database ([`Source`]). A fact that is not at hand is
@@ -118,7 +118,7 @@ pub struct Unreachable(pub String);
 
 /// Where facts come from in the end. Each call has a deadline of its own.
 pub trait Source: Send + Sync + 'static {
-    /// Looks these up. Who is not in the answer does not exist.
+    /// Looks these up. A name that is not in the answer does not exist.
     fn load<'a>(
         &'a self,
         names: &'a [IdentityName],

@@ -1,4 +1,4 @@
-//! What is known of the one who asks one question, and what follows from it.
+//! The facts about the one who asks one question, and what follows from them.
 
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ impl Person {
             let message = block.reason.as_deref().unwrap_or(why.sentence()).into();
             IdentityRefused { why, message, retry }
         });
-        // Whoever is refused stays so, whatever stands beside.
+        // A user who is refused stays so, whatever stands beside.
         blocked.or_else(|| self.others.iter().find_map(|other| other.refused(now)))
     }
 

@@ -1,7 +1,7 @@
 //! API keys: making them, and telling the right secret from a wrong one.
 //!
 //! A key is `tgk_<name>_<secret>`. The name is public: the row is found by it, limits count by it, people
-//! speak of it. Of the secret only an HMAC-SHA256 under a salt of the row's own is kept. A salt rather than a
+//! speak of it. Only an HMAC-SHA256 of the secret under a salt of the row's own is kept. A salt rather than a
 //! pepper known to the servers: there is then no further secret to give to every daemon and to lose, and
 //! against guessing neither is needed, since a secret is 190 random bits and not a word that somebody chose.
 //! For the same reason one round of a fast hash is enough, and a key costs a decision less than a

@@ -1,4 +1,5 @@
-//! What operators see and change: the port, and the record that every change leaves in its own transaction.
+//! The port by which operators see and change identities, and the record that every change leaves in its own
+//! transaction.
 
 use serde::Serialize;
 use sqlx::PgConnection;

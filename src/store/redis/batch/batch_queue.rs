@@ -1,8 +1,8 @@
-//! What waits to be sent to one node, and how much of it leaves when.
+//! The queue of decisions to be sent to one node, and how much of it leaves when.
 //!
-//! A few batches at most are under way to a node. What comes meanwhile waits, and leaves together as soon as
-//! one of them is answered: so a busy node gets many decisions with one write, an idle one is asked at once,
-//! and there is no timer.
+//! A few batches at most are under way to a node. Decisions that come meanwhile wait, and leave together as
+//! soon as one batch is answered: so a busy node gets many decisions with one write, an idle one is asked at
+//! once, and there is no timer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! What a server suffers from now: told once when it begins and once when it is over, and shown meanwhile.
+//! A server's troubles: told once when they begin and once when they are over, and shown meanwhile.
 //!
 //! A breaker says whether a server answers. A server may answer and still be of little use: it has no memory
 //! left, refuses a command, or replies something else. Time is an argument, counted from any fixed start.
@@ -167,7 +167,7 @@ impl Conditions {
             spell.text = text.chars().take(TEXT_MAX).collect();
         }
         spell.times = spell.times.saturating_add(1);
-        // What keeps it away may be another thing by now: one that is to be mended.
+        // Another thing may keep it away by now: one that is to be mended.
         let changed = cause == Cause::Away && spell.told && spell.told_text != spell.text;
         if changed && now.saturating_sub(spell.told_at) >= QUIET {
             (spell.told_text, spell.told_at) = (spell.text.clone(), now);

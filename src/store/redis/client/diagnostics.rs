@@ -1,4 +1,4 @@
-//! What is remembered of a server for its operator. Nothing here decides anything.
+//! The facts that are remembered of a server for its operator. Nothing here decides anything.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! One connection to a server. Commands leave in the order in which they were posted; replies come back in
 //! that order.
 //!
-//! Who posts also writes, straight to the socket, all that was posted since the last write: an idle
+//! The task that posts also writes, straight to the socket, all that was posted since the last write: an idle
 //! connection costs a decision no task, no timer and no second wait. One task reads, and hands each reply on
 //! to whoever awaits it; one more writes what the socket did not take at once. Deadlines are kept by one
 //! timer for all that is in flight.

@@ -2,8 +2,8 @@
 //! no room.
 //!
 //! `local` enforces this daemon's share, the limit divided by the region's live daemons, starting from the
-//! same share of what the region had last used. What it admits is kept until it has been charged in Redis. A
-//! key that finds no room shares a stand-in with others: nothing is admitted uncounted.
+//! same share of what the region had last used. Permits that it admits are kept until they have been charged
+//! in Redis. A key that finds no room shares a stand-in with others: nothing is admitted uncounted.
 
 mod entry;
 mod stand_in;

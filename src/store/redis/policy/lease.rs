@@ -1,9 +1,9 @@
 //! Permits drawn ahead for hot keys, and denials remembered, so that most checks of them need no call.
 //!
-//! What is drawn is charged in Redis at once, so the limit can not be exceeded; what is left goes back. A
-//! draw asks for what the key's rate needs for [`DRAW_FOR`], and takes at most half of what is free, divided
-//! by the region's daemons: near the limit draws shrink to nothing and the last permits are decided one by
-//! one. Permits of a window die with it.
+//! Permits that are drawn are charged in Redis at once, so the limit can not be exceeded; what is left goes
+//! back. A draw asks for what the key's rate needs for [`DRAW_FOR`], and takes at most half of what is free,
+//! divided by the region's daemons: near the limit draws shrink to nothing and the last permits are decided
+//! one by one. Permits of a window die with it.
 //!
 //! This file keeps the books; calls are made by the store. Time is an argument, counted from any fixed start.
 

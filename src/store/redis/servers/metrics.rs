@@ -1,4 +1,4 @@
-//! What the store tells of itself.
+//! The metrics of the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! What this daemon told Redis of one bucket: the part of a worldwide limit that its region may use. It holds
-//! while Redis is away, and shows that Redis has lost it.
+//! The newest word of this daemon to Redis on one bucket: the part of a worldwide limit that its region may
+//! use. It holds while Redis is away, and shows that Redis has lost it.
 
 use std::time::Duration;
 
