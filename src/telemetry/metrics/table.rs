@@ -323,7 +323,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "connections_refused_total",
         MetricKind::Counter,
         &["listener"],
-        "Connections refused because the listener was full: at once, or after they waited a second for a place",
+        "Connections refused by a full listener: at once, or after they waited a second for a place",
     ),
     (
         "connections_evicted_total",
