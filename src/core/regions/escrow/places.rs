@@ -21,9 +21,9 @@
 //!    way to it is fenced.
 //! 3. *What it lent.* Its next memory owns nothing until each other region has said, in a session that knows
 //!    of this one, what it still has ([`PlacesStep::OpenSession`]; from then on nothing of the old session is
-//!    taken), and counts that as lent. A region that does not say so in time has nothing left: it uses what it
-//!    borrowed only for [`Margins::loan_life`] after the owner was heard, in the session that lent it or one
-//!    that has counted it. So a lost memory's loans have ended, and with them who was held there, when
+//!    taken), and counts that as lent. A region that does not say so in time has nothing left: it uses
+//!    borrowed places only for [`Margins::loan_life`] after the owner was heard, in the session that lent
+//!    them or one that has counted them. So a lost memory's loans have ended, and with them who was held there, when
 //!    message life, loan life and a hold have passed since the next memory began. Nothing that is said
 //!    afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after the
 //!    same time. Until the next memory has counted a loan, the borrower gives it nothing: an owner that no
