@@ -23,11 +23,11 @@
 //!    of this one, what it still has ([`PlacesStep::OpenSession`]; from then on nothing of the old session is
 //!    taken), and counts that as lent. A region that does not say so in time has nothing left: it uses
 //!    borrowed places only for [`Margins::loan_life`] after the owner was heard, in the session that lent
-//!    them or one that has counted them. So a lost memory's loans have ended, and with them who was held there, when
-//!    message life, loan life and a hold have passed since the next memory began. Nothing that is said
-//!    afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after the
-//!    same time. Until the next memory has counted a loan, the borrower gives it nothing: an owner that no
-//!    longer expects a loan would own those places twice if they came back.
+//!    them or one that has counted them. So a lost memory's loans have ended, and with them who was held
+//!    there, when message life, loan life and a hold have passed since the next memory began. Nothing that is
+//!    said afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after
+//!    the same time. Until the next memory has counted a loan, the borrower gives it nothing: an owner that
+//!    no longer expects a loan would own those places twice if they came back.
 //!
 //! Only 3 reads two regions' clocks, and only durations: a region that was cut off from an owner that lost
 //! its memory must not have its clock stepped back meanwhile by more than the margin. A region without loans
