@@ -99,7 +99,7 @@ pub(super) struct ConnectionPlace {
     pub(super) end: CancellationToken,
 }
 
-/// What becomes of a newcomer.
+/// The fate of a newcomer.
 pub(super) enum Entering {
     /// It has a place.
     At(ConnectionPlace),

@@ -53,7 +53,7 @@ pub struct UserLimit {
     pub burst: u32,
 }
 
-/// What is known of an API key. The secret itself is known to nobody but its holder.
+/// The facts known of an API key. The secret itself is known to nobody but its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
     /// Its public name, `tgk_` and twelve letters or digits: what limits count by, and what people call it.

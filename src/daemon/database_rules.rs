@@ -141,7 +141,7 @@ impl Refused {
     }
 }
 
-/// What is known of the sets.
+/// The facts known of the sets.
 #[derive(Debug, Default)]
 pub(super) struct State {
     in_force: Option<Version>,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::port::Later;
 
-/// What somebody may do. Each role may do what the ones before it may.
+/// The rights of somebody. Each role may do what the ones before it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {

@@ -20,7 +20,7 @@ const SAID_FOR: Span = Span::from_millis(100);
 /// Most rules told of which nothing moved and nothing was heard.
 const QUIET_MAX: usize = 1_000;
 
-/// What the protocol between regions last said of the stores elsewhere, as decisions read it.
+/// The newest word of the protocol between regions on the stores elsewhere, as decisions read it.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     /// How many there are.

@@ -22,7 +22,7 @@ use crate::core::request::Request;
 /// the whole timeout for itself.
 const AT_ONCE_MAX: usize = 256;
 
-/// What those who wait now touch.
+/// The buckets that those who wait now touch.
 #[derive(Default)]
 struct Touched {
     all: HashSet<u64>,

@@ -46,7 +46,7 @@ pub fn holder_of(id: &str) -> Holder {
     Holder(digest.as_ref().first_chunk().copied().unwrap_or_default())
 }
 
-/// What became of a lease.
+/// The outcome of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stepped {
     /// True if all of it was still held.

@@ -37,7 +37,7 @@ pub struct Loaded {
     pub(super) unmatched: unmatched::UnmatchedCounters,
 }
 
-/// What the engine keeps beside one rule.
+/// The part of a rule that the engine keeps beside it.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) name: Arc<str>,

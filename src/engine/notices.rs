@@ -25,7 +25,7 @@ pub struct ComparedRule {
     pub settings: Digest,
 }
 
-/// Who looks, and replaces what it told before.
+/// A source of notices, which looks and replaces what it told before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoticeSource {
     /// The regions, daemons and certificates of the cluster.

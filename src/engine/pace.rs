@@ -80,7 +80,7 @@ impl Drop for WaitingPlace {
     }
 }
 
-/// Who is held back.
+/// The calls that are held back.
 #[derive(Debug)]
 pub(super) struct Pacing {
     room: Arc<WaitingRoom>,

@@ -58,7 +58,7 @@ pub struct CellsAway;
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;
 
-/// What a region is held to of a limit.
+/// The limit that a region is held to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldLimit {
     /// The limit that is enforced here: the region's part, or the whole one where rights to it move between
@@ -113,7 +113,7 @@ impl Charge<'_> {
     }
 }
 
-/// What became of one charge.
+/// The outcome of one charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChargeResult {
     /// The bucket's answer.
@@ -134,7 +134,7 @@ pub struct ChargeResult {
     pub owed: i64,
     /// Permits of lapsed reservations that were given back before the answer.
     pub lapsed: u64,
-    /// What became of a reservation; of any other charge nothing.
+    /// The outcome of a reservation; of any other charge nothing.
     pub reservation: Option<ReservationFate>,
     /// The penalty in force.
     pub penalty: Option<Penalty>,
@@ -169,7 +169,7 @@ impl ChargeResult {
     }
 }
 
-/// What became of all charges of one decision, in their order.
+/// The outcome of all charges of one decision, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// True if every enforced charge fitted. If so each charge that fits was taken; if not, none was but the
@@ -188,7 +188,7 @@ pub enum Intent {
     Ask,
 }
 
-/// What a bucket holds, without charging it.
+/// The state of a bucket, without charging it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketInfo {
     /// Permits in use in this region.

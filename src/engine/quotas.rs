@@ -49,7 +49,7 @@ pub enum NoQuotas {
     NotInTime,
 }
 
-/// What is known of the client whose quotas are asked for.
+/// The facts known of the client whose quotas are asked for.
 #[derive(Clone, Copy)]
 struct QuotaClient<'a> {
     user: Option<&'a str>,

@@ -23,7 +23,7 @@ pub struct Explanation {
     pub left_out: usize,
 }
 
-/// What one bucket holds.
+/// The state of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketStatus {
     /// The rule.
@@ -113,7 +113,7 @@ pub struct ServerHealth {
     pub warning: Option<String>,
 }
 
-/// What is known of another daemon.
+/// The facts known of another daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Its region and node.

@@ -21,7 +21,7 @@ use crate::core::wire::{OwnLimit, RuleName};
 pub const TALLIES_MAX: usize = 262_144;
 const SLOTS: usize = 64;
 
-/// What happened to one bucket since the last drain.
+/// The changes of one bucket since the last drain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The window it happened in; zero for algorithms without windows.
@@ -330,7 +330,7 @@ impl WorldPort for Engine {
     }
 }
 
-/// What is known of a region's daemons: links that are up, the shortest round trip, the age of the newest
+/// The facts known of a region's daemons: links that are up, the shortest round trip, the age of the newest
 /// frame, and the clock that is farthest from ours, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct KnownRegion {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::key::Shape;
 use crate::core::time::Timestamp;
 
-/// What one memory knows of.
+/// The rules and times that one memory knows of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MemoryPart {
     /// When it began, which names it.

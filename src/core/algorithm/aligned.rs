@@ -66,7 +66,7 @@ impl WindowPlace {
     }
 }
 
-/// What the world leaves a bucket in one window.
+/// The part of a bucket that the world leaves a region in one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowShare {
     /// Permits that may be admitted here; never above the limit.
@@ -95,7 +95,7 @@ impl WindowShare {
     }
 }
 
-/// What one window holds, and what is owed beyond it.
+/// The count of one window, and what is owed beyond it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowAccount {
     /// Permits counted in the window.

@@ -8,7 +8,7 @@ use super::aligned::{WindowPlace, WindowShare, faded, weighted};
 use super::{Algorithm, Limit, level};
 use crate::time::Timestamp;
 
-/// What a store is told to enforce of a worldwide limit, beside the limit itself. Computed by
+/// The part of a worldwide limit that a store is told to enforce, beside the limit itself. Computed by
 /// [`crate::regions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowance {
@@ -23,7 +23,7 @@ pub enum Allowance {
     },
 }
 
-/// What a region may admit in one window, and what others did.
+/// The permits that a region may admit in one window, and those that others admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WindowAllowance {
     /// The index of the window that `budget` and `others` speak of.

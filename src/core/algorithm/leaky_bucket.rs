@@ -9,7 +9,7 @@ use super::level::{Level, amount_of, counts_in_level, permits_in, time_to_drain}
 use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
-/// What is queued and not yet drained.
+/// Permits that are queued and not yet drained.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct LeakyBucket(Level);
 

@@ -10,7 +10,7 @@ use super::level::{Level, amount_of, capacity, counts_in_level, permits_in, time
 use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
-/// What is taken and not yet refilled.
+/// Permits that are taken and not yet refilled.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct TokenBucket(Level);
 

@@ -22,7 +22,7 @@ pub struct Bounds<T> {
     pub upper: Option<T>,
 }
 
-/// What becomes of the key's expiry where the count changes.
+/// The fate of the key's expiry where the count changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Expiry {
     /// It stays as it is.

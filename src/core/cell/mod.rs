@@ -117,7 +117,7 @@ pub enum Reply {
     Refused(IncrexError),
 }
 
-/// What becomes of the value.
+/// The fate of the value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CellChange {
     /// It stays as it is.

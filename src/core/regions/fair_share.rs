@@ -36,7 +36,7 @@ pub struct RegionInput {
     pub silent: bool,
 }
 
-/// What a region told of itself.
+/// The figures that a region told of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportFigures {
     /// When it told.
@@ -47,7 +47,7 @@ pub struct ReportFigures {
     pub demand: u64,
 }
 
-/// What is divided.
+/// The limit that is divided, and by which terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DivisionInput {
     /// Permits.
@@ -89,7 +89,7 @@ impl DivisionInput {
     }
 }
 
-/// What one region has probably used, and what it will want, in millionths.
+/// The permits that one region has probably used, and those that it will want, in millionths.
 #[derive(Debug, Clone, Copy)]
 struct Projection {
     weight: i128,

@@ -51,7 +51,7 @@ pub const FORMER_MAX: usize = 8;
 /// Most rules remembered after they were removed, in case they come back with other weights.
 pub const REMOVED_MAX: usize = 1_000;
 
-/// What the machine must know of a `split` rule.
+/// The facts of a `split` rule that the machine must know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitRule {
     /// Its name.
@@ -67,7 +67,7 @@ pub struct SplitRule {
     pub recall: Span,
 }
 
-/// What outlives the process, so that a restart in the middle of a change is safe.
+/// The state that outlives the process, so that a restart in the middle of a change is safe.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Saved {
     stamp: u64,
@@ -317,7 +317,7 @@ impl Split {
         self.beginning.handle_store(is_new);
     }
 
-    /// What this daemon says of its beginning cannot be noted.
+    /// Hears that this daemon cannot note what it says of its beginning.
     pub const fn be_known(&mut self) {
         self.beginning.be_known();
     }

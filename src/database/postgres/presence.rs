@@ -19,7 +19,7 @@ const FRESH: Duration = Duration::from_millis(500);
 /// How often the schema is looked at by whoever calls the database next.
 const SCHEMA_LOOK: Duration = Duration::from_secs(4);
 
-/// What is known of it.
+/// The facts known of it.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     /// The newest sign of life.

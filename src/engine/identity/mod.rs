@@ -24,7 +24,7 @@ use crate::core::identity::{ApiKey, User};
 pub(super) use lookups::Directory;
 pub(super) use person::{IdentityRefused, Inquiry, KeyFound, Person, Persons, key_id, rewritten, shows_key};
 
-/// Who can be looked up.
+/// Kinds of identities that can be looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -85,7 +85,7 @@ impl quick_cache::Equivalent<IdentityName> for NameRef<'_> {
     }
 }
 
-/// What is known of somebody. `None`: that there is nobody of this name.
+/// The facts known of somebody. `None`: that there is nobody of this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fact {
     /// A user.

@@ -24,7 +24,7 @@ pub(in crate::engine) enum Inquiry {
     Operator,
 }
 
-/// What is known of one who asks.
+/// The facts known of one who asks.
 #[derive(Debug, Clone, Default)]
 pub(in crate::engine) struct Person {
     pub(super) user: Option<Arc<User>>,
@@ -37,7 +37,7 @@ pub(in crate::engine) struct Person {
     pub(super) others: Vec<Person>,
 }
 
-/// What became of the key that a request shows.
+/// The state of the key that a request shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum KeyShown {
     /// It shows none of ours.
@@ -52,7 +52,7 @@ pub(super) enum KeyShown {
     Worthless,
 }
 
-/// What became of a look for a key.
+/// The outcome of a look for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) enum KeyFound {
     /// It is known, or is none of ours.

@@ -85,7 +85,7 @@ pub struct StepRequest {
     pub own: Option<OwnLimit>,
 }
 
-/// What became of a step: the ledger after it, with what has been used.
+/// The outcome of a step: the ledger after it, with what has been used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepResult {
     /// The ledger.

@@ -76,7 +76,7 @@ pub struct LevelLedger {
     pub kept: Option<Reserve>,
 }
 
-/// What went to one region in its latest session.
+/// Permits that went to one region in its latest session.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Forwarded {
     /// The other region.
@@ -105,7 +105,7 @@ pub struct Reserve {
     pub totals: Vec<Total>,
 }
 
-/// What a region's bucket is held to.
+/// The terms that a region's bucket is held to.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelTerms {
     /// How it counts.

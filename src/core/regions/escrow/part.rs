@@ -11,7 +11,7 @@ use super::super::super::time::Span;
 /// For so long the same region has the first turn to give: longer than what it gives is on its way.
 const TURN: Span = Span::from_millis(500);
 
-/// What one region has to spare, and what it lacks, in whole permits.
+/// Permits that one region has to spare, and those that it lacks, in whole permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct WholePermits {
     /// Its place among all, as everybody counts.

@@ -10,7 +10,7 @@ use super::Escrow;
 use super::ledger::StepResult;
 use super::totals::MovedRights;
 
-/// What the machine has seen since it began.
+/// Counts of what the machine has seen since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EscrowTally {
     /// Frames taken in.
@@ -40,7 +40,7 @@ pub struct EscrowTally {
     pub no_room: u64,
 }
 
-/// What the machine knows.
+/// The state of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EscrowStatus {
     /// All of each rule's buckets together, in the order of the rules' names.

@@ -12,8 +12,8 @@ pub(super) const GIVEN_MEMORY: Span = Span::from_secs(2);
 /// that is not noticed.
 pub(super) const COMING_MEMORY: Span = Span::from_secs(1);
 
-/// What each region was given, by [`RegionId`]; nothing for one that had no part in it, and so decided on the
-/// sum. Small: every bucket keeps several, with a place for each region of the world.
+/// The permits that each region was given, by [`RegionId`]; nothing for one that had no part in it, and so
+/// decided on the sum. Small: every bucket keeps several, with a place for each region of the world.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Allocation(pub(super) SmallVec<[u32; 4]>);
 

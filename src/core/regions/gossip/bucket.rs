@@ -53,7 +53,7 @@ const LATELY: Span = Span::from_secs(10);
 /// past.
 const JOINING: Span = Span::from_secs(1);
 
-/// What is known of one bucket.
+/// The facts known of one bucket.
 #[derive(Debug)]
 pub(super) struct GossipBucket {
     pub(super) key: WorldKey,
@@ -84,7 +84,7 @@ pub(super) struct GossipBucket {
     rounding_seed: u64,
     /// Without windows: the common level.
     shared_level: SharedLevel,
-    /// What the store was charged for, by [`RegionId`]; the own one's place is for its siblings.
+    /// The store's charges for each region, by [`RegionId`]; the own one's place is for its siblings.
     charged: SmallVec<[Debited; 4]>,
     /// What the store counted itself so far.
     stored: u64,
@@ -102,7 +102,7 @@ pub(super) struct GossipBucket {
     own_key_ids: KeyIds,
 }
 
-/// What is said of one window of a bucket.
+/// A report on one window of a bucket.
 #[derive(Debug)]
 pub(super) struct ReceivedReport {
     pub(super) window: u64,
@@ -119,7 +119,7 @@ pub(super) struct SiblingReport {
     demand: u64,
 }
 
-/// What this daemon last told of a bucket.
+/// The newest report of this daemon on a bucket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LastReport {
     pub(super) at: Timestamp,
@@ -128,7 +128,7 @@ pub(super) struct LastReport {
     demand: u64,
 }
 
-/// What became of a report.
+/// The outcome of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ReportOutcome {
     /// Something in it was new.
@@ -143,7 +143,7 @@ pub(super) struct ReportOutcome {
     pub(super) beyond: bool,
 }
 
-/// What the store was charged for one region.
+/// The charges of the store for one region.
 #[derive(Debug, Clone, Copy)]
 struct Debited {
     /// How much of its count is dealt with.

@@ -69,7 +69,7 @@ pub(super) struct DivisionScope<'a> {
     pub(super) fades: bool,
 }
 
-/// What the own region may admit.
+/// The permits that the own region may admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowBudgets {
     pub(super) now: u64,
@@ -110,7 +110,7 @@ pub(super) struct CommonCuts {
     expected: VecDeque<(Timestamp, ExpectedBudgets)>,
 }
 
-/// What the reports that have arrived will give the own region.
+/// The permits that the reports which have arrived will give the own region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExpectedBudgets {
     window: u64,

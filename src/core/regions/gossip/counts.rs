@@ -35,7 +35,7 @@ pub(super) struct Counts {
     settled: u64,
 }
 
-/// What merging one count did.
+/// The outcome of merging one count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Merged {
     /// It was new.

@@ -46,7 +46,7 @@ impl AcknowledgedKeyIds {
     }
 }
 
-/// What a heard key id stands for.
+/// The meaning of a heard key id.
 #[derive(Debug, Clone)]
 pub(super) struct KeyIdMeaning {
     /// `None`: nothing that is followed here.

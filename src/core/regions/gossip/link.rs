@@ -15,7 +15,7 @@ use crate::wire::{Acknowledgement, CrowdedRules};
 
 /// Most frames in flight to one daemon. Full: the oldest counts as lost.
 const FLIGHTS_MAX: usize = 256;
-/// What one daemon is told at most, in bytes a second, and at once after a pause. More waits, the urgent
+/// The most that one daemon is told, in bytes a second, and at once after a pause. More waits, the urgent
 /// first.
 pub const BYTES_PER_SECOND: u64 = 1_000_000;
 /// See [`BYTES_PER_SECOND`].
@@ -102,7 +102,7 @@ struct SentFrame {
     reports: Vec<SentReport>,
 }
 
-/// What a frame's sequence number says.
+/// The meaning of a frame's sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Not seen before.

@@ -15,7 +15,7 @@ const SCALE: u64 = 1_000;
 /// The regions that take part in a division, by name, with their weights.
 pub(super) type Parties = SmallVec<[(RegionId, u64); 4]>;
 
-/// Who divides how much.
+/// The regions that divide a limit in a cut, and how much of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartitionPlan {
     /// Permits to be divided among the parties.
@@ -74,7 +74,7 @@ pub(super) fn plan(
     PartitionPlan { limit: limit.saturating_sub(kept), parties, silent: silent_parties, whole: false }
 }
 
-/// Who divides how much of a bucket without windows.
+/// The regions that divide a bucket without windows in a cut, and how much of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LevelPartitionPlan {
     /// Of the limit's permits, those that are divided on this side.

@@ -82,7 +82,7 @@ pub struct Replica {
     pub(super) measured: Timestamp,
 }
 
-/// What the replica has seen since it began, for metrics.
+/// Counts of what the replica has seen since it began, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Frames taken in.

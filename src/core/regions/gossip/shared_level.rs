@@ -54,7 +54,7 @@ const AHEAD: Span = Span::from_millis(100);
 /// And for no longer than so many times the bucket refills.
 const REFILLS: u64 = 4;
 
-/// What all regions know of one bucket's level.
+/// The common knowledge of all regions about one bucket's level.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedLevel {
     delayed_reports: Vec<DelayedLevels>,
@@ -110,7 +110,7 @@ struct OwnPart {
     most: i128,
 }
 
-/// What is divided, among whom.
+/// The amount that is divided, and among whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LevelScope<'a> {
     /// The rule's own.

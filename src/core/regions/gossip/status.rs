@@ -12,7 +12,7 @@ use crate::wire::RuleName;
 /// Most buckets in one [`Status`]: the ones nearest to their limits.
 pub const STATUS_KEYS_MAX: usize = 64;
 
-/// What a replica knows.
+/// The knowledge of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The other regions.

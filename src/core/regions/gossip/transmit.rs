@@ -10,7 +10,7 @@ use crate::wire::{CrowdedRules, Frame, REPORTS_MAX, Report, Scope, Subject, Wire
 
 /// A frame stays below this as long as one report fits into it, so that it travels as one datagram.
 pub const FRAME_BYTES_MAX: usize = 1_150;
-/// What a frame takes at most without reports, with the two bytes that say what it is.
+/// The most bytes of a frame without reports, with the two bytes that say what it is.
 const HEAD_BYTES: usize = 64;
 
 impl Replica {

@@ -4,7 +4,7 @@
 use crate::algorithm::{Algorithm, Allowance, Counting, LEVEL_SPEAKS, Limit};
 use crate::time::{Span, Timestamp};
 
-/// What a store answered of a bucket, with what it was told of the other regions.
+/// A store's answer on a bucket, with what it was told of the other regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BucketAnswer {
     /// Permits in use in the own region.
@@ -17,7 +17,7 @@ pub struct BucketAnswer {
     pub error_bound: u64,
 }
 
-/// What the own store may have forgotten of what was admitted.
+/// The part of what was admitted that the own store may have forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OwnStore {
     /// Nothing: it outlives the daemon.
@@ -30,7 +30,7 @@ pub enum OwnStore {
     Unanswered,
 }
 
-/// What a daemon knows of the stores beside its own.
+/// A daemon's knowledge of the stores beside its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OtherStores {
     /// Stores that may admit the same limit: those of the other regions.

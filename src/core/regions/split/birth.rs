@@ -19,7 +19,7 @@ use super::super::NodeName;
 /// So long a daemon that is new waits for the others to say that all are. Then it begins as after a loss.
 const PATIENCE: Span = Span::from_secs(30);
 
-/// What a daemon says of its beginning.
+/// A daemon's word on its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub enum Birth {
     /// It may have had an earlier life, or has seen somebody who may.

@@ -73,7 +73,7 @@ pub(in crate::store::redis) fn expire_all<'a>(
     waiting.into_iter().filter_map(|waiting| waiting.expire(now)).min()
 }
 
-/// What waits to be sent to one node.
+/// Decisions that wait to be sent to one node.
 #[derive(Debug, Default)]
 pub(in crate::store::redis) struct BatchQueue {
     queue: Mutex<Queue>,
@@ -87,7 +87,7 @@ struct Queue {
     has_sender: bool,
 }
 
-/// What became of a part that was put in line.
+/// The outcome of a part that was put in line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) enum Enqueued {
     /// It leaves with the next batch.

@@ -20,7 +20,7 @@ const OPEN_MIN: Duration = Duration::from_millis(50);
 /// How long it stays open at most before the next probe.
 const OPEN_MAX: Duration = Duration::from_millis(500);
 
-/// What it is doing.
+/// The state of the breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) enum Phase {
     /// Asks.

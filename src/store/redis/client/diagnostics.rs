@@ -53,7 +53,7 @@ impl Memory {
     }
 }
 
-/// What a server last said of its memory.
+/// The newest word of a server on its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::store::redis) struct Memory {
     /// Bytes in use.

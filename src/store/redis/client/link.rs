@@ -28,7 +28,7 @@ const IN_FLIGHT_MAX: usize = 8_192;
 /// Room for what is read at once.
 const READ_BYTES: usize = 64 * 1_024;
 
-/// What awaits one reply.
+/// The one that awaits one reply.
 pub(in crate::store::redis) trait Completion: Send {
     /// The reply, or why there is none. Never called while a lock is held.
     fn complete(self: Box<Self>, answer: Result<Value, Failure>);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What shares of a limit are divided by.
+/// The numbers by which shares of a limit are divided.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Daemons {
     /// Daemons of this region that are alive, as its peers tell.

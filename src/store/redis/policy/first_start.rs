@@ -17,7 +17,7 @@ const MARK: &str = "tg:{memory}";
 /// For one call.
 const CALL_MAX: Duration = Duration::from_millis(500);
 
-/// What this daemon did about the mark.
+/// The steps of this daemon about the mark.
 #[derive(Debug, Default)]
 pub(in crate::store::redis) struct Marking {
     /// Set once: whoever finds no mark later finds a server that was flushed.

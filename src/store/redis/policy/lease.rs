@@ -45,7 +45,7 @@ pub(in crate::store::redis) struct Leases {
     ttl: Duration,
 }
 
-/// What is known of one key.
+/// The facts known of one key.
 #[derive(Debug)]
 struct Hot {
     limit: Limit,
@@ -100,7 +100,7 @@ pub(in crate::store::redis) struct Leftover {
     pub(in crate::store::redis) taken: UndoneCharge,
 }
 
-/// What to do with one check.
+/// Advice on one check.
 #[derive(Debug)]
 pub(in crate::store::redis) enum Advice {
     /// Answered from memory.
@@ -109,7 +109,7 @@ pub(in crate::store::redis) enum Advice {
     Ask,
 }
 
-/// What a draw has brought.
+/// The yield of a draw.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Drawn {
     pub(in crate::store::redis) permits: u64,

@@ -38,7 +38,7 @@ pub(in crate::store::redis) fn sub_key(key: &Key, index: u32) -> Key {
     Key::from_identity(key.shape(), &identity)
 }
 
-/// What one charge has asked so far.
+/// The questions that one charge has asked so far.
 #[derive(Debug, Default)]
 struct Asked {
     denied: SmallVec<[ChargeResult; 4]>,

@@ -72,7 +72,7 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// What nodes of one store have in common.
+/// The common part of the nodes of one store.
 #[derive(Debug, Clone)]
 pub(in crate::store::redis) struct Common {
     pub(in crate::store::redis) trouble: Arc<Notify>,

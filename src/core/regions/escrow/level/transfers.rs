@@ -17,7 +17,7 @@ const UNIT: i128 = 1_000_000;
 /// A permit that refills within this is not waited for.
 const SOON: Span = Span::from_millis(5);
 
-/// What is believed of one region; permits in millionths, rates in millionths of a permit a second.
+/// The estimate of one region; permits in millionths, rates in millionths of a permit a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in super::super) struct LevelEstimate {
     /// The most that its level can hold.

@@ -3,7 +3,7 @@
 use crate::time::{Span, Timestamp};
 use crate::wire::rights::{ClosedWindow, Total, WindowTotals};
 
-/// What a third region gave the sender of rights is known here within so long.
+/// Rights that a third region gave the sender are known here within so long.
 const PROVEN_WITHIN: Span = Span::from_secs(1);
 /// Rights that could not be proven so long ago say nothing of those that come now.
 const FORGIVEN_AFTER: Span = Span::from_secs(10);

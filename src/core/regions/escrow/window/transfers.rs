@@ -14,7 +14,7 @@ const UNIT: i128 = 1_000_000;
 /// For so long after a window begins something is kept for a surprise even where somebody is refused.
 const SURPRISE: Span = Span::from_secs(1);
 
-/// What is believed of one region, permits in millionths.
+/// The estimate of one region, permits in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in super::super) struct RegionEstimate {
     pub(in super::super) weight: u64,

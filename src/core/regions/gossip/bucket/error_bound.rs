@@ -16,7 +16,7 @@ pub(super) const TURNS: Span = Span::from_millis(30);
 /// A bucket without windows that nobody told of for so long is known to no one any more.
 const LEVEL_KNOWN: Span = Span::from_secs(20);
 
-/// What makes a worldwide count uncertain.
+/// A cause that makes a worldwide count uncertain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UncertaintyCause {
     /// News is on its way.

@@ -18,7 +18,7 @@ const LOST_AFTER: Span = Span::from_millis(500);
 /// The same where nobody else counts in the store: what is given back is known as soon as it is answered.
 const LOST_AFTER_ALONE: Span = Span::from_millis(50);
 
-/// What this daemon suspects of its store's memory of one bucket.
+/// The suspicions of this daemon about its store's memory of one bucket.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LostStore {
     /// Since when all answers showed less than the region used, in one window.

@@ -5,7 +5,7 @@ use crate::algorithm::Counting;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 
-/// What is in use is told again after this long, also where nothing has changed that others would not guess.
+/// A bucket in use is told again after this long, also where nothing has changed that others would not guess.
 pub(super) const REMINDED: Span = Span::from_secs(1);
 
 impl GossipBucket {

@@ -25,7 +25,7 @@ pub(super) struct DelayedLevels {
     pub(super) missed: bool,
 }
 
-/// What a region told of a bucket without windows.
+/// A region's report on a bucket without windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct LevelReport {
     pub(in super::super) account: ReportFigures,
@@ -34,7 +34,7 @@ pub(in super::super) struct LevelReport {
     pub(in super::super) past: bool,
 }
 
-/// What the words of one region do.
+/// The effect of one region's words.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TakenOut {
     /// How much the level falls, in millionths.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::core::algorithm::{Allowance, RegionUse, State, WindowAllowance};
 use crate::core::time::Timestamp;
 
-/// What Redis was told of one bucket.
+/// The newest word to Redis on one bucket.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct ToldAllowance {
     pub(in crate::store::redis) allowance: Allowance,
