@@ -1,6 +1,6 @@
-//! What a gateway passes on as it came, in the form that rules and buckets know: tokens become users, paths
-//! and hosts have one spelling, and what is too long has a stand-in. Every server does the same, so that a
-//! client is in the same bucket by whichever it comes.
+//! The words of a gateway in the form that rules and buckets know: tokens become users, paths and hosts have
+//! one spelling, and what is too long has a stand-in. Every server does the same, so that a client is in the
+//! same bucket by whichever it comes.
 
 use std::borrow::Cow;
 
@@ -47,7 +47,7 @@ struct Replaced {
     text: TextPart,
     /// What globs look at, where the text is a stand-in.
     whole: Option<TextPart>,
-    /// Whether the text as it came is to be remembered.
+    /// True if the text as it came is to be remembered.
     is_target: bool,
 }
 
@@ -269,7 +269,7 @@ fn part_credentials(question: &mut Request<'_>) {
     });
 }
 
-/// What stands in the place of one value, if not the value itself.
+/// Returns what stands in the place of one value, if not the value itself.
 #[inline]
 fn replaced(
     settings: &Settings,

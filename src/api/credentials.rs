@@ -44,8 +44,8 @@ impl CredentialHeaders {
         names.iter().map(|name| HeaderName::try_from(name.as_str())).collect::<Result<_, _>>().map(Self)
     }
 
-    /// What the request shows in them, each secret once: a key of ours itself, since the engine knows it and
-    /// keeps its name alone; of any other its fingerprint. `is_token`: `Authorization` shows a token.
+    /// Returns what the request shows in them, each secret once: a key of ours itself, since the engine knows
+    /// it and keeps its name alone; of any other its fingerprint. `is_token`: `Authorization` shows a token.
     ///
     /// # Errors
     /// For a header that says two things: this daemon would read one of them, and the service perhaps the
@@ -343,7 +343,7 @@ pub(super) fn canonical_authorization(text: &str) -> Cow<'_, str> {
     let made = [known.unwrap_or(scheme), b" ", &secret].concat();
     match String::from_utf8(made) {
         Ok(made) if made != text => Cow::Owned(made),
-        // What white space was cut out of the middle of a letter stays as it came.
+        // A part that white space cut out of the middle of a letter stays as it came.
         _ => Cow::Borrowed(text),
     }
 }

@@ -30,7 +30,7 @@ static STATUS: HeaderName = HeaderName::from_static("ratelimit");
 /// Largest integer of a structured field (RFC 9651).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// Whether this rule counted the request: `allow` and `block` count nothing.
+/// True if this rule counted the request: `allow` and `block` count nothing.
 pub(super) const fn counted(ruled: &RuleOutcome) -> bool {
     !matches!(ruled.action, Action::Allow | Action::Block)
 }

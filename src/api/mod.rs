@@ -71,11 +71,11 @@ pub struct Settings {
     pub ipv6_prefix: u8,
     /// The headers in which clients show credentials.
     pub credentials: CredentialHeaders,
-    /// Whether paths and hosts are brought into one form before rules see them.
+    /// True if paths and hosts are brought into one form before rules see them.
     pub normalize: bool,
     /// How the origin reads paths, where they are brought into one form.
     pub origin: Origin,
-    /// Whether the audit log is told paths as clients sent them, queries included.
+    /// True if the audit log is told paths as clients sent them, queries included.
     pub record_queries: bool,
     /// Longest body of an HTTP request and longest gRPC message, in bytes. Longer ones are refused.
     pub body_bytes_max: usize,
@@ -84,7 +84,7 @@ pub struct Settings {
     pub connections_max: usize,
     /// Most open connections of one client address, loopback excepted; 0: any number.
     pub address_connections_max: usize,
-    /// Whether HTTP clients may give back with a negative cost.
+    /// True if HTTP clients may give back with a negative cost.
     pub http_refunds: bool,
     /// How long a listener that has stopped waits for what is in flight before it closes the connections.
     pub drain: Duration,

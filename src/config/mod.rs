@@ -155,7 +155,7 @@ pub struct Rules {
     /// of flags and variables at the working directory. Default `"rules.toml"`, which then may be missing: no
     /// rules.
     pub file: PathBuf,
-    /// Whether `file` was asked for, so that it must be there.
+    /// True if `file` was asked for, so that it must be there.
     #[serde(skip)]
     pub file_required: bool,
     /// `saved`: where the last rule set from PostgreSQL is kept, to start from when the database is away;
@@ -247,7 +247,7 @@ pub struct RedisTls {
 }
 
 impl RedisTls {
-    /// Whether none is named.
+    /// True if none is named.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -519,7 +519,7 @@ fn without_password<S: Serializer>(url: &String, serializer: S) -> Result<S::Ok,
 }
 
 impl Config {
-    /// What would run, as a file that says all of it.
+    /// Returns what would run, as a file that says all of it.
     #[must_use]
     pub fn to_toml(&self) -> String {
         // Only a path that is no UTF-8 cannot be written.

@@ -18,10 +18,10 @@ pub struct RuleOutcome {
     pub rule: Arc<str>,
     /// What it does with requests.
     pub action: Action,
-    /// Whether the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and
+    /// True if the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and
     /// not count.
     pub allowed: bool,
-    /// Whether its "no" is only logged.
+    /// True if its "no" is only logged.
     pub shadow: bool,
     /// Permits per window.
     pub limit: u32,
@@ -51,7 +51,7 @@ pub struct RuleOutcome {
     pub priced: Option<i64>,
     /// The penalty in force.
     pub penalty: Option<Penalty>,
-    /// Whether the bucket has just been used beyond what its rule warns of.
+    /// True if the bucket has just been used beyond what its rule warns of.
     pub warning: bool,
 }
 

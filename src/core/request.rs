@@ -66,13 +66,13 @@ impl Cost {
         }
     }
 
-    /// Whether it is charged whatever is left.
+    /// True if it is charged whatever is left.
     #[must_use]
     pub const fn is_report(self) -> bool {
         matches!(self, Self::Report(_) | Self::Commit(_))
     }
 
-    /// Whether the notes of a bucket's reservations have a say.
+    /// True if the notes of a bucket's reservations have a say.
     #[must_use]
     pub const fn is_reserved(self) -> bool {
         matches!(self, Self::Reserve(_) | Self::Commit(_))
@@ -92,7 +92,7 @@ impl Cost {
         }
     }
 
-    /// What this is to a rule that counts charges rather than holders.
+    /// Returns what this is to a rule that counts charges rather than holders.
     #[must_use]
     pub const fn charged(self) -> Self {
         match self {
@@ -170,7 +170,7 @@ pub struct Request<'a> {
     pub forms: Forms<'a>,
     /// Names a report, which is charged once however often it is sent.
     pub report: Option<ReservationId>,
-    /// Whether its answer may be held back, and it may wait for rights.
+    /// True if its answer may be held back, and it may wait for rights.
     pub may_wait: bool,
 }
 

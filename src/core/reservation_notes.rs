@@ -37,7 +37,7 @@ pub struct CommitResult {
     pub returned: u64,
     /// Permits charged beyond what was reserved.
     pub reported: u64,
-    /// Whether that was within the limit.
+    /// True if that was within the limit.
     pub fits: bool,
 }
 
@@ -85,7 +85,7 @@ impl Ends {
 }
 
 impl ReservationNotes {
-    /// Whether this one is reserved.
+    /// True if this one is reserved.
     #[must_use]
     pub fn holds(&self, id: ReservationId) -> bool {
         self.held.contains_key(&id)
@@ -97,7 +97,7 @@ impl ReservationNotes {
         self.held.get(&id).map_or(0, |charge| charge.permits)
     }
 
-    /// Whether no more may be reserved.
+    /// True if no more may be reserved.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.held.len() >= RESERVATIONS_MAX
@@ -157,7 +157,7 @@ impl ReservationNotes {
         returned
     }
 
-    /// Whether something has lapsed by `now`.
+    /// True if something has lapsed by `now`.
     #[must_use]
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.due.first().is_some_and(|(due, _)| due <= now)
@@ -229,13 +229,13 @@ impl ReservationNotes {
         held.max(self.commits_kept)
     }
 
-    /// Whether permits are reserved.
+    /// True if permits are reserved.
     #[must_use]
     pub fn has_held(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// What is reserved.
+    /// Returns what is reserved.
     pub fn into_held(self) -> impl Iterator<Item = (ReservationId, ReservedCharge)> {
         self.held.into_iter()
     }

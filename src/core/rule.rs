@@ -36,7 +36,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether a rule with this action has buckets and a limit.
+    /// True if a rule with this action has buckets and a limit.
     #[must_use]
     pub const fn counts(self) -> bool {
         matches!(self, Self::Reject | Self::Throttle | Self::LogOnly)

@@ -102,7 +102,7 @@ impl<'t> Problems<'t> {
         }
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()

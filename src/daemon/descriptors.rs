@@ -47,7 +47,7 @@ pub(super) fn connections_max(configured: usize) -> usize {
     left.min(configured)
 }
 
-/// What one listener may take of so many descriptors, those above its number of places included.
+/// Returns what one listener may take of so many descriptors, those above its number of places included.
 fn left_of(files: u64) -> u64 {
     let reserved = (files / RESERVED_PART).clamp(RESERVED_MIN, RESERVED_MAX);
     let each = files.saturating_sub(reserved) / LISTENERS;

@@ -443,13 +443,13 @@ impl Daemon {
         &self.engine
     }
 
-    /// Where HTTP is served, if over TCP.
+    /// Returns where HTTP is served, if over TCP.
     #[must_use]
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref()?.address
     }
 
-    /// Where gRPC is served, if over TCP.
+    /// Returns where gRPC is served, if over TCP.
     #[must_use]
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.grpc.as_ref()?.address

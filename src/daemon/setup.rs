@@ -34,7 +34,7 @@ pub enum RulesSource {
     Database {
         /// Where the last set is kept.
         saved: PathBuf,
-        /// Whether rules of other daemons are taken while the database is away.
+        /// True if rules of other daemons are taken while the database is away.
         from_peers: bool,
     },
     /// None: everything passes.
@@ -125,15 +125,15 @@ pub struct Setup {
     pub address_connections_max: usize,
     /// Most answers that are held back at once.
     pub held_answers_max: usize,
-    /// Whether HTTP clients may give back.
+    /// True if HTTP clients may give back.
     pub http_refunds: bool,
     /// Where the user of the daemon may change everything.
     pub admin_socket: AdminSocket,
-    /// Whether everybody on this machine may.
+    /// True if everybody on this machine may.
     pub admin_local: bool,
     /// Its rules.
     pub rules: RulesSource,
-    /// Whether every rule only logs.
+    /// True if every rule only logs.
     pub shadow: bool,
     /// Where buckets are kept.
     pub store: StoreSetup,
@@ -155,7 +155,7 @@ pub struct Setup {
     pub ipv6_prefix: u8,
     /// The headers in which clients show credentials.
     pub credentials: CredentialHeaders,
-    /// Whether paths and hosts are brought into one form.
+    /// True if paths and hosts are brought into one form.
     pub normalize: bool,
     /// How the origin reads paths.
     pub origin: Origin,
@@ -174,7 +174,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What a configuration asks for.
+    /// Returns what a configuration asks for.
     ///
     /// # Errors
     /// A certificate file that cannot be read.

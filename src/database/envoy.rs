@@ -75,7 +75,7 @@ struct End {
 struct PathEntry {
     key: String,
     wanted: Wanted,
-    /// Whether all values that fit share one bucket.
+    /// True if all values that fit share one bucket.
     shared: bool,
     /// Its place among its siblings, for those with `*`: the first that fits is taken.
     place: usize,
@@ -248,7 +248,7 @@ fn step(entry: &DescriptorEntry, place: usize) -> PathEntry {
     PathEntry { key: entry.key.clone(), wanted: entry.wanted.clone(), shared, place }
 }
 
-/// Whether a walk from this entry along `rest` ends at a limit.
+/// True if a walk from this entry along `rest` ends at a limit.
 fn covers(entry: &DescriptorEntry, rest: &[PathEntry]) -> bool {
     let Some((first, rest)) = rest.split_first() else { return entry.limit.is_some() };
     let of_key = || entry.descriptors.iter().filter(|own| own.key == first.key);

@@ -57,7 +57,7 @@ impl Engine {
         self.decide_with(requests, Intent::Charge, None)
     }
 
-    /// What [`Self::decide`] would answer, without charging.
+    /// Returns what [`Self::decide`] would answer, without charging.
     pub fn ask<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
         self.decide_with(requests, Intent::Ask, None)
     }
@@ -123,18 +123,18 @@ impl Engine {
     }
 }
 
-/// Whether places of it are held rather than permits charged.
+/// True if places of it are held rather than permits charged.
 fn is_held(found: &Match<'_>) -> bool {
     found.rule.rule.algorithm == Algorithm::Concurrency
 }
 
-/// Whether the daemon holds back what the rule delays.
+/// True if the daemon holds back what the rule delays.
 fn holds_delay(found: &Match<'_>) -> bool {
     found.rule.rule.answer.as_ref().is_some_and(|answer| answer.holds_delay)
 }
 
-/// What a request's cost is to one rule. Places are held by somebody, so of a report to them nothing is left
-/// but a look.
+/// Returns what a request's cost is to one rule. Places are held by somebody, so of a report to them nothing
+/// is left but a look.
 fn cost_of(found: &Match<'_>, request: &Request<'_>) -> Cost {
     let cost = match &found.rule.rule.price {
         Some(prices) => prices.priced(request.cost.charged(), request),
@@ -298,7 +298,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         }
     }
 
-    /// Whether rights on their way may be waited for.
+    /// True if rights on their way may be waited for.
     fn may_wait(&self) -> bool {
         self.requests.iter().all(|request| request.may_wait)
     }
@@ -324,7 +324,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         self.loaded.shadow || found.rule.rule.action == Action::LogOnly
     }
 
-    /// What is charged, while these `regions` are known.
+    /// Returns what is charged, while these `regions` are known.
     fn charges(&self, regions: RegionsKnown) -> Charges<'_> {
         let mut charges = Charges::new();
         for (place, request) in self.requests.iter().enumerate() {
@@ -417,7 +417,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         }
     }
 
-    /// Whether other regions want to know what is decided here of the rule.
+    /// True if other regions want to know what is decided here of the rule.
     fn speaks(&self, found: &Match<'_>) -> bool {
         found.rule.rule.global.as_ref().is_some_and(|global| match global.mode {
             Mode::Gossip => true,
@@ -430,7 +430,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         })
     }
 
-    /// Whether other regions send rights of a window that are missing here, within a round trip. A bucket
+    /// True if other regions send rights of a window that are missing here, within a round trip. A bucket
     /// without windows refills meanwhile, and nobody knows here whether the others have any.
     fn is_sent(&self, found: &Match<'_>) -> bool {
         let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
@@ -438,7 +438,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         escrowed && windowed && self.speaks(found) && self.loaded.has_others(found.rule)
     }
 
-    /// Whether a cost that was refused may pass later: where no other region knows the bucket, none sends
+    /// True if a cost that was refused may pass later: where no other region knows the bucket, none sends
     /// what is missing.
     fn may_pass(&self, found: &Match<'_>, cost: Cost) -> bool {
         let algorithm = found.rule.rule.algorithm;
@@ -448,7 +448,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         !gathers || cost.taken() <= found.limit.capacity(algorithm) || sent()
     }
 
-    /// Whether a cost is refused by the region's part of a `gossip` limit alone, while all regions are heard:
+    /// True if a cost is refused by the region's part of a `gossip` limit alone, while all regions are heard:
     /// they leave it more once they know.
     fn held_to_its_part(
         &self,

@@ -65,9 +65,9 @@ pub fn report_of(id: &str) -> ReservationId {
 /// What became of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// Whether it charged anything anywhere: not the second time.
+    /// True if it charged anything anywhere: not the second time.
     pub committed: bool,
-    /// Whether some of it was not reserved any more, so that there it was charged in full.
+    /// True if some of it was not reserved any more, so that there it was charged in full.
     pub lapsed: bool,
     /// True if the store could not be asked for some of it.
     pub degraded: bool,

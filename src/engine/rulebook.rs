@@ -164,7 +164,7 @@ pub trait RuleBook: Send + Sync + 'static {
     /// returns, the daemon decides by it.
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>>;
 
-    /// What became of the rules, newest first.
+    /// Returns what became of the rules, newest first.
     fn history(&self, shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>>;
 }
 
@@ -193,7 +193,7 @@ pub struct RulesStatus {
     /// Where the set in force came from: `file`, `database`, `saved`, `peer REGION/NODE`; empty before there
     /// is one.
     pub from: String,
-    /// Whether the source answers; a file does while it can be read.
+    /// True if the source answers; a file does while it can be read.
     pub reachable: bool,
     /// Why it does not, or why its newest set is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]

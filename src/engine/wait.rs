@@ -62,7 +62,7 @@ impl Waits {
     }
 }
 
-/// What was denied only for want of rights, if that is all: how long to wait for them.
+/// Returns what was denied only for want of rights, if that is all: how long to wait for them.
 fn patience(waits: &Waits, charges: &[Charge<'_>], outcome: &Outcome, now: Timestamp) -> Option<Span> {
     // A report has been charged: asked again, it would be charged twice.
     if outcome.admitted || charges.iter().any(|charge| charge.cost.is_report()) {

@@ -1,5 +1,4 @@
-//! What went wrong between daemons, counted. Plain atomics: telemetry reads them, nothing here names a
-//! metric.
+//! Faults between daemons, counted. Plain atomics: telemetry reads them, nothing here names a metric.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -74,7 +73,7 @@ impl Refusal {
         Self::SlowHandshake,
     ];
 
-    /// Whether nothing was wrong with it but that there was no room or no way.
+    /// True if nothing was wrong with it but that there was no room or no way.
     #[must_use]
     pub const fn is_drop(self) -> bool {
         matches!(

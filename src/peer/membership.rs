@@ -310,7 +310,7 @@ impl Membership {
     }
 }
 
-/// What is said of a node; `None` if it has not said enough yet.
+/// Returns what is said of a node; `None` if it has not said enough yet.
 fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
     Some(Member {
         name: identity::parse_path(&id.node_id)?,
@@ -341,7 +341,7 @@ fn listed(text: &str) -> Option<Vec<String>> {
     text.split(',').filter(|name| !name.is_empty()).map(identity::unescaped).collect()
 }
 
-/// What a daemon says of its shares, as it travels.
+/// Returns what a daemon says of its shares, as it travels.
 fn said(word: &WeightsStatement) -> String {
     let birth = word.birth.text().map(|birth| format!(" {birth}")).unwrap_or_default();
     format!("{} {} {}{birth}", word.stamp, word.digest, word.phase.as_str())

@@ -18,13 +18,13 @@ impl KeySlot {
         if self.reserved.is_empty() { None } else { self.reserved.find(named.hash, named.key.bytes()) }
     }
 
-    /// Whether this reservation is held, of the bucket whose notes these are.
+    /// True if this reservation is held, of the bucket whose notes these are.
     pub(super) fn holds(&self, notes: Option<TablePlace>, id: ReservationId) -> bool {
         notes.and_then(|at| self.reserved.get(at)).is_some_and(|notes| notes.holds(id))
     }
 
-    /// What the bucket would answer now, as [`Self::look`] says, once what has lapsed is given back and a
-    /// reservation has found room.
+    /// Returns what the bucket would answer now, as [`Self::look`] says, once what has lapsed is given back
+    /// and a reservation has found room.
     pub(super) fn evaluate(
         &mut self,
         charge: &Charge<'_>,
@@ -82,7 +82,7 @@ impl KeySlot {
         Some(returned)
     }
 
-    /// Whether one more may be reserved of this bucket: its notes and those of all buckets are bounded.
+    /// True if one more may be reserved of this bucket: its notes and those of all buckets are bounded.
     fn may_reserve(&mut self, notes: Option<TablePlace>, named: Named<'_>, now: Timestamp) -> bool {
         let Some(at) = notes.or_else(|| self.make_notes(named, now)) else { return false };
         self.reserved.get(at).is_some_and(|notes| !notes.is_full())

@@ -54,7 +54,7 @@ impl ChargeTerms {
     }
 }
 
-/// What a region may use in a window, and what it mints in later ones.
+/// Returns what a region may use in a window, and what it mints in later ones.
 fn view_of(window: u64, budget: u64, minted: u64) -> Allowance {
     let budget = u32::try_from(budget).unwrap_or(u32::MAX);
     let next_budget = u32::try_from(minted).unwrap_or(0);
@@ -62,7 +62,7 @@ fn view_of(window: u64, budget: u64, minted: u64) -> Allowance {
 }
 
 impl KeySlot {
-    /// What a charge is held to, for an escrowed rule.
+    /// Returns what a charge is held to, for an escrowed rule.
     pub(super) fn terms(
         &self,
         rule: &Compiled,
@@ -121,7 +121,7 @@ impl KeySlot {
         ChargeTerms { view: Some(view), now, ..terms }
     }
 
-    /// What is noted of a bucket's rights.
+    /// Returns what is noted of a bucket's rights.
     fn ledger(&self, named: Named<'_>) -> Option<&Ledger> {
         self.rights.get(self.rights.find(named.hash, named.key.bytes())?)
     }
@@ -141,7 +141,7 @@ impl KeySlot {
         PlacesTerms { share, hold, begun: self.known(key), margins: Margins::USUAL, safety: self.safety }
     }
 
-    /// What this region mints in a window: its share, unless too little of the window is known.
+    /// Returns what this region mints in a window: its share, unless too little of the window is known.
     fn minted(&self, held: &HeldLimit, key: &Key, window: u64) -> u64 {
         if is_known(window, held.limit.windows(), self.known(key)) { u64::from(held.own()) } else { 0 }
     }
@@ -223,7 +223,7 @@ impl KeySlot {
         }
     }
 
-    /// What is used of what its ledger at `at` says of a window; later ones mint `minted`.
+    /// Returns what is used of what its ledger at `at` says of a window; later ones mint `minted`.
     fn used_in(
         &self,
         limit: &Limit,

@@ -72,7 +72,7 @@ pub(super) struct Named<'a> {
 }
 
 impl Named<'_> {
-    /// Whether both name the same bucket.
+    /// True if both name the same bucket.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.hash == other.hash && self.key == other.key
     }
@@ -86,7 +86,7 @@ pub(super) struct Evaluation {
     pub(super) verdict: Verdict,
     /// What is enforced.
     view: Option<Allowance>,
-    /// Whether that is what was told of the other regions.
+    /// True if that is what was told of the other regions.
     told: bool,
     error_bound: u64,
     /// The instant that it counts at.
@@ -104,12 +104,12 @@ pub(super) struct Evaluation {
 }
 
 impl Evaluation {
-    /// What it is counted against.
+    /// Returns what it is counted against.
     pub(super) const fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// What is enforced.
+    /// Returns what is enforced.
     pub(super) const fn view(&self) -> Option<&Allowance> {
         self.view.as_ref()
     }
@@ -121,7 +121,7 @@ impl Evaluation {
             Verdict { admitted: false, delay: Span::ZERO, retry: Some(CROWDED_RETRY), ..self.verdict };
     }
 
-    /// Whether the charge fits; a refund always does.
+    /// True if the charge fits; a refund always does.
     pub(super) fn fits(&self) -> bool {
         self.verdict.admitted
     }
@@ -226,7 +226,7 @@ impl KeySlot {
         }
     }
 
-    /// What is kept there.
+    /// Returns what is kept there.
     pub(super) fn state(&self, place: Option<TablePlace>) -> Option<&State> {
         self.buckets.get(place?)
     }
@@ -238,8 +238,8 @@ impl KeySlot {
         self.views.get(self.views.find(named.hash, named.key.bytes())?)
     }
 
-    /// What the bucket would answer, if charges before this one in the same decision take `before` permits of
-    /// it.
+    /// Returns what the bucket would answer, if charges before this one in the same decision take `before`
+    /// permits of it.
     pub(super) fn look(
         &self,
         charge: &Charge<'_>,
@@ -301,7 +301,8 @@ impl KeySlot {
         }
     }
 
-    /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
+    /// Returns what a charge that fits would still find, now that its decision has been denied and takes
+    /// nothing.
     pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Evaluation, named: Named<'_>) -> Verdict {
         let peek = self
             .counted((charge.rule, &charge.limit), named, looked.now, self.state(looked.place))
@@ -341,7 +342,7 @@ impl KeySlot {
         }
     }
 
-    /// Whether a charge may have its bucket keep more: the entries of logs and the holders of places are
+    /// True if a charge may have its bucket keep more: the entries of logs and the holders of places are
     /// bounded for all buckets together.
     pub(super) fn may_grow(
         &mut self,
@@ -369,7 +370,7 @@ impl KeySlot {
         }
     }
 
-    /// Where a bucket is, if it is there.
+    /// Returns where a bucket is, if it is there.
     pub(super) fn find(&self, named: Named<'_>) -> Option<TablePlace> {
         self.buckets.find(named.hash, named.key.bytes())
     }
@@ -587,7 +588,7 @@ impl KeySlot {
         self.views.rate(place, now + Allowance::kept_for(window), VIEW_WEIGHT);
     }
 
-    /// What a bucket holds; `None` if neither it nor a view of it is there.
+    /// Returns what a bucket holds; `None` if neither it nor a view of it is there.
     pub(super) fn info(
         &mut self,
         rule: &Compiled,

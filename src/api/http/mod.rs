@@ -147,7 +147,7 @@ struct WatchedSocket {
     unsent: Arc<Unsent>,
     deliveries: Arc<Deliveries>,
     end: ConnectionEnd,
-    /// Whether anything was written since the last bytes arrived.
+    /// True if anything was written since the last bytes arrived.
     answered: bool,
 }
 
@@ -238,7 +238,7 @@ struct ConnectionContext<'c> {
     place: &'c ConnectionPlace,
     unsent: &'c Arc<Unsent>,
     deliveries: &'c Arc<Deliveries>,
-    /// Whether its listener is for those who watch the daemon.
+    /// True if its listener is for those who watch the daemon.
     only_watches: bool,
 }
 
@@ -338,8 +338,8 @@ impl ConnectionContext<'_> {
         Ok(reply.map(|body| Sending::new(body, stream, self.unsent)))
     }
 
-    /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own
-    /// user.
+    /// Checks whether this client may ask for that: to give back may be switched off for all but the daemon's
+    /// own user.
     fn may_ask(self, cost: Cost) -> Result<(), Refusal> {
         if !matches!(cost, Cost::Refund(_)) || self.servers.settings().http_refunds || self.peer.is_owner {
             return Ok(());
@@ -429,7 +429,7 @@ struct Arriving<'p> {
     idle: &'p IdleDetection,
     place: &'p ConnectionPlace,
     whole: bool,
-    /// Whether it asks for a decision.
+    /// True if it asks for a decision.
     decides: bool,
     /// The span of the request, if somebody is to be told.
     span: Option<Box<DecisionSpan>>,

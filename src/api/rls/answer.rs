@@ -27,7 +27,7 @@ pub(super) const PREFIX_BYTES: usize = 5;
 /// Room for an answer with one descriptor.
 const USUAL_BYTES: usize = 96;
 
-/// Whether a descriptor is over its limit. A peek is when nothing is left.
+/// True if a descriptor is over its limit. A peek is when nothing is left.
 pub(super) fn over_limit(request: &Request<'_>, decision: &Decision) -> bool {
     let nothing_left = || tightest(decision).is_some_and(|ruled| ruled.remaining == 0);
     !decision.allowed || (request.cost == Cost::Peek && nothing_left())

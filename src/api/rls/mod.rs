@@ -264,7 +264,7 @@ fn poll_calls(
 struct Watch {
     pings: Option<PingPong>,
     calls: usize,
-    /// Whether there ever was a call.
+    /// True if there ever was a call.
     has_begun: bool,
     waiting: bool,
 }
@@ -518,7 +518,7 @@ async fn refund_and_charge(servers: &Servers, questions: &[Question<'_>], denied
     all.into_iter().map(|(_, decision)| decision).collect()
 }
 
-/// Whether a call gives back beside what may be denied.
+/// True if a call gives back beside what may be denied.
 fn refunds_apart(questions: &[Question<'_>], denied: &[usize]) -> bool {
     let refunds = questions.iter().filter(|question| matches!(question.cost, Cost::Refund(_))).count();
     refunds > 0 && (refunds < questions.len() || !denied.is_empty())
@@ -542,7 +542,7 @@ fn deny(mut decisions: Decisions, denied: &[usize], message: Option<Arc<str>>) -
     decisions
 }
 
-/// Whether some descriptors peek while others take. A peek that finds nothing left denies the call, which
+/// True if some descriptors peek while others take. A peek that finds nothing left denies the call, which
 /// then must not charge the others; to the engine a peek always passes.
 fn mixed(questions: &[Question<'_>]) -> bool {
     let peeks = questions.iter().filter(|question| question.cost == Cost::Peek).count();

@@ -1,4 +1,4 @@
-//! What regions gave each other under `escrow`, as the daemons' own metrics count it.
+//! Rights that regions gave each other under `escrow`, as the daemons' own metrics count them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,7 +12,8 @@ pub(super) struct Moved {
     pub(super) was_given: u64,
 }
 
-/// What each region has moved since the start, by name. `metrics`: the text of every daemon's `/metrics`.
+/// Returns what each region has moved since the start, by name. `metrics`: the text of every daemon's
+/// `/metrics`.
 pub(super) fn moved(metrics: &[String]) -> HashMap<String, Moved> {
     let mut all = HashMap::<String, Moved>::new();
     for (from, to, permits) in metrics.iter().flat_map(|text| text.lines()).filter_map(read) {
@@ -33,7 +34,7 @@ fn read(line: &str) -> Option<(&str, &str, u64)> {
 }
 
 impl Moved {
-    /// What was moved since `before`.
+    /// Returns what was moved since `before`.
     pub(super) const fn since(self, before: Self) -> Self {
         Self {
             gave: self.gave.saturating_sub(before.gave),
@@ -42,7 +43,7 @@ impl Moved {
     }
 }
 
-/// What was moved, window by window.
+/// Moved rights, window by window.
 #[derive(Debug, Default)]
 pub(super) struct Movements {
     /// The window that runs, what had been moved before it, and what has been since.
@@ -54,13 +55,13 @@ pub(super) struct Movements {
 }
 
 impl Movements {
-    /// Whether another window runs than when it was last taken in.
+    /// True if another window runs than when it was last taken in.
     pub(super) const fn turns(&self, window: u64) -> bool {
         window != self.window
     }
 
-    /// Takes in what has been moved since the start, while `window` runs. What was moved since the last time
-    /// belongs to the window that ran then.
+    /// Takes in what has been moved since the start, while `window` runs. Rights moved since the last time
+    /// belong to the window that ran then.
     pub(super) fn take(&mut self, window: u64, totals: HashMap<String, Moved>) {
         let since = |(region, moved): (&String, &Moved)| {
             let before = self.before.get(region).copied().unwrap_or_default();
@@ -77,7 +78,7 @@ impl Movements {
         }
     }
 
-    /// What a region moved in a window; `None` where that is not known any more.
+    /// Returns what a region moved in a window; `None` where that is not known any more.
     pub(super) fn of(&self, window: u64, region: &str) -> Option<Moved> {
         let moved = if self.turns(window) {
             &self.recent.iter().find(|(known, _)| *known == window)?.1

@@ -35,7 +35,7 @@ impl FixedWindow {
         Self { at: now, count: self.count.max(limit.permits), debt: self.debt }
     }
 
-    /// Where `now` lies, and what is counted and owed there. `view` says how fast a debt is paid.
+    /// Returns where `now` lies, and what is counted and owed there. `view` says how fast a debt is paid.
     fn place(
         &self,
         limit: &Limit,
@@ -139,7 +139,7 @@ impl FixedWindow {
         u64::from(owed) + u64::from(counted)
     }
 
-    /// What of the `budget` of a window is used, what is owed included.
+    /// Returns what of the `budget` of a window is used, what is owed included.
     pub(super) fn used_of(
         &self,
         limit: &Limit,

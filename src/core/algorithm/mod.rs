@@ -79,7 +79,7 @@ impl Algorithm {
         Self::Gcra,
     ];
 
-    /// What it counts.
+    /// Returns what it counts.
     #[must_use]
     pub const fn counting(self) -> Counting {
         match self {
@@ -160,7 +160,7 @@ impl Limit {
 /// The answer of one bucket to one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the cost fits.
+    /// True if the cost fits.
     pub admitted: bool,
     /// Permits that would still be admitted at once, after this one if it is admitted.
     pub remaining: u64,
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// What a check of `cost` permits (zero: a peek) would be answered at `now`. Changes nothing.
+    /// Returns what a check of `cost` permits (zero: a peek) would be answered at `now`. Changes nothing.
     ///
     /// `view` narrows the limit to what a worldwide rule leaves this region; `None` is a limit of this region
     /// alone.
@@ -296,8 +296,8 @@ impl State {
         verdict
     }
 
-    /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to
-    /// them an acquisition is a charge.
+    /// Returns what a holder's step would be answered at `now`. Changes nothing. Other machines know no
+    /// holders: to them an acquisition is a charge.
     #[must_use]
     pub fn check_hold(&self, limit: &Limit, now: Timestamp, hold: &Hold) -> Verdict {
         match self {
@@ -315,7 +315,7 @@ impl State {
         }
     }
 
-    /// Who holds how many places at `now`, as far as it is known who.
+    /// Returns who holds how many places at `now`, as far as it is known who.
     #[must_use]
     pub fn holders(&self, now: Timestamp) -> Vec<(Holder, u64)> {
         match self {
@@ -502,8 +502,8 @@ impl State {
         }
     }
 
-    /// What of a region's `budget` in a window is used, what is owed included. Only of `fixed_window`, whose
-    /// rights move by the window.
+    /// Returns what of a region's `budget` in a window is used, what is owed included. Only of
+    /// `fixed_window`, whose rights move by the window.
     #[must_use]
     pub fn used_of(&self, limit: &Limit, view: Option<&Allowance>, window: u64, budget: u64) -> u64 {
         match self {

@@ -180,7 +180,7 @@ impl Judge {
         }
     }
 
-    /// Whether `cost` permits would be admitted at `now`, by the definition.
+    /// True if `cost` permits would be admitted at `now`, by the definition.
     pub(super) fn fits(&self, limit: &Limit, view: Option<&Allowance>, now: u64, cost: u64) -> bool {
         let now = now.max(self.newest);
         let capacity = self.capacity(limit);
@@ -321,7 +321,7 @@ pub(super) fn histories() -> impl Strategy<Value = Vec<DrawnStep>> {
 }
 
 impl DrawnStep {
-    /// Where this step takes the clock.
+    /// Returns where this step takes the clock.
     pub(super) fn moved(&self, limit: &Limit, now: u64, retry_at: u64) -> u64 {
         let window = limit.window.0;
         let part = window / 1_000 * u64::from(self.move_by);
@@ -616,7 +616,7 @@ fn assert_expiry(algorithm: Algorithm, state: &State, limit: &Limit, now: u64) {
     }
 }
 
-/// Who was admitted when, of a history in which the limit stays and nothing is given back.
+/// Returns who was admitted when, of a history in which the limit stays and nothing is given back.
 pub(super) fn admissions(
     algorithm: Algorithm,
     limit: &Limit,

@@ -1,4 +1,4 @@
-//! Who is in the cluster, as membership tells it.
+//! The members of the cluster, as membership tells it.
 
 use super::NodeName;
 
@@ -9,6 +9,6 @@ pub struct Member {
     pub name: NodeName,
     /// True if membership believes it alive.
     pub live: bool,
-    /// Whether it is shutting down: it still speaks, but owns nothing any more.
+    /// True if it is shutting down: it still speaks, but owns nothing any more.
     pub draining: bool,
 }

@@ -38,7 +38,7 @@ impl fmt::Display for Warning {
 }
 
 impl RuleSet {
-    /// What is odd about these rules, in their order of precedence; empty if nothing is.
+    /// Returns what is odd about these rules, in their order of precedence; empty if nothing is.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         self.warnings_of(true)
@@ -87,8 +87,8 @@ impl RuleSet {
         warnings
     }
 
-    /// What gateways need for these rules, which nobody sees here: told where rules are checked, not where
-    /// they are in force.
+    /// Returns what gateways need for these rules, which nobody sees here: told where rules are checked, not
+    /// where they are in force.
     #[must_use]
     pub fn advice(&self) -> Vec<Warning> {
         let enabled = self.rules().iter().map(|compiled| &compiled.rule).filter(|rule| rule.enabled);
@@ -192,7 +192,7 @@ fn first<'r>(others: &[&'r Rule], rule: &Rule, pairs: &mut usize) -> Option<&'r 
     others.iter().take(looked).find(|other| covers(other, rule)).map(|other| other.name.as_str())
 }
 
-/// Whether `wide` takes part wherever `narrow` does.
+/// True if `wide` takes part wherever `narrow` does.
 fn covers(wide: &Rule, narrow: &Rule) -> bool {
     // Only acquisitions ask rules that hold places.
     let holds = |rule: &Rule| rule.action.counts() && rule.algorithm == Algorithm::Concurrency;
@@ -210,7 +210,7 @@ fn named(rule: &Rule) -> BTreeSet<&str> {
     conditions.chain(rule.per.iter().map(String::as_str)).collect()
 }
 
-/// Whether `condition` holds wherever `rule` matches.
+/// True if `condition` holds wherever `rule` matches.
 fn implied(condition: &Condition, rule: &Rule) -> bool {
     let present =
         condition.any_of.iter().any(|pattern| matches!(pattern, Pattern::Glob(text) if text == "*"));
@@ -223,7 +223,7 @@ fn implied(condition: &Condition, rule: &Rule) -> bool {
     })
 }
 
-/// Whether `wide` matches every value that `narrow` matches.
+/// True if `wide` matches every value that `narrow` matches.
 fn holds_for(wide: &Pattern, narrow: &Pattern) -> bool {
     match (wide, narrow) {
         (Pattern::Glob(wide), _) if wide == "*" => true,

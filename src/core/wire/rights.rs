@@ -23,7 +23,8 @@ pub struct RightsFrame {
     pub transfers: Vec<Transfer>,
 }
 
-/// What a region holds of one bucket, and what it is asked for. It is request and acknowledgement in one.
+/// The rights that a region holds of one bucket, and what it is asked for. It is request and acknowledgement
+/// in one.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
     /// The rule's domain and name.
@@ -58,7 +59,7 @@ pub enum RightKind {
     Places,
 }
 
-/// What moved between the sender's region and all others, by what the bucket counts.
+/// Rights that moved between the sender's region and all others, by what the bucket counts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum MovedTotals {
     /// Rights of a window.
@@ -82,7 +83,7 @@ pub struct WindowTotals {
     pub closed: Option<ClosedWindow>,
 }
 
-/// What was used of a window that is over.
+/// Permits that were used of a window that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClosedWindow {
     /// Its index.
@@ -111,7 +112,7 @@ pub struct PlacesTotals {
 }
 
 impl RightKind {
-    /// What a bucket with such rights counts.
+    /// Returns what a bucket with such rights counts.
     #[must_use]
     pub const fn counting(self) -> Counting {
         match self {
@@ -150,7 +151,7 @@ impl MovedTotals {
 pub struct CountedLimit {
     /// The bucket's own, in place of the rule's.
     pub own: Option<OwnLimit>,
-    /// Whether others only said so: the sender's region itself decides nothing.
+    /// True if others only said so: the sender's region itself decides nothing.
     pub said_by_others: bool,
 }
 

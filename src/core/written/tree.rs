@@ -48,7 +48,7 @@ pub struct TreeEntry {
 }
 
 impl Value {
-    /// What it is, in words.
+    /// Returns what it is, in words.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

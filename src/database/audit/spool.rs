@@ -144,7 +144,7 @@ impl Spool {
         self.lock().waiting.len()
     }
 
-    /// Whether none waits.
+    /// True if none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

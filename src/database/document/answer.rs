@@ -54,7 +54,7 @@ pub(super) struct RuleKind {
     pub(super) max_delay: Span,
 }
 
-/// What its answers carry besides; `None` where that is nothing.
+/// Returns what its answers carry besides; `None` where that is nothing.
 pub(super) fn read_answer(
     fields: &mut Fields<'_>,
     kind: RuleKind,
@@ -170,7 +170,7 @@ pub(super) fn uncounted(kind: RuleKind) -> Option<&'static str> {
     }
 }
 
-/// What the cost of a request is worth, by its attributes.
+/// Returns what the cost of a request is worth, by its attributes.
 pub(super) fn read_price(
     fields: &mut Fields<'_>,
     kind: RuleKind,

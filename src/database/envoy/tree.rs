@@ -67,7 +67,7 @@ impl Wanted {
 }
 
 impl DescriptorEntry {
-    /// Whether both are for the same values of the same key.
+    /// True if both are for the same values of the same key.
     pub(super) fn is_for_the_same(&self, other: &Self) -> bool {
         self.key == other.key && self.wanted == other.wanted
     }
@@ -81,7 +81,7 @@ impl DescriptorEntry {
         }
     }
 
-    /// Whether values that fit both find this one.
+    /// True if values that fit both find this one.
     pub(super) fn stands_before(&self, other: &Self) -> bool {
         let both = match (&self.wanted, &other.wanted) {
             (Wanted::Value(value), Wanted::Prefix(_) | Wanted::Any) => other.wanted.fits(value),

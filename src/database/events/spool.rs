@@ -93,7 +93,7 @@ impl EventSpool {
         self.lock().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Whether nothing waits.
+    /// True if nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()

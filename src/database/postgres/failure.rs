@@ -181,13 +181,13 @@ impl Failure {
         }
     }
 
-    /// Whether trying again later may help: nothing is wrong with what was asked.
+    /// True if trying again later may help: nothing is wrong with what was asked.
     #[must_use]
     pub const fn passes(&self) -> bool {
         !matches!(self, Self::Url | Self::Refused { .. } | Self::Other { .. })
     }
 
-    /// Whether it is a matter of the server, not of the schema or the question: it is away for all that
+    /// True if it is a matter of the server, not of the schema or the question: it is away for all that
     /// counts.
     #[must_use]
     pub const fn is_away(&self) -> bool {

@@ -54,7 +54,7 @@ impl Engine {
         }
     }
 
-    /// Whether a cost would fit, had the store not forgotten what was spent of this region's rights.
+    /// True if a cost would fit, had the store not forgotten what was spent of this region's rights.
     fn is_burnt(&self, found: &Match<'_>, counted: &ChargeResult, asked: u64) -> bool {
         let algorithm = found.rule.rule.algorithm;
         let needed = counted.used.saturating_add(asked);
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Whether what this region lacks may lie in other regions. What those have spent nobody tells it.
+    /// True if what this region lacks may lie in other regions. What those have spent nobody tells it.
     fn may_lie_elsewhere(
         &self,
         found: &Match<'_>,

@@ -213,14 +213,14 @@ impl RedisStore {
         RedisCells::new(Arc::clone(&self.core), stand_in)
     }
 
-    /// Where the region's daemons keep facts for each other.
+    /// Returns where the region's daemons keep facts for each other.
     #[must_use]
     pub fn shelf(&self) -> RedisShelf {
         RedisShelf::new(Arc::clone(&self.core))
     }
 }
 
-/// Whether there is a connection in time; an error where the server refuses this user.
+/// Checks whether there is a connection in time; an error where the server refuses this user.
 async fn reached(node: &Node, deadline: Deadline) -> Result<bool, StartError> {
     let connected = node.connected(deadline.left()).await;
     match node.notes.refusal() {

@@ -34,7 +34,7 @@ impl Topology {
         }
     }
 
-    /// What those are for that are asked only for the others.
+    /// Returns what those are for that are asked only for the others.
     pub(super) const fn adviser(self) -> &'static str {
         if matches!(self, Self::Sentinel) { "sentinel" } else { "seed" }
     }

@@ -323,13 +323,13 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "connections_refused_total",
         MetricKind::Counter,
         &["listener"],
-        "Connections closed at once because the listener was full and no other one was idle",
+        "Connections refused by a full listener: at once, or after they waited a second for a place",
     ),
     (
         "connections_evicted_total",
         MetricKind::Counter,
         &["listener"],
-        "Idle connections closed to make room for new ones",
+        "Connections closed to make room for new ones: idle, or not asking for decisions",
     ),
     (
         "connections_unread_total",

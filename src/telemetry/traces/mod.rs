@@ -145,7 +145,7 @@ impl Tracer {
         })
     }
 
-    /// What keeps buckets.
+    /// Returns what keeps buckets.
     #[must_use]
     pub const fn store(&self) -> &'static str {
         self.setup.store
@@ -294,7 +294,7 @@ impl OpenSpan {
         self.span.error = Some(cut(why));
     }
 
-    /// Who takes it.
+    /// Returns who takes it.
     #[must_use]
     pub const fn tracer(&self) -> &Arc<Tracer> {
         &self.tracer

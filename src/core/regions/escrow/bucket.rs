@@ -52,7 +52,7 @@ pub(super) struct EscrowBucket {
     pub(super) asked: Option<Timestamp>,
     pub(super) looked: Option<Timestamp>,
     pub(super) steps: VecDeque<StepRequest>,
-    /// Whether something was decided since the last look.
+    /// True if something was decided since the last look.
     pub(super) stirred: bool,
     alive: Timestamp,
     demand: Demand,
@@ -164,7 +164,7 @@ impl RegionStatement {
         }
     }
 
-    /// What it says to have, of rights of this kind that a region's session gave it.
+    /// Returns what it says to have, of rights of this kind that a region's session gave it.
     pub(super) fn has_of(&self, kind: RightKind, region: &str, session: u64) -> u64 {
         if self.kind() != kind {
             return 0;
@@ -206,7 +206,7 @@ impl RegionStatement {
         if self.heard.is_some_and(|heard| now.since(heard) < BELIEVED) { self.wanted } else { 0 }
     }
 
-    /// Whether it lately said that it cannot serve what it wants.
+    /// True if it lately said that it cannot serve what it wants.
     pub(super) fn lacks_lately(&self, now: Timestamp) -> bool {
         self.lacks.is_some() && self.wanted(now) > 0
     }
@@ -273,7 +273,7 @@ impl EscrowBucket {
         }
     }
 
-    /// What it counts.
+    /// Returns what it counts.
     pub(super) fn counting(&self) -> Counting {
         self.rule.counting()
     }
@@ -474,7 +474,7 @@ impl EscrowBucket {
         }
     }
 
-    /// Whether its rights may have to move: it will use more than half of its share, or others move theirs.
+    /// True if its rights may have to move: it will use more than half of its share, or others move theirs.
     pub(super) fn is_hot(&self, now: Timestamp, share: Share) -> bool {
         let kind = self.kind_at(now);
         let spoken = |(_, partner): (_, &RegionStatement)| {
@@ -500,18 +500,18 @@ impl EscrowBucket {
         itself || self.wanted(kind) > 0 || self.partners().any(spoken)
     }
 
-    /// Whether places are lent or borrowed, so that there is something to confirm.
+    /// True if places are lent or borrowed, so that there is something to confirm.
     pub(super) fn has_loans(&self) -> bool {
         let ledger = self.balance.as_ref().and_then(|balance| balance.ledger.as_places());
         ledger.is_some_and(PlacesLedger::has_loans)
     }
 
-    /// Whether somebody was refused here just now, served since or not.
+    /// True if somebody was refused here just now, served since or not.
     pub(super) fn refused_lately(&self, now: Timestamp) -> bool {
         self.refused.is_some_and(|refused| now.since(refused) <= WANT)
     }
 
-    /// Whether nobody was refused here for a while.
+    /// True if nobody was refused here for a while.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.wanted(RightKind::Places) == 0 && self.refused.is_none_or(|refused| now.since(refused) >= IDLE)
     }
@@ -521,7 +521,7 @@ impl EscrowBucket {
         self.alive = self.alive.max(now);
     }
 
-    /// Whether the store may be asked something now.
+    /// True if the store may be asked something now.
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
         self.asked.is_none_or(|asked| now.since(asked) > ANSWER_MAX)
     }
@@ -545,7 +545,7 @@ impl EscrowBucket {
     }
 }
 
-/// Whether what was said of some rights still says something of those that are spent now.
+/// True if what was said of some rights still says something of those that are spent now.
 const fn speaks_lately(said: RightKind, present: RightKind) -> bool {
     match (said, present) {
         (RightKind::Window(said), RightKind::Window(present)) => said.saturating_add(1) >= present,

@@ -1,5 +1,5 @@
-//! What a region admitted of one bucket, as counts that only grow: merged by max, so that loss, duplication
-//! and reordering do nothing.
+//! The permits that a region admitted of one bucket, as counts that only grow: merged by max, so that loss,
+//! duplication and reordering do nothing.
 //!
 //! One entry for each count that a daemon of the region began. The region's total is the sum of all entries,
 //! those of daemons that died included.
@@ -35,7 +35,7 @@ pub(super) struct Counts {
     settled: u64,
 }
 
-/// What merging one count did.
+/// The outcome of merging one count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Merged {
     /// It was new.
@@ -95,7 +95,7 @@ impl Counts {
         }
     }
 
-    /// Whether a count is told smaller than it is known to be.
+    /// True if a count is told smaller than it is known to be.
     pub(super) fn runs_backwards(&self, heard: &Count) -> bool {
         let known = self.entries.iter().find(|count| count.counter == heard.counter);
         known.is_some_and(|known| {

@@ -12,7 +12,7 @@ use crate::wire::{Amount, Amounts, COUNTS_MAX, Counter};
 #[derive(Debug, Default)]
 pub(super) struct KeyIds(Vec<KeyId>);
 
-/// What a key id stands for.
+/// The meaning of a key id.
 #[derive(Debug)]
 pub(super) struct KeyId {
     /// For whom; `None` for this daemon alone.

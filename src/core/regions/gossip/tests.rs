@@ -34,12 +34,12 @@ fn name(region: &str, node: &str) -> NodeName {
     NodeName { region: region.to_owned(), node: node.to_owned() }
 }
 
-/// What an allowance says of windows.
+/// Returns what an allowance says of windows.
 fn window_of(view: &Allowance) -> &WindowAllowance {
     view.as_window().expect("it counts by windows")
 }
 
-/// What an allowance holds back of a level.
+/// Returns what an allowance holds back of a level.
 fn level(view: &Allowance) -> &LevelAllowance {
     view.as_level().expect("it counts by a level")
 }

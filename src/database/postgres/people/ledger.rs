@@ -1,4 +1,4 @@
-//! What operators changed, in `admin_changes`.
+//! Changes by operators, in `admin_changes`.
 
 use sqlx::PgConnection;
 

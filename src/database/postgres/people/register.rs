@@ -1,4 +1,5 @@
-//! What operators see and change: the port, and the record that every change leaves in its own transaction.
+//! The port by which operators see and change identities, and the record that every change leaves in its own
+//! transaction.
 
 use serde::Serialize;
 use sqlx::PgConnection;
@@ -100,7 +101,7 @@ pub(super) fn overrides_json(limits: &[UserLimit]) -> serde_json::Value {
     serde_json::Value::Object(limits.iter().map(own).collect())
 }
 
-/// What a failure means to an operator.
+/// Returns what a failure means to an operator.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn refused(failure: Failure) -> RegisterError {
     let sentence = failure.to_string();

@@ -30,13 +30,13 @@ pub(in crate::store::redis) struct Charged {
     /// The bucket after the part; of a log or of holders only what is used, as one admission. `None` where
     /// the script tells nothing.
     pub(in crate::store::redis) state: Option<State>,
-    /// Whether there was a bucket before.
+    /// True if there was a bucket before.
     pub(in crate::store::redis) existed: bool,
-    /// Whether there was an allowance.
+    /// True if there was an allowance.
     pub(in crate::store::redis) has_allowance: bool,
     /// The newest instant that the bucket had seen; `None` where there was none, or it stays in Redis.
     pub(in crate::store::redis) newest: Option<Timestamp>,
-    /// Whether nothing was in use before.
+    /// True if nothing was in use before.
     pub(in crate::store::redis) was_empty: bool,
     /// Names what was charged, should it go back.
     pub(in crate::store::redis) taken: UndoneCharge,
@@ -47,7 +47,7 @@ pub(in crate::store::redis) struct Charged {
 pub(in crate::store::redis) struct Answered {
     /// The server's time.
     pub(in crate::store::redis) now: Timestamp,
-    /// Whether everything enforced fitted.
+    /// True if everything enforced fitted.
     pub(in crate::store::redis) admitted: bool,
     /// One for each charge.
     pub(in crate::store::redis) charges: SmallVec<[Charged; 2]>,
@@ -69,7 +69,7 @@ struct Live<'a> {
     state: State,
     /// What is enforced.
     view: Option<Allowance>,
-    /// Whether that is what was told of the other regions.
+    /// True if that is what was told of the other regions.
     told: bool,
     /// By how much what was told may err.
     error_bound: u64,
@@ -91,7 +91,7 @@ struct Live<'a> {
     pending: u64,
     /// What happens to clients that are denied too often, and what this one did.
     penalty: Option<(&'a PenaltyTerms, PenaltyRecord)>,
-    /// Whether there was no room to note that.
+    /// True if there was no room to note that.
     unnoted: bool,
 }
 
@@ -180,13 +180,13 @@ pub(in crate::store::redis) fn replay<'c>(
 }
 
 impl Live<'_> {
-    /// Whether the script alone knows what the bucket holds.
+    /// True if the script alone knows what the bucket holds.
     const fn stays(&self) -> bool {
         matches!(self.state, State::SlidingLog(_) | State::Concurrency(_))
     }
 
-    /// What is used as one admission at the instant of the newest: it frees no permit sooner than the real
-    /// one. It stands in for the log, or for the holders, where Redis is away.
+    /// Returns what is used as one admission at the instant of the newest: it frees no permit sooner than the
+    /// real one. It stands in for the log, or for the holders, where Redis is away.
     fn as_if_at_once(&self, told: &Told, now: Timestamp) -> State {
         let mut state = State::new(self.algorithm);
         let newest = now.0.saturating_add(told.reset).saturating_sub(self.limit.window.0);
@@ -229,8 +229,8 @@ impl Live<'_> {
         Charged { counted, leased, state, existed, has_allowance, newest, was_empty, taken }
     }
 
-    /// What the bucket would answer, before it is known what is charged. What the part already takes of it
-    /// counts.
+    /// Returns what the bucket would answer, before it is known what is charged. What the part already takes
+    /// of it counts.
     fn look(&mut self, item: &Item, word: Option<&Told>, now: Timestamp) -> Charged {
         let mut charged = self.blank();
         let mut fate = None;

@@ -1,5 +1,4 @@
-//! What is decided beside the servers: permits drawn ahead, split keys, failure policies, work in the
-//! background.
+//! Decisions beside the servers: permits drawn ahead, split keys, failure policies, work in the background.
 
 pub(super) mod background;
 pub(super) mod cells;

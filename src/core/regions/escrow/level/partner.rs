@@ -1,4 +1,4 @@
-//! What another region said of its level, and how far that is believed.
+//! A statement of another region on its level, and how far it is believed.
 
 use super::super::Share;
 use crate::time::Timestamp;
@@ -25,7 +25,7 @@ impl LevelPartner {
         Self { totals, credit: None, credited: (0, 0) }
     }
 
-    /// Whether it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a
+    /// True if it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a
     /// region has no more to forward than its part of the burst and of the rate.
     pub(super) fn believes(
         &mut self,

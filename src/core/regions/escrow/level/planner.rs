@@ -1,5 +1,5 @@
-//! What one daemon does about the permits of a level: forwards what lies idle to where it is needed, and has
-//! its store charge no more what has come there.
+//! The plan of one daemon for the permits of a level: it forwards idle permits to where they are needed, and
+//! has its store stop charging those that have come there.
 //!
 //! Nothing here matters to exactness: the store forwards only what is free.
 
@@ -30,7 +30,7 @@ impl Escrow {
         let mut estimates: Vec<LevelEstimate> = (0..self.regions.len())
             .map(|region| self.level_estimate(now, bucket, (balance, ledger), region))
             .collect();
-        // Of those that gather for costs larger than their capacities all give to one: else none ever had
+        // Regions that gather for costs larger than their capacities all give to one: else none ever had
         // enough.
         let gathers = |estimate: &LevelEstimate| estimate.wanted > estimate.capacity;
         let all = estimates.iter().enumerate().filter(|(_, estimate)| gathers(estimate));
@@ -54,7 +54,7 @@ impl Escrow {
         (self.order(bucket, region) + turn % regions) % regions
     }
 
-    /// What is believed of one region's level.
+    /// Returns what is believed of one region's level.
     fn level_estimate(
         &self,
         now: Timestamp,
@@ -78,7 +78,7 @@ impl Escrow {
             estimate.wanted = wanted(share, bucket.wanted(RightKind::Level));
             return estimate;
         }
-        // Who has said nothing needs nothing that it does not have.
+        // A region that has said nothing needs no more than it has.
         let Some(partner) = bucket.partner(region) else { return estimate };
         let Some(heard) = partner.heard.filter(|heard| now.since(*heard) < bucket.memory()) else {
             return estimate;
@@ -92,7 +92,7 @@ impl Escrow {
             .as_level()
             .map_or(0, |partner| total(&partner.totals.kept, self.own_region(), ledger.session));
         let coming = under_way.saturating_sub(kept);
-        // When what is sent now arrives. What comes before is spent like what is there.
+        // When what is sent now arrives. Permits that come before then are spent like those that are there.
         let then = now.since(heard) + owd + owd;
         estimate.free = estimate.after(i128::from(partner.free.saturating_add(coming)) * UNIT, then);
         let gap = if estimate.is_brief() { GAP_BRIEF } else { GAP };
@@ -131,7 +131,7 @@ impl Escrow {
         steps.into_iter().for_each(|step| bucket.wait(step));
     }
 
-    /// What the others believe of the level here.
+    /// Returns what the others believe of the level here.
     pub(in super::super) fn level_extrapolated(
         &self,
         now: Timestamp,
@@ -149,7 +149,7 @@ impl Escrow {
         }
     }
 
-    /// Whether a region can honestly have forwarded so much.
+    /// True if a region can honestly have forwarded so much.
     pub(in super::super) fn can_have_permits(
         &mut self,
         now: Timestamp,

@@ -1,4 +1,4 @@
-//! What another region said of its places, and when it was told of this memory.
+//! A statement of another region on its places, and when it was told of this memory.
 
 use crate::time::Timestamp;
 use crate::wire::rights::PlacesTotals;

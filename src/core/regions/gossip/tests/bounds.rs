@@ -123,7 +123,8 @@ fn a_larger_burst_is_there_at_once() {
     assert!(held < 600, "{held} of a thousand are kept for others, where two were used");
 }
 
-/// What a view of a bucket without windows holds back for others at `now`, where the window is a second.
+/// Returns what a view of a bucket without windows holds back for others at `now`, where the window is a
+/// second.
 fn held(view: &Allowance, now: Timestamp) -> u64 {
     let view = level(view);
     let more = u64::from(view.growth) * now.since(view.since).0 / 1_000_000;

@@ -156,7 +156,8 @@ fn what_waited_for_a_daemon_that_stood_still_does_not_make_ways_longer() {
     assert_eq!(stopped.horizon(cluster.now()), before);
 }
 
-/// What `a` may admit while `b` is cut off; all three regions wanted more than their share before, `a` most.
+/// Returns what `a` may admit while `b` is cut off; all three regions wanted more than their share before,
+/// `a` most.
 fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
     let second = Span::from_secs(1);
     let rule = rule(Algorithm::FixedWindow, 90, second, on_partition);

@@ -67,7 +67,7 @@ impl Journey {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     admitted: bool,

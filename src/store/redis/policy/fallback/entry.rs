@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) known: Option<State>,
     /// When that was, by the server's clock.
     pub(super) known_at: Timestamp,
-    /// Whether Redis could not be told something of it since.
+    /// True if Redis could not be told something of it since.
     pub(super) unsure: bool,
     /// What Redis was told of the other regions, for a worldwide bucket.
     pub(super) told: Option<Box<ToldAllowance>>,
@@ -48,7 +48,7 @@ pub(super) struct Own {
     pub(super) debt_max: Option<u32>,
     /// What is reserved of it. Redis is told of it when it is back, so that a commit finds it there.
     pub(super) notes: Option<Box<ReservationNotes>>,
-    /// Whether its key waits among the debtors.
+    /// True if its key waits among the debtors.
     pub(super) listed: bool,
     pub(super) bucket: Bucket,
     pub(super) slot: ClusterSlot,
@@ -152,7 +152,7 @@ impl Own {
         done
     }
 
-    /// Whether Redis is to be told anything of it.
+    /// True if Redis is to be told anything of it.
     pub(super) fn owes(&self) -> bool {
         self.owed > 0 || self.notes.as_ref().is_some_and(|notes| notes.has_held())
     }
@@ -170,7 +170,8 @@ impl Own {
         }
     }
 
-    /// What is owed to Redis of it, which then owes nothing; `None` where nothing that matters is owed.
+    /// Returns what is owed to Redis of it, which then owes nothing; `None` where nothing that matters is
+    /// owed.
     pub(super) fn settle(&mut self, key: &Key, now: Timestamp) -> Option<Owed> {
         // What has drained or left its window meanwhile no longer matters to Redis either.
         let mut permits = std::mem::take(&mut self.owed).min(self.state.used(&self.share, now));

@@ -107,7 +107,7 @@ impl Places {
         self.topology
     }
 
-    /// Those that are asked only for the others.
+    /// Returns those that are asked only for the others.
     pub(in crate::store::redis) fn advisers(&self) -> &[Arc<Node>] {
         &self.advisers
     }
@@ -117,7 +117,7 @@ impl Places {
         self.map.load()
     }
 
-    /// Whether keys of different slots may go in one call to one node.
+    /// True if keys of different slots may go in one call to one node.
     pub(in crate::store::redis) const fn joins_slots(&self) -> bool {
         !matches!(self.topology, Topology::Cluster)
     }
@@ -192,7 +192,8 @@ impl Places {
         }
     }
 
-    /// Whether a connected server can do what is needed; asked once for each connection, `None` where it was.
+    /// Checks whether a connected server can do what is needed; asked once for each connection, `None` where
+    /// it was.
     pub(in crate::store::redis) async fn inspect(
         &self,
         node: &Arc<Node>,
@@ -296,7 +297,7 @@ impl Places {
         Ok(())
     }
 
-    /// What the sentinels call the primary.
+    /// Returns what the sentinels call the primary.
     pub(in crate::store::redis) fn primary_name(&self) -> &str {
         &self.master
     }
