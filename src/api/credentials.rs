@@ -65,7 +65,8 @@ impl CredentialHeaders {
                 values(value).map(trimmed).flat_map(readings).map(Cow::Borrowed).collect()
             };
             // A token is judged as one; what stands beside it is a credential all the same.
-            secrets.retain(|secret| !secret.is_empty() && !(is_token && is_token_like(secret)));
+            let counts_besides = |secret: &[u8]| !is_token || !is_token_like(secret);
+            secrets.retain(|secret| !secret.is_empty() && counts_besides(secret));
             let mut all: SmallVec<[Cow<'h, str>; 4]> = SmallVec::new();
             for secret in secrets {
                 all.extend(keys_within(&secret).map(|key| Cow::Owned(key.to_owned())));

@@ -309,7 +309,10 @@ impl Daemon {
             normalize: setup.normalize,
             origin: setup.origin,
             record_queries: setup.audit.as_ref().is_some_and(|audit| audit.queries),
-            connections_max: descriptors::connections_max(setup.connections_max),
+            connections_max: descriptors::connections_max(
+                setup.connections_max,
+                2 + u64::from(setup.resp.is_some()),
+            ),
             address_connections_max: setup.address_connections_max,
             http_refunds: setup.http_refunds,
             drain: drain::DRAIN_SERVERS,
