@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use tidegate::cli::{self, Arguments};
+use tidegate::cli;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -11,7 +10,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // Fails only when one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match cli::run(Arguments::parse()) {
+    match cli::run_process() {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

@@ -165,6 +165,7 @@ mod tests {
             priced: None,
             penalty: None,
             warning: false,
+            beyond: None,
         }
     }
 

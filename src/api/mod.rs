@@ -54,6 +54,7 @@ pub use credentials::CredentialHeaders;
 pub use listener::Listener;
 pub use openapi::openapi_json;
 pub use resp::{Passwords, RespState};
+pub use rls::service::{Service, ServiceSettings};
 pub use tls::{Inside, ListenerPem, ListenerTls, ListenerTlsError};
 
 /// Most connections of the admin socket, and of the listener for those who watch.
@@ -134,6 +135,8 @@ pub struct Servers {
     resp: ListenerLimits,
     /// There where the Redis protocol is served.
     resp_state: Option<RespState>,
+    /// There where the daemon stands in for Envoy's rate limit service.
+    service: Option<Arc<Service>>,
     owner: ListenerLimits,
     watching: ListenerLimits,
     metrics_text: made_once::MadeOnce<()>,
@@ -203,6 +206,7 @@ impl Servers {
             rls,
             resp,
             resp_state: None,
+            service: None,
             owner,
             watching,
             metrics_text: made_once::MadeOnce::default(),
@@ -238,6 +242,12 @@ impl Servers {
     #[must_use]
     pub fn with_resp(self, state: RespState) -> Self {
         Self { resp_state: Some(state), ..self }
+    }
+
+    /// The same servers, which answer as Envoy's own rate limit service does.
+    #[must_use]
+    pub fn with_service(self, service: Arc<Service>) -> Self {
+        Self { service: Some(service), ..self }
     }
 
     /// Refuses to decide before the first set of rules: "allowed" would be a guess, and the gateway's own

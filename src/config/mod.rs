@@ -11,6 +11,7 @@ mod events;
 mod path;
 mod read;
 mod sources;
+mod stand_in;
 mod traces;
 
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use self::admin_socket::{
 };
 pub use self::events::Events;
 pub use self::sources::Flags;
+pub use self::stand_in::{StandIn, StandInRules, XdsSource, XdsTls, stand_in};
 pub use self::traces::{SampledPart, Traces};
 pub use crate::core::written::{Problem, TextPlace};
 

@@ -53,6 +53,8 @@ pub struct RuleOutcome {
     pub penalty: Option<Penalty>,
     /// True if the bucket has just been used beyond what its rule warns of.
     pub warning: bool,
+    /// Permits that its window counts beyond the limit; `None` where none can be (all but `debt = "window"`).
+    pub beyond: Option<u64>,
 }
 
 /// What a region believes of a worldwide limit at the moment of a decision.

@@ -46,6 +46,12 @@ pub struct ReportedCost {
     pub debt_max: u32,
 }
 
+impl ReportedCost {
+    /// In place of [`Self::debt_max`]: a fixed window counts the permits beyond its limit too, and forgets
+    /// them with the others when it ends ([`super::rule::Debt::Window`]). Nobody may owe as much.
+    pub const COUNTED_BEYOND: u32 = u32::MAX;
+}
+
 impl Cost {
     /// Reads the signed number of the HTTP interface: positive takes, zero peeks, negative refunds.
     #[must_use]

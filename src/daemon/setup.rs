@@ -171,6 +171,8 @@ pub struct Setup {
     pub events: Option<config::Events>,
     /// Where spans are sent; `None`: none are made.
     pub traces: Option<config::Traces>,
+    /// How it stands in for Envoy's rate limit service; `None`: it does not.
+    pub stand_in: Option<config::StandIn>,
 }
 
 impl Setup {
@@ -235,6 +237,7 @@ impl Setup {
             audit: config.audit.clone().filter(|audit| audit.enabled),
             events: config.events.clone(),
             traces: config.traces.clone(),
+            stand_in: None,
         })
     }
 }
@@ -390,5 +393,6 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         audit: None,
         events: None,
         traces: None,
+        stand_in: None,
     })
 }

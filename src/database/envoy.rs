@@ -7,16 +7,20 @@
 //! before one with a limit, a rule that allows stands before it.
 
 mod meaning;
+mod service;
 mod tree;
+mod xds;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
 use self::meaning::Wanted;
-use self::tree::{Amount, DescriptorEntry};
+use self::tree::{Amount, DescriptorEntry, Purpose};
 
+pub use self::service::rules_of_texts;
 pub use self::tree::Unread;
+pub use self::xds::{Accept, MakeTls, XdsClient, XdsSettings};
 
 /// Where a rule's limit counts by address; the reference service calls it `remote_address`.
 const IP: &str = "ip";
@@ -86,7 +90,7 @@ impl PathEntry {
     fn rank(&self) -> (u8, usize, &str) {
         match &self.wanted {
             Wanted::Value(value) => (0, 0, value),
-            Wanted::Prefix(prefix) => (1, self.place, prefix),
+            Wanted::Glob(text) => (1, self.place, text),
             Wanted::Any => (2, 0, ""),
         }
     }
@@ -101,7 +105,7 @@ pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
     let (mut inexact, mut notes, mut unread) = (Vec::new(), Vec::new(), Vec::new());
     let mut domains: Vec<Domain> = Vec::new();
     for (file, text) in files {
-        match tree::read(file, text) {
+        match tree::read(file, text, Purpose::Rules) {
             Ok(tree) => {
                 inexact.extend(tree.inexact);
                 notes.extend(tree.notes);
@@ -256,7 +260,7 @@ fn covers(entry: &DescriptorEntry, rest: &[PathEntry]) -> bool {
         Wanted::Value(value) => {
             of_key().filter(|own| own.wanted.fits(value)).min_by_key(|own| own.wanted.order())
         }
-        Wanted::Prefix(_) | Wanted::Any => of_key().find(|own| own.wanted == Wanted::Any),
+        Wanted::Glob(_) | Wanted::Any => of_key().find(|own| own.wanted == Wanted::Any),
     };
     next.is_some_and(|next| covers(next, rest))
 }
@@ -272,8 +276,7 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
     let mut name = domain.to_owned();
     for step in &end.path {
         let value = match &step.wanted {
-            Wanted::Value(value) => Some(value.clone()),
-            Wanted::Prefix(prefix) => Some(format!("{prefix}*")),
+            Wanted::Value(value) | Wanted::Glob(value) => Some(value.clone()),
             // What `per` names must be there; a rule that counts nothing has no `per`.
             Wanted::Any => counted.is_none().then(|| "*".to_owned()),
         };
@@ -296,7 +299,7 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
         limit: counted.map(|(requests, ..)| requests),
         window: counted.map(|(_, window, _)| window),
         charge: counted.map(|_| "always"),
-        debt: counted.map(|_| "forgive"),
+        debt: counted.map(|_| "window"),
         priority: group.as_ref().map(|_| 100 + place),
         group,
         action: match counted {

@@ -25,7 +25,7 @@ use crate::core::regions::escrow::can_move;
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, ROUND_TRIP, RegionsKnown};
 use crate::core::request::{Cost, ReportedCost, Request};
 use crate::core::reservation::{Commit, ReservedCost, TTL_MAX};
-use crate::core::rule::{Action, Charging, Mode};
+use crate::core::rule::{Action, Charging, Debt, Mode};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 
@@ -383,6 +383,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             priced: None,
             penalty: None,
             warning: false,
+            beyond: None,
         }
     }
 
@@ -414,6 +415,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             priced: None,
             penalty: None,
             warning: false,
+            beyond: None,
         }
     }
 
@@ -494,6 +496,13 @@ impl<'a, 'r> Plan<'a, 'r> {
                 error_bound: bound::of_bucket(global.mode, rule.algorithm, limits, &answered, elsewhere),
             }
         });
+        let counts_beyond = rule.debt == Debt::Window && !degraded;
+        let beyond = counts_beyond.then(|| used.saturating_sub(u64::from(found.limit.permits)));
+        // A look passes until more is counted than the limit.
+        let admitted = match beyond {
+            Some(0) if cost == Cost::Peek && counted.penalty.is_none() => true,
+            beyond => admitted && beyond.unwrap_or(0) == 0,
+        };
         RuleOutcome {
             rule: self.name(found),
             action: rule.action,
@@ -515,6 +524,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             priced: rule.price.is_some().then(|| cost.to_signed()),
             penalty: counted.penalty,
             warning: false,
+            beyond,
         }
     }
 

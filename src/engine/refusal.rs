@@ -33,6 +33,7 @@ pub(super) fn refusal(refused: &IdentityRefused) -> Decision {
         priced: None,
         penalty: None,
         warning: false,
+        beyond: None,
     };
     Decision {
         allowed: false,

@@ -187,8 +187,9 @@ impl RuleBook for NoRuleBook {
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RulesStatus {
-    /// `file`, `postgres`, or `none`.
-    #[cfg_attr(test, schemars(extend("enum" = ["file", "postgres", "none"])))]
+    /// `file`, `postgres`, `none`, or of a daemon that stands in for the Envoy rate limit service `folder` or
+    /// `xds`.
+    #[cfg_attr(test, schemars(extend("enum" = ["file", "postgres", "none", "folder", "xds"])))]
     pub source: &'static str,
     /// Where the set in force came from: `file`, `database`, `saved`, `peer REGION/NODE`; empty before there
     /// is one.

@@ -19,6 +19,7 @@ mod reserve;
 pub(super) mod routes;
 #[cfg(test)]
 pub(super) mod schemas;
+mod service;
 mod traced;
 
 use std::pin::Pin;
@@ -312,6 +313,9 @@ impl ConnectionContext<'_> {
         let framed = head::check_host(&request).and_then(|()| head::check_length(&request, self.idle));
         let answered = match (framed, route) {
             (Err(refusal), _) => Err(refusal),
+            (Ok(()), _) if service::knows(self.servers, request.uri().path(), self.only_watches) => {
+                Box::pin(self.answer_service(request, &mut arriving)).await
+            }
             (Ok(()), route) if self.only_watches && !route.is_some_and(|(route, _)| route.watches()) => {
                 let message = "this listener tells of the daemon, and of nothing else (listen.metrics)";
                 Err(Refusal::new(Code::NoRoute, message))

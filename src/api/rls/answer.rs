@@ -16,10 +16,10 @@ use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::{Cost, Request};
 use crate::core::time::Span;
 
-const CODE_OK: u64 = 1;
-const CODE_OVER_LIMIT: u64 = 2;
+pub(super) const CODE_OK: u64 = 1;
+pub(super) const CODE_OVER_LIMIT: u64 = 2;
 /// `response_headers_to_add`: to the answer that the client gets.
-const RESPONSE_HEADER: u32 = 3;
+pub(super) const RESPONSE_HEADER: u32 = 3;
 /// `request_headers_to_add`: to the request, on its way to the service.
 const REQUEST_HEADER: u32 = 4;
 /// Flag and length before a message.
@@ -29,7 +29,8 @@ const USUAL_BYTES: usize = 96;
 
 /// True if a descriptor is over its limit. A peek is when nothing is left.
 pub(super) fn over_limit(request: &Request<'_>, decision: &Decision) -> bool {
-    let nothing_left = || tightest(decision).is_some_and(|ruled| ruled.remaining == 0);
+    let nothing_left =
+        || tightest(decision).is_some_and(|ruled| ruled.remaining == 0 && ruled.beyond.is_none());
     !decision.allowed || (request.cost == Cost::Peek && nothing_left())
 }
 
@@ -39,7 +40,7 @@ fn tightest(decision: &Decision) -> Option<&RuleOutcome> {
 }
 
 /// Writes a message, with the prefix that gRPC puts before it.
-fn framed(answers: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
+pub(super) fn framed(answers: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut message = BytesMut::with_capacity(USUAL_BYTES.saturating_mul(answers.max(1)));
     message.put_bytes(0, PREFIX_BYTES);
     write(&mut message);
@@ -101,17 +102,60 @@ fn decided(requests: &[Request<'_>], decisions: &[Decision], message: &mut Bytes
 
 /// `DescriptorStatus`.
 fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
-    let code = if over_limit(request, decision) { CODE_OVER_LIMIT } else { CODE_OK };
-    let Some(ruled) = tightest(decision) else {
-        begin(2, number_len(code), message);
+    let over = over_limit(request, decision);
+    let ruled = tightest(decision);
+    let line = StatusLine {
+        over,
+        limit: ruled.map(|ruled| CurrentLimit {
+            permits: ruled.limit,
+            window: ruled.window,
+            name: &ruled.rule,
+            reset: ruled.reset,
+        }),
+        remaining: ruled.map_or(0, |ruled| ruled.remaining),
+    };
+    write_status(&line, message);
+}
+
+/// What a descriptor is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StatusLine<'a> {
+    /// Whether it is over its limit.
+    pub(super) over: bool,
+    /// Its limit.
+    pub(super) limit: Option<CurrentLimit<'a>>,
+    /// Permits left.
+    pub(super) remaining: u64,
+}
+
+/// The limit of which a descriptor is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CurrentLimit<'a> {
+    /// Permits per window.
+    pub(super) permits: u32,
+    /// The window.
+    pub(super) window: Span,
+    /// Its name.
+    pub(super) name: &'a str,
+    /// Until the window ends.
+    pub(super) reset: Span,
+}
+
+/// Writes a `DescriptorStatus`.
+pub(super) fn write_status(line: &StatusLine<'_>, message: &mut BytesMut) {
+    let code = if line.over { CODE_OVER_LIMIT } else { CODE_OK };
+    let remaining = line.remaining.min(u64::from(u32::MAX));
+    let Some(limit) = &line.limit else {
+        begin(2, number_len(code) + number_len(remaining), message);
         number(1, code, message);
+        number(3, remaining, message);
         return;
     };
-    let (permits, unit, name) = (u64::from(ruled.limit), unit(ruled.window), ruled.rule.as_bytes());
-    let limit_len = number_len(permits) + number_len(unit) + bytes_len(name.len());
-    let remaining = ruled.remaining.min(u64::from(u32::MAX));
+    let (permits, unit, name) = (u64::from(limit.permits), unit(limit.window), limit.name.as_bytes());
+    let name_len = if name.is_empty() { 0 } else { bytes_len(name.len()) };
+    let limit_len = number_len(permits) + number_len(unit) + name_len;
     // Envoy cuts off the part of a second: a client that comes back then would be a moment too early.
-    let seconds = ruled.reset.secs_up();
+    let seconds = limit.reset.secs_up();
     let reset_len = number_len(seconds);
     let len = number_len(code) + bytes_len(limit_len) + number_len(remaining) + bytes_len(reset_len);
     begin(2, len, message);
@@ -119,8 +163,10 @@ fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
     begin(2, limit_len, message);
     number(1, permits, message);
     number(2, unit, message);
-    begin(3, name.len(), message);
-    message.extend_from_slice(name);
+    if !name.is_empty() {
+        begin(3, name.len(), message);
+        message.extend_from_slice(name);
+    }
     number(3, remaining, message);
     begin(4, reset_len, message);
     number(1, seconds, message);
@@ -178,7 +224,7 @@ fn metadata(name: &str, text: &str, message: &mut BytesMut) {
 }
 
 /// `HeaderValue`, in one of the two lists of headers.
-fn header(list: u32, name: &str, value: &str, message: &mut BytesMut) {
+pub(super) fn header(list: u32, name: &str, value: &str, message: &mut BytesMut) {
     begin(list, bytes_len(name.len()) + bytes_len(value.len()), message);
     for (field, text) in [(1, name), (2, value)] {
         begin(field, text.len(), message);
@@ -187,7 +233,7 @@ fn header(list: u32, name: &str, value: &str, message: &mut BytesMut) {
 }
 
 /// The unit whose length the window has; zero, UNKNOWN, where it has none's.
-fn unit(window: Span) -> u64 {
+pub(super) fn unit(window: Span) -> u64 {
     match (window.micros() % 1_000_000, window.micros() / 1_000_000) {
         (0, 1) => 1,
         (0, 60) => 2,
@@ -201,7 +247,7 @@ fn unit(window: Span) -> u64 {
 }
 
 /// A number field; zero is left out, as protocol buffers do.
-fn number(field: u32, value: u64, message: &mut BytesMut) {
+pub(super) fn number(field: u32, value: u64, message: &mut BytesMut) {
     if value != 0 {
         encode_key(field, WireType::Varint, message);
         encode_varint(value, message);
@@ -209,18 +255,18 @@ fn number(field: u32, value: u64, message: &mut BytesMut) {
 }
 
 /// What precedes `len` bytes of a field.
-fn begin(field: u32, len: usize, message: &mut BytesMut) {
+pub(super) fn begin(field: u32, len: usize, message: &mut BytesMut) {
     encode_key(field, WireType::LengthDelimited, message);
     encode_varint(u64::try_from(len).unwrap_or(u64::MAX), message);
 }
 
 /// Bytes of a number field. All field numbers here take one byte.
-fn number_len(value: u64) -> usize {
+pub(super) fn number_len(value: u64) -> usize {
     if value == 0 { 0 } else { 1 + encoded_len_varint(value) }
 }
 
 /// Bytes of a field that holds `len` bytes.
-fn bytes_len(len: usize) -> usize {
+pub(super) fn bytes_len(len: usize) -> usize {
     1 + encoded_len_varint(u64::try_from(len).unwrap_or(u64::MAX)) + len
 }
 
@@ -267,6 +313,7 @@ mod tests {
             priced: None,
             penalty: None,
             warning: false,
+            beyond: None,
         }
     }
 

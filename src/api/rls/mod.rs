@@ -13,6 +13,7 @@ mod message;
 mod others;
 mod question;
 mod reflection;
+pub(super) mod service;
 mod services;
 mod wire;
 
@@ -50,6 +51,7 @@ use message::Message;
 use question::{Questions, RateLimitCall};
 
 pub(super) use others::Others;
+use service::Service;
 
 /// The one call of the service.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -298,6 +300,9 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     if let Err(refusal) = check_head(&request).and_then(|()| servers.knows_rules()) {
         return refuse(servers, respond, &refusal);
     }
+    if let (Some(service), None) = (&servers.service, &call) {
+        return stand_in(line, service, Message::new(request.into_body()), respond);
+    }
     if let Some(span) = span(servers, &request) {
         // Its own task: what is told of it is not worth more work for the calls that are not.
         let (own, message) = (OwnCall { span: Some(span), ..line.call() }, Message::new(request.into_body()));
@@ -326,6 +331,46 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
         },
         Poll::Ready(Err(refusal)) => refuse(servers, respond, &refusal),
         Poll::Pending => drop(tokio::spawn(wait_for_message(line.call(), message, respond))),
+    }
+}
+
+/// Answers a call as Envoy's own rate limit service does.
+fn stand_in(line: &Line, service: &Arc<Service>, mut message: Message, respond: Respond) {
+    let servers = &line.servers;
+    let mut nobody = Context::from_waker(Waker::noop());
+    match message.poll(servers, &mut nobody) {
+        Poll::Ready(Ok(bytes)) => {
+            let at_once = servers.engine.answers_at_once();
+            let answered = match at_once.then(|| service::answer_now(servers, service, &bytes)) {
+                Some(answered) => answered,
+                None => Ok(None),
+            };
+            match answered {
+                Ok(Some(answer)) => reply(&line.way, respond, answer.into()),
+                Ok(None) => drop(tokio::spawn(stand_in_later(line.call(), Ok(bytes), respond))),
+                Err(refusal) => refuse(servers, respond, &refusal),
+            }
+        }
+        Poll::Ready(Err(refusal)) => refuse(servers, respond, &refusal),
+        Poll::Pending => drop(tokio::spawn(stand_in_later(line.call(), Err(message), respond))),
+    }
+}
+
+/// The same, where the message or the store has to be waited for.
+async fn stand_in_later(call: OwnCall, message: Result<Bytes, Message>, respond: Respond) {
+    let OwnCall { servers, way, .. } = call;
+    let Some(service) = &servers.service else { return };
+    let bytes = match message {
+        Ok(bytes) => Ok(bytes),
+        Err(message) => whole(&servers, message).await,
+    };
+    let answered = match bytes {
+        Ok(bytes) => service::answer_later(&servers, service, &bytes).await,
+        Err(refusal) => Err(refusal),
+    };
+    match answered {
+        Ok(answer) => reply(&way, respond, answer.into()),
+        Err(refusal) => refuse(&servers, respond, &refusal),
     }
 }
 

@@ -333,7 +333,7 @@ impl State {
     /// it already used, a level drains it, and the log's entries leave as usual. What exceeds
     /// [`ReportedCost::debt_max`] beyond the limit is not charged. Returns the permits charged. `concurrency`
     /// charges nothing: its places are held by somebody. So does a limit of zero, which admits nothing that
-    /// could pay.
+    /// could pay, unless nothing is owed ([`ReportedCost::COUNTED_BEYOND`]).
     pub fn report(
         &mut self,
         limit: &Limit,
@@ -341,7 +341,7 @@ impl State {
         now: Timestamp,
         report: &ReportedCost,
     ) -> u64 {
-        if limit.permits == 0 {
+        if limit.permits == 0 && report.debt_max != ReportedCost::COUNTED_BEYOND {
             return 0;
         }
         let window = Allowance::window_of(view);

@@ -148,10 +148,14 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             enabled: rule.enabled,
             split_keys: rule.split_keys,
             charge: Some(rule.charge).filter(|charge| *charge != Charging::default()),
-            debt: (rule.debt == Debt::Forgive).then_some("forgive"),
+            debt: match rule.debt {
+                Debt::Carry { .. } => None,
+                Debt::Forgive => Some("forgive"),
+                Debt::Window => Some("window"),
+            },
             debt_max: match rule.debt {
                 Debt::Carry { max } => max,
-                Debt::Forgive => None,
+                Debt::Forgive | Debt::Window => None,
             },
             warn_at: rule.warn_at,
             on_lapse: Some(rule.reservations.on_lapse).filter(|then| *then != OnLapse::default()),

@@ -642,12 +642,16 @@ fn a_debt_is_refused_where_it_has_no_effect() {
                      limit = 5\nwindow = \"1s\"\n";
     let blocked = "name = \"r\"\naction = \"block\"\n";
     let counted = "name = \"r\"\nlimit = 5\nwindow = \"1s\"\n";
+    let fixed = "name = \"r\"\nalgorithm = \"fixed_window\"\nlimit = 5\nwindow = \"1s\"\n";
     for (rule, line, why) in [
         (concurrent, "charge = \"always\"", "charge does not go with concurrency"),
         (concurrent, "debt = \"forgive\"", "debt does not go with concurrency"),
         (throttled, "charge = \"always\"", "cannot be delayed"),
         (blocked, "debt_max = 5", "debt_max belongs to rules that count"),
         (counted, "debt = \"forgive\"\ndebt_max = 5", "debt_max does not go with debt = \"forgive\""),
+        (counted, "debt = \"window\"", "debt = \"window\" belongs to algorithm = \"fixed_window\""),
+        (fixed, "debt = \"window\"\nsplit_keys = 4", "does not go with global or split_keys"),
+        (fixed, "debt = \"window\"\nglobal = { mode = \"gossip\" }", "does not go with global or split_keys"),
         (counted, "debt_max = -1", "debt_max must be"),
         (counted, "charge = \"sometimes\"", "charge must be"),
         (counted, "on_lapse = \"keep\"", "on_lapse must be"),
@@ -670,6 +674,9 @@ fn a_debt_is_refused_where_it_has_no_effect() {
         (7, 3),
         "a part of the limit owes the same part"
     );
+    let rules = read(&format!("[[rules]]\n{fixed}charge = \"always\"\ndebt = \"window\"\n")).unwrap().rules;
+    let shown = serde_json::to_value(RuleDoc::from(&rules[0])).unwrap();
+    assert_eq!((rules[0].debt, &shown["debt"]), (Debt::Window, &serde_json::json!("window")));
 }
 
 #[test]

@@ -193,7 +193,7 @@ impl Engine {
             let counter = match found.rule.rule.debt {
                 _ if counted.degraded => store,
                 Debt::Carry { .. } => debt_max,
-                Debt::Forgive => forgiven,
+                Debt::Forgive | Debt::Window => forgiven,
             };
             counter.increment(left);
         }

@@ -55,7 +55,15 @@ impl RedisTls {
     /// # Errors
     /// Why not.
     pub fn check(&self) -> Result<(), String> {
-        super::client::dial::secured(self).map(drop)
+        self.client().map(drop)
+    }
+
+    /// Returns what a client of such a server makes its connections with.
+    ///
+    /// # Errors
+    /// They cannot be used, and why.
+    pub fn client(&self) -> Result<Arc<rustls::ClientConfig>, String> {
+        super::client::dial::secured(self)
     }
 }
 

@@ -1,0 +1,359 @@
+//! The environment of Envoy's rate limit service, read as a configuration of ours: what a daemon that stands
+//! in for it runs with. `docs/tasks` has the table of these variables.
+
+mod variables;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use toml::{Table, Value};
+
+use self::variables::Variables;
+use super::sources::PREFIX;
+use super::{Config, Flags, Problem};
+use crate::core::envoy::glob_fits;
+use crate::core::rule::Mode;
+
+/// What a daemon that stands in for Envoy's rate limit service runs with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StandIn {
+    /// Where its rules come from.
+    pub rules: StandInRules,
+    /// `MERGE_DOMAIN_CONFIG`: whether one domain may stand in several files or resources.
+    pub merge: bool,
+    /// True if it is healthy before it has rules.
+    pub healthy_without_rules: bool,
+    /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: whether wrong rules do not stop the start.
+    pub starts_without_rules: bool,
+    /// `SHADOW_MODE`: whether every call passes.
+    pub shadow: bool,
+    /// `QUOTA_MODE`: whether every limit is a quota.
+    pub quota: bool,
+    /// `RESPONSE_DYNAMIC_METADATA`: whether answers carry what was asked.
+    pub metadata: bool,
+    /// `LIMIT_*_HEADER`, where these headers are enabled.
+    pub headers: Option<[String; 3]>,
+    /// `NEAR_LIMIT_RATIO`.
+    pub near_limit: f64,
+    /// `CACHE_KEY_PREFIX`.
+    pub prefix: String,
+    /// Where `/rlconfig` and `/stats` are served.
+    pub debug: String,
+    /// `TIDEGATE_GLOBAL_MODE`: how limits are held worldwide, the first pattern that fits a limit's name.
+    pub worldwide: Vec<(String, Mode)>,
+    /// `LOG_LEVEL`, in words of ours.
+    pub log_level: Option<String>,
+    /// `LOG_FORMAT=json`.
+    pub log_json: bool,
+    /// What was found and is not used: a sentence each.
+    pub unused: Vec<String>,
+}
+
+/// Where the rules of a stand-in come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StandInRules {
+    /// A folder of files, watched.
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// `RUNTIME_IGNOREDOTFILES`.
+        ignores_dotfiles: bool,
+    },
+    /// A server of xDS.
+    Xds(Box<XdsSource>),
+}
+
+/// A server of xDS.
+#[derive(Debug, Clone, PartialEq)]
+pub struct XdsSource {
+    /// `host:port`.
+    pub server: String,
+    /// The name of this node.
+    pub node: String,
+    /// What the server is told of it besides.
+    pub metadata: Vec<(String, String)>,
+    /// Further headers.
+    pub headers: Vec<(String, String)>,
+    /// TLS; `None` for none.
+    pub tls: Option<XdsTls>,
+    /// Wait before a connection is tried again.
+    pub connect_retry: Duration,
+    /// First and longest wait before a stream that ended is opened again.
+    pub backoff: (Duration, Duration),
+    /// By which part of itself such a wait varies.
+    pub jitter: f64,
+    /// Longest message, in bytes.
+    pub message_bytes_max: usize,
+}
+
+/// The files of TLS towards a server of xDS, in PEM. They are read at each connection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct XdsTls {
+    /// The authority that signed the server's certificate; `None`: the system's.
+    pub ca: Option<PathBuf>,
+    /// This daemon's certificate, and its private key.
+    pub own: Option<(PathBuf, PathBuf)>,
+    /// The name that the server's certificate must have, where that is not its host.
+    pub name: Option<String>,
+}
+
+impl StandIn {
+    /// How a limit is held worldwide, by the name of the rule that counts it.
+    #[must_use]
+    pub fn mode_of(&self, rule: &str) -> Option<Mode> {
+        self.worldwide.iter().find(|(pattern, _)| glob_fits(pattern, rule)).map(|(_, mode)| *mode)
+    }
+}
+
+/// The variable that holds limits worldwide, beside those of the service.
+const GLOBAL_MODE: &str = "TIDEGATE_GLOBAL_MODE";
+/// Longest message unless the environment says otherwise, as gRPC has it.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Reads the environment.
+///
+/// # Errors
+/// Every variable that cannot be used as it is, and those that ask for what there is not here: a sentence
+/// each.
+pub fn stand_in(
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<(Config, StandIn), Vec<String>> {
+    let (mut own, mut theirs) = (Vec::new(), BTreeMap::new());
+    for (name, value) in environment {
+        if name.starts_with(PREFIX) && name != GLOBAL_MODE {
+            own.push((name, value));
+        } else {
+            theirs.insert(name, value);
+        }
+    }
+    let mut variables = Variables::new(theirs);
+    variables.refuse_unsupported();
+    let table = settings(&mut variables);
+    let stand_in = read(&mut variables);
+    let (unused, mut problems) = variables.finish();
+    let text = toml::to_string(&table).unwrap_or_default();
+    let flags = Flags::default();
+    match Config::from_text("the environment", &text, Path::new("/"), own.into_iter(), &flags) {
+        Ok(config) if problems.is_empty() => Ok((config, StandIn { unused, ..stand_in })),
+        Ok(_) => Err(problems),
+        Err(wrong) => {
+            problems.extend(wrong.iter().map(Problem::to_string));
+            Err(problems)
+        }
+    }
+}
+
+/// What is a configuration of ours.
+fn settings(from: &mut Variables) -> Table {
+    let mut listen = Table::new();
+    let address = |host: &str, port: &str, usual: u16, from: &mut Variables| {
+        let host = from.text(host).unwrap_or_else(|| "0.0.0.0".to_owned());
+        let port = from.number(port).unwrap_or(u64::from(usual));
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    };
+    listen.insert("http".to_owned(), Value::String(address("HOST", "PORT", 8080, from)));
+    let grpc = address("GRPC_HOST", "GRPC_PORT", 8081, from);
+    let grpc = from.text("GRPC_UDS").map_or(grpc, |path| format!("unix:{path}"));
+    listen.insert("grpc".to_owned(), Value::String(grpc));
+    listen.insert("admin".to_owned(), Value::String("off".to_owned()));
+    if from.flag("USE_PROMETHEUS", false) {
+        let address = from.text("PROMETHEUS_ADDR").unwrap_or_else(|| ":9090".to_owned());
+        let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
+        listen.insert("metrics".to_owned(), Value::String(address));
+    } else {
+        from.pass_over(&["PROMETHEUS_ADDR"]);
+    }
+    let (cert, key) = (from.text("GRPC_SERVER_TLS_CERT"), from.text("GRPC_SERVER_TLS_KEY"));
+    let clients = from.text("GRPC_CLIENT_TLS_CACERT");
+    // The reference never reads it: it must not make certificates of clients mandatory.
+    from.pass_over(&["GRPC_SERVER_TLS_CA_CERT"]);
+    if from.flag("GRPC_SERVER_USE_TLS", false) {
+        let files = [("cert", cert), ("key", key), ("clients", clients)];
+        let files = files.into_iter().filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))));
+        listen.insert("grpc_tls".to_owned(), Value::Table(files.collect()));
+    }
+    let mut all = Table::new();
+    all.insert("listen".to_owned(), Value::Table(listen));
+    if let Some(store) = store(from) {
+        all.insert("store".to_owned(), Value::Table(store));
+    }
+    all
+}
+
+/// The region's Redis; `None`: this daemon counts for itself.
+fn store(from: &mut Variables) -> Option<Table> {
+    let kind = from.text("REDIS_TYPE").unwrap_or_default().to_ascii_lowercase();
+    let (auth, secure) = (from.text("REDIS_AUTH"), from.flag("REDIS_TLS", false));
+    let timeout = from.duration("REDIS_TIMEOUT");
+    let files = [
+        ("ca", from.text("REDIS_TLS_CACERT")),
+        ("cert", from.text("REDIS_TLS_CLIENT_CERT")),
+        ("key", from.text("REDIS_TLS_CLIENT_KEY")),
+    ];
+    let socket = from.text("REDIS_SOCKET_TYPE");
+    let url = from.text("REDIS_URL")?;
+    if socket.as_deref() == Some("unix") || url.starts_with('/') {
+        from.problem("REDIS_URL", "is a Unix socket: Redis is reached over TCP here (REDIS_SOCKET_TYPE=tcp)");
+    }
+    let mut parts = url.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let mut redis = Table::new();
+    let topology = match kind.as_str() {
+        "" | "single" => "single",
+        "cluster" => "cluster",
+        "sentinel" => {
+            let master = parts.next().unwrap_or_default().to_owned();
+            redis.insert("sentinel_master".to_owned(), Value::String(master));
+            "sentinel"
+        }
+        other => {
+            from.problem("REDIS_TYPE", &format!("must be SINGLE, CLUSTER or SENTINEL, not {other:?}"));
+            "single"
+        }
+    };
+    redis.insert("topology".to_owned(), Value::String(topology.to_owned()));
+    let nodes = parts.map(|part| Value::String(node(part, auth.as_deref(), secure)));
+    redis.insert("nodes".to_owned(), Value::Array(nodes.collect()));
+    if let Some(timeout) = timeout {
+        let millis = timeout.as_millis().clamp(1, 60_000);
+        redis.insert("timeout".to_owned(), Value::String(format!("{millis}ms")));
+    }
+    let files: Table =
+        files.into_iter().filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?)))).collect();
+    if secure && !files.is_empty() {
+        redis.insert("tls".to_owned(), Value::Table(files));
+    }
+    let mut store = Table::new();
+    store.insert("backend".to_owned(), Value::String("redis".to_owned()));
+    store.insert("redis".to_owned(), Value::Table(redis));
+    Some(store)
+}
+
+/// One server as an address of ours: `host:port`, or a URL as it is.
+fn node(part: &str, auth: Option<&str>, secure: bool) -> String {
+    let (scheme, rest) = match part.split_once("://") {
+        Some(("rediss", rest)) => ("rediss", rest),
+        Some((_, rest)) => (if secure { "rediss" } else { "redis" }, rest),
+        None => (if secure { "rediss" } else { "redis" }, part),
+    };
+    let Some(auth) = auth.filter(|_| !rest.contains('@')) else { return format!("{scheme}://{rest}") };
+    let (user, password) = auth.split_once(':').unwrap_or(("", auth));
+    let written = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    format!("{scheme}://{}:{}@{rest}", written(user), written(password))
+}
+
+/// What is the service's own.
+fn read(from: &mut Variables) -> StandIn {
+    let starts_without_rules = from.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
+    let needs_rules = from.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false);
+    let names = [
+        ("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+        ("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+        ("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+    ]
+    .map(|(variable, usual)| from.header_name(variable, usual));
+    let headers = from.flag("LIMIT_RESPONSE_HEADERS_ENABLED", false).then_some(names);
+    let near_limit = from.fraction("NEAR_LIMIT_RATIO").unwrap_or(0.8);
+    let host = from.text("DEBUG_HOST").unwrap_or_else(|| "0.0.0.0".to_owned());
+    let port = from.number("DEBUG_PORT").unwrap_or(6070);
+    let log_level = from.text("LOG_LEVEL").map(|level| match level.to_ascii_lowercase().as_str() {
+        "warning" => "warn".to_owned(),
+        "fatal" | "panic" => "error".to_owned(),
+        other => other.to_owned(),
+    });
+    StandIn {
+        rules: rules(from),
+        merge: from.flag("MERGE_DOMAIN_CONFIG", false),
+        healthy_without_rules: starts_without_rules && !needs_rules,
+        starts_without_rules,
+        shadow: from.flag("SHADOW_MODE", false),
+        quota: from.flag("QUOTA_MODE", false),
+        metadata: from.flag("RESPONSE_DYNAMIC_METADATA", false),
+        headers,
+        near_limit,
+        prefix: from.text("CACHE_KEY_PREFIX").unwrap_or_default(),
+        debug: format!("{host}:{port}"),
+        worldwide: worldwide(from),
+        log_level,
+        log_json: from.text("LOG_FORMAT").is_some_and(|format| format.eq_ignore_ascii_case("json")),
+        unused: Vec::new(),
+    }
+}
+
+fn rules(from: &mut Variables) -> StandInRules {
+    let kind = from.text("CONFIG_TYPE").unwrap_or_else(|| "FILE".to_owned());
+    let source = xds(from);
+    let root = from.text("RUNTIME_ROOT").unwrap_or_else(|| "/srv/runtime_data/current".to_owned());
+    let parts = [from.text("RUNTIME_SUBDIRECTORY"), from.text("RUNTIME_APPDIRECTORY").or(Some("config".to_owned()))];
+    let ignores_dotfiles = from.flag("RUNTIME_IGNOREDOTFILES", false);
+    match kind.as_str() {
+        "GRPC_XDS_SOTW" => StandInRules::Xds(Box::new(source)),
+        other => {
+            if other != "FILE" {
+                from.problem("CONFIG_TYPE", &format!("must be FILE or GRPC_XDS_SOTW, not {other:?}"));
+            }
+            let path = parts.into_iter().flatten().fold(PathBuf::from(root), |path, part| path.join(part));
+            StandInRules::Folder { path, ignores_dotfiles }
+        }
+    }
+}
+
+fn xds(from: &mut Variables) -> XdsSource {
+    let duration = |from: &mut Variables, name: &str, usual: u64| {
+        from.duration(name).unwrap_or_else(|| Duration::from_secs(usual))
+    };
+    let (first, longest) = (
+        duration(from, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", 10),
+        duration(from, "XDS_CLIENT_BACKOFF_MAX_INTERVAL", 60),
+    );
+    let part = from.fraction("XDS_CLIENT_BACKOFF_RANDOM_FACTOR").unwrap_or(0.5);
+    let jitter = if from.flag("XDS_CLIENT_BACKOFF_JITTER", true) { part } else { 0.0 };
+    let bytes = from.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES").unwrap_or(0);
+    let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+    let cert = from.text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT").map(PathBuf::from);
+    let key = from.text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY").map(PathBuf::from);
+    let tls = XdsTls {
+        ca: from.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT").map(PathBuf::from),
+        own: cert.zip(key),
+        name: from.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+    };
+    XdsSource {
+        server: from
+            .text("CONFIG_GRPC_XDS_SERVER_URL")
+            .unwrap_or_else(|| "localhost:18000".to_owned()),
+        node: from.text("CONFIG_GRPC_XDS_NODE_ID").unwrap_or_else(|| "default".to_owned()),
+        metadata: from.pairs("CONFIG_GRPC_XDS_NODE_METADATA"),
+        headers: from.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"),
+        tls: from.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS", false).then_some(tls),
+        connect_retry: duration(from, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", 3),
+        backoff: (first, longest.max(first)),
+        jitter,
+        message_bytes_max: bytes.unwrap_or(MESSAGE_BYTES_MAX),
+    }
+}
+
+/// `gossip`, or a list such as `shop.*=escrow,gossip`.
+fn worldwide(from: &mut Variables) -> Vec<(String, Mode)> {
+    let Some(text) = from.text(GLOBAL_MODE) else { return Vec::new() };
+    let mut modes = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (pattern, word) = part.rsplit_once('=').unwrap_or(("*", part));
+        let mode = match word.trim() {
+            "gossip" => Mode::Gossip,
+            "split" => Mode::Split,
+            "escrow" => Mode::Escrow,
+            other => {
+                let sentence =
+                    format!("must be gossip, split or escrow, or a list of PATTERN=MODE, not {other:?}");
+                from.problem(GLOBAL_MODE, &sentence);
+                continue;
+            }
+        };
+        modes.push((pattern.trim().to_owned(), mode));
+    }
+    modes
+}
+
+#[cfg(test)]
+mod tests;

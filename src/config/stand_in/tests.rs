@@ -1,0 +1,121 @@
+//! The environments that the gateways set, and odd ones.
+
+use super::*;
+
+/// What Envoy Gateway sets in the pods that it makes.
+const ENVOY_GATEWAY: &str = "RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true \
+    RUNTIME_WATCH_ROOT=false LOG_LEVEL=info USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW \
+    CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit GRPC_SERVER_USE_TLS=true \
+    GRPC_SERVER_TLS_CERT=/certs/tls.crt GRPC_SERVER_TLS_KEY=/certs/tls.key GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt \
+    CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/certs/tls.crt \
+    CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt \
+    FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp REDIS_URL=redis.redis-system.svc:6379 REDIS_TLS=true \
+    REDIS_TLS_CLIENT_CERT=/redis-certs/tls.crt REDIS_TLS_CLIENT_KEY=/redis-certs/tls.key USE_PROMETHEUS=true \
+    PROMETHEUS_ADDR=:19001 PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml TRACING_ENABLED=true \
+    TRACING_SERVICE_NAME=envoy-ratelimit TRACING_SERVICE_NAMESPACE=n TRACING_SERVICE_INSTANCE_ID=pod \
+    TRACING_SAMPLING_RATE=1.0 OTEL_EXPORTER_OTLP_ENDPOINT=http://otel:4318";
+
+fn of(text: &str) -> Result<(Config, StandIn), Vec<String>> {
+    let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());
+    stand_in(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())))
+}
+
+#[test]
+fn envoy_gateways_environment_is_read_whole() {
+    let (config, own) = of(ENVOY_GATEWAY).unwrap();
+    assert_eq!(config.listen.http.to_string(), "0.0.0.0:8080");
+    assert_eq!(config.listen.grpc.to_string(), "0.0.0.0:8081");
+    assert_eq!(config.listen.metrics.as_ref().unwrap().to_string(), "0.0.0.0:19001");
+    let tls = config.listen.grpc_tls.as_ref().unwrap();
+    assert_eq!((&*tls.cert, &tls.clients), (Path::new("/certs/tls.crt"), &None), "no certificate of clients");
+    let redis = &config.store.redis;
+    assert_eq!(redis.nodes, ["rediss://redis.redis-system.svc:6379"]);
+    assert_eq!(redis.tls.cert.as_deref(), Some(Path::new("/redis-certs/tls.crt")));
+    let StandInRules::Xds(xds) = &own.rules else { panic!("{own:?}") };
+    assert_eq!((&*xds.server, &*xds.node), ("envoy-gateway:18001", "envoy-ratelimit"));
+    assert_eq!(xds.tls.as_ref().unwrap().ca.as_deref(), Some(Path::new("/certs/ca.crt")));
+    assert!(own.healthy_without_rules && own.starts_without_rules);
+    assert_eq!((own.debug.as_str(), own.log_level.as_deref()), ("0.0.0.0:6070", Some("info")));
+    assert!(own.unused.iter().all(|sentence| sentence.contains("makes no difference")), "{:?}", own.unused);
+}
+
+#[test]
+fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
+    for (variable, part) in [
+        ("BACKEND_TYPE=memcache", "names a store that there is not here"),
+        ("REDIS_PERSECOND=true", "asks for a second Redis"),
+        ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", "is not done here"),
+        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=1", "certificates are not verified"),
+        ("REDIS_URL=/var/run/redis.sock", "is a Unix socket"),
+        ("SHADOW_MODE=perhaps", "must be true or false"),
+        ("NEAR_LIMIT_RATIO=2", "must be a number from 0 to 1"),
+        ("CONFIG_TYPE=HTTP", "must be FILE or GRPC_XDS_SOTW"),
+        ("PORT=web", "must be a whole number"),
+        ("TIDEGATE_GLOBAL_MODE=chaos", "must be gossip, split or escrow"),
+        ("TIDEGATE_STORE__MAXKEYS=5", "maxkeys"),
+    ] {
+        let problems = of(variable).unwrap_err();
+        assert!(problems.iter().any(|one| one.contains(part)), "{variable}: {problems:?}");
+    }
+    for variable in [
+        "BACKEND_TYPE=redis",
+        "REDIS_PERSECOND=false",
+        "GRPC_SERVER_TLS_CA_CERT=/ca",
+        "REDIS_NEW_SWITCH=1",
+        "GRPC_PORT=tcp://10.0.0.7:8081",
+        "REDIS_PORT_6379_TCP=tcp://10.0.0.7:6379",
+        "MEMCACHE_MAX_IDLE_CONNS=2",
+        "PATH=/bin",
+    ] {
+        let (config, _) = of(variable).unwrap();
+        assert_eq!(config.listen.grpc.to_string(), "0.0.0.0:8081", "{variable}");
+    }
+    let unused = of("REDIS_NEW_SWITCH=1 GRPC_PORT=tcp://10.0.0.7:8081 PATH=/bin").unwrap().1.unused;
+    assert_eq!(
+        unused,
+        [
+            "GRPC_PORT is of a service in this namespace, and not used",
+            "REDIS_NEW_SWITCH is no variable of the service, and not used"
+        ]
+    );
+}
+
+#[test]
+fn redis_is_named_as_the_service_names_it() {
+    let redis = |text: &str| of(text).unwrap().0.store.redis;
+    let one = redis("REDIS_URL=r:6379 REDIS_AUTH=user:p@ss:word REDIS_TIMEOUT=2s");
+    assert_eq!(one.nodes, ["redis://user:p%40ss%3Aword@r:6379"]);
+    assert_eq!(one.timeout.to_std(), Duration::from_secs(2));
+    assert_eq!(redis("REDIS_URL=rediss://r:6379 REDIS_AUTH=secret").nodes, ["rediss://:secret@r:6379"]);
+    let sentinel = redis("REDIS_TYPE=SENTINEL REDIS_URL=mymaster,a:26379,b:26379");
+    assert_eq!((&*sentinel.sentinel_master, sentinel.nodes.len()), ("mymaster", 2));
+    assert_eq!(redis("REDIS_TYPE=cluster REDIS_URL=a:1,b:2").topology, crate::config::Topology::Cluster);
+    assert_eq!(of("").unwrap().0.store.backend, crate::config::Backend::Memory);
+}
+
+#[test]
+fn files_and_modes_are_read() {
+    let (config, own) =
+        of("RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit TIDEGATE_REGION=eu LIMIT_RESPONSE_HEADERS_ENABLED=true \
+            LIMIT_LIMIT_HEADER=X-A CONFIG_GRPC_XDS_NODE_METADATA=a=b,c,d=e TIDEGATE_GLOBAL_MODE=shop.*=escrow,gossip")
+        .unwrap();
+    let path = PathBuf::from("/data/ratelimit/config");
+    assert_eq!(own.rules, StandInRules::Folder { path, ignores_dotfiles: false });
+    assert_eq!(config.region, "eu");
+    assert_eq!(own.headers.as_ref().unwrap(), &["X-A", "RateLimit-Remaining", "RateLimit-Reset"]);
+    assert_eq!((own.mode_of("shop.k"), own.mode_of("d.k")), (Some(Mode::Escrow), Some(Mode::Gossip)));
+    let (_, own) = of("CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c,d=e").unwrap();
+    let StandInRules::Xds(xds) = own.rules else { panic!() };
+    assert_eq!(xds.metadata, [("a".to_owned(), "b".to_owned()), ("d".to_owned(), "e".to_owned())], "case 125");
+}
+
+#[test]
+fn the_manual_names_every_variable() {
+    let page = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/docs/tasks/stand-in-for-the-envoy-rate-limit-service.md"
+    ))
+    .unwrap();
+    let missing: Vec<&str> = variables::names().filter(|name| !page.contains(name)).collect();
+    assert_eq!(missing, [""; 0]);
+}

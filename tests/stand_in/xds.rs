@@ -1,0 +1,231 @@
+//! Rules from a server of xDS, which these tests play.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use envoy_types::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use envoy_types::pb::google::protobuf::Any;
+use futures_util::{Stream, StreamExt as _};
+use prost::Message as _;
+use tokio::sync::mpsc as channels;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::asked::StandIn;
+use super::support::{SOON, eventually, free_tcp};
+
+const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Config {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    domain: String,
+    #[prost(message, repeated, tag = "3")]
+    descriptors: Vec<Descriptor>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Descriptor {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(message, optional, tag = "3")]
+    rate_limit: Option<Policy>,
+    #[prost(bool, tag = "7")]
+    quota_mode: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Policy {
+    #[prost(int32, tag = "1")]
+    unit: i32,
+    #[prost(uint32, tag = "2")]
+    requests_per_unit: u32,
+}
+
+/// One domain with one limit of so many a day.
+fn resource(domain: &str, unit: i32, permits: u32) -> Any {
+    let policy = Policy { unit, requests_per_unit: permits };
+    let descriptor = Descriptor { key: "k".to_owned(), rate_limit: Some(policy), quota_mode: false };
+    let config =
+        Config { name: domain.to_owned(), domain: domain.to_owned(), descriptors: vec![descriptor] };
+    Any { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() }
+}
+
+fn answer(version: &str, nonce: &str, resources: Vec<Any>) -> DiscoveryResponse {
+    DiscoveryResponse {
+        version_info: version.to_owned(),
+        nonce: nonce.to_owned(),
+        type_url: TYPE_URL.to_owned(),
+        resources,
+        ..DiscoveryResponse::default()
+    }
+}
+
+const DAY: i32 = 4;
+
+type Answers = Pin<Box<dyn Stream<Item = Result<DiscoveryResponse, Status>> + Send>>;
+type DeltaAnswers = Pin<Box<dyn Stream<Item = Result<DeltaDiscoveryResponse, Status>> + Send>>;
+
+/// Sends on what is asked; a stream's answers come from the test.
+struct Server {
+    asked: mpsc::Sender<DiscoveryRequest>,
+    streams: mpsc::Sender<channels::UnboundedSender<Result<DiscoveryResponse, Status>>>,
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Server {
+    type StreamAggregatedResourcesStream = Answers;
+    type DeltaAggregatedResourcesStream = DeltaAnswers;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Answers>, Status> {
+        let (sender, receiver) = channels::unbounded_channel();
+        self.streams.send(sender).unwrap();
+        let (asked, mut requests) = (self.asked.clone(), request.into_inner());
+        tokio::spawn(async move {
+            while let Some(Ok(request)) = requests.next().await {
+                let _ = asked.send(request);
+            }
+        });
+        let answers = futures_util::stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|answer| (answer, receiver))
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        _: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<DeltaAnswers>, Status> {
+        Err(Status::unimplemented("state of the world alone"))
+    }
+}
+
+struct Playing {
+    address: SocketAddr,
+    asked: mpsc::Receiver<DiscoveryRequest>,
+    streams: mpsc::Receiver<channels::UnboundedSender<Result<DiscoveryResponse, Status>>>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Playing {
+    fn start() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (asking, asked) = mpsc::channel();
+        let (opening, streams) = mpsc::channel();
+        let address = free_tcp();
+        let server = AggregatedDiscoveryServiceServer::new(Server { asked: asking, streams: opening });
+        runtime.spawn(tonic::transport::Server::builder().add_service(server).serve(address));
+        Self { address, asked, streams, _runtime: runtime }
+    }
+
+    fn daemon(&self, environment: &[(&str, &str)]) -> StandIn {
+        let server = self.address.to_string();
+        let mut all = vec![
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("CONFIG_GRPC_XDS_SERVER_URL", server.as_str()),
+            ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+            ("CONFIG_GRPC_XDS_NODE_METADATA", "a=b,c=d"),
+            ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms"),
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "100ms"),
+            ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "200ms"),
+        ];
+        all.extend(environment);
+        StandIn::start(&[], &all)
+    }
+
+    fn asked(&self) -> DiscoveryRequest {
+        self.asked.recv_timeout(SOON).unwrap()
+    }
+
+    fn stream(&self) -> channels::UnboundedSender<Result<DiscoveryResponse, Status>> {
+        self.streams.recv_timeout(SOON).unwrap()
+    }
+}
+
+#[test]
+fn rules_come_by_xds_and_are_accepted_or_refused_as_a_whole() {
+    let playing = Playing::start();
+    let daemon = playing.daemon(&[("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")]);
+    daemon.until_healthy();
+    let stream = playing.stream();
+    let first = playing.asked();
+    let node = first.node.unwrap();
+    assert_eq!((&*node.id, first.type_url.as_str()), ("envoy-ratelimit", TYPE_URL), "case 117");
+    assert_eq!(node.metadata.unwrap().fields.len(), 2, "case 125");
+    assert_eq!((&*first.version_info, &*first.response_nonce, first.resource_names.len()), ("", "", 0), "case 117");
+    assert_eq!(daemon.call("d", "[k=v]"), "Unknown: no rate limit configuration loaded", "case 122");
+
+    let sent = Instant::now();
+    stream.send(Ok(answer("1", "n1", vec![resource("d", DAY, 5), resource("e", DAY, 9)]))).unwrap();
+    let acked = playing.asked();
+    let after = sent.elapsed();
+    assert_eq!((&*acked.version_info, &*acked.response_nonce), ("1", "n1"), "case 118");
+    assert!(acked.error_detail.is_none() && after < Duration::from_secs(2), "in force after {after:?}");
+    assert_eq!(daemon.call("d", "[k=v] "), "OK | OK 5 4", "case 118");
+    assert_eq!(daemon.call("e", "[k=v]"), "OK | OK 9 8", "case 118");
+
+    stream.send(Ok(answer("2", "n2", vec![resource("d", DAY, 7), resource("e", 0, 1)]))).unwrap();
+    let refused = playing.asked();
+    assert_eq!((&*refused.version_info, &*refused.response_nonce), ("1", "n2"), "case 119");
+    let why = refused.error_detail.unwrap().message;
+    assert!(why.contains("e: descriptors[0].rate_limit.unit: must be second"), "case 119: {why}");
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 3", "case 119: nothing of it is in force");
+    stream.send(Ok(answer("3", "n3", vec![resource("d", DAY, 7), resource("d", DAY, 8)]))).unwrap();
+    assert!(playing.asked().error_detail.is_some(), "case 120");
+
+    drop(stream);
+    let stream = playing.stream();
+    let again = playing.asked();
+    assert_eq!((&*again.version_info, &*again.response_nonce), ("1", "n3"), "case 123");
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 2", "while the server is away");
+    stream.send(Ok(answer("4", "n4", vec![resource("d", DAY, 7)]))).unwrap();
+    assert_eq!(playing.asked().version_info, "4");
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 7 3", "what was counted stays");
+    assert_eq!(daemon.call("e", "[k=v]"), "OK | OK - 0", "case 149");
+
+    stream.send(Ok(answer("", "n5", Vec::new()))).unwrap();
+    let none = playing.asked();
+    assert_eq!((&*none.version_info, none.error_detail), ("", None), "case 121");
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK - 0", "case 121");
+    let metrics = eventually("all is counted", || {
+        let text = daemon.get("/metrics").body;
+        text.contains("ratelimit_service_config_load_success 3\n").then_some(text)
+    });
+    assert!(metrics.contains("ratelimit_service_config_load_error"), "case 119");
+}
+
+#[test]
+fn without_a_forced_start_it_is_healthy_once_it_has_rules() {
+    let playing = Playing::start();
+    let daemon = playing.daemon(&[("MERGE_DOMAIN_CONFIG", "true"), ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "400")]);
+    let stream = playing.stream();
+    assert_eq!(playing.asked().version_info, "");
+    assert_eq!(daemon.get("/healthcheck").status, 500, "case 112");
+    let mut other = resource("d", DAY, 5);
+    other.value = {
+        let mut config = Config::decode(&*other.value).unwrap();
+        config.descriptors[0].key = "j".to_owned();
+        config.encode_to_vec()
+    };
+    stream.send(Ok(answer("1", "n1", vec![resource("d", DAY, 5), other]))).unwrap();
+    assert_eq!(playing.asked().version_info, "1", "case 120: merged");
+    daemon.until_healthy();
+    assert_eq!(daemon.call("d", "[k=v] [j=v]"), "OK | OK 5 4 | OK 5 4", "case 120");
+    let long = "x".repeat(1_000);
+    stream.send(Ok(answer(&long, "n2", Vec::new()))).unwrap();
+    let stream = playing.stream();
+    assert_eq!(playing.asked().version_info, "1", "case 126: the stream ended, and began again");
+    stream.send(Ok(answer("2", "n3", vec![resource("d", DAY, 6)]))).unwrap();
+    assert_eq!(playing.asked().version_info, "2", "case 126");
+}
