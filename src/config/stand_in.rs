@@ -135,7 +135,7 @@ pub fn stand_in(
     let (unused, mut problems) = variables.finish();
     let text = toml::to_string(&table).unwrap_or_default();
     let flags = Flags::default();
-    match Config::from_text("the environment", &text, Path::new("/"), own.into_iter(), &flags) {
+    match Config::from_text("the environment", &text, Path::new(""), own.into_iter(), &flags) {
         Ok(config) if problems.is_empty() => Ok((config, StandIn { unused, ..stand_in })),
         Ok(_) => Err(problems),
         Err(wrong) => {
@@ -171,7 +171,8 @@ fn settings(from: &mut Variables) -> Table {
     from.pass_over(&["GRPC_SERVER_TLS_CA_CERT"]);
     if from.flag("GRPC_SERVER_USE_TLS", false) {
         let files = [("cert", cert), ("key", key), ("clients", clients)];
-        let files = files.into_iter().filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))));
+        let files =
+            files.into_iter().filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))));
         listen.insert("grpc_tls".to_owned(), Value::Table(files.collect()));
     }
     let mut all = Table::new();
@@ -285,7 +286,8 @@ fn rules(from: &mut Variables) -> StandInRules {
     let kind = from.text("CONFIG_TYPE").unwrap_or_else(|| "FILE".to_owned());
     let source = xds(from);
     let root = from.text("RUNTIME_ROOT").unwrap_or_else(|| "/srv/runtime_data/current".to_owned());
-    let parts = [from.text("RUNTIME_SUBDIRECTORY"), from.text("RUNTIME_APPDIRECTORY").or(Some("config".to_owned()))];
+    let parts =
+        [from.text("RUNTIME_SUBDIRECTORY"), from.text("RUNTIME_APPDIRECTORY").or(Some("config".to_owned()))];
     let ignores_dotfiles = from.flag("RUNTIME_IGNOREDOTFILES", false);
     match kind.as_str() {
         "GRPC_XDS_SOTW" => StandInRules::Xds(Box::new(source)),
@@ -319,9 +321,7 @@ fn xds(from: &mut Variables) -> XdsSource {
         name: from.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
     };
     XdsSource {
-        server: from
-            .text("CONFIG_GRPC_XDS_SERVER_URL")
-            .unwrap_or_else(|| "localhost:18000".to_owned()),
+        server: from.text("CONFIG_GRPC_XDS_SERVER_URL").unwrap_or_else(|| "localhost:18000".to_owned()),
         node: from.text("CONFIG_GRPC_XDS_NODE_ID").unwrap_or_else(|| "default".to_owned()),
         metadata: from.pairs("CONFIG_GRPC_XDS_NODE_METADATA"),
         headers: from.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"),

@@ -291,7 +291,8 @@ impl ServiceRules {
     ) -> Vec<Rule> {
         let counted = |name: &str, domain: &str, rate: LimitRate, per: Vec<String>| {
             let global = global(name);
-            let named = Condition { attribute: RULE.to_owned(), any_of: vec![Pattern::Exact(name.to_owned())] };
+            let named =
+                Condition { attribute: RULE.to_owned(), any_of: vec![Pattern::Exact(name.to_owned())] };
             Rule {
                 domain: domain.to_owned(),
                 conditions: vec![named],

@@ -410,12 +410,8 @@ impl Daemon {
         // Without any rules gateways should ask another daemon.
         let rules = stored.as_ref().map(|stored| stored.offer.subscribe());
         let (readiness_told, tasks_followed) = (Arc::clone(&readiness), tasks.clone());
-        let follow = readiness::Follow {
-            readiness: readiness_told,
-            rules,
-            stand_in: healthy,
-            tasks: tasks_followed,
-        };
+        let follow =
+            readiness::Follow { readiness: readiness_told, rules, stand_in: healthy, tasks: tasks_followed };
         follow.once();
         let ending = stop.clone();
         tasks.spawn("readiness", &stop, move || follow.clone().run(ending.clone()));

@@ -62,7 +62,11 @@ impl StandIn {
     }
 
     /// Loads the first rules where they are files, and follows them from now on.
-    pub(super) async fn start(self: &Arc<Self>, stop: &CancellationToken, tasks: &Tasks) -> anyhow::Result<()> {
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        stop: &CancellationToken,
+        tasks: &Tasks,
+    ) -> anyhow::Result<()> {
         for sentence in &self.wanted.unused {
             tracing::info!("{sentence}");
         }
@@ -105,7 +109,8 @@ impl StandIn {
             |name| self.wanted.mode_of(name).map(Global::new),
         );
         let count = rules.limits().len();
-        let revision = self.engine.load(counting, Vec::new(), false).map_err(|conflicts| lines(&conflicts))?;
+        let revision =
+            self.engine.load(counting, Vec::new(), false).map_err(|conflicts| lines(&conflicts))?;
         self.service.set_rules(rules);
         self.healthy.send_replace(true);
         tracing::info!(revision, limits = count, "rules in force");
@@ -184,7 +189,12 @@ async fn read(path: PathBuf, ignores_dotfiles: bool) -> Result<Texts, String> {
     tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
-fn collect(folder: &Path, ignores_dotfiles: bool, depth: usize, into: &mut Vec<PathBuf>) -> Result<(), String> {
+fn collect(
+    folder: &Path,
+    ignores_dotfiles: bool,
+    depth: usize,
+    into: &mut Vec<PathBuf>,
+) -> Result<(), String> {
     let unread = |error: std::io::Error| format!("{}: cannot be read: {error}", folder.display());
     for entry in std::fs::read_dir(folder).map_err(unread)? {
         let entry = entry.map_err(unread)?;

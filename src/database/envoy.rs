@@ -61,6 +61,9 @@ pub struct ImportedRule {
     pub charge: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debt: Option<&'static str>,
+    /// The reference service tells a limit's own name, which most have none of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told_as: Option<String>,
     pub exact: bool,
     #[serde(rename = "match", skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, String>,
@@ -72,6 +75,8 @@ struct End {
     path: Vec<PathEntry>,
     /// `None`: nothing is counted.
     limit: Option<(Amount, bool)>,
+    /// The limit's own name.
+    name: String,
 }
 
 /// One entry of a descriptor on the way.
@@ -228,7 +233,11 @@ fn walk(siblings: &[DescriptorEntry], path: &mut Vec<PathEntry>, ends: &mut Vec<
     for (place, entry) in siblings.iter().enumerate() {
         path.push(step(entry, place));
         if let Some(amount) = entry.limit {
-            ends.push(End { path: path.clone(), limit: Some((amount, entry.shadow)) });
+            ends.push(End {
+                path: path.clone(),
+                limit: Some((amount, entry.shadow)),
+                name: entry.name.clone(),
+            });
         }
         walk(&entry.descriptors, path, ends);
         // What is tried only after this entry, and would be found by a walk that this entry ends.
@@ -239,7 +248,7 @@ fn walk(siblings: &[DescriptorEntry], path: &mut Vec<PathEntry>, ends: &mut Vec<
                 let rest = end.path.get(1..).unwrap_or_default();
                 if !covers(entry, rest) {
                     let path = path.iter().chain(rest).cloned().collect();
-                    ends.push(End { path, limit: None });
+                    ends.push(End { path, limit: None, name: String::new() });
                 }
             }
         }
@@ -307,6 +316,7 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
             Some((.., true)) => Some("log_only"),
             Some(_) => None,
         },
+        told_as: counted.map(|_| end.name.clone()),
         exact: true,
         conditions,
     }

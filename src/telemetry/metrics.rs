@@ -240,12 +240,17 @@ impl Metrics {
 
     /// A counter under the whole name that another service gave it. Whoever calls this bounds its labels.
     pub fn counter_of_service(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
-        let labels = labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned())).collect::<Vec<_>>();
+        let labels =
+            labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned())).collect::<Vec<_>>();
         self.recorder.register_counter(&Key::from_parts(name, labels), &METADATA)
     }
 
     /// A histogram alike, of seconds.
-    pub fn histogram_of_service(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Histogram {
+    pub fn histogram_of_service(
+        &self,
+        name: &'static str,
+        labels: &[(&'static str, &'static str)],
+    ) -> Histogram {
         let labels = labels.iter().map(|(label, value)| Label::new(*label, *value)).collect::<Vec<_>>();
         self.recorder.register_histogram(&Key::from_parts(name, labels), &METADATA)
     }

@@ -61,7 +61,8 @@ impl StandIn {
 
     pub(crate) fn until_healthy(&self) {
         eventually(&format!("it is healthy: {}", self.process.output()), || {
-            let probe = format!("GET /healthcheck HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http);
+            let probe =
+                format!("GET /healthcheck HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http);
             http::raw(self.http, probe.as_bytes()).is_some_and(|reply| reply.status == 200).then_some(())
         });
     }

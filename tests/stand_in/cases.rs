@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::asked::{StandIn, rules};
 
 /// Number, rules, and calls with their answers.
-type Row = (u16, &'static [&'static str], &'static [(&'static str, &'static str)]);
+pub(crate) type Row = (u16, &'static [&'static str], &'static [(&'static str, &'static str)]);
 
 /// Sections A to C, with the variables that the service has by default. Windows are days, so that no call
 /// falls into the next one.
-const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[Row] = &[
     (1, &["k=v 5/day"], &[("[k=v]", "OK | OK 5 4")]),
     (2, &["k=v 5/day"], &[("[k=w]", "OK | OK - 0")]),
     (3, &["k 20/day", "k=v 30/day"], &[("[k=v]", "OK | OK 30 29")]),
@@ -59,10 +59,14 @@ const ROWS: &[Row] = &[
     ),
     (25, &["k=v 5/day name=own"], &[("[k=v limit=3/hour]", "OK | OK 3 2")]),
     (26, &["j 5/day"], &[("[k=v limit=3/hour]", "OK | OK 3 2")]),
-    (28, &["k=v 5/day"], &[(
-        "[k=v limit=3/unknown]",
-        "InvalidArgument: descriptors[0].limit.unit: a limit needs a unit: SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
-    )]),
+    (
+        28,
+        &["k=v 5/day"],
+        &[(
+            "[k=v limit=3/unknown]",
+            "InvalidArgument: descriptors[0].limit.unit: a limit needs a unit: SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
+        )],
+    ),
     (29, &["k=v 5/day"], &[("[k=v] [k=v]", "OK | OK 5 4 | OK 5 3")]),
     (
         30,
@@ -70,11 +74,7 @@ const ROWS: &[Row] = &[
         &[("[k=v] [j=w]", "OK | OK 5 4 | OK 1 0"), ("[k=v] [j=w]", "OVER | OK 5 3 | OVER 1 0")],
     ),
     (31, &["k 5/day"], &[("[k=]", "OK | OK 5 4")]),
-    (
-        32,
-        &["k 2/day"],
-        &[("[k=v]", "OK | OK 2 1"), ("[k=v]", "OK | OK 2 0"), ("[k=v]", "OVER | OVER 2 0")],
-    ),
+    (32, &["k 2/day"], &[("[k=v]", "OK | OK 2 1"), ("[k=v]", "OK | OK 2 0"), ("[k=v]", "OVER | OVER 2 0")]),
     (
         33,
         &["k 5/day"],
@@ -100,7 +100,11 @@ const ROWS: &[Row] = &[
     (
         56,
         &["k 5/day"],
-        &[("[k=v h=4]", "OK | OK 5 1"), ("[k=v h=3 negative]", "OK | OK 5 4"), ("[k=v h=9 negative]", "OK | OK 5 5")],
+        &[
+            ("[k=v h=4]", "OK | OK 5 1"),
+            ("[k=v h=3 negative]", "OK | OK 5 4"),
+            ("[k=v h=9 negative]", "OK | OK 5 5"),
+        ],
     ),
     (57, &["k 1/day shadow"], &[("[k=v]", "OK | OK 1 0"), ("[k=v]", "OK | OK 1 0")]),
     (
@@ -166,7 +170,11 @@ const ROWS: &[Row] = &[
             ("[k=v h=0]", "OVER | OVER 2 0"),
         ],
     ),
-    (73, &["a 5/day name=x", "b 9/day replaces=x"], &[("[a=1] [b=1]", "OK | OK - 0 | OK 9 8"), ("[a=1]", "OK | OK 5 4 x")]),
+    (
+        73,
+        &["a 5/day name=x", "b 9/day replaces=x"],
+        &[("[a=1] [b=1]", "OK | OK - 0 | OK 9 8"), ("[a=1]", "OK | OK 5 4 x")],
+    ),
     (74, &["a 5/day name=x", "b 9/day replaces=x"], &[("[a=1]", "OK | OK 5 4 x")]),
     (
         75,
@@ -183,11 +191,7 @@ const ROWS: &[Row] = &[
         &["a 5/day name=x replaces=y", "b 5/day name=y replaces=x"],
         &[("[a=1] [b=1]", "OK | OK - 0 | OK - 0"), ("[a=1]", "OK | OK 5 4 x")],
     ),
-    (
-        78,
-        &["a 5/day name=x", "b 5/day replaces=x"],
-        &[("[a=1 limit=7/day] [b=1]", "OK | OK 7 6 | OK 5 4")],
-    ),
+    (78, &["a 5/day name=x", "b 5/day replaces=x"], &[("[a=1 limit=7/day] [b=1]", "OK | OK 7 6 | OK 5 4")]),
     (87, &["k 5/day name=n", "j 5/day"], &[("[k=v] [j=v]", "OK | OK 5 4 n | OK 5 4")]),
     (106, &["k 5/day"], &[]),
     (107, &["k 5/day"], &[("", "Unknown: rate limit descriptor list must not be empty")]),
@@ -207,7 +211,11 @@ const ROWS: &[Row] = &[
     ),
     (
         153,
-        &["backend_name=ns/name", "  model_name_override=m", "    rule-0-x-user|ann-match-0=rule-0-x-user|ann-match-0 1/day quota"],
+        &[
+            "backend_name=ns/name",
+            "  model_name_override=m",
+            "    rule-0-x-user|ann-match-0=rule-0-x-user|ann-match-0 1/day quota",
+        ],
         &[(
             "[backend_name=ns/name, model_name_override=m, rule-0-x-user|ann-match-0=rule-0-x-user|ann-match-0]",
             "OK | OK 1 0",
@@ -227,16 +235,24 @@ const ROWS: &[Row] = &[
     (
         161,
         &["k 10/day"],
-        &[("[k=v h=0]", "OK | OK 10 10"), ("[k=v h=12]", "OVER | OVER 10 0"), ("[k=v h=0]", "OVER | OVER 10 0")],
+        &[
+            ("[k=v h=0]", "OK | OK 10 10"),
+            ("[k=v h=12]", "OVER | OVER 10 0"),
+            ("[k=v h=0]", "OVER | OVER 10 0"),
+        ],
     ),
-    (162, &["k 0/day"], &[("[k=v h=0]", "OK | OK 0 0"), ("[k=v h=5]", "OVER | OVER 0 0"), ("[k=v h=0]", "OVER | OVER 0 0")]),
+    (
+        162,
+        &["k 0/day"],
+        &[("[k=v h=0]", "OK | OK 0 0"), ("[k=v h=5]", "OVER | OVER 0 0"), ("[k=v h=0]", "OVER | OVER 0 0")],
+    ),
 ];
 
 fn domain(case: u16) -> String {
     format!("c{case}")
 }
 
-fn play(daemon: &StandIn, rows: &[Row]) {
+pub(crate) fn play(daemon: &StandIn, rows: &[Row]) {
     let mut wrong = Vec::new();
     for (case, _, calls) in rows {
         for (place, (call, expected)) in calls.iter().enumerate() {
@@ -249,7 +265,7 @@ fn play(daemon: &StandIn, rows: &[Row]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn folder(rows: &[Row]) -> Vec<(String, Value)> {
+pub(crate) fn folder(rows: &[Row]) -> Vec<(String, Value)> {
     rows.iter().map(|(case, lines, _)| (domain(*case), rules(lines))).collect()
 }
 
@@ -260,7 +276,10 @@ fn every_row_is_answered_as_the_reference_service_answers() {
     assert_eq!(daemon.call("", "[k=v]"), "Unknown: rate limit domain must not be empty", "case 106");
     assert_eq!(daemon.call("other", "[k=v]"), "OK | OK - 0", "case 13");
     assert_eq!(daemon.call("other", "[k=v limit=3/hour]"), "OK | OK - 0", "case 27");
-    assert!(daemon.debug("/stats").contains("ratelimit.service.rate_limit.other.domain_not_found: 2"), "case 13");
+    assert!(
+        daemon.debug("/stats").contains("ratelimit.service.rate_limit.other.domain_not_found: 2"),
+        "case 13"
+    );
 }
 
 #[test]
@@ -289,8 +308,7 @@ fn windows_lie_on_the_epoch_and_end_in_whole_seconds() {
 
 #[test]
 fn global_switches_hold_for_all_limits() {
-    const SHADOW: &[Row] =
-        &[(59, &["k 1/day"], &[("[k=v]", "OK | OK 1 0"), ("[k=v]", "OK | OVER 1 0")])];
+    const SHADOW: &[Row] = &[(59, &["k 1/day"], &[("[k=v]", "OK | OK 1 0"), ("[k=v]", "OK | OVER 1 0")])];
     let daemon = StandIn::with(&folder(SHADOW), &[("SHADOW_MODE", "true")]);
     play(&daemon, SHADOW);
     let metrics = daemon.get("/metrics").body;
@@ -318,7 +336,8 @@ fn global_switches_hold_for_all_limits() {
 fn headers_are_those_of_the_descriptor_with_the_least_left() {
     let lines = &["k 5/hour", "j 3/hour", "a 1/hour", "b 1/hour", "q 1/hour quota", "u unlimited"];
     let rules = [("d".to_owned(), rules(lines))];
-    let daemon = StandIn::with(&rules, &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_LIMIT_HEADER", "X-A")]);
+    let daemon =
+        StandIn::with(&rules, &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_LIMIT_HEADER", "X-A")]);
     let headers = |call: &str| {
         let answer = daemon.answer("d", call).unwrap();
         answer.response_headers_to_add.into_iter().map(|one| (one.key, one.value)).collect::<Vec<_>>()
@@ -351,8 +370,7 @@ fn dynamic_metadata_says_what_was_asked_and_which_limits_let_it_pass() {
     let daemon = StandIn::with(&rules, &[("RESPONSE_DYNAMIC_METADATA", "true")]);
     let metadata = |call: &str| daemon.answer("d", call).unwrap().dynamic_metadata.map(|own| as_json(&own));
     let told = metadata("[n=v h=2] add=3").unwrap();
-    let expected =
-        json!({ "domain": "d", "descriptors": [{ "entries": ["n=v"], "hitsAddend": 2.0 }], "hitsAddend": 3.0 });
+    let expected = json!({ "domain": "d", "descriptors": [{ "entries": ["n=v"], "hitsAddend": 2.0 }], "hitsAddend": 3.0 });
     assert_eq!(told, expected, "case 88");
     assert_eq!(
         metadata("[n=v limit=7/hour]").unwrap()["descriptors"][0]["limit"],

@@ -50,7 +50,13 @@ fn rules_and_statistics_are_told_at_the_debug_port() {
         daemon.call("d", "[k=v] [r=w]");
     }
     let text = daemon.debug("/stats");
-    for line in ["d.k.total_hits: 4", "d.k.over_limit: 1", "d.k.near_limit: 1", "d.k.within_limit: 3", "d.r_w.over_limit: 2"] {
+    for line in [
+        "d.k.total_hits: 4",
+        "d.k.over_limit: 1",
+        "d.k.near_limit: 1",
+        "d.k.within_limit: 3",
+        "d.r_w.over_limit: 2",
+    ] {
         let line = format!("ratelimit.service.rate_limit.{line}\n");
         assert!(text.contains(&line), "cases 97, 99, 101: {line} {text}");
     }
@@ -89,11 +95,17 @@ fn files_are_followed_and_wrong_ones_change_nothing() {
     let daemon = StandIn::with(&one(&["k 5/day"]), &[]);
     assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 4");
     daemon.set_rules(0, "d", &rules(&["k 7/day"]));
-    eventually("the new limit is in force", || (daemon.call("d", "[k=w h=0]") == "OK | OK 7 7").then_some(()));
+    eventually("the new limit is in force", || {
+        (daemon.call("d", "[k=w h=0]") == "OK | OK 7 7").then_some(())
+    });
     assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 7 5", "case 130: what was counted stays");
     daemon.set_rules(0, "d", &json!([{ "key": "k", "odd": 1 }]));
     eventually("the refusal is told", || {
-        daemon.process.output().contains("0.yaml: descriptors[0].odd: is no key that the service knows").then_some(())
+        daemon
+            .process
+            .output()
+            .contains("0.yaml: descriptors[0].odd: is no key that the service knows")
+            .then_some(())
     });
     assert_eq!(daemon.call("d", "[k=w h=0]"), "OK | OK 7 7", "case 127");
     let metrics = eventually("the refusal is counted", || {
@@ -108,13 +120,12 @@ fn a_forced_start_is_healthy_before_rules_and_refuses_calls_until_there_are_some
     let wrong = vec![("d".to_owned(), json!([{ "odd": 1 }]))];
     let daemon = StandIn::with(&wrong, &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")]);
     assert_eq!(daemon.call("d", "[k=v]"), "Unknown: no rate limit configuration loaded", "cases 108, 112");
-    let needy = [
-        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
-        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"),
-    ];
+    let needy =
+        [("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"), ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")];
     let daemon = StandIn::start(&wrong, &needy);
     let probe = format!("GET /healthcheck HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", daemon.http);
-    let status = eventually("it answers", || http::raw(daemon.http, probe.as_bytes()).map(|reply| reply.status));
+    let status =
+        eventually("it answers", || http::raw(daemon.http, probe.as_bytes()).map(|reply| reply.status));
     assert_eq!(status, 500, "case 112");
     assert_eq!(daemon.client().health("ratelimit").unwrap(), 2, "case 112");
     daemon.set_rules(0, "d", &rules(&["k 5/day"]));

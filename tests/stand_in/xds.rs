@@ -13,6 +13,8 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 };
 use envoy_types::pb::google::protobuf::Any;
 use futures_util::{Stream, StreamExt as _};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
 use prost::Message as _;
 use tokio::sync::mpsc as channels;
 use tonic::{Request, Response, Status, Streaming};
@@ -54,8 +56,7 @@ struct Policy {
 fn resource(domain: &str, unit: i32, permits: u32) -> Any {
     let policy = Policy { unit, requests_per_unit: permits };
     let descriptor = Descriptor { key: "k".to_owned(), rate_limit: Some(policy), quota_mode: false };
-    let config =
-        Config { name: domain.to_owned(), domain: domain.to_owned(), descriptors: vec![descriptor] };
+    let config = Config { name: domain.to_owned(), domain: domain.to_owned(), descriptors: vec![descriptor] };
     Any { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() }
 }
 
@@ -120,12 +121,21 @@ struct Playing {
 
 impl Playing {
     fn start() -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (asking, asked) = mpsc::channel();
         let (opening, streams) = mpsc::channel();
         let address = free_tcp();
         let server = AggregatedDiscoveryServiceServer::new(Server { asked: asking, streams: opening });
-        runtime.spawn(tonic::transport::Server::builder().add_service(server).serve(address));
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
+        runtime.spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let service = TowerToHyperService::new(server.clone());
+                let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(socket), service);
+                tokio::spawn(serving);
+            }
+        });
         Self { address, asked, streams, _runtime: runtime }
     }
 
@@ -163,7 +173,11 @@ fn rules_come_by_xds_and_are_accepted_or_refused_as_a_whole() {
     let node = first.node.unwrap();
     assert_eq!((&*node.id, first.type_url.as_str()), ("envoy-ratelimit", TYPE_URL), "case 117");
     assert_eq!(node.metadata.unwrap().fields.len(), 2, "case 125");
-    assert_eq!((&*first.version_info, &*first.response_nonce, first.resource_names.len()), ("", "", 0), "case 117");
+    assert_eq!(
+        (&*first.version_info, &*first.response_nonce, first.resource_names.len()),
+        ("", "", 0),
+        "case 117"
+    );
     assert_eq!(daemon.call("d", "[k=v]"), "Unknown: no rate limit configuration loaded", "case 122");
 
     let sent = Instant::now();
@@ -208,7 +222,8 @@ fn rules_come_by_xds_and_are_accepted_or_refused_as_a_whole() {
 #[test]
 fn without_a_forced_start_it_is_healthy_once_it_has_rules() {
     let playing = Playing::start();
-    let daemon = playing.daemon(&[("MERGE_DOMAIN_CONFIG", "true"), ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "400")]);
+    let daemon =
+        playing.daemon(&[("MERGE_DOMAIN_CONFIG", "true"), ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "400")]);
     let stream = playing.stream();
     assert_eq!(playing.asked().version_info, "");
     assert_eq!(daemon.get("/healthcheck").status, 500, "case 112");

@@ -103,18 +103,23 @@ fn decided(requests: &[Request<'_>], decisions: &[Decision], message: &mut Bytes
 /// `DescriptorStatus`.
 fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
     let over = over_limit(request, decision);
-    let ruled = tightest(decision);
+    let ruled = tightest(decision).or_else(|| decision.rules.iter().find(|ruled| told_as(ruled).is_some()));
     let line = StatusLine {
         over,
         limit: ruled.map(|ruled| CurrentLimit {
             permits: ruled.limit,
             window: ruled.window,
-            name: &ruled.rule,
+            name: told_as(ruled).unwrap_or(&ruled.rule),
             reset: ruled.reset,
         }),
         remaining: ruled.map_or(0, |ruled| ruled.remaining),
     };
     write_status(&line, message);
+}
+
+/// The name by which its rule wants it told.
+fn told_as(ruled: &RuleOutcome) -> Option<&str> {
+    ruled.answer.as_ref()?.told_as.as_deref()
 }
 
 /// What a descriptor is told.
@@ -378,6 +383,21 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(answer, expected);
+    }
+
+    #[test]
+    fn a_rule_is_told_by_the_name_that_it_wants_also_where_it_only_logs() {
+        let told = |name: &str, shadow| {
+            let options = AnswerOptions { told_as: Some(name.to_owned()), ..AnswerOptions::default() };
+            let ruled = RuleOutcome { answer: Some(Arc::new(options)), shadow, ..ruled(true, 7) };
+            let own = Decision { tightest: (!shadow).then_some(0), ..decision(ruled) };
+            decoded(&[request(Cost::Take(1))], &[own]).statuses.remove(0)
+        };
+        let limit = |name: &str| Some(RateLimit { name: name.into(), requests_per_unit: 100, unit: 2 });
+        for shadow in [false, true] {
+            assert_eq!((told("", shadow).current_limit, told("n", shadow).limit_remaining), (limit(""), 7));
+        }
+        assert_eq!(told("n", false).current_limit, limit("n"));
     }
 
     #[test]

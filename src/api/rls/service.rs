@@ -93,7 +93,8 @@ impl Service {
     /// The rules as its `/rlconfig` tells them: a line each.
     pub(in crate::api) fn rules_text(&self) -> String {
         let Some(in_force) = self.rules.load_full() else { return String::new() };
-        let mut lines: Vec<String> = in_force.rules.limits().iter().map(|limit| answer::rule_line(limit)).collect();
+        let mut lines: Vec<String> =
+            in_force.rules.limits().iter().map(|limit| answer::rule_line(limit)).collect();
         lines.sort();
         lines.concat()
     }
@@ -126,7 +127,11 @@ impl Service {
 }
 
 /// The answer to a message, if nothing has to be waited for.
-pub(super) fn answer_now(servers: &Servers, service: &Service, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
+pub(super) fn answer_now(
+    servers: &Servers,
+    service: &Service,
+    message: &[u8],
+) -> Result<Option<Bytes>, Refusal> {
     let (watch, mut room) = (Stopwatch::start(), Vec::new());
     let in_force = service.in_force()?;
     let asked = read(message, &mut room)?;

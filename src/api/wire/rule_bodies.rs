@@ -79,6 +79,9 @@ pub(in crate::api) struct RuleBody {
     partition_key: Option<bool>,
     /// True if a denial says its cause in the header `X-RateLimit-Cause`.
     tell_cause: Option<bool>,
+    /// The name by which Envoy is told of the limit, in place of the rule's; may be empty.
+    #[schemars(length(max = TEXT_BYTES_MAX))]
+    told_as: Option<String>,
     /// The unit that the limit counts, where that is not requests.
     #[schemars(regex(pattern = "^[a-z0-9_-]{1,32}$"))]
     unit: Option<String>,

@@ -106,7 +106,11 @@ fn files_and_modes_are_read() {
     assert_eq!((own.mode_of("shop.k"), own.mode_of("d.k")), (Some(Mode::Escrow), Some(Mode::Gossip)));
     let (_, own) = of("CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c,d=e").unwrap();
     let StandInRules::Xds(xds) = own.rules else { panic!() };
-    assert_eq!(xds.metadata, [("a".to_owned(), "b".to_owned()), ("d".to_owned(), "e".to_owned())], "case 125");
+    assert_eq!(
+        xds.metadata,
+        [("a".to_owned(), "b".to_owned()), ("d".to_owned(), "e".to_owned())],
+        "case 125"
+    );
 }
 
 #[test]

@@ -250,7 +250,9 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_go_writes_them() {
-        for (text, millis) in [("10s", 10_000), ("1h30m", 5_400_000), ("1.5s", 1_500), ("250ms", 250), ("0", 0)] {
+        for (text, millis) in
+            [("10s", 10_000), ("1h30m", 5_400_000), ("1.5s", 1_500), ("250ms", 250), ("0", 0)]
+        {
             assert_eq!(go_duration(text), Some(Duration::from_millis(millis)), "{text}");
         }
         for text in ["10", "s", "1 s", "-1s", "1d", ""] {

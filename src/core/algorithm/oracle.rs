@@ -408,8 +408,10 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
             10 | 11 => {
                 let permits = u64::from(limit.permits);
                 let most = [0, 1, permits / 2, permits, permits * 3 + 5][usize::from(step.move_by % 5)];
-                let report =
-                    ReportedCost { permits: cost, debt_max: u32::try_from(most).unwrap_or(DEBT_MAX).min(DEBT_MAX) };
+                let report = ReportedCost {
+                    permits: cost,
+                    debt_max: u32::try_from(most).unwrap_or(DEBT_MAX).min(DEBT_MAX),
+                };
                 assert_eq!(
                     state.report(&limit, view.as_ref(), at, &report),
                     judge.report(&limit, view.as_ref(), now, &report),

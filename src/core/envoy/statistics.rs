@@ -47,7 +47,11 @@ impl Hits {
 
 /// From which count on a limit is near: the whole permits in this part of it.
 #[must_use]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of 32 bits, cut on purpose")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of 32 bits, cut on purpose"
+)]
 pub fn near_limit(limit: u32, ratio: f64) -> u64 {
     (f64::from(limit) * ratio).floor() as u64
 }
@@ -105,9 +109,8 @@ impl DescriptorLimit {
             return Cow::Borrowed(&self.statistics);
         }
         let shown = entries.iter().zip(&self.steps).zip(&self.real_values);
-        let shown = shown.map(|(((key, value), own), real)| {
-            (*key, if *real { Some(*value) } else { own.as_deref() })
-        });
+        let shown = shown
+            .map(|(((key, value), own), real)| (*key, if *real { Some(*value) } else { own.as_deref() }));
         Cow::Owned(name(&self.domain, shown))
     }
 

@@ -31,8 +31,7 @@ fn rules(entries: Vec<ServiceEntry>) -> ServiceRules {
 
 /// The limit that a descriptor finds, and by what it is counted; 0 for none.
 fn found(rules: &ServiceRules, descriptor: &str) -> (u32, String) {
-    let entries: Vec<(&str, &str)> =
-        descriptor.split(", ").map(|one| one.split_once('=').unwrap()).collect();
+    let entries: Vec<(&str, &str)> = descriptor.split(", ").map(|one| one.split_once('=').unwrap()).collect();
     let mut counted = Counted::new();
     match rules.find("d", &entries, &mut counted) {
         LimitFound::Limit(limit) => {
@@ -137,8 +136,7 @@ fn metadata_that_is_there_first_stays_and_tables_are_merged() {
 #[test]
 fn hits_are_counted_near_and_over_a_limit_as_there() {
     let near = |limit| near_limit(limit, 0.8);
-    let counted =
-        |limit: u32, after, hits| Hits::counted(u64::from(limit), near(limit), after, hits, false);
+    let counted = |limit: u32, after, hits| Hits::counted(u64::from(limit), near(limit), after, hits, false);
     for (case, limit, after, hits, expected) in [
         (93, 15, 11, 1, (0, 0, 1)),
         (93, 15, 13, 1, (0, 1, 1)),
@@ -187,7 +185,11 @@ fn a_fixed_window_counts_what_exceeds_it_and_forgets_that_with_it() {
             let report = ReportedCost { permits: *hits, debt_max: ReportedCost::COUNTED_BEYOND };
             assert_eq!(state.report(&limit, None, at(61), &report), *hits);
         }
-        (state.used(&limit, at(62)), state.used(&limit, at(120)), state.check(&limit, None, at(120), 0).remaining)
+        (
+            state.used(&limit, at(62)),
+            state.used(&limit, at(120)),
+            state.check(&limit, None, at(120), 0).remaining,
+        )
     };
     assert_eq!(counts(5, &[3, 3]), (6, 0, 5), "case 33");
     assert_eq!(counts(5, &[6, 1]), (7, 0, 5), "case 34");

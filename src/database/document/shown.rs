@@ -75,6 +75,8 @@ pub struct RuleDoc<'r> {
     pub partition_key: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tell_cause: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told_as: Option<&'r str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<&'r str, &'r str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -165,6 +167,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             problem: answer.is_some_and(|answer| answer.problem),
             partition_key: answer.is_some_and(|answer| answer.partition_key),
             tell_cause: answer.is_some_and(|answer| answer.tells_cause),
+            told_as: answer.and_then(|answer| answer.told_as.as_deref()),
             headers: answer.map(|answer| by_name(&answer.headers)).unwrap_or_default(),
             headers_admitted: answer.map(|answer| by_name(&answer.headers_admitted)).unwrap_or_default(),
             price: rule.price.as_deref().map(shown_prices).unwrap_or_default(),

@@ -523,6 +523,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                         partition_key: counts,
                         tells_cause: limit.is_multiple_of(3),
                         unit: counts.then(|| "tokens".to_owned()),
+                        told_as: counts.then(|| ["", "n"][usize::from(limit % 2 == 0)].to_owned()),
                     })
                 }),
                 price: (counts && limit.is_multiple_of(5)).then(|| {

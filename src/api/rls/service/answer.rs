@@ -18,8 +18,7 @@ use crate::core::time::Span;
 use crate::engine::decide::Decisions;
 
 /// Names of units, by their numbers in an answer.
-pub(super) const UNITS: [&str; 8] =
-    ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
+pub(super) const UNITS: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
 
 /// An answer.
 pub(super) struct Judged<'a> {

@@ -167,8 +167,7 @@ fn of_caller<'a>(
 /// Takes away what other limits of the call replace: all names first, then all that have them.
 fn replace<'a>(found: &mut SmallVec<[(Slot<'a>, Option<Request<'a>>); 2]>) {
     let limits = || found.iter().filter_map(|(slot, _)| slot.limit());
-    let replaced: HashSet<&str> =
-        limits().flat_map(|limit| &limit.replaces).map(String::as_str).collect();
+    let replaced: HashSet<&str> = limits().flat_map(|limit| &limit.replaces).map(String::as_str).collect();
     if replaced.is_empty() {
         return;
     }
@@ -178,4 +177,3 @@ fn replace<'a>(found: &mut SmallVec<[(Slot<'a>, Option<Request<'a>>); 2]>) {
         }
     }
 }
-

@@ -176,9 +176,7 @@ impl ProtoValue {
     fn to_json(&self) -> Value {
         match &self.kind {
             None | Some(ProtoKind::Null(_)) => Value::Null,
-            Some(ProtoKind::Number(number)) => {
-                Number::from_f64(*number).map_or(Value::Null, Value::Number)
-            }
+            Some(ProtoKind::Number(number)) => Number::from_f64(*number).map_or(Value::Null, Value::Number),
             Some(ProtoKind::Text(text)) => Value::String(text.clone()),
             Some(ProtoKind::Flag(flag)) => Value::Bool(*flag),
             Some(ProtoKind::Table(table)) => Value::Object(table.to_json()),
