@@ -86,6 +86,8 @@ pub struct XdsSource {
     pub jitter: f64,
     /// Longest message, in bytes.
     pub message_bytes_max: usize,
+    /// `TIDEGATE_RULES__SAVED`: where the last rules are kept.
+    pub saved: PathBuf,
 }
 
 /// The files of TLS towards a server of xDS, in PEM. They are read at each connection.
@@ -109,6 +111,8 @@ impl StandIn {
 
 /// The variable that holds limits worldwide, beside those of the service.
 const GLOBAL_MODE: &str = "TIDEGATE_GLOBAL_MODE";
+/// Where rules that came by xDS are kept, in the working directory.
+const SAVED: &str = "rules.saved.xds";
 /// Longest message unless the environment says otherwise, as gRPC has it.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
@@ -136,7 +140,13 @@ pub fn stand_in(
     let text = toml::to_string(&table).unwrap_or_default();
     let flags = Flags::default();
     match Config::from_text("the environment", &text, Path::new(""), own.into_iter(), &flags) {
-        Ok(config) if problems.is_empty() => Ok((config, StandIn { unused, ..stand_in })),
+        Ok(config) if problems.is_empty() => {
+            let mut stand_in = StandIn { unused, ..stand_in };
+            if let StandInRules::Xds(source) = &mut stand_in.rules {
+                source.saved.clone_from(&config.rules.saved);
+            }
+            Ok((config, stand_in))
+        }
         Ok(_) => Err(problems),
         Err(wrong) => {
             problems.extend(wrong.iter().map(Problem::to_string));
@@ -158,6 +168,8 @@ fn settings(from: &mut Variables) -> Table {
     let grpc = from.text("GRPC_UDS").map_or(grpc, |path| format!("unix:{path}"));
     listen.insert("grpc".to_owned(), Value::String(grpc));
     listen.insert("admin".to_owned(), Value::String("off".to_owned()));
+    // The HTTP port is open to the network for probes; only Envoy gives back.
+    listen.insert("http_refunds".to_owned(), Value::Boolean(false));
     if from.flag("USE_PROMETHEUS", false) {
         let address = from.text("PROMETHEUS_ADDR").unwrap_or_else(|| ":9090".to_owned());
         let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
@@ -175,7 +187,9 @@ fn settings(from: &mut Variables) -> Table {
             files.into_iter().filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))));
         listen.insert("grpc_tls".to_owned(), Value::Table(files.collect()));
     }
+    let saved = ("saved".to_owned(), Value::String(SAVED.to_owned()));
     let mut all = Table::new();
+    all.insert("rules".to_owned(), Value::Table([saved].into_iter().collect()));
     all.insert("listen".to_owned(), Value::Table(listen));
     if let Some(store) = store(from) {
         all.insert("store".to_owned(), Value::Table(store));
@@ -330,6 +344,7 @@ fn xds(from: &mut Variables) -> XdsSource {
         backoff: (first, longest.max(first)),
         jitter,
         message_bytes_max: bytes.unwrap_or(MESSAGE_BYTES_MAX),
+        saved: PathBuf::new(),
     }
 }
 

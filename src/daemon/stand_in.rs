@@ -14,7 +14,7 @@ use crate::api::{Service, ServiceSettings};
 use crate::config::{self, StandInRules, XdsSource};
 use crate::core::envoy::ServiceRules;
 use crate::core::rule::Global;
-use crate::database::envoy::{MakeTls, XdsClient, XdsSettings, rules_of_texts};
+use crate::database::envoy::{MakeTls, XdsClient, XdsNews, XdsSettings, rules_of_texts};
 use crate::database::file::{self, LOOK_INTERVAL};
 use crate::engine::Engine;
 use crate::engine::rulebook::RulesStatus;
@@ -91,9 +91,11 @@ impl StandIn {
                 let client = Arc::new(XdsClient::new(
                     settings_of(source, self.wanted.merge),
                     Box::new(move |rules| accepting.accept(rules)),
-                    Box::new(move |problem| telling.tell("xds", problem)),
+                    Box::new(move |news| telling.tell_of_xds(news)),
                 ));
                 self.tell("xds", None);
+                let own = Arc::clone(&client);
+                let _ = tokio::task::spawn_blocking(move || own.restore()).await;
                 let ending = stop.clone();
                 tasks.spawn("rules_xds", stop, move || Arc::clone(&client).run(ending.clone()));
             }
@@ -130,6 +132,17 @@ impl StandIn {
         tracing::error!("the new rules were refused, those before stay in force:\n{problems}");
     }
 
+    fn tell_of_xds(&self, news: XdsNews) {
+        match news {
+            XdsNews::Accepted => self.tell("xds", None),
+            XdsNews::Refused(why) => self.tell("xds", Some(why)),
+            XdsNews::Away(why) => {
+                let status = RulesStatus { problem: Some(why), reachable: false, ..self.status("xds") };
+                self.engine.publish_rules(status);
+            }
+        }
+    }
+
     /// Tells how it stands with the rules.
     fn tell(&self, source: &'static str, problem: Option<String>) {
         if problem.is_some() {
@@ -137,14 +150,15 @@ impl StandIn {
             self.engine.metrics().rule_reload_failures.increment(1);
         }
         let refused_revision = problem.as_ref().map(|_| self.engine.loaded().revision + 1);
-        self.engine.publish_rules(RulesStatus {
-            source,
-            from: source.to_owned(),
-            reachable: true,
-            problem: problem.map(|text| text.chars().take(2_000).collect()),
-            refused_revision,
-            unsaved: None,
-        });
+        let problem = problem.map(|text| text.chars().take(2_000).collect());
+        self.engine.publish_rules(RulesStatus { problem, refused_revision, ..self.status(source) });
+    }
+
+    fn status(&self, source: &'static str) -> RulesStatus {
+        let known = *self.healthy.borrow() && self.engine.loaded().revision > 0;
+        let from = if known { source.to_owned() } else { String::new() };
+        let (problem, refused_revision, unsaved) = (None, None, None);
+        RulesStatus { source, from, reachable: true, problem, refused_revision, unsaved }
     }
 
     /// Follows the folder until `stop`: what two looks have found, and is not in force, is taken.
@@ -231,6 +245,7 @@ fn settings_of(source: &XdsSource, merge: bool) -> XdsSettings {
         backoff: (source.backoff.0.max(Duration::from_millis(10)), source.backoff.1),
         jitter: source.jitter,
         merge,
+        saved: source.saved.clone(),
     }
 }
 

@@ -20,7 +20,7 @@ use self::tree::{Amount, DescriptorEntry, Purpose};
 
 pub use self::service::rules_of_texts;
 pub use self::tree::Unread;
-pub use self::xds::{Accept, MakeTls, XdsClient, XdsSettings};
+pub use self::xds::{Accept, MakeTls, XdsClient, XdsNews, XdsSettings};
 
 /// Where a rule's limit counts by address; the reference service calls it `remote_address`.
 const IP: &str = "ip";

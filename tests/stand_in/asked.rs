@@ -54,7 +54,8 @@ impl StandIn {
             command.env(format!("{name}HOST"), "127.0.0.1");
             command.env(format!("{name}PORT"), address.port().to_string());
         }
-        command.env("TIDEGATE_LISTEN__DRAIN", "0s").envs(environment.iter().copied());
+        command.env("TIDEGATE_LISTEN__DRAIN", "0s");
+        command.envs(environment.iter().copied());
         let process = Process::start(&mut command, &folder.path().join("daemon.log"));
         Self { process, http, grpc, debug, client: OnceLock::new(), folder }
     }

@@ -216,7 +216,31 @@ fn rules_come_by_xds_and_are_accepted_or_refused_as_a_whole() {
         let text = daemon.get("/metrics").body;
         text.contains("ratelimit_service_config_load_success 3\n").then_some(text)
     });
-    assert!(metrics.contains("ratelimit_service_config_load_error"), "case 119");
+    assert!(metrics.contains("ratelimit_service_config_load_error 2\n"), "case 119: {metrics}");
+}
+
+#[test]
+fn rules_that_came_by_xds_are_there_again_while_the_server_is_away() {
+    let playing = Playing::start();
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("kept").display().to_string();
+    let daemon = playing.daemon(&[("TIDEGATE_RULES__SAVED", &saved)]);
+    let stream = playing.stream();
+    stream.send(Ok(answer("1", "n1", vec![resource("d", DAY, 5)]))).unwrap();
+    daemon.until_healthy();
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 4");
+    drop((daemon, playing));
+    let nobody = free_tcp().to_string();
+    let environment = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", nobody.as_str()),
+        ("TIDEGATE_RULES__SAVED", saved.as_str()),
+    ];
+    let daemon = StandIn::with(&[], &environment);
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 4");
+    std::fs::write(&saved, "nonsense").unwrap();
+    let daemon = StandIn::start(&[], &environment);
+    eventually("it says so", || daemon.process.output().contains("are no use").then_some(()));
 }
 
 #[test]

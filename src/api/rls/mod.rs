@@ -347,30 +347,12 @@ fn stand_in(line: &Line, service: &Arc<Service>, mut message: Message, respond: 
             };
             match answered {
                 Ok(Some(answer)) => reply(&line.way, respond, answer.into()),
-                Ok(None) => drop(tokio::spawn(stand_in_later(line.call(), Ok(bytes), respond))),
+                Ok(None) => drop(tokio::spawn(service::answer_when_known(line.call(), Ok(bytes), respond))),
                 Err(refusal) => refuse(servers, respond, &refusal),
             }
         }
         Poll::Ready(Err(refusal)) => refuse(servers, respond, &refusal),
-        Poll::Pending => drop(tokio::spawn(stand_in_later(line.call(), Err(message), respond))),
-    }
-}
-
-/// The same, where the message or the store has to be waited for.
-async fn stand_in_later(call: OwnCall, message: Result<Bytes, Message>, respond: Respond) {
-    let OwnCall { servers, way, .. } = call;
-    let Some(service) = &servers.service else { return };
-    let bytes = match message {
-        Ok(bytes) => Ok(bytes),
-        Err(message) => whole(&servers, message).await,
-    };
-    let answered = match bytes {
-        Ok(bytes) => service::answer_later(&servers, service, &bytes).await,
-        Err(refusal) => Err(refusal),
-    };
-    match answered {
-        Ok(answer) => reply(&way, respond, answer.into()),
-        Err(refusal) => refuse(&servers, respond, &refusal),
+        Poll::Pending => drop(tokio::spawn(service::answer_when_known(line.call(), Err(message), respond))),
     }
 }
 

@@ -19,8 +19,10 @@ use smallvec::SmallVec;
 use self::answer::{Judged, encode};
 use self::call::{CallRoom, Planned};
 use self::statistics::{Series, Statistics};
+use super::message::Message;
 use super::question::Questions;
 use super::wire::{RequestMessage, Undecodable, decode, repaired};
+use super::{OwnCall, Respond, refuse, reply, whole};
 use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::core::envoy::ServiceRules;
@@ -153,12 +155,25 @@ pub(super) fn answer_now(
     Ok(Some(encode(&judged)))
 }
 
-/// The same, where something may have to be waited for.
-pub(super) async fn answer_later(
-    servers: &Servers,
-    service: &Service,
-    message: &[u8],
-) -> Result<Bytes, Refusal> {
+/// Answers a call where its message or the store has to be waited for.
+pub(super) async fn answer_when_known(call: OwnCall, message: Result<Bytes, Message>, respond: Respond) {
+    let OwnCall { servers, way, .. } = call;
+    let Some(service) = &servers.service else { return };
+    let bytes = match message {
+        Ok(bytes) => Ok(bytes),
+        Err(message) => whole(&servers, message).await,
+    };
+    let answered = match bytes {
+        Ok(bytes) => answer_later(&servers, service, &bytes).await,
+        Err(refusal) => Err(refusal),
+    };
+    match answered {
+        Ok(answer) => reply(&way, respond, answer.into()),
+        Err(refusal) => refuse(&servers, respond, &refusal),
+    }
+}
+
+async fn answer_later(servers: &Servers, service: &Service, message: &[u8]) -> Result<Bytes, Refusal> {
     let (watch, mut room) = (Stopwatch::start(), Vec::new());
     let in_force = service.in_force()?;
     let asked = read(message, &mut room)?;

@@ -651,7 +651,6 @@ fn a_debt_is_refused_where_it_has_no_effect() {
         (blocked, "debt_max = 5", "debt_max belongs to rules that count"),
         (counted, "debt = \"forgive\"\ndebt_max = 5", "debt_max does not go with debt = \"forgive\""),
         (counted, "debt = \"window\"", "debt = \"window\" belongs to algorithm = \"fixed_window\""),
-        (fixed, "debt = \"window\"\nsplit_keys = 4", "does not go with global or split_keys"),
         (fixed, "debt = \"window\"\nglobal = { mode = \"gossip\" }", "does not go with global or split_keys"),
         (counted, "debt_max = -1", "debt_max must be"),
         (counted, "charge = \"sometimes\"", "charge must be"),
@@ -670,11 +669,7 @@ fn a_debt_is_refused_where_it_has_no_effect() {
     }
     let rules = read(&format!("[[rules]]\n{counted}charge = \"always\"\ndebt_max = 7\n")).unwrap().rules;
     assert_eq!((rules[0].charge, rules[0].debt), (Charging::Always, Debt::Carry { max: Some(7) }));
-    assert_eq!(
-        (rules[0].debt_max(5, 5), rules[0].debt_max(2, 5)),
-        (7, 3),
-        "a part of the limit owes the same part"
-    );
+    assert_eq!((rules[0].debt_max(5, 5), rules[0].debt_max(2, 5)), (7, 3), "a part owes the same part");
     let rules = read(&format!("[[rules]]\n{fixed}charge = \"always\"\ndebt = \"window\"\n")).unwrap().rules;
     let shown = serde_json::to_value(RuleDoc::from(&rules[0])).unwrap();
     assert_eq!((rules[0].debt, &shown["debt"]), (Debt::Window, &serde_json::json!("window")));

@@ -6,7 +6,9 @@
 pub(super) mod messages;
 
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
@@ -72,6 +74,8 @@ pub struct XdsSettings {
     pub jitter: f64,
     /// Whether one domain may stand in several resources.
     pub merge: bool,
+    /// Where the last rules are kept, to start from while the server is away.
+    pub saved: PathBuf,
 }
 
 impl std::fmt::Debug for XdsSettings {
@@ -96,14 +100,26 @@ fn ended(error: impl std::fmt::Display) -> StreamEnd {
 /// Puts rules in force; an error refuses them.
 pub type Accept = dyn Fn(ServiceRules) -> Result<(), String> + Send + Sync;
 
+/// What became of rules by xDS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum XdsNews {
+    /// They are in force.
+    Accepted,
+    /// They were refused, and why.
+    Refused(String),
+    /// None come, and why.
+    Away(String),
+}
+
 /// Follows one server.
 pub struct XdsClient {
     settings: XdsSettings,
     accept: Box<Accept>,
-    /// Called with what is wrong, or nothing where something was accepted.
-    tell: Box<dyn Fn(Option<String>) + Send + Sync>,
+    tell: Box<dyn Fn(XdsNews) + Send + Sync>,
     /// The version and the nonce of the last answers, kept from one stream to the next.
     last: std::sync::Mutex<(String, String)>,
+    /// Whether it was said that nothing is kept.
+    unsaved: AtomicBool,
 }
 
 impl std::fmt::Debug for XdsClient {
@@ -115,12 +131,37 @@ impl std::fmt::Debug for XdsClient {
 impl XdsClient {
     /// A client that has these rules accepted, and tells how it goes.
     #[must_use]
-    pub fn new(
-        settings: XdsSettings,
-        accept: Box<Accept>,
-        tell: Box<dyn Fn(Option<String>) + Send + Sync>,
-    ) -> Self {
-        Self { settings, accept, tell, last: std::sync::Mutex::default() }
+    pub fn new(settings: XdsSettings, accept: Box<Accept>, tell: Box<dyn Fn(XdsNews) + Send + Sync>) -> Self {
+        let (last, unsaved) = (std::sync::Mutex::default(), AtomicBool::new(false));
+        Self { settings, accept, tell, last, unsaved }
+    }
+
+    /// Puts the rules in force that were kept last, if there are any. Blocks.
+    ///
+    /// The server is asked for the newest all the same: its versions may have begun anew.
+    pub fn restore(&self) {
+        let saved = &self.settings.saved;
+        let Ok(bytes) = std::fs::read(saved) else { return };
+        let answer = DiscoveryResponse::decode(&*bytes).map_err(|error| error.to_string());
+        match answer.and_then(|answer| self.accept(&answer)) {
+            Ok(domains) => {
+                tracing::info!(file = %saved.display(), domains, "rules that came by xDS before are in force");
+            }
+            Err(why) => tracing::warn!(file = %saved.display(), "the rules that were kept are no use: {why}"),
+        }
+    }
+
+    /// Keeps what is in force. On a file system that is read-only nothing is kept.
+    fn save(&self, answer: &DiscoveryResponse) {
+        let saved = &self.settings.saved;
+        let fresh = saved.with_extension("new");
+        let kept =
+            std::fs::write(&fresh, answer.encode_to_vec()).and_then(|()| std::fs::rename(&fresh, saved));
+        if let Err(error) = kept
+            && !self.unsaved.swap(true, Ordering::Relaxed)
+        {
+            tracing::info!(file = %saved.display(), %error, "rules by xDS are not kept for the next start");
+        }
     }
 
     /// Follows the server until `stop`.
@@ -151,7 +192,7 @@ impl XdsClient {
                 again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
                 "the xDS server gives no rules: {end}"
             );
-            (self.tell)(Some(end.to_string()));
+            (self.tell)(XdsNews::Away(end.to_string()));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -239,7 +280,7 @@ impl XdsClient {
             if let Some(why) = &refused {
                 tracing::error!(server = %self.settings.server, "rules by xDS were refused, those before stay in force: {why}");
             }
-            (self.tell)(refused.clone());
+            (self.tell)(refused.clone().map_or(XdsNews::Accepted, XdsNews::Refused));
             self.last_mut().1 = nonce;
             self.ask(&mut asking, refused)?;
         }
@@ -250,8 +291,16 @@ impl XdsClient {
         self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Puts an answer in force, all of it or nothing.
     fn take(&self, answer: DiscoveryResponse) -> Result<(), String> {
+        let domains = self.accept(&answer)?;
+        tracing::info!(version = %answer.version_info, domains, "rules by xDS are in force");
+        self.save(&answer);
+        self.last_mut().0 = answer.version_info;
+        Ok(())
+    }
+
+    /// Puts an answer in force, all of it or nothing. Returns how many domains it has.
+    fn accept(&self, answer: &DiscoveryResponse) -> Result<usize, String> {
         if !answer.type_url.is_empty() && answer.type_url != TYPE_URL {
             return Err(format!("{TYPE_URL} was asked for, and {} came", answer.type_url));
         }
@@ -265,9 +314,7 @@ impl XdsClient {
         let rules =
             rules_of_messages(&messages, self.settings.merge).map_err(|problems| problems.join("\n"))?;
         (self.accept)(rules)?;
-        tracing::info!(version = %answer.version_info, domains = messages.len(), "rules by xDS are in force");
-        self.last_mut().0 = answer.version_info;
-        Ok(())
+        Ok(messages.len())
     }
 
     /// Asks for what comes next, and says what became of the last.
