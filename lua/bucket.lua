@@ -115,7 +115,7 @@ end
 
 -- Charges whatever is left. Returns what was charged. A limit of zero would never pay a debt.
 local function bucket_report(b, now, cost, debt_max)
-  if b.limit == 0 and debt_max ~= U32_MAX then
+  if b.limit == 0 and (b.kind ~= FIXED_WINDOW or debt_max ~= U32_MAX) then
     bucket_settle(b, now)
     return 0
   end

@@ -341,7 +341,8 @@ impl State {
         now: Timestamp,
         report: &ReportedCost,
     ) -> u64 {
-        if limit.permits == 0 && report.debt_max != ReportedCost::COUNTED_BEYOND {
+        let owes = !matches!(self, Self::FixedWindow(_)) || report.debt_max != ReportedCost::COUNTED_BEYOND;
+        if limit.permits == 0 && owes {
             return 0;
         }
         let window = Allowance::window_of(view);
