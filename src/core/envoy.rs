@@ -131,7 +131,7 @@ pub struct ServiceRules {
 #[derive(Debug, Default)]
 struct DescriptorLevel {
     exact: HashMap<String, HashMap<String, DescriptorNode, FixedState>, FixedState>,
-    globs: Vec<(String, Glob, DescriptorNode)>,
+    globs: Vec<(String, ValueGlob, DescriptorNode)>,
     any: HashMap<String, DescriptorNode, FixedState>,
 }
 
@@ -145,10 +145,10 @@ struct DescriptorNode {
 
 /// A text with `*`, by its pieces.
 #[derive(Debug)]
-struct Glob(Vec<String>);
+struct ValueGlob(Vec<String>);
 
 /// Names and values by which a descriptor is counted.
-pub type Counted<'a> = SmallVec<[(&'a str, &'a str); 8]>;
+pub type CountedEntries<'a> = SmallVec<[(&'a str, &'a str); 8]>;
 
 /// What a descriptor finds.
 #[derive(Debug, PartialEq)]
@@ -161,7 +161,7 @@ pub enum LimitFound<'r> {
     Limit(&'r Arc<DescriptorLimit>),
 }
 
-impl Glob {
+impl ValueGlob {
     fn new(text: &str) -> Self {
         Self(text.split('*').map(str::to_owned).collect())
     }
@@ -183,7 +183,7 @@ impl Glob {
 /// Whether a value fits a text in which `*` stands for any run of characters.
 #[must_use]
 pub fn glob_fits(text: &str, value: &str) -> bool {
-    Glob::new(text).fits(value)
+    ValueGlob::new(text).fits(value)
 }
 
 impl DescriptorLevel {
@@ -237,7 +237,7 @@ impl ServiceRules {
                 EntryValue::Exact(value) => {
                     level.exact.entry(entry.key).or_default().insert(value, node);
                 }
-                EntryValue::Glob(text) => level.globs.push((entry.key, Glob::new(&text), node)),
+                EntryValue::Glob(text) => level.globs.push((entry.key, ValueGlob::new(&text), node)),
             }
         }
         level
@@ -266,7 +266,7 @@ impl ServiceRules {
         &'r self,
         domain: &str,
         entries: &[(&'a str, &'a str)],
-        counted: &mut Counted<'a>,
+        counted: &mut CountedEntries<'a>,
     ) -> LimitFound<'r> {
         let Some(mut level) = self.domains.get(domain) else { return LimitFound::NoDomain };
         let Some(((last, last_value), before)) = entries.split_last() else { return LimitFound::Nothing };

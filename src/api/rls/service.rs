@@ -1,8 +1,8 @@
 //! Envoy's rate limit service as its own implementation answers it, for a daemon that stands in for it
 //! (`tidegate ratelimit`).
 //!
-//! A descriptor finds its limit by the tree of [`crate::core::envoy`], and is counted by the rule of ours that
-//! belongs to the limit. What the descriptors come to together is that service's: shadow limits, quotas,
+//! A descriptor finds its limit by the tree of [`crate::core::envoy`], and is counted by the rule of ours
+//! that belongs to the limit. What the descriptors come to together is that service's: shadow limits, quotas,
 //! limits that take the place of others.
 
 mod answer;

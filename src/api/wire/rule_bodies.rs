@@ -104,7 +104,7 @@ pub(in crate::api) struct RuleBody {
     /// Which calls are charged: those that are admitted, or all, in full and whatever is left.
     #[schemars(extend("enum" = ["admitted", "always"]))]
     charge: Option<String>,
-    /// The fate of reports beyond the limit: they are owed, forgotten at once, or forgotten with their window.
+    /// The fate of reports beyond the limit: owed, forgotten at once, or forgotten with their window.
     #[schemars(extend("enum" = ["carry", "forgive", "window"]))]
     debt: Option<String>,
     /// The most permits that one bucket owes; the limit unless said.

@@ -32,7 +32,7 @@ fn rules(entries: Vec<ServiceEntry>) -> ServiceRules {
 /// The limit that a descriptor finds, and by what it is counted; 0 for none.
 fn found(rules: &ServiceRules, descriptor: &str) -> (u32, String) {
     let entries: Vec<(&str, &str)> = descriptor.split(", ").map(|one| one.split_once('=').unwrap()).collect();
-    let mut counted = Counted::new();
+    let mut counted = CountedEntries::new();
     match rules.find("d", &entries, &mut counted) {
         LimitFound::Limit(limit) => {
             let counted: Vec<String> = counted.iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -10,7 +10,7 @@ use crate::api::rls::question::{self, Questions};
 use crate::api::rls::wire::{DESCRIPTORS_MAX, Descriptor, RequestMessage};
 use crate::api::stand_in;
 use crate::core::envoy::{
-    CALLER_LIMIT, Counted, DescriptorLimit, LimitFound, RULE, ServiceRules, caller_rule,
+    CALLER_LIMIT, CountedEntries, DescriptorLimit, LimitFound, RULE, ServiceRules, caller_rule,
 };
 use crate::core::request::{Attributes, Cost, Request, TEXT_BYTES_MAX};
 
@@ -126,7 +126,7 @@ fn of_descriptor<'a, 'b: 'a>(
     if let Some(own) = descriptor.limit {
         return of_caller(rules, asked.domain, (place, own), cost, room);
     }
-    let mut counted = Counted::new();
+    let mut counted = CountedEntries::new();
     let LimitFound::Limit(limit) = rules.find(asked.domain, &descriptor.entries, &mut counted) else {
         return Ok((Slot::Unmatched, None));
     };
