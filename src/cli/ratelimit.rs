@@ -12,8 +12,8 @@ use crate::telemetry::log;
 /// Stands in for Envoy's rate limit service: reads its environment and its rules, and answers as it does.
 ///
 /// The environment is that of envoyproxy/ratelimit, and TIDEGATE_GLOBAL_MODE=gossip, split or escrow holds
-/// its limits worldwide. Arguments are ignored, as that service ignores them. A binary that is called `ratelimit`
-/// does the same.
+/// its limits worldwide. Arguments are ignored, as that service ignores them. A binary that is called
+/// `ratelimit` does the same.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(super) struct Ratelimit {

@@ -13,7 +13,7 @@ fn one(lines: &[&str]) -> Vec<(String, serde_json::Value)> {
 #[test]
 fn json_is_answered_as_the_message_is() {
     let daemon = StandIn::with(&one(&["k 1/day name=n"]), &[]);
-    let ask = |body: &str| http::post(daemon.http, "/json", body.to_owned());
+    let ask = |body: &str| http::post(daemon.http, "/json", body);
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
     let first = ask(body);
     assert_eq!((first.status, &first.json()["overallCode"]), (200, &json!("OK")), "case 110");

@@ -110,8 +110,8 @@ impl KeySet {
     }
 
     /// Checks that a key of this set signed it, and tells whether the signature is spelled as it should be.
-    /// Nobody signs how it is spelled, and libraries (PyJWT, golang-jwt) take lax spellings: whoever chose one
-    /// would be nobody here and somebody to the service.
+    /// Nobody signs how it is spelled, and libraries (PyJWT, golang-jwt) take lax spellings: whoever chose
+    /// one would be nobody here and somebody to the service.
     pub(super) fn verify(&self, header: &Header, signed: &str, signature: &str) -> Result<bool, Invalid> {
         let algorithm = match header.alg.as_str() {
             "HS256" => Algorithm::HS256,

@@ -202,10 +202,8 @@ fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128
     let slice = (unclaimed / SLICES / regions / UNIT * UNIT).max(least);
     let floor = |claim: &Projection| budget(claim.used) + slice;
     // Needs that all fit are met. Where they do not, each is cut anyway.
-    let kept = |claim: &Projection| match soon <= limit {
-        true => budget(claim.soon).max(floor(claim)),
-        false => floor(claim),
-    };
+    let cut = division.whole && soon > limit;
+    let kept = |claim: &Projection| if cut { floor(claim) } else { budget(claim.soon).max(floor(claim)) };
     if claims.iter().map(kept).sum::<i128>() > limit {
         return;
     }

@@ -159,7 +159,7 @@ fn every_reading<E>(target: &str, add: &mut impl FnMut(String) -> Result<(), E>)
         let ends_in_dots = matches!(text.rsplit('/').next(), Some("." | ".."));
         for (merged, dotless) in [(false, false), (false, true), (true, false), (true, true)] {
             let reading = segments(text, merged, dotless);
-            // By RFC 3986 a slash stays where dots were at the end; to Python's and Go's file servers none does.
+            // By RFC 3986 a slash stays where dots ended it, and to Python's and Go's file servers none does.
             let bare = if ends_in_dots && dotless { reading.strip_suffix('/') } else { None };
             if let Some(bare) = bare.filter(|bare| !bare.is_empty()) {
                 add(bare.to_owned())?;
