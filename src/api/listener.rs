@@ -368,7 +368,10 @@ pub(super) async fn serve<F>(
                 }
                 continue;
             }
-            accepted = accepting.accept() => accepted,
+            accepted = async {
+                places.takes_newcomers().await;
+                accepting.accept().await
+            } => accepted,
         };
         let (socket, peer) = match accepted {
             Ok(accepted) => accepted,

@@ -27,6 +27,8 @@ const ENDING: usize = 16;
 /// How long a newcomer may wait for the place of a connection that ends: a gateway that is turned away lets
 /// its client pass.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How often a listener looks again whether it takes newcomers, at least.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Seconds without a request after which a connection may go.
 const IDLE_SECONDS_MIN: u32 = 1;
 /// A client with fewer than this part of the places that the largest client has gets one, busy as all of them
@@ -170,6 +172,22 @@ impl Places {
     /// A second has passed.
     pub(super) fn tick(&self) {
         self.now.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns once the listener may take a newcomer. While as many wait as may, and connections that were told
+    /// to end have not, newcomers stay in the queue of the system: one that is turned away may be a gateway.
+    pub(super) async fn takes_newcomers(&self) {
+        loop {
+            let left = self.left.notified();
+            if self.turns.available_permits() > 0 || !self.are_ending() {
+                return;
+            }
+            let _ = tokio::time::timeout(LOOK_AGAIN, left).await;
+        }
+    }
+
+    fn are_ending(&self) -> bool {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).ending > 0
     }
 
     /// How many are open.
@@ -337,7 +355,7 @@ impl Drop for ConnectionPlace {
             self.places.open.decrement(1);
         }
         drop(table);
-        self.places.left.notify_one();
+        self.places.left.notify_waiters();
     }
 }
 
@@ -454,5 +472,22 @@ mod tests {
         assert!(places.enter(LOCAL).unwrap().place().await.is_none());
         assert_eq!(begun.elapsed(), WAIT_MAX);
         assert!(places.enter(LOCAL).is_some(), "its turn is another's");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn newcomers_stay_in_the_queue_while_others_end_and_none_may_wait() {
+        let places = places(2, 0);
+        let watching: Vec<ConnectionPlace> = (0..2).map(|_| at_once(&places, LOCAL).unwrap()).collect();
+        places.takes_newcomers().await;
+        let mut held = vec![at_once(&places, LOCAL).unwrap()];
+        let waiting = places.enter(LOCAL).unwrap();
+        let taking = Arc::clone(&places);
+        let taking = tokio::spawn(async move { taking.takes_newcomers().await });
+        tokio::time::sleep(LOOK_AGAIN * 3).await;
+        assert!(!taking.is_finished(), "one waits for a connection that ends");
+        drop(watching);
+        held.extend(waiting.place().await);
+        assert_eq!(held.len(), 2);
+        taking.await.unwrap();
     }
 }

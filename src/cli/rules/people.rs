@@ -81,7 +81,8 @@ pub(super) fn written(server: &Server) -> Result<(Vec<Value>, Vec<Value>, usize)
                 *block = true.into();
             }
         }
-        for own in user["overrides"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+        let overrides = user.get_mut("overrides").and_then(Value::as_object_mut);
+        for own in overrides.into_iter().flat_map(Map::values_mut) {
             // Only buckets without windows have a burst, and theirs is the limit unless it is written.
             if own["burst"] == own["limit"] {
                 *own = without(own, &["burst"]);
