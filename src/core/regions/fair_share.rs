@@ -201,8 +201,10 @@ fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128
     let least = if division.fading > 0 { ((least + UNIT - 1) / UNIT + 1) * UNIT } else { least };
     let slice = (unclaimed / SLICES / regions / UNIT * UNIT).max(least);
     let floor = |claim: &Projection| budget(claim.used) + slice;
-    // Needs that all fit are met. Where they do not, each is cut anyway.
-    let cut = division.whole && soon > limit;
+    // Needs that all fit are met, and so is the need of a region that alone asks. Where several do not fit,
+    // each is cut anyway.
+    let several = claims.iter().filter(|claim| claim.soon > claim.used).count() > 1;
+    let cut = division.whole && several && soon > limit;
     let kept = |claim: &Projection| if cut { floor(claim) } else { budget(claim.soon).max(floor(claim)) };
     if claims.iter().map(kept).sum::<i128>() > limit {
         return;
@@ -452,7 +454,7 @@ mod tests {
     fn where_not_all_needs_fit_who_begins_to_ask_finds_a_permit_and_one_need_may_take_all() {
         let needs = |permits: u64| region(Some((0, permits * 1_000_000)));
         let idle = region(None);
-        assert_eq!(budgets(day(100), &[needs(60), needs(60), idle]).to_vec(), [50, 49, 1]);
+        assert_eq!(budgets(day(100), &[needs(60), needs(60), idle]).to_vec(), [49, 50, 1]);
         assert_eq!(budgets(day(100), &[needs(100), idle, idle]).to_vec(), [100, 0, 0]);
     }
 

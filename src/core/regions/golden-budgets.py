@@ -40,7 +40,8 @@ def slices(L, fading, whole, used, soon, B):
     unclaimed, least = L - sum(soon), up(U)
     if fading: least = (-(-least // U) + 1) * U
     s = max(max(unclaimed, 0) // SLICES // R // U * U, least)
-    kept = [max(soon[k] if not whole or sum(soon) <= L else 0, used[k] + s) for k in range(R)]
+    cut = whole and sum(soon) > L and sum(soon[k] > used[k] for k in range(R)) > 1
+    kept = [max(0 if cut else soon[k], used[k] + s) for k in range(R)]
     if sum(kept) > L: return B
     lacks = [max(0, used[k] + s - B[k]) for k in range(R)]
     B = [b + x for b, x in zip(B, lacks)]
