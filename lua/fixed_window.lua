@@ -31,14 +31,16 @@ if kinds[FIXED_WINDOW] then
 
   function fixed_window_report(b, now, cost, debt_max)
     local count, debt, index = fixed_window_account(b, now)
+    local room = math.max(0, share(b, index) - count)
     if debt_max == U32_MAX then
-      -- COUNTED_BEYOND: the window counts what exceeds its limit.
-      b.first, b.debt = math.min(count + cost, U32_MAX), debt
+      -- COUNTED_BEYOND: the window counts what exceeds its limit, once it has paid what is owed.
+      account_report(b, count, debt, room, 0, 0)
+      local before = b.first
+      b.first = math.min(before + cost, U32_MAX)
       b.at = math.max(b.at, now)
-      return b.first - count
+      return b.first - before
     end
-    local budget = share(b, index)
-    local charged = account_report(b, count, debt, math.max(0, budget - count), cost, debt_max)
+    local charged = account_report(b, count, debt, room, cost, debt_max)
     b.at = math.max(b.at, now)
     return charged
   end

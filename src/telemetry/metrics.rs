@@ -218,6 +218,9 @@ impl Metrics {
             shadow_denied: outcome("shadow_denied"),
             denials: Arc::default(),
         };
+        // The cause that every rule may have is there before its first denial.
+        let used_up = &made.denials[DenialCause::UsedUp.index()];
+        used_up.get_or_init(|| self.denials_of(name, DenialCause::UsedUp));
         rules.insert(name.to_owned(), made.clone());
         made
     }
@@ -227,9 +230,13 @@ impl Metrics {
         handles.denials[cause.index()].get_or_init(|| {
             let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
             let name = if rules.contains_key(name) { name } else { "other" };
-            let labels = vec![Label::new("rule", name.to_owned()), Label::new("cause", cause.as_str())];
-            self.recorder.register_counter(&key("denials_total", labels), &METADATA)
+            self.denials_of(name, cause)
         })
+    }
+
+    fn denials_of(&self, rule: &str, cause: DenialCause) -> Counter {
+        let labels = vec![Label::new("rule", rule.to_owned()), Label::new("cause", cause.as_str())];
+        self.recorder.register_counter(&key("denials_total", labels), &METADATA)
     }
 
     /// A counter by domain and reason. Whoever calls this bounds the number of domains.

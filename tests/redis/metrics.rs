@@ -24,7 +24,7 @@ fn every_counter_is_there_before_its_first_event() {
     std::fs::write(&keys, r#"{"keys":[{"kty":"oct","k":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#)
         .unwrap();
     let config = format!(
-        "region = \"eu\"\nnode = \"eu-1\"\n[listen]\npeer = \"{}\"\n[rules]\nsource = \"postgres\"\n\
+        "region = \"eu\"\nnode = \"eu-1\"\n[listen]\nresp = \"127.0.0.1:0\"\npeer = \"{}\"\n[rules]\nsource = \"postgres\"\n\
          [postgres]\nurl = {:?}\n[audit]\nspool = {:?}\n[identity]\njwt = {{ keys = {keys:?} }}\n\
          [store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\nnodes = [{:?}]\n\
          [peers]\nregions = [\"eu\", \"us\"]\n{}",

@@ -103,7 +103,7 @@ fn nothing_passes_beside_an_undo(place: &Place<'_>) {
         rule
     };
     let split = Global::new(Mode::Split);
-    for (algorithm, mode) in [
+    let all = [
         (Algorithm::FixedWindow, None),
         (Algorithm::SlidingWindow, None),
         (Algorithm::SlidingLog, None),
@@ -112,10 +112,11 @@ fn nothing_passes_beside_an_undo(place: &Place<'_>) {
         (Algorithm::Gcra, None),
         (Algorithm::FixedWindow, Some(gossip())),
         (Algorithm::FixedWindow, Some(split)),
-    ] {
+    ];
+    for (series, (algorithm, mode)) in (0_u32..).zip(all) {
         // Half a second later a level has drained by half, and what is undone has too.
         for (turn, after, least) in [(1, 50_000, 100), (2, 150_000, 0), (3, 1_000_000, 0)] {
-            let turn = turn + 8 * algorithm as u32 + 100 * mode.as_ref().map_or(0, |mode| mode.mode as u32);
+            let turn = turn + 8 * series;
             let mut rule = compiled(&format!("u{turn}"), algorithm, per_second(100), turn * 2);
             rule.rule.global = mode.clone();
             let ip = ips(&format!("i{turn}"), turn * 2 + 1);

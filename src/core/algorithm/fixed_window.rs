@@ -111,13 +111,15 @@ impl FixedWindow {
         report: &ReportedCost,
     ) -> u64 {
         let (place, mut account) = self.place(limit, view, now);
+        let room = Self::budget(limit, view, &place).saturating_sub(u64::from(account.count));
         if report.debt_max == ReportedCost::COUNTED_BEYOND {
+            // What other terms left to be paid is paid first, as ever.
+            account.settle(room);
             let before = account.count;
             account.count = before.saturating_add(u32::try_from(report.permits).unwrap_or(u32::MAX));
             self.hold(now, account);
             return u64::from(account.count - before);
         }
-        let room = Self::budget(limit, view, &place).saturating_sub(u64::from(account.count));
         let charged = account.report(room, report.permits, report.debt_max);
         self.hold(now, account);
         charged
