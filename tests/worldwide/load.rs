@@ -124,11 +124,12 @@ impl Shared {
         let status = &answer.statuses[0];
         let admitted = status.code == 1;
         self.asks.lock().unwrap().push(Ask { sent, answered, admitted });
-        let Some(left) = status.duration_until_reset else { return true };
-        let left = Duration::new(left.seconds as u64, left.nanos as u32);
-        let end = answered + left;
-        // The answer took a little while, so the end is a little behind a boundary.
-        let window = (end.as_secs_f64() / self.window.as_secs_f64()).round() as u64 - 1;
+        // Of what was asked in one window and answered in another nobody knows which has charged it.
+        let window_of = |at: Duration| (at.as_secs_f64() / self.window.as_secs_f64()) as u64;
+        let window = window_of(answered);
+        if window != window_of(sent) {
+            return true;
+        }
         let mut counts = self.counts.lock().unwrap();
         let count = counts.entry(window).or_default();
         count.asked += 1;
