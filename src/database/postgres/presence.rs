@@ -107,10 +107,14 @@ impl Database {
     /// # Errors
     /// It is not.
     pub async fn still_fits(&self) -> Result<(), Failure> {
-        if self.presence.is_due()
-            && let Ok(oldest) = Box::pin(sqlx::query_scalar(OLDEST).fetch_one(&self.pool)).await
-        {
-            return self.fits(oldest);
+        if self.presence.is_due() {
+            let oldest = Box::pin(async {
+                let oldest: Result<i64, _> = sqlx::query_scalar(OLDEST).fetch_one(&self.pool).await;
+                oldest.map_err(|error| self.failure(&error, self.timeout))
+            });
+            if let Ok(oldest) = self.in_time(self.timeout, oldest).await {
+                return self.fits(oldest);
+            }
         }
         match self.presence.forbidding.load(Ordering::Relaxed) {
             0 => Ok(()),
