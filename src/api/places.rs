@@ -174,8 +174,9 @@ impl Places {
         self.now.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns once the listener may take a newcomer. While as many wait as may, and connections that were told
-    /// to end have not, newcomers stay in the queue of the system: one that is turned away may be a gateway.
+    /// Returns once the listener may take a newcomer. While as many wait as may, and connections that were
+    /// told to end have not, newcomers stay in the queue of the system: one that is turned away may be a
+    /// gateway.
     pub(super) async fn takes_newcomers(&self) {
         loop {
             let left = self.left.notified();
