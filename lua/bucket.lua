@@ -113,9 +113,9 @@ local function bucket_settle(b, now)
   if b.debt > 0 then window_report(b, now, 0, 0) end
 end
 
--- Charges whatever is left. Returns what was charged. A limit of zero would never pay a debt.
+-- Charges whatever is left. Returns what was charged. A limit of zero would never be paid.
 local function bucket_report(b, now, cost, debt_max)
-  if b.limit == 0 and (b.kind ~= FIXED_WINDOW or debt_max ~= U32_MAX) then
+  if b.limit == 0 then
     bucket_settle(b, now)
     return 0
   end

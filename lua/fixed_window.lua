@@ -31,12 +31,6 @@ if kinds[FIXED_WINDOW] then
 
   function fixed_window_report(b, now, cost, debt_max)
     local count, debt, index = fixed_window_account(b, now)
-    if debt_max == U32_MAX then
-      -- COUNTED_BEYOND: the window counts what exceeds its limit.
-      b.first, b.debt = math.min(count + cost, U32_MAX), debt
-      b.at = math.max(b.at, now)
-      return b.first - count
-    end
     local budget = share(b, index)
     local charged = account_report(b, count, debt, math.max(0, budget - count), cost, debt_max)
     b.at = math.max(b.at, now)

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use tidegate::cli;
+use clap::Parser;
+use tidegate::cli::{self, Arguments};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -10,7 +11,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // Fails only when one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match cli::run_process() {
+    match cli::run(Arguments::parse()) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 ///
 /// The `trusted` rightmost hops were written by our own proxies, and the leftmost of those is the client;
 /// what stands further left is the client's own claim and is not read. With fewer hops than that the leftmost
-/// one counts. An entry that is no address, like no hop at all, leaves `peer`: who connected to us.
+/// one counts. What is no address, like no hop at all, leaves `peer`: who connected to us.
 pub(super) fn client<'a>(
     forwarded: impl DoubleEndedIterator<Item = &'a str>,
     trusted: u8,

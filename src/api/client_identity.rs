@@ -1,13 +1,13 @@
-//! The words of a gateway in the form that rules and buckets know: tokens become users, paths and hosts have
-//! one spelling, and what is too long has a stand-in. Every server does the same, so that a client is in the
-//! same bucket by whichever it comes.
+//! What a gateway passes on as it came, in the form that rules and buckets know: tokens become users, paths
+//! and hosts have one spelling, and what is too long has a stand-in. Every server does the same, so that a
+//! client is in the same bucket by whichever it comes.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
 use super::address;
-use super::credentials::{VALUES_MAX, canonical_authorization, credentials_of};
+use super::credentials::canonical_authorization;
 use super::error::Refusal;
 use super::stand_in::{descriptor, seen_by_globs, stand_in};
 use super::{Servers, Settings, token};
@@ -33,8 +33,6 @@ pub(super) struct ClientIdentity {
     descriptors: Vec<(usize, String)>,
     /// Fingerprints of credentials that claim to be keys of ours, each with its question's place and its own.
     fingerprints: Vec<((usize, usize), String)>,
-    /// Further credentials in one attribute.
-    further: Vec<FurtherCredential>,
     /// True where some question shows several credentials.
     several_ask: bool,
 }
@@ -47,18 +45,8 @@ struct Replaced {
     text: TextPart,
     /// What globs look at, where the text is a stand-in.
     whole: Option<TextPart>,
-    /// True if the text as it came is to be remembered.
+    /// Whether the text as it came is to be remembered.
     is_target: bool,
-}
-
-/// A credential that stands in an attribute beside its first: some gateways join what comes twice by commas.
-#[derive(Debug)]
-struct FurtherCredential {
-    /// The question's place and the attribute's.
-    at: (usize, usize),
-    text: TextPart,
-    /// What it counts by if it claims to be a key of ours and is none.
-    fingerprint: Option<String>,
 }
 
 /// A reading that an origin may have of a path.
@@ -129,17 +117,16 @@ impl ClientIdentity {
                     HOST if settings.normalize => uri::host(value),
                     IP => address::canonical(value),
                     AUTHORIZATION => canonical_authorization(value),
-                    API_KEY => Cow::Borrowed(client_identity.first_credential(value, (place, entry))),
                     _ => Cow::Borrowed(*value),
                 };
+                client_identity.replaced.extend(replaced(settings, name, (*value, text), (place, entry)));
                 if *name == API_KEY {
                     credentials += 1;
-                    if is_key_like(&text) {
-                        let fingerprint = fingerprint(text.as_bytes());
+                    if is_key_like(value) {
+                        let fingerprint = fingerprint(value.as_bytes());
                         client_identity.fingerprints.push(((place, entry), fingerprint));
                     }
                 }
-                client_identity.replaced.extend(replaced(settings, name, (*value, text), (place, entry)));
             }
             client_identity.several_ask |= credentials > 1;
             if question.limit.is_some() {
@@ -148,26 +135,6 @@ impl ClientIdentity {
             }
         }
         client_identity
-    }
-
-    /// The credential that an attribute shows first. Others in it are noted.
-    fn first_credential<'v>(&mut self, value: &'v str, at: (usize, usize)) -> &'v str {
-        let all = credentials_of(value);
-        if all.len() > VALUES_MAX {
-            let sentence = format!("has more than {VALUES_MAX} values");
-            self.refused = Some(Refusal::of_field(API_KEY, sentence));
-        }
-        for part in all.iter().skip(1).take(VALUES_MAX) {
-            let text = if part.len() > TEXT_BYTES_MAX {
-                TextPart::Made(stand_in(part))
-            } else {
-                TextPart::of(Cow::Borrowed(*part), value)
-            };
-            let fingerprint = is_key_like(part).then(|| fingerprint(part.as_bytes()));
-            self.further.push(FurtherCredential { at, text, fingerprint });
-        }
-        // What holds nothing but blanks and commas is empty: a value like any other.
-        all.first().copied().or_else(|| value.get(..0)).unwrap_or(value)
     }
 
     /// The form of a path that a request is called by. Other readings of it are noted.
@@ -216,13 +183,6 @@ impl ClientIdentity {
         for question in questions.iter_mut() {
             question.forms.ipv6_prefix = self.ipv6_prefix;
         }
-        for FurtherCredential { at: (place, entry), text, fingerprint } in &self.further {
-            let Some(question) = questions.get_mut(*place) else { continue };
-            let Some(&(_, value)) = question.attributes.get(*entry) else { continue };
-            let shown = text.get(value);
-            question.forms.credentials.push(shown);
-            question.forms.fingerprints.extend(fingerprint.as_deref().map(|own| (shown, own)));
-        }
         // Values first: they stand where they stood, until tokens go.
         for Replaced { at: (place, entry), text, whole, is_target } in &self.replaced {
             let Some(question) = questions.get_mut(*place) else { continue };
@@ -269,7 +229,7 @@ fn part_credentials(question: &mut Request<'_>) {
     });
 }
 
-/// Returns what stands in the place of one value, if not the value itself.
+/// What stands in the place of one value, if not the value itself.
 #[inline]
 fn replaced(
     settings: &Settings,
@@ -357,24 +317,6 @@ mod tests {
         let [question] = client_identity.put(questions);
         assert_eq!(question.attributes.as_slice(), [("api_key", "one"), ("user", "ann"), ("user", "bob")]);
         assert_eq!(question.forms.credentials, ["two"]);
-    }
-
-    #[test]
-    fn an_attribute_may_show_several_credentials() {
-        for (text, first, others) in [
-            ("one", "one", &[][..]),
-            (" one\u{a0}", "one", &[]),
-            ("one,two , one", "one", &["two"]),
-            (" , ", "", &[]),
-        ] {
-            let questions = [Request::new("d", [("api_key", text)].into_iter().collect(), Cost::Take(1))];
-            let client_identity = ClientIdentity::of_values(&Settings::default(), &questions);
-            let [question] = client_identity.put(questions);
-            assert_eq!(question.attribute("api_key"), Some(first), "{text:?}");
-            assert_eq!(question.forms.credentials, others, "{text:?}");
-        }
-        let many = [Request::new("d", [("api_key", "1,2,3,4,5,6,7,8,9")].into_iter().collect(), Cost::Peek)];
-        assert!(ClientIdentity::of_values(&Settings::default(), &many).refused().is_some());
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl IdleDetection {
         }
     }
 
-    /// True if the head that has arrived says how long its body is.
+    /// Whether the head that has arrived says how long its body is.
     pub(super) fn says_length(&self) -> bool {
         self.says_length.load(Ordering::Relaxed)
     }
@@ -80,7 +80,7 @@ impl IdleDetection {
         self.closing.store(true, Ordering::Relaxed);
     }
 
-    /// True if the next answer is the last.
+    /// Whether the next answer is the last.
     pub(super) fn closes_after_answer(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -91,7 +91,7 @@ impl IdleDetection {
         self.answering.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if the connection should be closed: a request has been arriving since before the last look, or
+    /// Whether the connection should be closed: a request has been arriving since before the last look, or
     /// none has come for too long.
     pub(super) fn stuck(&self, looks: &mut Looks) -> bool {
         let whole = self.whole.load(Ordering::Relaxed);

@@ -13,17 +13,12 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, InvalidHea
 use smallvec::SmallVec;
 
 use super::error::Refusal;
-use crate::core::identity::{KEY_NAME_LEN, KEY_PREFIX, KEY_SECRET_LEN, is_key_like, parse_key};
+use crate::core::identity::is_key_like;
 use crate::engine::identity::secret::fingerprint;
 
 const BEARER: &[u8] = b"bearer";
 /// Most values that one header shows.
-pub(super) const VALUES_MAX: usize = 8;
-/// Bytes of a key of ours.
-const KEY_BYTES: usize = KEY_PREFIX.len() + KEY_NAME_LEN + 1 + KEY_SECRET_LEN;
-
-/// Secrets in the value of one header: a part of it, or what a part decodes to.
-type Secrets<'h> = SmallVec<[Cow<'h, [u8]>; 2]>;
+const VALUES_MAX: usize = 8;
 
 /// The headers in which clients show credentials, the one first that a request is called by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +39,8 @@ impl CredentialHeaders {
         names.iter().map(|name| HeaderName::try_from(name.as_str())).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns what the request shows in them, each secret once: a key of ours itself, since the engine knows
-    /// it and keeps its name alone; of any other its fingerprint. `is_token`: `Authorization` shows a token.
+    /// What the request shows in them, each secret once: a key of ours itself, since the engine knows it and
+    /// keeps its name alone; of any other its fingerprint. `is_token`: `Authorization` shows a token.
     ///
     /// # Errors
     /// For a header that says two things: this daemon would read one of them, and the service perhaps the
@@ -58,23 +53,13 @@ impl CredentialHeaders {
         let mut shown: SmallVec<[Cow<'h, str>; 2]> = SmallVec::new();
         for name in self.0.iter() {
             let Some(value) = single(headers, name)? else { continue };
-            let value = value.as_bytes();
-            let mut secrets = if *name == AUTHORIZATION {
-                secrets_of_authorization(value)
-            } else {
-                values(value).map(trimmed).flat_map(readings).map(Cow::Borrowed).collect()
+            let secrets = match *name {
+                AUTHORIZATION if is_token => continue,
+                AUTHORIZATION => secrets_of_authorization(value.as_bytes()),
+                _ => values(value.as_bytes()).map(trimmed).map(Cow::Borrowed).collect(),
             };
-            // A token is judged as one; what stands beside it is a credential all the same.
-            let counts_besides = |secret: &[u8]| !is_token || !is_token_like(secret);
-            secrets.retain(|secret| !secret.is_empty() && counts_besides(secret));
-            let mut all: SmallVec<[Cow<'h, str>; 4]> = SmallVec::new();
-            for secret in secrets {
-                all.extend(keys_within(&secret).map(|key| Cow::Owned(key.to_owned())));
-                all.push(called(secret));
-            }
-            // Keys of ours are found wherever they stand: whoever is refused stays so in any spelling.
-            all.extend(keys_within(value).map(Cow::Borrowed));
-            for (place, secret) in distinct(all).into_iter().enumerate() {
+            let secrets = secrets.into_iter().filter(|secret| !secret.is_empty());
+            for (place, secret) in secrets.map(called).enumerate() {
                 if place >= VALUES_MAX {
                     let sentence = format!("has more than {VALUES_MAX} values");
                     return Err(Refusal::of_field(name.as_str(), sentence));
@@ -86,29 +71,6 @@ impl CredentialHeaders {
         }
         Ok(shown)
     }
-}
-
-/// The same secrets, each once.
-fn distinct(all: SmallVec<[Cow<'_, str>; 4]>) -> SmallVec<[Cow<'_, str>; 4]> {
-    let mut each: SmallVec<[Cow<'_, str>; 4]> = SmallVec::new();
-    for secret in all {
-        if !each.contains(&secret) {
-            each.push(secret);
-        }
-    }
-    each
-}
-
-/// Every whole key of ours within a text, whatever stands around it.
-fn keys_within(text: &[u8]) -> impl Iterator<Item = &str> {
-    let begins = |part: &&[u8]| part.starts_with(KEY_PREFIX.as_bytes());
-    let parts = text.windows(KEY_BYTES).filter(begins).filter_map(|part| std::str::from_utf8(part).ok());
-    parts.filter(|part| parse_key(part).is_some())
-}
-
-/// True for what has the form of a JSON web token.
-fn is_token_like(secret: &[u8]) -> bool {
-    secret.iter().filter(|byte| **byte == b'.').count() == 2
 }
 
 /// Names a secret.
@@ -147,103 +109,32 @@ pub(super) fn single<'h>(
 }
 
 /// The values of a header that came once or more often: some gateways join them by commas.
-pub(super) fn values(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn values(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',')
-}
-
-/// The credentials in one attribute, as [`values`]: each as it came, and every key of ours.
-pub(super) fn credentials_of(value: &str) -> SmallVec<[&str; 2]> {
-    let mut found: SmallVec<[&str; 2]> = SmallVec::new();
-    for part in value.split(',').map(trimmed_text).chain(keys_within(value.as_bytes())) {
-        if !part.is_empty() && !found.contains(&part) {
-            found.push(part);
-        }
-    }
-    found
-}
-
-/// A text without white space around it, also where that came as bytes that are not UTF-8.
-fn trimmed_text(mut text: &str) -> &str {
-    loop {
-        let bare = text.trim().trim_start_matches("%A0").trim_end_matches("%A0");
-        let bare = bare.trim_start_matches("%85").trim_end_matches("%85");
-        if bare.len() == text.len() {
-            return bare;
-        }
-        text = bare;
-    }
 }
 
 /// The words of a header: split at runs of whatever some service takes for white space.
 pub(super) fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = value;
-    std::iter::from_fn(move || {
-        rest = without_blanks(rest);
-        let blank_at = |at: &usize| rest.get(*at..).is_some_and(|from| blank(from) > 0);
-        let end = (0..rest.len()).find(blank_at).unwrap_or(rest.len());
-        let (word, behind) = rest.split_at(end);
-        rest = behind;
-        (!word.is_empty()).then_some(word)
-    })
+    value.split(|byte| is_blank(*byte)).filter(|word| !word.is_empty())
 }
 
-/// The length of the white space that a text begins with; 0: it begins with none. Python and JavaScript take
-/// more than space and tab for it, of headers in Latin-1; Go and Rust the same of UTF-8.
-const fn blank(text: &[u8]) -> usize {
-    match text {
-        [b'\t'..=b'\r' | 0x1c..=b' ' | 0x85 | 0xa0, ..] => 1,
-        [0xc2, 0x85 | 0xa0, ..] => 2,
-        [0xe2, 0x80, 0x80..=0x8a | 0xa8 | 0xa9 | 0xaf, ..]
-        | [0xe1, 0x9a, 0x80, ..]
-        | [0xe2, 0x81, 0x9f, ..]
-        | [0xe3, 0x80, 0x80, ..] => 3,
-        _ => 0,
+/// Python and JavaScript split at more than space and tab; headers come to them as Latin-1.
+const fn is_blank(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | 0x1c..=b' ' | 0x85 | 0xa0)
+}
+
+fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [first, rest @ ..] = value
+        && is_blank(*first)
+    {
+        value = rest;
     }
-}
-
-fn without_blanks(mut value: &[u8]) -> &[u8] {
-    while let (1.., Some(rest)) = (blank(value), value.get(blank(value)..)) {
+    while let [rest @ .., last] = value
+        && is_blank(*last)
+    {
         value = rest;
     }
     value
-}
-
-fn trimmed(value: &[u8]) -> &[u8] {
-    let mut value = without_blanks(value);
-    let ends_blank = |value: &[u8]| {
-        let begins = [3, 2, 1].map(|len| value.len().checked_sub(len));
-        begins.into_iter().flatten().find(|at| value.get(*at..).is_some_and(|end| blank(end) == end.len()))
-    };
-    while let Some(begin) = ends_blank(value) {
-        value = value.get(..begin).unwrap_or_default();
-    }
-    value
-}
-
-/// A word as it came, and without what services take off it: what stands behind a semicolon, the name
-/// `token=`, quotes (as Rails does), and what a gateway puts in the place of bytes that are not UTF-8.
-fn readings(word: &[u8]) -> SmallVec<[&[u8]; 2]> {
-    let bare = bare(word);
-    let other = (bare != word && !bare.is_empty()).then_some(bare);
-    std::iter::once(word).chain(other).collect()
-}
-
-/// What is left of such a word.
-pub(super) fn bare(word: &[u8]) -> &[u8] {
-    let word = word.split(|byte| *byte == b';').next().unwrap_or_default();
-    let mut word = word.strip_prefix(b"token=").unwrap_or(word);
-    let is_around = |byte: &u8| matches!(byte, b'"' | b'\'' | b'!');
-    while let [first, rest @ ..] = word
-        && is_around(first)
-    {
-        word = rest;
-    }
-    while let [rest @ .., last] = word
-        && is_around(last)
-    {
-        word = rest;
-    }
-    word
 }
 
 /// True for the scheme `Bearer`, also with something behind it that is no letter.
@@ -259,8 +150,8 @@ fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let scheme = words.next()?;
     let Some(secret) = words.next() else { return Some(Cow::Borrowed(behind_bearer(scheme))) };
     if scheme.eq_ignore_ascii_case(b"basic") {
-        let decoded = decodings(secret).into_iter().next();
-        return Some(decoded.map_or(Cow::Borrowed(secret), Cow::Owned));
+        let decoded = basic(secret);
+        return Some(if decoded.is_empty() { Cow::Borrowed(secret) } else { Cow::Owned(decoded) });
     }
     if is_bearer(scheme) || !is_parameter(secret) {
         return Some(Cow::Borrowed(secret));
@@ -269,53 +160,15 @@ fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Borrowed(trimmed(behind)))
 }
 
-/// Returns the secrets in an `Authorization` that may have come more often than once: every one that some
-/// service reads.
-fn secrets_of_authorization(value: &[u8]) -> Secrets<'_> {
-    let mut secrets = Secrets::new();
+/// Returns the secrets in an `Authorization` that may have come more often than once.
+fn secrets_of_authorization(value: &[u8]) -> SmallVec<[Cow<'_, [u8]>; 2]> {
     let mut words = words(value);
-    let scheme = words.next().unwrap_or_default();
-    let has_parameters = !is_bearer(scheme)
-        && !scheme.eq_ignore_ascii_case(b"basic")
-        && !scheme.eq_ignore_ascii_case(b"token")
-        && words.next().is_some_and(is_parameter);
+    let has_parameters =
+        words.next().is_some_and(|scheme| !is_bearer(scheme)) && words.next().is_some_and(is_parameter);
     if has_parameters {
-        secrets.extend(secret_of_authorization(value));
+        return secret_of_authorization(value).into_iter().collect();
     }
-    for part in values(value) {
-        // Among parameters only what begins with a scheme of its own is another one.
-        let scheme = self::words(part).next().unwrap_or_default();
-        if !has_parameters || is_bearer(scheme) || scheme.eq_ignore_ascii_case(b"basic") {
-            add_secrets(part, &mut secrets);
-        }
-    }
-    if scheme.eq_ignore_ascii_case(b"basic") {
-        // Some readers decode all that follows, past blanks and commas.
-        let behind = trimmed(value).get(scheme.len()..).unwrap_or_default();
-        secrets.extend(decodings(trimmed(behind)).into_iter().map(Cow::Owned));
-    }
-    secrets
-}
-
-/// Adds the secrets in one `Authorization`: the word behind the scheme, the last one, or the only one.
-fn add_secrets<'h>(value: &'h [u8], secrets: &mut Secrets<'h>) {
-    let mut words = words(value);
-    let Some(scheme) = words.next() else { return };
-    let Some(secret) = words.next() else {
-        secrets.extend(readings(behind_bearer(scheme)).into_iter().map(Cow::Borrowed));
-        return;
-    };
-    if scheme.eq_ignore_ascii_case(b"basic") {
-        let decoded = decodings(secret);
-        if decoded.is_empty() {
-            secrets.push(Cow::Borrowed(secret));
-        }
-        secrets.extend(decoded.into_iter().map(Cow::Owned));
-        return;
-    }
-    for word in std::iter::once(secret).chain(words.last()) {
-        secrets.extend(readings(word).into_iter().map(Cow::Borrowed));
-    }
+    values(value).filter_map(secret_of_authorization).collect()
 }
 
 /// Returns what follows `Bearer` in a word that has both: a gateway may have put a visible character in the
@@ -344,7 +197,7 @@ pub(super) fn canonical_authorization(text: &str) -> Cow<'_, str> {
     let made = [known.unwrap_or(scheme), b" ", &secret].concat();
     match String::from_utf8(made) {
         Ok(made) if made != text => Cow::Owned(made),
-        // A part that white space cut out of the middle of a letter stays as it came.
+        // What white space was cut out of the middle of a letter stays as it came.
         _ => Cow::Borrowed(text),
     }
 }
@@ -355,57 +208,20 @@ fn is_parameter(word: &[u8]) -> bool {
     word.get(..padded).is_some_and(|bare| bare.contains(&b'='))
 }
 
-/// Where a reader of base64 takes a text to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// At the first `=`: Node, Ruby.
-    Padding,
-    /// Where padding is whole; one out of place is passed over: Python.
-    WholePadding,
-    /// At its end: PHP.
-    Text,
-}
-
-/// What lenient readers of base64 take a text for, each once: with or without the characters of its other
-/// alphabet, past what is in neither, up to where they take it to end. Of a text that is written as it should
-/// be there is one.
-pub(super) fn decodings(text: &[u8]) -> SmallVec<[Vec<u8>; 1]> {
-    let mut found: SmallVec<[Vec<u8>; 1]> = SmallVec::new();
-    for both in [true, false] {
-        for end in [End::Padding, End::WholePadding, End::Text] {
-            let decoded = decode(text, both, end);
-            if !decoded.is_empty() && !found.contains(&decoded) {
-                found.push(decoded);
-            }
-        }
-    }
-    found
-}
-
-fn decode(text: &[u8], both: bool, end: End) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(text.len());
+/// Decodes as a lenient reader does: of either alphabet, without padding too, past what is in neither. So all
+/// spellings that some reader takes for the same are the same.
+fn basic(word: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(word.len());
     let (mut bits, mut held) = (0_u32, 0_u8);
-    let (mut digits, mut padding) = (0_u8, 0_u8);
-    for byte in text {
+    for byte in word.iter().take_while(|byte| **byte != b'=') {
         let digit = match byte {
             b'A'..=b'Z' => byte - b'A',
             b'a'..=b'z' => byte - b'a' + 26,
             b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            b'-' if both => 62,
-            b'_' if both => 63,
-            b'=' => {
-                padding = if digits < 2 { 0 } else { padding.saturating_add(1) };
-                let is_whole = digits >= 2 && digits.saturating_add(padding) >= 4;
-                if end == End::Padding || (end == End::WholePadding && is_whole) {
-                    break;
-                }
-                continue;
-            }
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
             _ => continue,
         };
-        (digits, padding) = ((digits + 1) % 4, 0);
         (bits, held) = (bits << 6 | u32::from(digit), held + 6);
         if held >= 8 {
             held -= 8;
@@ -447,9 +263,7 @@ mod tests {
             &[("authorization", b"Bearer k1")],
             &[("authorization", b"bearer  k1")],
             &[("authorization", b"Bearer\tk1")],
-            &[("authorization", b"Bearer \t k1 k1")],
-            &[("x-api-key", b"\xe2\x80\x89k1\xc2\xa0")],
-            &[("authorization", b"Bearer\xe3\x80\x80k1\xe2\x80\x83")],
+            &[("authorization", b"Bearer \t k1 trailing")],
             &[("authorization", b"Bearer\xa0k1")],
             &[("authorization", b"Bearer!k1")],
             &[("authorization", b"Bearer k1, Bearer k1")],
@@ -486,6 +300,7 @@ mod tests {
         let only = CredentialHeaders::new(&["authorization".to_owned()]).unwrap();
         let headers = headers(&[("authorization", b"Bearer k2"), ("x-api-key", b"k1")]);
         assert_eq!(only.shown(&headers, false).unwrap().as_slice(), [fingerprint(b"k2")]);
+        assert_eq!(only.shown(&headers, true).unwrap().len(), 0);
         assert!(CredentialHeaders::new(&["no header".to_owned()]).is_err());
     }
 
@@ -499,16 +314,12 @@ mod tests {
             "dXNlcjpwYXNzd.w==",
             "dXNlcjpwYXNzdw==x",
             "dXNlcjpwYXNzdw=== x",
-            "=dXNlcjpwYXNzdw==",
-            "dXN=lcjpwYXNzdw==",
-            "dXNl-cjpwYXNzdw==",
-            "_dXNlcjpwYXNzdw==",
-            "! dXNlcjpwYXNzdw==",
-            "dXNlcj pwYXNzdw==",
-            ",dXNlcj,pwYXNzdw==",
         ] {
-            let shown = shown(&[("authorization", format!("Basic {spelling}").as_bytes())]);
-            assert!(shown.contains(&own[0]), "{spelling}: {shown:?}");
+            assert_eq!(
+                shown(&[("authorization", format!("Basic {spelling}").as_bytes())]),
+                own,
+                "{spelling}"
+            );
         }
         assert_eq!(shown(&[("authorization", b"Basic -_8")]), shown(&[("authorization", b"basic +/8=")]));
         assert_eq!(shown(&[("authorization", b"Basic .")]), [fingerprint(b".")]);
@@ -529,50 +340,12 @@ mod tests {
     }
 
     #[test]
-    fn every_word_that_a_service_may_read_is_there() {
-        let own = fingerprint(b"k1");
-        for text in [
-            "Bearer k1 trailing",
-            "Bearer x k1",
-            "Bearer \"k1\"",
-            "Bearer k1;n=1",
-            "Token token=\"k1\", nonce=\"2\"",
-            "Bearer token=k1",
-            "Digest a=b, Bearer k1",
-            "Bearer x,Bearer k1",
-            "Bearer k1!",
-        ] {
-            assert!(shown(&[("authorization", text.as_bytes())]).contains(&own), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_key_of_ours_is_found_wherever_it_stands() {
-        let basic = STANDARD.encode(format!("u:{KEY}"));
-        for text in [
-            format!("Bearer {KEY} a.b.c"),
-            format!("Bearer a.b.c,Bearer {KEY}"),
-            format!("{KEY} x"),
-            format!("Bearer \"{KEY}\";x"),
-            format!("Basic {basic}"),
-        ] {
-            for is_token in [false, true] {
-                let headers = headers(&[("authorization", text.as_bytes())]);
-                let shown = CredentialHeaders::default().shown(&headers, is_token).unwrap();
-                assert!(shown.iter().any(|own| own == KEY), "{text}: {shown:?}");
-                assert!(!is_token || !shown.contains(&Cow::from(fingerprint(b"a.b.c"))), "{text}");
-            }
-        }
-        assert!(shown(&[("x-api-key", format!("Bearer {KEY}").as_bytes())]).iter().any(|own| own == KEY));
-    }
-
-    #[test]
     fn of_a_scheme_with_parameters_all_of_them_count() {
         let of = |text: &str| shown(&[("authorization", text.as_bytes())]);
         assert_eq!(of("Digest username=\"a\", nonce=\"n\""), [fingerprint(b"username=\"a\", nonce=\"n\"")]);
         assert_ne!(of("AWS4 Credential=a/b, Signature=x"), of("AWS4 Credential=a/b, Signature=y"));
-        assert_eq!(of("Bearer a=b x"), [fingerprint(b"a=b"), fingerprint(b"x")]);
-        assert_eq!(of("Token YWI= x"), [fingerprint(b"YWI="), fingerprint(b"x")]);
+        assert_eq!(of("Bearer a=b x"), [fingerprint(b"a=b")]);
+        assert_eq!(of("Token YWI= x"), [fingerprint(b"YWI=")]);
     }
 
     #[test]

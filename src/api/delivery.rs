@@ -31,7 +31,7 @@ const RESET_WITHIN: Duration = Duration::from_secs(10);
 const LOST_WITHIN: Duration = Duration::from_secs(2);
 /// How long the end of a connection that was just answered waits for the reset that says so.
 const END_WITHIN: Duration = Duration::from_millis(250);
-/// Answers of one connection that are remembered. Beyond that the oldest are taken to be delivered.
+/// Answers of one connection that are remembered. Of more the oldest are taken to be delivered.
 const ANSWERS_MAX: usize = 4_096;
 /// Resets of one connection that are remembered until an answer that is on its way finds them.
 const RESETS_MAX: usize = 256;
@@ -46,8 +46,8 @@ pub(super) enum Given {
 }
 
 impl Given {
-    /// The places that a call's decisions acquired, as one lease; `None` if they acquired none. Places of
-    /// more than [`HELD_RULES_MAX`] rules are free when their hold ends.
+    /// The places that a call's decisions acquired, as one lease; `None` if they acquired none. What exceeds
+    /// [`HELD_RULES_MAX`] rules is free when its hold ends.
     pub(super) fn places(decisions: &[Decision]) -> Option<Lease> {
         let mut leased = decisions.iter().filter_map(|decision| decision.lease.as_deref());
         let mut lease = leased.next()?.lease.clone();
@@ -69,7 +69,7 @@ impl Given {
 /// The answers of one connection that gave something a moment ago.
 pub(super) struct Deliveries {
     engine: Arc<Engine>,
-    /// True if there ever was one: connections that give nothing pay this look alone.
+    /// Whether there ever was one: connections that give nothing pay this look alone.
     gives: AtomicBool,
     table: Mutex<DeliveryTable>,
 }
@@ -156,7 +156,7 @@ impl Deliveries {
         }
     }
 
-    /// True if the end of the connection may mean that an answer was not delivered.
+    /// Whether the end of the connection may mean that an answer was not delivered.
     fn is_waiting(&self) -> bool {
         self.gives.load(Ordering::Acquire) && self.table().answers.iter().any(GivenAnswer::is_recent)
     }

@@ -59,14 +59,11 @@ pub(super) enum Code {
     NoStore,
     /// A compressed gRPC message, or a method that the service does not have.
     Unimplemented,
-    /// What Envoy's own rate limit service refuses without a reason that gRPC knows.
-    Unknown,
     /// What cannot happen.
     Internal,
 }
 
 /// The status codes of gRPC that a refusal may carry.
-const UNKNOWN: u8 = 2;
 const INVALID_ARGUMENT: u8 = 3;
 const NOT_FOUND: u8 = 5;
 const PERMISSION_DENIED: u8 = 7;
@@ -113,7 +110,6 @@ impl Code {
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, RESOURCE_EXHAUSTED),
             Self::NoStore => ("store_unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Unimplemented => ("unimplemented", StatusCode::NOT_IMPLEMENTED, UNIMPLEMENTED),
-            Self::Unknown => ("refused", StatusCode::BAD_REQUEST, UNKNOWN),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, INTERNAL),
         }
     }
@@ -201,16 +197,6 @@ pub(super) fn decision_status(status: u16) -> StatusCode {
 /// Whether the daemon wants requests, as `/readyz` says it.
 pub(super) const fn ready_status(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-}
-
-/// Whether the daemon wants requests, as Envoy's own rate limit service says it at `/healthcheck`.
-pub(super) const fn healthcheck_status(healthy: bool) -> StatusCode {
-    if healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }
-}
-
-/// What came of a call, as that service says it at `/json`.
-pub(super) const fn json_status(over: bool) -> StatusCode {
-    if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ static STATUS: HeaderName = HeaderName::from_static("ratelimit");
 /// Largest integer of a structured field (RFC 9651).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// True if this rule counted the request: `allow` and `block` count nothing.
+/// Whether this rule counted the request: `allow` and `block` count nothing.
 pub(super) const fn counted(ruled: &RuleOutcome) -> bool {
     !matches!(ruled.action, Action::Allow | Action::Block)
 }
@@ -165,7 +165,6 @@ mod tests {
             priced: None,
             penalty: None,
             warning: false,
-            beyond: None,
         }
     }
 

@@ -39,15 +39,15 @@ const ROOT: u32 = 0;
 pub(super) struct Peer {
     /// Its address; `None` on a Unix socket.
     pub(super) address: Option<IpAddr>,
-    /// True if it is the user of this daemon, on the socket that is made for that.
+    /// Whether it is the user of this daemon, on the socket that is made for that.
     pub(super) is_owner: bool,
 }
 
 /// A bound address that takes no connections yet.
 #[derive(Debug)]
 pub struct Listener {
-    /// `None` once it is closed. The task that serves it holds it too, so that one that fails leaves it open
-    /// for the next.
+    /// `None` once it is closed. Whoever serves it holds it too, so that a task that fails leaves it open for
+    /// the next.
     kind: Mutex<Option<Arc<SocketKind>>>,
     address: Option<SocketAddr>,
     text: String,
@@ -133,7 +133,7 @@ impl Listener {
         self.address
     }
 
-    /// Returns what takes connections, unless it was closed.
+    /// What takes connections, unless it was closed.
     fn open(&self) -> Option<Arc<SocketKind>> {
         self.kind.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -183,7 +183,7 @@ async fn bind_tcp(address: &str) -> io::Result<TcpListener> {
     Err(failure)
 }
 
-/// Returns what an address means, by whose host it is, be it a name.
+/// What an address means, by whose host it is, be it a name.
 async fn addresses_of(address: &str) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
@@ -223,7 +223,7 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// True if the client asked for HTTP/2 when it agreed on keys.
+    /// Whether the client asked for HTTP/2 when it agreed on keys.
     pub(super) fn agreed_on_http2(&self) -> bool {
         match self {
             Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2),
@@ -231,7 +231,7 @@ impl Socket {
         }
     }
 
-    /// True if the other end has reset it, which may become known after the end of what it sent.
+    /// Whether the other end has reset it, which may become known after the end of what it sent.
     pub(super) fn is_broken(&self) -> bool {
         let error = match self {
             Self::Tcp(stream) => stream.take_error(),

@@ -1,7 +1,7 @@
 //! Long answers that are the same for everybody: made once, away from the threads that decide, and kept.
 //!
-//! Requests that come meanwhile wait for the one that is being made. All who get it share its bytes, so that
-//! it takes its memory once, however many leave it unread.
+//! Whoever asks meanwhile waits for the one that is being made. All who get it share its bytes, so that it
+//! takes its memory once, however many leave it unread.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -54,7 +54,6 @@ pub use credentials::CredentialHeaders;
 pub use listener::Listener;
 pub use openapi::openapi_json;
 pub use resp::{Passwords, RespState};
-pub use rls::service::{Service, ServiceSettings};
 pub use tls::{Inside, ListenerPem, ListenerTls, ListenerTlsError};
 
 /// Most connections of the admin socket, and of the listener for those who watch.
@@ -72,11 +71,11 @@ pub struct Settings {
     pub ipv6_prefix: u8,
     /// The headers in which clients show credentials.
     pub credentials: CredentialHeaders,
-    /// True if paths and hosts are brought into one form before rules see them.
+    /// Whether paths and hosts are brought into one form before rules see them.
     pub normalize: bool,
     /// How the origin reads paths, where they are brought into one form.
     pub origin: Origin,
-    /// True if the audit log is told paths as clients sent them, queries included.
+    /// Whether the audit log is told paths as clients sent them, queries included.
     pub record_queries: bool,
     /// Longest body of an HTTP request and longest gRPC message, in bytes. Longer ones are refused.
     pub body_bytes_max: usize,
@@ -85,7 +84,7 @@ pub struct Settings {
     pub connections_max: usize,
     /// Most open connections of one client address, loopback excepted; 0: any number.
     pub address_connections_max: usize,
-    /// True if HTTP clients may give back with a negative cost.
+    /// Whether HTTP clients may give back with a negative cost.
     pub http_refunds: bool,
     /// How long a listener that has stopped waits for what is in flight before it closes the connections.
     pub drain: Duration,
@@ -135,8 +134,6 @@ pub struct Servers {
     resp: ListenerLimits,
     /// There where the Redis protocol is served.
     resp_state: Option<RespState>,
-    /// There where the daemon stands in for Envoy's rate limit service.
-    service: Option<Arc<Service>>,
     owner: ListenerLimits,
     watching: ListenerLimits,
     metrics_text: made_once::MadeOnce<()>,
@@ -206,7 +203,6 @@ impl Servers {
             rls,
             resp,
             resp_state: None,
-            service: None,
             owner,
             watching,
             metrics_text: made_once::MadeOnce::default(),
@@ -242,12 +238,6 @@ impl Servers {
     #[must_use]
     pub fn with_resp(self, state: RespState) -> Self {
         Self { resp_state: Some(state), ..self }
-    }
-
-    /// The same servers, which answer as Envoy's own rate limit service does.
-    #[must_use]
-    pub fn with_service(self, service: Arc<Service>) -> Self {
-        Self { service: Some(service), ..self }
     }
 
     /// Refuses to decide before the first set of rules: "allowed" would be a guess, and the gateway's own

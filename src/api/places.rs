@@ -76,7 +76,7 @@ struct Entry {
 struct LastRequest {
     /// When it was there whole; of a connection without any, when that began.
     at: AtomicU32,
-    /// True if it asked for a decision.
+    /// Whether it asked for a decision.
     decides: AtomicBool,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct ConnectionPlace {
     pub(super) end: CancellationToken,
 }
 
-/// The fate of a newcomer.
+/// What becomes of a newcomer.
 pub(super) enum Entering {
     /// It has a place.
     At(ConnectionPlace),
@@ -215,7 +215,7 @@ impl Places {
         self.say(&mut table, self.now.load(Ordering::Relaxed));
     }
 
-    /// True if a client has as many connections as one may have.
+    /// Whether a client has as many connections as one may have.
     fn has_its_part(&self, client: Option<IpAddr>) -> bool {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_at_its_bound(&table, client)

@@ -26,7 +26,7 @@ struct Problem<'a> {
     violated_policies: Vec<&'a str>,
 }
 
-/// True if a client asks for problem documents by name.
+/// Whether a client asks for problem documents by name.
 pub(super) fn accepts(headers: &HeaderMap) -> bool {
     let ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     ranges.flat_map(|value| value.split(',')).any(|range| {

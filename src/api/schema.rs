@@ -1,4 +1,4 @@
-//! The common part of the descriptions of types that are read and written: bounds that serde does not know,
+//! What the types that are read and written share in describing themselves: bounds that serde does not know,
 //! in the words of JSON Schema.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};

@@ -1,4 +1,4 @@
-//! Stand-ins for texts that are too long to count by.
+//! What stands for texts that are too long to count by.
 //!
 //! A client chooses how long its path, its name or its key is. A text beyond [`TEXT_BYTES_MAX`] counts by a
 //! beginning and a hash, so that each has a bucket of its own and none costs more memory than another; globs
@@ -12,13 +12,12 @@ use crate::core::request::TEXT_BYTES_MAX;
 
 /// Bytes of a text that its stand-in begins with, for people who read it.
 const BEGINNING_BYTES: usize = 128;
-/// Longest text that globs look at as a whole. Globs see the two ends of a longer one, each of half of that.
+/// Longest text that globs look at as a whole. Of a longer one they see its two ends, each of half of that.
 const WHOLE_BYTES_MAX: usize = 8_192;
 /// The attribute that holds an address.
 const IP: &str = "ip";
 
-/// Returns what a text counts by that is too long to count by itself: its beginning, then the SHA-256 of all
-/// of it.
+/// What a text counts by that is too long to count by itself: its beginning, then the SHA-256 of all of it.
 pub(super) fn stand_in(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     let mut short = beginning(text, BEGINNING_BYTES).to_owned();
@@ -30,7 +29,7 @@ pub(super) fn stand_in(text: &str) -> String {
     short
 }
 
-/// Returns what globs look at in the place of a text of any length.
+/// What globs look at in the place of a text of any length.
 pub(super) fn seen_by_globs(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.len() <= WHOLE_BYTES_MAX {
         return text;

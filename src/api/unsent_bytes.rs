@@ -54,20 +54,20 @@ pub(super) struct UnreadLooks {
 }
 
 impl Unsent {
-    /// True if further calls may be taken up.
+    /// Whether further calls may be taken up.
     pub(super) fn has_room(&self) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed);
         waiting <= STEP_BYTES
             || (waiting < CONNECTION_BYTES_MAX && self.listener.load(Ordering::Relaxed) < LISTENER_BYTES_MAX)
     }
 
-    /// True if an answer of so many bytes may be kept until it is read. Short ones always may.
+    /// Whether an answer of so many bytes may be kept until it is read. Short ones always may.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         bytes <= STEP_BYTES
             || self.listener.load(Ordering::Relaxed).saturating_add(bytes) <= LISTENER_BYTES_MAX
     }
 
-    /// True if the client has read nothing of what waits for two whole pauses between looks.
+    /// Whether the client has read nothing of what waits for two whole pauses between looks.
     pub(super) fn is_unread(&self, looks: &mut UnreadLooks) -> bool {
         let sent = self.sent.load(Ordering::Relaxed);
         let stands = self.waiting.load(Ordering::Relaxed) > 0 && sent == looks.sent;

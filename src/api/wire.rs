@@ -421,7 +421,7 @@ pub const fn store_word(state: StoreState) -> &'static str {
 }
 
 impl<'a> StoreJson<'a> {
-    /// Returns what is known of this store.
+    /// What is known of this store.
     #[must_use]
     pub fn new(health: &'a StoreHealth) -> Self {
         Self {
@@ -486,7 +486,7 @@ pub struct PeerJson<'a> {
 }
 
 impl<'a> PeerJson<'a> {
-    /// Returns what is known of this daemon.
+    /// What is known of this daemon.
     #[must_use]
     pub fn new(peer: &'a PeerStatus) -> Self {
         Self {
@@ -635,7 +635,7 @@ pub struct BucketWorldJson<'a> {
 }
 
 impl<'a> BucketJson<'a> {
-    /// Returns what this bucket holds.
+    /// What this bucket holds.
     #[must_use]
     pub fn new(bucket: &'a BucketStatus) -> Self {
         Self {
@@ -654,7 +654,7 @@ impl<'a> BucketJson<'a> {
 }
 
 impl<'a> BucketWorldJson<'a> {
-    /// Returns what the world leaves this bucket, if anything was heard of it.
+    /// What the world leaves this bucket, if anything was heard of it.
     #[must_use]
     pub fn of(bucket: &'a BucketStatus) -> Option<Self> {
         let (budget, others_used) = match bucket.view? {
@@ -683,7 +683,7 @@ pub struct ResetJson<'a> {
 }
 
 impl<'a> ResetJson<'a> {
-    /// Returns what became of this bucket.
+    /// What became of this bucket.
     #[must_use]
     pub fn new(reset: &'a BucketReset, existed: bool) -> Self {
         Self { rule: &reset.rule, identity: identity_json(&reset.identity), existed }

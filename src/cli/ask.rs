@@ -106,7 +106,7 @@ impl Subject {
 
     /// Says which domains have rules, where the one that was asked for has none.
     fn name_domains(&self, server: &Server) {
-        // A client that may not see the rules has the answer all the same.
+        // Whoever may not see the rules has the answer all the same.
         let Ok(reply) = server.get("/v1/rules") else { return };
         let rules = reply.json["rules"].as_array().map_or(&[][..], Vec::as_slice);
         let domains: BTreeSet<&str> =
@@ -257,7 +257,7 @@ pub(super) fn penalty_of(told: &Value) -> String {
         .unwrap_or_default()
 }
 
-/// Returns what a rule counts, behind a number.
+/// What a rule counts, behind a number.
 fn unit(rule: &Value) -> String {
     rule["unit"].as_str().map(|unit| format!(" {unit}")).unwrap_or_default()
 }

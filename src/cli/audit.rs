@@ -224,8 +224,8 @@ struct Shown {
 }
 
 impl Shown {
-    /// Returns those of the newest decisions that were not shown yet, oldest first. Records that are no
-    /// longer among the newest are forgotten.
+    /// Those of the newest decisions that were not shown yet, oldest first. What is no longer among the
+    /// newest is forgotten.
     fn new_of<'a>(&mut self, newest: &'a [Value]) -> Vec<&'a Value> {
         // Decisions alike to the microsecond are told apart by how many there are.
         let mut alike: HashMap<String, u64> = HashMap::new();

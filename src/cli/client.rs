@@ -176,7 +176,7 @@ impl Server {
     }
 }
 
-/// Returns what is wrong with a certificate, where that is why.
+/// What is wrong with a certificate, where that is why.
 fn of_tls(error: &ureq::Error) -> Option<String> {
     match error {
         ureq::Error::Rustls(why) => Some(why.to_string()),

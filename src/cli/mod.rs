@@ -26,7 +26,6 @@ mod keys;
 mod migrate;
 mod people;
 mod quota;
-mod ratelimit;
 mod regions;
 mod reserve;
 mod rules;
@@ -101,8 +100,6 @@ enum Command {
     Demo(demo::Demo),
     /// Runs the daemon.
     Serve(serve::Serve),
-    /// Stands in for Envoy's rate limit service, by its environment.
-    Ratelimit(ratelimit::Ratelimit),
     /// Looks at the daemon's configuration.
     #[command(subcommand)]
     Config(config::Config),
@@ -195,18 +192,6 @@ pub(crate) struct ConfigFile {
     config: Option<PathBuf>,
 }
 
-/// Runs what the arguments of the process ask for. A program that is called `ratelimit` stands in for Envoy's
-/// rate limit service, whatever they are.
-///
-/// # Errors
-/// What went wrong, with its exit code.
-pub fn run_process() -> Ended {
-    match std::env::args_os().next() {
-        Some(program) if ratelimit::is_called_so(&program) => ratelimit::run_ratelimit(),
-        _ => run(Arguments::parse()),
-    }
-}
-
 /// Runs a command.
 ///
 /// # Errors
@@ -215,7 +200,6 @@ pub fn run(arguments: Arguments) -> Ended {
     match arguments.command {
         Command::Demo(demo) => demo.run(),
         Command::Serve(serve) => serve.run(),
-        Command::Ratelimit(ratelimit) => ratelimit.run(),
         Command::Config(config) => config.run(),
         Command::Check(check) => check.check(),
         Command::Explain(ask) => ask.explain(),

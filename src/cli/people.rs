@@ -1,4 +1,4 @@
-//! The common part of the commands of users, keys and tiers.
+//! What the commands of users, keys and tiers have in common.
 
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ impl OwnLimits {
         }
         let now = match server.ask("GET", route, None) {
             Ok(reply) => reply.json[what]["overrides"].as_object().cloned().unwrap_or_default(),
-            // A user who is not there yet has no limits.
+            // Who is not there yet has no limits.
             Err(Failure::Failed(error)) if error.to_string().contains("404") => Map::new(),
             Err(failure) => return Err(failure),
         };

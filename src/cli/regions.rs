@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Returns what is told of a daemon of `eu` with this beside its name.
+    /// What is told of a daemon of `eu` with this beside its name.
     fn told_of(more: &Value) -> String {
         let mut own = json!({ "region": "eu", "node": "eu-1", "store": { "servers": [] } });
         for (name, value) in more.as_object().into_iter().flatten() {

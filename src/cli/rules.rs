@@ -343,7 +343,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Returns what a rule's limit is counted in: `1m`, or `month from 15, Europe/Berlin`.
+/// What a rule's limit is counted in: `1m`, or `month from 15, Europe/Berlin`.
 fn windows(rule: &Value) -> Option<String> {
     let Some(calendar) = rule["calendar"].as_str() else { return rule["window"].as_str().map(str::to_owned) };
     let from = match &rule["starts_on"] {

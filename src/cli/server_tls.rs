@@ -23,7 +23,7 @@ pub(crate) struct ServerTls {
 }
 
 impl ServerTls {
-    /// Returns what a connection is made with.
+    /// What a connection is made with.
     ///
     /// # Errors
     /// A file that cannot be read, or does not hold what it should.

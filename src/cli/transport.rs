@@ -28,8 +28,8 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Returns what `--server` means. Without a token a daemon of this user on this machine is asked through
-    /// its admin socket.
+    /// What `--server` means. Without a token a daemon of this user on this machine is asked through its
+    /// admin socket.
     pub(super) fn of(server: &str, has_token: bool) -> Self {
         if let Some(path) = server.strip_prefix("unix:") {
             let admin = config::admin_beside(Path::new(path));
@@ -52,12 +52,12 @@ impl Target {
         }
     }
 
-    /// True if what is said on the way is encrypted.
+    /// Whether what is said on the way is encrypted.
     pub(super) fn is_encrypted(&self) -> bool {
         matches!(self, Self::Url(url) if url.starts_with("https://"))
     }
 
-    /// Returns what carries requests there.
+    /// What carries requests there.
     pub(super) fn agent(&self, config: ureq::config::Config) -> ureq::Agent {
         match self {
             Self::Url(_) => config.into(),
@@ -78,7 +78,7 @@ fn on_this_machine(url: &str) -> Option<SocketAddr> {
     plain.then(|| SocketAddr::new(address, url.port_u16().unwrap_or(HTTP_PORT)))
 }
 
-/// True if a daemon of this user, or of root, listens on this socket.
+/// Whether a daemon of this user, or of root, listens on this socket.
 fn is_own(path: &Path) -> bool {
     let Ok(found) = std::fs::symlink_metadata(path) else { return false };
     let user = config::user_id();

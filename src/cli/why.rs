@@ -120,7 +120,7 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     ));
     let window = bucket["window_ms"].as_u64().filter(|millis| *millis > 0);
     let window = window.map(|millis| format!(" per {}", span(millis))).unwrap_or_default();
-    // Nobody knows what would be asked of a bucket that does not count the request.
+    // Of a bucket that does not count the request nobody knows what would be asked.
     let free = match (flag("matches"), bucket["reset_ms"].as_u64()) {
         (false, Some(reset)) => format!("resets in {}", span(reset)),
         _ => until(&bucket["retry_after_ms"]),
@@ -156,7 +156,7 @@ fn tell_regions(lines: &mut Vec<String>, bucket: &Value) {
     let used_by = bucket["used_by"].as_object().filter(|used| used.len() > 1);
     let bound = world["error_bound"].as_u64().unwrap_or(0);
     if bucket["mode"] == "escrow" {
-        // Nobody tells what others spent of their rights.
+        // What others spent of their rights nobody tells.
         lines.push("  used by other regions: not known".to_owned());
     } else if let Some(used_by) = used_by {
         let each: Vec<String> =

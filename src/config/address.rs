@@ -53,7 +53,7 @@ impl Serialize for Listener {
     }
 }
 
-/// True if this is `host:port`, the host being a name or an address (IPv6 in brackets). The name is not
+/// Whether this is `host:port`, the host being a name or an address (IPv6 in brackets). The name is not
 /// looked up.
 pub(super) fn is_host_and_port(text: &str) -> bool {
     const NAME_BYTES_MAX: usize = 253;

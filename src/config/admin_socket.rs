@@ -64,7 +64,7 @@ pub fn admin_beside(http: &Path) -> PathBuf {
     path.into()
 }
 
-/// Returns where the admin socket of the daemon at this address of this machine may be, the likeliest first.
+/// Where the admin socket of the daemon at this address of this machine may be, the likeliest first.
 #[must_use]
 pub fn admin_candidates(http: SocketAddr) -> Vec<PathBuf> {
     let folders = [admin_folder(), PathBuf::from("/run/tidegate"), own_folder()];

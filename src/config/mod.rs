@@ -11,7 +11,6 @@ mod events;
 mod path;
 mod read;
 mod sources;
-mod stand_in;
 mod traces;
 
 #[cfg(test)]
@@ -33,7 +32,6 @@ pub use self::admin_socket::{
 };
 pub use self::events::Events;
 pub use self::sources::Flags;
-pub use self::stand_in::{StandIn, StandInRules, XdsSource, XdsTls, stand_in};
 pub use self::traces::{SampledPart, Traces};
 pub use crate::core::written::{Problem, TextPlace};
 
@@ -157,7 +155,7 @@ pub struct Rules {
     /// of flags and variables at the working directory. Default `"rules.toml"`, which then may be missing: no
     /// rules.
     pub file: PathBuf,
-    /// True if `file` was asked for, so that it must be there.
+    /// Whether `file` was asked for, so that it must be there.
     #[serde(skip)]
     pub file_required: bool,
     /// `saved`: where the last rule set from PostgreSQL is kept, to start from when the database is away;
@@ -249,7 +247,7 @@ pub struct RedisTls {
 }
 
 impl RedisTls {
-    /// True if none is named.
+    /// Whether none is named.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -521,7 +519,7 @@ fn without_password<S: Serializer>(url: &String, serializer: S) -> Result<S::Ok,
 }
 
 impl Config {
-    /// Returns what would run, as a file that says all of it.
+    /// What would run, as a file that says all of it.
     #[must_use]
     pub fn to_toml(&self) -> String {
         // Only a path that is no UTF-8 cannot be written.

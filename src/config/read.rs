@@ -41,7 +41,7 @@ fn section<'n, T>(
     value
 }
 
-/// Reads the whole configuration. A configuration that comes back with problems is not to be used.
+/// Reads the whole configuration. What comes back with problems is not to be used.
 pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>) -> Option<Config> {
     let mut fields = Fields::open(root, problems)?;
     let region = name(&mut fields, "region", problems).unwrap_or_else(|| "local".to_owned());

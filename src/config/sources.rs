@@ -9,7 +9,7 @@ use crate::core::written::{At, Problems, TreeNode};
 /// Largest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What every variable of the configuration begins with.
-pub(super) const PREFIX: &str = "TIDEGATE_";
+const PREFIX: &str = "TIDEGATE_";
 /// Variables that are no configuration: those of the client commands and of the process, then those of the
 /// scripts beside it, which may be exported where a daemon is started.
 const NOT_CONFIGURATION: [&str; 16] = [
@@ -127,7 +127,7 @@ fn overlay_env(
 }
 
 /// Whether Kubernetes made this variable for a service whose name begins with `tidegate`.
-pub(super) fn is_kubernetes(key: &str, value: &str) -> bool {
+fn is_kubernetes(key: &str, value: &str) -> bool {
     let is_url = value.starts_with("tcp://") || value.starts_with("udp://");
     let numbered = |(_, rest): (&str, &str)| rest.starts_with(|letter: char| letter.is_ascii_digit());
     key.contains("SERVICE_HOST")

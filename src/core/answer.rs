@@ -17,9 +17,6 @@ pub struct AnswerOptions {
     pub tells_cause: bool,
     /// The unit that the limit counts, where that is not requests.
     pub unit: Option<String>,
-    /// The name by which Envoy is told of the limit, in place of the rule's; may be empty. It is then told of
-    /// it where the rule only logs, too.
-    pub told_as: Option<String>,
 }
 
 /// Names a bucket of a rule to those who ask, by a hash of rule and identity.

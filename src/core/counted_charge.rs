@@ -1,4 +1,4 @@
-//! The facts that a bucket keeps of a charge that may be undone: when it counted, and what was in use then.
+//! What a bucket knows of a charge that may be undone: when it counted, and what was in use then.
 
 use super::time::Timestamp;
 

@@ -18,10 +18,10 @@ pub struct RuleOutcome {
     pub rule: Arc<str>,
     /// What it does with requests.
     pub action: Action,
-    /// True if the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and
+    /// Whether the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and
     /// not count.
     pub allowed: bool,
-    /// True if its "no" is only logged.
+    /// Whether its "no" is only logged.
     pub shadow: bool,
     /// Permits per window.
     pub limit: u32,
@@ -51,10 +51,8 @@ pub struct RuleOutcome {
     pub priced: Option<i64>,
     /// The penalty in force.
     pub penalty: Option<Penalty>,
-    /// True if the bucket has just been used beyond what its rule warns of.
+    /// Whether the bucket has just been used beyond what its rule warns of.
     pub warning: bool,
-    /// Permits that its window counts beyond the limit; `None` where none can be (all but `debt = "window"`).
-    pub beyond: Option<u64>,
 }
 
 /// What a region believes of a worldwide limit at the moment of a decision.

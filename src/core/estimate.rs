@@ -1,8 +1,7 @@
-//! The amount of a reservation whose caller names none: an upper quantile of what the last ones used.
+//! What a reservation takes whose caller names no amount: an upper quantile of what the last ones used.
 //!
-//! The costs of responses are spread widely, and differ by model or route far more than over time. So the
-//! last actual costs are kept apart by rule and by one attribute, a hundred of each, and the quantile is
-//! exact.
+//! What a response costs is spread widely, and differs by model or route far more than over time. So the last
+//! actual costs are kept apart by rule and by one attribute, a hundred of each, and the quantile is exact.
 //!
 //! All who share a kind learn from each other, so nobody may teach the others at will: one identity has at
 //! most a part of what is kept, and pulls the estimate no higher than it would be without that identity.
@@ -88,8 +87,7 @@ impl LastActuals {
         let mut kept: Vec<(Teacher, u64)> = self.kept.iter().copied().collect();
         kept.sort_unstable();
         let high = kept.iter().filter(|(_, actual)| *actual >= all).count();
-        // An identity that pulls it up has so many of the high ones that the rank of the rest lies below
-        // them.
+        // Who pulls it up has so many of the high ones that the rank of the rest lies below them.
         let pulls = |own: &&[(Teacher, u64)]| {
             let left = kept.len() - own.len();
             let left_high = high - own.iter().filter(|(_, actual)| *actual >= all).count();
@@ -117,7 +115,7 @@ fn rank(many: usize, percentile: u8) -> usize {
 #[derive(Debug, Clone, Default)]
 pub struct Estimates {
     kinds: HashMap<CostKind, LastActuals, FixedState>,
-    /// Kinds by the turn at which they learned, the oldest first. The newest turn of a kind counts; the rest
+    /// Kinds by the turn at which they learned, the oldest first. Of a kind its newest turn counts; the rest
     /// are cleared away when they are as many as all kinds.
     turns: VecDeque<(u64, CostKind)>,
     turn: u64,
@@ -151,7 +149,7 @@ impl Estimates {
         false
     }
 
-    /// Returns what a reservation of this kind should take under `limit` permits a window; at least 1.
+    /// What a reservation of this kind should take under `limit` permits a window; at least 1.
     #[must_use]
     pub fn of(&self, kind: CostKind, terms: &EstimateTerms, limit: u32) -> u64 {
         let actuals = self.kinds.get(&kind).filter(|actuals| actuals.kept.len() >= ACTUALS_MIN);

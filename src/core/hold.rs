@@ -1,4 +1,4 @@
-//! Holders of places of `concurrency` rules, and the lease by which they are given back.
+//! Who holds places of `concurrency` rules, and the lease by which they are given back.
 //!
 //! A lease says all that giving back needs (the holder, and the buckets), so no daemon remembers it: any
 //! daemon that counts in the same store takes it, also one that was started later.

@@ -69,7 +69,7 @@ impl HotSums {
     fn count(&mut self, charge: &HotCharge) {
         self.requests = self.requests.wrapping_add(1);
         self.denied = self.denied.wrapping_add(charge.denied.into());
-        // The numbers of one decision fit 33 bits: nothing wraps within a half-life.
+        // What one decision takes fits 33 bits: nothing wraps within a half-life.
         self.cost = self.cost.wrapping_add(charge.taken);
     }
 

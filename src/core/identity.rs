@@ -1,4 +1,4 @@
-//! Facts about those who ask, besides what the request says: users, API keys, tiers.
+//! What is known of whoever asks, besides what the request says: users, API keys, tiers.
 //!
 //! Facts, already checked; where they are kept and how they are found is the engine's business.
 
@@ -22,7 +22,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// True if it holds at `now`.
+    /// Whether it holds at `now`.
     #[must_use]
     pub fn holds(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
@@ -53,7 +53,7 @@ pub struct UserLimit {
     pub burst: u32,
 }
 
-/// The facts known of an API key. The secret itself is known to nobody but its holder.
+/// What is known of an API key. The secret itself is known to nobody but its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
     /// Its public name, `tgk_` and twelve letters or digits: what limits count by, and what people call it.
@@ -68,11 +68,11 @@ pub struct ApiKey {
     pub tier: Option<String>,
     /// Limits of this key's own; before the user's.
     pub overrides: Vec<UserLimit>,
-    /// True if it is switched on.
+    /// Whether it is switched on.
     pub active: bool,
     /// From then on it is refused.
     pub expires: Option<Timestamp>,
-    /// True if it was taken back, for ever.
+    /// Whether it was taken back, for ever.
     pub revoked: bool,
 }
 
@@ -85,13 +85,13 @@ pub struct ShownKey<'a> {
     pub secret: &'a str,
 }
 
-/// True if this text claims to be a key of ours or the name of one.
+/// Whether this text claims to be a key of ours or the name of one.
 #[must_use]
 pub fn is_key_like(text: &str) -> bool {
     text.starts_with(KEY_PREFIX)
 }
 
-/// True if this text is the public name of a key of ours, without its secret; see [`ApiKey::id`].
+/// Whether this text is the public name of a key of ours, without its secret; see [`ApiKey::id`].
 #[must_use]
 pub fn is_key_name(text: &str) -> bool {
     let name = text.strip_prefix(KEY_PREFIX);
@@ -129,7 +129,7 @@ impl<'a> Who<'a> {
         self.limits.into_iter().flatten().find(|own| own.rule == rule)
     }
 
-    /// Returns what is known of a user alone.
+    /// What is known of a user alone.
     #[must_use]
     pub fn of_user(user: &'a User) -> Self {
         Self { user: None, tier: user.tier.as_deref(), limits: [&user.overrides, &[]] }
@@ -164,7 +164,7 @@ impl Refusal {
         }
     }
 
-    /// Returns what the refused one reads, where the block does not say its reason.
+    /// What the refused one reads, where the block does not say its reason.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {

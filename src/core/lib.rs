@@ -12,7 +12,6 @@ pub mod cell;
 pub mod counted_charge;
 pub mod decision;
 pub mod denial_cause;
-pub mod envoy;
 pub mod estimate;
 pub mod event;
 pub mod hold;

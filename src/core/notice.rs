@@ -1,7 +1,7 @@
-//! Notices that an operator should know of the cluster as it stands: each told once when it begins and once
-//! when it ends.
+//! What an operator should know of the cluster as it stands: each told once when it begins and once when it
+//! ends.
 //!
-//! A look hands in everything that is so now ([`Notices::handle_look`]). A notice that lasts longer than its
+//! Whoever looks hands in everything that is so now ([`Notices::handle_look`]). What lasts longer than its
 //! kind's patience is told, and shown for as long as it lasts. One that comes and goes is told at most once
 //! in [`TOLD_AGAIN`].
 

@@ -74,7 +74,7 @@ pub struct Penalty {
     pub left: Span,
     /// By what the cool-down was multiplied.
     pub multiplier: u32,
-    /// True if this very decision began it.
+    /// Whether this very decision began it.
     pub begun: bool,
 }
 
@@ -127,8 +127,8 @@ impl PenaltyRecord {
 }
 
 impl Penalty {
-    /// Closes the answer of a bucket that was asked for permits. A cost that fits passes when the penalty
-    /// ends; one that does not fit, when both allow it; one that never fits, never.
+    /// Closes the answer of a bucket that was asked for permits. What fits passes when the penalty ends; what
+    /// does not fit, when both allow it; what never fits, never.
     pub fn close(&self, verdict: &mut Verdict) {
         let retry = if verdict.admitted { Some(self.left) } else { verdict.retry };
         verdict.retry = retry.map(|retry| retry.max(self.left));

@@ -1,4 +1,4 @@
-//! The worth of a request's cost to a rule: the `price` of its attributes.
+//! What a request's cost is worth to a rule: the `price` of its attributes.
 
 use super::request::{Cost, ReportedCost, Request};
 use super::reservation::ReservedCost;
@@ -32,8 +32,8 @@ impl PriceTable {
         self.by_attribute.iter().filter(has).map(|one| one.price).max().unwrap_or(self.default)
     }
 
-    /// Returns what a request's cost is in permits. Nothing is nothing, and what is given back is worth what
-    /// the same cost took.
+    /// What a request's cost is in permits. Nothing is nothing, and what is given back is worth what the same
+    /// cost took.
     #[must_use]
     pub fn priced(&self, cost: Cost, request: &Request<'_>) -> Cost {
         match cost {

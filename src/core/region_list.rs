@@ -23,7 +23,7 @@ const ORDERS_BYTES_MAX: usize = 48 * 1_024;
 const CERTIFICATE_BYTES_MAX: usize = 2_048;
 const SIGNATURE_BYTES_MAX: usize = 128;
 
-/// True if a text can name a region.
+/// Whether a text can name a region.
 #[must_use]
 pub fn is_region_name(text: &str) -> bool {
     let fits = (1..=REGION_NAME_BYTES_MAX).contains(&text.len());
@@ -54,7 +54,7 @@ impl RegionList {
         Self { names, ..Self::default() }
     }
 
-    /// True if a region has no part of any limit.
+    /// Whether a region has no part of any limit.
     #[must_use]
     pub fn is_without_part(&self, region: &str) -> bool {
         self.drained.iter().chain(&self.removed).any(|name| name == region)
@@ -144,7 +144,7 @@ pub struct RegionOrder {
 }
 
 impl RegionOrder {
-    /// True if its stamp is further ahead of a clock than clocks may be apart.
+    /// Whether its stamp is further ahead of a clock than clocks may be apart.
     #[must_use]
     pub fn is_ahead(&self, now: Timestamp) -> bool {
         self.stamp > (now + REGION_STAMP_AHEAD_MAX).micros()
@@ -182,7 +182,7 @@ impl RegionChange {
 pub struct RegionChanges(BTreeMap<String, RegionChange>);
 
 impl RegionChanges {
-    /// True if nothing was ever changed.
+    /// Whether nothing was ever changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -211,7 +211,7 @@ impl RegionChanges {
         !is_ahead && !self.knows(&region, &change) && self.take(&region, change, is_idle)
     }
 
-    /// True if [`Self::hear`] would find this order newer than what is known.
+    /// Whether [`Self::hear`] would find this order newer than what is known.
     #[must_use]
     pub fn is_news(&self, order: &RegionOrder) -> bool {
         let RegionOrder { region, state, stamp, signed } = order;
@@ -222,7 +222,7 @@ impl RegionChanges {
         self.0.get(region).is_some_and(|known| known.rank() >= change.rank())
     }
 
-    /// True if another daemon, that knows `theirs`, knows the change of a region that is known here.
+    /// Whether another daemon, that knows `theirs`, knows the change of a region that is known here.
     #[must_use]
     pub fn is_known_in(&self, theirs: &Self, region: &str) -> bool {
         let here = self.0.get(region);

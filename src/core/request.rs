@@ -46,12 +46,6 @@ pub struct ReportedCost {
     pub debt_max: u32,
 }
 
-impl ReportedCost {
-    /// In place of [`Self::debt_max`]: a fixed window counts the permits beyond its limit too, and forgets
-    /// them with the others when it ends ([`super::rule::Debt::Window`]). Nobody may owe as much.
-    pub const COUNTED_BEYOND: u32 = u32::MAX;
-}
-
 impl Cost {
     /// Reads the signed number of the HTTP interface: positive takes, zero peeks, negative refunds.
     #[must_use]
@@ -72,13 +66,13 @@ impl Cost {
         }
     }
 
-    /// True if it is charged whatever is left.
+    /// Whether it is charged whatever is left.
     #[must_use]
     pub const fn is_report(self) -> bool {
         matches!(self, Self::Report(_) | Self::Commit(_))
     }
 
-    /// True if the notes of a bucket's reservations have a say.
+    /// Whether the notes of a bucket's reservations have a say.
     #[must_use]
     pub const fn is_reserved(self) -> bool {
         matches!(self, Self::Reserve(_) | Self::Commit(_))
@@ -98,7 +92,7 @@ impl Cost {
         }
     }
 
-    /// Returns what this is to a rule that counts charges rather than holders.
+    /// What this is to a rule that counts charges rather than holders.
     #[must_use]
     pub const fn charged(self) -> Self {
         match self {
@@ -176,7 +170,7 @@ pub struct Request<'a> {
     pub forms: Forms<'a>,
     /// Names a report, which is charged once however often it is sent.
     pub report: Option<ReservationId>,
-    /// True if its answer may be held back, and it may wait for rights.
+    /// Whether its answer may be held back, and it may wait for rights.
     pub may_wait: bool,
 }
 

@@ -46,7 +46,7 @@ pub struct ReservedCost {
     pub permits: u64,
     /// How long they are reserved. The engine shortens it to each rule's window.
     pub ttl: Span,
-    /// Their fate then. Each rule has its own, which the engine puts here.
+    /// What becomes of them then. Each rule has its own, which the engine puts here.
     pub on_lapse: OnLapse,
 }
 
@@ -87,7 +87,7 @@ pub struct ReservedCharge {
     pub number: u64,
     /// When its note ends.
     pub due: Timestamp,
-    /// The fate of its permits then.
+    /// What becomes of its permits then.
     pub on_lapse: OnLapse,
 }
 
@@ -99,7 +99,7 @@ impl ReservedCharge {
     }
 }
 
-/// The outcome of a reservation in one bucket.
+/// What became of a reservation in one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReservationFate {
     /// Its permits are reserved now.
@@ -116,7 +116,7 @@ pub enum ReservationFate {
     Repeated,
 }
 
-/// The reservation of one request, as the caller holds it.
+/// What one request has reserved, as the caller holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
     /// Which one.

@@ -37,7 +37,7 @@ pub struct CommitResult {
     pub returned: u64,
     /// Permits charged beyond what was reserved.
     pub reported: u64,
-    /// True if that was within the limit.
+    /// Whether that was within the limit.
     pub fits: bool,
 }
 
@@ -85,7 +85,7 @@ impl Ends {
 }
 
 impl ReservationNotes {
-    /// True if this one is reserved.
+    /// Whether this one is reserved.
     #[must_use]
     pub fn holds(&self, id: ReservationId) -> bool {
         self.held.contains_key(&id)
@@ -97,7 +97,7 @@ impl ReservationNotes {
         self.held.get(&id).map_or(0, |charge| charge.permits)
     }
 
-    /// True if no more may be reserved.
+    /// Whether no more may be reserved.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.held.len() >= RESERVATIONS_MAX
@@ -157,18 +157,18 @@ impl ReservationNotes {
         returned
     }
 
-    /// True if something has lapsed by `now`.
+    /// Whether something has lapsed by `now`.
     #[must_use]
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.due.first().is_some_and(|(due, _)| due <= now)
     }
 
-    /// Releases what is reserved and charges what was really used. Where nothing is reserved any more it is
-    /// charged in full; a second time it is not charged at all.
+    /// Releases what is reserved and charges what was really used, unless the limit admits nothing that could
+    /// pay. Where nothing is reserved any more it is charged in full; a second time it is not charged at all.
     pub fn commit(
         &mut self,
         state: &mut State,
-        limit: &Limit,
+        (limit, can_pay): (&Limit, bool),
         view: Option<&Allowance>,
         now: Timestamp,
         commit: &Commit,
@@ -190,7 +190,7 @@ impl ReservationNotes {
             let permits = commit.actual - reserved;
             let report = ReportedCost { permits, debt_max: commit.debt_max };
             done.fits = state.check(limit, view, now, permits).admitted;
-            done.reported = state.report(limit, view, now, &report);
+            done.reported = if can_pay { state.report_beyond(limit, view, now, &report) } else { 0 };
         } else if let Some(charge) = held {
             done.returned = self.give_back(state, (limit, now), charge, reserved - commit.actual);
         }
@@ -229,13 +229,13 @@ impl ReservationNotes {
         held.max(self.commits_kept)
     }
 
-    /// True if permits are reserved.
+    /// Whether permits are reserved.
     #[must_use]
     pub fn has_held(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Returns what is reserved.
+    /// What is reserved.
     pub fn into_held(self) -> impl Iterator<Item = (ReservationId, ReservedCharge)> {
         self.held.into_iter()
     }

@@ -6,7 +6,7 @@ pub const PERCENTILE_DEFAULT: u8 = 90;
 /// Of a limit one in so many permits is reserved before anything is known, unless the rule says.
 const FIRST_PART: u32 = 10;
 
-/// The fate of a reservation that lapses before it is committed.
+/// What becomes of a reservation that lapses before it is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnLapse {

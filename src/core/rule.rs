@@ -10,14 +10,11 @@ use super::answer::AnswerOptions;
 use super::calendar::{Calendar, Windows};
 use super::penalty::PenaltyTerms;
 use super::price::PriceTable;
-use super::request::ReportedCost;
 use super::reservation_terms::ReservationTerms;
 use super::time::Span;
 
 /// A rule's domain where it names none.
 pub const DOMAIN_DEFAULT: &str = "default";
-/// The most that one bucket may owe.
-pub const DEBT_MAX: u32 = ReportedCost::COUNTED_BEYOND - 1;
 /// A rule's priority where it names none.
 pub const PRIORITY_DEFAULT: i32 = 100;
 
@@ -39,7 +36,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// True if a rule with this action has buckets and a limit.
+    /// Whether a rule with this action has buckets and a limit.
     #[must_use]
     pub const fn counts(self) -> bool {
         matches!(self, Self::Reject | Self::Throttle | Self::LogOnly)
@@ -109,9 +106,6 @@ pub enum Debt {
     },
     /// They are forgotten.
     Forgive,
-    /// They are counted in their window, and forgotten when it ends (`fixed_window`). A check of nothing
-    /// passes until more is counted than the limit.
-    Window,
 }
 
 /// The worldwide side of a rule.
@@ -272,8 +266,7 @@ impl Rule {
     pub fn debt_max(&self, limit: u32, whole: u32) -> u32 {
         match self.debt {
             Debt::Forgive => 0,
-            Debt::Window => ReportedCost::COUNTED_BEYOND,
-            Debt::Carry { max: None } => limit.min(DEBT_MAX),
+            Debt::Carry { max: None } => limit,
             Debt::Carry { max: Some(max) } if limit >= whole => max,
             Debt::Carry { max: Some(max) } => {
                 let part = (u64::from(max) * u64::from(limit)).div_ceil(u64::from(whole));

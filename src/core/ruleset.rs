@@ -67,7 +67,7 @@ impl Compiled {
         Self { rule, named: Arc::new(named), number, shape, limit }
     }
 
-    /// Returns what its buckets count.
+    /// What its buckets count.
     #[must_use]
     pub const fn counting(&self) -> Counting {
         self.rule.algorithm.counting()
@@ -130,7 +130,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// True if the request is one that the rule is for.
+    /// Whether the request is one that the rule is for.
     #[must_use]
     pub const fn matches(&self) -> bool {
         matches!(self, Self::Decides | Self::Outranked(_) | Self::Exempted(_) | Self::HoldsOnly)
@@ -290,13 +290,13 @@ impl RuleSet {
         self.domains.names()
     }
 
-    /// True if any rule has this domain.
+    /// Whether any rule has this domain.
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.get(domain).is_some()
     }
 
-    /// Returns those that have a worldwide side, in the same order.
+    /// Those that have a worldwide side, in the same order.
     #[must_use]
     pub fn worldwide(&self) -> &[Arc<Compiled>] {
         &self.worldwide
@@ -369,7 +369,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns what counts a request with a limit of its own that no rule counts.
+    /// What counts a request with a limit of its own that no rule counts.
     fn unruled_match(&self, request: &Request<'_>, own: LimitOverride) -> Option<Match<'_>> {
         let (rule, descriptor) = (self.unruled.as_ref()?, request.forms.descriptor?);
         let (shape, window) = shape::overridden(rule.shape, rule.rule.windows(), own.window);
@@ -422,7 +422,7 @@ impl RuleSet {
         selector.identifies(&mut seen).then(|| selector.matched(&seen, who, None))
     }
 
-    /// True if anybody is written down beside the rules.
+    /// Whether anybody is written down beside the rules.
     #[must_use]
     pub fn knows_anybody(&self) -> bool {
         !self.users.is_empty() || !self.keys.is_empty()
@@ -457,8 +457,8 @@ fn add<'s>(matches: &mut Matches<'s>, from: usize, found: Match<'s>) {
     }
 }
 
-/// Returns what counts requests with a limit of their own where no rule does, as Envoy's reference service
-/// counts: one bucket for each domain and descriptor. Its domain is empty, as no rule's can be.
+/// What counts requests with a limit of their own where no rule does, as Envoy's reference service counts:
+/// one bucket for each domain and descriptor. Its domain is empty, as no rule's can be.
 fn unruled(shapes: &mut Shapes) -> Option<Arc<Compiled>> {
     let mut rule = Rule::new(UNRULED, Algorithm::FixedWindow, 1, Span::from_secs(1));
     rule.domain = String::new();

@@ -65,7 +65,7 @@ impl Weights {
         self.parts.iter().map(|part| (part.region.as_str(), part.weight, part.minimum_percent))
     }
 
-    /// Returns what `region` may spend of `total` permits; 0 for a region that has no part.
+    /// What `region` may spend of `total` permits; 0 for a region that has no part.
     #[must_use]
     pub fn of(&self, total: u64, region: &str) -> u64 {
         let Ok(place) = self.parts.binary_search_by(|part| part.region.as_str().cmp(region)) else {
@@ -86,7 +86,7 @@ impl Weights {
         let mut shares: SmallVec<[u64; 8]> = parts.iter().map(|part| share_of(total, *part, whole)).collect();
         let left = total.saturating_sub(shares.iter().sum());
         for _ in 0..left {
-            // Compared as `part / (share + 1)`. The first of equals.
+            // Compared as `part / (share + 1)`. Of equals the first.
             let place = (0..parts.len()).reduce(|best, place| {
                 let claim = |of: usize, against: usize| parts[of] * u128::from(shares[against] + 1);
                 if claim(place, best) > claim(best, place) { place } else { best }

@@ -51,7 +51,7 @@ pub struct Full;
 pub struct Inserted {
     /// Its place.
     pub place: TablePlace,
-    /// True if another one was forgotten for it before its time.
+    /// Whether another one was forgotten for it before its time.
     pub evicted: bool,
 }
 
@@ -181,7 +181,7 @@ impl<T> Table<T> {
         self.index.len()
     }
 
-    /// True if it holds nothing.
+    /// Whether it holds nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
@@ -202,8 +202,8 @@ impl<T> Table<T> {
             + self.keys.overhead()
     }
 
-    /// Returns where `key` is kept. `hash` must be the same for the same key throughout the table's life; its
-    /// lowest 17 and topmost 7 bits are read.
+    /// Where `key` is kept. `hash` must be the same for the same key throughout the table's life; its lowest
+    /// 17 and topmost 7 bits are read.
     #[must_use]
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<TablePlace> {
         let same =
@@ -217,13 +217,13 @@ impl<T> Table<T> {
         entries.filter_map(|entry| Some((self.keys.get(entry.key), entry.value.as_ref()?, entry.expiry)))
     }
 
-    /// Returns what is kept there.
+    /// What is kept there.
     #[must_use]
     pub fn get(&self, place: TablePlace) -> Option<&T> {
         entry_at(&self.chunks, place.0)?.value.as_ref()
     }
 
-    /// Returns what is kept there, to be changed.
+    /// What is kept there, to be changed.
     pub fn get_mut(&mut self, place: TablePlace) -> Option<&mut T> {
         self.entry_mut(place.0)?.value.as_mut()
     }
@@ -294,8 +294,8 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Looks at the next `entries_max` entries and forgets those that have expired. Returns how many. A part
-    /// that is empty as a whole gives its memory back.
+    /// Looks at the next `entries_max` entries and forgets those that have expired. Returns how many. What
+    /// lies empty as a whole gives its memory back.
     pub fn sweep(&mut self, now: Timestamp, entries_max: usize) -> usize {
         let forgotten = self.sweep_but(now, entries_max.min(self.made), &|_| false);
         if self.is_empty() && self.made > 0 {

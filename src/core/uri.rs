@@ -90,7 +90,7 @@ fn path_of(text: &str) -> &str {
     rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/")
 }
 
-/// True if a path surely is in normal form. One that may be and is looked at closer costs no more than time.
+/// Whether a path surely is in normal form. One that may be and is looked at closer costs no more than time.
 fn is_normal(path: &str) -> bool {
     let mut before = b'/';
     if !path.starts_with('/') {
@@ -145,7 +145,7 @@ fn push_decoded(bytes: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// True if this stays encoded in every form: it would change where a path ends, or is no visible character.
+/// Whether this stays encoded in every form: it would change where a path ends, or is no visible character.
 const fn is_hidden(byte: u8) -> bool {
     matches!(byte, b'%' | b'?' | b'#' | b';' | 0..=0x1f | 0x7f)
 }

@@ -93,8 +93,8 @@ pub struct Frame {
     pub reports: Vec<Report>,
 }
 
-/// Rules with buckets in use that find no room in a table. A region that says so keeps to its share of them,
-/// and does not tell of every bucket.
+/// Rules with buckets in use that find no room in a table. Whoever says so keeps to its share of them, and
+/// does not tell of every bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CrowdedRules {
     /// These; at most [`CROWDED_MAX`] in a frame.
@@ -107,7 +107,7 @@ impl CrowdedRules {
     /// No rule.
     pub const NONE: Self = Self::Named(Vec::new());
 
-    /// True if this rule is, or may be, one of them.
+    /// Whether this rule is, or may be, one of them.
     #[must_use]
     pub fn contains(&self, rule: &RuleName) -> bool {
         match self {
@@ -116,7 +116,7 @@ impl CrowdedRules {
         }
     }
 
-    /// True if no rule is one of them.
+    /// Whether no rule is one of them.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         matches!(self, Self::Named(names) if names.is_empty())
@@ -204,7 +204,7 @@ pub struct OwnLimit {
 }
 
 impl OwnLimit {
-    /// Returns what a limit admits, whatever its window.
+    /// What a limit admits, whatever its window.
     #[must_use]
     pub const fn of(limit: &Limit) -> Self {
         Self { permits: limit.permits, burst: limit.burst, queue: limit.queue }

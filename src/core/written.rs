@@ -102,7 +102,7 @@ impl<'t> Problems<'t> {
         }
     }
 
-    /// True if there is none.
+    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()

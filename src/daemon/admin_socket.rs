@@ -1,5 +1,5 @@
-//! The admin socket: a Unix socket that only the user of the daemon can open. A client that opens it may
-//! change everything.
+//! The admin socket: a Unix socket that only the user of the daemon can open. Whoever opens it may change
+//! everything.
 
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};

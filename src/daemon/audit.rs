@@ -1,5 +1,5 @@
-//! The way of the records of decisions: from the engine's queue through the spool into the database, and
-//! later the archive.
+//! What is remembered of decisions: from the engine's queue through the spool into the database, and later
+//! the archive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Remembering {
         (engine.with_audit(queue), Some(prepared))
     }
 
-    /// Returns what is remembered, for whoever asks.
+    /// What is remembered, for whoever asks.
     pub(super) fn history(&self) -> Arc<dyn History> {
         Arc::new(self.past.clone())
     }
@@ -122,7 +122,7 @@ fn recorded(audit: &config::Audit) -> Recorded {
     Recorded { allowed_one_in: audit.allowed_sample.0, exact_rules: audit.exact.clone() }
 }
 
-/// Returns what the configuration says of partitions and the archive.
+/// What the configuration says of partitions and the archive.
 fn settings(audit: &config::Audit, node: NodeName, steps: Steps) -> Settings {
     Settings {
         node,

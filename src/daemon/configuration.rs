@@ -168,7 +168,7 @@ impl Configuration {
     }
 }
 
-/// Returns what runs once everything that can change has become as wanted.
+/// What runs once everything that can change has become as wanted.
 fn with_changes(before: &Config, wanted: &Config) -> Config {
     let mut running = before.clone();
     running.peers.regions.clone_from(&wanted.peers.regions);
@@ -197,7 +197,7 @@ fn differing(one: &Config, other: &Config) -> BTreeSet<String> {
     let mut found: BTreeSet<String> =
         names.filter(|key| before.get(*key) != after.get(*key)).cloned().collect();
     if found.is_empty() && one != other {
-        // Only passwords are left of what is not written out.
+        // Of what is not written out only passwords are left.
         if one.store.redis.nodes != other.store.redis.nodes {
             found.insert("a password in store.redis.nodes".to_owned());
         }

@@ -65,7 +65,7 @@ pub(super) struct DatabaseRules {
     pub(super) database: Database,
     pub(super) shadow: bool,
     pub(super) saved: PathBuf,
-    /// True if rules of other daemons are taken at all.
+    /// Whether rules of other daemons are taken at all.
     from_peers: bool,
     /// What is to be kept on disk; only the newest matters.
     saver: watch::Sender<OnDisk>,
@@ -130,7 +130,7 @@ impl Origin {
 struct Refused {
     version: Version,
     problems: String,
-    /// The database holds it: it is not read again. Rules from a peer say nothing of what the database will
+    /// The database holds it: it is not read again. What a peer gives says nothing of what the database will
     /// hold.
     by_database: bool,
 }
@@ -141,7 +141,7 @@ impl Refused {
     }
 }
 
-/// The facts known of the sets.
+/// What is known of the sets.
 #[derive(Debug, Default)]
 pub(super) struct State {
     in_force: Option<Version>,
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    /// True if another daemon's set may take force now.
+    /// Whether another daemon's set may take force now.
     fn needs_peers(&self) -> bool {
         let away = self.away.as_ref();
         away.is_some_and(|(_, since)| {
@@ -352,9 +352,9 @@ impl DatabaseRules {
             Some(changed) => (changed.now.version, None),
             None => rules::version(&self.database).await?,
         };
-        // The saved set may be of another history: another server gave the same number.
+        // What was saved may be of another history: another server gave the same number.
         let other = mark.as_ref().filter(|mark| state.known.as_ref().is_none_or(|own| own.mark != **mark));
-        // Numbers are compared with those that the database gave before. Rules from another daemon have no
+        // Numbers are compared with those that the database gave before. What another daemon gave has no
         // say beside a database that answers, unless that never held a set.
         let from_peer = state.giver().is_some();
         let known = !from_peer && state.in_force == Some(version) && other.is_none();
@@ -488,14 +488,14 @@ impl DatabaseRules {
         taken.map_err(Unfit::Wrong)
     }
 
-    /// True if a set of this version would be taken.
+    /// Whether a set of this version would be taken.
     pub(super) async fn wants(&self, version: Version) -> bool {
         let state = self.state.lock().await;
         let refused = state.refused.as_ref().is_some_and(|refused| refused.is_of_database(version));
         !refused && state.in_force.is_none_or(|in_force| version > in_force)
     }
 
-    /// True if a peer's set would be taken now.
+    /// Whether a peer's set would be taken now.
     pub(super) async fn needs_peers(&self) -> bool {
         self.from_peers && self.state.lock().await.needs_peers()
     }
@@ -512,17 +512,17 @@ impl DatabaseRules {
         }
     }
 
-    /// True if another daemon gave the set in force.
+    /// Whether another daemon gave the set in force.
     pub(super) async fn is_from_peer(&self) -> bool {
         self.state.lock().await.giver().is_some()
     }
 
-    /// True if the database could be used at the last look.
+    /// Whether the database could be used at the last look.
     pub(super) fn is_reachable(&self) -> bool {
         self.engine.rules_status().reachable
     }
 
-    /// Returns what the daemon decides by.
+    /// What the daemon decides by.
     pub(super) async fn in_force(&self) -> InForce {
         let state = self.state.lock().await;
         InForce {

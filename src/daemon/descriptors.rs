@@ -2,6 +2,8 @@
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+/// Listeners of gateways, which share what there is.
+const LISTENERS: u64 = 2;
 /// The part of all descriptors that connections leave for Redis, PostgreSQL, other daemons and files, and its
 /// bounds.
 const RESERVED_PART: u64 = 4;
@@ -22,11 +24,10 @@ pub fn raise_open_files() {
     }
 }
 
-/// Most connections of one of so many listeners of gateways: as configured, or what the limit of open files
-/// leaves.
-pub(super) fn connections_max(configured: usize, listeners: u64) -> usize {
+/// Most connections of one listener: as configured, or what the limit of open files leaves.
+pub(super) fn connections_max(configured: usize) -> usize {
     let Some(files) = getrlimit(Resource::Nofile).current else { return configured };
-    let left = usize::try_from(left_of(files, listeners)).unwrap_or(usize::MAX);
+    let left = usize::try_from(left_of(files)).unwrap_or(usize::MAX);
     // Somewhat fewer is how machines are set up; less than half is worth a look.
     if left < configured / 2 {
         tracing::warn!(
@@ -46,12 +47,12 @@ pub(super) fn connections_max(configured: usize, listeners: u64) -> usize {
     left.min(configured)
 }
 
-/// Returns how many places one listener may have of so many descriptors.
-fn left_of(files: u64, listeners: u64) -> u64 {
+/// What one listener may take of so many descriptors, those above its number of places included.
+fn left_of(files: u64) -> u64 {
     let reserved = (files / RESERVED_PART).clamp(RESERVED_MIN, RESERVED_MAX);
-    let each = files.saturating_sub(reserved) / listeners.max(1);
-    // A sixteenth more may be open while idle ones end, and as many wait for a place.
-    (each * 16 / 18).max(CONNECTIONS_MIN)
+    let each = files.saturating_sub(reserved) / LISTENERS;
+    // A sixteenth more may be open while idle ones end.
+    (each * 16 / 17).max(CONNECTIONS_MIN)
 }
 
 #[cfg(test)]
@@ -60,14 +61,12 @@ mod tests {
 
     #[test]
     fn connections_leave_room_for_everything_else() {
-        for (files, each) in [(256, 85), (1_024, 341), (65_536, 28_899), (40, CONNECTIONS_MIN)] {
-            assert_eq!(left_of(files, 2), each, "{files}");
+        for (files, each) in [(256, 90), (1_024, 361), (65_536, 30_599), (40, CONNECTIONS_MIN)] {
+            assert_eq!(left_of(files), each, "{files}");
         }
-        assert_eq!(left_of(1_024, 3), 227);
-        for (files, listeners) in (100..100_000).zip([2, 3].into_iter().cycle()) {
-            let each = left_of(files, listeners);
-            let most = listeners * (each + 2 * (each / 16 + 1)) + RESERVED_MIN;
-            assert!(most <= files + 2 * listeners, "{files}");
+        for files in 100..100_000 {
+            let each = left_of(files);
+            assert!(LISTENERS * (each + each / 16 + 1) + RESERVED_MIN <= files + 2, "{files}");
         }
     }
 }

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Longest time for the last events when the daemon drains; the rest waits in the spool.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 
-/// Returns what the configuration says of sending.
+/// What the configuration says of sending.
 pub(super) fn courier(events: &config::Events) -> EventCourierSetup {
     EventCourierSetup {
         url: events.url.clone(),

@@ -40,7 +40,7 @@ impl FileChanges {
         }
     }
 
-    /// True if they have changed since this last said so, and not since the look before. Several files are
+    /// Whether they have changed since this last said so, and not since the look before. Several files are
     /// written one after the other: they are to be read when two looks saw the same.
     pub(super) async fn have_settled(&mut self) -> bool {
         let now = look(self.paths.clone()).await;

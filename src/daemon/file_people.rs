@@ -112,7 +112,7 @@ fn read(path: &Path, regions: &[String]) -> Result<WrittenFile, RegisterError> {
     Ok(WrittenFile { text, json, loaded })
 }
 
-/// Checks whether a text would be right as the rules file.
+/// Whether a text would be right as the rules file.
 fn check(path: &Path, text: &str, regions: &[String]) -> Result<(), RegisterError> {
     let refused = |problems: String| RegisterError::Refused("body", problems);
     let loaded = document::from_toml(&path.display().to_string(), text, regions);

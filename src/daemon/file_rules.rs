@@ -40,7 +40,7 @@ impl FileRules {
             return Err(EditRefused::Impossible(sentence));
         }
         let _editing = reloader.editing.lock().await;
-        // Changes that somebody else wrote into the file count first.
+        // What somebody else wrote into the file counts first.
         reloader.read_again(path).await.map_err(|problems| {
             let sentence = "the rules file is not right as it is; put it right first:";
             EditRefused::Impossible(format!("{sentence}\n{problems}"))

@@ -1,4 +1,4 @@
-//! Identities: where users and keys are looked up, and the keys that sign tokens.
+//! Who is asking: where users and keys are looked up, and the keys that sign tokens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,8 +29,8 @@ const GONE_LOOKS: u32 = 3;
 /// Largest file of keys, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns where changes of everything but rules and quotas are recorded: in the database, else beside the
-/// rules file.
+/// Where changes of everything but rules and quotas are recorded: in the database, else beside the rules
+/// file.
 pub(super) fn ledger(setup: &Setup, database: Option<&Database>) -> Arc<dyn Ledger> {
     match (database, &setup.rules) {
         (Some(database), _) => {

@@ -1,5 +1,5 @@
-//! The file that a daemon with its store in memory leaves on its disk when it ends in good order: the rights
-//! of `escrow` rules, which its next process takes back.
+//! What a daemon with its store in memory leaves on its disk when it ends in good order: the rights of
+//! `escrow` rules, which its next process takes back.
 //!
 //! Once: the file is gone from the disk before anything of it is used. So a process that is killed later
 //! finds none, and burns. A program that does not know of the file cannot take it away; but it notes its
@@ -34,7 +34,7 @@ pub(super) struct Left {
     pub(super) store: KeptStore,
 }
 
-/// Returns where it is left: beside the weights of `split` rules.
+/// Where it is left: beside the weights of `split` rules.
 fn file_of(shares: &Path, node: &str) -> PathBuf {
     shares.with_file_name(format!("rights.{node}.json"))
 }
@@ -69,7 +69,7 @@ pub(super) fn take(shares: &Path, name: &NodeName) -> Option<Left> {
 }
 
 fn read_once(path: &Path, shares: &Path, name: &NodeName) -> anyhow::Result<Option<Left>> {
-    // One of two processes that begin at once finds it.
+    // Of two processes that begin at once one finds it.
     let taken = path.with_extension("taken");
     match std::fs::rename(path, &taken) {
         Ok(()) => {}

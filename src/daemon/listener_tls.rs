@@ -141,7 +141,7 @@ impl WatchedTls {
         })
     }
 
-    /// Reads the files again. A fault is logged, and the certificate before stays in force.
+    /// Reads the files again. What is wrong is logged, and the certificate before stays in force.
     pub(super) async fn reload(&self) {
         let (files, name) = (self.files.clone(), self.name);
         let read = tokio::task::spawn_blocking(move || read(&files, name)).await;

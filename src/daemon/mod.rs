@@ -50,7 +50,6 @@ mod run;
 mod schema;
 mod setup;
 mod shares;
-mod stand_in;
 mod store;
 mod supervisor;
 mod tokens;
@@ -70,7 +69,7 @@ pub use import::{Foreign, import_envoy};
 pub use reload::{
     WrittenPeople, check_rules, check_rules_alone, read_rules, read_span, regions_of, rules_of,
 };
-pub use run::{RunError, run, run_stand_in};
+pub use run::{RunError, run};
 pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, IdentitySetup, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
@@ -85,7 +84,6 @@ use identity::Identities;
 use listener_tls::WatchedTls;
 use regions::Regions;
 use reload::Reloader;
-use stand_in::StandIn;
 use store::Opened;
 use traces::TraceExport;
 use world::World;
@@ -303,16 +301,6 @@ impl Daemon {
             });
         }
 
-        let stand_in = match &setup.stand_in {
-            Some(wanted) => {
-                let debug = bind(Some(&wanted.debug), "/rlconfig and /stats", None).await?;
-                let own = StandIn::new(wanted.clone(), &engine, &metrics);
-                own.start(&stop, &tasks).await?;
-                Some((own, debug))
-            }
-            None => None,
-        };
-
         let (readiness, ready) = watch::channel(Readiness::Starting);
         let settings = Settings {
             trusted_proxies: setup.trusted_proxies,
@@ -321,10 +309,7 @@ impl Daemon {
             normalize: setup.normalize,
             origin: setup.origin,
             record_queries: setup.audit.as_ref().is_some_and(|audit| audit.queries),
-            connections_max: descriptors::connections_max(
-                setup.connections_max,
-                2 + u64::from(setup.resp.is_some()),
-            ),
+            connections_max: descriptors::connections_max(setup.connections_max),
             address_connections_max: setup.address_connections_max,
             http_refunds: setup.http_refunds,
             drain: drain::DRAIN_SERVERS,
@@ -346,10 +331,6 @@ impl Daemon {
         let shared = Servers::new(Arc::clone(&engine), settings, ready, admin);
         let shared = match &identities.tokens {
             Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
-            None => shared,
-        };
-        let shared = match &stand_in {
-            Some((own, _)) => shared.with_service(Arc::clone(own.service())),
             None => shared,
         };
         let shared = match &resp {
@@ -391,13 +372,6 @@ impl Daemon {
             });
             bound
         });
-        let healthy = stand_in.as_ref().map(|(own, _)| own.healthy());
-        if let Some(listener) = stand_in.and_then(|(_, debug)| debug) {
-            let (listener, shared, ending) = (Arc::new(listener), Arc::clone(&shared), stop_servers.clone());
-            servers.spawn("listen_debug", &stop_servers.stop, move || {
-                api::serve_metrics(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
-            });
-        }
         let owner = owner.map(|listener| {
             let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
             let (shared, ending) = (Arc::clone(&shared), stop_servers.clone());
@@ -409,9 +383,7 @@ impl Daemon {
         let readiness = Arc::new(readiness);
         // Without any rules gateways should ask another daemon.
         let rules = stored.as_ref().map(|stored| stored.offer.subscribe());
-        let (readiness_told, tasks_followed) = (Arc::clone(&readiness), tasks.clone());
-        let follow =
-            readiness::Follow { readiness: readiness_told, rules, stand_in: healthy, tasks: tasks_followed };
+        let follow = readiness::Follow { readiness: Arc::clone(&readiness), rules, tasks: tasks.clone() };
         follow.once();
         let ending = stop.clone();
         tasks.spawn("readiness", &stop, move || follow.clone().run(ending.clone()));
@@ -471,13 +443,13 @@ impl Daemon {
         &self.engine
     }
 
-    /// Returns where HTTP is served, if over TCP.
+    /// Where HTTP is served, if over TCP.
     #[must_use]
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref()?.address
     }
 
-    /// Returns where gRPC is served, if over TCP.
+    /// Where gRPC is served, if over TCP.
     #[must_use]
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.grpc.as_ref()?.address

@@ -19,9 +19,8 @@ struct Noted<T> {
     held: T,
 }
 
-/// Returns what an earlier process of this daemon noted; `None` if there was none. `lacks` says what a file
-/// that cannot be understood fails to say, and what to do about it; `apart` how each daemon has a file of its
-/// own.
+/// What an earlier process of this daemon noted; `None` if there was none. `lacks` says what a file that
+/// cannot be understood fails to say, and what to do about it; `apart` how each daemon has a file of its own.
 ///
 /// # Errors
 /// A file that cannot be read, or that another node wrote.

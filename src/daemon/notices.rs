@@ -159,7 +159,7 @@ impl Look {
         world.cut_off.iter().map(away).collect()
     }
 
-    /// Returns what rules do while a region is away.
+    /// What rules do while a region is away.
     fn applies(&self) -> String {
         let (_, rules) = self.engine.world_rules();
         let mut policies: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

@@ -58,8 +58,8 @@ impl PeerCertificates {
         }
     }
 
-    /// Reads the files, and uses what they hold if it is another. A fault is logged, and what was in force
-    /// stays. `false`: nothing has changed.
+    /// Reads the files, and uses what they hold if it is another. What is wrong is logged, and what was in
+    /// force stays. `false`: nothing has changed.
     async fn read_again(&self) -> bool {
         let mut in_force = self.in_force.lock().await;
         let mut reads = 1;
@@ -115,7 +115,7 @@ pub(super) fn checked(
     tls::check(tls, now).with_context(|| named(files))
 }
 
-/// Returns what cannot be done with these files.
+/// What cannot be done with these files.
 pub(super) fn named(files: Option<&PeerTls>) -> String {
     let Some(PeerTls { ca, cert, key, revoked }) = files else {
         return "the peer port cannot be used".to_owned();

@@ -53,7 +53,7 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
                 if changed.is_err() {
                     return;
                 }
-                // Nobody but the daemon that gave rules hands them on.
+                // What another daemon gave is handed on by nobody but that one.
                 let offer = offers.borrow_and_update().clone();
                 if let Some(offer) = offer.filter(|offer| offer.of_database) {
                     let Version { generation, revision } = offer.version;

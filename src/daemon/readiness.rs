@@ -15,8 +15,6 @@ pub(super) struct Follow {
     pub(super) readiness: Arc<watch::Sender<Readiness>>,
     /// Where the daemon may have to wait for its first set of rules.
     pub(super) rules: Option<watch::Receiver<Option<Offer>>>,
-    /// Where it stands in for Envoy's rate limit service: whether that is healthy.
-    pub(super) stand_in: Option<watch::Receiver<bool>>,
     pub(super) tasks: Tasks,
 }
 
@@ -34,28 +32,18 @@ impl Follow {
                 }
                 std::future::pending::<()>().await;
             };
-            let stand_in = async {
-                if let Some(healthy) = &mut self.stand_in
-                    && healthy.changed().await.is_ok()
-                {
-                    return;
-                }
-                std::future::pending::<()>().await;
-            };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = changes.next() => {}
                 () = rules => {}
-                () = stand_in => {}
             }
         }
     }
 
     /// Sets it as it is now. A daemon that drains goes on draining.
     pub(super) fn once(&self) {
-        let has_rules = self.rules.as_ref().is_none_or(|rules| rules.borrow().is_some())
-            && self.stand_in.as_ref().is_none_or(|healthy| *healthy.borrow());
+        let has_rules = self.rules.as_ref().is_none_or(|rules| rules.borrow().is_some());
         let now = match (has_rules, self.tasks.missing().is_empty()) {
             (false, _) => Readiness::Starting,
             (true, false) => Readiness::Impaired,
@@ -121,7 +109,6 @@ mod tests {
             audit: None,
             events: None,
             traces: None,
-            stand_in: None,
         }
     }
 

@@ -68,8 +68,8 @@ impl WatchedRedisTls {
         }
     }
 
-    /// Reads the files, and has new connections use what they hold. A fault is logged, and what was in force
-    /// stays.
+    /// Reads the files, and has new connections use what they hold. What is wrong is logged, and what was in
+    /// force stays.
     async fn read(&self, in_force: &mut Option<RedisTls>, life: &mut Option<CertificateLife>) {
         let files = self.files.clone();
         let read = tokio::task::spawn_blocking(move || redis_tls(&files)).await;

@@ -35,12 +35,12 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// two signatures.
 const UNSIGNED_MAX: usize = 8;
 
-/// Returns where changes are noted: beside the weights of `split` rules.
+/// Where changes are noted: beside the weights of `split` rules.
 pub(super) fn file_of(shares: &Path, node: &str) -> PathBuf {
     shares.with_file_name(format!("regions.{node}.json"))
 }
 
-/// Returns what an earlier process of this daemon noted.
+/// What an earlier process of this daemon noted.
 ///
 /// # Errors
 /// A file that cannot be read, or that another node wrote.
@@ -130,7 +130,7 @@ impl Regions {
                         return;
                     }
                     self.drop_revoked(&peers).await;
-                    // A change that was refused before may be accepted now.
+                    // What was refused before may be accepted now.
                     read.clear();
                 }
                 changed = members.changed() => if changed.is_err() { return },

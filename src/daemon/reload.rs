@@ -59,7 +59,7 @@ impl Reloader {
                 }
                 Ok(())
             }
-            // A file that somebody named and that is missing was refused before this. Here the usual one is.
+            // Who named a file was refused before this: it is the usual one that is not there.
             RulesSource::File(path) if !path.exists() => {
                 tracing::warn!(path = %path.display(), "there is no rules file: everything passes until there is one");
                 Ok(())

@@ -24,7 +24,7 @@ impl RuleBook for DatabaseRules {
                     actor = %actor,
                     "rules changed by an operator"
                 );
-                // The one who asked may count on it when the answer comes.
+                // Whoever asked may count on it when the answer comes.
                 self.look().await;
             }
             Ok(done)

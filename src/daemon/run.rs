@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{ConfigSource, Daemon, RulesSource, Setup, Stopping, raise_open_files, supervisor};
-use crate::config::{Config, StandIn};
+use super::{ConfigSource, Daemon, Setup, Stopping, raise_open_files, supervisor};
+use crate::config::Config;
 
 /// Why a daemon did not run.
 #[derive(Debug)]
@@ -27,42 +27,23 @@ pub fn run(config: &Config, source: ConfigSource) -> Result<(), RunError> {
     super::rules_of(config).map_err(|problems| RunError::Configuration(problems.join("\n")))?;
     raise_open_files();
     let setup = Setup::of(config).map_err(|error| RunError::Configuration(format!("{error:#}")))?;
-    run_setup(setup, Some((config.clone(), source)))
-}
-
-/// Runs a daemon that stands in for Envoy's rate limit service. SIGHUP reads its rules again.
-///
-/// # Errors
-/// What kept it from starting.
-pub fn run_stand_in(config: &Config, stand_in: StandIn) -> Result<(), RunError> {
-    raise_open_files();
-    let setup = Setup::of(config).map_err(|error| RunError::Configuration(format!("{error:#}")))?;
-    // Its rules are its own.
-    let setup = Setup { rules: RulesSource::Nothing, stand_in: Some(stand_in), ..setup };
-    run_setup(setup, None)
-}
-
-/// `followed`: the configuration, and where it is read again.
-fn run_setup(setup: Setup, followed: Option<(Config, ConfigSource)>) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the runtime did not start")
         .map_err(RunError::Failed)?;
-    let ended = runtime.block_on(serve(setup, followed)).map_err(RunError::Failed);
+    let ended = runtime.block_on(serve(setup, config.clone(), source)).map_err(RunError::Failed);
     runtime.shutdown_timeout(Duration::from_millis(500));
     ended
 }
 
-async fn serve(setup: Setup, followed: Option<(Config, ConfigSource)>) -> anyhow::Result<()> {
+async fn serve(setup: Setup, config: Config, source: ConfigSource) -> anyhow::Result<()> {
     // Before anything listens: a signal that arrives early must not kill the process.
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut daemon = Daemon::start(setup).await?;
-    if let Some((config, source)) = followed {
-        daemon.follow(source, config);
-    }
+    daemon.follow(source, config);
     supervisor::tell(supervisor::READY);
     let alone = loop {
         tokio::select! {

@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use crate::config::Config;
 use crate::database::postgres::{Database, Failure, Migrated, PostgresSettings, migrate};
 
-/// Returns what the configuration says of the database.
+/// What the configuration says of the database.
 pub(super) fn settings(config: &Config) -> Option<PostgresSettings> {
     let postgres = config.postgres.as_ref()?;
     Some(PostgresSettings {

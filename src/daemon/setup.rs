@@ -34,7 +34,7 @@ pub enum RulesSource {
     Database {
         /// Where the last set is kept.
         saved: PathBuf,
-        /// True if rules of other daemons are taken while the database is away.
+        /// Whether rules of other daemons are taken while the database is away.
         from_peers: bool,
     },
     /// None: everything passes.
@@ -125,15 +125,15 @@ pub struct Setup {
     pub address_connections_max: usize,
     /// Most answers that are held back at once.
     pub held_answers_max: usize,
-    /// True if HTTP clients may give back.
+    /// Whether HTTP clients may give back.
     pub http_refunds: bool,
     /// Where the user of the daemon may change everything.
     pub admin_socket: AdminSocket,
-    /// True if everybody on this machine may.
+    /// Whether everybody on this machine may.
     pub admin_local: bool,
     /// Its rules.
     pub rules: RulesSource,
-    /// True if every rule only logs.
+    /// Whether every rule only logs.
     pub shadow: bool,
     /// Where buckets are kept.
     pub store: StoreSetup,
@@ -155,7 +155,7 @@ pub struct Setup {
     pub ipv6_prefix: u8,
     /// The headers in which clients show credentials.
     pub credentials: CredentialHeaders,
-    /// True if paths and hosts are brought into one form.
+    /// Whether paths and hosts are brought into one form.
     pub normalize: bool,
     /// How the origin reads paths.
     pub origin: Origin,
@@ -171,12 +171,10 @@ pub struct Setup {
     pub events: Option<config::Events>,
     /// Where spans are sent; `None`: none are made.
     pub traces: Option<config::Traces>,
-    /// How it stands in for Envoy's rate limit service; `None`: it does not.
-    pub stand_in: Option<config::StandIn>,
 }
 
 impl Setup {
-    /// Returns what a configuration asks for.
+    /// What a configuration asks for.
     ///
     /// # Errors
     /// A certificate file that cannot be read.
@@ -237,7 +235,6 @@ impl Setup {
             audit: config.audit.clone().filter(|audit| audit.enabled),
             events: config.events.clone(),
             traces: config.traces.clone(),
-            stand_in: None,
         })
     }
 }
@@ -393,6 +390,5 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         audit: None,
         events: None,
         traces: None,
-        stand_in: None,
     })
 }

@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 /// A disk that refused is tried again after so many periods.
 const RETRY_PERIODS: u32 = 20;
 
-/// Returns what an earlier process of this daemon noted; `None` if there was none.
+/// What an earlier process of this daemon noted; `None` if there was none.
 ///
 /// # Errors
 /// A file that cannot be read, or that another node wrote.

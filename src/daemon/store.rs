@@ -61,7 +61,7 @@ impl Opened {
         }
     }
 
-    /// True if all daemons of the region count in it together.
+    /// Whether all daemons of the region count in it together.
     pub(super) const fn is_shared(&self) -> bool {
         self.redis.is_some()
     }
@@ -71,7 +71,7 @@ impl Opened {
         self.memory.as_ref()
     }
 
-    /// Returns where the daemons of the region keep facts for each other, if they share a store.
+    /// Where the daemons of the region keep facts for each other, if they share a store.
     pub(super) fn shelf(&self) -> Option<Arc<dyn Shelf>> {
         self.redis.as_ref().map(|redis| Arc::new(redis.shelf()) as _)
     }

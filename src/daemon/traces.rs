@@ -1,6 +1,5 @@
 //! Sends spans to a collector by OTLP over HTTP: in batches, each within a deadline, a few times at most.
-//! Spans that are not taken then are counted and gone. Nobody waits for it but the end of the daemon, for a
-//! moment.
+//! What is not taken then is counted and gone. Nobody waits for it but the end of the daemon, for a moment.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,8 +90,7 @@ enum NotTaken {
 }
 
 impl TraceExport {
-    /// Returns what the configuration asks for; `None` where it asks for none. The counters exist all the
-    /// same.
+    /// What the configuration asks for; `None` where it asks for none. The counters exist all the same.
     ///
     /// # Errors
     /// No client can be made, or the system gives no randomness.

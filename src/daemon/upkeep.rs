@@ -1,4 +1,4 @@
-//! Tasks that must be done now and then: forget what has expired, drain histograms, publish gauges.
+//! What must be done now and then: forget what has expired, drain histograms, publish gauges.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -111,7 +111,8 @@ impl World {
         self.address
     }
 
-    /// Reads the certificates again, and uses them from now on. A fault is logged, and the old ones stay.
+    /// Reads the certificates again, and uses them from now on. What is wrong is logged, and the old ones
+    /// stay.
     pub(super) async fn reload_certificates(&self) {
         if let Some(certificates) = &self.certificates {
             certificates.reload().await;

@@ -46,7 +46,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Returns who is written down beside the rules.
+    /// Who is written down beside the rules.
     #[must_use]
     pub fn people(&self) -> People {
         People { users: self.users.clone(), keys: self.keys.clone() }

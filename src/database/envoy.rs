@@ -7,20 +7,16 @@
 //! before one with a limit, a rule that allows stands before it.
 
 mod meaning;
-mod service;
 mod tree;
-mod xds;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
 use self::meaning::Wanted;
-use self::tree::{Amount, DescriptorEntry, Purpose};
+use self::tree::{Amount, DescriptorEntry};
 
-pub use self::service::rules_of_texts;
 pub use self::tree::Unread;
-pub use self::xds::{Accept, MakeTls, XdsClient, XdsNews, XdsSettings};
 
 /// Where a rule's limit counts by address; the reference service calls it `remote_address`.
 const IP: &str = "ip";
@@ -61,9 +57,6 @@ pub struct ImportedRule {
     pub charge: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debt: Option<&'static str>,
-    /// The reference service tells a limit's own name, which most have none of.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub told_as: Option<String>,
     pub exact: bool,
     #[serde(rename = "match", skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, String>,
@@ -75,8 +68,6 @@ struct End {
     path: Vec<PathEntry>,
     /// `None`: nothing is counted.
     limit: Option<(Amount, bool)>,
-    /// The limit's own name.
-    name: String,
 }
 
 /// One entry of a descriptor on the way.
@@ -84,7 +75,7 @@ struct End {
 struct PathEntry {
     key: String,
     wanted: Wanted,
-    /// True if all values that fit share one bucket.
+    /// Whether all values that fit share one bucket.
     shared: bool,
     /// Its place among its siblings, for those with `*`: the first that fits is taken.
     place: usize,
@@ -95,7 +86,7 @@ impl PathEntry {
     fn rank(&self) -> (u8, usize, &str) {
         match &self.wanted {
             Wanted::Value(value) => (0, 0, value),
-            Wanted::Glob(text) => (1, self.place, text),
+            Wanted::Prefix(prefix) => (1, self.place, prefix),
             Wanted::Any => (2, 0, ""),
         }
     }
@@ -110,7 +101,7 @@ pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
     let (mut inexact, mut notes, mut unread) = (Vec::new(), Vec::new(), Vec::new());
     let mut domains: Vec<Domain> = Vec::new();
     for (file, text) in files {
-        match tree::read(file, text, Purpose::Rules) {
+        match tree::read(file, text) {
             Ok(tree) => {
                 inexact.extend(tree.inexact);
                 notes.extend(tree.notes);
@@ -233,11 +224,7 @@ fn walk(siblings: &[DescriptorEntry], path: &mut Vec<PathEntry>, ends: &mut Vec<
     for (place, entry) in siblings.iter().enumerate() {
         path.push(step(entry, place));
         if let Some(amount) = entry.limit {
-            ends.push(End {
-                path: path.clone(),
-                limit: Some((amount, entry.shadow)),
-                name: entry.name.clone(),
-            });
+            ends.push(End { path: path.clone(), limit: Some((amount, entry.shadow)) });
         }
         walk(&entry.descriptors, path, ends);
         // What is tried only after this entry, and would be found by a walk that this entry ends.
@@ -248,7 +235,7 @@ fn walk(siblings: &[DescriptorEntry], path: &mut Vec<PathEntry>, ends: &mut Vec<
                 let rest = end.path.get(1..).unwrap_or_default();
                 if !covers(entry, rest) {
                     let path = path.iter().chain(rest).cloned().collect();
-                    ends.push(End { path, limit: None, name: String::new() });
+                    ends.push(End { path, limit: None });
                 }
             }
         }
@@ -261,7 +248,7 @@ fn step(entry: &DescriptorEntry, place: usize) -> PathEntry {
     PathEntry { key: entry.key.clone(), wanted: entry.wanted.clone(), shared, place }
 }
 
-/// True if a walk from this entry along `rest` ends at a limit.
+/// Whether a walk from this entry along `rest` ends at a limit.
 fn covers(entry: &DescriptorEntry, rest: &[PathEntry]) -> bool {
     let Some((first, rest)) = rest.split_first() else { return entry.limit.is_some() };
     let of_key = || entry.descriptors.iter().filter(|own| own.key == first.key);
@@ -269,7 +256,7 @@ fn covers(entry: &DescriptorEntry, rest: &[PathEntry]) -> bool {
         Wanted::Value(value) => {
             of_key().filter(|own| own.wanted.fits(value)).min_by_key(|own| own.wanted.order())
         }
-        Wanted::Glob(_) | Wanted::Any => of_key().find(|own| own.wanted == Wanted::Any),
+        Wanted::Prefix(_) | Wanted::Any => of_key().find(|own| own.wanted == Wanted::Any),
     };
     next.is_some_and(|next| covers(next, rest))
 }
@@ -285,7 +272,8 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
     let mut name = domain.to_owned();
     for step in &end.path {
         let value = match &step.wanted {
-            Wanted::Value(value) | Wanted::Glob(value) => Some(value.clone()),
+            Wanted::Value(value) => Some(value.clone()),
+            Wanted::Prefix(prefix) => Some(format!("{prefix}*")),
             // What `per` names must be there; a rule that counts nothing has no `per`.
             Wanted::Any => counted.is_none().then(|| "*".to_owned()),
         };
@@ -308,7 +296,7 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
         limit: counted.map(|(requests, ..)| requests),
         window: counted.map(|(_, window, _)| window),
         charge: counted.map(|_| "always"),
-        debt: counted.map(|_| "window"),
+        debt: counted.map(|_| "forgive"),
         priority: group.as_ref().map(|_| 100 + place),
         group,
         action: match counted {
@@ -316,7 +304,6 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
             Some((.., true)) => Some("log_only"),
             Some(_) => None,
         },
-        told_as: counted.map(|_| end.name.clone()),
         exact: true,
         conditions,
     }

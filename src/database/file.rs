@@ -1,8 +1,8 @@
 //! `rules.toml` on disk: read it, and notice when it changes.
 //!
-//! Only the content matters, not who wrote it or how: editors replace files and orchestrators swap links, so
-//! the file is read again at every look. The listener decides what to do with a file that has problems; none
-//! of it is kept here.
+//! What matters is the content, not who wrote it or how: editors replace files and orchestrators swap links,
+//! so the file is read again at every look. Whoever listens decides what to do with a file that has problems;
+//! none of it is kept here.
 
 pub mod changes;
 pub mod edit;

@@ -24,7 +24,7 @@ struct Line {
     chain: Vec<String>,
 }
 
-/// Returns where such a set is kept: beside the one of the database.
+/// Where such a set is kept: beside the one of the database.
 #[must_use]
 pub fn path_beside(saved: &Path) -> PathBuf {
     saved.with_extension("peer.json")

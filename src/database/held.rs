@@ -80,7 +80,7 @@ impl Held {
         self.rules.texts.len()
     }
 
-    /// True if it has none.
+    /// Whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.texts.is_empty()
@@ -116,7 +116,7 @@ impl Held {
         format!(r#"{{"format":{},"version":{},"rules":["#, saved::FORMAT, json!(version))
     }
 
-    /// Checks whether the set may be so long, without writing it out.
+    /// Whether the set may be so long, without writing it out.
     ///
     /// # Errors
     /// A sentence: it is longer than a set may be.

@@ -1,5 +1,5 @@
-//! Everything that is remembered: rules, identities and the audit log, in files and in PostgreSQL. Everything
-//! that is read here is checked here; the layers within trust it.
+//! What is remembered: rules, identities and the audit log, in files and in PostgreSQL. What is read here is
+//! checked here; the layers within trust it.
 
 pub mod audit;
 pub mod document;

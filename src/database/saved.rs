@@ -1,8 +1,8 @@
 //! A set of rules as bytes: what a daemon keeps on its disk to start from, and what daemons hand to each
 //! other.
 //!
-//! [`super::held`] writes it. The reader checks it like any other set before use: bytes on a disk rot, and
-//! peers may be of another version.
+//! [`super::held`] writes it. Whoever reads one checks it like any other set before use: bytes on a disk rot,
+//! and peers may be of another version.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -88,7 +88,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
 }
 
-/// Returns what was kept; `None` if nothing was. Blocks.
+/// What was kept; `None` if nothing was. Blocks.
 ///
 /// # Errors
 /// A sentence: the file cannot be read, or holds no set.

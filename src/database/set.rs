@@ -91,7 +91,7 @@ impl RuleDocs {
         document
     }
 
-    /// Returns what an edit makes of this set. `before` is the set at a revision to go back to.
+    /// What an edit makes of this set. `before` is the set at a revision to go back to.
     ///
     /// # Errors
     /// The edit names what is not there, or makes no sense.
@@ -174,7 +174,7 @@ impl RuleDocs {
         Ok(Edit::Put { name: rule.to_owned(), rule: document })
     }
 
-    /// Returns what must change in this set to make it `after`.
+    /// What must change in this set to make it `after`.
     #[must_use]
     pub fn changes_to(&self, after: &Self) -> Vec<RuleChange> {
         let mut changes = Vec::new();

@@ -1,10 +1,10 @@
-//! Operators who ask the daemon to show or change something, and the record of what was changed.
+//! Who asks the daemon to show or change something, and the record of what was changed.
 
 use std::net::IpAddr;
 
 use super::port::Later;
 
-/// The rights of somebody. Each role may do what the ones before it may.
+/// What somebody may do. Each role may do what the ones before it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {

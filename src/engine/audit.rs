@@ -202,7 +202,7 @@ impl Sampled {
         }
     }
 
-    /// True if every decision is recorded in which one of these rules takes part.
+    /// Whether every decision is recorded in which one of these rules takes part.
     fn is_exact<'r>(&self, mut rules: impl Iterator<Item = &'r str>) -> bool {
         !self.exact_rules.is_empty() && rules.any(|rule| self.exact_rules.contains(rule))
     }
@@ -253,7 +253,7 @@ impl Queue {
         self.sampled.store(Arc::new(Sampled::new(sampling)));
     }
 
-    /// True if a denial by this rule gets a row of its own in this second.
+    /// Whether a denial by this rule gets a row of its own in this second.
     fn has_row(&self, rule: &str, now: Timestamp, max: u32) -> bool {
         let max = u64::from(max);
         if max == 0 {
@@ -384,7 +384,7 @@ impl Queue {
         self.slots.iter().map(|slot| slot.lock().rows).sum()
     }
 
-    /// True if none waits.
+    /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -20,14 +20,14 @@ const SAID_FOR: Span = Span::from_millis(100);
 /// Most rules told of which nothing moved and nothing was heard.
 const QUIET_MAX: usize = 1_000;
 
-/// The newest word of the protocol between regions on the stores elsewhere, as decisions read it.
+/// What the protocol between regions last said of the stores elsewhere, as decisions read it.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     /// How many there are.
     stores: AtomicU64,
     /// How many regions are known, the own one included.
     regions: AtomicU64,
-    /// True if any of them is cut off.
+    /// Whether any of them is cut off.
     cut_off: AtomicBool,
     /// Until when all regions are taken to divide by the same reports, in microseconds.
     settled: AtomicU64,
@@ -57,8 +57,7 @@ impl Others {
     }
 }
 
-/// Returns what is known beside an answer. Where the store did not give it, what it holds is not known
-/// either.
+/// What is known beside an answer. Where the store did not give it, what it holds is not known either.
 pub(super) const fn of_answer(elsewhere: OtherStores, degraded: bool) -> OtherStores {
     match elsewhere.own_store {
         OwnStore::Lasting if degraded => OtherStores { own_store: OwnStore::Unanswered, ..elsewhere },
@@ -191,7 +190,7 @@ pub(super) fn of_rules(
 /// The least that this region holds of any of a rule's buckets, going by its `share` and by what moved.
 fn least_held(algorithm: Algorithm, share: u64, rights: Option<&EscrowRule>) -> u64 {
     match rights {
-        // Permits that flow from a bucket without windows stay charged to it, or refill.
+        // What flows from a bucket without windows stays charged to it, or refills.
         Some(_) if algorithm.counting() == Counting::Level => share,
         Some(rights) if rights.in_doubt > 0 => 0,
         // In the worst case all that was given came from one bucket.
@@ -200,8 +199,8 @@ fn least_held(algorithm: Algorithm, share: u64, rights: Option<&EscrowRule>) -> 
     }
 }
 
-/// Returns what the gauges of single rules change to when `after` is published where `before` was: name of
-/// the gauge, rule and value. What a rule that is no longer there had comes first, as zero.
+/// What the gauges of single rules change to when `after` is published where `before` was: name of the gauge,
+/// rule and value. What a rule that is no longer there had comes first, as zero.
 pub(super) fn rule_gauges<'a>(
     before: &'a WorldStatus,
     after: &'a WorldStatus,

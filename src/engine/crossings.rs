@@ -1,10 +1,9 @@
-//! Notices of what a decision has just crossed: a share of the limit that its rule warns of, and penalties
-//! that began. Each is counted, and told as an event. So are requests that a `block` rule denies, once a
-//! minute.
+//! What a decision has just crossed: a share of the limit that its rule warns of, and penalties that began.
+//! Each is counted, and told as an event. So are requests that a `block` rule denies, once a minute.
 //!
-//! The first charge in a window after which this daemon finds a bucket used beyond `warn_at` warns of it. It
-//! need not be the charge that crossed the line: permits may have been drawn ahead, or another daemon may
-//! have charged them. A daemon that was restarted warns once more.
+//! A warning is told by the level, not by the step: a bucket that is used beyond `warn_at` is warned of by
+//! the first charge that this daemon sees so in a window. So nothing is missed where permits were drawn ahead
+//! or another daemon charged them, and what a daemon had told before a restart it tells again.
 
 use std::hash::BuildHasher as _;
 use std::sync::atomic::Ordering;

@@ -21,11 +21,10 @@ use crate::core::decision::{AnswerGuards, Decision, RuleOutcome, Worldwide};
 use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
 use crate::core::key::Key;
-use crate::core::regions::escrow::can_move;
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, ROUND_TRIP, RegionsKnown};
 use crate::core::request::{Cost, ReportedCost, Request};
 use crate::core::reservation::{Commit, ReservedCost, TTL_MAX};
-use crate::core::rule::{Action, Charging, Debt, Mode};
+use crate::core::rule::{Action, Charging, Mode};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 
@@ -57,7 +56,7 @@ impl Engine {
         self.decide_with(requests, Intent::Charge, None)
     }
 
-    /// Returns what [`Self::decide`] would answer, without charging.
+    /// What [`Self::decide`] would answer, without charging.
     pub fn ask<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
         self.decide_with(requests, Intent::Ask, None)
     }
@@ -123,18 +122,18 @@ impl Engine {
     }
 }
 
-/// True if places of it are held rather than permits charged.
+/// Whether places of it are held rather than permits charged.
 fn is_held(found: &Match<'_>) -> bool {
     found.rule.rule.algorithm == Algorithm::Concurrency
 }
 
-/// True if the daemon holds back what the rule delays.
+/// Whether the daemon holds back what the rule delays.
 fn holds_delay(found: &Match<'_>) -> bool {
     found.rule.rule.answer.as_ref().is_some_and(|answer| answer.holds_delay)
 }
 
-/// Returns what a request's cost is to one rule. Places are held by somebody, so of a report to them nothing
-/// is left but a look.
+/// What a request's cost is to one rule. Places are held by somebody, so of a report to them nothing is left
+/// but a look.
 fn cost_of(found: &Match<'_>, request: &Request<'_>) -> Cost {
     let cost = match &found.rule.rule.price {
         Some(prices) => prices.priced(request.cost.charged(), request),
@@ -298,7 +297,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         }
     }
 
-    /// True if rights on their way may be waited for.
+    /// Whether rights on their way may be waited for.
     fn may_wait(&self) -> bool {
         self.requests.iter().all(|request| request.may_wait)
     }
@@ -324,7 +323,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         self.loaded.shadow || found.rule.rule.action == Action::LogOnly
     }
 
-    /// Returns what is charged, while these `regions` are known.
+    /// What is charged, while these `regions` are known.
     fn charges(&self, regions: RegionsKnown) -> Charges<'_> {
         let mut charges = Charges::new();
         for (place, request) in self.requests.iter().enumerate() {
@@ -383,7 +382,6 @@ impl<'a, 'r> Plan<'a, 'r> {
             priced: None,
             penalty: None,
             warning: false,
-            beyond: None,
         }
     }
 
@@ -415,11 +413,10 @@ impl<'a, 'r> Plan<'a, 'r> {
             priced: None,
             penalty: None,
             warning: false,
-            beyond: None,
         }
     }
 
-    /// True if other regions want to know what is decided here of the rule.
+    /// Whether other regions want to know what is decided here of the rule.
     fn speaks(&self, found: &Match<'_>) -> bool {
         found.rule.rule.global.as_ref().is_some_and(|global| match global.mode {
             Mode::Gossip => true,
@@ -427,12 +424,12 @@ impl<'a, 'r> Plan<'a, 'r> {
             // A request's own limit with another window counts where no other region knows of it.
             Mode::Escrow => {
                 let told = |key: &Key| key.shape() == found.rule.shape;
-                can_move(found.rule.rule.algorithm) && found.key.as_ref().is_some_and(told)
+                found.key.as_ref().is_some_and(told)
             }
         })
     }
 
-    /// True if other regions send rights of a window that are missing here, within a round trip. A bucket
+    /// Whether other regions send rights of a window that are missing here, within a round trip. A bucket
     /// without windows refills meanwhile, and nobody knows here whether the others have any.
     fn is_sent(&self, found: &Match<'_>) -> bool {
         let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
@@ -440,7 +437,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         escrowed && windowed && self.speaks(found) && self.loaded.has_others(found.rule)
     }
 
-    /// True if a cost that was refused may pass later: where no other region knows the bucket, none sends
+    /// Whether a cost that was refused may pass later: where no other region knows the bucket, none sends
     /// what is missing.
     fn may_pass(&self, found: &Match<'_>, cost: Cost) -> bool {
         let algorithm = found.rule.rule.algorithm;
@@ -450,7 +447,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         !gathers || cost.taken() <= found.limit.capacity(algorithm) || sent()
     }
 
-    /// True if a cost is refused by the region's part of a `gossip` limit alone, while all regions are heard:
+    /// Whether a cost is refused by the region's part of a `gossip` limit alone, while all regions are heard:
     /// they leave it more once they know.
     fn held_to_its_part(
         &self,
@@ -496,13 +493,6 @@ impl<'a, 'r> Plan<'a, 'r> {
                 error_bound: bound::of_bucket(global.mode, rule.algorithm, limits, &answered, elsewhere),
             }
         });
-        let counts_beyond = rule.debt == Debt::Window && !degraded;
-        let beyond = counts_beyond.then(|| used.saturating_sub(u64::from(found.limit.permits)));
-        // A look passes until more is counted than the limit.
-        let admitted = match beyond {
-            Some(0) if cost == Cost::Peek && counted.penalty.is_none() => true,
-            beyond => admitted && beyond.unwrap_or(0) == 0,
-        };
         RuleOutcome {
             rule: self.name(found),
             action: rule.action,
@@ -524,7 +514,6 @@ impl<'a, 'r> Plan<'a, 'r> {
             priced: rule.price.is_some().then(|| cost.to_signed()),
             penalty: counted.penalty,
             warning: false,
-            beyond,
         }
     }
 

@@ -22,7 +22,7 @@ use crate::core::request::Request;
 /// the whole timeout for itself.
 const AT_ONCE_MAX: usize = 256;
 
-/// The buckets that those who wait now touch.
+/// What those who wait now touch.
 #[derive(Default)]
 struct Touched {
     all: HashSet<u64>,
@@ -34,7 +34,7 @@ struct Touched {
 impl Touched {
     /// Adds one more, if it may wait beside the others.
     fn admits(&mut self, one: &Footprint) -> bool {
-        // A decision that may touch anything waits alone.
+        // Whoever may touch anything waits alone.
         if self.closed || (one.unknown && self.somebody) {
             return false;
         }
@@ -70,7 +70,7 @@ impl Engine {
                 rest = others;
                 continue;
             }
-            // Nothing of what is waited for was begun.
+            // Of what is waited for nothing was begun.
             let decided = self.decide_together(rest).await;
             let count = decided.len().max(1);
             for (request, decisions) in rest.iter().zip(&decided) {

@@ -15,7 +15,7 @@ use crate::core::request::Request;
 use crate::core::rule::Rule;
 use crate::telemetry::Metrics;
 
-/// The costs that were learned, shared by all calls.
+/// What was learned, shared by all calls.
 #[derive(Debug)]
 pub(super) struct Estimator {
     learned: Mutex<Estimates>,
@@ -47,7 +47,7 @@ pub(super) fn kind_of(rule: &Rule, request: &Request<'_>) -> Option<String> {
     request.attribute(by).map(str::to_owned)
 }
 
-/// The amounts that one request could reserve.
+/// What one request should reserve.
 struct Reservable {
     /// The largest estimate of the rules that count it, and at most what they can hold. At least 1.
     estimate: u64,
@@ -56,7 +56,7 @@ struct Reservable {
 }
 
 impl Engine {
-    /// Returns what this request should reserve, where its caller does not say.
+    /// What this request should reserve, where its caller does not say.
     pub async fn estimate(&self, request: &Request<'_>) -> u64 {
         self.reservations.estimator.estimated.increment(1);
         self.reservable(request).await.estimate

@@ -67,7 +67,7 @@ impl EventQueue {
 }
 
 impl Engine {
-    /// Returns where this daemon's events wait.
+    /// Where this daemon's events wait.
     #[must_use]
     pub const fn events(&self) -> &Arc<EventQueue> {
         &self.events

@@ -17,12 +17,12 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// Makes the footprint of a decision of which only a lookup will tell what is charged.
+    /// Of a decision of which only a lookup will tell what is charged.
     pub(super) const fn unknown() -> Self {
         Self { buckets: SmallVec::new_const(), many_steps: false, unknown: true }
     }
 
-    /// Makes the footprint of a decision that charges these.
+    /// Of a decision that charges these.
     pub(super) fn of(charges: &[Charge<'_>], in_one_step: bool) -> Self {
         let hasher = BuildHasherDefault::<DefaultHasher>::new();
         let buckets = charges.iter().map(|charge| hasher.hash_one(charge.key)).collect();

@@ -1,4 +1,4 @@
-//! Questions of operators on the past: single decisions, and sums of them.
+//! What operators ask of the past: single decisions, and sums of them.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl StepOfTime {
     }
 }
 
-/// The thing that each row of an answer is the sum of.
+/// What each row of an answer is the sum of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// One step of time.

@@ -46,7 +46,7 @@ pub fn holder_of(id: &str) -> Holder {
     Holder(digest.as_ref().first_chunk().copied().unwrap_or_default())
 }
 
-/// The outcome of a lease.
+/// What became of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stepped {
     /// True if all of it was still held.
@@ -87,7 +87,7 @@ impl Holds {
 pub(super) struct Leasing(Option<Leased>, u64);
 
 impl Leasing {
-    /// Begins for a request of this cost; `charged`: its call was charged at `now`.
+    /// Of a request of this cost, whose call was charged at `now` or not.
     pub(super) fn of(cost: Cost, charged: bool, now: Timestamp) -> Self {
         let leased = match cost {
             Cost::Hold(hold) if charged && cost.taken() > 0 => {
@@ -200,7 +200,7 @@ impl Engine {
     }
 }
 
-/// True if the rule still counts what was held of it, in the same buckets.
+/// Whether the rule still counts what was held of it, in the same buckets.
 fn counts(compiled: &Compiled, held: &HeldPlaces) -> bool {
     let rule = &compiled.rule;
     rule.action.counts() && rule.algorithm == Algorithm::Concurrency && rule.per.len() == held.values.len()

@@ -1,5 +1,5 @@
-//! The clients that ask most, lately: every decision is counted in a bounded table by rule and key, and
-//! operators look at the heaviest.
+//! Who asks most, lately: every decision is counted in a bounded table by rule and key, and operators look at
+//! the heaviest.
 //!
 //! Tables are locked one at a time, for one count. They hold keys as buckets do and live no longer than the
 //! process; a key is shown as the audit log would write it ([`shown_value`]).
@@ -84,7 +84,7 @@ impl HotCounts {
         }
     }
 
-    /// Returns what is counted of a bucket, if it has a place.
+    /// What is counted of a bucket, if it has a place.
     pub(super) fn find(&self, key: &Key, now: Timestamp) -> Option<HotBucket> {
         let (table, hash) = self.place(key);
         self.tables.get(table)?.lock().find(hash, key, now).cloned()

@@ -29,7 +29,7 @@ pub struct Loaded {
     pub set: RuleSet,
     /// Grows by one with every set that takes force.
     pub revision: u64,
-    /// True if every rule only logs.
+    /// Whether every rule only logs.
     pub shadow: bool,
     /// By the rules' numbers.
     sides: Vec<Option<Arc<Side>>>,
@@ -37,7 +37,7 @@ pub struct Loaded {
     pub(super) unmatched: unmatched::UnmatchedCounters,
 }
 
-/// The part of a rule that the engine keeps beside it.
+/// What the engine keeps beside one rule.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) name: Arc<str>,
@@ -190,14 +190,14 @@ impl Loaded {
         }
     }
 
-    /// Returns what this region is held to of a `gossip` rule's limit, if that is less than the limit now.
+    /// What this region is held to of a `gossip` rule's limit, if that is less than the limit now.
     pub(super) fn crowded(&self, rule: &Compiled) -> Option<Limit> {
         let alone = self.side(rule)?.alone.as_ref()?;
         (alone.regions.load(Ordering::Relaxed) > 0).then(|| alone.of(rule.limit))
     }
 
-    /// Returns what this region may use of a `gossip` rule's bucket while its store has no view that speaks
-    /// of now, if that is less than `limit`: nothing where the rule denies while a region is cut off.
+    /// What this region may use of a `gossip` rule's bucket while its store has no view that speaks of now,
+    /// if that is less than `limit`: nothing where the rule denies while a region is cut off.
     pub(super) fn first_of(&self, rule: &Compiled, limit: &Limit, regions: RegionsKnown) -> Option<u32> {
         let alone = self.side(rule)?.alone.as_ref()?;
         // A request's own window counts in a bucket that no other region knows, and one that is held to a
@@ -217,7 +217,7 @@ impl Loaded {
         self.sides.iter().flatten().filter_map(|side| side.share.as_ref())
     }
 
-    /// Returns what this region is held to at `now` where a rule or a user is given `limit`.
+    /// What this region is held to at `now` where a rule or a user is given `limit`.
     pub(super) fn held_to(&self, rule: &Compiled, limit: Limit, now: Timestamp) -> HeldLimit {
         let Some(side) = self.side(rule) else { return limit.into() };
         match (&side.share, &side.alone) {
@@ -227,7 +227,7 @@ impl Loaded {
         }
     }
 
-    /// True if nothing of a rule may be spent yet, because the regions have not agreed on its weights.
+    /// Whether nothing of a rule may be spent yet, because the regions have not agreed on its weights.
     pub(super) fn waits(&self, rule: &Compiled) -> bool {
         self.side(rule).and_then(|side| side.share.as_ref()).is_some_and(Share::waits)
     }
@@ -237,7 +237,7 @@ impl Loaded {
         Some(self.side(rule)?.share.as_ref()?.own())
     }
 
-    /// True if other regions' daemons may send what this region lacks.
+    /// Whether other regions' daemons may send what this region lacks.
     pub(super) fn has_others(&self, rule: &Compiled) -> bool {
         self.side(rule).and_then(|side| side.share.as_ref()).is_some_and(|share| share.others)
     }

@@ -179,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// True if nothing has to be waited for, but for people who are looked up and rights on their way.
+    /// Whether nothing has to be waited for, but for people who are looked up and rights on their way.
     #[must_use]
     pub fn answers_at_once(&self) -> bool {
         self.store.answers_at_once()
@@ -191,7 +191,7 @@ impl Engine {
         let _ = self.lookups.set(lookups);
     }
 
-    /// Returns what looks people up, if anything does.
+    /// What looks people up, if anything does.
     #[must_use]
     pub fn lookups(&self) -> Option<&Arc<Lookups>> {
         self.lookups.get()
@@ -223,7 +223,7 @@ impl Engine {
         }
     }
 
-    /// Returns what is known of those who ask, after a wait within the deadline of a decision.
+    /// What is known of those who ask, after a wait within the deadline of a decision.
     async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
         match self.lookups.get() {
             Some(lookups) => lookups.find(set, requests, Inquiry::Decision).await,
@@ -260,7 +260,7 @@ impl Engine {
         self.awaits_rules.store(true, Ordering::Relaxed);
     }
 
-    /// True if no set of rules was there yet, and one is on its way.
+    /// Whether no set of rules was there yet, and one is on its way.
     #[must_use]
     pub fn awaits_rules(&self) -> bool {
         self.awaits_rules.load(Ordering::Relaxed)
@@ -343,8 +343,8 @@ impl Engine {
         Ok(many)
     }
 
-    /// Puts a set in force. The caller holds the shapes, so that sets take force in the order they were made
-    /// in.
+    /// Puts a set in force. Whoever calls this holds the shapes, so that sets take force in the order they
+    /// were made in.
     fn enforce(&self, set: RuleSet, load: impl FnOnce(RuleSet) -> Loaded) {
         let mut split = self.shares.machine();
         self.note_limits(&set);
@@ -465,14 +465,14 @@ impl Engine {
         Some(Explanation { decision, left_out: all - considered.len(), considered })
     }
 
-    /// Returns what stands in for what a single request does not bring.
+    /// What stands in for what a single request does not bring.
     fn who<'a>(&'a self, persons: &'a Persons) -> Who<'a> {
         let nobody = Who { tier: self.tier_default(), ..Who::default() };
         persons.first().map_or(nobody, |person| person.who(self.tier_default()))
     }
 
-    /// Returns what the bucket of rule `name` for these attributes holds; `None` if there is no such counting
-    /// rule or the attributes lack one that its `per` names.
+    /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or
+    /// the attributes lack one that its `per` names.
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
         let loaded = self.loaded.load_full();
         let persons = self.find_for(Inquiry::Operator, &loaded.set, std::slice::from_ref(request)).await;
@@ -501,7 +501,7 @@ impl Engine {
             info.hold_to(first, compiled.rule.algorithm, &limit, now);
         }
         let error_bound = compiled.rule.global.as_ref().map_or(0, |global| {
-            // Nothing is known of a bucket that is not there.
+            // Of a bucket that is not there nothing is known.
             let answered = info.map_or_else(BucketAnswer::default, |info| BucketAnswer {
                 used: info.used,
                 remaining: info.verdict.remaining,
@@ -542,7 +542,7 @@ impl Engine {
     }
 
     /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of
-    /// a worldwide limit it forgets what this region used. Under `gossip` the other regions give that back.
+    /// a worldwide limit only this region's counter is reset: what the others know of it stays counted.
     pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -654,7 +654,7 @@ impl Engine {
     }
 }
 
-/// Returns what a charge of a bucket would be given here.
+/// What a charge of a bucket would be given here.
 fn held(loaded: &Loaded, compiled: &Compiled, ask: &StepRequest, now: Timestamp) -> HeldLimit {
     let limit = ask.own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit));
     loaded.held_to(compiled, limit, now)

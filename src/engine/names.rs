@@ -99,8 +99,8 @@ impl Names {
         if state.known.is_empty() { Err(failed(host, &state)) } else { Ok(state.known.clone()) }
     }
 
-    /// Checks whether the host's addresses can be looked up just now: for who looks them up himself, and
-    /// would block.
+    /// Whether the host's addresses can be looked up just now: for who looks them up himself, and would
+    /// block.
     ///
     /// # Errors
     /// They cannot, or no answer came within `longest`.
@@ -132,7 +132,7 @@ impl Names {
                 (state.is_under_way, longest(&state))
             };
             if waits {
-                // A task that waited in vain sees that it is still under way.
+                // Who waited in vain sees that it is still under way.
                 let _ = timeout(longest, ended).await;
             }
         }

@@ -1,5 +1,5 @@
-//! Notices that an operator should know of this daemon and its cluster, as last looked at, and what the
-//! others are told so that they can look.
+//! What an operator should know of this daemon and its cluster, as last looked at, and what the others are
+//! told so that they can look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub struct ComparedRule {
     pub settings: Digest,
 }
 
-/// A source of notices, which looks and replaces what it told before.
+/// Who looks, and replaces what it told before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoticeSource {
     /// The regions, daemons and certificates of the cluster.
@@ -64,7 +64,7 @@ impl PublishedNotices {
 }
 
 impl Engine {
-    /// Returns what is so now and has been told.
+    /// What is so now and has been told.
     #[must_use]
     pub fn notices(&self) -> Arc<Vec<Notice>> {
         self.notices.all.load_full()

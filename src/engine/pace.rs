@@ -80,7 +80,7 @@ impl Drop for WaitingPlace {
     }
 }
 
-/// The calls that are held back.
+/// Who is held back.
 #[derive(Debug)]
 pub(super) struct Pacing {
     room: Arc<WaitingRoom>,
@@ -102,7 +102,7 @@ impl Pacing {
         Self { room: WaitingRoom::new(room), released: CancellationToken::new(), ended }
     }
 
-    /// Returns where those wait who are held back.
+    /// Where those wait who are held back.
     pub(super) const fn room(&self) -> &Arc<WaitingRoom> {
         &self.room
     }
@@ -142,7 +142,7 @@ fn hold_of(requests: &[Request<'_>], decisions: &[Decision]) -> Option<Span> {
 }
 
 impl Engine {
-    /// True if the answer to these requests is to be held back.
+    /// Whether the answer to these requests is to be held back.
     #[must_use]
     pub fn holds_back(requests: &[Request<'_>], decisions: &[Decision]) -> bool {
         hold_of(requests, decisions).is_some()

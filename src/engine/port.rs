@@ -1,4 +1,4 @@
-//! Questions of the engine to the layers around it.
+//! What the engine asks of the layers around it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -58,7 +58,7 @@ pub struct CellsAway;
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;
 
-/// The limit that a region is held to.
+/// What a region is held to of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldLimit {
     /// The limit that is enforced here: the region's part, or the whole one where rights to it move between
@@ -101,19 +101,19 @@ pub struct Charge<'a> {
     pub first: Option<u32>,
     /// What to charge.
     pub cost: Cost,
-    /// True if a "no" here denies the whole; a shadow rule's does not.
+    /// Whether a "no" here denies the whole; a shadow rule's does not.
     pub enforced: bool,
 }
 
 impl Charge<'_> {
-    /// Returns what this region is held to.
+    /// What this region is held to.
     #[must_use]
     pub const fn held(&self) -> HeldLimit {
         HeldLimit { limit: self.limit, share: self.share }
     }
 }
 
-/// The outcome of one charge.
+/// What became of one charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChargeResult {
     /// The bucket's answer.
@@ -134,11 +134,11 @@ pub struct ChargeResult {
     pub owed: i64,
     /// Permits of lapsed reservations that were given back before the answer.
     pub lapsed: u64,
-    /// The outcome of a reservation; of any other charge nothing.
+    /// What became of a reservation; of any other charge nothing.
     pub reservation: Option<ReservationFate>,
     /// The penalty in force.
     pub penalty: Option<Penalty>,
-    /// True if the failure policy answered instead of the store.
+    /// Whether the failure policy answered instead of the store.
     pub degraded: bool,
 }
 
@@ -155,7 +155,7 @@ impl ChargeResult {
         (more, returned.saturating_sub(forgiven).saturating_add(self.lapsed))
     }
 
-    /// Returns what it shows of the store's memory; nothing where the store did not decide.
+    /// What it shows of the store's memory; nothing where the store did not decide.
     #[must_use]
     pub fn store_seen(&self) -> StoreSeen {
         match self.degraded {
@@ -169,10 +169,10 @@ impl ChargeResult {
     }
 }
 
-/// The outcome of all charges of one decision, in their order.
+/// What became of all charges of one decision, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// True if every enforced charge fitted. If so each charge that fits was taken; if not, none was but the
+    /// Whether every enforced charge fitted. If so each charge that fits was taken; if not, none was but the
     /// reports, which are charged always.
     pub admitted: bool,
     /// One for each charge.
@@ -188,7 +188,7 @@ pub enum Intent {
     Ask,
 }
 
-/// The state of a bucket, without charging it.
+/// What a bucket holds, without charging it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketInfo {
     /// Permits in use in this region.
@@ -199,7 +199,7 @@ pub struct BucketInfo {
     pub view: Option<Allowance>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
-    /// True if this is only what the daemon knows by itself, because the store did not answer.
+    /// Whether this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
     /// The penalty in force.
     pub penalty: Option<Penalty>,
@@ -216,7 +216,7 @@ impl BucketInfo {
         now: Timestamp,
     ) {
         let view = Allowance::in_force(self.view.as_ref(), first, algorithm, limit, now);
-        // The store has answered by the view that it was told.
+        // Of what was told the store has answered.
         let Some(view) = view.filter(|_| view != self.view) else { return };
         let most = match view {
             Allowance::Window(view) => u64::from(view.budget),
@@ -235,7 +235,7 @@ impl BucketInfo {
     reason = "how full it is, for metrics; nobody asks whether it is empty"
 )]
 pub trait Store: Send + Sync + 'static {
-    /// True if [`Self::try_decide`] always answers.
+    /// Whether [`Self::try_decide`] always answers.
     fn answers_at_once(&self) -> bool;
 
     /// Decides at once where nothing must be waited for; `None` asks the caller to use [`Self::decide`].
@@ -245,14 +245,14 @@ pub trait Store: Send + Sync + 'static {
     /// each rule's failure policy.
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome>;
 
-    /// True if these are decided in one step, so that decisions asked for after them, before they are
+    /// Whether these are decided in one step, so that decisions asked for after them, before they are
     /// answered, see all of it or nothing.
     fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
         let _ = charges;
         true
     }
 
-    /// Returns what a bucket of which this region is held to this limit holds; `None` if it is unused.
+    /// What a bucket of which this region is held to this limit holds; `None` if it is unused.
     fn bucket<'a>(
         &'a self,
         rule: &'a Compiled,

@@ -1,4 +1,4 @@
-//! The quota that a user or an API key has left of every rule that counts by it alone.
+//! What a user or an API key has left of every rule that counts by it alone.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub enum QuotaOwner<'a> {
     /// A user's.
     User(&'a str),
     /// An API key's, by the value that rules count it by: the public name of a key of ours, the fingerprint
-    /// of another. For a key of ours the quotas of its user are told as well.
+    /// of another. Of a key of ours the quotas of its user are told as well.
     Key(&'a str),
 }
 
@@ -30,7 +30,7 @@ pub enum QuotaOwner<'a> {
 pub struct Quotas {
     /// By rule, with the rule's domain, in order of precedence.
     pub buckets: Vec<(String, BucketStatus)>,
-    /// True if more rules apply than are told.
+    /// Whether more rules apply than are told.
     pub more: bool,
     /// The user whom the key belongs to.
     pub owner: Option<String>,
@@ -49,7 +49,7 @@ pub enum NoQuotas {
     NotInTime,
 }
 
-/// The facts known of the client whose quotas are asked for.
+/// What is known of the client whose quotas are asked for.
 #[derive(Clone, Copy)]
 struct QuotaClient<'a> {
     user: Option<&'a str>,
@@ -58,10 +58,10 @@ struct QuotaClient<'a> {
 }
 
 impl Engine {
-    /// Returns what every rule that counts by this user or key alone leaves it now; of a key also the rules
-    /// that count by its user. A rule that none of its requests can reach is left out: another tier's,
-    /// another user's, or one behind a rule of its group that always comes first. `domain` and `only` choose
-    /// a domain and a rule.
+    /// What every rule that counts by this user or key alone leaves it now; of a key also the rules that
+    /// count by its user. A rule that none of its requests can reach is left out: another tier's, another
+    /// user's, or one behind a rule of its group that always comes first. `domain` and `only` choose a domain
+    /// and a rule.
     ///
     /// # Errors
     /// The key is none, or nobody could say.
@@ -128,7 +128,7 @@ impl Engine {
 }
 
 impl QuotaClient<'_> {
-    /// True if each of its requests has this attribute, with one value.
+    /// Whether each of its requests has this attribute, with one value.
     fn has(&self, attribute: &str) -> bool {
         match attribute {
             "user" => self.user.is_some(),
@@ -137,7 +137,7 @@ impl QuotaClient<'_> {
         }
     }
 
-    /// True if some request of this client can match the rule.
+    /// Whether some request of this client can match the rule.
     fn reaches(&self, rule: &Rule) -> bool {
         let reaches = |condition: &Condition| match (condition.attribute.as_str(), self.user, self.key) {
             ("user", Some(user), _) => holds(condition, user),
@@ -148,7 +148,7 @@ impl QuotaClient<'_> {
         rule.conditions.iter().all(reaches)
     }
 
-    /// True if a rule that this client reaches decides its group for every request of the client that can
+    /// Whether a rule that this client reaches decides its group for every request of the client that can
     /// count by it.
     fn is_decided_by(&self, rule: &Rule) -> bool {
         let is_known = |name: &str| name == "tier" || self.has(name);

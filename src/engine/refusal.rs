@@ -33,7 +33,6 @@ pub(super) fn refusal(refused: &IdentityRefused) -> Decision {
         priced: None,
         penalty: None,
         warning: false,
-        beyond: None,
     };
     Decision {
         allowed: false,

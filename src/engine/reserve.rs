@@ -21,7 +21,6 @@ use crate::core::estimate::{CostKind, Teacher};
 use crate::core::hold::{HELD_RULES_MAX, ReservedFor};
 use crate::core::key::Key;
 use crate::core::price::Price;
-use crate::core::regions::escrow::can_move;
 use crate::core::request::Cost;
 use crate::core::reservation::{
     COMMIT_MAX, Commit, RESERVATION_BYTES, Reservation, ReservationFate, ReservationId,
@@ -65,9 +64,9 @@ pub fn report_of(id: &str) -> ReservationId {
 /// What became of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// True if it charged anything anywhere: not the second time.
+    /// Whether it charged anything anywhere: not the second time.
     pub committed: bool,
-    /// True if some of it was not reserved any more, so that there it was charged in full.
+    /// Whether some of it was not reserved any more, so that there it was charged in full.
     pub lapsed: bool,
     /// True if the store could not be asked for some of it.
     pub degraded: bool,
@@ -240,9 +239,8 @@ impl Engine {
     fn tell_commit(&self, named: &ReservedRule<'_>, counted: &ChargeResult, now: Timestamp) {
         let rule = &named.rule.rule;
         let speaks = rule.global.as_ref().is_some_and(|global| match global.mode {
-            Mode::Gossip => true,
+            Mode::Gossip | Mode::Escrow => true,
             Mode::Split => false,
-            Mode::Escrow => can_move(rule.algorithm),
         });
         let (charged, returned) = counted.moved(counted.reported, counted.returned);
         if !speaks || (charged == 0 && returned == 0) {

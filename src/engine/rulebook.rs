@@ -164,7 +164,7 @@ pub trait RuleBook: Send + Sync + 'static {
     /// returns, the daemon decides by it.
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>>;
 
-    /// Returns what became of the rules, newest first.
+    /// What became of the rules, newest first.
     fn history(&self, shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>>;
 }
 
@@ -187,14 +187,13 @@ impl RuleBook for NoRuleBook {
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RulesStatus {
-    /// `file`, `postgres`, `none`, or of a daemon that stands in for the Envoy rate limit service `folder` or
-    /// `xds`.
-    #[cfg_attr(test, schemars(extend("enum" = ["file", "postgres", "none", "folder", "xds"])))]
+    /// `file`, `postgres`, or `none`.
+    #[cfg_attr(test, schemars(extend("enum" = ["file", "postgres", "none"])))]
     pub source: &'static str,
     /// Where the set in force came from: `file`, `database`, `saved`, `peer REGION/NODE`; empty before there
     /// is one.
     pub from: String,
-    /// True if the source answers; a file does while it can be read.
+    /// Whether the source answers; a file does while it can be read.
     pub reachable: bool,
     /// Why it does not, or why its newest set is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! The engine's view of itself and of the world, for operators.
+//! What the engine can say of itself and of the world, for operators.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Explanation {
     pub left_out: usize,
 }
 
-/// The state of one bucket.
+/// What one bucket holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketStatus {
     /// The rule.
@@ -51,7 +51,7 @@ pub struct BucketStatus {
     pub by_region: Option<BTreeMap<String, u64>>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
-    /// True if this is only what the daemon knows by itself, because the store did not answer.
+    /// Whether this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
     /// The penalty in force.
     pub penalty: Option<Penalty>,
@@ -113,7 +113,7 @@ pub struct ServerHealth {
     pub warning: Option<String>,
 }
 
-/// The facts known of another daemon.
+/// What is known of another daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Its region and node.
@@ -153,7 +153,7 @@ pub struct WorldStatus {
     /// regions spend theirs), `room` (not all buckets in use are followed), `start` (this daemon has just
     /// begun), `none`.
     pub error_bounds: Vec<(String, u64, &'static str)>,
-    /// True if this daemon has just begun and waits to hear what it had admitted before.
+    /// Whether this daemon has just begun and waits to hear what it had admitted before.
     pub begins: bool,
     /// What each other region is known to have admitted, of the buckets of `gossip` rules nearest to their
     /// limits: at most [`STATUS_KEYS_MAX`](crate::core::regions::STATUS_KEYS_MAX).

@@ -12,7 +12,7 @@ use crate::core::ruleset::Warning;
 /// Most warnings that are kept and told; the rest are counted.
 const TOLD_MAX: usize = 20;
 
-/// The oddities of one revision of the rules.
+/// What was odd about one revision of the rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleWarnings {
     /// The revision that was looked at; 0 before the first look.
@@ -32,7 +32,7 @@ impl Engine {
         self.raw_values.store(raw, Ordering::Relaxed);
     }
 
-    /// Returns what the last look for odd rules found.
+    /// What the last look for odd rules found.
     #[must_use]
     pub fn rule_warnings(&self) -> Arc<RuleWarnings> {
         self.warnings.load_full()

@@ -1,4 +1,4 @@
-//! The exchange between decisions and the protocol between regions: counts for it, allowances for the store.
+//! What decisions tell the protocol between regions, and what it tells the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use crate::core::wire::{OwnLimit, RuleName};
 pub const TALLIES_MAX: usize = 262_144;
 const SLOTS: usize = 64;
 
-/// The changes of one bucket since the last drain.
+/// What happened to one bucket since the last drain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The window it happened in; zero for algorithms without windows.
@@ -38,7 +38,7 @@ pub struct Tally {
     pub largest: u64,
     /// The largest limit that it was decided by, in all regions together.
     pub limit: Option<OwnLimit>,
-    /// True if that is not the rule's.
+    /// Whether that is not the rule's.
     pub is_own: bool,
     /// What the store's answers show of its memory.
     pub store: StoreSeen,
@@ -136,8 +136,8 @@ pub trait WorldPort: Send + Sync + 'static {
     }
     /// The time.
     fn now(&self) -> Timestamp;
-    /// Makes known what is known of the others. The port itself knows what to say of worldwide rules without
-    /// followed buckets.
+    /// Makes known what is known of the others. Of worldwide rules without followed buckets the port itself
+    /// knows what to say.
     fn publish(&self, status: WorldStatus);
     /// Carries out a step on the rights of an `escrow` rule's bucket; see [`Store::rights`].
     fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {
@@ -330,7 +330,7 @@ impl WorldPort for Engine {
     }
 }
 
-/// The facts known of a region's daemons: links that are up, the shortest round trip, the age of the newest
+/// What is known of a region's daemons: links that are up, the shortest round trip, the age of the newest
 /// frame, and the clock that is farthest from ours, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct KnownRegion {

@@ -340,7 +340,7 @@ pub(super) fn outlives(
 pub struct Description {
     /// Lines of at most 80 columns, unless names are long.
     pub lines: Vec<String>,
-    /// True if every certificate in it is valid at the time that was asked about.
+    /// Whether every certificate in it is valid at the time that was asked about.
     pub is_valid: bool,
 }
 
@@ -386,7 +386,7 @@ pub(super) fn describe_text(
 pub struct RevokedLists {
     /// How many certificates they name.
     pub certificates: usize,
-    /// True if one was to be followed by a newer one already. It is used all the same.
+    /// Whether one was to be followed by a newer one already. It is used all the same.
     pub overdue: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Carries `chitchat`'s messages over our links, and looks at them before `chitchat` does.
 //!
 //! `chitchat` trusts what it is sent: it adds up unbounded sizes and asserts what peers say. So a message is
-//! refused here unless it is bounded in every part and names only nodes that could exist. `membership.rs`
-//! tells what a member of the cluster can still do.
+//! refused here unless it is bounded in every part and names only nodes that could exist. What a member of
+//! the cluster can still do is told in `membership.rs`.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;

@@ -172,7 +172,7 @@ fn decode_rights(body: &[u8], owned: bool) -> Result<RightsFrame, Refusal> {
     Ok(frame)
 }
 
-/// Returns what is said of limits in a frame, in its order.
+/// What is said of limits in a frame, in its order.
 fn limits_of(frame: &RightsFrame) -> impl Iterator<Item = CountedLimit> {
     let said = frame.statements.iter().map(|said| said.limit);
     said.chain(frame.transfers.iter().map(|sent| sent.limit))

@@ -3,8 +3,8 @@
 //! Reports are few and small, so a link is almost never full, and CUBIC grows its window only where it is.
 //! Each lost packet shrinks it all the same: with one of a hundred lost it falls to two packets, less than
 //! what a long link carries in one round trip, and reports wait at their sender although the network is
-//! empty. A frame that waits is taken for lost and told again, so that more waits. The messages of daemons
-//! are bounded elsewhere: a link may always carry what its allowance of reports sends within a round trip.
+//! empty. A frame that waits is taken for lost and told again, so that more waits. What daemons send is
+//! bounded elsewhere: a link may always carry what its allowance of reports sends within a round trip.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ struct Floored {
     least: u64,
 }
 
-/// Returns what the allowance of reports sends within a round trip, and at once.
+/// What the allowance of reports sends within a round trip, and at once.
 fn allowance(rtt: Duration) -> u64 {
     let micros = u64::try_from(rtt.min(RTT_MAX).as_micros()).unwrap_or(u64::MAX);
     (BYTES_PER_SECOND * micros / 1_000_000 + BYTES_AT_ONCE) * (100 + OVERHEAD) / 100

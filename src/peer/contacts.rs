@@ -31,7 +31,7 @@ struct Seat {
     source: SocketAddr,
     /// Where it says it can be dialled.
     claim: Mutex<Option<SocketAddr>>,
-    /// True if anything came over it.
+    /// Whether anything came over it.
     active: AtomicBool,
 }
 
@@ -40,8 +40,8 @@ impl Seat {
         *self.claim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns where its daemon is. A daemon that knows two of our addresses has two connections, and says
-    /// the same on both; over one that is only kept ready nothing comes.
+    /// Where its daemon is. A daemon that knows two of our addresses has two connections, and says the same
+    /// on both; over one that is only kept ready nothing comes.
     fn place(&self) -> Option<SocketAddr> {
         self.claim().or_else(|| self.active.load(Ordering::Relaxed).then_some(self.source))
     }
@@ -90,7 +90,7 @@ impl Contacts {
         each.into_iter().filter(|(_, places): &(_, BTreeSet<SocketAddr>)| places.len() > 1).collect()
     }
 
-    /// True if this node has ever connected, as far as is remembered.
+    /// Whether this node has ever connected, as far as is remembered.
     pub(super) fn knows(&self, name: &NodeName) -> bool {
         self.lock().contains_key(name)
     }
@@ -100,7 +100,7 @@ impl Contacts {
         self.lock().get(name).map_or(0, |contact| contact.received_bytes.load(Ordering::Relaxed))
     }
 
-    /// Returns where connected nodes say they can be dialled.
+    /// Where connected nodes say they can be dialled.
     pub(super) fn claims(&self) -> BTreeSet<SocketAddr> {
         let last = |contact: &Contact| contact.seats().iter().rev().find_map(|seat| seat.claim());
         self.lock().values().filter_map(|contact| last(contact)).collect()

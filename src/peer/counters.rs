@@ -1,4 +1,5 @@
-//! Faults between daemons, counted. Plain atomics: telemetry reads them, nothing here names a metric.
+//! What went wrong between daemons, counted. Plain atomics: telemetry reads them, nothing here names a
+//! metric.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -73,7 +74,7 @@ impl Refusal {
         Self::SlowHandshake,
     ];
 
-    /// True if nothing was wrong with it but that there was no room or no way.
+    /// Whether nothing was wrong with it but that there was no room or no way.
     #[must_use]
     pub const fn is_drop(self) -> bool {
         matches!(

@@ -26,8 +26,8 @@ use crate::core::wire::WireVersion;
 
 /// Longest handshake that others began.
 pub(super) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
-/// Longest handshake of ours. A connection that was begun while nothing passed waits longer and longer
-/// between its packets: beginning anew is quicker.
+/// Longest handshake of ours. What was begun while nothing passed waits longer and longer between its
+/// packets: beginning anew is quicker.
 const DIAL_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Why a peer could not be dialled.
@@ -178,7 +178,7 @@ impl Endpoint {
         self.trust.subscribe()
     }
 
-    /// Returns what those ask for who speak no version of ours.
+    /// What those ask for who speak no version of ours.
     pub(super) fn offers(&self) -> Arc<Offers> {
         self.offers.load_full()
     }

@@ -1,4 +1,4 @@
-//! The identity of a peer: read from its certificate, and from nothing it says.
+//! Who a peer is: read from its certificate, and from nothing it says.
 //!
 //! A certificate names a node by one URI among its subject alternative names, `tidegate://<region>/<node>`,
 //! both parts percent-encoded. The certificate's signature is not checked here: TLS did that before these
@@ -108,7 +108,7 @@ pub fn parse_path(path: &str) -> Option<NodeName> {
     Some(NodeName { region: parse_name(region)?, node: parse_name(node)? })
 }
 
-/// True if a certificate can carry this name.
+/// Whether a certificate can carry this name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.chars().any(char::is_control)
@@ -116,7 +116,7 @@ pub fn is_name(name: &str) -> bool {
 
 fn parse_uri(uri: &str) -> Result<NodeName, IdentityError> {
     uri.strip_prefix(SCHEME).and_then(parse_path).ok_or_else(|| {
-        // A stranger's text is quoted and cut: it ends in a log line.
+        // What a stranger wrote is quoted and cut: it ends in a log line.
         IdentityError::Malformed(uri.chars().take(80).collect())
     })
 }

@@ -1,7 +1,7 @@
 //! One address, and the one connection that we dial to it and send on.
 //!
-//! A peer's messages come on the connection that it dialled (`inbound.rs`). So each direction has one owner,
-//! and two peers that dial each other at once need no agreement.
+//! What a peer sends us comes on the connection that it dialled (`inbound.rs`). So each direction has one
+//! owner, and two peers that dial each other at once need no agreement.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ pub struct LinkStatus {
     pub address: SocketAddr,
     /// Who answered there last, by certificate.
     pub peer: Option<NodeName>,
-    /// True if the connection is up.
+    /// Whether the connection is up.
     pub connected: bool,
     /// The wire version that is spoken on it, while it is up.
     pub version: Option<WireVersion>,
@@ -74,7 +74,7 @@ pub struct LinkStatus {
     pub dropped: u64,
     /// Why it is down, or was down last.
     pub error: Option<String>,
-    /// True if this daemon itself answers there.
+    /// Whether this daemon itself answers there.
     pub own: bool,
     /// Whether it is down because one side does not accept the other.
     pub refused: Option<Refuser>,
@@ -91,7 +91,7 @@ struct State {
     own: bool,
     /// The version of the connection, or of the last one: most likely the next one has it, too.
     version: Option<WireVersion>,
-    /// True if the other side has said that it accepts us. Until then it may still refuse our certificate.
+    /// Whether the other side has said that it accepts us. Until then it may still refuse our certificate.
     confirmed: bool,
     error: Option<String>,
     refused: Option<Refuser>,
@@ -141,12 +141,12 @@ impl Link {
         }
     }
 
-    /// Returns who answered at this address last.
+    /// Who answered at this address last.
     pub(super) fn peer(&self) -> Option<NodeName> {
         self.lock().peer.clone()
     }
 
-    /// True if we answer there ourselves.
+    /// Whether we answer there ourselves.
     pub(super) fn is_own(&self) -> bool {
         self.lock().own
     }
@@ -163,7 +163,7 @@ impl Link {
         Some((up?, state.version?))
     }
 
-    /// Returns what the link is doing, without what it received.
+    /// What the link is doing, without what it received.
     pub(super) fn status(&self) -> LinkStatus {
         let state = self.lock();
         let up = state.connection.as_ref().filter(|connection| connection.close_reason().is_none());

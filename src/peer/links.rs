@@ -49,7 +49,7 @@ impl Links {
         }
     }
 
-    /// True if this is an address of ours.
+    /// Whether this is an address of ours.
     pub(super) fn is_own(&self, address: SocketAddr) -> bool {
         self.own.contains(&address)
     }

@@ -59,8 +59,8 @@ impl Offers {
         Self { certificate: Arc::new(certificate), spoken: protocols(versions), unknown: Mutex::default() }
     }
 
-    /// The protocols that the handshake which has just failed had named. Each of two that fail in the same
-    /// moment may be told the other's.
+    /// The protocols that the handshake which has just failed had named. Of two that fail in the same moment
+    /// each may be told the other's.
     pub(super) fn take_unknown(&self) -> Option<String> {
         self.unknown.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

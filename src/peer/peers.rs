@@ -363,7 +363,7 @@ impl Peers {
         self.members.clone()
     }
 
-    /// Returns what every link is doing.
+    /// What every link is doing.
     #[must_use]
     pub fn links(&self) -> Vec<LinkStatus> {
         let mut links: Vec<_> = self.ground.links.all().iter().map(|link| link.status()).collect();
@@ -374,13 +374,13 @@ impl Peers {
         links
     }
 
-    /// Returns what went wrong, counted.
+    /// What went wrong, counted.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.ground.counters
     }
 
-    /// Returns where the others dial us.
+    /// Where the others dial us.
     #[must_use]
     pub fn advertised(&self) -> SocketAddr {
         self.ground.advertise
@@ -436,7 +436,7 @@ impl Peers {
         operator::verify(&self.ground.endpoint.trust().borrow(), order)
     }
 
-    /// True if a list of the cluster's authority revokes a certificate.
+    /// Whether a list of the cluster's authority revokes a certificate.
     #[must_use]
     pub fn is_revoked(&self, certificate: &[u8]) -> bool {
         self.ground.endpoint.trust().borrow().is_revoked(&[CertificateDer::from_slice(certificate)])
@@ -498,7 +498,7 @@ impl Peers {
         Ok((rules::fetch(connection, word, deadline).await?, chain))
     }
 
-    /// True if certificates that were accepted before are still: no list revokes them, and their authority is
+    /// Whether certificates that were accepted before are still: no list revokes them, and their authority is
     /// one of the cluster's.
     #[must_use]
     pub fn still_accepts(&self, chain: &[Vec<u8>]) -> bool {
@@ -512,7 +512,7 @@ impl Peers {
         TrustChanges(self.ground.endpoint.trust())
     }
 
-    /// True if [`Self::leave`] was called.
+    /// Whether [`Self::leave`] was called.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.facts.draining.load(Ordering::Relaxed)

@@ -2,7 +2,7 @@
 //!
 //! A daemon reads certificate and key one after the other, at any time. So the two files go together at every
 //! instant, also when this process is killed between two of its steps: first the key's file holds the key
-//! before and the new one, then the certificate is replaced, and then the key before is gone. The reader
+//! before and the new one, then the certificate is replaced, and then the key before is gone. Whoever reads
 //! takes the key that belongs to the certificate (`tls.rs`).
 
 use std::fs::{File, OpenOptions};
@@ -32,9 +32,9 @@ const OWNER_ONLY: u32 = 0o600;
 pub struct RenewalTerms {
     /// For how long the new one is valid.
     pub valid: Span,
-    /// True if the key stays.
+    /// Whether the key stays.
     pub keep_key: bool,
-    /// True if another authority may have signed the certificate before.
+    /// Whether another authority may have signed the certificate before.
     pub change_authority: bool,
 }
 

@@ -1,9 +1,8 @@
 //! Whole sets of rules between daemons, for one whose own source of rules is behind.
 //!
-//! Each daemon gossips which set it decides by ([`RulesStatement`]) and keeps its bytes ready. A daemon that
-//! wants them opens a stream on the connection that it dialled, names the digest, and reads. The set that
-//! comes is checked against the digest here, and like every other set by whoever asked: nothing a peer sends
-//! is used unread.
+//! Each daemon gossips which set it decides by ([`RulesStatement`]) and keeps its bytes ready. Who wants them
+//! opens a stream on the connection that it dialled, names the digest, and reads. What comes is checked
+//! against the digest here, and like every other set by whoever asked: nothing a peer sends is used unread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -76,7 +75,7 @@ impl SavedRules {
         *self.lock() = Some((word, bytes));
     }
 
-    /// Returns what is gossiped of it.
+    /// What is gossiped of it.
     pub(super) fn word(&self) -> Option<RulesStatement> {
         self.lock().as_ref().map(|(word, _)| *word)
     }

@@ -1,4 +1,4 @@
-//! Peers that were refused lately, so that a refusal is logged once and not at every attempt.
+//! Who was refused lately, so that a refusal is logged once and not at every attempt.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Admission of daemons: mutual TLS 1.3 against the cluster's authority, the same on both sides of a
+//! Who may speak with us: mutual TLS 1.3 against the cluster's authority, the same on both sides of a
 //! connection.
 //!
 //! One certificate serves dialling and accepting. Nothing of the process's default provider is used, so that
@@ -49,8 +49,8 @@ pub struct TlsPem {
     pub ca: Vec<u8>,
     /// The node's certificate.
     pub cert: Vec<u8>,
-    /// Its private key. While the two files are replaced there are several: the one that belongs to the
-    /// certificate counts.
+    /// Its private key. Of several, as there are while the two files are replaced, the one that belongs to
+    /// the certificate counts.
     pub key: Vec<u8>,
     /// Lists of the certificates that the authorities revoked; empty: they revoked none.
     pub revoked: Vec<u8>,
@@ -127,7 +127,7 @@ pub struct CertificateDates {
     pub authority: i64,
 }
 
-/// Checks whether the others will accept this certificate at `now`, and until when.
+/// Whether the others will accept this certificate at `now`, and until when.
 ///
 /// # Errors
 /// Why they will not.

@@ -70,7 +70,7 @@ impl Trust {
         Ok(Self { anchors, hints, algorithms: provider.signature_verification_algorithms })
     }
 
-    /// Checks whether this chain, the node's certificate first, is accepted at a time.
+    /// Whether this chain, the node's certificate first, is accepted at a time.
     ///
     /// # Errors
     /// Why it is not.
@@ -81,9 +81,9 @@ impl Trust {
         self.verify_client_cert(own, between, at).map(drop)
     }
 
-    /// Checks whether a certificate that was accepted before is still: an authority that is here signed it,
-    /// and no list revokes it. That it has ended meanwhile does not count, so that a certificate that nobody
-    /// renewed in time cuts no open link.
+    /// Whether a certificate that was accepted before is still: an authority that is here signed it, and no
+    /// list revokes it. That it has ended meanwhile does not count, so that a certificate that nobody renewed
+    /// in time cuts no open link.
     ///
     /// # Errors
     /// Why it is not.
@@ -102,13 +102,12 @@ impl Trust {
         }
     }
 
-    /// True if a list of an authority that signed this chain revokes its first certificate.
+    /// Whether a list of an authority that signed this chain revokes its first certificate.
     pub(super) fn is_revoked(&self, chain: &[CertificateDer<'_>]) -> bool {
         matches!(self.still_accepts(chain), Err(Error::InvalidCertificate(CertificateError::Revoked)))
     }
 
-    /// Returns what the first authority says that accepts it; where none does, why the one that signed it
-    /// does not.
+    /// What the first authority says that accepts it; where none does, why the one that signed it does not.
     fn any<T>(&self, verify: impl Fn(&Anchor) -> Result<T, Error>) -> Result<T, Error> {
         let mut refused = Error::InvalidCertificate(CertificateError::UnknownIssuer);
         for anchor in &self.anchors {
@@ -122,7 +121,7 @@ impl Trust {
     }
 }
 
-/// True if a certificate is refused because another authority signed it.
+/// Whether a certificate is refused because another authority signed it.
 pub(super) const fn signed_by_another(error: &Error) -> bool {
     matches!(
         error,

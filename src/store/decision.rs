@@ -37,18 +37,18 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// True if it takes from what is free. The amount that a commit charges is known only when it is charged.
+    /// Whether it takes from what is free. What a commit charges is known only when it is charged.
     fn takes(&self) -> bool {
         let commits = matches!(self.charge.cost, Cost::Commit(_));
         self.charge.cost.taken() > 0 && self.looked.fits() && !commits
     }
 
-    /// True if the decision charges it: a report always, anything else where it fits and all is admitted.
+    /// Whether it is charged in a decision that is admitted, or not.
     fn is_charged(&self, admitted: bool) -> bool {
         self.charge.cost.is_report() || (admitted && self.looked.fits())
     }
 
-    /// True if it lets the whole decision pass.
+    /// Whether it lets the whole decision pass.
     fn passes(&self) -> bool {
         let has_room = self.without_room.is_none_or(|verdict| verdict.admitted);
         !self.charge.enforced || (self.looked.fits() && has_room)
@@ -70,7 +70,7 @@ impl<'a, 's> Decision<'a, 's> {
             else {
                 continue;
             };
-            // Permits that this decision already takes from the same bucket count against it.
+            // What this decision already takes from the same bucket counts against it.
             let held = |plan: &Plan<'_>| plan.looked.fate == Some(ReservationFate::HeldBefore);
             let same = |plan: &&Plan<'_>| plan.named.is(named) && plan.takes() && !held(plan);
             let before = decision.plans.iter().filter(same).map(|plan| plan.charge.cost.taken());

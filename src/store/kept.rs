@@ -1,9 +1,9 @@
-//! The part of a store in memory that its daemon leaves to its next process: the buckets of `escrow` rules
-//! with their rights, so that a restart in good order burns nothing.
+//! What a store in memory leaves to the next process of its daemon: the buckets of `escrow` rules with their
+//! rights, so that a restart in good order burns nothing.
 //!
 //! Nothing is charged or given after it was taken down ([`MemoryStore::keep`] seals the slots), and whoever
-//! takes it in must have made sure that nobody can take it in once more. Buckets that it does not speak of
-//! are not known: those of rules that were not `escrow` at the end, and those that find no room again.
+//! takes it in must have made sure that nobody can take it in once more. What it does not speak of is not
+//! known: rules that were not `escrow` at the end, and buckets that find no room again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl KeySlot {
             part.shapes = left.iter().copied().filter(|shape| part.knows(Shape(*shape))).collect();
             left.retain(|shape| !part.shapes.contains(shape));
         }
-        // Rules that are new from here on are counted by the first memory that counted what was new so far.
+        // What is new from here on is counted by the first that counted what was new so far.
         let mut counts_new = true;
         for part in &mut parts {
             let first = counts_new && part.from.is_some();

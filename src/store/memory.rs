@@ -85,7 +85,7 @@ impl MemoryStore {
         Some(work(&mut slot, named))
     }
 
-    /// Returns what a bucket holds for `rule`; `None` if neither it nor a view of it is there.
+    /// What a bucket holds for `rule`; `None` if neither it nor a view of it is there.
     #[must_use]
     pub fn info(&self, rule: &Compiled, key: &Key, held: HeldLimit, now: Timestamp) -> Option<BucketInfo> {
         self.with(key, |slot, named| slot.info(rule, &held, named, now)).flatten()

@@ -1,4 +1,4 @@
-//! The knowledge of one memory of a store about the rights that it counted.
+//! What one memory of a store knows of the rights that it counted.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::key::Shape;
 use crate::core::time::Timestamp;
 
-/// The rules and times that one memory knows of.
+/// What one memory knows of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MemoryPart {
     /// When it began, which names it.
@@ -21,7 +21,7 @@ pub(super) struct MemoryPart {
 }
 
 impl MemoryPart {
-    /// True if it knows all of a bucket of this shape since it began.
+    /// Whether it knows all of a bucket of this shape since it began.
     pub(super) fn knows(&self, shape: Shape) -> bool {
         let of_rule = shape.of_rule().0;
         self.from.is_some_and(|from| of_rule >= from) || self.shapes.contains(&of_rule)

@@ -19,9 +19,8 @@ const RULES_MAX: usize = 4_096;
 pub(super) struct Newcomers(HashMap<Shape, State, foldhash::fast::RandomState>);
 
 impl Newcomers {
-    /// Charges a newcomer whom a bucket of its own would answer `looked`, unless its rule's `on_failure`
-    /// denies it. Anything but a plain charge passes: places, reservations and reports belong to a bucket of
-    /// their own.
+    /// Charges a newcomer whom a bucket of its own would answer `looked`, unless its rule's `on_failure` denies
+    /// it. What is no plain charge passes: places, reservations and reports belong to a bucket of their own.
     pub(super) fn charge(
         &mut self,
         charge: &Charge<'_>,

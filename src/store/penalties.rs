@@ -15,7 +15,7 @@ const PENALTY_WEIGHT: u8 = WEIGHT_KEPT - 1;
 /// How much it weighs otherwise.
 const VIOLATIONS_WEIGHT: u8 = 0;
 
-/// The meaning of a penalty to a charge.
+/// What a penalty means to a charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum PenaltyRole {
     /// It is shut out, and counted if it is denied.
@@ -64,8 +64,7 @@ impl KeySlot {
         self.penalties.get(self.penalty_at(named)?)?.in_force(terms, now)
     }
 
-    /// Returns what the bucket would answer now, as [`Self::evaluate`] says, unless a penalty shuts its
-    /// client out.
+    /// What the bucket would answer now, as [`Self::evaluate`] says, unless a penalty shuts its client out.
     pub(super) fn judge(
         &mut self,
         charge: &Charge<'_>,

@@ -18,13 +18,13 @@ impl KeySlot {
         if self.reserved.is_empty() { None } else { self.reserved.find(named.hash, named.key.bytes()) }
     }
 
-    /// True if this reservation is held, of the bucket whose notes these are.
+    /// Whether this reservation is held, of the bucket whose notes these are.
     pub(super) fn holds(&self, notes: Option<TablePlace>, id: ReservationId) -> bool {
         notes.and_then(|at| self.reserved.get(at)).is_some_and(|notes| notes.holds(id))
     }
 
-    /// Returns what the bucket would answer now, as [`Self::look`] says, once what has lapsed is given back
-    /// and a reservation has found room.
+    /// What the bucket would answer now, as [`Self::look`] says, once what has lapsed is given back and a
+    /// reservation has found room.
     pub(super) fn evaluate(
         &mut self,
         charge: &Charge<'_>,
@@ -82,7 +82,7 @@ impl KeySlot {
         Some(returned)
     }
 
-    /// True if one more may be reserved of this bucket: its notes and those of all buckets are bounded.
+    /// Whether one more may be reserved of this bucket: its notes and those of all buckets are bounded.
     fn may_reserve(&mut self, notes: Option<TablePlace>, named: Named<'_>, now: Timestamp) -> bool {
         let Some(at) = notes.or_else(|| self.make_notes(named, now)) else { return false };
         self.reserved.get(at).is_some_and(|notes| !notes.is_full())
@@ -166,7 +166,7 @@ impl KeySlot {
         }
         counted.paid = state.settle(limit, view, now);
         counted.owed = -i64::from(state.debt());
-        let done = notes.commit(state, limit, view, now, commit);
+        let done = notes.commit(state, (limit, charge.limit.permits > 0), view, now, commit);
         let after = state.check(limit, view, now, 0);
         let retry = after.retry.filter(|_| !done.fits);
         counted.verdict = Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after };

@@ -72,7 +72,7 @@ pub(super) struct Named<'a> {
 }
 
 impl Named<'_> {
-    /// True if both name the same bucket.
+    /// Whether both name the same bucket.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.hash == other.hash && self.key == other.key
     }
@@ -86,7 +86,7 @@ pub(super) struct Evaluation {
     pub(super) verdict: Verdict,
     /// What is enforced.
     view: Option<Allowance>,
-    /// True if that is what was told of the other regions.
+    /// Whether that is what was told of the other regions.
     told: bool,
     error_bound: u64,
     /// The instant that it counts at.
@@ -104,12 +104,12 @@ pub(super) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Returns what it is counted against.
+    /// What it is counted against.
     pub(super) const fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// Returns what is enforced.
+    /// What is enforced.
     pub(super) const fn view(&self) -> Option<&Allowance> {
         self.view.as_ref()
     }
@@ -121,7 +121,7 @@ impl Evaluation {
             Verdict { admitted: false, delay: Span::ZERO, retry: Some(CROWDED_RETRY), ..self.verdict };
     }
 
-    /// True if the charge fits; a refund always does.
+    /// Whether the charge fits; a refund always does.
     pub(super) fn fits(&self) -> bool {
         self.verdict.admitted
     }
@@ -226,7 +226,7 @@ impl KeySlot {
         }
     }
 
-    /// Returns what is kept there.
+    /// What is kept there.
     pub(super) fn state(&self, place: Option<TablePlace>) -> Option<&State> {
         self.buckets.get(place?)
     }
@@ -238,8 +238,8 @@ impl KeySlot {
         self.views.get(self.views.find(named.hash, named.key.bytes())?)
     }
 
-    /// Returns what the bucket would answer, if charges before this one in the same decision take `before`
-    /// permits of it.
+    /// What the bucket would answer, if charges before this one in the same decision take `before` permits of
+    /// it.
     pub(super) fn look(
         &self,
         charge: &Charge<'_>,
@@ -301,8 +301,7 @@ impl KeySlot {
         }
     }
 
-    /// Returns what a charge that fits would still find, now that its decision has been denied and takes
-    /// nothing.
+    /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
     pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Evaluation, named: Named<'_>) -> Verdict {
         let peek = self
             .counted((charge.rule, &charge.limit), named, looked.now, self.state(looked.place))
@@ -342,7 +341,7 @@ impl KeySlot {
         }
     }
 
-    /// True if a charge may have its bucket keep more: the entries of logs and the holders of places are
+    /// Whether a charge may have its bucket keep more: the entries of logs and the holders of places are
     /// bounded for all buckets together.
     pub(super) fn may_grow(
         &mut self,
@@ -370,7 +369,7 @@ impl KeySlot {
         }
     }
 
-    /// Returns where a bucket is, if it is there.
+    /// Where a bucket is, if it is there.
     pub(super) fn find(&self, named: Named<'_>) -> Option<TablePlace> {
         self.buckets.find(named.hash, named.key.bytes())
     }
@@ -443,7 +442,11 @@ impl KeySlot {
             }
             Cost::Commit(_) => {}
             Cost::Report(report) => {
-                counted.reported = state.report(limit, looked.view.as_ref(), now, &report);
+                // Of what is lent nothing may be left here, and it comes back.
+                counted.reported = match charge.limit.permits {
+                    0 => 0,
+                    _ => state.report_beyond(limit, looked.view.as_ref(), now, &report),
+                };
                 counted.verdict = looked.after_report(&state.check(limit, looked.view.as_ref(), now, 0));
             }
             Cost::Hold(hold) => {
@@ -588,7 +591,7 @@ impl KeySlot {
         self.views.rate(place, now + Allowance::kept_for(window), VIEW_WEIGHT);
     }
 
-    /// Returns what a bucket holds; `None` if neither it nor a view of it is there.
+    /// What a bucket holds; `None` if neither it nor a view of it is there.
     pub(super) fn info(
         &mut self,
         rule: &Compiled,

@@ -42,18 +42,7 @@ static NO_ROOM: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// `TIDEGATE_LOG` names a level that there is not.
 pub fn start(json: bool) -> Result<(), String> {
-    start_at(json, None)
-}
-
-/// The same with another level where `TIDEGATE_LOG` names none.
-///
-/// # Errors
-/// There is no such level.
-pub fn start_at(json: bool, level: Option<&str>) -> Result<(), String> {
-    let filter = match level.filter(|_| std::env::var_os("TIDEGATE_LOG").is_none()) {
-        Some(level) => directives(level)?.parse().map_err(|error| format!("{level}: {error}"))?,
-        None => filter()?,
-    };
+    let filter = filter()?;
     let Some(queue) = Queue::start() else { return Ok(()) };
     if QUEUE.set(queue.clone()).is_err() {
         return Ok(());

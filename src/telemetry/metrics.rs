@@ -117,8 +117,6 @@ impl std::fmt::Debug for Metrics {
 
 const DECISION_BUCKETS_SECONDS: [f64; 12] =
     [1e-7, 2.5e-7, 5e-7, 1e-6, 2.5e-6, 1e-5, 5e-5, 2.5e-4, 1e-3, 5e-3, 2e-2, 1e-1];
-/// The histogram of a daemon that stands in for Envoy's rate limit service.
-pub const SERVICE_SECONDS: &str = "ratelimit_service_response_time_seconds";
 const METADATA: Metadata<'static> = Metadata::new("tidegate", Level::INFO, None);
 
 fn key(name: &'static str, labels: Vec<Label>) -> Key {
@@ -130,7 +128,7 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Arc<Self> {
         let mut builder = PrometheusBuilder::new();
-        for name in ["tidegate_decision_seconds", "tidegate_store_call_seconds", SERVICE_SECONDS] {
+        for name in ["tidegate_decision_seconds", "tidegate_store_call_seconds"] {
             builder =
                 match builder.set_buckets_for_metric(Matcher::Full(name.into()), &DECISION_BUCKETS_SECONDS) {
                     Ok(builder) => builder,
@@ -236,23 +234,6 @@ impl Metrics {
     pub(crate) fn of_domain(&self, name: &'static str, domain: &str, reason: &'static str) -> Counter {
         let labels = vec![Label::new("domain", domain.to_owned()), Label::new("reason", reason)];
         self.recorder.register_counter(&key(name, labels), &METADATA)
-    }
-
-    /// A counter under the whole name that another service gave it. Whoever calls this bounds its labels.
-    pub fn counter_of_service(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
-        let labels =
-            labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned())).collect::<Vec<_>>();
-        self.recorder.register_counter(&Key::from_parts(name, labels), &METADATA)
-    }
-
-    /// A histogram alike, of seconds.
-    pub fn histogram_of_service(
-        &self,
-        name: &'static str,
-        labels: &[(&'static str, &'static str)],
-    ) -> Histogram {
-        let labels = labels.iter().map(|(label, value)| Label::new(*label, *value)).collect::<Vec<_>>();
-        self.recorder.register_histogram(&Key::from_parts(name, labels), &METADATA)
     }
 
     /// A counter with one label of a fixed, small set of values.

@@ -7,4 +7,4 @@ pub mod log;
 mod metrics;
 pub mod traces;
 
-pub use metrics::{IdentityMetrics, METRICS, MetricKind, Metrics, RuleMetrics, SERVICE_SECONDS};
+pub use metrics::{IdentityMetrics, METRICS, MetricKind, Metrics, RuleMetrics};

@@ -73,7 +73,6 @@ fn costs() -> impl Strategy<Value = Cost> {
         2 => (1..6_u64).prop_map(Cost::Refund),
         1 => Just(Cost::Refund(u64::MAX)),
         3 => (1..30_u64, 0..40_u32).prop_map(report),
-        2 => (1..30_u64).prop_map(|permits| report((permits, ReportedCost::COUNTED_BEYOND))),
         1 => (prop_oneof![Just(1_000_000_000), Just(u64::from(u32::MAX)), Just(u64::MAX)], any::<u32>())
             .prop_map(report),
     ]

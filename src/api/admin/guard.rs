@@ -1,8 +1,8 @@
-//! Admission to the admin routes: for the holders of tokens, and the user of the daemon on a socket that only
-//! that user can open.
+//! Who may use the admin routes: the holders of tokens, and the user of the daemon on a socket that only that
+//! user can open.
 //!
-//! A client from loopback may be anybody: proxies, sidecars and other users come from there. Without
-//! configured tokens they may look.
+//! Whoever comes from loopback may be anybody: proxies, sidecars and other users do. Without configured
+//! tokens they may look.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ pub struct Guard {
     failures: Mutex<HashMap<Option<IpAddr>, Failures>>,
     logged: Mutex<Logged>,
     refused: Refused,
-    /// True if loopback may do everything.
+    /// Whether loopback may do everything.
     local: bool,
     /// Where the daemon's own user is let in.
     socket: Option<String>,
@@ -105,7 +105,7 @@ impl Guard {
         self.tokens.store(Some(tokens.into()));
     }
 
-    /// Returns who asks, if it may do what needs this role.
+    /// Who asks, if it may do what needs this role.
     pub(in crate::api) fn admit(
         &self,
         headers: &HeaderMap,
@@ -262,7 +262,7 @@ fn refuse_remote(headers: &HeaderMap, source: Option<IpAddr>) -> Option<&'static
     (!own).then_some("the admin routes do not answer pages of other sites")
 }
 
-/// True if a browser that asked this host cannot have been led here by a foreign name: those have dots.
+/// Whether a browser that asked this host cannot have been led here by a foreign name: those have dots.
 fn is_this_machine(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -161,7 +161,7 @@ pub(super) fn find(method: &str, path: &str) -> Result<RouteFound, Refusal> {
     Ok(if methods.is_empty() { RouteFound::Nothing } else { RouteFound::OtherMethods(methods.join(", ")) })
 }
 
-/// Returns what stands in the path where the pattern has braces; `None` if it does not match.
+/// What stands in the path where the pattern has braces; `None` if it does not match.
 fn params<'p>(pattern: &str, path: &'p str) -> Option<Vec<&'p str>> {
     let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
     let mut params = Vec::new();
@@ -228,7 +228,7 @@ pub(super) async fn turn(servers: &Servers) -> Result<OwnedSemaphorePermit, Refu
     turn.map_err(|_| busy())?.map_err(|_| busy())
 }
 
-/// Checks whether a change may have been sent by a form of a foreign page: those can send no JSON type.
+/// Whether a change may have been sent by a form of a foreign page: those can send no JSON type.
 pub(super) fn check_json(head: &Parts) -> Result<(), Refusal> {
     let media =
         head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("application/json");

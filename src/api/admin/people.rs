@@ -1,4 +1,4 @@
-//! The common part of the routes of users, keys and tiers: reading what operators write, and telling what
+//! What the routes of users, keys and tiers have in common: reading what operators write, and telling what
 //! went wrong.
 
 use std::collections::BTreeMap;
@@ -170,7 +170,7 @@ pub(super) fn filter(call: &AdminCall<'_>, known: &[&str]) -> Result<Filter, Ref
     Ok(filter)
 }
 
-/// Returns what went wrong, as the API tells it.
+/// What went wrong, as the API tells it.
 pub(super) fn refusal(error: RegisterError) -> Refusal {
     let sentence = error.to_string();
     match error {

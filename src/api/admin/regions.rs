@@ -55,7 +55,7 @@ pub(in crate::api) struct RegionBody {
 #[cfg_attr(test, schemars(rename = "RegionSigned"))]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct SignedBody {
-    /// When, in microseconds since the epoch. The later of two changes of a region holds.
+    /// When, in microseconds since the epoch. Of two changes of a region the later one holds.
     stamp: u64,
     /// The operator's certificate: its DER in hexadecimal digits.
     #[cfg_attr(test, schemars(length(max = 4_096)))]

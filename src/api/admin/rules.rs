@@ -230,7 +230,7 @@ fn one_of(tags: &str, in_force: u64) -> Result<Option<u64>, Refusal> {
     }
 }
 
-/// True if the client has this revision already.
+/// Whether the client has this revision already.
 fn is_known(call: &AdminCall<'_>, revision: u64) -> bool {
     let Some(tags) = call.head.headers.get(IF_NONE_MATCH) else { return false };
     let tags = tags.to_str().unwrap_or_default();

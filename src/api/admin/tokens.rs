@@ -80,7 +80,7 @@ impl Tokens {
         found
     }
 
-    /// True if there is none.
+    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -55,8 +55,8 @@ pub(super) const ROUTES: &[AdminRoute] = &[
     },
 ];
 
-/// A user as an operator writes one. Absent fields stay with `PATCH` and go with `PUT`; a block stays with
-/// both.
+/// A user as an operator writes one. What is absent stays with `PATCH` and goes with `PUT`; a block stays
+/// with both.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -169,7 +169,7 @@ async fn block(call: AdminCall<'_>) -> Answered {
 async fn unblock(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     let reason = ReasonBody::read(&call)?;
-    // A user who is not known is not blocked, and is not made for that.
+    // Whoever is not known is not blocked, and is not made for that.
     call.servers.admin.register.user(&id).await.map_err(refusal)?;
     let change = UserChange { blocked: Some(None), action: "user.unblock", reason, ..UserChange::default() };
     write(&call, &id, change).await

@@ -1,7 +1,7 @@
 //! The web console: its files, compiled in, and the headers that keep a browser to them.
 //!
-//! They are the same for everybody and say nothing of this daemon. The page asks the admin routes for what it
-//! shows, with the token that its user types.
+//! They are the same for everybody and say nothing of this daemon. What the page shows it asks of the admin
+//! routes, with the token that its user types.
 
 use std::sync::LazyLock;
 

@@ -167,7 +167,7 @@ impl<'h> Appended<'h> {
     fn read(whole: &'h str) -> Option<Self> {
         let rest = whole.strip_prefix(APPENDED)?;
         let (domain, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-        // The route would take a cost from its own query as well.
+        // Of its own query the route would take a cost as well.
         let domain = domain.replace('&', "%26");
         let target = if target.starts_with('/') { target } else { "/" };
         Some(Self { question: format!("domain={domain}"), target })
@@ -258,7 +258,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
     headers.get(name).map(|value| escaped(value.as_bytes()))
 }
 
-/// Returns what two headers of the same meaning say, if they do not contradict each other.
+/// What two headers of the same meaning say, if they do not contradict each other.
 fn agreed<'h>(headers: &'h HeaderMap, one: &str, other: &str) -> Result<Option<Cow<'h, str>>, Refusal> {
     match (text(headers, one), text(headers, other)) {
         (Some(one_says), Some(other_says)) if one_says != other_says => Err(Refusal::of_field(

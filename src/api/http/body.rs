@@ -33,7 +33,7 @@ pub(super) async fn read_up_to(
     bytes_max: usize,
 ) -> Result<Bytes, Refusal> {
     if declared(headers).is_some_and(|bytes| bytes > bytes_max) {
-        // A client that asks before sending is told at once.
+        // Who asks before sending is told at once.
         if !headers.contains_key(EXPECT) {
             discard(body).await;
         }
@@ -54,7 +54,7 @@ async fn gather(
     bytes_max: usize,
 ) -> Result<Bytes, Refusal> {
     let mut held = servers.http.budget.hold();
-    // The declared length is reserved at once: a body that grew by doubling would take twice its length.
+    // What was declared is reserved at once: a body that grew by doubling would take twice its length.
     let declared = declared(headers).unwrap_or_default().min(bytes_max);
     let mut whole = Vec::with_capacity(declared);
     let mut part = Some(first);
@@ -106,7 +106,7 @@ fn declared(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Checks whether no page of another site had a browser send this.
+/// Whether no page of another site had a browser send this.
 fn of_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
     if origin::is_foreign(headers) {
         return Err(Refusal::new(Code::Forbidden, "pages of other sites are not answered"));

@@ -203,7 +203,6 @@ mod tests {
                         begun: limit % 5 == 0,
                     }),
                     warning: limit % 7 == 0,
-                    beyond: None,
                 },
             )
     }

@@ -40,7 +40,7 @@ impl ConnectionContext<'_> {
         let (tell, told) = oneshot::channel();
         let (servers, deliveries) = (Arc::clone(self.servers), Arc::clone(self.deliveries));
         tokio::spawn(async move {
-            // The client that waits may be gone: what was given is dropped with it, and so given back.
+            // Whoever waits may be gone: what was given is dropped with it, and so given back.
             drop(tell.send(given(&servers, &deliveries, &body, read, cost).await));
         });
         told.await.map_err(|_| Refusal::new(Code::Internal, "the decision broke off"))?

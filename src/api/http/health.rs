@@ -20,7 +20,7 @@ pub(super) async fn metrics(servers: &Servers) -> Answered {
     Ok(reply::with_type(text, PROMETHEUS))
 }
 
-/// Returns what can be asked here.
+/// What can be asked here.
 pub(super) fn home(servers: &Servers) -> Reply {
     let name = servers.engine.name();
     let mut page =

@@ -99,12 +99,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     loop {
         tokio::select! {
             biased;
-            ended = &mut served => {
-                if ended.is_err() {
-                    shared.deliveries.lost();
-                }
-                return;
-            }
+            _ = &mut served => return,
             // HTTP/2 says by itself which requests of a connection are still answered.
             () = shutdown.closing.cancelled(), if !ending => {
                 ending = true;

@@ -19,7 +19,6 @@ mod reserve;
 pub(super) mod routes;
 #[cfg(test)]
 pub(super) mod schemas;
-mod service;
 mod traced;
 
 use std::pin::Pin;
@@ -148,7 +147,7 @@ struct WatchedSocket {
     unsent: Arc<Unsent>,
     deliveries: Arc<Deliveries>,
     end: ConnectionEnd,
-    /// True if anything was written since the last bytes arrived.
+    /// Whether anything was written since the last bytes arrived.
     answered: bool,
 }
 
@@ -239,7 +238,7 @@ struct ConnectionContext<'c> {
     place: &'c ConnectionPlace,
     unsent: &'c Arc<Unsent>,
     deliveries: &'c Arc<Deliveries>,
-    /// True if its listener is for those who watch the daemon.
+    /// Whether its listener is for those who watch the daemon.
     only_watches: bool,
 }
 
@@ -313,9 +312,6 @@ impl ConnectionContext<'_> {
         let framed = head::check_host(&request).and_then(|()| head::check_length(&request, self.idle));
         let answered = match (framed, route) {
             (Err(refusal), _) => Err(refusal),
-            (Ok(()), _) if service::knows(self.servers, request.uri().path(), self.only_watches) => {
-                Box::pin(self.answer_service(request, &mut arriving)).await
-            }
             (Ok(()), route) if self.only_watches && !route.is_some_and(|(route, _)| route.watches()) => {
                 let message = "this listener tells of the daemon, and of nothing else (listen.metrics)";
                 Err(Refusal::new(Code::NoRoute, message))
@@ -342,8 +338,8 @@ impl ConnectionContext<'_> {
         Ok(reply.map(|body| Sending::new(body, stream, self.unsent)))
     }
 
-    /// Checks whether this client may ask for that: to give back may be switched off for all but the daemon's
-    /// own user.
+    /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own
+    /// user.
     fn may_ask(self, cost: Cost) -> Result<(), Refusal> {
         if !matches!(cost, Cost::Refund(_)) || self.servers.settings().http_refunds || self.peer.is_owner {
             return Ok(());
@@ -433,7 +429,7 @@ struct Arriving<'p> {
     idle: &'p IdleDetection,
     place: &'p ConnectionPlace,
     whole: bool,
-    /// True if it asks for a decision.
+    /// Whether it asks for a decision.
     decides: bool,
     /// The span of the request, if somebody is to be told.
     span: Option<Box<DecisionSpan>>,

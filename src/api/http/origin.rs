@@ -6,7 +6,7 @@
 
 use http::header::{HOST, HeaderMap, ORIGIN};
 
-/// True if this was sent for a page of another site.
+/// Whether this was sent for a page of another site.
 pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
     let text = |value: Option<&http::HeaderValue>| {
         value.map(|value| value.to_str().unwrap_or_default().to_ascii_lowercase())

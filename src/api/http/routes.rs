@@ -2,7 +2,7 @@
 
 use super::authorize;
 
-/// Every route of gateways and of those who watch the daemon. The routes of operators are in
+/// Every route of gateways and of those who watch the daemon. What operators use is in
 /// [`crate::api::admin`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::api) enum Route {
@@ -43,7 +43,7 @@ pub(in crate::api) const ROUTES: &[(&str, Route, &str)] = &[
 ];
 
 impl Route {
-    /// True if gateways ask it for each request.
+    /// Whether gateways ask it for each request.
     pub(super) const fn decides(self) -> bool {
         match self {
             Self::Check
@@ -61,7 +61,7 @@ impl Route {
         }
     }
 
-    /// True if the listener of those who watch the daemon answers it.
+    /// Whether the listener of those who watch the daemon answers it.
     pub(super) const fn watches(self) -> bool {
         matches!(self, Self::Metrics | Self::Healthz | Self::Readyz)
     }

@@ -167,7 +167,7 @@ async fn send(session: &mut Session<'_>, socket: &mut Socket) -> bool {
     }
     let all = async {
         socket.write_all(&session.answers.bytes).await?;
-        // Bytes that TLS has encrypted wait until it is told to send them.
+        // What TLS has encrypted waits until it is told to go.
         socket.flush().await
     };
     let sent = timeout(DAWDLE_MAX, all).await;

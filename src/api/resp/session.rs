@@ -84,7 +84,7 @@ impl<'s> Session<'s> {
     /// Answers one command.
     pub(super) async fn answer(&mut self, command: &Arguments<'_>) -> Next {
         let Some((name, words)) = command.split_first() else { return Next::GoOn };
-        // The command that is asked for most comes first.
+        // What is asked for most, first.
         if self.authenticated && name.eq_ignore_ascii_case(b"CL.THROTTLE") {
             self.state.counters.throttle.increment(1);
             let done = self.throttle(words, None).await;

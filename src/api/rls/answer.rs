@@ -16,10 +16,10 @@ use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::{Cost, Request};
 use crate::core::time::Span;
 
-pub(super) const CODE_OK: u64 = 1;
-pub(super) const CODE_OVER_LIMIT: u64 = 2;
+const CODE_OK: u64 = 1;
+const CODE_OVER_LIMIT: u64 = 2;
 /// `response_headers_to_add`: to the answer that the client gets.
-pub(super) const RESPONSE_HEADER: u32 = 3;
+const RESPONSE_HEADER: u32 = 3;
 /// `request_headers_to_add`: to the request, on its way to the service.
 const REQUEST_HEADER: u32 = 4;
 /// Flag and length before a message.
@@ -27,10 +27,9 @@ pub(super) const PREFIX_BYTES: usize = 5;
 /// Room for an answer with one descriptor.
 const USUAL_BYTES: usize = 96;
 
-/// True if a descriptor is over its limit. A peek is when nothing is left.
+/// Whether a descriptor is over its limit. A peek is when nothing is left.
 pub(super) fn over_limit(request: &Request<'_>, decision: &Decision) -> bool {
-    let nothing_left =
-        || tightest(decision).is_some_and(|ruled| ruled.remaining == 0 && ruled.beyond.is_none());
+    let nothing_left = || tightest(decision).is_some_and(|ruled| ruled.remaining == 0);
     !decision.allowed || (request.cost == Cost::Peek && nothing_left())
 }
 
@@ -40,7 +39,7 @@ fn tightest(decision: &Decision) -> Option<&RuleOutcome> {
 }
 
 /// Writes a message, with the prefix that gRPC puts before it.
-pub(super) fn framed(answers: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
+fn framed(answers: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut message = BytesMut::with_capacity(USUAL_BYTES.saturating_mul(answers.max(1)));
     message.put_bytes(0, PREFIX_BYTES);
     write(&mut message);
@@ -102,65 +101,17 @@ fn decided(requests: &[Request<'_>], decisions: &[Decision], message: &mut Bytes
 
 /// `DescriptorStatus`.
 fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
-    let over = over_limit(request, decision);
-    let ruled = tightest(decision).or_else(|| decision.rules.iter().find(|ruled| told_as(ruled).is_some()));
-    let line = StatusLine {
-        over,
-        limit: ruled.map(|ruled| CurrentLimit {
-            permits: ruled.limit,
-            window: ruled.window,
-            name: told_as(ruled).unwrap_or(&ruled.rule),
-            reset: ruled.reset,
-        }),
-        remaining: ruled.map_or(0, |ruled| ruled.remaining),
-    };
-    write_status(&line, message);
-}
-
-/// The name by which its rule wants it told.
-fn told_as(ruled: &RuleOutcome) -> Option<&str> {
-    ruled.answer.as_ref()?.told_as.as_deref()
-}
-
-/// What a descriptor is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct StatusLine<'a> {
-    /// Whether it is over its limit.
-    pub(super) over: bool,
-    /// Its limit.
-    pub(super) limit: Option<CurrentLimit<'a>>,
-    /// Permits left.
-    pub(super) remaining: u64,
-}
-
-/// The limit of which a descriptor is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CurrentLimit<'a> {
-    /// Permits per window.
-    pub(super) permits: u32,
-    /// The window.
-    pub(super) window: Span,
-    /// Its name.
-    pub(super) name: &'a str,
-    /// Until the window ends.
-    pub(super) reset: Span,
-}
-
-/// Writes a `DescriptorStatus`.
-pub(super) fn write_status(line: &StatusLine<'_>, message: &mut BytesMut) {
-    let code = if line.over { CODE_OVER_LIMIT } else { CODE_OK };
-    let remaining = line.remaining.min(u64::from(u32::MAX));
-    let Some(limit) = &line.limit else {
-        begin(2, number_len(code) + number_len(remaining), message);
+    let code = if over_limit(request, decision) { CODE_OVER_LIMIT } else { CODE_OK };
+    let Some(ruled) = tightest(decision) else {
+        begin(2, number_len(code), message);
         number(1, code, message);
-        number(3, remaining, message);
         return;
     };
-    let (permits, unit, name) = (u64::from(limit.permits), unit(limit.window), limit.name.as_bytes());
-    let name_len = if name.is_empty() { 0 } else { bytes_len(name.len()) };
-    let limit_len = number_len(permits) + number_len(unit) + name_len;
+    let (permits, unit, name) = (u64::from(ruled.limit), unit(ruled.window), ruled.rule.as_bytes());
+    let limit_len = number_len(permits) + number_len(unit) + bytes_len(name.len());
+    let remaining = ruled.remaining.min(u64::from(u32::MAX));
     // Envoy cuts off the part of a second: a client that comes back then would be a moment too early.
-    let seconds = limit.reset.secs_up();
+    let seconds = ruled.reset.secs_up();
     let reset_len = number_len(seconds);
     let len = number_len(code) + bytes_len(limit_len) + number_len(remaining) + bytes_len(reset_len);
     begin(2, len, message);
@@ -168,10 +119,8 @@ pub(super) fn write_status(line: &StatusLine<'_>, message: &mut BytesMut) {
     begin(2, limit_len, message);
     number(1, permits, message);
     number(2, unit, message);
-    if !name.is_empty() {
-        begin(3, name.len(), message);
-        message.extend_from_slice(name);
-    }
+    begin(3, name.len(), message);
+    message.extend_from_slice(name);
     number(3, remaining, message);
     begin(4, reset_len, message);
     number(1, seconds, message);
@@ -229,7 +178,7 @@ fn metadata(name: &str, text: &str, message: &mut BytesMut) {
 }
 
 /// `HeaderValue`, in one of the two lists of headers.
-pub(super) fn header(list: u32, name: &str, value: &str, message: &mut BytesMut) {
+fn header(list: u32, name: &str, value: &str, message: &mut BytesMut) {
     begin(list, bytes_len(name.len()) + bytes_len(value.len()), message);
     for (field, text) in [(1, name), (2, value)] {
         begin(field, text.len(), message);
@@ -238,7 +187,7 @@ pub(super) fn header(list: u32, name: &str, value: &str, message: &mut BytesMut)
 }
 
 /// The unit whose length the window has; zero, UNKNOWN, where it has none's.
-pub(super) fn unit(window: Span) -> u64 {
+fn unit(window: Span) -> u64 {
     match (window.micros() % 1_000_000, window.micros() / 1_000_000) {
         (0, 1) => 1,
         (0, 60) => 2,
@@ -252,7 +201,7 @@ pub(super) fn unit(window: Span) -> u64 {
 }
 
 /// A number field; zero is left out, as protocol buffers do.
-pub(super) fn number(field: u32, value: u64, message: &mut BytesMut) {
+fn number(field: u32, value: u64, message: &mut BytesMut) {
     if value != 0 {
         encode_key(field, WireType::Varint, message);
         encode_varint(value, message);
@@ -260,18 +209,18 @@ pub(super) fn number(field: u32, value: u64, message: &mut BytesMut) {
 }
 
 /// What precedes `len` bytes of a field.
-pub(super) fn begin(field: u32, len: usize, message: &mut BytesMut) {
+fn begin(field: u32, len: usize, message: &mut BytesMut) {
     encode_key(field, WireType::LengthDelimited, message);
     encode_varint(u64::try_from(len).unwrap_or(u64::MAX), message);
 }
 
 /// Bytes of a number field. All field numbers here take one byte.
-pub(super) fn number_len(value: u64) -> usize {
+fn number_len(value: u64) -> usize {
     if value == 0 { 0 } else { 1 + encoded_len_varint(value) }
 }
 
 /// Bytes of a field that holds `len` bytes.
-pub(super) fn bytes_len(len: usize) -> usize {
+fn bytes_len(len: usize) -> usize {
     1 + encoded_len_varint(u64::try_from(len).unwrap_or(u64::MAX)) + len
 }
 
@@ -318,7 +267,6 @@ mod tests {
             priced: None,
             penalty: None,
             warning: false,
-            beyond: None,
         }
     }
 
@@ -383,21 +331,6 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(answer, expected);
-    }
-
-    #[test]
-    fn a_rule_is_told_by_the_name_that_it_wants_also_where_it_only_logs() {
-        let told = |name: &str, shadow| {
-            let options = AnswerOptions { told_as: Some(name.to_owned()), ..AnswerOptions::default() };
-            let ruled = RuleOutcome { answer: Some(Arc::new(options)), shadow, ..ruled(true, 7) };
-            let own = Decision { tightest: (!shadow).then_some(0), ..decision(ruled) };
-            decoded(&[request(Cost::Take(1))], &[own]).statuses.remove(0)
-        };
-        let limit = |name: &str| Some(RateLimit { name: name.into(), requests_per_unit: 100, unit: 2 });
-        for shadow in [false, true] {
-            assert_eq!((told("", shadow).current_limit, told("n", shadow).limit_remaining), (limit(""), 7));
-        }
-        assert_eq!(told("n", false).current_limit, limit("n"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The part of a block of headers that is kept before HTTP/2 is read: everything but long values, which
-//! nothing here reads (RFC 7541, 5 and 6).
+//! What a block of headers keeps before HTTP/2 is read: everything but long values, which nothing here reads
+//! (RFC 7541, 5 and 6).
 //!
 //! The block is read without tables or Huffman codes. So a field is cut only so that both ends' tables stay
 //! the same: a value that goes into no table becomes empty, and one too long for any table becomes another
@@ -66,7 +66,7 @@ enum HeaderPosition {
 pub(super) struct HeaderFields {
     at: HeaderPosition,
     is_authority: bool,
-    /// True if the field goes into the table.
+    /// Whether the field goes into the table.
     is_indexed: bool,
     /// The length of a value as it came, until it is known whether the value is kept.
     length: Vec<u8>,
@@ -117,7 +117,7 @@ impl HeaderFields {
         Ok(())
     }
 
-    /// True if the block may end here.
+    /// Whether the block may end here.
     pub(super) const fn is_whole(&self) -> bool {
         matches!(self.at, HeaderPosition::Begin)
     }

@@ -174,7 +174,7 @@ impl Frames {
     }
 
     /// Takes what was read, and leaves at its beginning what is passed on as it came: so many bytes of it.
-    /// The bytes to pass on behind those are in `made`.
+    /// What is passed on behind those is in `made`.
     fn pass(&mut self, read: &mut [u8]) -> Result<usize, HeadError> {
         let (mut from, mut passed) = (0, 0);
         loop {
@@ -355,7 +355,7 @@ mod tests {
         text
     }
 
-    /// Returns what HTTP/2 reads of a stream that arrives in pieces of this length.
+    /// What HTTP/2 reads of a stream that arrives in pieces of this length.
     fn through(stream: &[u8], piece: usize, mends: bool) -> Result<Vec<u8>, HeadError> {
         let mut frames = Frames::new(mends);
         let mut whole = Vec::new();

@@ -51,7 +51,7 @@ pub(super) fn name_holder(questions: &mut [Request<'_>]) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// Returns what a call has acquired, as Envoy is to bring it back; `None` if it acquired nothing.
+/// What a call has acquired, as Envoy is to bring it back; `None` if it acquired nothing.
 pub(super) fn lease_of(decisions: &[Decision]) -> Option<String> {
     Given::places(decisions).as_ref().map(lease_text)
 }

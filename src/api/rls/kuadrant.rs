@@ -136,8 +136,8 @@ async fn reserve(
     }
     let mut questions = client_identity.put(questions);
     for question in &mut questions {
-        // An amount of nothing holds nothing: the same check, and a commit that charges it all. One request
-        // holds at most a half of a limit, or an amount beyond it would never pass.
+        // An amount of nothing holds nothing: the same check, and a commit that charges it all. Of a limit
+        // one request holds at most a half, or an amount beyond it would never pass.
         question.cost = match amount {
             0 => Cost::Peek,
             amount => {

@@ -16,7 +16,7 @@ pub(super) struct Message {
     body: RecvStream,
     /// What came before the end, and the room it takes.
     gathered: Option<(BytesMut, Held)>,
-    /// True if more came than is kept.
+    /// Whether more came than is kept.
     is_cut: bool,
 }
 

@@ -13,7 +13,6 @@ mod message;
 mod others;
 mod question;
 mod reflection;
-pub(super) mod service;
 mod services;
 mod wire;
 
@@ -51,7 +50,6 @@ use message::Message;
 use question::{Questions, RateLimitCall};
 
 pub(super) use others::Others;
-use service::Service;
 
 /// The one call of the service.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -218,8 +216,6 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             Event::Look if watch.is_silent() => return,
             Event::Look => {}
             Event::Closed => return,
-            // Resets that were still to be read are lost with it.
-            Event::Broken => return line.way.deliveries.lost(),
         }
     }
 }
@@ -227,7 +223,6 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
 enum Event {
     Calls,
     Closed,
-    Broken,
     Close,
     Look,
     MakeRoom,
@@ -254,8 +249,7 @@ fn poll_calls(
         match connection.poll_accept(cx) {
             Poll::Ready(Some(Ok(call))) => turn.push(call),
             // How a connection ends is its client's affair.
-            Poll::Ready(None) => return Some(Event::Closed),
-            Poll::Ready(Some(Err(_))) => return Some(Event::Broken),
+            Poll::Ready(Some(Err(_)) | None) => return Some(Event::Closed),
             Poll::Pending => break,
         }
     }
@@ -266,7 +260,7 @@ fn poll_calls(
 struct Watch {
     pings: Option<PingPong>,
     calls: usize,
-    /// True if there ever was a call.
+    /// Whether there ever was a call.
     has_begun: bool,
     waiting: bool,
 }
@@ -300,9 +294,6 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     if let Err(refusal) = check_head(&request).and_then(|()| servers.knows_rules()) {
         return refuse(servers, respond, &refusal);
     }
-    if let (Some(service), None) = (&servers.service, &call) {
-        return stand_in(line, service, Message::new(request.into_body()), respond);
-    }
     if let Some(span) = span(servers, &request) {
         // Its own task: what is told of it is not worth more work for the calls that are not.
         let (own, message) = (OwnCall { span: Some(span), ..line.call() }, Message::new(request.into_body()));
@@ -331,28 +322,6 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
         },
         Poll::Ready(Err(refusal)) => refuse(servers, respond, &refusal),
         Poll::Pending => drop(tokio::spawn(wait_for_message(line.call(), message, respond))),
-    }
-}
-
-/// Answers a call as Envoy's own rate limit service does.
-fn stand_in(line: &Line, service: &Arc<Service>, mut message: Message, respond: Respond) {
-    let servers = &line.servers;
-    let mut nobody = Context::from_waker(Waker::noop());
-    match message.poll(servers, &mut nobody) {
-        Poll::Ready(Ok(bytes)) => {
-            let at_once = servers.engine.answers_at_once();
-            let answered = match at_once.then(|| service::answer_now(servers, service, &bytes)) {
-                Some(answered) => answered,
-                None => Ok(None),
-            };
-            match answered {
-                Ok(Some(answer)) => reply(&line.way, respond, answer.into()),
-                Ok(None) => drop(tokio::spawn(service::answer_when_known(line.call(), Ok(bytes), respond))),
-                Err(refusal) => refuse(servers, respond, &refusal),
-            }
-        }
-        Poll::Ready(Err(refusal)) => refuse(servers, respond, &refusal),
-        Poll::Pending => drop(tokio::spawn(service::answer_when_known(line.call(), Err(message), respond))),
     }
 }
 
@@ -545,7 +514,7 @@ async fn refund_and_charge(servers: &Servers, questions: &[Question<'_>], denied
     all.into_iter().map(|(_, decision)| decision).collect()
 }
 
-/// True if a call gives back beside what may be denied.
+/// Whether a call gives back beside what may be denied.
 fn refunds_apart(questions: &[Question<'_>], denied: &[usize]) -> bool {
     let refunds = questions.iter().filter(|question| matches!(question.cost, Cost::Refund(_))).count();
     refunds > 0 && (refunds < questions.len() || !denied.is_empty())
@@ -569,7 +538,7 @@ fn deny(mut decisions: Decisions, denied: &[usize], message: Option<Arc<str>>) -
     decisions
 }
 
-/// True if some descriptors peek while others take. A peek that finds nothing left denies the call, which
+/// Whether some descriptors peek while others take. A peek that finds nothing left denies the call, which
 /// then must not charge the others; to the engine a peek always passes.
 fn mixed(questions: &[Question<'_>]) -> bool {
     let peeks = questions.iter().filter(|question| question.cost == Cost::Peek).count();

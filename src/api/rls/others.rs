@@ -32,12 +32,8 @@ use crate::api::unsent_bytes::{CountedWriter, Unsent};
 use crate::telemetry::Metrics;
 
 /// What health knows besides the empty name, which is the daemon.
-const SERVICES: [&str; 3] = [
-    "envoy.service.ratelimit.v3.RateLimitService",
-    "kuadrant.service.ratelimit.v1.RateLimitService",
-    // As Envoy's own rate limit service calls itself.
-    "ratelimit",
-];
+const SERVICES: [&str; 2] =
+    ["envoy.service.ratelimit.v3.RateLimitService", "kuadrant.service.ratelimit.v1.RateLimitService"];
 /// A single question about health, which is answered at once. It has places of its own, so that open watches
 /// never keep a gateway from finding this daemon healthy.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";

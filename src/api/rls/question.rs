@@ -95,7 +95,7 @@ fn check_domain(asked: &RequestMessage<'_>) -> Result<(), Refusal> {
 
 /// A descriptor's own hits, where it says them, also zero: that is a peek. Else the request's, where zero
 /// means one.
-pub(super) fn cost(descriptor: &Descriptor<'_>, request_hits: u32) -> Cost {
+fn cost(descriptor: &Descriptor<'_>, request_hits: u32) -> Cost {
     match (
         descriptor.hits_addend.unwrap_or_else(|| u64::from(request_hits.max(1))),
         descriptor.is_negative_hits,
@@ -108,7 +108,7 @@ pub(super) fn cost(descriptor: &Descriptor<'_>, request_hits: u32) -> Cost {
 
 /// The limit that stands in for the rule's; `None` for a unit that is unknown. Months have 30 days and years
 /// 365.
-pub(super) fn limit((permits, unit): (u32, i32)) -> Option<LimitOverride> {
+fn limit((permits, unit): (u32, i32)) -> Option<LimitOverride> {
     let window = match unit {
         1 => Span::from_secs(1),
         2 => Span::from_secs(60),

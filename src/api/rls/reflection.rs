@@ -1,4 +1,4 @@
-//! The answers of gRPC reflection on the services, so that `grpcurl` and its kind need no files.
+//! What gRPC reflection tells of the services, so that `grpcurl` and its kind need no files.
 //!
 //! `descriptors.bin` is Envoy's own description of its rate limit service with all that it imports
 //! (Apache-2.0), without comments. It is made from the files that the crate `envoy-types` ships, in its

@@ -36,7 +36,7 @@ pub(super) struct Descriptor<'b> {
     pub(super) limit: Option<(u32, i32)>,
     /// Its own hits.
     pub(super) hits_addend: Option<u64>,
-    /// True if the hits are given back.
+    /// Whether the hits are given back.
     pub(super) is_negative_hits: bool,
 }
 

@@ -40,7 +40,7 @@ impl Claims {
         claims.map(Self).map_err(|_| Invalid::Malformed("its claims are not a JSON object"))
     }
 
-    /// Checks whether issuer and audience are those that are asked for.
+    /// Whether issuer and audience are those that are asked for.
     pub(super) fn accepted(&self, settings: &TokenSettings) -> Result<(), Invalid> {
         let issuer = self.0.get("iss").and_then(Value::as_str);
         if !settings.issuers.is_empty()

@@ -31,7 +31,7 @@ pub use keys::{KeyProblem, KeySet};
 
 /// Longest token, in bytes: longer ones are not even looked at.
 pub const TOKEN_BYTES_MAX: usize = 8_192;
-/// Most tokens of one `Authorization` that are looked at.
+/// Most words of one `Authorization` that are looked at as tokens.
 const CANDIDATES_MAX: usize = 5;
 /// Most checked tokens remembered; more push out those used least.
 const REMEMBERED_MAX: usize = 20_000;
@@ -155,12 +155,8 @@ impl TokenReader {
         let checked = match self.remembered.get(&name) {
             Some(checked) => checked,
             None => {
-                let (checked, is_exact) = self.verify(&keys, token)?;
-                let checked = Arc::new(checked);
-                // Of one token there are any number of lax spellings: they must not push out others.
-                if is_exact {
-                    self.remembered.insert(name, Arc::clone(&checked));
-                }
+                let checked = Arc::new(self.verify(&keys, token)?);
+                self.remembered.insert(name, Arc::clone(&checked));
                 // Replaced meanwhile: the keys that signed it may be gone.
                 if !Arc::ptr_eq(&keys, &self.keys.load()) {
                     self.remembered.remove(&name);
@@ -178,22 +174,20 @@ impl TokenReader {
         Ok(Arc::clone(&checked.user))
     }
 
-    /// Also whether its signature is spelled as it should be.
-    fn verify(&self, keys: &KeySet, token: &str) -> Result<(Checked, bool), Invalid> {
+    fn verify(&self, keys: &KeySet, token: &str) -> Result<Checked, Invalid> {
         let (signed, signature) =
             token.rsplit_once('.').ok_or(Invalid::Malformed("it has no three parts"))?;
         let (header, payload) = signed.split_once('.').ok_or(Invalid::Malformed("it has no three parts"))?;
         let header = Header::read(header)?;
-        let is_exact = keys.verify(&header, signed, signature)?;
+        keys.verify(&header, signed, signature)?;
         // Only what is signed is read.
         let claims = Claims::read(payload)?;
         claims.accepted(&self.settings)?;
-        let checked = Checked {
+        Ok(Checked {
             user: claims.text(&self.settings.user_claim)?.into(),
             expires: claims.time("exp")?.ok_or(Invalid::Claim("exp".into()))?,
             not_before: claims.time("nbf")?.unwrap_or_default(),
-        };
-        Ok((checked, is_exact))
+        })
     }
 }
 
@@ -215,33 +209,20 @@ impl TokenReader {
     /// # Errors
     /// For a `Bearer` that shows no valid token, where these are refused.
     pub(super) fn user_of(&self, authorization: &[u8], now: Timestamp) -> Result<TokenUser, Invalid> {
-        // Some gateways join what comes twice by commas.
-        let mut schemes = credentials::values(authorization).filter_map(|one| credentials::words(one).next());
-        let is_bearer = schemes.any(credentials::is_bearer);
+        let mut words = credentials::words(authorization);
+        let Some(scheme) = words.next() else { return Ok(TokenUser::Nothing) };
+        let is_bearer = credentials::is_bearer(scheme);
         let mut problem = None;
-        let mut named: Option<Arc<str>> = None;
-        let mut looked_at = 0;
-        let words = credentials::values(authorization).flat_map(credentials::words);
-        for word in words {
-            let word = credentials::bare(credentials::behind_bearer(word));
-            let Ok(token) = std::str::from_utf8(word) else { continue };
+        for word in std::iter::once(scheme).chain(words).take(CANDIDATES_MAX) {
+            let Ok(token) = std::str::from_utf8(credentials::behind_bearer(word)) else { continue };
+            let token = token.trim_matches([',', ';', '"', '\'']);
             if token.split('.').count() != 3 {
                 continue;
             }
-            looked_at += 1;
-            if looked_at > CANDIDATES_MAX {
-                return Err(Invalid::Malformed("too many tokens stand in one `Authorization`"));
-            }
             match self.verified_user(token, now) {
-                Ok(user) if named.as_ref().is_some_and(|named| *named != user) => {
-                    return Err(Invalid::Malformed("it comes beside the token of somebody else"));
-                }
-                Ok(user) => named = Some(user),
+                Ok(user) => return Ok(TokenUser::Named(user)),
                 Err(invalid) => problem = problem.or(Some(invalid)),
             }
-        }
-        if let Some(user) = named {
-            return Ok(TokenUser::Named(user));
         }
         if !is_bearer {
             return Ok(TokenUser::Nothing);

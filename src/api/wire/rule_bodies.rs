@@ -79,9 +79,6 @@ pub(in crate::api) struct RuleBody {
     partition_key: Option<bool>,
     /// True if a denial says its cause in the header `X-RateLimit-Cause`.
     tell_cause: Option<bool>,
-    /// The name by which Envoy is told of the limit, in place of the rule's; may be empty.
-    #[schemars(length(max = TEXT_BYTES_MAX))]
-    told_as: Option<String>,
     /// The unit that the limit counts, where that is not requests.
     #[schemars(regex(pattern = "^[a-z0-9_-]{1,32}$"))]
     unit: Option<String>,
@@ -104,8 +101,8 @@ pub(in crate::api) struct RuleBody {
     /// Which calls are charged: those that are admitted, or all, in full and whatever is left.
     #[schemars(extend("enum" = ["admitted", "always"]))]
     charge: Option<String>,
-    /// The fate of reports beyond the limit: owed, forgotten at once, or forgotten with their window.
-    #[schemars(extend("enum" = ["carry", "forgive", "window"]))]
+    /// The fate of reports beyond the limit: they are owed, or forgotten.
+    #[schemars(extend("enum" = ["carry", "forgive"]))]
     debt: Option<String>,
     /// The most permits that one bucket owes; the limit unless said.
     debt_max: Option<u32>,

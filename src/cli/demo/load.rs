@@ -54,7 +54,7 @@ impl Counts {
         }
     }
 
-    /// Returns what happened in a window.
+    /// What happened in a window.
     pub(super) fn of(&self, window: u64) -> Count {
         let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         windows

@@ -303,7 +303,7 @@ impl Demo {
     }
 }
 
-/// Returns what a region did in a window, and how far from the others it is.
+/// What a region did in a window, and how far from the others it is.
 fn row(daemon: &Daemon, region: String, count: Count, moved: Option<Moved>) -> Row {
     let world = daemon.engine().world();
     Row {

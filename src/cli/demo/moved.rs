@@ -1,4 +1,4 @@
-//! Rights that regions gave each other under `escrow`, as the daemons' own metrics count them.
+//! What regions gave each other under `escrow`, as the daemons' own metrics count it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,8 +12,7 @@ pub(super) struct Moved {
     pub(super) was_given: u64,
 }
 
-/// Returns what each region has moved since the start, by name. `metrics`: the text of every daemon's
-/// `/metrics`.
+/// What each region has moved since the start, by name. `metrics`: the text of every daemon's `/metrics`.
 pub(super) fn moved(metrics: &[String]) -> HashMap<String, Moved> {
     let mut all = HashMap::<String, Moved>::new();
     for (from, to, permits) in metrics.iter().flat_map(|text| text.lines()).filter_map(read) {
@@ -34,7 +33,7 @@ fn read(line: &str) -> Option<(&str, &str, u64)> {
 }
 
 impl Moved {
-    /// Returns what was moved since `before`.
+    /// What was moved since `before`.
     pub(super) const fn since(self, before: Self) -> Self {
         Self {
             gave: self.gave.saturating_sub(before.gave),
@@ -43,7 +42,7 @@ impl Moved {
     }
 }
 
-/// Moved rights, window by window.
+/// What was moved, window by window.
 #[derive(Debug, Default)]
 pub(super) struct Movements {
     /// The window that runs, what had been moved before it, and what has been since.
@@ -55,13 +54,13 @@ pub(super) struct Movements {
 }
 
 impl Movements {
-    /// True if another window runs than when it was last taken in.
+    /// Whether another window runs than when it was last taken in.
     pub(super) const fn turns(&self, window: u64) -> bool {
         window != self.window
     }
 
-    /// Takes in what has been moved since the start, while `window` runs. Rights moved since the last time
-    /// belong to the window that ran then.
+    /// Takes in what has been moved since the start, while `window` runs. What was moved since the last time
+    /// belongs to the window that ran then.
     pub(super) fn take(&mut self, window: u64, totals: HashMap<String, Moved>) {
         let since = |(region, moved): (&String, &Moved)| {
             let before = self.before.get(region).copied().unwrap_or_default();
@@ -78,7 +77,7 @@ impl Movements {
         }
     }
 
-    /// Returns what a region moved in a window; `None` where that is not known any more.
+    /// What a region moved in a window; `None` where that is not known any more.
     pub(super) fn of(&self, window: u64, region: &str) -> Option<Moved> {
         let moved = if self.turns(window) {
             &self.recent.iter().find(|(known, _)| *known == window)?.1

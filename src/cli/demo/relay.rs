@@ -31,7 +31,7 @@ impl Relay {
         Ok(Self { socket: Arc::new(UdpSocket::bind("127.0.0.1:0").await?), delay })
     }
 
-    /// Returns where the others must send to.
+    /// Where the others must send to.
     pub(super) fn address(&self) -> std::io::Result<SocketAddr> {
         self.socket.local_addr()
     }

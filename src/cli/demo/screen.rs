@@ -30,7 +30,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Returns what is said after "world".
+    /// What is said after "world".
     const fn remark(self) -> &'static str {
         match self {
             Self::Starting => ", still starting",
@@ -95,7 +95,7 @@ impl History {
         Self::percent(self.over_sum, limit.saturating_mul(self.windows))
     }
 
-    /// Returns what was admitted of what could have been, in percent.
+    /// What was admitted of what could have been, in percent.
     pub(super) fn used(&self) -> f64 {
         Self::percent(self.useful, self.possible)
     }
@@ -140,8 +140,8 @@ fn sums(picture: &Picture) -> (u64, u64) {
     (asked, admitted)
 }
 
-/// Returns what a daemon says was used of the limit: in the world under `gossip`; in the other modes a region
-/// knows only its own use.
+/// What a daemon says was used of the limit: in the world under `gossip`; in the other modes a region knows
+/// only its own use.
 const fn used_heading(mode: Mode) -> &'static str {
     match mode {
         Mode::Gossip => "believes used",
@@ -149,7 +149,7 @@ const fn used_heading(mode: Mode) -> &'static str {
     }
 }
 
-/// Returns what its daemon said last; nothing was said where nothing was asked.
+/// What its daemon said last; nothing was said where nothing was asked.
 fn used(count: Count) -> String {
     if count.asked == 0 { "-".to_owned() } else { count.believed.to_string() }
 }

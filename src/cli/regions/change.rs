@@ -110,7 +110,7 @@ impl Whom {
     }
 }
 
-/// Returns what an operator's key says of a change that is made now.
+/// What an operator's key says of a change that is made now.
 fn signed(folder: &Path, region: &str, state: &str) -> Result<Value, Failure> {
     let key = OperatorKey::read(folder).map_err(anyhow::Error::from)?;
     let stamp = Clock::System.now().micros();

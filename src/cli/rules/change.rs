@@ -64,7 +64,7 @@ fn put(
             say(format_args!("warning: {warning}"));
         }
     }
-    // A file that is refused there is refused before anything is changed.
+    // What is refused there is refused before anything is changed.
     let entries = people::changes(&written.people, reason, server)?;
     let rules: Vec<Value> = written.rules.into_iter().map(|(_, rule)| rule).collect();
     let query = if dry_run { "?dry_run=true".to_owned() } else { reason_query(reason) };

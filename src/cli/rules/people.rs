@@ -136,7 +136,7 @@ fn tier_change(tier: &Value, there: &BTreeMap<String, Value>) -> Option<EntryCha
     Some(EntryChange { kind: "tier", name, before, after, method: "PUT", route, body })
 }
 
-/// Returns what an entry says of a tier and of limits of one's own, as the daemon tells it.
+/// What an entry says of a tier and of limits of one's own, as the daemon tells it.
 fn common(entry: &Value) -> Map<String, Value> {
     let own = entry["overrides"].as_object().cloned().unwrap_or_default();
     let own = own.into_iter().map(|(rule, own)| {
@@ -249,7 +249,7 @@ fn key_changes(
     };
     let mut changes = Vec::new();
     let is_revoked = !before["revoked_at"].is_null();
-    // The daemon says of a revoked key that it is not active, whatever was set.
+    // Of a revoked key the daemon says that it is not active, whatever was set.
     if is_revoked {
         wanted.remove("active");
     }

@@ -1,4 +1,4 @@
-//! The screen of `tidegate top`, and what each key does to it. Knows no terminal and no daemon.
+//! What `tidegate top` shows, and what each key does to it. Knows no terminal and no daemon.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;

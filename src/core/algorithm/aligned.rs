@@ -19,7 +19,7 @@ pub(super) struct WindowPlace {
 }
 
 impl WindowPlace {
-    /// Finds the place of `now` among windows of one length.
+    /// Of windows of one length.
     pub(super) fn every(window: Span, now: Timestamp) -> Self {
         let length = window.0.max(1);
         let index = now.0 / length;
@@ -27,7 +27,7 @@ impl WindowPlace {
         Self { index, start, length, elapsed: now.0 - start }
     }
 
-    /// Finds the place of `now` among the windows that a limit counts by.
+    /// Of the windows that a limit counts by.
     pub(super) fn of(limit: &Limit, now: Timestamp) -> Self {
         match limit.calendar {
             None => Self::every(limit.window, now),
@@ -66,7 +66,7 @@ impl WindowPlace {
     }
 }
 
-/// The part of a bucket that the world leaves a region in one window.
+/// What the world leaves a bucket in one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowShare {
     /// Permits that may be admitted here; never above the limit.
@@ -78,8 +78,8 @@ pub(super) struct WindowShare {
 }
 
 impl WindowShare {
-    /// A view speaks of its own window and, less surely, of the next one. It says nothing of any other window
-    /// here: [`super::Allowance::in_force`] works out before what a region keeps to then.
+    /// A view speaks of its own window and, less surely, of the next one. Of any other window it says nothing
+    /// here: what a region keeps to then is worked out before, in [`super::Allowance::in_force`].
     pub(super) fn of(limit: &Limit, view: Option<&WindowAllowance>, index: u64) -> Self {
         match view {
             Some(view) if view.window == index => Self {
@@ -95,7 +95,7 @@ impl WindowShare {
     }
 }
 
-/// The count of one window, and what is owed beyond it.
+/// What one window holds, and what is owed beyond it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowAccount {
     /// Permits counted in the window.
@@ -110,8 +110,8 @@ impl WindowAccount {
         u64::from(self.count) + u64::from(self.debt)
     }
 
-    /// Counts `cost` more permits. Permits that find no `room` in the window are owed, up to `debt_max` in
-    /// all. Returns the permits that were charged. A debt that is larger already is paid, not forgiven.
+    /// Counts `cost` more permits. What finds no `room` in the window is owed, up to `debt_max` in all.
+    /// Returns the permits that were charged. A debt that is larger already is paid, not forgiven.
     pub(super) fn report(&mut self, room: u64, cost: u64, debt_max: u32) -> u64 {
         // More than any bucket holds, and far from overflowing.
         let cost = cost.min(1 << 40);
@@ -135,14 +135,14 @@ pub(super) fn paid_by_a_window(limit: &Limit, view: Option<&WindowAllowance>) ->
     u64::from(view.map_or(limit.permits, |view| view.next_budget.min(limit.permits)))
 }
 
-/// Returns what a window at its end has still room for. Nobody knows what a region was left of it once it is
+/// What a window at its end has still room for. What a region was left of it is no longer known once it is
 /// over.
 fn room_at_the_end(limit: &Limit, view: Option<&WindowAllowance>, count: u32) -> u64 {
     if view.is_some() { 0 } else { u64::from(limit.permits.saturating_sub(count)) }
 }
 
-/// Returns what is owed at the beginning of the window that comes `windows` after the one of `account`, if
-/// nothing else came.
+/// What is owed at the beginning of the window that comes `windows` after the one of `account`, if nothing
+/// else came.
 pub(super) fn carried(
     limit: &Limit,
     view: Option<&WindowAllowance>,

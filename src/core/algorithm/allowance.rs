@@ -1,5 +1,4 @@
-//! The part of one bucket that the rest of the world leaves to a region: one way to say it for each way to
-//! count.
+//! What the rest of the world leaves one bucket: one way to say it for each way to count.
 //!
 //! Places need none: what a region may hold of them is said by the limit that holders are checked against
 //! (see [`crate::regions::escrow::places`]).
@@ -8,7 +7,7 @@ use super::aligned::{WindowPlace, WindowShare, faded, weighted};
 use super::{Algorithm, Limit, level};
 use crate::time::Timestamp;
 
-/// The part of a worldwide limit that a store is told to enforce, beside the limit itself. Computed by
+/// What a store is told to enforce of a worldwide limit, beside the limit itself. Computed by
 /// [`crate::regions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowance {
@@ -23,7 +22,7 @@ pub enum Allowance {
     },
 }
 
-/// The permits that a region may admit in one window, and those that others admitted.
+/// What a region may admit in one window, and what others did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WindowAllowance {
     /// The index of the window that `budget` and `others` speak of.
@@ -55,7 +54,7 @@ pub struct LevelAllowance {
 }
 
 impl Allowance {
-    /// Returns what it says of windows; `None` where it speaks of a level.
+    /// What it says of windows; `None` where it speaks of a level.
     #[must_use]
     pub const fn as_window(&self) -> Option<&WindowAllowance> {
         match self {
@@ -64,7 +63,7 @@ impl Allowance {
         }
     }
 
-    /// Returns what it holds back of a level; `None` where it does not.
+    /// What it holds back of a level; `None` where it does not.
     #[must_use]
     pub const fn as_level(&self) -> Option<&LevelAllowance> {
         match self {
@@ -103,14 +102,14 @@ impl Allowance {
         }
     }
 
-    /// Returns what is held back of a level for others at `now`, in 1/window permits.
+    /// What is held back of a level for others at `now`, in 1/window permits.
     pub(super) fn held_of(allowance: Option<&Self>, limit: &Limit, now: Timestamp) -> u128 {
         allowance.and_then(Self::as_level).map_or(0, |level| level.held(limit, now))
     }
 }
 
 impl LevelAllowance {
-    /// Returns what is held back for others at `now`, in 1/window permits.
+    /// What is held back for others at `now`, in 1/window permits.
     #[must_use]
     pub(crate) fn held(&self, limit: &Limit, now: Timestamp) -> u128 {
         let window = u128::from(limit.window.0.max(1));

@@ -2,8 +2,8 @@
 //! limit's `window`) after it was acquired or last renewed.
 //!
 //! Bound: at no instant do more than `limit` places have holders. A clock that steps back frees none early
-//! and keeps none for longer than a hold from then on: whoever would end later ends then. Places held above a
-//! lowered limit are not renewed, so a hold later they are no more. Memory: at most about 120 bytes for each
+//! and keeps none for longer than a hold from then on: whoever would end later ends then. What is held above
+//! a lowered limit is not renewed, so a hold later it is no more. Memory: at most about 120 bytes for each
 //! place of the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -171,9 +171,10 @@ impl Concurrency {
         }
     }
 
-    /// Returns what a holder's step would be answered at `now`. Changes nothing.
+    /// What a holder's step would be answered at `now`. Changes nothing.
     ///
-    /// A holder may acquire again, or renew, unless more is held than the limit allows since it was lowered.
+    /// Who holds already may acquire again, or renew, unless more is held than the limit allows since it was
+    /// lowered.
     pub(super) fn check_hold(&self, limit: &Limit, now: Timestamp, hold: &Hold) -> Verdict {
         let held = self.held(hold.holder, now).is_some();
         if hold.step == HoldStep::Acquire && !held {
@@ -192,7 +193,7 @@ impl Concurrency {
         }
     }
 
-    /// True if this holder has places at `now`.
+    /// Whether this holder has places at `now`.
     #[cfg(test)]
     pub(super) fn holds(&self, holder: Holder, now: Timestamp) -> bool {
         self.held(holder, now).is_some()
@@ -248,7 +249,7 @@ impl Concurrency {
         self.newest()
     }
 
-    /// Returns who holds how many places at `now`, as far as it is known who.
+    /// Who holds how many places at `now`, as far as it is known who.
     pub(super) fn known(&self, now: Timestamp) -> Vec<(Holder, u64)> {
         let holders = self.holders.iter().flat_map(|holders| &holders.by_name);
         let live = holders.filter(|(holder, places)| **holder != Holder::UNKNOWN && places.ends > now);

@@ -35,7 +35,7 @@ impl FixedWindow {
         Self { at: now, count: self.count.max(limit.permits), debt: self.debt }
     }
 
-    /// Returns where `now` lies, and what is counted and owed there. `view` says how fast a debt is paid.
+    /// Where `now` lies, and what is counted and owed there. `view` says how fast a debt is paid.
     fn place(
         &self,
         limit: &Limit,
@@ -111,12 +111,6 @@ impl FixedWindow {
         report: &ReportedCost,
     ) -> u64 {
         let (place, mut account) = self.place(limit, view, now);
-        if report.debt_max == ReportedCost::COUNTED_BEYOND {
-            let before = account.count;
-            account.count = before.saturating_add(u32::try_from(report.permits).unwrap_or(u32::MAX));
-            self.hold(now, account);
-            return u64::from(account.count - before);
-        }
         let room = Self::budget(limit, view, &place).saturating_sub(u64::from(account.count));
         let charged = account.report(room, report.permits, report.debt_max);
         self.hold(now, account);
@@ -145,7 +139,7 @@ impl FixedWindow {
         u64::from(owed) + u64::from(counted)
     }
 
-    /// Returns what of the `budget` of a window is used, what is owed included.
+    /// What of the `budget` of a window is used, what is owed included.
     pub(super) fn used_of(
         &self,
         limit: &Limit,

@@ -40,7 +40,7 @@ impl Gcra {
     ) -> Verdict {
         let (present, tat) = self.schedule(limit, now);
         let tolerance = amount_of(capacity(limit).saturating_add(Allowance::kept_of(view)), limit);
-        // Permits that others may take are gone for this region.
+        // What others may take is gone for this region.
         let held = Allowance::held_of(view, limit, self.0.instant(now));
         let increment = amount_of(cost.max(1), limit);
         let due = tat + increment;

@@ -1,5 +1,5 @@
-//! The allowance that a region keeps to while no view speaks of now: nobody used the bucket for long, or its
-//! daemon has not looked at it yet.
+//! What a region keeps to while no view speaks of now: nobody used the bucket for long, or its daemon has not
+//! looked at it yet.
 //!
 //! A daemon looks at a bucket some milliseconds after its first request. Until then its store keeps to what
 //! the last view gave the region, and where there is none to the region's first share: what all regions may
@@ -48,8 +48,8 @@ impl Allowance {
         window.map_or(LEVEL_KEPT, windows)
     }
 
-    /// Returns what is enforced at `now`: the view that was told while it speaks of now, and else what stands
-    /// for it. `first` is the region's first share; where there is none, only what was told is enforced.
+    /// What is enforced at `now`: the view that was told while it speaks of now, and else what stands for it.
+    /// `first` is the region's first share; where there is none, only what was told is enforced.
     #[inline]
     #[must_use]
     pub fn in_force(
@@ -89,7 +89,7 @@ impl Allowance {
         }
     }
 
-    /// True if what is enforced is what was told, and not what stands for it while nothing that was told
+    /// Whether what is enforced is what was told, and not what stands for it while nothing that was told
     /// speaks of now.
     #[inline]
     #[must_use]

@@ -9,7 +9,7 @@ use super::level::{Level, amount_of, counts_in_level, permits_in, time_to_drain}
 use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
-/// Permits that are queued and not yet drained.
+/// What is queued and not yet drained.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct LeakyBucket(Level);
 
@@ -37,7 +37,7 @@ impl LeakyBucket {
     ) -> Verdict {
         let queued = self.0.amount(limit, now);
         let capacity = amount_of(capacity(limit).saturating_add(Allowance::kept_of(view)), limit);
-        // Permits that others may take are gone for this region.
+        // What others may take is gone for this region.
         let held = Allowance::held_of(view, limit, self.0.instant(now));
         let asked = amount_of(cost.max(1), limit);
         let admitted = queued + held + asked <= capacity;

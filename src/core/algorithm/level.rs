@@ -81,7 +81,7 @@ impl Level {
         level
     }
 
-    /// Returns what is in use at `now`.
+    /// What is in use at `now`.
     #[inline]
     pub(super) fn amount(&self, limit: &Limit, now: Timestamp) -> LevelAmount {
         let held = self.held(limit);

@@ -79,7 +79,7 @@ impl Algorithm {
         Self::Gcra,
     ];
 
-    /// Returns what it counts.
+    /// What it counts.
     #[must_use]
     pub const fn counting(self) -> Counting {
         match self {
@@ -160,7 +160,7 @@ impl Limit {
 /// The answer of one bucket to one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// True if the cost fits.
+    /// Whether the cost fits.
     pub admitted: bool,
     /// Permits that would still be admitted at once, after this one if it is admitted.
     pub remaining: u64,
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// Returns what a check of `cost` permits (zero: a peek) would be answered at `now`. Changes nothing.
+    /// What a check of `cost` permits (zero: a peek) would be answered at `now`. Changes nothing.
     ///
     /// `view` narrows the limit to what a worldwide rule leaves this region; `None` is a limit of this region
     /// alone.
@@ -296,8 +296,8 @@ impl State {
         verdict
     }
 
-    /// Returns what a holder's step would be answered at `now`. Changes nothing. Other machines know no
-    /// holders: to them an acquisition is a charge.
+    /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to
+    /// them an acquisition is a charge.
     #[must_use]
     pub fn check_hold(&self, limit: &Limit, now: Timestamp, hold: &Hold) -> Verdict {
         match self {
@@ -315,7 +315,7 @@ impl State {
         }
     }
 
-    /// Returns who holds how many places at `now`, as far as it is known who.
+    /// Who holds how many places at `now`, as far as it is known who.
     #[must_use]
     pub fn holders(&self, now: Timestamp) -> Vec<(Holder, u64)> {
         match self {
@@ -333,7 +333,7 @@ impl State {
     /// it already used, a level drains it, and the log's entries leave as usual. What exceeds
     /// [`ReportedCost::debt_max`] beyond the limit is not charged. Returns the permits charged. `concurrency`
     /// charges nothing: its places are held by somebody. So does a limit of zero, which admits nothing that
-    /// could pay, unless nothing is owed ([`ReportedCost::COUNTED_BEYOND`]).
+    /// could pay.
     pub fn report(
         &mut self,
         limit: &Limit,
@@ -341,10 +341,17 @@ impl State {
         now: Timestamp,
         report: &ReportedCost,
     ) -> u64 {
-        let owes = !matches!(self, Self::FixedWindow(_)) || report.debt_max != ReportedCost::COUNTED_BEYOND;
-        if limit.permits == 0 && owes {
-            return 0;
-        }
+        if limit.permits == 0 { 0 } else { self.report_beyond(limit, view, now, report) }
+    }
+
+    /// The same, also where nothing is left here of a limit that is not zero: what could pay may come back.
+    pub fn report_beyond(
+        &mut self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        report: &ReportedCost,
+    ) -> u64 {
         let window = Allowance::window_of(view);
         match self {
             Self::FixedWindow(machine) => machine.report(limit, window, now, report),
@@ -503,8 +510,8 @@ impl State {
         }
     }
 
-    /// Returns what of a region's `budget` in a window is used, what is owed included. Only of
-    /// `fixed_window`, whose rights move by the window.
+    /// What of a region's `budget` in a window is used, what is owed included. Only of `fixed_window`, whose
+    /// rights move by the window.
     #[must_use]
     pub fn used_of(&self, limit: &Limit, view: Option<&Allowance>, window: u64, budget: u64) -> u64 {
         match self {

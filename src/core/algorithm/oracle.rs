@@ -6,7 +6,6 @@ use proptest::prelude::*;
 
 use super::{Algorithm, Allowance, Limit, State, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
-use crate::rule::DEBT_MAX;
 use crate::time::{Span, Timestamp};
 
 /// Something that was charged, or given back (negative).
@@ -181,7 +180,7 @@ impl Judge {
         }
     }
 
-    /// True if `cost` permits would be admitted at `now`, by the definition.
+    /// Whether `cost` permits would be admitted at `now`, by the definition.
     pub(super) fn fits(&self, limit: &Limit, view: Option<&Allowance>, now: u64, cost: u64) -> bool {
         let now = now.max(self.newest);
         let capacity = self.capacity(limit);
@@ -322,7 +321,7 @@ pub(super) fn histories() -> impl Strategy<Value = Vec<DrawnStep>> {
 }
 
 impl DrawnStep {
-    /// Returns where this step takes the clock.
+    /// Where this step takes the clock.
     pub(super) fn moved(&self, limit: &Limit, now: u64, retry_at: u64) -> u64 {
         let window = limit.window.0;
         let part = window / 1_000 * u64::from(self.move_by);
@@ -408,10 +407,8 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
             10 | 11 => {
                 let permits = u64::from(limit.permits);
                 let most = [0, 1, permits / 2, permits, permits * 3 + 5][usize::from(step.move_by % 5)];
-                let report = ReportedCost {
-                    permits: cost,
-                    debt_max: u32::try_from(most).unwrap_or(DEBT_MAX).min(DEBT_MAX),
-                };
+                let report =
+                    ReportedCost { permits: cost, debt_max: u32::try_from(most).unwrap_or(u32::MAX) };
                 assert_eq!(
                     state.report(&limit, view.as_ref(), at, &report),
                     judge.report(&limit, view.as_ref(), now, &report),
@@ -619,7 +616,7 @@ fn assert_expiry(algorithm: Algorithm, state: &State, limit: &Limit, now: u64) {
     }
 }
 
-/// Returns who was admitted when, of a history in which the limit stays and nothing is given back.
+/// Who was admitted when, of a history in which the limit stays and nothing is given back.
 pub(super) fn admissions(
     algorithm: Algorithm,
     limit: &Limit,

@@ -25,8 +25,8 @@ fn drain(state: &mut State, limit: &Limit, now: Timestamp) -> u64 {
     left
 }
 
-/// Returns what an algorithm lets flow until `end`, to one who always takes what is left and began at
-/// `begin`: the whole sum is known.
+/// What an algorithm lets flow until `end`, to one who always takes what is left and began at `begin`: the
+/// whole sum is known.
 fn flow(algorithm: Algorithm, limit: &Limit, begin: u64, end: u64) -> u64 {
     let permits = u64::from(limit.permits);
     match algorithm {

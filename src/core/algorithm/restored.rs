@@ -29,7 +29,7 @@ impl State {
         }
     }
 
-    /// Returns what is used of it, as another store can be told.
+    /// What is used of it, as another store can be told.
     #[must_use]
     pub fn region_use(&self, limit: &Limit, now: Timestamp) -> RegionUse {
         match self {

@@ -34,7 +34,7 @@ struct Entries {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct LogEntry {
     at: u64,
-    /// The running total up to and with this entry; it wraps, and only differences mean anything. The number
+    /// The running total up to and with this entry; it wraps, and only differences mean anything. What lies
     /// between two instants is then found by halving, however long the log.
     total: u64,
 }
@@ -97,7 +97,7 @@ impl SlidingLog {
         self.entries.as_ref().map_or(0, |entries| entries.used(limit.window.0, now))
     }
 
-    /// Returns what the world is believed to use beside this region.
+    /// What the world is believed to use beside this region.
     fn others_at(limit: &Limit, view: Option<&WindowAllowance>, now: u64) -> u64 {
         let Some(view) = view else { return 0 };
         let place = WindowPlace::every(limit.window, Timestamp(now));
@@ -105,15 +105,15 @@ impl SlidingLog {
         share.others.saturating_add(weighted(share.others_before, place.left(), place.length))
     }
 
-    /// Returns what the world leaves of the limit at `now`.
+    /// What the world leaves of the limit at `now`.
     fn left_at(&self, limit: &Limit, view: Option<&WindowAllowance>, now: u64) -> u64 {
         let used = self.used_at(limit, now).saturating_add(Self::others_at(limit, view, now));
         u64::from(limit.permits).saturating_sub(used)
     }
 
-    /// Returns what the region's budget leaves at `now`: what it may use while others use theirs unheard.
-    /// Budgets add up to the limit, so while each region keeps to its own in the whole interval that ends
-    /// now, all of them keep to the limit in it.
+    /// What the region's budget leaves at `now`: what it may use while others use theirs unheard. Budgets add
+    /// up to the limit, so while each region keeps to its own in the whole interval that ends now, all of
+    /// them keep to the limit in it.
     fn budgeted_at(&self, limit: &Limit, view: Option<&WindowAllowance>, now: u64) -> u64 {
         if view.is_none() {
             return u64::from(limit.permits);
@@ -222,7 +222,7 @@ impl SlidingLog {
         }
     }
 
-    /// Charges `cost` whatever is left. A cost beyond the limit is an entry like any other, and leaves the
+    /// Charges `cost` whatever is left. What exceeds the limit is an entry like any other, and leaves the
     /// window as usual. Returns the permits charged.
     pub(super) fn report(&mut self, limit: &Limit, now: Timestamp, report: &ReportedCost) -> u64 {
         let most = u64::from(limit.permits) + u64::from(report.debt_max);

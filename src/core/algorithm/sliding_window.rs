@@ -83,8 +83,8 @@ impl SlidingWindow {
         Self::from_parts(now, self.current.max(limit.permits), 0, self.debt)
     }
 
-    /// Returns where `now` lies, what is counted and owed there, and the count of the window before. `view`
-    /// says how fast a debt is paid.
+    /// Where `now` lies, what is counted and owed there, and the count of the window before. `view` says how
+    /// fast a debt is paid.
     fn place(
         &self,
         limit: &Limit,
@@ -141,8 +141,7 @@ impl SlidingWindow {
         let admitted = asked <= free;
         let remaining = if admitted { free - cost } else { free };
         let retry = if admitted { None } else { until_fits(limit, view, &place, &load, (account, asked)) };
-        // A client that waits for the reset may ask for as much again, or for one permit where that much
-        // never fits.
+        // Who waits for the reset may ask for as much again, or for one permit where that much never fits.
         let again = if asked > u64::from(limit.permits) { 1 } else { asked };
         let reset = match retry {
             Some(retry) => retry,

@@ -10,7 +10,7 @@ use super::level::{Level, amount_of, capacity, counts_in_level, permits_in, time
 use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
-/// Permits that are taken and not yet refilled.
+/// What is taken and not yet refilled.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct TokenBucket(Level);
 
@@ -29,7 +29,7 @@ impl TokenBucket {
     ) -> Verdict {
         let taken = self.0.amount(limit, now);
         let capacity = amount_of(capacity(limit).saturating_add(Allowance::kept_of(view)), limit);
-        // Permits that others may take are gone for this region.
+        // What others may take is gone for this region.
         let held = Allowance::held_of(view, limit, self.0.instant(now));
         let asked = amount_of(cost.max(1), limit);
         let admitted = taken + held + asked <= capacity;

@@ -1,4 +1,4 @@
-//! Records of decisions: one each, its bytes, and sums of many.
+//! What is remembered of decisions: one record each, its bytes, and sums of many.
 //!
 //! A [`Record`] is written once, on the path of a decision, straight into bytes; everything later (the spool,
 //! the database, the sums by minute) reads those bytes. [`usage`] adds records up; [`Histogram`] keeps their

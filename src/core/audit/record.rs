@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use crate::denial_cause::DenialCause;
 use crate::time::Timestamp;
 
-/// The outcome of a request.
+/// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// It passed.
@@ -72,9 +72,9 @@ pub struct Record<'a> {
     pub path: Option<&'a str>,
     /// How it was asked for.
     pub method: Option<&'a str>,
-    /// The outcome.
+    /// What became of it.
     pub outcome: Outcome,
-    /// Permits asked for; negative for a refund. For a commit: what was used less what was reserved.
+    /// Permits asked for; negative for a refund. Of a commit what was used less what was reserved.
     pub cost: i64,
     /// Permits in use after it.
     pub count: u64,
@@ -229,7 +229,7 @@ impl<'a> Records<'a> {
         Self { rest: bytes, whole: true }
     }
 
-    /// True if everything so far was a record.
+    /// Whether everything so far was a record.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.whole

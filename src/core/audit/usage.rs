@@ -40,13 +40,13 @@ pub struct UsageKey {
 }
 
 impl UsageKey {
-    /// True if it is the sum of a rule in all.
+    /// Whether it is the sum of a rule in all.
     #[must_use]
     pub const fn is_total(&self) -> bool {
         self.user.is_empty() && self.path.is_empty() && self.key.is_empty()
     }
 
-    /// True if it is the sum of an API key, which is kept by day alone.
+    /// Whether it is the sum of an API key, which is kept by day alone.
     #[must_use]
     pub const fn is_of_key(&self) -> bool {
         !self.key.is_empty()
@@ -169,7 +169,7 @@ impl Sums {
         self.sums.len()
     }
 
-    /// True if nothing was added.
+    /// Whether nothing was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sums.is_empty()

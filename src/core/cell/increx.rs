@@ -22,7 +22,7 @@ pub struct Bounds<T> {
     pub upper: Option<T>,
 }
 
-/// The fate of the key's expiry where the count changes.
+/// What becomes of the key's expiry where the count changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Expiry {
     /// It stays as it is.
@@ -45,11 +45,11 @@ pub struct Increx {
     pub whole: Bounds<i64>,
     /// The bounds of a count with fractions.
     pub fraction: Bounds<f64>,
-    /// True if a count that would leave its bounds stops there, rather than staying as it is.
+    /// Whether a count that would leave its bounds stops there, rather than staying as it is.
     pub saturate: bool,
     /// When the key expires.
     pub expiry: Expiry,
-    /// True if an expiry that is there stays.
+    /// Whether an expiry that is there stays.
     pub only_new_expiry: bool,
 }
 
@@ -131,7 +131,7 @@ impl Increx {
         let upper = self.whole.upper.unwrap_or(i64::MAX);
         let after = i128::from(count) + i128::from(by);
         let within = i64::try_from(after).ok().filter(|after| (lower..=upper).contains(after));
-        // A count that stops at a bound never turns back: one that lies beyond it already stays.
+        // What stops at a bound never turns back: a count that lies beyond it already stays.
         let stopped = if by >= 0 { upper.max(count) } else { lower.min(count) };
         let value = match within {
             Some(after) => after,

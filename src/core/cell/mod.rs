@@ -58,7 +58,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// True if it is still there at `now`.
+    /// Whether it is still there at `now`.
     #[must_use]
     pub fn holds(&self, now: Nanos) -> bool {
         self.expires.is_none_or(|expires| expires > now)
@@ -117,7 +117,7 @@ pub enum Reply {
     Refused(IncrexError),
 }
 
-/// The fate of the value.
+/// What becomes of the value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CellChange {
     /// It stays as it is.

@@ -74,7 +74,7 @@ impl Terms {
 /// The five numbers that `CL.THROTTLE` answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Throttled {
-    /// True if the call is refused.
+    /// Whether the call is refused.
     pub limited: bool,
     /// Permits at once.
     pub limit: i64,
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns what a run of calls on a fresh key is answered, all at one instant.
+    /// What a run of calls on a fresh key is answered, all at one instant.
     fn answers(calls: &[(i64, i64, i64, i64)]) -> Vec<[i64; 5]> {
         let now = 1_780_000_000 * SECOND;
         let mut stored = None;

@@ -22,7 +22,7 @@ impl<T: Default> ByRegion<T> {
         self.0.get_mut(place).map(|(_, value)| value)
     }
 
-    /// Returns what the region has, made where it has nothing yet.
+    /// What the region has, made where it has nothing yet.
     pub(super) fn of(&mut self, region: RegionId) -> &mut T {
         let place = self.place(region).unwrap_or_else(|place| {
             // One by one: growing twofold would keep half of the room empty in a million buckets.

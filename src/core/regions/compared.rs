@@ -49,12 +49,12 @@ impl Digest {
 pub struct Digests {
     /// Name and settings, sorted by name.
     rules: Vec<(u32, u32)>,
-    /// True if there are more than are told.
+    /// Whether there are more than are told.
     more: bool,
 }
 
 impl Digests {
-    /// Collects digests of rules, by name and settings.
+    /// Of rules by name and settings.
     #[must_use]
     pub fn of(rules: impl IntoIterator<Item = (Digest, Digest)>) -> Self {
         let mut rules: Vec<_> =

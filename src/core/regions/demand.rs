@@ -71,7 +71,7 @@ impl Demand {
         }
     }
 
-    /// True if an average over `span` is more than so many tenths of a standard deviation away from the slow
+    /// Whether an average over `span` is more than so many tenths of a standard deviation away from the slow
     /// one.
     fn differs(&self, average: u64, span: Span, tenths: u64) -> bool {
         let larger = self.slow.max(average).max(part(self.cost, span));

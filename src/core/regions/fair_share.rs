@@ -13,8 +13,7 @@ pub(super) const UNIT: i128 = 1_000_000;
 /// A region may want as much again as it has used, if it is asked for that within so long: its demand has
 /// lasted.
 const LASTED: Span = Span::from_secs(10);
-/// A region that asks for nothing keeps its part of one in so many permits of those that nobody will soon
-/// need.
+/// Of what nobody will soon need, a region that asks for nothing keeps its part of one in so many.
 const SLICES: i128 = 10;
 
 /// One region's part in a division.
@@ -36,7 +35,7 @@ pub struct RegionInput {
     pub silent: bool,
 }
 
-/// The figures that a region told of itself.
+/// What a region told of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportFigures {
     /// When it told.
@@ -47,7 +46,7 @@ pub struct ReportFigures {
     pub demand: u64,
 }
 
-/// The limit that is divided, and by which terms.
+/// What is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DivisionInput {
     /// Permits.
@@ -67,7 +66,7 @@ pub struct DivisionInput {
     pub ahead: Option<Span>,
     /// Permits that a region which asks for nothing keeps at least, while there are as many for each.
     pub slice_min: u64,
-    /// True if wishes are whole permits: less than half of one is none, so that the last ones go to whoever
+    /// Whether wishes are whole permits: less than half of one is none, so that the last ones go to whoever
     /// asks.
     pub whole: bool,
     /// Permits of the limit that the window before fills at `cut`: of a `sliding_window`, whose store leaves
@@ -89,7 +88,7 @@ impl DivisionInput {
     }
 }
 
-/// The permits that one region has probably used, and those that it will want, in millionths.
+/// What one region has probably used, and what it will want, in millionths.
 #[derive(Debug, Clone, Copy)]
 struct Projection {
     weight: i128,
@@ -110,12 +109,12 @@ pub fn common_cut(start: Timestamp, horizon: Span, inputs: &[RegionInput]) -> Ti
     stamps.fold(start, Timestamp::max)
 }
 
-/// Returns what each region may admit in the whole window, in whole permits. The sum is the limit, unless
-/// more is known to have been admitted already.
+/// What each region may admit in the whole window, in whole permits. The sum is the limit, unless more is
+/// known to have been admitted already.
 ///
 /// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it
-/// is the weighted max-min division of all wishes, never below what was probably used. Every region keeps a
-/// slice of what nobody will soon need, whether or not it asks.
+/// is the weighted max-min division of all wishes, never below what was probably used. Of what nobody will
+/// soon need every region keeps a slice, whether or not it asks.
 pub fn budgets(division: DivisionInput, inputs: &[RegionInput]) -> Budgets {
     let limit = i128::from(division.limit) * UNIT;
     let claims: SmallVec<[Projection; 8]> = inputs.iter().map(|input| claim(division, input)).collect();
@@ -123,7 +122,7 @@ pub fn budgets(division: DivisionInput, inputs: &[RegionInput]) -> Budgets {
     let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
     let lingers = inputs.iter().any(|input| input.lingering > 0) || (division.whole && division.fading > 0);
     let parts: SmallVec<[i128; 8]> = if used >= limit && lingers {
-        // Lingering use is partly guessed, and leaves soon: nobody may admit more before it has.
+        // What lingers is partly guessed, and leaves soon: nobody may admit more before it has.
         claims.iter().map(|claim| claim.used * limit / used.max(1)).collect()
     } else if used >= limit {
         claims.iter().map(|claim| claim.used).collect()
@@ -173,7 +172,7 @@ fn claim(division: DivisionInput, input: &RegionInput) -> Projection {
         let (soon, wanted) = (used.max(admitted + soon), used.max(admitted + cautious));
         return Projection { weight, reserve, used, soon, wanted };
     }
-    // Lingering use does not leave before the next division.
+    // What lingers does not leave before the next division.
     let rounded = |amount: i128| used.max(known + (amount + UNIT / 2) / UNIT * UNIT);
     let needs = |amount: i128| match division.budget_for(amount) {
         budget if amount > used => (budget + UNIT - 1) / UNIT * UNIT,
@@ -184,8 +183,8 @@ fn claim(division: DivisionInput, input: &RegionInput) -> Projection {
 }
 
 /// Leaves every region a slice of what nobody will soon need, beyond what it has used: a first request then
-/// finds something wherever it comes. Each has at least a permit while there is one for every region. Missing
-/// permits are taken from regions that have more than they will soon need, by how much more that is.
+/// finds something wherever it comes. Each has at least a permit while there is one for every region. What is
+/// missing is taken from those that have more than they will soon need, by how much more that is.
 fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128]) {
     if division.fading >= division.limit {
         return;

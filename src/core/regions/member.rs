@@ -1,4 +1,4 @@
-//! The members of the cluster, as membership tells it.
+//! Who is in the cluster, as membership tells it.
 
 use super::NodeName;
 
@@ -9,6 +9,8 @@ pub struct Member {
     pub name: NodeName,
     /// True if membership believes it alive.
     pub live: bool,
-    /// True if it is shutting down: it still speaks, but owns nothing any more.
+    /// Whether it is shutting down: it still speaks, but owns nothing any more.
     pub draining: bool,
+    /// Whether its version sees in a store what capacity of sliding `escrow` rules is lent.
+    pub sees_capacity: bool,
 }

@@ -31,7 +31,7 @@ pub(super) struct Regions {
     list: Vec<Region>,
     /// Places in the order of the names.
     order: Vec<RegionId>,
-    /// True if the configuration names them, so that no other can join.
+    /// Whether the configuration names them, so that no other can join.
     named: bool,
 }
 
@@ -45,14 +45,14 @@ pub(super) struct Region {
     pub(super) heard: Option<Timestamp>,
     /// When one of its daemons last said that another frame of this one has come.
     answered: Option<Timestamp>,
-    /// True if all its daemons went in good order: it admits nothing, and nothing is kept for it.
+    /// Whether all its daemons went in good order: it admits nothing, and nothing is kept for it.
     pub(super) left: bool,
-    /// True if it may take part. One that was taken out of the list stays known by its place, and counts as
+    /// Whether it may take part. One that was taken out of the list stays known by its place, and counts as
     /// one that left.
     listed: bool,
-    /// True if it has been silent for too long, or has not heard this daemon for as long.
+    /// Whether it has been silent for too long, or has not heard this daemon for as long.
     pub(super) cut_off: bool,
-    /// True if it is cut off and yet heard: it does not hear this daemon.
+    /// Whether it is cut off and yet heard: it does not hear this daemon.
     pub(super) deaf: bool,
     /// After it was cut off: until when all that it admitted meanwhile has been heard.
     mending: Option<Timestamp>,
@@ -129,7 +129,7 @@ impl Regions {
         self.list.iter().position(|region| region.name == name)
     }
 
-    /// True if a region is known and takes part.
+    /// Whether a region is known and takes part.
     pub(super) fn takes_part(&self, name: &str) -> bool {
         self.list.iter().any(|region| region.name == name && region.listed)
     }
@@ -231,7 +231,7 @@ impl Regions {
         changed
     }
 
-    /// True if this daemon of the own region speaks for a bucket there.
+    /// Whether this daemon of the own region speaks for a bucket there.
     pub(super) fn owned_by(&self, node: &str, key: &WorldKey) -> bool {
         let owner = self.get(Self::OWN).and_then(|region| region.ring.owner(key));
         owner.is_none_or(|owner| owner == node)
@@ -278,7 +278,7 @@ impl Regions {
         id != Self::OWN && self.list.get(id).is_some_and(|region| region.crowded.contains(rule))
     }
 
-    /// True if all regions are heard.
+    /// Whether all regions are heard.
     pub(super) fn are_whole(&self) -> bool {
         self.list.iter().skip(1).all(|region| !region.is_apart())
     }
@@ -377,7 +377,7 @@ impl Region {
         self.heard.unwrap_or(self.expected) + patience.unheard + Span(1)
     }
 
-    /// True if it is cut off, or was until just now, so that some of what it admitted is not known yet.
+    /// Whether it is cut off, or was until just now, so that some of what it admitted is not known yet.
     pub(super) const fn is_apart(&self) -> bool {
         self.cut_off || self.mending.is_some()
     }

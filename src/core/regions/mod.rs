@@ -51,7 +51,7 @@ pub struct WorldKey {
     pub identity: Vec<u8>,
 }
 
-/// The facts of a worldwide rule that the protocol must know.
+/// What the protocol must know of a worldwide rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorldRule {
     /// Its name.
@@ -65,14 +65,14 @@ pub struct WorldRule {
 }
 
 impl WorldRule {
-    /// Returns what its buckets count.
+    /// What its buckets count.
     #[must_use]
     pub const fn counting(&self) -> Counting {
         self.algorithm.counting()
     }
 }
 
-/// The changes that this region made to one bucket since it was last told.
+/// What this region did with one bucket since it was last told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Touched {
     /// The bucket.
@@ -95,7 +95,7 @@ pub struct Touched {
     pub store: StoreSeen,
 }
 
-/// The signs of its memory of one bucket that a store's answers show.
+/// What the answers of a region's store show of its memory of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreSeen {
     /// The most permits that it held as used after any of the decisions; `None` where it did not decide.
@@ -106,7 +106,7 @@ pub struct StoreSeen {
     pub reset: bool,
 }
 
-/// An instruction for the region's store.
+/// What the region's store must be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Enforce this from now on.

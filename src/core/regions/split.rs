@@ -6,9 +6,9 @@
 //! every other daemon has said that it holds the same weights too: shrink before grow. A word that is missing
 //! keeps the smaller share in force, which is safe.
 //!
-//! A daemon says one number for all of its weights, the *digest*, and a *stamp* that orders what is said
-//! (Lamport 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to it
-//! only with the same digest and no smaller stamp, so a word from before an earlier change of mind never
+//! What a daemon says is one number for all of its weights, the *digest*, and a *stamp* that orders what is
+//! said (Lamport 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to
+//! it only with the same digest and no smaller stamp, so a word from before an earlier change of mind never
 //! counts. `docs/concepts/split.md` has the proof.
 //!
 //! A share grows when what was spent of the rule's limit counts no longer. A limit of a user's own may count
@@ -46,12 +46,12 @@ pub use self::word::{Phase, WeightsStatement};
 /// others agree.
 pub const PENDING_MAX: usize = 8;
 /// Most changes of one rule's weights that are remembered for limits that count for longer than the rule's.
-/// Beyond that the two oldest count as one.
+/// Of more the two oldest count as one.
 pub const FORMER_MAX: usize = 8;
 /// Most rules remembered after they were removed, in case they come back with other weights.
 pub const REMOVED_MAX: usize = 1_000;
 
-/// The facts of a `split` rule that the machine must know.
+/// What the machine must know of a `split` rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitRule {
     /// Its name.
@@ -67,7 +67,7 @@ pub struct SplitRule {
     pub recall: Span,
 }
 
-/// The state that outlives the process, so that a restart in the middle of a change is safe.
+/// What outlives the process, so that a restart in the middle of a change is safe.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Saved {
     stamp: u64,
@@ -85,19 +85,19 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// True if there never was a `split` or `escrow` rule.
+    /// Whether there never was a `split` or `escrow` rule.
     #[must_use]
     pub fn is_without_rules(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// True if it says no more than that nothing was noted.
+    /// Whether it says no more than that nothing was noted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && matches!(self.birth, Birth::New { .. })
     }
 
-    /// True if the process that noted this spent nothing, and neither knew of anybody who had.
+    /// Whether the process that noted this spent nothing, and neither knew of anybody who had.
     fn is_unspent(&self) -> bool {
         let new = matches!(self.birth, Birth::New { .. });
         new && self.regions.is_none() && self.rules.iter().all(|rule| rule.waits)
@@ -212,9 +212,9 @@ impl RuleShares {
 pub struct ShareStatus {
     /// The rule.
     pub rule: RuleName,
-    /// True if the share is what the rules in force say.
+    /// Whether the share is what the rules in force say.
     pub settled: bool,
-    /// True if nothing is spent at all until the regions have agreed.
+    /// Whether nothing is spent at all until the regions have agreed.
     pub waits: bool,
     /// Regions and daemons that have not said yet that they hold the same weights; at most eight.
     pub waiting_for: Vec<String>,
@@ -242,7 +242,7 @@ pub struct Split {
     left: BTreeSet<String>,
     held: BTreeMap<RuleName, RuleShares>,
     others: BTreeMap<NodeName, Option<WeightsStatement>>,
-    /// True if an earlier process of it left nothing that tells of having spent anything.
+    /// Whether an earlier process of it left nothing that tells of having spent anything.
     is_unspent: bool,
     beginning: Beginning,
     /// The stamp at which the present weights were loaded.
@@ -306,7 +306,7 @@ impl Split {
         self
     }
 
-    /// True if the store is to be asked whether it remembers anything: see [`Self::handle_store`].
+    /// Whether the store is to be asked whether it remembers anything: see [`Self::handle_store`].
     #[must_use]
     pub const fn asks_store(&self) -> bool {
         self.beginning.asks_store()
@@ -317,7 +317,7 @@ impl Split {
         self.beginning.handle_store(is_new);
     }
 
-    /// Hears that this daemon cannot note what it says of its beginning.
+    /// What this daemon says of its beginning cannot be noted.
     pub const fn be_known(&mut self) {
         self.beginning.be_known();
     }
@@ -450,13 +450,13 @@ impl Split {
         true
     }
 
-    /// Returns what to say to the others, once [`Self::saved`] is safe on disk.
+    /// What to say to the others, once [`Self::saved`] is safe on disk.
     #[must_use]
     pub const fn word(&self) -> WeightsStatement {
         WeightsStatement { birth: self.beginning.birth(), ..self.word }
     }
 
-    /// Returns what a rule is held to; `None` for a rule that is not known.
+    /// What a rule is held to; `None` for a rule that is not known.
     #[must_use]
     pub fn in_force(&self, rule: &RuleName) -> Option<InForce> {
         let held = self.held.get(rule)?;
@@ -469,7 +469,7 @@ impl Split {
         })
     }
 
-    /// Returns what must outlive the process.
+    /// What must outlive the process.
     #[must_use]
     pub fn saved(&self) -> Saved {
         let rules = self.held.iter().map(|(name, held)| SavedRule {
@@ -503,7 +503,7 @@ impl Split {
             .collect()
     }
 
-    /// True if all regions have once said the same list of regions as this daemon, or need not.
+    /// Whether all regions have once said the same list of regions as this daemon, or need not.
     #[must_use]
     pub fn has_agreed(&self) -> bool {
         self.regions.is_none() || self.regions == self.agreed
@@ -536,7 +536,7 @@ impl Split {
         }
     }
 
-    /// True if it is settled how this daemon begins, once every listed region has said the same.
+    /// Whether it is settled how this daemon begins, once every listed region has said the same.
     fn begins(&mut self, now: Timestamp) -> bool {
         let listed = |region: &String| self.regions.iter().flatten().any(|listed| listed == region);
         let others: Vec<(&NodeName, Option<Birth>)> = self
@@ -548,7 +548,7 @@ impl Split {
         self.beginning.settles(now, &self.name, &others)
     }
 
-    /// Returns what this daemon spends of what it says.
+    /// What this daemon spends of what it says.
     fn phase(&self) -> Phase {
         let mut held = self.held.values().filter(|held| held.rule.is_some());
         let changes = |held: &RuleShares| held.start == Start::Done && !held.settled();
@@ -567,7 +567,7 @@ impl Split {
             return Box::new(self.missing_at_start());
         }
         // A region without a part by any of the weights has nothing that could count together with what
-        // grows. Nobody knows who had one of more weights than are kept.
+        // grows. Of more weights than are kept it is not known who had one.
         let parts = held.weights.iter().flat_map(Weights::parts);
         let regions: BTreeSet<&str> = parts
             .filter(|(_, weight, minimum)| *weight > 0 || *minimum > 0)
@@ -588,7 +588,7 @@ impl Split {
         Box::new(self.absent(regions).chain(silent.map(|(name, _)| path(name))))
     }
 
-    /// True if nothing more can be spent in a region of what was shared when it was removed: what was spent
+    /// Whether nothing more can be spent in a region of what was shared when it was removed: what was spent
     /// before stops to count while a larger share waits.
     fn is_gone(&self, region: &str) -> bool {
         self.gone.contains(region) || self.left.contains(region)
@@ -619,7 +619,7 @@ impl Split {
         self.absent(listed).chain(silent.map(|(name, _)| path(name)))
     }
 
-    /// Returns those of these regions that no daemon is known of.
+    /// Those of these regions that no daemon is known of.
     fn absent<'a>(&'a self, regions: BTreeSet<&'a str>) -> impl Iterator<Item = String> + 'a {
         regions
             .into_iter()

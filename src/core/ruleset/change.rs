@@ -1,8 +1,8 @@
 //! A set made of another by exchanging a few rules: the same as compiling all of them, at the cost of those
 //! few.
 //!
-//! Rules that did not change are shared or copied as they are. Each domain keeps its index and finds rules
-//! that came later in a second, small one, until those are many enough to be worth an index of all again.
+//! What did not change is shared or copied as it is. Each domain keeps its index and finds rules that came
+//! later in a second, small one, until those are many enough to be worth an index of all again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ mod tests {
         })
     }
 
-    /// Returns what can be told of a set from outside, for these requests.
+    /// What can be told of a set from outside, for these requests.
     fn shown(set: &RuleSet, requests: &[Vec<(&'static str, &'static str)>]) -> Vec<String> {
         let mut shown: Vec<String> =
             set.rules().iter().map(|own| format!("{:?} {:?} {:?}", own.rule, own.shape, own.limit)).collect();

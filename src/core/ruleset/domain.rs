@@ -170,7 +170,7 @@ fn rules_of<'a>(list: &[&'a Arc<Compiled>]) -> Vec<&'a Rule> {
     list.iter().map(|compiled| &compiled.rule).collect()
 }
 
-/// True if the index finds both by the same.
+/// Whether the index finds both by the same.
 fn is_found_alike(one: &Rule, other: &Rule) -> bool {
     one.conditions == other.conditions && one.per == other.per && one.enabled == other.enabled
 }
@@ -224,7 +224,7 @@ impl Selector {
 }
 
 impl Deciding {
-    /// True if the rule is left once an `allow` exempts the request.
+    /// Whether the rule is left once an `allow` exempts the request.
     pub(super) fn keeps(&self, place: u32, selector: &Selector) -> bool {
         self.exempting.is_none_or(|allow| allow == place || selector.action == Action::Block)
     }
@@ -329,7 +329,7 @@ impl Domain {
         (0..).zip(&self.selectors).map(explain).collect()
     }
 
-    /// Returns what became of a rule that matches.
+    /// What became of a rule that matches.
     fn standing(&self, place: u32, selector: &Selector, deciding: &Deciding) -> Reason {
         let name =
             |place: u32| self.selector(place).map_or_else(String::new, |by| by.compiled.rule.name.clone());
@@ -363,7 +363,7 @@ impl Selector {
         seen.all_repeated().find(|number| !listed(*number))
     }
 
-    /// True if the request has every attribute that names the bucket.
+    /// Whether the request has every attribute that names the bucket.
     #[inline]
     pub(super) fn identifies(&self, seen: &mut SeenAttributes<'_>) -> bool {
         self.per.iter().all(|attribute| seen.value(*attribute).is_some())
@@ -451,8 +451,8 @@ impl Selector {
         Key::new(shape, values.chain(further.iter().map(|value| &**value)))
     }
 
-    /// Returns what tells apart the buckets of requests whose attributes have several values: behind the
-    /// first ones, each further one with its place in `per`.
+    /// What tells apart the buckets of requests whose attributes have several values: behind the first ones,
+    /// each further one with its place in `per`.
     fn further<'r>(&self, seen: &SeenAttributes<'r>) -> Vec<Cow<'r, str>> {
         let mut further = Vec::new();
         if !seen.repeats() {

@@ -2,7 +2,7 @@
 //!
 //! Each rule waits at its anchor: the condition whose value the fewest rules share. Where many rules share
 //! even that (a hundred users times a hundred paths), what they wait at is again such an index, by their
-//! other conditions. The rules found are a superset, to be verified.
+//! other conditions. What is found is a superset, to be verified.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;

@@ -27,7 +27,7 @@ impl Glob {
         Self { text: text.into(), first_star, behind_stars }
     }
 
-    /// Returns what stands before the first star, between the stars with them, and behind the last.
+    /// What stands before the first star, between the stars with them, and behind the last.
     fn parts(&self) -> (&str, &str, &str) {
         let place = |place: u32| usize::try_from(place).unwrap_or(usize::MAX);
         let (prefix, rest) = self.text.split_at_checked(place(self.first_star)).unwrap_or((&self.text, ""));
@@ -64,7 +64,7 @@ impl Glob {
 }
 
 impl Pattern {
-    /// True if a text is what the pattern asks for; a network asks for no text. For questions beside the
+    /// Whether a text is what the pattern asks for; a network asks for no text. For questions beside the
     /// common path.
     #[must_use]
     pub fn matches_text(&self, text: &str) -> bool {
@@ -114,7 +114,7 @@ impl Test {
         Self { attribute, wanted }
     }
 
-    /// True if the request's value meets the condition; `None` if it has none.
+    /// Whether the request's value meets the condition; `None` if it has none.
     #[inline]
     pub(super) fn holds(&self, seen: &mut SeenAttributes<'_>) -> Option<bool> {
         let value = seen.value(self.attribute)?;
@@ -129,12 +129,12 @@ impl Test {
         Some(holds || (seen.repeats() && self.holds_further(seen)))
     }
 
-    /// True if a value behind the first meets the condition.
+    /// Whether a value behind the first meets the condition.
     fn holds_further(&self, seen: &SeenAttributes<'_>) -> bool {
         seen.more(self.attribute).any(|value| self.wanted.admits(value, seen.written(value)))
     }
 
-    /// True if the condition is a list in which every value of the request's is: all that an exact rule lets
+    /// Whether the condition is a list in which every value of the request's is: all that an exact rule lets
     /// repeat.
     pub(super) fn lists_all(&self, seen: &SeenAttributes<'_>) -> bool {
         let admits = |value| self.wanted.admits(value, seen.written(value));
@@ -144,7 +144,7 @@ impl Test {
 }
 
 impl Wanted {
-    /// True if one value, which stands for `written`, is what it must be.
+    /// Whether one value, which stands for `written`, is what it must be.
     fn admits(&self, value: &str, written: &str) -> bool {
         let address = || value.parse::<IpAddr>().ok().map(|address| address.to_canonical());
         match self {

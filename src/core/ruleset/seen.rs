@@ -129,7 +129,7 @@ pub(super) struct SeenAttributes<'r> {
     added: [Option<u32>; 2],
     /// The attribute last read as an address.
     address: Option<(u32, Option<IpAddr>)>,
-    /// True if the request asks to hold places.
+    /// Whether the request asks to hold places.
     holds: bool,
 }
 
@@ -177,7 +177,7 @@ impl<'r> SeenAttributes<'r> {
         self.values.iter().find(|(own, _)| *own == number).map(|(_, value)| *value)
     }
 
-    /// True if some attribute has several values.
+    /// Whether some attribute has several values.
     #[inline]
     pub(super) fn repeats(&self) -> bool {
         !self.more.is_empty()
@@ -193,7 +193,7 @@ impl<'r> SeenAttributes<'r> {
         self.more.iter().map(|(number, _)| *number)
     }
 
-    /// Returns what globs look at: the value, or the text that it stands for.
+    /// What globs look at: the value, or the text that it stands for.
     #[inline]
     pub(super) fn written(&self, value: &'r str) -> &'r str {
         let stands_for = |(stand_in, _): &&(&str, &str)| *stand_in == value;

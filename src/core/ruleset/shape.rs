@@ -60,7 +60,7 @@ impl Identity {
             domain: rule.domain.clone(),
             name: rule.name.clone(),
             algorithm: rule.algorithm,
-            // Places stay held when only the hold changes.
+            // What is held stays held when only the hold changes.
             windows: if rule.algorithm == Algorithm::Concurrency {
                 Span::ZERO.into()
             } else {
@@ -79,7 +79,7 @@ impl Identity {
 }
 
 impl Shapes {
-    /// Returns what the numbers of these shapes stand for, and the next number, for a later process.
+    /// What the numbers of these shapes stand for, and the next number, for a later process.
     #[must_use]
     pub fn keep(&self, wanted: impl Fn(Shape) -> bool) -> (Vec<(String, Shape)>, u32) {
         let wanted = self.known.iter().filter(|(_, known)| wanted(known.shape));

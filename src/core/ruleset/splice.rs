@@ -4,7 +4,7 @@
 use super::Compiled;
 use crate::rule::Rule;
 
-/// Returns what rules are ordered by.
+/// What rules are ordered by.
 pub(super) fn precedence(rule: &Rule) -> (i32, &str) {
     (rule.priority, &rule.name)
 }
@@ -19,8 +19,8 @@ pub(super) struct Splice {
 }
 
 impl Splice {
-    /// Returns what makes of `old` the list without `gone` and with `put`, all three in order of precedence.
-    /// A rule that `old` does not have cannot go.
+    /// What makes of `old` the list without `gone` and with `put`, all three in order of precedence. What
+    /// `old` has not cannot go.
     pub(super) fn new<T>(
         old: &[T],
         compiled: impl Fn(&T) -> &Compiled,
@@ -55,13 +55,13 @@ impl Splice {
         }
     }
 
-    /// Returns where the member that stood at this place stands in the new list; `None`: it is gone.
+    /// Where the member that stood at this place stands in the new list; `None`: it is gone.
     pub(super) fn place(&self, old: usize) -> Option<usize> {
         let Err(gone) = self.gone.binary_search(&old) else { return None };
         Some(old - gone + self.put.partition_point(|before| *before <= old))
     }
 
-    /// Returns where the new members stand in the new list, in their order.
+    /// Where the new members stand in the new list, in their order.
     pub(super) fn places(&self) -> impl Iterator<Item = usize> {
         self.put
             .iter()

@@ -11,7 +11,7 @@ use super::RuleSet;
 use super::pattern::Glob;
 use crate::algorithm::Algorithm;
 use crate::request::PATH;
-use crate::rule::{Action, Condition, Mode, Pattern, Rule};
+use crate::rule::{Action, Condition, Pattern, Rule};
 use crate::time::Span;
 use crate::uri;
 
@@ -38,7 +38,7 @@ impl fmt::Display for Warning {
 }
 
 impl RuleSet {
-    /// Returns what is odd about these rules, in their order of precedence; empty if nothing is.
+    /// What is odd about these rules, in their order of precedence; empty if nothing is.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         self.warnings_of(true)
@@ -74,21 +74,13 @@ impl RuleSet {
             }
             let written = rule.conditions.iter().flat_map(|condition| unmet(condition, normal));
             warnings.extend(written.map(&warn));
-            let escrowed = rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
-            if escrowed && matches!(rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog) {
-                warnings.push(warn(
-                    "mode = \"escrow\" moves no rights of sliding windows, so each region keeps its fixed share: write \
-                     algorithm = \"fixed_window\" or \"token_bucket\", or mode = \"split\", which says so"
-                        .to_owned(),
-                ));
-            }
             earlier.add(rule);
         }
         warnings
     }
 
-    /// Returns what gateways need for these rules, which nobody sees here: told where rules are checked, not
-    /// where they are in force.
+    /// What gateways need for these rules, which nobody sees here: told where rules are checked, not where
+    /// they are in force.
     #[must_use]
     pub fn advice(&self) -> Vec<Warning> {
         let enabled = self.rules().iter().map(|compiled| &compiled.rule).filter(|rule| rule.enabled);
@@ -192,7 +184,7 @@ fn first<'r>(others: &[&'r Rule], rule: &Rule, pairs: &mut usize) -> Option<&'r 
     others.iter().take(looked).find(|other| covers(other, rule)).map(|other| other.name.as_str())
 }
 
-/// True if `wide` takes part wherever `narrow` does.
+/// Whether `wide` takes part wherever `narrow` does.
 fn covers(wide: &Rule, narrow: &Rule) -> bool {
     // Only acquisitions ask rules that hold places.
     let holds = |rule: &Rule| rule.action.counts() && rule.algorithm == Algorithm::Concurrency;
@@ -210,7 +202,7 @@ fn named(rule: &Rule) -> BTreeSet<&str> {
     conditions.chain(rule.per.iter().map(String::as_str)).collect()
 }
 
-/// True if `condition` holds wherever `rule` matches.
+/// Whether `condition` holds wherever `rule` matches.
 fn implied(condition: &Condition, rule: &Rule) -> bool {
     let present =
         condition.any_of.iter().any(|pattern| matches!(pattern, Pattern::Glob(text) if text == "*"));
@@ -223,7 +215,7 @@ fn implied(condition: &Condition, rule: &Rule) -> bool {
     })
 }
 
-/// True if `wide` matches every value that `narrow` matches.
+/// Whether `wide` matches every value that `narrow` matches.
 fn holds_for(wide: &Pattern, narrow: &Pattern) -> bool {
     match (wide, narrow) {
         (Pattern::Glob(wide), _) if wide == "*" => true,

@@ -1,8 +1,7 @@
 //! The key bytes of one table, packed into pages: an allocation for each key would cost more than many keys
 //! themselves.
 //!
-//! A key that is forgotten leaves a gap; its table packs the keys anew once gaps are a quarter of what is
-//! kept.
+//! What is forgotten leaves a gap; its table packs the keys anew once gaps are a quarter of what is kept.
 
 /// Bytes of a page that many keys share.
 const PAGE_BYTES: usize = 4_096;

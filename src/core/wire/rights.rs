@@ -23,8 +23,7 @@ pub struct RightsFrame {
     pub transfers: Vec<Transfer>,
 }
 
-/// The rights that a region holds of one bucket, and what it is asked for. It is request and acknowledgement
-/// in one.
+/// What a region holds of one bucket, and what it is asked for. It is request and acknowledgement in one.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
     /// The rule's domain and name.
@@ -59,7 +58,7 @@ pub enum RightKind {
     Places,
 }
 
-/// Rights that moved between the sender's region and all others, by what the bucket counts.
+/// What moved between the sender's region and all others, by what the bucket counts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum MovedTotals {
     /// Rights of a window.
@@ -83,7 +82,7 @@ pub struct WindowTotals {
     pub closed: Option<ClosedWindow>,
 }
 
-/// Permits that were used of a window that is over.
+/// What was used of a window that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClosedWindow {
     /// Its index.
@@ -112,7 +111,7 @@ pub struct PlacesTotals {
 }
 
 impl RightKind {
-    /// Returns what a bucket with such rights counts.
+    /// What a bucket with such rights counts.
     #[must_use]
     pub const fn counting(self) -> Counting {
         match self {
@@ -151,7 +150,7 @@ impl MovedTotals {
 pub struct CountedLimit {
     /// The bucket's own, in place of the rule's.
     pub own: Option<OwnLimit>,
-    /// True if others only said so: the sender's region itself decides nothing.
+    /// Whether others only said so: the sender's region itself decides nothing.
     pub said_by_others: bool,
 }
 

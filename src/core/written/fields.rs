@@ -4,7 +4,7 @@ use super::{At, Problems, TreeEntry, TreeNode, Value, parse_span, suggestion};
 use crate::time::Span;
 
 /// The entries of one table. Every reading method returns `None` for what is absent and for what is wrong;
-/// the latter is reported. Fields that were never asked for are unknown, which [`Fields::finish`] reports.
+/// the latter is reported. What was never asked for is unknown, which [`Fields::finish`] reports.
 #[derive(Debug)]
 pub struct Fields<'n> {
     entries: &'n [TreeEntry],
@@ -37,7 +37,7 @@ impl<'n> Fields<'n> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
-    /// True if the key is there, without reading it.
+    /// Whether the key is there, without reading it.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)

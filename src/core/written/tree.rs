@@ -48,7 +48,7 @@ pub struct TreeEntry {
 }
 
 impl Value {
-    /// Returns what it is, in words.
+    /// What it is, in words.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

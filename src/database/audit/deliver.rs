@@ -23,7 +23,7 @@ use crate::database::postgres::{Database, Failure};
 const DAYS_MAX: usize = 64;
 const DAY: Span = Span::from_secs(86_400);
 
-/// The outcome of a batch.
+/// What became of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivered {
     /// Its rows are there now.

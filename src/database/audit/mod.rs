@@ -1,5 +1,5 @@
-//! The way of the records that decisions leave: they wait in a spool on disk, are delivered to PostgreSQL
-//! exactly once, are added up, are asked for there, and leave for the archive when they are old.
+//! What becomes of the records that decisions leave: they wait in a spool on disk, are delivered to
+//! PostgreSQL exactly once, are added up, are asked for there, and leave for the archive when they are old.
 
 pub mod archive;
 mod copy;

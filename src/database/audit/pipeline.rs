@@ -267,7 +267,7 @@ async fn add_up(shared: Arc<PipelineShared>, mut summer: Summer, stop: Cancellat
 }
 
 impl PipelineShared {
-    /// True if the database has everything.
+    /// Whether the database has everything.
     fn is_delivered(&self) -> bool {
         self.spool.is_empty() && self.held().is_empty()
     }
@@ -557,7 +557,7 @@ impl Courier {
     }
 }
 
-/// True if the batch itself is what the database does not like.
+/// Whether the batch itself is what the database does not like.
 const fn is_refusal(failure: &Failure) -> bool {
     !failure.passes()
 }

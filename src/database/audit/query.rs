@@ -1,4 +1,4 @@
-//! Questions of operators on the past, as SQL.
+//! What operators ask of the past, as SQL.
 //!
 //! Statements are planned anew for each question: what is asked for decides which index helps, and a plan
 //! that fits all questions fits none.
@@ -334,7 +334,7 @@ fn micros(at: Timestamp) -> i64 {
     i64::try_from(at.micros().min(253_402_300_800_000_000)).unwrap_or(0)
 }
 
-/// Returns what is looked for, as it would have been stored.
+/// What is looked for, as it would have been stored.
 fn stored(text: &Option<String>) -> Option<Cow<'_, str>> {
     text.as_deref().map(storable)
 }

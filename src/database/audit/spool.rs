@@ -144,7 +144,7 @@ impl Spool {
         self.lock().waiting.len()
     }
 
-    /// True if none waits.
+    /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,9 +1,9 @@
 //! From rows to sums: exactly once, and later than the rows.
 //!
-//! A task that delivers a batch leaves what it adds up to in [`Unsummed`]. A [`Summer`] writes that down now
-//! and then, in one transaction with the note that these batches are in the sums. Memory is only the short
-//! way: a batch whose sums were lost, by a death or a failure, is found by its missing note and added up anew
-//! from its rows.
+//! Whoever delivers a batch leaves what it adds up to in [`Unsummed`]. A [`Summer`] writes that down now and
+//! then, in one transaction with the note that these batches are in the sums. Memory is only the short way: a
+//! batch whose sums were lost, by a death or a failure, is found by its missing note and added up anew from
+//! its rows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,12 +102,12 @@ impl Unsummed {
         self.lock().sums.len()
     }
 
-    /// True if so many wait that they should be written before their time.
+    /// Whether so many wait that they should be written before their time.
     pub(super) fn is_full(&self) -> bool {
         self.len() >= SUMS_MAX
     }
 
-    /// True if everything is in the sums, as far as is known here.
+    /// Whether everything is in the sums, as far as is known here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let waits = !self.lock().batches.is_empty();

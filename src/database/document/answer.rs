@@ -54,7 +54,7 @@ pub(super) struct RuleKind {
     pub(super) max_delay: Span,
 }
 
-/// Returns what its answers carry besides; `None` where that is nothing.
+/// What its answers carry besides; `None` where that is nothing.
 pub(super) fn read_answer(
     fields: &mut Fields<'_>,
     kind: RuleKind,
@@ -68,7 +68,6 @@ pub(super) fn read_answer(
         partition_key: read_partition_key(fields, kind, problems),
         tells_cause: fields.boolean("tell_cause", problems).unwrap_or(false),
         unit: read_unit(fields, kind, problems),
-        told_as: read_told_as(fields, kind, problems),
     };
     (options != AnswerOptions::default()).then(|| Arc::new(options))
 }
@@ -158,17 +157,6 @@ fn read_unit(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems<'_
     Some(unit.to_owned())
 }
 
-fn read_told_as(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems<'_>) -> Option<String> {
-    let entry = fields.take("told_as")?;
-    if !kind.action.counts() {
-        problems.report(&entry.node.at, "told_as belongs to rules that count; allow and block tell no limit");
-    }
-    match &entry.node.value {
-        Value::Text(name) | Value::Loose(name) if name.is_empty() => Some(String::new()),
-        _ => text(&entry.node, "told_as", TEXT_BYTES_MAX, problems).map(str::to_owned),
-    }
-}
-
 /// Why a rule of this kind has nothing that belongs to charges, if it has none.
 pub(super) fn uncounted(kind: RuleKind) -> Option<&'static str> {
     match kind {
@@ -182,7 +170,7 @@ pub(super) fn uncounted(kind: RuleKind) -> Option<&'static str> {
     }
 }
 
-/// Returns what the cost of a request is worth, by its attributes.
+/// What the cost of a request is worth, by its attributes.
 pub(super) fn read_price(
     fields: &mut Fields<'_>,
     kind: RuleKind,

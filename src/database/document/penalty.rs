@@ -23,7 +23,7 @@ pub(super) struct Punishing {
     pub(super) charge: Charging,
     pub(super) split_keys: u32,
     pub(super) window: Span,
-    /// True if requests wait for rights of other regions, and so are decided several times.
+    /// Whether requests wait for rights of other regions, and so are decided several times.
     pub(super) waits: bool,
 }
 

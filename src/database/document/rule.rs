@@ -14,7 +14,7 @@ use crate::core::algorithm::{
 use crate::core::calendar::Windows;
 use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
 use crate::core::rule::{
-    Action, Charging, Condition, DEBT_MAX, DOMAIN_DEFAULT, Debt, Global, Mode, OnFailure, OnPartition,
+    Action, Charging, Condition, DOMAIN_DEFAULT, Debt, Global, Mode, OnFailure, OnPartition,
     PRIORITY_DEFAULT, Pattern, Rule,
 };
 use crate::core::time::Span;
@@ -44,8 +44,8 @@ const ACTIONS: [(&str, Action); 5] = [
     ("block", Action::Block),
 ];
 const CHARGES: [(&str, Charging); 2] = [("admitted", Charging::Admitted), ("always", Charging::Always)];
-const DEBTS: [(&str, Debt); 3] =
-    [("carry", Debt::Carry { max: None }), ("forgive", Debt::Forgive), ("window", Debt::Window)];
+/// Whether a debt is forgiven.
+const DEBTS: [(&str, bool); 2] = [("carry", false), ("forgive", true)];
 const FAILURES: [(&str, OnFailure); 3] =
     [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
 const MODES: [(&str, Mode); 3] = [("gossip", Mode::Gossip), ("split", Mode::Split), ("escrow", Mode::Escrow)];
@@ -103,8 +103,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
         problems.report(&entry.node.at, sentence);
     }
     let split_keys = read_split_keys(&mut fields, action, &counted, global.is_some(), problems);
-    let counts = RuleCounts { kind, several: global.is_some() || split_keys > 1 };
-    let (charge, debt) = read_charge(&mut fields, counts, problems);
+    let (charge, debt) = read_charge(&mut fields, action, counted.algorithm, problems);
     let waits = global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
     let punishing = Punishing { kind, charge, split_keys, window: counted.windows.length(), waits };
     let penalty = read_penalty(&mut fields, punishing, problems);
@@ -144,23 +143,16 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     })
 }
 
-/// What a rule counts.
-#[derive(Clone, Copy)]
-struct RuleCounts {
-    kind: RuleKind,
-    /// True if several counts make up one bucket.
-    several: bool,
-}
-
 /// Which calls are charged, and what becomes of what exceeds the limit.
 fn read_charge(
     fields: &mut Fields<'_>,
-    RuleCounts { kind: RuleKind { action, algorithm, .. }, several }: RuleCounts,
+    action: Action,
+    algorithm: Algorithm,
     problems: &mut Problems<'_>,
 ) -> (Charging, Debt) {
     let charge = fields.word("charge", &CHARGES, problems).unwrap_or_default();
-    let debt = fields.word("debt", &DEBTS, problems).unwrap_or(Debt::Carry { max: None });
-    let most = if algorithm == Algorithm::SlidingLog { SLIDING_LOG_LIMIT_MAX } else { DEBT_MAX };
+    let forgives = fields.word("debt", &DEBTS, problems).unwrap_or(false);
+    let most = if algorithm == Algorithm::SlidingLog { SLIDING_LOG_LIMIT_MAX } else { u32::MAX };
     let max = fields.integer("debt_max", 0, i64::from(most), problems);
     let max = max.and_then(|max| u32::try_from(max).ok());
     let mut refuse = |name: &'static str, why: &str| {
@@ -180,25 +172,10 @@ fn read_charge(
             "does not go with action = \"throttle\": what is reported has happened, and cannot be delayed";
         refuse("charge", &format!("= \"always\" {why}"));
     }
-    match debt {
-        Debt::Carry { .. } => return (charge, Debt::Carry { max }),
-        Debt::Forgive => {
-            refuse("debt_max", "does not go with debt = \"forgive\", which lets nothing be owed");
-        }
-        Debt::Window => {
-            refuse("debt_max", "does not go with debt = \"window\", which lets nothing be owed");
-            if action.counts() && algorithm != Algorithm::FixedWindow {
-                refuse("debt", "= \"window\" belongs to algorithm = \"fixed_window\"");
-            } else if several {
-                refuse(
-                    "debt",
-                    "= \"window\" does not go with global or split_keys: several counts do not know what exceeds \
-                     the limit of all",
-                );
-            }
-        }
+    if forgives {
+        refuse("debt_max", "does not go with debt = \"forgive\", which lets nothing be owed");
     }
-    (charge, debt)
+    (charge, if forgives { Debt::Forgive } else { Debt::Carry { max } })
 }
 
 fn read_split_keys(

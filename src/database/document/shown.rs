@@ -75,8 +75,6 @@ pub struct RuleDoc<'r> {
     pub partition_key: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tell_cause: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub told_as: Option<&'r str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<&'r str, &'r str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -150,14 +148,10 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             enabled: rule.enabled,
             split_keys: rule.split_keys,
             charge: Some(rule.charge).filter(|charge| *charge != Charging::default()),
-            debt: match rule.debt {
-                Debt::Carry { .. } => None,
-                Debt::Forgive => Some("forgive"),
-                Debt::Window => Some("window"),
-            },
+            debt: (rule.debt == Debt::Forgive).then_some("forgive"),
             debt_max: match rule.debt {
                 Debt::Carry { max } => max,
-                Debt::Forgive | Debt::Window => None,
+                Debt::Forgive => None,
             },
             warn_at: rule.warn_at,
             on_lapse: Some(rule.reservations.on_lapse).filter(|then| *then != OnLapse::default()),
@@ -167,7 +161,6 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             problem: answer.is_some_and(|answer| answer.problem),
             partition_key: answer.is_some_and(|answer| answer.partition_key),
             tell_cause: answer.is_some_and(|answer| answer.tells_cause),
-            told_as: answer.and_then(|answer| answer.told_as.as_deref()),
             headers: answer.map(|answer| by_name(&answer.headers)).unwrap_or_default(),
             headers_admitted: answer.map(|answer| by_name(&answer.headers_admitted)).unwrap_or_default(),
             price: rule.price.as_deref().map(shown_prices).unwrap_or_default(),

@@ -523,7 +523,6 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                         partition_key: counts,
                         tells_cause: limit.is_multiple_of(3),
                         unit: counts.then(|| "tokens".to_owned()),
-                        told_as: counts.then(|| ["", "n"][usize::from(limit % 2 == 0)].to_owned()),
                     })
                 }),
                 price: (counts && limit.is_multiple_of(5)).then(|| {
@@ -643,15 +642,12 @@ fn a_debt_is_refused_where_it_has_no_effect() {
                      limit = 5\nwindow = \"1s\"\n";
     let blocked = "name = \"r\"\naction = \"block\"\n";
     let counted = "name = \"r\"\nlimit = 5\nwindow = \"1s\"\n";
-    let fixed = "name = \"r\"\nalgorithm = \"fixed_window\"\nlimit = 5\nwindow = \"1s\"\n";
     for (rule, line, why) in [
         (concurrent, "charge = \"always\"", "charge does not go with concurrency"),
         (concurrent, "debt = \"forgive\"", "debt does not go with concurrency"),
         (throttled, "charge = \"always\"", "cannot be delayed"),
         (blocked, "debt_max = 5", "debt_max belongs to rules that count"),
         (counted, "debt = \"forgive\"\ndebt_max = 5", "debt_max does not go with debt = \"forgive\""),
-        (counted, "debt = \"window\"", "debt = \"window\" belongs to algorithm = \"fixed_window\""),
-        (fixed, "debt = \"window\"\nglobal = { mode = \"gossip\" }", "does not go with global or split_keys"),
         (counted, "debt_max = -1", "debt_max must be"),
         (counted, "charge = \"sometimes\"", "charge must be"),
         (counted, "on_lapse = \"keep\"", "on_lapse must be"),
@@ -669,10 +665,11 @@ fn a_debt_is_refused_where_it_has_no_effect() {
     }
     let rules = read(&format!("[[rules]]\n{counted}charge = \"always\"\ndebt_max = 7\n")).unwrap().rules;
     assert_eq!((rules[0].charge, rules[0].debt), (Charging::Always, Debt::Carry { max: Some(7) }));
-    assert_eq!((rules[0].debt_max(5, 5), rules[0].debt_max(2, 5)), (7, 3), "a part owes the same part");
-    let rules = read(&format!("[[rules]]\n{fixed}charge = \"always\"\ndebt = \"window\"\n")).unwrap().rules;
-    let shown = serde_json::to_value(RuleDoc::from(&rules[0])).unwrap();
-    assert_eq!((rules[0].debt, &shown["debt"]), (Debt::Window, &serde_json::json!("window")));
+    assert_eq!(
+        (rules[0].debt_max(5, 5), rules[0].debt_max(2, 5)),
+        (7, 3),
+        "a part of the limit owes the same part"
+    );
 }
 
 #[test]

@@ -7,12 +7,12 @@ use ipnet::IpNet;
 use crate::core::uri;
 
 /// Which values an entry is for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// This one.
     Value(String),
-    /// Those that this text fits, in which `*` stands for any run of characters.
-    Glob(String),
+    /// Those that begin so.
+    Prefix(String),
     /// Whichever.
     Any,
 }
@@ -20,13 +20,7 @@ pub(super) enum Wanted {
 /// Says why no request here meets an entry that is for this value of an attribute of ours, though the
 /// reference service compares it as text; or why it would mean something else.
 pub(super) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
-    let text = match wanted {
-        Wanted::Value(text) => text.clone(),
-        // Whatever stands there, the rest of it has to have the form in which rules see values.
-        Wanted::Glob(text) => text.strip_suffix('*').unwrap_or(text).replace('*', "x"),
-        Wanted::Any => return None,
-    };
-    let text = text.as_str();
+    let (Wanted::Value(text) | Wanted::Prefix(text)) = wanted else { return None };
     match key {
         "path" if text.contains(['?', '#']) => {
             Some("rules here see paths without their queries, so no request would meet it".to_owned())
@@ -37,7 +31,7 @@ pub(super) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
         "host" if uri::host(text) != text.to_ascii_lowercase() => {
             Some(format!("rules here see hosts without port and dot at their end, as {:?}", uri::host(text)))
         }
-        "remote_address" | "ip" if matches!(wanted, Wanted::Glob(_)) => {
+        "remote_address" | "ip" if matches!(wanted, Wanted::Prefix(_)) => {
             Some("rules here compare addresses, not the beginnings of their texts".to_owned())
         }
         "remote_address" | "ip" if text.parse::<IpAddr>().is_err() => Some(match text.parse::<IpNet>() {

@@ -93,7 +93,7 @@ impl EventSpool {
         self.lock().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// True if nothing waits.
+    /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()

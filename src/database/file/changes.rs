@@ -1,4 +1,4 @@
-//! Changes by operators, where no database keeps them: `rules.toml.changes` beside the rules file, a JSON
+//! What operators changed, where no database keeps it: `rules.toml.changes` beside the rules file, a JSON
 //! object a line. Without a rules file the newest changes are kept in memory.
 
 use std::collections::VecDeque;

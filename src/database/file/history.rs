@@ -1,4 +1,4 @@
-//! The history of `rules.toml`: a folder beside it, `rules.toml.history/`, with the text of each revision and
+//! What became of `rules.toml`: a folder beside it, `rules.toml.history/`, with the text of each revision and
 //! who made it. It comes about with the first change that is made through a daemon, and holds the last
 //! [`ENTRIES_MAX`].
 
@@ -46,7 +46,7 @@ impl History {
         Self { folder: folder.into() }
     }
 
-    /// True if anything was ever recorded.
+    /// Whether anything was ever recorded.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.folder.is_dir()

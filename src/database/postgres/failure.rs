@@ -181,13 +181,13 @@ impl Failure {
         }
     }
 
-    /// True if trying again later may help: nothing is wrong with what was asked.
+    /// Whether trying again later may help: nothing is wrong with what was asked.
     #[must_use]
     pub const fn passes(&self) -> bool {
         !matches!(self, Self::Url | Self::Refused { .. } | Self::Other { .. })
     }
 
-    /// True if it is a matter of the server, not of the schema or the question: it is away for all that
+    /// Whether it is a matter of the server, not of the schema or the question: it is away for all that
     /// counts.
     #[must_use]
     pub const fn is_away(&self) -> bool {

@@ -48,7 +48,7 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     Migrator::with_migrations(FILES.into_iter().filter_map(migration).collect())
 });
 
-/// The outcome of a migration.
+/// What became of the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migrated {
     /// The version that was there; `None` for an empty database.

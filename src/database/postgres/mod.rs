@@ -177,14 +177,14 @@ impl Database {
         known.map_err(|error| Failure::Away { name: self.name.to_string(), why: error.to_string() })
     }
 
-    /// Returns what an error of the driver means, where a call could take this long.
+    /// What an error of the driver means, where a call could take this long.
     pub(in crate::database) fn failure(&self, error: &sqlx::Error, longest: Duration) -> Failure {
         // The pool has a deadline of its own, whatever the call's is.
         let longest = if matches!(error, sqlx::Error::PoolTimedOut) { self.timeout } else { longest };
         Failure::of(error, &self.name, longest)
     }
 
-    /// Checks whether this server and its schema will do.
+    /// Whether this server and its schema will do.
     ///
     /// # Errors
     /// It is away, too old, has no schema, or one that is too new for this build.

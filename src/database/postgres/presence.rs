@@ -19,7 +19,7 @@ const FRESH: Duration = Duration::from_millis(500);
 /// How often the schema is looked at by whoever calls the database next.
 const SCHEMA_LOOK: Duration = Duration::from_secs(4);
 
-/// The facts known of it.
+/// What is known of it.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     /// The newest sign of life.
@@ -83,7 +83,7 @@ impl Database {
         match oldest.map_err(|error| self.failure(&error, PROBE)) {
             Ok(oldest) => self.fits(oldest),
             Err(failure) if failure.is_away() => Err(failure),
-            // A question for what is not there is told so.
+            // Whoever asks for what is not there is told so.
             Err(_) => Ok(()),
         }
     }

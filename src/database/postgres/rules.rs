@@ -1,7 +1,7 @@
 //! Rules and quotas in PostgreSQL: read as one set, changed as one set, with their history.
 //!
-//! A reader may ask for the whole set, or for [`since`] when it has an earlier one. A writer takes the lock
-//! of `rules_head` first, so that a set is checked against what it will really replace. The tables' own
+//! Who reads may ask for the whole set, or for [`since`] when he has an earlier one. Who writes takes the
+//! lock of `rules_head` first, so that a set is checked against what it will really replace. The tables' own
 //! triggers write the history, for plain SQL as for this.
 
 use std::collections::BTreeMap;
@@ -202,8 +202,8 @@ fn behind(stored: Version, in_force: Version) -> String {
     )
 }
 
-/// Returns what an edit changes in a set, or in the part of it that the edit can touch, `others` being the
-/// rules beside it; checked, and short enough to be handed on.
+/// What an edit changes in a set, or in the part of it that the edit can touch, `others` being the rules
+/// beside it; checked, and short enough to be handed on.
 fn changed(
     before: &RuleDocs,
     edit: &Edit,
@@ -358,7 +358,7 @@ fn change_of((revision, kind, rule, region, before, after): ChangeRow) -> (i64, 
     (revision, RuleChange { kind, rule, region, before, after })
 }
 
-/// Returns what became of the rules, newest first.
+/// What became of the rules, newest first.
 ///
 /// # Errors
 /// The database does not answer.

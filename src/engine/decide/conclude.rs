@@ -193,7 +193,7 @@ impl Engine {
             let counter = match found.rule.rule.debt {
                 _ if counted.degraded => store,
                 Debt::Carry { .. } => debt_max,
-                Debt::Forgive | Debt::Window => forgiven,
+                Debt::Forgive => forgiven,
             };
             counter.increment(left);
         }

@@ -80,7 +80,7 @@ impl Engine {
         self.decide_in_store(&loaded, (requests, &persons), Intent::Charge, timer, Tries::Over).await
     }
 
-    /// Returns what [`Self::ask`] would answer, if that is `over`; else what [`Self::decide`] answers.
+    /// What [`Self::ask`] would answer, if that is `over`; else what [`Self::decide`] answers.
     pub fn decide_unless<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],

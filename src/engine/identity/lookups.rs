@@ -220,7 +220,7 @@ impl Lookups {
         }
     }
 
-    /// Returns what is near at hand.
+    /// What is near at hand.
     fn look(&self, name: NameRef<'_>, inquiry: Inquiry) -> Near {
         let kept = self.cache.get(&name);
         if let Some(kept) = &kept
@@ -303,7 +303,7 @@ impl Lookups {
     }
 }
 
-/// Returns what is written beside the rules.
+/// What is written beside the rules.
 fn written(set: &RuleSet, name: NameRef<'_>) -> Fact {
     match name.kind {
         Kind::User => Fact::User(set.user(name.id).cloned()),

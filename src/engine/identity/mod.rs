@@ -1,4 +1,4 @@
-//! Identities: users and API keys, found without holding up a decision.
+//! Who is asking: users and API keys, found without holding up a decision.
 //!
 //! Facts live in a database. Near at hand is a bounded cache ([`lookups`]); behind it the region's Redis,
 //! where there is one ([`Shelf`]); behind that the database ([`Source`]). A fact that is not at hand is
@@ -24,7 +24,7 @@ use crate::core::identity::{ApiKey, User};
 pub(super) use lookups::Directory;
 pub(super) use person::{IdentityRefused, Inquiry, KeyFound, Person, Persons, key_id, rewritten, shows_key};
 
-/// Kinds of identities that can be looked up.
+/// Who can be looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -85,7 +85,7 @@ impl quick_cache::Equivalent<IdentityName> for NameRef<'_> {
     }
 }
 
-/// The facts known of somebody. `None`: that there is nobody of this name.
+/// What is known of somebody. `None`: that there is nobody of this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fact {
     /// A user.
@@ -104,7 +104,7 @@ impl Fact {
         }
     }
 
-    /// True if there is somebody.
+    /// Whether there is somebody.
     #[must_use]
     pub const fn is_somebody(&self) -> bool {
         matches!(self, Self::User(Some(_)) | Self::Key(Some(_)))
@@ -118,7 +118,7 @@ pub struct Unreachable(pub String);
 
 /// Where facts come from in the end. Each call has a deadline of its own.
 pub trait Source: Send + Sync + 'static {
-    /// Looks these up. A name that is not in the answer does not exist.
+    /// Looks these up. Who is not in the answer does not exist.
     fn load<'a>(
         &'a self,
         names: &'a [IdentityName],
@@ -128,7 +128,7 @@ pub trait Source: Send + Sync + 'static {
 /// Facts that the daemons of a region keep for each other. Never waits long, never fails: what it cannot do
 /// it leaves.
 pub trait Shelf: Send + Sync + 'static {
-    /// Returns what lies there for each of these names.
+    /// What lies there for each of these names.
     fn fetch<'a>(&'a self, names: &'a [String]) -> Later<'a, Vec<Option<Vec<u8>>>>;
     /// Puts facts there for so long, where nothing lies yet.
     fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()>;

@@ -1,4 +1,4 @@
-//! The facts about the one who asks one question, and what follows from them.
+//! What is known of the one who asks one question, and what follows from it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(in crate::engine) enum Inquiry {
     Operator,
 }
 
-/// The facts known of one who asks.
+/// What is known of one who asks.
 #[derive(Debug, Clone, Default)]
 pub(in crate::engine) struct Person {
     pub(super) user: Option<Arc<User>>,
@@ -37,7 +37,7 @@ pub(in crate::engine) struct Person {
     pub(super) others: Vec<Person>,
 }
 
-/// The state of the key that a request shows.
+/// What became of the key that a request shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum KeyShown {
     /// It shows none of ours.
@@ -52,7 +52,7 @@ pub(super) enum KeyShown {
     Worthless,
 }
 
-/// The outcome of a look for a key.
+/// What became of a look for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) enum KeyFound {
     /// It is known, or is none of ours.
@@ -74,7 +74,7 @@ pub(in crate::engine) struct IdentityRefused {
 }
 
 impl Person {
-    /// Returns what stands in for what the request does not bring.
+    /// What stands in for what the request does not bring.
     pub(in crate::engine) fn who<'a>(&'a self, tier_default: Option<&'a str>) -> Who<'a> {
         let (user, key) = (self.user.as_deref(), self.key.as_deref());
         let tier = key.and_then(|key| key.tier.as_deref());
@@ -86,7 +86,7 @@ impl Person {
         }
     }
 
-    /// Returns what is known of the key that was asked for by its name.
+    /// What is known of the key that was asked for by its name.
     pub(in crate::engine) const fn key_found(&self) -> KeyFound {
         match (self.shown, &self.key) {
             (KeyShown::Foreign | KeyShown::Worthless, _) => KeyFound::Nobody,
@@ -112,7 +112,7 @@ impl Person {
             let message = block.reason.as_deref().unwrap_or(why.sentence()).into();
             IdentityRefused { why, message, retry }
         });
-        // A user who is refused stays so, whatever stands beside.
+        // Whoever is refused stays so, whatever stands beside.
         blocked.or_else(|| self.others.iter().find_map(|other| other.refused(now)))
     }
 
@@ -143,7 +143,7 @@ pub(in crate::engine) fn key_id(text: &str) -> Option<&str> {
     parse_key(text).map(|shown| shown.id).or_else(|| is_key_name(text).then_some(text))
 }
 
-/// True if a request shows what claims to be a key of ours.
+/// Whether a request shows what claims to be a key of ours.
 #[inline]
 pub(in crate::engine) fn shows_key(request: &Request<'_>) -> bool {
     request.shown_credentials().any(is_key_like)

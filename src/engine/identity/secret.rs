@@ -1,7 +1,7 @@
 //! API keys: making them, and telling the right secret from a wrong one.
 //!
 //! A key is `tgk_<name>_<secret>`. The name is public: the row is found by it, limits count by it, people
-//! speak of it. Only an HMAC-SHA256 of the secret under a salt of the row's own is kept. A salt rather than a
+//! speak of it. Of the secret only an HMAC-SHA256 under a salt of the row's own is kept. A salt rather than a
 //! pepper known to the servers: there is then no further secret to give to every daemon and to lose, and
 //! against guessing neither is needed, since a secret is 190 random bits and not a word that somebody chose.
 //! For the same reason one round of a fast hash is enough, and a key costs a decision less than a
@@ -54,7 +54,7 @@ pub fn new_key() -> Result<NewKey, NoRandomness> {
     Ok(NewKey { text: format!("{id}_{secret}"), id, salt, hash })
 }
 
-/// Returns what is kept of a secret.
+/// What is kept of a secret.
 #[must_use]
 pub fn hash_of(salt: &[u8; 16], secret: &str) -> [u8; 32] {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, salt), secret.as_bytes());
@@ -63,7 +63,7 @@ pub fn hash_of(salt: &[u8; 16], secret: &str) -> [u8; 32] {
     hash
 }
 
-/// True if this is the key's secret. Takes as long for a wrong one as for the right one.
+/// Whether this is the key's secret. Takes as long for a wrong one as for the right one.
 #[must_use]
 pub fn is_secret_of(key: &ApiKey, secret: &str) -> bool {
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, &key.salt), secret.as_bytes(), &key.hash).is_ok()

@@ -9,7 +9,7 @@ use super::{Fact, Kind, NameRef};
 use crate::core::identity::{ApiKey, Block, User, UserLimit};
 use crate::core::time::Timestamp;
 
-/// Returns where a fact lies.
+/// Where a fact lies.
 pub(super) fn name(name: NameRef<'_>) -> String {
     match name.kind {
         Kind::User => format!("1:user:{}", name.id),

@@ -67,7 +67,7 @@ fn troubles(node: &Node) -> Vec<String> {
     node.troubles().into_iter().map(|trouble| format!("{}: {}", node.address, trouble.text)).collect()
 }
 
-/// Returns what is wrong with the map itself.
+/// What is wrong with the map itself.
 fn unplaced(map: &Map, topology: Topology) -> Option<String> {
     if map.nodes().is_empty() {
         let sentence = match topology {

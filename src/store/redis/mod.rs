@@ -43,7 +43,7 @@ use self::servers::node::{Common, Node};
 use self::servers::plan::bucket_of;
 use self::servers::topology::Places;
 use super::cells::MemoryCells;
-use super::escrowed::has_rights;
+use super::escrowed::is_escrowed;
 use crate::core::algorithm::{Allowance, Counting, Limit, RegionUse};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};
@@ -213,14 +213,14 @@ impl RedisStore {
         RedisCells::new(Arc::clone(&self.core), stand_in)
     }
 
-    /// Returns where the region's daemons keep facts for each other.
+    /// Where the region's daemons keep facts for each other.
     #[must_use]
     pub fn shelf(&self) -> RedisShelf {
         RedisShelf::new(Arc::clone(&self.core))
     }
 }
 
-/// Checks whether there is a connection in time; an error where the server refuses this user.
+/// Whether there is a connection in time; an error where the server refuses this user.
 async fn reached(node: &Node, deadline: Deadline) -> Result<bool, StartError> {
     let connected = node.connected(deadline.left()).await;
     match node.notes.refusal() {
@@ -297,7 +297,7 @@ impl Store for RedisStore {
         ask: &'a StepRequest,
         _: Timestamp,
     ) -> Answer<'a, Option<StepResult>> {
-        if !has_rights(rule) {
+        if !is_escrowed(rule) {
             return Answer::Now(None);
         }
         Answer::Later(Box::pin(async move {

@@ -34,7 +34,7 @@ impl Topology {
         }
     }
 
-    /// Returns what those are for that are asked only for the others.
+    /// What those are for that are asked only for the others.
     pub(super) const fn adviser(self) -> &'static str {
         if matches!(self, Self::Sentinel) { "sentinel" } else { "seed" }
     }
@@ -55,15 +55,7 @@ impl RedisTls {
     /// # Errors
     /// Why not.
     pub fn check(&self) -> Result<(), String> {
-        self.client().map(drop)
-    }
-
-    /// Returns what a client of such a server makes its connections with.
-    ///
-    /// # Errors
-    /// They cannot be used, and why.
-    pub fn client(&self) -> Result<Arc<rustls::ClientConfig>, String> {
-        super::client::dial::secured(self)
+        super::client::dial::secured(self).map(drop)
     }
 }
 

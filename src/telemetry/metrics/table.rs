@@ -323,13 +323,13 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "connections_refused_total",
         MetricKind::Counter,
         &["listener"],
-        "Connections refused by a full listener: at once, or after they waited a second for a place",
+        "Connections closed at once because the listener was full and no other one was idle",
     ),
     (
         "connections_evicted_total",
         MetricKind::Counter,
         &["listener"],
-        "Connections closed to make room for new ones: idle, or not asking for decisions",
+        "Idle connections closed to make room for new ones",
     ),
     (
         "connections_unread_total",

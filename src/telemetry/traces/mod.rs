@@ -145,7 +145,7 @@ impl Tracer {
         })
     }
 
-    /// Returns what keeps buckets.
+    /// What keeps buckets.
     #[must_use]
     pub const fn store(&self) -> &'static str {
         self.setup.store
@@ -294,7 +294,7 @@ impl OpenSpan {
         self.span.error = Some(cut(why));
     }
 
-    /// Returns who takes it.
+    /// Who takes it.
     #[must_use]
     pub const fn tracer(&self) -> &Arc<Tracer> {
         &self.tracer

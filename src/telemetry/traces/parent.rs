@@ -13,7 +13,7 @@ pub struct TraceParent {
     pub trace: [u8; 16],
     /// The caller's own span, which is the parent of ours.
     pub span: [u8; 8],
-    /// True if the caller records its span.
+    /// Whether the caller records its span.
     pub sampled: bool,
 }
 

@@ -52,7 +52,7 @@ pub(super) struct EscrowBucket {
     pub(super) asked: Option<Timestamp>,
     pub(super) looked: Option<Timestamp>,
     pub(super) steps: VecDeque<StepRequest>,
-    /// True if something was decided since the last look.
+    /// Whether something was decided since the last look.
     pub(super) stirred: bool,
     alive: Timestamp,
     demand: Demand,
@@ -72,6 +72,8 @@ pub(super) enum BucketNotes {
     Places {
         /// When the store was last asked to own its whole share.
         asked_to_recover: Option<Timestamp>,
+        /// Of what slides the newest [`super::dry_mark`] up to which nobody has any; zero: somebody may have.
+        dry: u64,
     },
 }
 
@@ -164,7 +166,7 @@ impl RegionStatement {
         }
     }
 
-    /// Returns what it says to have, of rights of this kind that a region's session gave it.
+    /// What it says to have, of rights of this kind that a region's session gave it.
     pub(super) fn has_of(&self, kind: RightKind, region: &str, session: u64) -> u64 {
         if self.kind() != kind {
             return 0;
@@ -206,7 +208,7 @@ impl RegionStatement {
         if self.heard.is_some_and(|heard| now.since(heard) < BELIEVED) { self.wanted } else { 0 }
     }
 
-    /// True if it lately said that it cannot serve what it wants.
+    /// Whether it lately said that it cannot serve what it wants.
     pub(super) fn lacks_lately(&self, now: Timestamp) -> bool {
         self.lacks.is_some() && self.wanted(now) > 0
     }
@@ -250,7 +252,7 @@ impl EscrowBucket {
         let (window, notes) = match rule.counting() {
             Counting::Window => (limit.window, BucketNotes::Window(WindowNotes::default())),
             Counting::Level => (limit.window, BucketNotes::Level),
-            Counting::Concurrency => (PLACES_WINDOW, BucketNotes::Places { asked_to_recover: None }),
+            Counting::Concurrency => (PLACES_WINDOW, BucketNotes::Places { asked_to_recover: None, dry: 0 }),
         };
         Self {
             key,
@@ -273,7 +275,7 @@ impl EscrowBucket {
         }
     }
 
-    /// Returns what it counts.
+    /// What it counts.
     pub(super) fn counting(&self) -> Counting {
         self.rule.counting()
     }
@@ -474,7 +476,7 @@ impl EscrowBucket {
         }
     }
 
-    /// True if its rights may have to move: it will use more than half of its share, or others move theirs.
+    /// Whether its rights may have to move: it will use more than half of its share, or others move theirs.
     pub(super) fn is_hot(&self, now: Timestamp, share: Share) -> bool {
         let kind = self.kind_at(now);
         let spoken = |(_, partner): (_, &RegionStatement)| {
@@ -500,18 +502,18 @@ impl EscrowBucket {
         itself || self.wanted(kind) > 0 || self.partners().any(spoken)
     }
 
-    /// True if places are lent or borrowed, so that there is something to confirm.
+    /// Whether places are lent or borrowed, so that there is something to confirm.
     pub(super) fn has_loans(&self) -> bool {
         let ledger = self.balance.as_ref().and_then(|balance| balance.ledger.as_places());
         ledger.is_some_and(PlacesLedger::has_loans)
     }
 
-    /// True if somebody was refused here just now, served since or not.
+    /// Whether somebody was refused here just now, served since or not.
     pub(super) fn refused_lately(&self, now: Timestamp) -> bool {
         self.refused.is_some_and(|refused| now.since(refused) <= WANT)
     }
 
-    /// True if nobody was refused here for a while.
+    /// Whether nobody was refused here for a while.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.wanted(RightKind::Places) == 0 && self.refused.is_none_or(|refused| now.since(refused) >= IDLE)
     }
@@ -521,7 +523,7 @@ impl EscrowBucket {
         self.alive = self.alive.max(now);
     }
 
-    /// True if the store may be asked something now.
+    /// Whether the store may be asked something now.
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
         self.asked.is_none_or(|asked| now.since(asked) > ANSWER_MAX)
     }
@@ -545,7 +547,7 @@ impl EscrowBucket {
     }
 }
 
-/// True if what was said of some rights still says something of those that are spent now.
+/// Whether what was said of some rights still says something of those that are spent now.
 const fn speaks_lately(said: RightKind, present: RightKind) -> bool {
     match (said, present) {
         (RightKind::Window(said), RightKind::Window(present)) => said.saturating_add(1) >= present,

@@ -38,7 +38,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// True if it says all that another one of the same region's session says, and is as new: totals are
+    /// Whether it says all that another one of the same region's session says, and is as new: totals are
     /// cumulative, so that one is then of no more use.
     pub(super) fn says_more_than(&self, other: &Self) -> bool {
         let took = |new: &Taking, old: &Taking| {
@@ -85,7 +85,7 @@ pub struct StepRequest {
     pub own: Option<OwnLimit>,
 }
 
-/// The outcome of a step: the ledger after it, with what has been used.
+/// What became of a step: the ledger after it, with what has been used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepResult {
     /// The ledger.
@@ -114,7 +114,7 @@ pub enum Ledger {
 }
 
 impl Ledger {
-    /// Returns what its bucket counts.
+    /// What its bucket counts.
     #[must_use]
     pub const fn counting(&self) -> Counting {
         match self {
@@ -144,7 +144,7 @@ impl Ledger {
         }
     }
 
-    /// Returns what the region began with: its share, or less where an earlier memory may have spent it.
+    /// What the region began with: its share, or less where an earlier memory may have spent it.
     #[must_use]
     pub const fn minted(&self) -> u64 {
         match self {
@@ -154,7 +154,7 @@ impl Ledger {
         }
     }
 
-    /// Returns what may be used.
+    /// What may be used.
     #[must_use]
     pub fn budget(&self) -> u64 {
         match self {
@@ -164,7 +164,7 @@ impl Ledger {
         }
     }
 
-    /// True if rights are burnt of which the region would mint `share`, because what was lost may have spent
+    /// Whether rights are burnt of which the region would mint `share`, because what was lost may have spent
     /// them.
     #[must_use]
     pub const fn is_recovering(&self, share: u64) -> bool {

@@ -1,20 +1,20 @@
 //! Rights of a bucket without windows (`token_bucket`, `leaky_bucket`, `gcra`): permits forwarded between
 //! regions.
 //!
-//! Each region owns its share of the refill and of the capacity. A region forwards idle permits to another:
-//! they leave the giver's level at once, enter the receiver's at most once, and stay charged to the giver's
-//! capacity until the receiver has acknowledged them. So permits in levels and under way never exceed the
-//! whole capacity together, and all regions together admit at most `burst + rate x time`, whatever is lost,
-//! late, doubled or reordered.
+//! Each region owns its share of the refill and of the capacity, and what lies idle in one is forwarded to
+//! another. What is forwarded leaves the giver's level at once, enters the receiver's at most once, and stays
+//! charged to the giver's capacity until the receiver has acknowledged it. So all that lies in levels or is
+//! under way never exceeds the whole capacity, and what all regions admit together obeys `burst + rate x
+//! time`, whatever is lost, late, doubled or reordered.
 //!
-//! If the receiver's level is full, the permits are discarded. The exception are permits for which a cost
-//! larger than the own capacity waits: they are *kept* beyond the capacity for [`KEPT_LIFE`], and
-//! acknowledged only when they are kept no more, so the giver does without that capacity meanwhile. Kept
-//! permits that are used do not raise this level: the giver's level paid for them.
+//! What finds no room is gone, but for what a cost larger than the own capacity waits for: that is *kept*
+//! beyond the capacity for [`KEPT_LIFE`], and acknowledged only when it is kept no more. So the capacity that
+//! it takes up here is one that its giver does without. Then what is used counts for so much less: it was the
+//! giver's level that paid for it.
 //!
-//! Nobody knows which permits a lost memory had under way. So they were never more than a bounded part of the
-//! capacity, and the next memory keeps that part empty until no message of the old one can still arrive. The
-//! same steps are in `lua/rights.lua`.
+//! What a lost memory had under way nobody knows any more. Therefore it was never more than a bounded part of
+//! the capacity, and the next memory keeps that part empty until no message of the old one can still arrive.
+//! The same steps are in `lua/rights.lua`.
 
 use super::super::super::algorithm::{Algorithm, Allowance, Limit, State};
 use super::super::super::time::{Span, Timestamp};
@@ -76,7 +76,7 @@ pub struct LevelLedger {
     pub kept: Option<Reserve>,
 }
 
-/// Permits that went to one region in its latest session.
+/// What went to one region in its latest session.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Forwarded {
     /// The other region.
@@ -90,7 +90,7 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// Returns what went there.
+    /// What went there.
     pub(super) fn given(&self) -> MovedRights<'_> {
         MovedRights { region: &self.region, session: self.session, permits: self.permits }
     }
@@ -105,7 +105,7 @@ pub struct Reserve {
     pub totals: Vec<Total>,
 }
 
-/// The terms that a region's bucket is held to.
+/// What a region's bucket is held to.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelTerms {
     /// How it counts.
@@ -131,14 +131,14 @@ impl LevelTerms {
         under_way_max(self.capacity())
     }
 
-    /// True if enough of this memory has passed to name it to others: its name, an instant, is then later
+    /// Whether enough of this memory has passed to name it to others: its name, an instant, is then later
     /// than that of any memory before it.
     #[must_use]
     pub fn is_settled(&self, now: Timestamp) -> bool {
         self.begun == Timestamp(0) || now >= self.begun + RECOVERY_MARGIN
     }
 
-    /// Returns what a memory before this one may still have under way.
+    /// What a memory before this one may still have under way.
     #[must_use]
     pub fn burnt(&self, now: Timestamp) -> u64 {
         let over = self.begun == Timestamp(0) || now >= self.begun + RECOVERY_WINDOW;
@@ -186,8 +186,8 @@ impl LevelTerms {
         state.raise(&self.limit, now, self.least(ledger, now));
     }
 
-    /// Returns what other regions leave a bucket at `now`: the permits that may be used beyond the capacity.
-    /// `None`: nothing.
+    /// What other regions leave a bucket at `now`: the permits that may be used beyond the capacity. `None`:
+    /// nothing.
     #[must_use]
     pub fn view(ledger: Option<&LevelLedger>, now: Timestamp) -> Option<Allowance> {
         let kept = ledger?.kept.as_ref().filter(|kept| now < kept.until)?;
@@ -241,7 +241,7 @@ impl LevelTerms {
         let room = state.used(&self.limit, now).saturating_sub(self.floor(Some(ledger), now));
         let kept = came.saturating_sub(room).min(keep.saturating_sub(ledger.kept()));
         let kept = if ledger.keep(taking, kept, now) { kept } else { 0 };
-        // Permits that find no room are discarded: their giver was charged for them, and is not any more.
+        // What finds no room is gone: it was charged to the giver, and is not any more.
         state.refund(&self.limit, now, came - kept);
     }
 
@@ -290,13 +290,13 @@ impl LevelLedger {
         Self { session: now.0.max(1), minted: 0, forwarded: Vec::new(), taken: Vec::new(), kept: None }
     }
 
-    /// Returns what may be used, or is charged.
+    /// What may be used, or is charged.
     #[must_use]
     pub fn budget(&self) -> u64 {
         self.minted.saturating_add(self.kept())
     }
 
-    /// Returns what was forwarded and is not acknowledged.
+    /// What was forwarded and is not acknowledged.
     #[must_use]
     pub fn charged(&self) -> u64 {
         let open = |to: &Forwarded| to.permits.saturating_sub(to.acknowledged);
@@ -309,7 +309,7 @@ impl LevelLedger {
         self.kept.as_ref().map_or(0, |kept| sum(&kept.totals))
     }
 
-    /// Returns what others are told: what is kept is not acknowledged.
+    /// What others are told: what is kept is not acknowledged.
     #[must_use]
     pub fn totals(&self, safety: &EscrowSafety) -> LevelTotals {
         let kept = self.kept.as_ref().map(|kept| kept.totals.clone()).unwrap_or_default();
@@ -339,7 +339,7 @@ impl LevelLedger {
         true
     }
 
-    /// Returns what went to a region, in its latest session.
+    /// What went to a region, in its latest session.
     #[must_use]
     pub fn forwarded_to(&self, region: &str) -> Option<&Forwarded> {
         self.forwarded.iter().find(|to| to.region == region)
@@ -363,9 +363,8 @@ impl LevelLedger {
         }
     }
 
-    /// Follows a region into a later memory. Permits that were under way to the one before can never be
-    /// taken: they are not charged any more. `None`: the session is over, or there is no room for another
-    /// region.
+    /// Follows a region into a later memory. What was under way to the one before can never be taken: it is
+    /// not charged any more. `None`: the session is over, or there is no room for another region.
     fn enter_session(&mut self, region: &str, session: u64) -> Option<&mut Forwarded> {
         let anew = || Forwarded { region: region.to_owned(), session, permits: 0, acknowledged: 0 };
         let place = match self.forwarded.iter().position(|to| to.region == region) {

@@ -81,7 +81,7 @@ impl EscrowLink {
         self.queued.len()
     }
 
-    /// True if a frame should go out now.
+    /// Whether a frame should go out now.
     pub(super) fn due(&mut self, now: Timestamp) -> bool {
         if now.since(self.paced_at) >= PACE || now < self.paced_at {
             (self.paced_at, self.frames_left) = (now, FRAMES_PER_PACE);

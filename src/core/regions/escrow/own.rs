@@ -1,8 +1,8 @@
 //! By which limit a bucket counts: its rule's, or a user's own.
 //!
-//! A store decides by the limit that its daemon knows, and mints by it. A region that is not asked mints and
-//! gives by the smallest limit that anybody lately decided by. While a limit changes no more is admitted than
-//! by the larger of the two.
+//! A store decides by the limit that its daemon knows, and mints by it. What a region that is not asked mints
+//! and gives it mints by the smallest that anybody lately decided by. While a limit changes no more is
+//! admitted than by the larger of the two.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ impl EscrowBucket {
         self.owned.as_ref()?.limit
     }
 
-    /// Returns what others are told of its limit: by which it is decided here, or else what others said.
+    /// What others are told of its limit: by which it is decided here, or else what others said.
     pub(super) fn held_limit(&self, now: Timestamp) -> CountedLimit {
         let Some(owned) = &self.owned else { return CountedLimit::default() };
         let decided = owned.decided(now);
         CountedLimit { own: decided.unwrap_or(owned.limit), said_by_others: decided.is_none() }
     }
 
-    /// Returns what each region decides by lately; `None` in it is the rule's.
+    /// What each region decides by lately; `None` in it is the rule's.
     fn limits(&self, now: Timestamp) -> impl Iterator<Item = Option<OwnLimit>> {
         let decided = self.owned.as_ref().and_then(|owned| owned.decided(now));
         let said = self.partners().filter(move |(_, partner)| {

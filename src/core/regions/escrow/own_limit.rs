@@ -1,4 +1,4 @@
-//! Notes on one bucket that counts, or did, by another limit than its rule's.
+//! What is noted of one bucket that counts, or did, by another limit than its rule's.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(super) const DECIDED: Span = Span::from_secs(10);
 /// several people share are decided by one and by the other.
 const SETTLED: Span = Span::from_secs(2);
 
-/// The facts known of a bucket that has, or had, another limit than its rule's.
+/// What is known of a bucket that has, or had, another limit than its rule's.
 #[derive(Debug)]
 pub(super) struct EscrowOwnLimit {
     /// What the own region decided by last, and when; `None` in it is the rule's.

@@ -1,8 +1,8 @@
 //! Few permits, of which nobody may send one too many: who gives which of them to whom.
 //!
 //! Everybody works out the same division from what is believed of all, and gives its own part. Parts are
-//! whole permits and add up to what is lacked: were each rounded by itself all would give one, or none. A
-//! region that wrongly believes that another has something to give waits for it in vain; so they take turns.
+//! whole permits and add up to what is lacked: were each rounded by itself all would give one, or none. Who
+//! believes wrongly that another has something to give waits for it in vain; so they take turns.
 
 use smallvec::SmallVec;
 
@@ -11,7 +11,7 @@ use super::super::super::time::Span;
 /// For so long the same region has the first turn to give: longer than what it gives is on its way.
 const TURN: Span = Span::from_millis(500);
 
-/// Permits that one region has to spare, and those that it lacks, in whole permits.
+/// What one region has to spare, and what it lacks, in whole permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct WholePermits {
     /// Its place among all, as everybody counts.
@@ -22,7 +22,7 @@ pub(super) struct WholePermits {
     pub(super) since: Span,
 }
 
-/// Returns what the first region gives to each, in the order of `parts`. Spare permits are divided in
+/// What the first region gives to each, in the order of `parts`. What there is to spare is divided in
 /// proportion to what each lacks, and each lack among those with something to spare in proportion to that.
 pub(super) fn given(parts: &[WholePermits]) -> SmallVec<[u64; 8]> {
     let mut given: SmallVec<[u64; 8]> = SmallVec::from_elem(0, parts.len());

@@ -1,4 +1,5 @@
-//! Places of a `concurrency` rule, lent between regions.
+//! Places of a `concurrency` rule, lent between regions; and the capacity of sliding windows and logs, which
+//! is lent in the same way.
 //!
 //! Each region owns its share of the places and may hold as many, less what it lent, plus what it has
 //! borrowed. Both are read from cumulative totals of each pair of regions, as rights of windows are
@@ -21,22 +22,31 @@
 //!    way to it is fenced.
 //! 3. *What it lent.* Its next memory owns nothing until each other region has said, in a session that knows
 //!    of this one, what it still has ([`PlacesStep::OpenSession`]; from then on nothing of the old session is
-//!    taken), and counts that as lent. A region that does not say so in time has nothing left: it uses
-//!    borrowed places only for [`Margins::loan_life`] after the owner was heard, in the session that lent
-//!    them or one that has counted them. So a lost memory's loans have ended, and with them who was held
-//!    there, when message life, loan life and a hold have passed since the next memory began. Nothing that is
-//!    said afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after
-//!    the same time. Until the next memory has counted a loan, the borrower gives it nothing: an owner that
-//!    no longer expects a loan would own those places twice if they came back.
+//!    taken), and counts that as lent. Who does not say so in time has nothing left: a region uses what it
+//!    borrowed only for [`Margins::loan_life`] after the owner was heard, in the session that lent it or one
+//!    that has counted it. So a lost memory's loans have ended, and with them who was held there, when
+//!    message life, loan life and a hold have passed since the next memory began. Nothing that is said
+//!    afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after the
+//!    same time. Until the next memory has counted a loan, the borrower gives it nothing: an owner that no
+//!    longer expects a loan would own those places twice if they came back.
 //!
 //! Only 3 reads two regions' clocks, and only durations: a region that was cut off from an owner that lost
-//! its memory must not have its clock stepped back meanwhile by more than the margin. A region without loans
-//! is hurt by none of this.
+//! its memory must not have its clock stepped back meanwhile by more than the margin. Who has no loans out is
+//! hurt by none of this.
 //!
 //! A share that shrinks below what is lent lets the loans run out: the owner stops confirming them, and
 //! others grow only when [`Margins::recall`] has passed.
+//!
+//! **What slides.** Each permit of a `sliding_log` has a place until it leaves the window; of a
+//! `sliding_window` as many places are held as the region estimates to be used, what fades of the window
+//! before included. Without admissions that only falls, at the turn of a window too. So *held* is what the
+//! bucket counts, a hold is as long as a permit can count ([`counted_for`]), and all of the above is true of
+//! it: a log of the whole world never holds more than the limit. Each region rounds its own fading part down
+//! to whole permits, so an estimate of the world stays below the limit and one permit for each region. No
+//! window admits more than the limit by clocks that agree: what a region counts in it stays within its
+//! capacity, and is not lent.
 
-use super::super::super::algorithm::Limit;
+use super::super::super::algorithm::{Algorithm, Limit};
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{PlacesTotals, TOTALS_MAX};
 use super::EscrowSafety;
@@ -53,6 +63,16 @@ pub const LOAN_LIFE: Span = Span::from_secs(60);
 /// A ledger with loans is kept for so long after it was last used: a clock that is set forward must not make
 /// an owner forget.
 pub const LENT_KEPT: Span = Span::from_secs(30 * 24 * 3_600);
+
+/// How long at most a permit counts after it was admitted, or a place is held without renewing.
+#[must_use]
+pub const fn counted_for(algorithm: Algorithm, window: Span) -> Span {
+    match algorithm {
+        // Until the window after its own is over.
+        Algorithm::SlidingWindow => Span(window.0.saturating_mul(2)),
+        _ => window,
+    }
+}
 
 /// How long what is sent and lent may last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +99,7 @@ impl Margins {
 pub struct PlacesTerms {
     /// The region's part of the limit.
     pub share: u64,
-    /// How long places are held without renewing.
+    /// How long places are held without renewing; see [`counted_for`].
     pub hold: Span,
     /// When the store's memory began.
     pub begun: Timestamp,
@@ -127,7 +147,7 @@ pub struct PlacesLedger {
     pub share: u64,
     /// Places that could be held then.
     pub capacity: u64,
-    /// True if every other region has said what it has of a memory before this one.
+    /// Whether every other region has said what it has of a memory before this one.
     pub is_recovered: bool,
     /// Regions that have been met.
     pub partners: Vec<LoanPartner>,
@@ -146,20 +166,20 @@ pub struct LoanPartner {
     pub taken: u64,
     /// When it last confirmed what was borrowed from it, by the own clock.
     pub heard: Timestamp,
-    /// True if it has said what it has of a memory before ours.
+    /// Whether it has said what it has of a memory before ours.
     pub has_reported: bool,
-    /// True if something was borrowed from a memory that it lost, and it has not yet counted that as lent.
+    /// Whether something was borrowed from a memory that it lost, and it has not yet counted that as lent.
     pub is_uncounted: bool,
 }
 
 impl PlacesTerms {
-    /// True if this memory may be named to others: no holder of one before it is left.
+    /// Whether this memory may be named to others: no holder of one before it is left.
     #[must_use]
     pub fn is_settled(&self, now: Timestamp) -> bool {
         self.begun == Timestamp(0) || now >= self.begun + self.hold + RECOVERY_MARGIN
     }
 
-    /// True if nothing is left of what a memory before this one had lent.
+    /// Whether nothing is left of what a memory before this one had lent.
     fn is_past(&self, now: Timestamp) -> bool {
         self.begun == Timestamp(0)
             || now >= self.begun + self.margins.recall(self.hold)
@@ -183,18 +203,19 @@ impl PlacesTerms {
         borrowed.fold(own.saturating_sub(ledger.lent()), u64::saturating_add)
     }
 
-    /// The limit that holders are checked against.
+    /// What of the `whole` limit may be held or counted here. Never more than it: what was borrowed of a
+    /// larger one may not be back yet.
     #[must_use]
-    pub fn limit(&self, ledger: Option<&PlacesLedger>, now: Timestamp) -> Limit {
-        let permits = u32::try_from(self.capacity(ledger, now)).unwrap_or(u32::MAX);
-        Limit { calendar: None, permits, window: self.hold, burst: permits, queue: 0 }
+    pub fn limit(&self, whole: &Limit, ledger: Option<&PlacesLedger>, now: Timestamp) -> Limit {
+        let capacity = u32::try_from(self.capacity(ledger, now)).unwrap_or(u32::MAX);
+        Limit { permits: capacity.min(whole.permits), ..*whole }
     }
 
     fn is_alive(&self, partner: &LoanPartner, now: Timestamp) -> bool {
         now < partner.heard + self.margins.loan_life || !self.safety.loans_lapse
     }
 
-    /// True if nobody can hold what was borrowed from this region any more.
+    /// Whether nobody can hold what was borrowed from this region any more.
     fn is_over(&self, partner: &LoanPartner, now: Timestamp) -> bool {
         now >= partner.heard + self.margins.loan_life + self.hold
     }
@@ -261,7 +282,7 @@ impl PlacesTerms {
     #[must_use]
     pub fn kept(&self, ledger: &PlacesLedger) -> Span {
         let recall = self.margins.recall(self.hold);
-        // Places that were under way from here have come before another ledger can be begun.
+        // What was under way from here has come before another ledger can be begun.
         if ledger.has_loans() { recall.max(LENT_KEPT) } else { recall }
     }
 
@@ -275,7 +296,7 @@ impl PlacesTerms {
             return;
         }
         let borrowed = partner.borrowed();
-        // Borrowed places that are not used any more go back without taking a place from anybody.
+        // What is not used any more leaves no place less to hold.
         let unused = if self.is_alive(partner, now) || held > capacity { 0 } else { borrowed };
         let free = capacity.saturating_sub(held).saturating_add(unused);
         let lent = all_lent.saturating_add(permits.saturating_sub(borrowed));
@@ -319,8 +340,7 @@ impl PlacesTerms {
         };
         let partner = ledger.partners.get_mut(place)?;
         if partner.session < session {
-            // Places that were lent to the memory before are at home again; those that were borrowed of it
-            // are for it to count.
+            // What was lent to the memory before is at home again; what is borrowed of it is for it to count.
             let over = self.is_over(partner, now) && self.safety.loans_lapse;
             let uncounted = if over { 0 } else { partner.borrowed() };
             (partner.session, partner.given, partner.taken) = (session, 0, uncounted);
@@ -341,14 +361,14 @@ impl PlacesTerms {
 }
 
 impl PlacesLedger {
-    /// An empty one, whose session has this name: the instant at which it is made. The later of two memories
-    /// of a region has the larger.
+    /// An empty one, whose session has this name: the instant at which it is made. Of two memories of a
+    /// region the later has the larger.
     #[must_use]
     pub const fn new(session: u64) -> Self {
         Self { session, owned: 0, share: 0, capacity: 0, is_recovered: false, partners: Vec::new() }
     }
 
-    /// Returns what is known of another region.
+    /// What is known of another region.
     #[must_use]
     pub fn partner(&self, region: &str) -> Option<&LoanPartner> {
         self.partners.iter().find(|partner| partner.region == region)
@@ -370,20 +390,20 @@ impl PlacesLedger {
         self.partners.iter().map(LoanPartner::lent).fold(0, u64::saturating_add)
     }
 
-    /// True if anything is lent or borrowed.
+    /// Whether anything is lent or borrowed.
     #[must_use]
     pub fn has_loans(&self) -> bool {
         self.partners.iter().any(|partner| partner.lent() > 0 || partner.borrowed() > 0)
     }
 
-    /// True if the share covers what is lent. If not, a larger one was lent of, and nothing is said that
+    /// Whether the share covers what is lent. If not, a larger one was lent of, and nothing is said that
     /// would confirm it.
     #[must_use]
     pub fn is_covered(&self) -> bool {
         self.lent() <= self.share
     }
 
-    /// Returns what others are told. Loans are confirmed only while the share covers them.
+    /// What others are told. What is lent is confirmed only while the share covers it.
     #[must_use]
     pub fn totals(&self) -> PlacesTotals {
         let taken = self.partners.iter().map(|partner| partner.taken().into()).collect();
@@ -391,7 +411,7 @@ impl PlacesLedger {
         PlacesTotals { taken, given: given.map(|partner| partner.given().into()).collect() }
     }
 
-    /// True if it does not own its share yet.
+    /// Whether it does not own its share yet.
     #[must_use]
     pub const fn is_recovering(&self) -> bool {
         self.owned < self.share
@@ -423,12 +443,12 @@ impl LoanPartner {
         self.taken.saturating_sub(self.given)
     }
 
-    /// Returns what went there.
+    /// What went there.
     pub(super) fn given(&self) -> MovedRights<'_> {
         MovedRights { region: &self.region, session: self.session, permits: self.given }
     }
 
-    /// Returns what came from there.
+    /// What came from there.
     pub(super) fn taken(&self) -> MovedRights<'_> {
         MovedRights { region: &self.region, session: self.session, permits: self.taken }
     }
@@ -553,7 +573,7 @@ mod tests {
         let over = NOW + terms.margins.recall(terms.hold);
         assert_eq!(after(&terms, &mut silent, 0, Timestamp(over.0 - 1), &[]), 0);
         assert_eq!(after(&terms, &mut silent, 0, over, &[]), 5);
-        // Places of a statement that comes too late were given up by the region that sends it, or will be.
+        // What is said too late was dropped by who says it, or will be.
         assert_eq!(after(&terms, &mut silent, 0, over, &[open_session("b", 7, Some(2), None)]), 5);
     }
 
@@ -571,7 +591,7 @@ mod tests {
         assert_eq!(terms.capacity(Some(&counted), later), 5);
         assert_eq!(after(&terms, &mut forgotten, 0, later, &[open_session("b", 9, Some(0), Some(0))]), 1);
         assert_eq!(moved(&forgotten, "b"), (9, 0, 0));
-        // Places that the lost memory had sent are not taken any more.
+        // What the lost memory had sent is not taken any more.
         assert_eq!(after(&terms, &mut counted, 0, later, &[take(&begun, "b", 7, 6)]), 5);
     }
 

@@ -1,5 +1,5 @@
-//! The plan of one daemon for one bucket, whatever it counts: it looks at its rights, sends what was given,
-//! and decides what to tell. The planner of each way of counting works out what it gives.
+//! What one daemon does about one bucket, whatever it counts: looks at its rights, sends what was given, and
+//! decides what to tell. What it gives is worked out by the planner of each way of counting.
 
 use smallvec::SmallVec;
 
@@ -47,7 +47,7 @@ impl Escrow {
             bucket.forget_wants(now);
         }
         let Some(bucket) = self.bucket(id) else { return };
-        // A transfer has to be sent until it has come.
+        // What is on its way has to be sent until it has come.
         let open = bucket.counting() == Counting::Concurrency
             && (1..self.regions.len()).any(|region| self.unacknowledged(now, id, region).is_some());
         let Some(bucket) = self.bucket_mut(id) else { return };
@@ -112,7 +112,7 @@ impl Escrow {
                 _ => None,
             })
             .collect();
-        // A region that was met for the first time is to know that it was.
+        // Who was met for the first time is to know that it was.
         let before = before.as_ref().and_then(|before| before.ledger.as_places());
         let is_new = |partner: &&LoanPartner| {
             let known = before.and_then(|before| before.partner(&partner.region));
@@ -167,8 +167,10 @@ impl Escrow {
         }
         self.owe_transfers(now, id);
         self.tell(now, id);
-        if counting == Counting::Window {
-            self.run_dry(now, id);
+        match counting {
+            Counting::Window => self.run_dry(now, id),
+            Counting::Concurrency => self.run_dry_of_capacity(now, id),
+            Counting::Level => {}
         }
     }
 
@@ -178,14 +180,14 @@ impl Escrow {
         bucket.rule.shares.keys().take_while(|one| one.as_str() < name).count()
     }
 
-    /// Returns what was given to a region and is not known to have arrived.
+    /// What was given to a region and is not known to have arrived.
     pub(super) fn under_way(&self, own: &StepResult, partner: &RegionStatement, region: RegionId) -> u64 {
         let ledger = &own.ledger;
         let acked = partner.has_of(ledger.kind(), self.own_region(), ledger.session());
         ledger.given_to(self.regions.name(region), partner.session).saturating_sub(acked)
     }
 
-    /// True if what is given to a region now would arrive, and nothing was given to it just now.
+    /// Whether what is given to a region now would arrive, and nothing was given to it just now.
     pub(super) fn is_reachable(
         &self,
         now: Timestamp,
@@ -322,7 +324,7 @@ impl Escrow {
         }
     }
 
-    /// True if the others would go wrong by what they were told before.
+    /// Whether the others would go wrong by what they were told before.
     fn worth_telling(&self, now: Timestamp, bucket: &EscrowBucket, new: LastStatement) -> bool {
         if new.kind == RightKind::Places {
             return self.places_worth_telling(now, bucket, new);
@@ -362,7 +364,7 @@ impl Escrow {
         let urgent = (hungry || scarce || (dry && off > UNIT)) && others && since >= GAP;
         let periodic = since >= self.config.interval && (off > tolerated || changed);
         let heartbeat = since.0 >= self.config.interval.0.saturating_mul(20);
-        // A statement may be lost, and is not believed for ever.
+        // What was told may be lost, and is not believed for ever.
         let again = lacks && others && since >= LACKS_AGAIN.max(self.config.interval);
         urgent || periodic || again || (heartbeat && (new.demand > 0 || old.demand > 0))
     }
@@ -441,7 +443,7 @@ impl Escrow {
     }
 }
 
-/// True if the daemon that speaks for the bucket should hear what this one is asked for.
+/// Whether the daemon that speaks for the bucket should hear what this one is asked for.
 fn tells_owner(now: Timestamp, bucket: &EscrowBucket, new: LastStatement) -> bool {
     let Some(old) = bucket.told else { return new.demand > 0 || new.wanted > 0 };
     let since = now.since(old.at);

@@ -1,7 +1,7 @@
 //! Judges frames of rights from other daemons and takes in what they say.
 //!
-//! A frame is judged whole before anything of it is taken. A region's statement on its own rights is believed
-//! as far as it can be true: it can pass on no more than its share and what it was given.
+//! A frame is judged whole before anything of it is taken. What another region says of its own rights is
+//! believed as far as it can be true: a region can pass on no more than its share and what it was given.
 
 use super::super::super::algorithm::Counting;
 use super::super::super::time::Timestamp;
@@ -107,7 +107,7 @@ impl Escrow {
         self.plan(now, id);
     }
 
-    /// True if a bucket is one of a rule that is known here and has such rights.
+    /// Whether a bucket is one of a rule that is known here and has such rights.
     fn counts(&self, key: &WorldKey, kind: RightKind) -> bool {
         self.rules.get(&key.rule).is_some_and(|rule| rule.counting() == kind.counting())
     }
@@ -123,7 +123,7 @@ impl Escrow {
         let Some(id) = self.follow(now, &key, sent.limit.own) else { return };
         let Some(bucket) = self.bucket(id) else { return };
         if sent.kind != bucket.kind_at(now) && self.config.safety.windows_are_labels {
-            // A transfer that comes early comes again.
+            // What comes early comes again.
             self.tally.other_windows = self.tally.other_windows.saturating_add(1);
             return;
         }
@@ -172,7 +172,7 @@ impl Escrow {
     }
 }
 
-/// True if something is said of a later window than the next one.
+/// Whether something is said of a later window than the next one.
 fn is_far_ahead(said: RightKind, present: RightKind) -> bool {
     match (said, present) {
         (RightKind::Window(said), RightKind::Window(present)) => said > present.saturating_add(1),

@@ -1,4 +1,4 @@
-//! The machine's view of the world's rights, for operators and metrics.
+//! What the machine can say of the world's rights, for operators and metrics.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Escrow;
 use super::ledger::StepResult;
 use super::totals::MovedRights;
 
-/// Counts of what the machine has seen since it began.
+/// What the machine has seen since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EscrowTally {
     /// Frames taken in.
@@ -40,7 +40,7 @@ pub struct EscrowTally {
     pub no_room: u64,
 }
 
-/// The state of the machine.
+/// What the machine knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EscrowStatus {
     /// All of each rule's buckets together, in the order of the rules' names.
@@ -100,7 +100,7 @@ fn add_up<'l>(totals: impl Iterator<Item = MovedRights<'l>>, sums: &mut BTreeMap
 }
 
 impl Escrow {
-    /// Returns what this machine knows at `now`.
+    /// What this machine knows at `now`.
     #[must_use]
     pub fn status(&self, now: Timestamp) -> EscrowStatus {
         let mut rules: BTreeMap<&RuleName, EscrowRule> =
@@ -130,7 +130,7 @@ impl Escrow {
         self.tally
     }
 
-    /// True if another region is believed to hold rights of a bucket, so that some may be on their way here.
+    /// Whether another region is believed to hold rights of a bucket, so that some may be on their way here.
     #[must_use]
     pub fn others_hold(&self, now: Timestamp, key: &WorldKey) -> bool {
         let Some(bucket) = self.index.get(key).and_then(|id| self.bucket(*id)) else { return false };

@@ -32,7 +32,7 @@ pub struct Taking {
     pub permits: u64,
 }
 
-/// Rights that went to another region, or came from it, in one of its sessions.
+/// What went to another region, or came from it, in one of its sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MovedRights<'l> {
     /// The other region.

@@ -11,7 +11,7 @@ use super::bucket::SentTransfer;
 use super::ledger::Ledger;
 use super::{Escrow, EscrowSafety};
 
-/// Bytes of a frame without entries, and the numbers of each kind of entry at most in the usual case.
+/// What a frame takes without entries, and the numbers of each kind of entry at most in the usual case.
 const HEAD_BYTES: usize = 16;
 const STATEMENT_BYTES: usize = 60;
 const TRANSFER_BYTES: usize = 40;
@@ -77,7 +77,7 @@ impl Escrow {
         frame
     }
 
-    /// Returns what is to be said of a bucket now.
+    /// What is to be said of a bucket now.
     fn statement(&self, now: Timestamp, id: usize, region: RegionId) -> Option<Statement> {
         let bucket = self.bucket(id)?;
         let balance = bucket.balance.as_ref()?;

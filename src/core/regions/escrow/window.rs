@@ -44,7 +44,7 @@ pub struct WindowLedger {
     pub closed: Option<ClosedWindow>,
 }
 
-/// True if a store whose memory began at `begun` knows all that happened in a window. If not its rights are
+/// Whether a store whose memory began at `begun` knows all that happened in a window. If not its rights are
 /// burnt: what was lost may have spent them.
 #[must_use]
 pub fn is_known(window: u64, windows: Windows, begun: Timestamp) -> bool {
@@ -65,7 +65,7 @@ impl WindowLedger {
         self.taken.clear();
     }
 
-    /// Returns what may be used in the window.
+    /// What may be used in the window.
     #[must_use]
     pub fn budget(&self) -> u64 {
         // The store gives no more than is there, so this saturates only when the limit shrinks inside a

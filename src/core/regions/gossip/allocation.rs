@@ -12,8 +12,8 @@ pub(super) const GIVEN_MEMORY: Span = Span::from_secs(2);
 /// that is not noticed.
 pub(super) const COMING_MEMORY: Span = Span::from_secs(1);
 
-/// The permits that each region was given, by [`RegionId`]; nothing for one that had no part in it, and so
-/// decided on the sum. Small: every bucket keeps several, with a place for each region of the world.
+/// What each region was given, by [`RegionId`]; nothing for one that had no part in it, and so decided on the
+/// sum. Small: every bucket keeps several, with a place for each region of the world.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Allocation(pub(super) SmallVec<[u32; 4]>);
 
@@ -62,12 +62,12 @@ pub(super) struct LargestAllocation {
     now: Allocation,
     before: Allocation,
     turned: Timestamp,
-    /// True if nobody looked in the window before, so that a region may hold more than is known here.
+    /// Whether nobody looked in the window before, so that a region may hold more than is known here.
     unknown: bool,
 }
 
 impl LargestAllocation {
-    /// Returns what is known when a window begins, from what was given of it in the one before.
+    /// What is known when a window begins, from what was given of it in the one before.
     pub(super) fn begin(at: Timestamp, coming: &Self, follows: bool) -> Self {
         let mut now = coming.now.clone();
         now.raise(&coming.before);

@@ -53,7 +53,7 @@ const LATELY: Span = Span::from_secs(10);
 /// past.
 const JOINING: Span = Span::from_secs(1);
 
-/// The facts known of one bucket.
+/// What is known of one bucket.
 #[derive(Debug)]
 pub(super) struct GossipBucket {
     pub(super) key: WorldKey,
@@ -74,9 +74,9 @@ pub(super) struct GossipBucket {
     known_since: KnownSince,
     /// Without windows: the most that each region may have used lately without telling.
     given: LargestAllocation,
-    /// True if it waits to be told at the next cut.
+    /// Whether it waits to be told at the next cut.
     pub(super) waiting: bool,
-    /// True if its effect waits to be taken.
+    /// Whether its effect waits to be taken.
     pub(super) queued: bool,
     enforced: Option<(Allowance, u64)>,
     cut: CommonCuts,
@@ -84,15 +84,15 @@ pub(super) struct GossipBucket {
     rounding_seed: u64,
     /// Without windows: the common level.
     shared_level: SharedLevel,
-    /// The store's charges for each region, by [`RegionId`]; the own one's place is for its siblings.
+    /// What the store was charged for, by [`RegionId`]; the own one's place is for its siblings.
     charged: SmallVec<[Debited; 4]>,
     /// What the store counted itself so far.
     stored: u64,
     debt: u64,
-    /// True if the own region will soon be refused. With windows, it would have used more than three quarters
-    /// of its budget by then. Without windows, no more is left than it used without telling.
+    /// Whether the own region will soon be refused what it asks for: of a window it would have used more than
+    /// three quarters of its budget, and without windows no more is left than what it did not tell.
     near_limit: bool,
-    /// True if `enforced` has changed since the store was told.
+    /// Whether `enforced` has changed since the store was told.
     moved_since: bool,
     /// When the store was last told it, or will be at once.
     store_told: Timestamp,
@@ -102,7 +102,7 @@ pub(super) struct GossipBucket {
     own_key_ids: KeyIds,
 }
 
-/// A report on one window of a bucket.
+/// What is said of one window of a bucket.
 #[derive(Debug)]
 pub(super) struct ReceivedReport {
     pub(super) window: u64,
@@ -119,7 +119,7 @@ pub(super) struct SiblingReport {
     demand: u64,
 }
 
-/// The newest report of this daemon on a bucket.
+/// What this daemon last told of a bucket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LastReport {
     pub(super) at: Timestamp,
@@ -128,7 +128,7 @@ pub(super) struct LastReport {
     demand: u64,
 }
 
-/// The outcome of a report.
+/// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ReportOutcome {
     /// Something in it was new.
@@ -143,7 +143,7 @@ pub(super) struct ReportOutcome {
     pub(super) beyond: bool,
 }
 
-/// The charges of the store for one region.
+/// What the store was charged for one region.
 #[derive(Debug, Clone, Copy)]
 struct Debited {
     /// How much of its count is dealt with.
@@ -213,7 +213,7 @@ impl GossipBucket {
         }
     }
 
-    /// Returns what it counts. Places are counted by no `gossip` rule.
+    /// What it counts. Places are counted by no `gossip` rule.
     pub(super) fn counting(&self) -> Counting {
         self.rule.counting()
     }
@@ -235,7 +235,7 @@ impl GossipBucket {
         }
     }
 
-    /// True if counts of this window still matter, or matter already.
+    /// Whether counts of this window still matter, or matter already.
     pub(super) fn speaks_of(&self, window: u64, now: Timestamp) -> bool {
         let current = self.window_at(now);
         match self.counting() {
@@ -244,7 +244,7 @@ impl GossipBucket {
         }
     }
 
-    /// True if this window was over a short time ago, or begins soon: so late, or so early, honest reports
+    /// Whether this window was over a short time ago, or begins soon: so late, or so early, honest reports
     /// come.
     pub(super) fn was_lately(&self, window: u64, now: Timestamp) -> bool {
         let (begins, ends) = (self.windows().start(window), self.windows().end(window));
@@ -299,7 +299,7 @@ impl GossipBucket {
         }
     }
 
-    /// Returns what a sibling counted itself. Whether any of it was new.
+    /// What a sibling counted itself. Whether any of it was new.
     pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &ReceivedReport) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
@@ -324,7 +324,7 @@ impl GossipBucket {
         changed
     }
 
-    /// Returns what a region's owner told.
+    /// What a region's owner told.
     pub(super) fn hear_region(
         &mut self,
         now: Timestamp,
@@ -373,7 +373,7 @@ impl GossipBucket {
         ReportOutcome { changed, full, late, backwards, beyond }
     }
 
-    /// Returns what the store was charged for a region.
+    /// What the store was charged for a region.
     fn charged_for(&mut self, region: RegionId) -> &mut Debited {
         if self.charged.len() <= region {
             self.charged.resize(region + 1, Debited::new(self.since));
@@ -381,8 +381,8 @@ impl GossipBucket {
         &mut self.charged[region]
     }
 
-    /// True if a region told of more than it is believed to have admitted. The own store knows what its
-    /// region admits without windows, so nothing has to be believed.
+    /// Whether a region told of more than it is believed to have admitted. What the own region admits without
+    /// windows its own store knows, so nothing has to be believed.
     fn is_beyond(&self, now: Timestamp, region: RegionId, admitted: u64) -> bool {
         if self.counting() == Counting::Window {
             return self.believed(admitted) < admitted;
@@ -396,7 +396,7 @@ impl GossipBucket {
             < more
     }
 
-    /// Returns what all other regions told that they admitted in a period, as far as it is believed.
+    /// What all other regions told that they admitted in a period, as far as it is believed.
     pub(super) fn told_by_others(&self, period: &Period) -> u64 {
         let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
         others.map(|(_, told)| self.believed(told.counts.net())).fold(0, u64::saturating_add)
@@ -415,7 +415,7 @@ impl GossipBucket {
         }
     }
 
-    /// Returns what the region is asked for, per second, in millionths.
+    /// What the region is asked for, per second, in millionths.
     pub(super) fn demand_at(&self, now: Timestamp) -> u64 {
         let idle = Span(self.rule.limit.window.0.saturating_mul(2)).0.max(2_000_000);
         let fresh = self.siblings.iter().filter(|sibling| now.since(sibling.stamp).0 < idle);
@@ -423,7 +423,7 @@ impl GossipBucket {
         fresh.map(|sibling| sibling.demand).fold(own, u64::saturating_add).min(DEMAND_MAX)
     }
 
-    /// Returns what this daemon alone is asked for.
+    /// What this daemon alone is asked for.
     pub(super) fn own_demand_at(&self, now: Timestamp) -> u64 {
         self.demand.at(now).max(self.unmet.at(now)).min(DEMAND_MAX)
     }
@@ -534,7 +534,7 @@ impl GossipBucket {
         changed
     }
 
-    /// True if it has, or had, another limit than its rule's.
+    /// Whether it has, or had, another limit than its rule's.
     pub(super) const fn has_own_limit(&self) -> bool {
         self.own.is_known()
     }
@@ -578,8 +578,8 @@ impl GossipBucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths. Nobody
-    /// here misses what only others ask for, whatever they say of it.
+    /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths. What
+    /// only others ask for is not missed here, whatever they say of it.
     pub(super) fn retention_priority(&self, now: Timestamp) -> u64 {
         if self.own_net(self.window_at(now)) == 0 && self.demand_at(now) == 0 {
             return 0;
@@ -626,8 +626,8 @@ impl RegionReport {
         self.trail.get_or_insert_default().note(start, length, self.stamp, self.counts.net());
     }
 
-    /// Returns what of its count still lies in an interval as long as the window, once so much of the next
-    /// one has passed.
+    /// What of its count still lies in an interval as long as the window, once so much of the next one has
+    /// passed.
     fn lingering(&self, passed: u64, length: Span) -> u64 {
         let gone = self.trail.as_ref().map_or(0, |trail| trail.at(passed, length));
         self.counts.net().saturating_sub(gone)

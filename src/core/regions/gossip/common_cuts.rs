@@ -1,8 +1,8 @@
 //! Common cuts: what every region told of one bucket, used by all of them at the same instant.
 //!
 //! A report counts only once it can have reached everyone, its stamp plus the horizon. Then all regions
-//! divide the limit by the same reports and get the same answer. A report that arrived sooner may only shrink
-//! a budget, never raise it: not even what another report has shrunk, for until the later one is used the
+//! divide the limit by the same reports and get the same answer. What arrived sooner may only shrink a
+//! budget, never raise it: not even what another report has shrunk, for until the later one is used the
 //! others may use what the earlier one gives them.
 
 use std::collections::VecDeque;
@@ -29,10 +29,9 @@ const HOME_PARTS: u64 = 9;
 /// words come one by one and are still rough, and the first to be heard must not get it all. As long as
 /// clocks that agree may differ: nobody uses what has grown before all know of the cut.
 pub(super) const GROWTH_DELAY: Span = Span::from_millis(20);
-/// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. Permits
-/// that are kept for chance are missing where more is asked for than there is: a whole deviation costs a
-/// hundredth of the limit with five regions, none at all lets a budget shrink below what chance has used
-/// meanwhile.
+/// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. What is
+/// kept for chance is missing where more is asked for than there is: a whole one costs a hundredth of the
+/// limit with five regions, none at all lets a budget shrink below what chance has used meanwhile.
 const CAUTION: u64 = 250;
 /// Most cuts remembered. Full: the oldest is forgotten, and a budget may grow a little early.
 const STEPS_MAX: usize = 32;
@@ -58,18 +57,18 @@ pub(super) struct DivisionScope<'a> {
     pub(super) parties: &'a [(RegionId, u64)],
     /// Those of them that are silent: their last words stand.
     pub(super) silent: &'a [RegionId],
-    /// True if all regions take part and speak.
+    /// Whether all regions take part and speak.
     pub(super) whole: bool,
     pub(super) policy: Policy,
     /// Where fractions tip over for this bucket.
     pub(super) rounding_seed: u64,
     /// What regions admitted in the window before that still counts: of a `sliding_log`.
     pub(super) lingering: &'a [(RegionId, u64)],
-    /// True if a part of what was admitted in the window before still counts: of a `sliding_window`.
+    /// Whether a part of what was admitted in the window before still counts: of a `sliding_window`.
     pub(super) fades: bool,
 }
 
-/// The permits that the own region may admit.
+/// What the own region may admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowBudgets {
     pub(super) now: u64,
@@ -94,7 +93,7 @@ pub(super) struct CommonCuts {
     /// The most that each region may hold in this window, and in the next one.
     most: LargestAllocation,
     to_come: LargestAllocation,
-    /// True if that was more than the limit: more was admitted already.
+    /// Whether that was more than the limit: more was admitted already.
     over: bool,
     /// What the last cut gave in which all could be heard and any was in play.
     settled: Allocation,
@@ -110,7 +109,7 @@ pub(super) struct CommonCuts {
     expected: VecDeque<(Timestamp, ExpectedBudgets)>,
 }
 
-/// The permits that the reports which have arrived will give the own region.
+/// What the reports that have arrived will give the own region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExpectedBudgets {
     window: u64,
@@ -276,8 +275,8 @@ impl CommonCuts {
         }
     }
 
-    /// Returns what the cuts let a region use in this window: less than the last one gave it while that has
-    /// not lasted.
+    /// What the cuts let a region use in this window: less than the last one gave it while that has not
+    /// lasted.
     fn usable(&self, region: RegionId) -> Option<u64> {
         let mut steps = self.steps.iter().rev().filter(|step| step.window == self.window);
         steps.find_map(|step| step.usable.get(region))
@@ -291,7 +290,7 @@ impl CommonCuts {
         reports.chain(growth).min()
     }
 
-    /// Returns what the last cut gave a region in this window.
+    /// What the last cut gave a region in this window.
     pub(super) fn given(&self, region: RegionId) -> Option<u64> {
         self.before.get(region)
     }
@@ -306,13 +305,13 @@ impl CommonCuts {
         self.to_come.of(region)
     }
 
-    /// Returns what a region was given when all could still be heard.
+    /// What a region was given when all could still be heard.
     pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
         if self.settled.0.is_empty() { None } else { Some(self.settled.get(region).unwrap_or(0)) }
     }
 
-    /// Returns what the own region may admit in the window at `now`, and in the next. `own` is what it did
-    /// until now, whether or not it told.
+    /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now,
+    /// whether or not it told.
     pub(super) fn allowance(&mut self, own: ReportFigures, scope: DivisionScope<'_>) -> WindowBudgets {
         let settled = self.is_settled(own.stamp);
         let windows = (self.window, self.window + 1);
@@ -334,8 +333,8 @@ impl CommonCuts {
         allowance
     }
 
-    /// Returns what was last found, where nothing but time has passed since that could change it: the usual
-    /// case, and so what a decision costs does not depend on the number of regions.
+    /// What was last found, where nothing but time has passed since that could change it: the usual case, and
+    /// so what a decision costs does not depend on the number of regions.
     pub(super) fn lasting(&self, window: u64) -> Option<WindowBudgets> {
         self.lasting.filter(|_| self.window == window)
     }
@@ -345,19 +344,18 @@ impl CommonCuts {
         (self.lasting, self.outdated) = (None, true);
     }
 
-    /// True if every region divides by the very reports that it has, and nothing is held back.
+    /// Whether every region divides by the very reports that it has, and nothing is held back.
     fn is_settled(&self, now: Timestamp) -> bool {
         let held_back = self.steps.back().is_some_and(|step| step.at + GROWTH_DELAY > now);
         self.waiting == 0 && !self.over && !self.outdated && !held_back && !self.steps.is_empty()
     }
 
-    /// Returns what all reports that have arrived give the own region of a window.
+    /// What all reports that have arrived give the own region of a window.
     fn foreseen(&mut self, own: ReportFigures, window: u64, scope: DivisionScope<'_>, settled: bool) -> u64 {
         let now = own.stamp;
         if let Some(in_force) = self.in_force(now, window).filter(|_| settled) {
-            // The reports that have arrived are those in force. No other region is taken to have used more
-            // than it was given, and what each wants is what it told: to divide once more could only give
-            // more.
+            // What has arrived is what is in force. No other region is taken to have used more than it was
+            // given, and what each wants is what it told: to divide once more could only give more.
             return in_force;
         }
         let arrived = self.divide(ReportsUsed::Arrived(own), window, scope);
@@ -368,8 +366,7 @@ impl CommonCuts {
         arrived.get(Regions::OWN).unwrap_or(scope.limit)
     }
 
-    /// Returns what the own region may admit of a window: the least of what is in force now and of what will
-    /// be.
+    /// What the own region may admit of a window: the least of what is in force now and of what will be.
     fn in_window(
         &self,
         now: Timestamp,
@@ -419,9 +416,9 @@ impl CommonCuts {
         scope.parties.iter().any(|&(id, _)| self.in_play(known, id, window, scope))
     }
 
-    /// The region that alone asked for the bucket lately, as all know it. Most of the permits that nobody
-    /// asks for are kept there: the sum stays the limit, so this costs no accuracy, and a burst from home
-    /// finds nearly all of them at once.
+    /// The region that alone asked for the bucket lately, as all know it. What nobody asks for is mostly kept
+    /// there: the sum stays the limit, so this costs no accuracy, and a burst from home finds nearly all of
+    /// it at once.
     fn home(&self, scope: DivisionScope<'_>) -> Option<RegionId> {
         let stirred = |id: RegionId| self.delayed_reports.get(id).and_then(|delayed| delayed.stirred);
         let last = scope.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
@@ -432,7 +429,7 @@ impl CommonCuts {
         scope.parties.iter().all(alone).then_some(last)
     }
 
-    /// True if a region was asked for anything lately.
+    /// Whether a region was asked for anything lately.
     fn in_play(&self, known: ReportsUsed, region: RegionId, window: u64, scope: DivisionScope<'_>) -> bool {
         let Some(delayed) = self.delayed_reports.get(region) else { return false };
         let stirred = match known {
@@ -446,15 +443,15 @@ impl CommonCuts {
         stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
     }
 
-    /// Returns what all regions told that they admitted in this window.
+    /// What all regions told that they admitted in this window.
     fn admitted(&self, known: ReportsUsed) -> u64 {
         let reports = self.delayed_reports.iter().filter_map(|(_, delayed)| delayed.report(known));
         let of_window = reports.filter(|report| report.window == self.window);
         of_window.map(|report| report.account.admitted).fold(0, u64::saturating_add)
     }
 
-    /// Returns what the window before fills of the limit at `cut`, as a store works it out, but for what was
-    /// told last of it.
+    /// What the window before fills of the limit at `cut`, as a store works it out, but for what was told
+    /// last of it.
     fn fading(
         &self,
         known: ReportsUsed,
@@ -537,7 +534,7 @@ impl DelayedReports {
     }
 }
 
-/// True if a report shows that something was asked for: half a permit a window, or anything admitted.
+/// Whether a report shows that something was asked for: half a permit a window, or anything admitted.
 fn stirs(report: &WindowReport, windows: Windows) -> bool {
     let in_window = u128::from(report.account.demand) * u128::from(windows.length().0) / 1_000_000;
     report.account.admitted > 0 || in_window >= 500_000

@@ -1,5 +1,5 @@
-//! The permits that a region admitted of one bucket, as counts that only grow: merged by max, so that loss,
-//! duplication and reordering do nothing.
+//! What a region admitted of one bucket, as counts that only grow: merged by max, so that loss, duplication
+//! and reordering do nothing.
 //!
 //! One entry for each count that a daemon of the region began. The region's total is the sum of all entries,
 //! those of daemons that died included.
@@ -35,7 +35,7 @@ pub(super) struct Counts {
     settled: u64,
 }
 
-/// The outcome of merging one count.
+/// What merging one count did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Merged {
     /// It was new.
@@ -95,7 +95,7 @@ impl Counts {
         }
     }
 
-    /// True if a count is told smaller than it is known to be.
+    /// Whether a count is told smaller than it is known to be.
     pub(super) fn runs_backwards(&self, heard: &Count) -> bool {
         let known = self.entries.iter().find(|count| count.counter == heard.counter);
         known.is_some_and(|known| {

@@ -18,7 +18,7 @@ pub struct FirstShare {
 }
 
 impl FirstShare {
-    /// Makes the first share of `region`, by the weights that a rule gives to regions.
+    /// Of `region`, by the weights that a rule gives to regions.
     #[must_use]
     pub fn new(global: &Global, region: &str) -> Self {
         let weights = || global.shares.iter().map(|(name, weight)| (name, u64::from(*weight)));

@@ -1,4 +1,4 @@
-//! The meaning of another daemon's key ids, and which of the own key ids it knows: so that a bucket is named
+//! What another daemon's key ids stand for, and which of the own key ids it knows: so that a bucket is named
 //! once and not in every report.
 //!
 //! Nothing here needs a message of its own. A key id counts as known once a frame that named it was
@@ -46,7 +46,7 @@ impl AcknowledgedKeyIds {
     }
 }
 
-/// The meaning of a heard key id.
+/// What a heard key id stands for.
 #[derive(Debug, Clone)]
 pub(super) struct KeyIdMeaning {
     /// `None`: nothing that is followed here.

@@ -1,4 +1,5 @@
-//! The link to one other daemon: reports still to be sent, frames in flight, and what was heard from it.
+//! What this daemon owes one other daemon: reports still to be sent, frames in flight, and what was heard
+//! from it.
 //!
 //! Nothing old is ever sent again. A frame that was lost marks its buckets as owed once more, and the newest
 //! value goes out.
@@ -15,7 +16,7 @@ use crate::wire::{Acknowledgement, CrowdedRules};
 
 /// Most frames in flight to one daemon. Full: the oldest counts as lost.
 const FLIGHTS_MAX: usize = 256;
-/// The most that one daemon is told, in bytes a second, and at once after a pause. More waits, the urgent
+/// What one daemon is told at most, in bytes a second, and at once after a pause. More waits, the urgent
 /// first.
 pub const BYTES_PER_SECOND: u64 = 1_000_000;
 /// See [`BYTES_PER_SECOND`].
@@ -57,7 +58,7 @@ pub(super) struct GossipLink {
     /// Its newest incarnation heard of.
     pub(super) incarnation: u64,
     pub(super) heard: Option<Timestamp>,
-    /// True if it has acknowledged a frame of this process.
+    /// Whether it has acknowledged a frame of this process.
     pub(super) answered: bool,
     /// The longest delay that it announced.
     pub(super) slowest: Span,
@@ -102,7 +103,7 @@ struct SentFrame {
     reports: Vec<SentReport>,
 }
 
-/// The meaning of a frame's sequence number.
+/// What a frame's sequence number says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Not seen before.
@@ -227,7 +228,7 @@ impl GossipLink {
         }
     }
 
-    /// True if it has all that it was to be told, as far as it can still be heard.
+    /// Whether it has all that it was to be told, as far as it can still be heard.
     pub(super) fn has_all(&self) -> bool {
         !self.live || (!self.owes() && self.unacknowledged.is_empty())
     }
@@ -325,7 +326,7 @@ impl GossipLink {
         self.landed.map(|(_, at)| at)
     }
 
-    /// True if all of its newest frames came, none later than `patience` after the one before, and ours are
+    /// Whether all of its newest frames came, none later than `patience` after the one before, and ours are
     /// answered: of those one `heartbeat` more sees the answer.
     pub(super) fn is_sound(&self, now: Timestamp, patience: Span, heartbeat: Span) -> bool {
         let within = |at: Option<Timestamp>, patience| at.is_some_and(|at| now.since(at) <= patience);
@@ -355,7 +356,7 @@ impl GossipLink {
         Span((rtt / 2).saturating_mul(3)) + interval + PACE
     }
 
-    /// True if a frame should go out now.
+    /// Whether a frame should go out now.
     pub(super) fn due(&mut self, now: Timestamp, heartbeat: Span, silence: Span) -> bool {
         if now.since(self.paced_at) >= PACE {
             let earned = now.since(self.paced_at).0.min(1_000_000) * BYTES_PER_SECOND / 1_000_000;
@@ -412,7 +413,7 @@ impl GossipLink {
     }
 }
 
-/// True if one of the newest frames is missing, but for the last two, which may have been overtaken.
+/// Whether one of the newest frames is missing, but for the last two, which may have been overtaken.
 const fn has_gaps(seen: Acknowledgement) -> bool {
     const OVERTAKEN: u64 = 1;
     const JUDGED: u64 = 16;
@@ -429,7 +430,7 @@ const fn has_gaps(seen: Acknowledgement) -> bool {
     false
 }
 
-/// True if a frame was received, or is too old to tell.
+/// Whether a frame was received, or is too old to tell.
 const fn has_seen(seen: Acknowledgement, seq: u64) -> bool {
     match seen.seq.checked_sub(seq) {
         None => false,
@@ -625,7 +626,7 @@ mod tests {
         let mut link = link();
         (0..QUEUED_MAX + 1_000).map(nth).for_each(|item| link.owe(item, false));
         assert_eq!((link.backlog(), link.dropped), (QUEUED_MAX, 1_000));
-        // Reports that wait already need no room.
+        // What waits already needs no room.
         link.owe(nth(0), false);
         assert_eq!((link.backlog(), link.dropped), (QUEUED_MAX, 1_000));
         let mut told = 0;

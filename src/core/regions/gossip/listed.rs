@@ -5,8 +5,8 @@ use super::replica::Replica;
 use crate::time::Timestamp;
 
 impl Replica {
-    /// Other regions share limits from now on; none: whoever is seen. [`Self::handle_members`] must follow. A
-    /// region's report of a window counts in it, also once the region is listed no more.
+    /// Other regions share limits from now on; none: whoever is seen. [`Self::handle_members`] must follow.
+    /// What a region has told of a window counts in it, also once it is listed no more.
     pub fn handle_regions(&mut self, now: Timestamp, regions: &[String]) {
         self.begin(now);
         self.config.regions = regions.to_vec();

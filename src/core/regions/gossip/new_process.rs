@@ -109,7 +109,7 @@ impl Replica {
         }
     }
 
-    /// True if the others have said that they have all that they were to be told.
+    /// Whether the others have said that they have all that they were to be told.
     #[must_use]
     pub fn has_told_all(&self) -> bool {
         self.links.iter().all(GossipLink::has_all)

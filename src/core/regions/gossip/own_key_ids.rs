@@ -12,7 +12,7 @@ use crate::wire::{Amount, Amounts, COUNTS_MAX, Counter};
 #[derive(Debug, Default)]
 pub(super) struct KeyIds(Vec<KeyId>);
 
-/// The meaning of a key id.
+/// What a key id stands for.
 #[derive(Debug)]
 pub(super) struct KeyId {
     /// For whom; `None` for this daemon alone.

@@ -17,7 +17,7 @@ const CHANGING: Span = Span::from_secs(10);
 /// A limit that nothing was decided by here for so long gives way to what another region says.
 const STALE: Span = Span::from_secs(60);
 
-/// The facts known of one bucket's own limit. Nearly all have none, and nothing is kept for them.
+/// What is known of one bucket's own limit. Nearly all have none, and nothing is kept for them.
 #[derive(Debug, Default)]
 pub(super) struct Own(Option<Box<KnownOwnLimit>>);
 
@@ -34,7 +34,7 @@ struct KnownOwnLimit {
 }
 
 impl Own {
-    /// True if it ever had one.
+    /// Whether it ever had one.
     pub(super) const fn is_known(&self) -> bool {
         self.0.is_some()
     }

@@ -15,7 +15,7 @@ const SCALE: u64 = 1_000;
 /// The regions that take part in a division, by name, with their weights.
 pub(super) type Parties = SmallVec<[(RegionId, u64); 4]>;
 
-/// The regions that divide a limit in a cut, and how much of it.
+/// Who divides how much.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartitionPlan {
     /// Permits to be divided among the parties.
@@ -23,7 +23,7 @@ pub(super) struct PartitionPlan {
     pub(super) parties: Parties,
     /// Parties that are silent: their last words stand.
     pub(super) silent: SmallVec<[RegionId; 2]>,
-    /// True if all regions take part and speak.
+    /// Whether all regions take part and speak.
     pub(super) whole: bool,
 }
 
@@ -46,8 +46,8 @@ pub(super) fn plan(
     }
     let share = shares(limit, &all);
     let (mut parties, mut silent_parties) = (Parties::new(), SmallVec::new());
-    // The use of regions that are heard is known all the time, and they divide what they keep among
-    // themselves: together they count once. Nobody knows on which side a silent one is.
+    // What those admitted that are heard is known all the time, and they divide what they keep among
+    // themselves: together they count once. Of a silent one nobody knows on which side it is.
     let (mut kept, mut kept_of_deaf, mut known_of_deaf) = (0_u64, 0_u64, 0_u64);
     for (&(id, weight), share) in all.iter().zip(share) {
         let due = match rule.global.on_partition {
@@ -74,7 +74,7 @@ pub(super) fn plan(
     PartitionPlan { limit: limit.saturating_sub(kept), parties, silent: silent_parties, whole: false }
 }
 
-/// The regions that divide a bucket without windows in a cut, and how much of it.
+/// Who divides how much of a bucket without windows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LevelPartitionPlan {
     /// Of the limit's permits, those that are divided on this side.
@@ -87,7 +87,7 @@ pub(super) struct LevelPartitionPlan {
 }
 
 /// Works out who divides how much of a level and its refill. `by_demand` divides the limit among all by what
-/// each asked for last. Nobody remembers what the last division gave, so `freeze` is `share`.
+/// each asked for last. What the last division gave is not remembered, so `freeze` is `share`.
 pub(super) fn sides(
     rule: &WorldRule,
     regions: &Regions,

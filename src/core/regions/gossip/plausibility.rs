@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 /// have halved the limit.
 pub(super) const BELIEVED_TIMES: u64 = 2;
 
-/// The use that one region may still be believed.
+/// What one region may still be believed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlausibilityLimit {
     /// Of what is believed at once, what was used up lately, in millionths.

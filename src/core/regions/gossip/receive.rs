@@ -101,7 +101,7 @@ impl Replica {
             }
             None => None,
         };
-        // A bucket that was followed when it was named, and is not any more, must be named again.
+        // What was followed when it was named, and is not any more, must be named again.
         let meaning = meaning.filter(|meaning| meaning.key.is_none_or(|id| self.keys.get(id).is_some()));
         let understood = meaning.and_then(|meaning| Some((meaning.counts(&report)?, meaning)));
         let Some((counts, meaning)) = understood else {
@@ -164,7 +164,7 @@ impl Replica {
             if report.stamp > horizon {
                 return Err(Refused::Future);
             }
-            // The bucket of a key id was judged when it was named.
+            // What a key id stands for was judged when it was named.
             let Some(subject) = &report.subject else { continue };
             if subject.identity.len() > IDENTITY_BYTES_MAX
                 || subject.counters.len() > COUNTS_MAX

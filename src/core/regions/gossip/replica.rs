@@ -56,7 +56,7 @@ pub struct Replica {
     /// Which link is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
-    /// True if the last cut had more to tell than all of it is worth.
+    /// Whether the last cut had more to tell than all of it is worth.
     busy: bool,
     /// After this long a report has reached everyone; worked out anew at each timeout.
     pub(super) horizon: Span,
@@ -66,9 +66,9 @@ pub struct Replica {
     /// Rules that have buckets in use which are not followed, and until when that is taken to be so. Bounded
     /// by the rules.
     pub(super) crowded: BTreeMap<RuleName, Timestamp>,
-    /// True if `crowded` names other rules than when it was last taken, or holds all of them no longer.
+    /// Whether `crowded` names other rules than when it was last taken, or holds all of them no longer.
     pub(super) crowd_changed: bool,
-    /// True if another daemon may have said something new of the rules that it has no room for.
+    /// Whether another daemon may have said something new of the rules that it has no room for.
     pub(super) crowds_heard: bool,
     /// When shares were last left to other regions, or taken back.
     pub(super) shares_left: Timestamp,
@@ -82,7 +82,7 @@ pub struct Replica {
     pub(super) measured: Timestamp,
 }
 
-/// Counts of what the replica has seen since it began, for metrics.
+/// What the replica has seen since it began, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Frames taken in.
@@ -174,7 +174,7 @@ impl Replica {
                 Some(rule) if counts(rule) == counts(&bucket.rule) => {
                     bucket.follow(self.variants.with(rule, bucket.own_limit()));
                     self.recompute(now, id);
-                    // Use that was too little to tell may be much of a smaller limit.
+                    // What was too little to tell may be much of a smaller limit.
                     self.changed(now, id);
                 }
                 _ => self.keys.remove(id),
@@ -403,7 +403,7 @@ impl Replica {
                 self.owe_owner(id, other, item, urgent);
             }
         } else if self.keys.get(id).is_some_and(|bucket| !self.owns(bucket)) {
-            // The daemon that told this saw another ring here, and may be gone before it sees the same.
+            // Whoever told this saw another ring here, and may be gone before it sees the same.
             self.owe_owner(id, Regions::OWN, item, urgent);
         }
         let Some(bucket) = self.keys.get(id) else { return };
@@ -427,7 +427,7 @@ impl Replica {
         }
     }
 
-    /// True if this daemon speaks for the bucket.
+    /// Whether this daemon speaks for the bucket.
     pub(super) fn owns(&self, bucket: &GossipBucket) -> bool {
         self.regions.owned_by(&self.config.name.node, &bucket.key)
     }
@@ -560,7 +560,7 @@ impl Replica {
         }
     }
 
-    /// Returns what a bucket must know of this daemon, beside the buckets themselves.
+    /// What a bucket must know of this daemon, beside the buckets themselves.
     pub(super) fn here(&mut self) -> (DaemonContext<'_>, &mut BucketTable) {
         let known = (self.horizon, self.busy, self.is_settled(), self.silence);
         (here(&self.config, &self.node, &self.regions, known), &mut self.keys)

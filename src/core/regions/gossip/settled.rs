@@ -18,9 +18,9 @@ const QUIET_LINK: Span = Span::from_millis(50);
 const STOOD_STILL: Span = Span::from_millis(200);
 
 impl Replica {
-    /// Returns what answers must know of the stores beside the own one: how many may admit the same limits,
-    /// and whether for long all that was told came in time. To be told after each other call, and each time
-    /// that time has passed.
+    /// What answers must know of the stores beside the own one: how many may admit the same limits, and
+    /// whether for long all that was told came in time. To be told after each other call, and each time that
+    /// time has passed.
     #[must_use]
     pub fn elsewhere(&self) -> OtherStores {
         let here = self.standpoint();
@@ -77,8 +77,7 @@ impl Replica {
             self.unsettle(now);
         }
         let silence = self.silence(now);
-        // The use of every other region that was not heard drains at the rate of one limit, as everything
-        // else.
+        // What every other region used unheard drains at the rate of one limit, as everything else.
         let others = u64::try_from(self.regions.listed_len()).unwrap_or(u64::MAX).saturating_sub(1).max(1);
         let drained = now.since(self.measured).0 / others;
         let before = Span(self.silence.0.saturating_sub(drained));

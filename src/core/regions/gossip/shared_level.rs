@@ -9,7 +9,7 @@
 //!
 //! While regions are cut off the level is in two parts, of which each side has one: it refills at that side's
 //! part of the rate, no higher than that side's part of the bucket. Otherwise what the others use unheard
-//! would be used on this side too. Their reports, when they are heard again, come out of their part; what is
+//! would be used on this side too. What they tell when they are heard again comes out of their part; what is
 //! left of it then is everybody's again.
 
 mod delayed_levels;
@@ -54,7 +54,7 @@ const AHEAD: Span = Span::from_millis(100);
 /// And for no longer than so many times the bucket refills.
 const REFILLS: u64 = 4;
 
-/// The common knowledge of all regions about one bucket's level.
+/// What all regions know of one bucket's level.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedLevel {
     delayed_reports: Vec<DelayedLevels>,
@@ -87,13 +87,13 @@ struct OtherSide {
 }
 
 impl OtherSide {
-    /// Returns what is left of the limit for this side.
+    /// What is left of the limit for this side.
     fn rest(&self, share: LevelScope<'_>) -> Limit {
         let permits = u64::from(share.limit.permits).saturating_sub(self.rate);
         Limit { permits: u32::try_from(permits).unwrap_or(u32::MAX), ..share.limit }
     }
 
-    /// Returns what is left of the bucket for this side, in millionths.
+    /// What is left of the bucket for this side, in millionths.
     fn room(&self, share: LevelScope<'_>) -> i128 {
         i128::from(share.capacity) * UNIT - self.most
     }
@@ -110,7 +110,7 @@ struct OwnPart {
     most: i128,
 }
 
-/// The amount that is divided, and among whom.
+/// What is divided, among whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LevelScope<'a> {
     /// The rule's own.
@@ -123,14 +123,14 @@ pub(super) struct LevelScope<'a> {
     pub(super) parties: &'a [(RegionId, u64)],
     /// The regions that are cut off: a bit for each.
     pub(super) apart: u64,
-    /// True if what others use shows that a level was higher than was assumed.
+    /// Whether what others use shows that a level was higher than was assumed.
     pub(super) corrects: bool,
     pub(super) horizon: Span,
     pub(super) rounding_offset: u64,
 }
 
 impl LevelScope<'_> {
-    /// Returns what this side's part of the bucket holds, in millionths.
+    /// What this side's part of the bucket holds, in millionths.
     fn most(&self) -> i128 {
         self.of_this_side(i128::from(self.capacity) * UNIT)
     }
@@ -145,8 +145,8 @@ impl LevelScope<'_> {
         division_by_demand(self.permits, (now, now + self.limit.window), self.rounding_offset)
     }
 
-    /// How so many permits of the level, or of the bucket, are divided. Permits that are too few to tell the
-    /// store of come out of a slice.
+    /// How so many permits of the level, or of the bucket, are divided. What the store is not told of, being
+    /// so little, comes out of a slice.
     fn of_level(&self, permits: u64, now: Timestamp) -> DivisionInput {
         let lasts = lasts(self.limit, self.capacity, self.horizon);
         let (ahead, slice_min) = (Some(lasts), self.little() + 1);
@@ -184,14 +184,14 @@ impl SharedLevel {
         self.delayed_reports.iter_mut().skip(1).for_each(|delayed| delayed.missed = true);
     }
 
-    /// True if something that is heard now may be of a time in which it could not be heard.
+    /// Whether something that is heard now may be of a time in which it could not be heard.
     pub(super) fn catches_up(&self) -> bool {
         self.apart.is_some()
             || self.late.may_come()
             || self.delayed_reports.iter().any(|delayed| delayed.missed)
     }
 
-    /// Returns what the own store holds as used, in permits.
+    /// What the own store holds as used, in permits.
     pub(super) fn in_use(&self, now: Timestamp, limit: Limit) -> u64 {
         u64::try_from((self.used - refill(limit, now.since(self.used_at))) / UNIT).unwrap_or(0)
     }
@@ -287,8 +287,8 @@ impl SharedLevel {
     /// Takes out of the level what has come into force by `now`.
     pub(super) fn advance(&mut self, now: Timestamp, share: LevelScope<'_>) {
         loop {
-            // Two reports of one instant are taken in the order of the parties: the same everywhere, as
-            // numbers are not.
+            // Of two reports of one instant that of the first party is first: the same everywhere, as numbers
+            // are not.
             let place = |id| share.parties.iter().position(|&(party, _)| party == id);
             let due = self.delayed_reports.iter().enumerate().filter_map(|(id, delayed)| {
                 delayed.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
@@ -352,7 +352,7 @@ impl SharedLevel {
         if share.apart == 0 {
             return;
         }
-        // Probable use of the silent regions since they told last.
+        // What the silent have probably used since they told last.
         let silent = self.delayed_reports.iter().enumerate().filter(|(id, _)| share.apart & bit(*id) != 0);
         let told = silent.filter_map(|(_, delayed)| delayed.in_force);
         let guessed = told.map(|told| i128::from(told.demand) * i128::from(now.since(told.stamp).0) / UNIT);
@@ -372,7 +372,7 @@ impl SharedLevel {
         (self.level + refill(limit, now.since(self.at))).min(most)
     }
 
-    /// Returns what all regions are known to have in use, in permits.
+    /// What all regions are known to have in use, in permits.
     pub(super) fn used_by_all(&self, now: Timestamp, own: u64, share: LevelScope<'_>) -> u64 {
         let mut level = self.level_at(now, share);
         let apart = self.apart.unwrap_or_default();
@@ -391,7 +391,7 @@ impl SharedLevel {
         u64::try_from((i128::from(share.capacity) * UNIT - level) / UNIT).unwrap_or(0)
     }
 
-    /// Returns what each of these regions would have of the limit, by what it asked for last.
+    /// What each of these regions would have of the limit, by what it asked for last.
     pub(super) fn by_demand(
         &self,
         now: Timestamp,
@@ -452,9 +452,8 @@ impl SharedLevel {
         self.delayed_reports.iter().filter_map(|delayed| delayed.waiting.front().map(|(at, _)| *at)).min()
     }
 
-    /// Returns what the own store must keep back for the others: nothing to be kept is `None`. `own` is what
-    /// the own region admitted in all until now, and `renewed` how long it may take until this is asked
-    /// again.
+    /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own
+    /// region admitted in all until now, and `renewed` how long it may take until this is asked again.
     pub(super) fn view(
         &self,
         now: Timestamp,
@@ -496,7 +495,7 @@ impl SharedLevel {
         let kept = u128::from(side) * u128::from(weight) / u128::from(weights);
         let until =
             refill(Limit { permits: u32::try_from(growth).unwrap_or(u32::MAX), ..share.limit }, renewed);
-        // Permits that may be taken at once stay there for those who ask only now and then.
+        // What may be taken at once stays there for who asks only now and then.
         let own = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
         let ready = (tokens + refill(own, renewed)).min(part.most).max(tokens);
         let ready = u64::from(capacity).saturating_sub(u64::try_from(ready / UNIT).unwrap_or(0));
@@ -512,7 +511,7 @@ impl SharedLevel {
         })
     }
 
-    /// True if any report waits for its instant.
+    /// Whether any report waits for its instant.
     pub(super) fn awaits(&self) -> bool {
         self.delayed_reports.iter().any(|delayed| !delayed.waiting.is_empty())
     }
@@ -539,9 +538,8 @@ impl SharedLevel {
         parts.collect()
     }
 
-    /// Returns what is left of the own part of the level at the cut: it refills at the own rate, no higher
-    /// than the own part of the bucket, and all that was admitted since the last report in force is taken out
-    /// of it.
+    /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the
+    /// own part of the bucket, and all that was admitted since the last report in force is taken out of it.
     fn since_cut(
         &self,
         now: Timestamp,
@@ -628,7 +626,7 @@ const fn division_by_demand(
     }
 }
 
-/// True if the store may refill at the whole rate until the next look. A full part refills no further, so
+/// Whether the store may refill at the whole rate until the next look. A full part refills no further, so
 /// a region that asks only now and then finds it whole, however long ago that look was. Its first request
 /// is looked at at once; what the store refills too fast until then must be too little to be told.
 fn rests(tokens: i128, part: OwnPart, growth: u64, share: LevelScope<'_>) -> bool {

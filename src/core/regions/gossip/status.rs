@@ -1,4 +1,4 @@
-//! A replica's view of the world, for operators.
+//! What a replica can say of the world, for operators.
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use crate::wire::RuleName;
 /// Most buckets in one [`Status`]: the ones nearest to their limits.
 pub const STATUS_KEYS_MAX: usize = 64;
 
-/// The knowledge of a replica.
+/// What a replica knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The other regions.
@@ -44,9 +44,9 @@ pub struct RegionStatus {
     pub lag: Option<Span>,
     /// How long its newest frame took, clock offset included.
     pub delay: Option<Span>,
-    /// True if it was silent for too long: the limits that span it follow `on_partition`.
+    /// Whether it was silent for too long: the limits that span it follow `on_partition`.
     pub cut_off: bool,
-    /// True if all its daemons went in good order.
+    /// Whether all its daemons went in good order.
     pub left: bool,
 }
 
@@ -93,7 +93,7 @@ impl Replica {
         self.regions.listed_len()
     }
 
-    /// Returns what this replica knows at `now`.
+    /// What this replica knows at `now`.
     #[must_use]
     pub fn status(&self, now: Timestamp) -> Status {
         let mut bounds = std::collections::BTreeMap::<&RuleName, (u64, UncertaintyCause)>::new();
@@ -142,7 +142,7 @@ impl Replica {
         }
     }
 
-    /// Returns what is known of one bucket; `None` if it is not followed.
+    /// What is known of one bucket; `None` if it is not followed.
     #[must_use]
     pub fn bucket(&self, now: Timestamp, key: &WorldKey) -> Option<KeyStatus> {
         Some(self.key_status(now, self.keys.get(self.keys.find(key)?)?))
@@ -155,7 +155,7 @@ impl Replica {
         Tally { dropped_reports, ..self.tally }
     }
 
-    /// Returns what the own region and each other one are known to have admitted of a bucket in `window`.
+    /// What the own region and each other one are known to have admitted of a bucket in `window`.
     #[must_use]
     pub fn admitted(&self, key: &WorldKey, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
         let bucket = self.keys.get(self.keys.find(key)?)?;
@@ -167,13 +167,13 @@ impl Replica {
         Some((period.live.net(), others.collect()))
     }
 
-    /// True if this daemon speaks for a bucket in its region.
+    /// Whether this daemon speaks for a bucket in its region.
     #[must_use]
     pub fn speaks_for(&self, key: &WorldKey) -> bool {
         self.regions.owned_by(&self.config.name.node, key)
     }
 
-    /// True if the others keep this daemon up to date about a bucket: it speaks for it in its region, or has
+    /// Whether the others keep this daemon up to date about a bucket: it speaks for it in its region, or has
     /// counted it itself. One that was told of a bucket once, as its speaker for a moment, is told again when
     /// it counts it.
     #[must_use]

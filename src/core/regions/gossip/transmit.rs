@@ -10,7 +10,7 @@ use crate::wire::{CrowdedRules, Frame, REPORTS_MAX, Report, Scope, Subject, Wire
 
 /// A frame stays below this as long as one report fits into it, so that it travels as one datagram.
 pub const FRAME_BYTES_MAX: usize = 1_150;
-/// The most bytes of a frame without reports, with the two bytes that say what it is.
+/// What a frame takes at most without reports, with the two bytes that say what it is.
 const HEAD_BYTES: usize = 64;
 
 impl Replica {
@@ -47,7 +47,7 @@ impl Replica {
             if told.iter().any(|known| known.item == item) {
                 continue;
             }
-            // Changes since were told by themselves.
+            // What has changed since was told by itself.
             let report = self.report(now, place, item).filter(|(_, version)| *version == said);
             let Some((report, version)) = report else { continue };
             let key_id = report.key_id;
@@ -67,8 +67,7 @@ impl Replica {
         Some((link.name.clone(), frame))
     }
 
-    /// Returns what is to be said to a link of an item now, and its version; `None` if it is not known any
-    /// more.
+    /// What is to be said to a link of an item now, and its version; `None` if it is not known any more.
     fn report(&mut self, now: Timestamp, place: usize, item: OwedReport) -> Option<(Report, u32)> {
         let link = self.links.get(place)?;
         let (named, listener) = (&link.named, link.region);
@@ -85,7 +84,7 @@ impl Replica {
             Some(region) => {
                 let told = period.told(region)?;
                 let scope = Scope::Region(self.regions.name(region).to_owned());
-                // A region wants to know when its former life admitted something last.
+                // Of its former life a region wants to know when it admitted something last.
                 let own = region == listener && region != Regions::OWN;
                 let stamp = if own { told.grown } else { told.stamp };
                 (scope, stamp, told.counts.entries(), told.demand)

@@ -1,10 +1,10 @@
-//! The words of an answer under `gossip` on all regions: what they are believed to have used, and how much
-//! more it may be.
+//! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more
+//! it may be.
 
 use crate::algorithm::{Algorithm, Allowance, Counting, LEVEL_SPEAKS, Limit};
 use crate::time::{Span, Timestamp};
 
-/// A store's answer on a bucket, with what it was told of the other regions.
+/// What a store answered of a bucket, with what it was told of the other regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BucketAnswer {
     /// Permits in use in the own region.
@@ -17,7 +17,7 @@ pub struct BucketAnswer {
     pub error_bound: u64,
 }
 
-/// The part of what was admitted that the own store may have forgotten.
+/// What the own store may have forgotten of what was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OwnStore {
     /// Nothing: it outlives the daemon.
@@ -30,20 +30,20 @@ pub enum OwnStore {
     Unanswered,
 }
 
-/// A daemon's knowledge of the stores beside its own.
+/// What a daemon knows of the stores beside its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OtherStores {
     /// Stores that may admit the same limit: those of the other regions.
     pub stores: u64,
     /// Regions that are known, the own one included.
     pub regions: u64,
-    /// True if every region divides by the same reports; see [`super::Replica::elsewhere`].
+    /// Whether every region divides by the same reports; see [`super::Replica::elsewhere`].
     pub settled: bool,
     /// What the own store may have forgotten.
     pub own_store: OwnStore,
     /// The longest that any other region was not heard since all was settled.
     pub silence: Span,
-    /// True if any listed region is cut off.
+    /// Whether any listed region is cut off.
     pub cut_off: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct OtherStores {
 pub struct RegionsKnown {
     /// How many there are, the own one included.
     pub count: u64,
-    /// True if one of them is cut off.
+    /// Whether one of them is cut off.
     pub is_cut: bool,
 }
 
@@ -81,17 +81,17 @@ pub const ROUND_TRIP: Span = Span::from_secs(1);
 /// After this long at most, what a region uses is heard while nothing keeps it from telling.
 const HEARD_WITHIN: Span = Span::from_secs(1);
 
-/// Returns what refills of a bucket without windows in a region that is not heard, in permits: each region's
-/// refills, but only one is the limit's.
+/// What refills of a bucket without windows in a region that is not heard, in permits: each region's refills,
+/// but only one is the limit's.
 pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
     let refilled = u128::from(limit.permits) * u128::from((silence + HEARD_WITHIN).0);
     u64::try_from(refilled.div_ceil(u128::from(limit.window.0.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// Returns what all regions are believed to have used.
+/// What all regions are believed to have used.
 #[must_use]
 pub fn believed(limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
-    // The others' use of a level is charged to it.
+    // Of a level the others' use is charged to it.
     let others = match answered.view {
         Some(Allowance::Window(told)) if told.window == limit.windows().index(now) => told.others,
         _ => 0,
@@ -99,7 +99,7 @@ pub fn believed(limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
     answered.used.saturating_add(others)
 }
 
-/// True if the limit leaves room for `cost` as far as is known here, so that only the region's part of it
+/// Whether the limit leaves room for `cost` as far as is known here, so that only the region's part of it
 /// refuses that: then the refusal lasts until the other regions have heard of it.
 #[must_use]
 pub fn has_room(
@@ -118,7 +118,7 @@ pub fn has_room(
 ///
 /// Until the protocol has looked at a bucket in this window, and while reports come late, every other store
 /// may have admitted the whole limit. So may the own one before it forgot, and every other one that forgot
-/// before this process could notice. Each may also have admitted what refilled of a bucket without windows.
+/// before this process could notice. Of a bucket without windows each may have admitted what refilled too.
 #[must_use]
 pub fn error_bound(
     algorithm: Algorithm,
@@ -143,7 +143,7 @@ pub fn error_bound(
         let divided = view.map_or(0, |view| view.capacity);
         let told =
             if divided == 0 { told } else { told.saturating_add(whole.saturating_sub(divided.into())) };
-        // The word of another process to the store may stem from a longer silence than this one knows.
+        // What another process told the store may stem from a longer silence than this one knows.
         return if speaks && elsewhere.settled { told.min(all) } else { told.max(all) };
     }
     let windows = limit.windows();
@@ -154,11 +154,11 @@ pub fn error_bound(
     let current = view.and_then(|view| view.as_window().copied()).filter(|view| view.window == window);
     let (known, before) = current.map_or((0, 0), |view| (view.others, view.others_before));
     let unknown = in_window(window).saturating_sub(known);
-    // The others' use in the window before counts in a sliding one, and is not in what is believed.
+    // What others admitted in the window before counts in a sliding one, and is not in what is believed.
     let unknown = if slides { unknown.saturating_add(in_window(window.saturating_sub(1))) } else { unknown };
     match current {
         Some(_) if elsewhere.settled => told.saturating_add(if slides { before } else { 0 }),
-        // The store is told more of a region that began again.
+        // Of a region that began again the store is told more.
         Some(_) => told.max(unknown),
         None => unknown,
     }

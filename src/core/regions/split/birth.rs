@@ -19,7 +19,7 @@ use super::super::NodeName;
 /// So long a daemon that is new waits for the others to say that all are. Then it begins as after a loss.
 const PATIENCE: Span = Span::from_secs(30);
 
-/// A daemon's word on its beginning.
+/// What a daemon says of its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub enum Birth {
     /// It may have had an earlier life, or has seen somebody who may.
@@ -123,7 +123,7 @@ impl Beginning {
         }
     }
 
-    /// True if the store is to be asked whether it is new.
+    /// Whether the store is to be asked whether it is new.
     pub(super) const fn asks_store(&self) -> bool {
         self.store_is_new.is_none() && matches!(self.birth, Birth::New { .. })
     }
@@ -142,7 +142,7 @@ impl Beginning {
         }
     }
 
-    /// Hears what others say of theirs. A daemon that has seen one that may have lived is new no more.
+    /// Hears what others say of theirs. Who has seen one that may have lived is new no more.
     pub(super) fn hear(&mut self, mut others: impl Iterator<Item = Birth>) {
         let new = matches!(self.birth, Birth::New { .. });
         if new && self.safety.others_vouch && others.any(|birth| birth == Birth::Known) {

@@ -102,7 +102,7 @@ impl SplitWorld {
         (0..3).map(|place| self.share(place)).collect()
     }
 
-    /// Returns what each may spend of as many permits in so long a window.
+    /// What each may spend of as many permits in so long a window.
     fn parts(&self, window: Span) -> Vec<u64> {
         let limit = Limit { window, ..rule([1; 3]).limit };
         let part = |place: usize| {

@@ -1,8 +1,8 @@
-//! The statements that daemons make to each other of their shares.
+//! What daemons say to each other of their shares.
 
 use super::birth::Birth;
 
-/// The part of its share that a daemon spends under the weights that it names.
+/// What a daemon spends of the weights that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Phase {
     /// Nothing, and it never did: it waits for the others to say the same.
@@ -28,7 +28,7 @@ impl Phase {
     }
 }
 
-/// A daemon's word on the weights it holds.
+/// What a daemon says of the weights it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WeightsStatement {
     /// Orders what is said.

@@ -3,8 +3,8 @@
 //!
 //! One daemon at a time, by a lock of the database's. Whatever happens in between, the month is either still
 //! in the database, and everything is done again over the same file, or it is gone and noted in
-//! `audit_archives`. Records that a spool delivers for a month that has left make the month anew and leave
-//! later as another part.
+//! `audit_archives`. What a spool delivers for a month that has left makes the month anew and leaves later as
+//! another part.
 
 mod columns;
 mod place;

@@ -1,4 +1,4 @@
-//! Changes by operators, in `admin_changes`.
+//! What operators changed, in `admin_changes`.
 
 use sqlx::PgConnection;
 

@@ -1,5 +1,4 @@
-//! The port by which operators see and change identities, and the record that every change leaves in its own
-//! transaction.
+//! What operators see and change: the port, and the record that every change leaves in its own transaction.
 
 use serde::Serialize;
 use sqlx::PgConnection;
@@ -101,7 +100,7 @@ pub(super) fn overrides_json(limits: &[UserLimit]) -> serde_json::Value {
     serde_json::Value::Object(limits.iter().map(own).collect())
 }
 
-/// Returns what a failure means to an operator.
+/// What a failure means to an operator.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn refused(failure: Failure) -> RegisterError {
     let sentence = failure.to_string();

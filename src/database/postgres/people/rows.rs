@@ -89,7 +89,7 @@ pub(super) fn date(at: Timestamp) -> OffsetDateTime {
         .unwrap_or_else(|_| time::PrimitiveDateTime::MAX.assume_utc())
 }
 
-/// Returns what can be read of somebody's own limits.
+/// What can be read of somebody's own limits.
 pub(super) fn limits(overrides: &Overrides) -> Vec<UserLimit> {
     #[derive(Deserialize)]
     struct Own {
@@ -104,7 +104,7 @@ pub(super) fn limits(overrides: &Overrides) -> Vec<UserLimit> {
 }
 
 impl UserRow {
-    /// Returns what decisions need of it.
+    /// What decisions need of it.
     pub(super) fn fact(self) -> User {
         let blocked = self
             .blocked_at
@@ -114,7 +114,7 @@ impl UserRow {
 }
 
 impl KeyRow {
-    /// Returns what decisions need of it; `None` for a row that no key of ours can match.
+    /// What decisions need of it; `None` for a row that no key of ours can match.
     pub(super) fn fact(self) -> Option<ApiKey> {
         Some(ApiKey {
             salt: self.salt?.try_into().ok()?,

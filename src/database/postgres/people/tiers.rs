@@ -95,7 +95,7 @@ impl IdentityStore {
     }
 }
 
-/// True if a tier could not be removed because somebody has it.
+/// Whether a tier could not be removed because somebody has it.
 fn is_held(failure: &Failure) -> bool {
     let Failure::Refused { constraint, .. } = failure else { return false };
     matches!(constraint.as_deref(), Some("users_tier_fkey" | "api_keys_tier_fkey"))

@@ -1,4 +1,4 @@
-//! Changes since a set that was read before: a few rules rather than all of them.
+//! What changed since a set that was read before: a few rules rather than all of them.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ pub struct Changed {
     pub docs: RuleDocs,
 }
 
-/// One statement, so that all of it is seen at one moment. A writer holds the head's row until it is done, so
-/// revisions become visible in their order and none is missed.
+/// One statement, so that all of it is seen at one moment. Who changes rules holds the head's row until he is
+/// done, so revisions become visible in their order and none is missed.
 const CHANGES: &str = concat!(
     "WITH head AS MATERIALIZED ( \
          SELECT revision, ",
@@ -57,8 +57,7 @@ const CHANGES: &str = concat!(
 /// Revision, generation, mark of the known revision, mark of this one, rule, document, quotas.
 type RuleChangeRow = (i64, i64, Option<String>, Option<String>, Option<String>, Option<Value>, Option<Value>);
 
-/// Returns what changed since `known`. `None`: the history does not tell, or of very many rules; read the
-/// whole set.
+/// What changed since `known`. `None`: the history does not tell, or of very many rules; read the whole set.
 ///
 /// # Errors
 /// The database does not answer, or has no such tables.

@@ -123,7 +123,7 @@ fn a_message_that_waited_for_a_connection_is_said_in_its_version() {
     assert_eq!(in_version(OLDER, Bytes::new()), Err(Refusal::Malformed));
 }
 
-/// Returns what the older version leaves of a frame.
+/// What the older version leaves of a frame.
 fn as_older(mut frame: Frame) -> Frame {
     for subject in frame.reports.iter_mut().filter_map(|report| report.subject.as_mut()) {
         if subject.decided_by == DecidedBy::Rule {

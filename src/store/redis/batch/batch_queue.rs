@@ -1,8 +1,8 @@
-//! The queue of decisions to be sent to one node, and how much of it leaves when.
+//! What waits to be sent to one node, and how much of it leaves when.
 //!
-//! A few batches at most are under way to a node. Decisions that come meanwhile wait, and leave together as
-//! soon as one batch is answered: so a busy node gets many decisions with one write, an idle one is asked at
-//! once, and there is no timer.
+//! A few batches at most are under way to a node. What comes meanwhile waits, and leaves together as soon as
+//! one of them is answered: so a busy node gets many decisions with one write, an idle one is asked at once,
+//! and there is no timer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,7 +59,7 @@ impl Waiting {
         Some(self.deadline)
     }
 
-    /// True if nobody waits for it any more.
+    /// Whether nobody waits for it any more.
     fn is_over(&self) -> bool {
         self.answer.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
@@ -73,7 +73,7 @@ pub(in crate::store::redis) fn expire_all<'a>(
     waiting.into_iter().filter_map(|waiting| waiting.expire(now)).min()
 }
 
-/// Decisions that wait to be sent to one node.
+/// What waits to be sent to one node.
 #[derive(Debug, Default)]
 pub(in crate::store::redis) struct BatchQueue {
     queue: Mutex<Queue>,
@@ -87,7 +87,7 @@ struct Queue {
     has_sender: bool,
 }
 
-/// The outcome of a part that was put in line.
+/// What became of a part that was put in line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) enum Enqueued {
     /// It leaves with the next batch.

@@ -18,8 +18,8 @@ use crate::core::calendar::Calendar;
 use crate::core::time::Timestamp;
 use crate::engine::port::HeldLimit;
 
-/// Returns what scripts are told in one place: how many permits a level holds at most, or of windows and
-/// places what is this region's own.
+/// What scripts are told in one place: how many permits a level holds at most, or of windows and places what
+/// is this region's own.
 pub(in crate::store::redis) const fn burst_or_share(algorithm: Algorithm, held: HeldLimit) -> u32 {
     match (algorithm.counting(), held.share) {
         (Counting::Level, _) => held.limit.burst,

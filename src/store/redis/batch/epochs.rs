@@ -35,7 +35,7 @@ impl ReplicationEpochs {
         match known.chunks_exact_mut(EPOCH_BYTES).find(|one| same(one)) {
             // A server that was flushed begins anew under the same id.
             Some(one) if epoch.get(MARK_AT..) != one.get(MARK_AT..) => one.copy_from_slice(epoch),
-            // The daemon that saw it first knows best: the bytes of the time sort like it.
+            // Whoever saw it first knows best: the bytes of the time sort like it.
             Some(one) if epoch.get(ID_BYTES..) < one.get(ID_BYTES..) => one.copy_from_slice(epoch),
             Some(_) => {}
             None => {

@@ -9,12 +9,15 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, CountedCharge, Counting, Limit, State, Verdict};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
+use crate::core::regions::escrow::places::counted_for;
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{Commit, ReservationFate};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::penalties::{PenaltyRole, close};
-use crate::store::redis::batch::call::{Action, Before, Bucket, DecideCall, Item, PartFate, Reply, Told};
+use crate::store::redis::batch::call::{
+    Action, Before, Bucket, DecideCall, HeldCapacity, Item, PartFate, Reply, Told,
+};
 use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
 use crate::store::rights::GATHERING;
@@ -30,13 +33,13 @@ pub(in crate::store::redis) struct Charged {
     /// The bucket after the part; of a log or of holders only what is used, as one admission. `None` where
     /// the script tells nothing.
     pub(in crate::store::redis) state: Option<State>,
-    /// True if there was a bucket before.
+    /// Whether there was a bucket before.
     pub(in crate::store::redis) existed: bool,
-    /// True if there was an allowance.
+    /// Whether there was an allowance.
     pub(in crate::store::redis) has_allowance: bool,
     /// The newest instant that the bucket had seen; `None` where there was none, or it stays in Redis.
     pub(in crate::store::redis) newest: Option<Timestamp>,
-    /// True if nothing was in use before.
+    /// Whether nothing was in use before.
     pub(in crate::store::redis) was_empty: bool,
     /// Names what was charged, should it go back.
     pub(in crate::store::redis) taken: UndoneCharge,
@@ -47,7 +50,7 @@ pub(in crate::store::redis) struct Charged {
 pub(in crate::store::redis) struct Answered {
     /// The server's time.
     pub(in crate::store::redis) now: Timestamp,
-    /// True if everything enforced fitted.
+    /// Whether everything enforced fitted.
     pub(in crate::store::redis) admitted: bool,
     /// One for each charge.
     pub(in crate::store::redis) charges: SmallVec<[Charged; 2]>,
@@ -69,10 +72,14 @@ struct Live<'a> {
     state: State,
     /// What is enforced.
     view: Option<Allowance>,
-    /// True if that is what was told of the other regions.
+    /// Whether that is what was told of the other regions.
     told: bool,
     /// By how much what was told may err.
     error_bound: u64,
+    /// Whether the rule's limit admits something that could pay what is owed.
+    can_pay: bool,
+    /// How much is left of the recovery window, in which nothing is admitted.
+    recovery: Span,
     /// See [`Bucket::gathered`].
     gathered: u64,
     existed: bool,
@@ -91,7 +98,7 @@ struct Live<'a> {
     pending: u64,
     /// What happens to clients that are denied too often, and what this one did.
     penalty: Option<(&'a PenaltyTerms, PenaltyRecord)>,
-    /// True if there was no room to note that.
+    /// Whether there was no room to note that.
     unnoted: bool,
 }
 
@@ -107,7 +114,9 @@ pub(in crate::store::redis) fn replay<'c>(
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
         let counts_on = || state.brought_back(&bucket.limit, reply.now);
         let state = if bucket.escrowed { None } else { counts_on() }.unwrap_or(state);
-        let (limit, gathered) = (bucket.limit, bucket.gathered);
+        let HeldCapacity { permits, recovery } =
+            before.capacity.unwrap_or(HeldCapacity { permits: bucket.limit.permits, recovery: Span::ZERO });
+        let (limit, gathered) = (Limit { permits, ..bucket.limit }, bucket.gathered);
         let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
         let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
         Live {
@@ -117,6 +126,8 @@ pub(in crate::store::redis) fn replay<'c>(
             view,
             told: Allowance::is_told(view.as_ref(), known.as_ref()),
             error_bound,
+            can_pay: bucket.limit.permits > 0,
+            recovery,
             gathered,
             existed,
             has_allowance: before.view.is_some(),
@@ -180,13 +191,13 @@ pub(in crate::store::redis) fn replay<'c>(
 }
 
 impl Live<'_> {
-    /// True if the script alone knows what the bucket holds.
+    /// Whether the script alone knows what the bucket holds.
     const fn stays(&self) -> bool {
         matches!(self.state, State::SlidingLog(_) | State::Concurrency(_))
     }
 
-    /// Returns what is used as one admission at the instant of the newest: it frees no permit sooner than the
-    /// real one. It stands in for the log, or for the holders, where Redis is away.
+    /// What is used as one admission at the instant of the newest: it frees no permit sooner than the real
+    /// one. It stands in for the log, or for the holders, where Redis is away.
     fn as_if_at_once(&self, told: &Told, now: Timestamp) -> State {
         let mut state = State::new(self.algorithm);
         let newest = now.0.saturating_add(told.reset).saturating_sub(self.limit.window.0);
@@ -199,7 +210,13 @@ impl Live<'_> {
     fn check(&self, now: Timestamp, cost: u64) -> Verdict {
         let mut verdict = self.state.check(&self.limit, self.view.as_ref(), now, cost);
         if !verdict.admitted && verdict.retry.is_none() && cost.max(1) <= self.gathered {
-            verdict.retry = Some(GATHERING);
+            // What other regions have of a sliding window is free once no region has used anything of it.
+            let slides = self.algorithm == Algorithm::SlidingWindow;
+            let free = counted_for(self.algorithm, self.limit.window);
+            verdict.retry = Some(if slides { free } else { GATHERING });
+        }
+        if self.recovery > Span::ZERO {
+            verdict = Verdict { admitted: false, remaining: 0, retry: Some(self.recovery), ..verdict };
         }
         verdict
     }
@@ -229,8 +246,8 @@ impl Live<'_> {
         Charged { counted, leased, state, existed, has_allowance, newest, was_empty, taken }
     }
 
-    /// Returns what the bucket would answer, before it is known what is charged. What the part already takes
-    /// of it counts.
+    /// What the bucket would answer, before it is known what is charged. What the part already takes of it
+    /// counts.
     fn look(&mut self, item: &Item, word: Option<&Told>, now: Timestamp) -> Charged {
         let mut charged = self.blank();
         let mut fate = None;
@@ -335,7 +352,7 @@ impl Live<'_> {
         } else if item.lease.is_none() && charges {
             match item.cost {
                 Cost::Report(report) => {
-                    counted.reported = self.state.report(&self.limit, view.as_ref(), now, &report);
+                    counted.reported = self.report(&report, now);
                     let after = self.check(now, 0);
                     let retry = after.retry.filter(|_| !fits);
                     counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
@@ -383,6 +400,14 @@ impl Live<'_> {
         close(&mut charged.counted, penalty, role);
     }
 
+    /// Charges what was used, unless the rule's limit admits nothing that could pay.
+    fn report(&mut self, report: &ReportedCost, now: Timestamp) -> u64 {
+        if !self.can_pay {
+            return 0;
+        }
+        self.state.report_beyond(&self.limit, self.view.as_ref(), now, report)
+    }
+
     /// Gives back, and where a charge is named, what of that one still counts.
     fn give_back(&mut self, item: &Item, permits: u64, now: Timestamp) -> u64 {
         let Some(undoes) = &item.undoes else { return self.state.refund(&self.limit, now, permits) };
@@ -404,7 +429,7 @@ impl Live<'_> {
         } else if commit.actual > reserved {
             let report = ReportedCost { permits: commit.actual - reserved, debt_max: commit.debt_max };
             fits = self.check(now, report.permits).admitted;
-            counted.reported = self.state.report(&self.limit, self.view.as_ref(), now, &report);
+            counted.reported = self.report(&report, now);
         } else {
             counted.returned = told.moved;
             let part = told.noted.as_ref().map_or(0, |noted| noted.part);

@@ -20,7 +20,7 @@ const OPEN_MIN: Duration = Duration::from_millis(50);
 /// How long it stays open at most before the next probe.
 const OPEN_MAX: Duration = Duration::from_millis(500);
 
-/// The state of the breaker.
+/// What it is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) enum Phase {
     /// Asks.
@@ -57,7 +57,7 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Returns where it stands at `now`.
+    /// Where it stands at `now`.
     pub(in crate::store::redis) fn phase(&self, now: Duration) -> Phase {
         match self.phase {
             Phase::Open if now >= self.until => Phase::HalfOpen,
@@ -65,7 +65,7 @@ impl Breaker {
         }
     }
 
-    /// True if one more call may be made. Each that is let through must be told of with [`Self::ended`].
+    /// Whether one more call may be made. Each that is let through must be told of with [`Self::ended`].
     pub(in crate::store::redis) fn admit(&mut self, now: Duration) -> bool {
         if self.phase == Phase::Open && now >= self.until {
             self.phase = Phase::HalfOpen;

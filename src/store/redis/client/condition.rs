@@ -1,4 +1,4 @@
-//! A server's troubles: told once when they begin and once when they are over, and shown meanwhile.
+//! What a server suffers from now: told once when it begins and once when it is over, and shown meanwhile.
 //!
 //! A breaker says whether a server answers. A server may answer and still be of little use: it has no memory
 //! left, refuses a command, or replies something else. Time is an argument, counted from any fixed start.
@@ -83,7 +83,7 @@ impl Cause {
         }
     }
 
-    /// Returns what a failed call tells of.
+    /// What a failed call tells of.
     const fn of(failure: &Failure) -> Option<Self> {
         match failure {
             Failure::Full => Some(Self::Full),
@@ -167,7 +167,7 @@ impl Conditions {
             spell.text = text.chars().take(TEXT_MAX).collect();
         }
         spell.times = spell.times.saturating_add(1);
-        // Another thing may keep it away by now: one that is to be mended.
+        // What keeps it away may be another thing by now: one that is to be mended.
         let changed = cause == Cause::Away && spell.told && spell.told_text != spell.text;
         if changed && now.saturating_sub(spell.told_at) >= QUIET {
             (spell.told_text, spell.told_at) = (spell.text.clone(), now);
@@ -214,7 +214,7 @@ impl Conditions {
         }
     }
 
-    /// Returns what it suffers from now.
+    /// What it suffers from now.
     pub(in crate::store::redis) fn now(&self, answers: bool, now: Duration) -> Vec<Trouble> {
         let spells = self.spells();
         let all = Cause::ALL
@@ -226,7 +226,7 @@ impl Conditions {
             .collect()
     }
 
-    /// True if it suffers from this as far as was told.
+    /// Whether it suffers from this as far as was told.
     pub(in crate::store::redis) fn has(&self, cause: Cause) -> bool {
         self.spells().get(cause.place()).is_some_and(Option::is_some)
     }

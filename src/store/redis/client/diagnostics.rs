@@ -1,4 +1,4 @@
-//! The facts that are remembered of a server for its operator. Nothing here decides anything.
+//! What is remembered of a server for its operator. Nothing here decides anything.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl Memory {
     }
 }
 
-/// The newest word of a server on its memory.
+/// What a server last said of its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::store::redis) struct Memory {
     /// Bytes in use.
@@ -107,7 +107,7 @@ impl NodeDiagnostics {
         *locked(&self.memory) = Some(memory);
     }
 
-    /// Returns what the server last said of its memory.
+    /// What the server last said of its memory.
     pub(in crate::store::redis) fn memory(&self) -> Option<Memory> {
         *locked(&self.memory)
     }
@@ -117,7 +117,7 @@ impl NodeDiagnostics {
         *locked(&self.warning) = warning;
     }
 
-    /// Returns what the operator should change.
+    /// What the operator should change.
     pub(in crate::store::redis) fn warning(&self) -> Option<String> {
         locked(&self.warning).clone()
     }
@@ -135,7 +135,7 @@ impl NodeDiagnostics {
         locked(&self.refusal).clone()
     }
 
-    /// True if the caller is to inspect the server now: once for each connection.
+    /// Whether the caller is to inspect the server now: once for each connection.
     pub(in crate::store::redis) fn begin_inspection(&self) -> bool {
         !self.inspected.swap(true, Ordering::Relaxed)
     }

@@ -35,7 +35,7 @@ const HANDSHAKE_MAX: Duration = Duration::from_millis(200);
 const NO_TLS: &str =
     "the server began no TLS in time; one that listens without TLS is written redis://, not rediss://";
 
-/// Checks whether addresses of this kind can be connected to, or why not.
+/// Whether addresses of this kind can be connected to, or why not.
 pub(in crate::store::redis) fn can_dial(info: &ConnectionInfo) -> Result<(), &'static str> {
     match info.addr() {
         ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { insecure: false, .. } => Ok(()),

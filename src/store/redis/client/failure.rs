@@ -73,12 +73,12 @@ impl Failure {
         "unexpected",
     ];
 
-    /// True if it speaks against the node, so that its breaker counts it.
+    /// Whether it speaks against the node, so that its breaker counts it.
     pub(in crate::store::redis) const fn is_the_nodes(&self) -> bool {
         matches!(self, Self::Timeout | Self::Broken(_) | Self::NotServing(_))
     }
 
-    /// True if an operator wants to know: not a redirect, nor what follows from a trouble that is known.
+    /// Whether an operator wants to know: not a redirect, nor what follows from a trouble that is known.
     pub(in crate::store::redis) const fn is_of_interest(&self) -> bool {
         !matches!(
             self,
@@ -86,7 +86,7 @@ impl Failure {
         )
     }
 
-    /// True if the call may have been carried out all the same.
+    /// Whether the call may have been carried out all the same.
     pub(crate) const fn is_uncertain(&self) -> bool {
         matches!(self, Self::Timeout | Self::Broken(_))
     }

@@ -2,7 +2,7 @@
 
 use crate::store::redis::client::diagnostics::Memory;
 
-/// Returns what `INFO` tells of memory; of the keys, those in this database.
+/// What `INFO` tells of memory; of the keys, those in this database.
 pub(in crate::store::redis) fn memory_of(info: &str, database: i64) -> Option<Memory> {
     let number = |name: &str| field(info, name)?.trim().parse::<u64>().ok();
     // "db0:keys=12,expires=12,avg_ttl=0"; absent where there are none.

@@ -1,7 +1,7 @@
 //! One connection to a server. Commands leave in the order in which they were posted; replies come back in
 //! that order.
 //!
-//! The task that posts also writes, straight to the socket, all that was posted since the last write: an idle
+//! Who posts also writes, straight to the socket, all that was posted since the last write: an idle
 //! connection costs a decision no task, no timer and no second wait. One task reads, and hands each reply on
 //! to whoever awaits it; one more writes what the socket did not take at once. Deadlines are kept by one
 //! timer for all that is in flight.
@@ -28,7 +28,7 @@ const IN_FLIGHT_MAX: usize = 8_192;
 /// Room for what is read at once.
 const READ_BYTES: usize = 64 * 1_024;
 
-/// The one that awaits one reply.
+/// What awaits one reply.
 pub(in crate::store::redis) trait Completion: Send {
     /// The reply, or why there is none. Never called while a lock is held.
     fn complete(self: Box<Self>, answer: Result<Value, Failure>);

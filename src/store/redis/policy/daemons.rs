@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The numbers by which shares of a limit are divided.
+/// What shares of a limit are divided by.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Daemons {
     /// Daemons of this region that are alive, as its peers tell.
@@ -19,8 +19,8 @@ impl Daemons {
         Self { peers, registered: AtomicUsize::new(1), apart: Mutex::default() }
     }
 
-    /// Daemons that count together, this one included. The larger of the two numbers counts: to divide by too
-    /// many is too strict, to divide by too few admits more than the limit.
+    /// Daemons that count together, this one included. Of the two that tell, the one that knows of more: to
+    /// divide by too many is too strict, to divide by too few admits more than the limit.
     pub(in crate::store::redis) fn count(&self) -> u32 {
         let peers = self.peers.load(Ordering::Relaxed);
         let count = peers.max(self.registered.load(Ordering::Relaxed)).max(1);
@@ -49,7 +49,7 @@ impl Daemons {
     }
 }
 
-/// Returns what is wrong where daemons list other servers.
+/// What is wrong where daemons list other servers.
 pub(in crate::store::redis) fn listed_apart(names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| {
         format!(

@@ -89,8 +89,8 @@ impl Core {
         outcome
     }
 
-    /// Returns what a bucket holds; `None` if it is unused. Permits that this daemon has drawn ahead and not
-    /// used are free. Where Redis does not answer, what this daemon knows by itself.
+    /// What a bucket holds; `None` if it is unused. What this daemon has drawn ahead and not used is free.
+    /// Where Redis does not answer, what this daemon knows by itself.
     pub(in crate::store::redis) async fn bucket(
         &self,
         rule: &Compiled,
@@ -171,7 +171,7 @@ impl Core {
         plan::split(charges, intent, self.dispatcher.places().joins_slots().then_some(&map))
     }
 
-    /// True if the server of a slot takes what it is owed.
+    /// Whether the server of a slot takes what it is owed.
     pub(in crate::store::redis) fn is_back(&self, slot: ClusterSlot) -> bool {
         self.dispatcher.places().map().node(slot).is_some_and(|node| node.phase() == Phase::Closed)
     }
@@ -207,7 +207,7 @@ impl Core {
     }
 
     /// Where an answer shows that Redis has lost what it was told: tells it what is known here of the
-    /// buckets, and asks it once more. A bucket that it cannot be told of is not decided by it.
+    /// buckets, and asks it once more. What it cannot be told of is not decided by it.
     async fn ask_restored(
         self: &Arc<Self>,
         charges: &[Charge<'_>],

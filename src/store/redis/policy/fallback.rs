@@ -2,8 +2,8 @@
 //! no room.
 //!
 //! `local` enforces this daemon's share, the limit divided by the region's live daemons, starting from the
-//! same share of what the region had last used. Permits that it admits are kept until they have been charged
-//! in Redis. A key that finds no room shares a stand-in with others: nothing is admitted uncounted.
+//! same share of what the region had last used. What it admits is kept until it has been charged in Redis. A
+//! key that finds no room shares a stand-in with others: nothing is admitted uncounted.
 
 mod entry;
 mod stand_in;
@@ -76,7 +76,7 @@ struct FallbackSlot {
 /// How the policies decided.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Policies {
-    /// True if everything enforced passes.
+    /// Whether everything enforced passes.
     pub(in crate::store::redis) admitted: bool,
     /// One for each charge.
     pub(in crate::store::redis) counted: SmallVec<[ChargeResult; 2]>,
@@ -231,8 +231,8 @@ impl Fallback {
         }
     }
 
-    /// Returns what Redis has forgotten of a bucket, as an answer shows it: the allowance that it had
-    /// confirmed is gone, or the bucket is older than it was. `elapsed` is the time since this daemon began.
+    /// What Redis has forgotten of a bucket, as an answer shows it: the allowance that it had confirmed is
+    /// gone, or the bucket is older than it was. `elapsed` is the time since this daemon began.
     pub(in crate::store::redis) fn forgotten(
         &self,
         (key, limit): (&Key, &Limit),
@@ -429,12 +429,12 @@ impl Fallback {
         }
     }
 
-    /// True if any key owes.
+    /// Whether any key owes.
     pub(in crate::store::redis) fn owes(&self) -> bool {
         self.debtors.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns what a key owes, which then owes nothing: the caller charges it, or owes it again.
+    /// What a key owes, which then owes nothing: the caller charges it, or owes it again.
     pub(in crate::store::redis) fn settle(&self, key: &Key, now: Timestamp) -> Option<Owed> {
         let now = self.server_time(now);
         let (index, hash) = self.spread.place(key);
@@ -443,8 +443,7 @@ impl Fallback {
         shelf.entries.get_mut(place)?.own.as_mut()?.settle(key, now)
     }
 
-    /// Returns what is owed for slots of which `back` says that they are answered again: that of `most` keys
-    /// at most.
+    /// What is owed for slots of which `back` says that they are answered again: that of `most` keys at most.
     pub(in crate::store::redis) fn collect(
         &self,
         now: Timestamp,
@@ -530,7 +529,7 @@ impl Fallback {
     }
 }
 
-/// Returns what a daemon counted by itself, as far as a debt tells of it.
+/// What a daemon counted by itself, as far as a debt tells of it.
 fn forgotten(owed: &Owed, daemons: u32, now: Timestamp) -> Own {
     let share = share(owed.bucket.limit, daemons);
     let mut state = State::new(owed.bucket.algorithm);

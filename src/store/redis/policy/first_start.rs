@@ -17,7 +17,7 @@ const MARK: &str = "tg:{memory}";
 /// For one call.
 const CALL_MAX: Duration = Duration::from_millis(500);
 
-/// The steps of this daemon about the mark.
+/// What this daemon did about the mark.
 #[derive(Debug, Default)]
 pub(in crate::store::redis) struct Marking {
     /// Set once: whoever finds no mark later finds a server that was flushed.
@@ -25,7 +25,7 @@ pub(in crate::store::redis) struct Marking {
 }
 
 impl Marking {
-    /// True if no server bears a mark; `None`: one does not answer. A cluster bears none, so that it may have
+    /// Whether no server bears a mark; `None`: one does not answer. A cluster bears none, so that it may have
     /// had an earlier life.
     pub(in crate::store::redis) async fn is_absent(&self, dispatcher: &Arc<Dispatcher>) -> Option<bool> {
         if dispatcher.places().topology() == Topology::Cluster {

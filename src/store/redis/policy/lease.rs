@@ -1,9 +1,9 @@
 //! Permits drawn ahead for hot keys, and denials remembered, so that most checks of them need no call.
 //!
-//! Permits that are drawn are charged in Redis at once, so the limit can not be exceeded; what is left goes
-//! back. A draw asks for what the key's rate needs for [`DRAW_FOR`], and takes at most half of what is free,
-//! divided by the region's daemons: near the limit draws shrink to nothing and the last permits are decided
-//! one by one. Permits of a window die with it.
+//! What is drawn is charged in Redis at once, so the limit can not be exceeded; what is left goes back. A
+//! draw asks for what the key's rate needs for [`DRAW_FOR`], and takes at most half of what is free, divided
+//! by the region's daemons: near the limit draws shrink to nothing and the last permits are decided one by
+//! one. Permits of a window die with it.
 //!
 //! This file keeps the books; calls are made by the store. Time is an argument, counted from any fixed start.
 
@@ -45,7 +45,7 @@ pub(in crate::store::redis) struct Leases {
     ttl: Duration,
 }
 
-/// The facts known of one key.
+/// What is known of one key.
 #[derive(Debug)]
 struct Hot {
     limit: Limit,
@@ -100,7 +100,7 @@ pub(in crate::store::redis) struct Leftover {
     pub(in crate::store::redis) taken: UndoneCharge,
 }
 
-/// Advice on one check.
+/// What to do with one check.
 #[derive(Debug)]
 pub(in crate::store::redis) enum Advice {
     /// Answered from memory.
@@ -109,7 +109,7 @@ pub(in crate::store::redis) enum Advice {
     Ask,
 }
 
-/// The yield of a draw.
+/// What a draw has brought.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Drawn {
     pub(in crate::store::redis) permits: u64,
@@ -123,7 +123,7 @@ pub(in crate::store::redis) struct Drawn {
     pub(in crate::store::redis) slot: ClusterSlot,
 }
 
-/// True if permits of this charge can be drawn ahead: not where each admission has its own delay or holder,
+/// Whether permits of this charge can be drawn ahead: not where each admission has its own delay or holder,
 /// nor where a view may take the budget back at any moment, nor where Redis counts each denial.
 fn leasable(charge: &Charge<'_>) -> bool {
     let algorithm = match charge.rule.rule.algorithm {
@@ -147,7 +147,7 @@ impl Leases {
         Some(self.shards.get(place)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns what to do with a check, and how many permits to draw now, if any.
+    /// What to do with a check, and how many permits to draw now, if any.
     pub(in crate::store::redis) fn check(&self, charge: &Charge<'_>, now: Duration) -> (Advice, Option<u64>) {
         let (Cost::Take(cost) | Cost::Report(ReportedCost { permits: cost, .. })) = charge.cost else {
             return (Advice::Ask, None);
@@ -270,7 +270,7 @@ impl Leases {
         hot.held.filter(|held| held.left > 0).map(|held| held.leftover(now))
     }
 
-    /// Returns what is held too long, and all of it with `all`; forgets keys that have cooled down.
+    /// What is held too long, and all of it with `all`; forgets keys that have cooled down.
     pub(in crate::store::redis) fn sweep(&self, now: Duration, all: bool) -> Vec<Leftover> {
         let mut leftovers = Vec::new();
         for shard in &self.shards {

@@ -1,4 +1,5 @@
-//! Decisions beside the servers: permits drawn ahead, split keys, failure policies, work in the background.
+//! What is decided beside the servers: permits drawn ahead, split keys, failure policies, work in the
+//! background.
 
 pub(super) mod background;
 pub(super) mod cells;

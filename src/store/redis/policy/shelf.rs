@@ -1,4 +1,4 @@
-//! The facts that the daemons of a region keep for each other about users and keys, in `tg:{who:…}`.
+//! What the daemons of a region keep for each other: facts about users and keys, in `tg:{who:…}`.
 //!
 //! Only a convenience: a server that does not answer within a few milliseconds is as good as one that knows
 //! nothing. An empty value bars a name: [`keep`](Shelf::keep) writes only where nothing lies.
@@ -73,7 +73,7 @@ impl Shelf for RedisShelf {
 
     fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()> {
         Box::pin(async move {
-            // Facts that are kept for convenience take no room that counters need.
+            // What is kept for convenience takes no room that counters need.
             let map = Arc::clone(&self.core.dispatcher.places().map());
             let facts = facts.iter().map(|(name, fact)| (key(name), fact));
             let facts = facts.filter(|((_, slot), _)| !map.node(*slot).is_some_and(|node| node.is_crowded()));

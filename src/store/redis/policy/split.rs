@@ -38,7 +38,7 @@ pub(in crate::store::redis) fn sub_key(key: &Key, index: u32) -> Key {
     Key::from_identity(key.shape(), &identity)
 }
 
-/// The questions that one charge has asked so far.
+/// What one charge has asked so far.
 #[derive(Debug, Default)]
 struct Asked {
     denied: SmallVec<[ChargeResult; 4]>,
@@ -304,7 +304,7 @@ impl Core {
         None
     }
 
-    /// Returns what a key's sub-keys hold together.
+    /// What a key's sub-keys hold together.
     pub(in crate::store::redis) async fn bucket_whole(
         &self,
         rule: &Compiled,

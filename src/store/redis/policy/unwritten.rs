@@ -13,7 +13,7 @@ use crate::store::redis::client::slots::ClusterSlot;
 /// force there until its bucket's next one.
 const UNWRITTEN_MAX: usize = 10_000;
 
-/// An allowance that Redis is to be told of one bucket.
+/// What Redis is told of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::redis) struct AllowanceWrite {
     /// The bucket's key in this process.
@@ -24,7 +24,7 @@ pub(in crate::store::redis) struct AllowanceWrite {
     pub(in crate::store::redis) until: Duration,
 }
 
-/// The fate of an allowance that came.
+/// What becomes of an allowance that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) enum Entered {
     /// It is to be written now.

@@ -1,9 +1,9 @@
 //! Sends parts to their nodes, and brings each its answer.
 //!
-//! Decisions that leave for a node together go as few calls: as one for all, or in a cluster as one for each
-//! slot, all in one write. So a hot key costs one call a batch, however many ask for it. A task of its own
-//! follows up whatever is not plainly answered: a slot that has moved, a script that is not loaded, a key
-//! that another shape holds.
+//! What leaves for a node together goes as few calls: as one for all, or in a cluster as one for each slot,
+//! all in one write. So a hot key costs one call a batch, however many ask for it. What is not plainly
+//! answered (a slot that has moved, a script that is not loaded, a key that another shape holds) is followed
+//! up by a task of its own.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -33,7 +33,7 @@ const NO_SIZE: &str = "this user may not run DBSIZE, so a flood of distinct keys
 /// Names tried to find one that lies on a server; with a thousand servers one in a thousand does.
 const NAMES_MAX: u32 = 20_000;
 
-/// Checks whether a server is one of those that `topology` takes.
+/// Whether a server is one of those that `topology` takes.
 pub(in crate::store::redis) async fn identify(
     node: &Arc<Node>,
     topology: Topology,
@@ -94,8 +94,8 @@ fn policy_warning(info: &str) -> Option<String> {
     })
 }
 
-/// Checks whether the user may do all that decisions do: the script runs on three keys, and on what is
-/// reserved of two of them.
+/// Whether the user may do all that decisions do: the script runs on three keys, and on what is reserved of
+/// two of them.
 pub(in crate::store::redis) async fn try_script(
     node: &Arc<Node>,
     map: &Map,
@@ -143,7 +143,7 @@ pub(in crate::store::redis) async fn try_script(
     accept(node, &tag, node.upkeep(&clear, ANSWER_MAX).await).await
 }
 
-/// Checks whether an answer speaks against the server for good.
+/// Whether an answer speaks against the server for good.
 async fn accept(node: &Arc<Node>, tag: &str, answer: Result<Value, Failure>) -> Result<(), StartError> {
     match answer {
         Err(Failure::Forbidden(why)) => {

@@ -22,12 +22,12 @@ impl Map {
         self.nodes.get(usize::from(*place))
     }
 
-    /// True if every slot has a node.
+    /// Whether every slot has a node.
     pub(in crate::store::redis) fn is_whole(&self) -> bool {
         self.slots.iter().all(|place| usize::from(*place) < self.nodes.len())
     }
 
-    /// Returns who stands by.
+    /// Who stands by.
     pub(in crate::store::redis) fn replicas(&self) -> &[String] {
         &self.replicas
     }

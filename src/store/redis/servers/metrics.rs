@@ -1,4 +1,4 @@
-//! The metrics of the store.
+//! What the store tells of itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,7 @@ pub(in crate::store::redis) struct StoreMetrics {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct Timer(Stopwatch);
 
-/// The fate of leased permits.
+/// What happened to leased permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) enum Leased {
     /// Charged ahead in Redis.

@@ -72,7 +72,7 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// The common part of the nodes of one store.
+/// What nodes of one store have in common.
 #[derive(Debug, Clone)]
 pub(in crate::store::redis) struct Common {
     pub(in crate::store::redis) trouble: Arc<Notify>,
@@ -144,7 +144,7 @@ impl Node {
         }
     }
 
-    /// Returns where its breaker stands; open without a connection.
+    /// Where its breaker stands; open without a connection.
     pub(in crate::store::redis) fn phase(&self) -> Phase {
         if self.link.load().is_none() || self.is_paused() {
             return Phase::Open;
@@ -183,7 +183,7 @@ impl Node {
         }
     }
 
-    /// Returns what it suffers from now.
+    /// What it suffers from now.
     pub(in crate::store::redis) fn troubles(&self) -> Vec<Trouble> {
         self.conditions.now(self.phase() == Phase::Closed, self.started.elapsed())
     }
@@ -205,7 +205,7 @@ impl Node {
         self.conditions.failed(&self.address, failure, now);
     }
 
-    /// True if it takes no new keys, as far as was heard in the last seconds.
+    /// Whether it takes no new keys, as far as was heard in the last seconds.
     pub(in crate::store::redis) fn is_crowded(&self) -> bool {
         self.conditions.has(Cause::Crowded)
     }
@@ -231,7 +231,7 @@ impl Node {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what commands are sent through now; `None` without a connection.
+    /// What commands are sent through now; `None` without a connection.
     pub(in crate::store::redis) fn wire(self: &Arc<Self>) -> Option<Wire> {
         let link = self.link.load_full()?;
         Some(Wire { node: Arc::clone(self), link })
@@ -278,7 +278,7 @@ impl Node {
         wire.ask(packed, false, None, Deadline::after(most)).await
     }
 
-    /// True if there is a connection.
+    /// Whether there is a connection.
     pub(in crate::store::redis) fn is_connected(&self) -> bool {
         self.link.load().is_some()
     }

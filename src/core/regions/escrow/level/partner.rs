@@ -1,4 +1,4 @@
-//! A statement of another region on its level, and how far it is believed.
+//! What another region said of its level, and how far that is believed.
 
 use super::super::Share;
 use crate::time::Timestamp;
@@ -25,7 +25,7 @@ impl LevelPartner {
         Self { totals, credit: None, credited: (0, 0) }
     }
 
-    /// True if it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a
+    /// Whether it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a
     /// region has no more to forward than its part of the burst and of the rate.
     pub(super) fn believes(
         &mut self,

@@ -1,5 +1,5 @@
-//! The plan of one daemon for the permits of a level: it forwards idle permits to where they are needed, and
-//! has its store stop charging those that have come there.
+//! What one daemon does about the permits of a level: forwards what lies idle to where it is needed, and has
+//! its store charge no more what has come there.
 //!
 //! Nothing here matters to exactness: the store forwards only what is free.
 
@@ -30,7 +30,7 @@ impl Escrow {
         let mut estimates: Vec<LevelEstimate> = (0..self.regions.len())
             .map(|region| self.level_estimate(now, bucket, (balance, ledger), region))
             .collect();
-        // Regions that gather for costs larger than their capacities all give to one: else none ever had
+        // Of those that gather for costs larger than their capacities all give to one: else none ever had
         // enough.
         let gathers = |estimate: &LevelEstimate| estimate.wanted > estimate.capacity;
         let all = estimates.iter().enumerate().filter(|(_, estimate)| gathers(estimate));
@@ -54,7 +54,7 @@ impl Escrow {
         (self.order(bucket, region) + turn % regions) % regions
     }
 
-    /// Returns what is believed of one region's level.
+    /// What is believed of one region's level.
     fn level_estimate(
         &self,
         now: Timestamp,
@@ -78,7 +78,7 @@ impl Escrow {
             estimate.wanted = wanted(share, bucket.wanted(RightKind::Level));
             return estimate;
         }
-        // A region that has said nothing needs no more than it has.
+        // Who has said nothing needs nothing that it does not have.
         let Some(partner) = bucket.partner(region) else { return estimate };
         let Some(heard) = partner.heard.filter(|heard| now.since(*heard) < bucket.memory()) else {
             return estimate;
@@ -92,7 +92,7 @@ impl Escrow {
             .as_level()
             .map_or(0, |partner| total(&partner.totals.kept, self.own_region(), ledger.session));
         let coming = under_way.saturating_sub(kept);
-        // When what is sent now arrives. Permits that come before then are spent like those that are there.
+        // When what is sent now arrives. What comes before is spent like what is there.
         let then = now.since(heard) + owd + owd;
         estimate.free = estimate.after(i128::from(partner.free.saturating_add(coming)) * UNIT, then);
         let gap = if estimate.is_brief() { GAP_BRIEF } else { GAP };
@@ -131,7 +131,7 @@ impl Escrow {
         steps.into_iter().for_each(|step| bucket.wait(step));
     }
 
-    /// Returns what the others believe of the level here.
+    /// What the others believe of the level here.
     pub(in super::super) fn level_extrapolated(
         &self,
         now: Timestamp,
@@ -149,7 +149,7 @@ impl Escrow {
         }
     }
 
-    /// True if a region can honestly have forwarded so much.
+    /// Whether a region can honestly have forwarded so much.
     pub(in super::super) fn can_have_permits(
         &mut self,
         now: Timestamp,

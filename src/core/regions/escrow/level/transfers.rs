@@ -17,7 +17,7 @@ const UNIT: i128 = 1_000_000;
 /// A permit that refills within this is not waited for.
 const SOON: Span = Span::from_millis(5);
 
-/// The estimate of one region; permits in millionths, rates in millionths of a permit a second.
+/// What is believed of one region; permits in millionths, rates in millionths of a permit a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in super::super) struct LevelEstimate {
     /// The most that its level can hold.
@@ -38,30 +38,30 @@ pub(in super::super) struct LevelEstimate {
 }
 
 impl LevelEstimate {
-    /// Returns what should lie there so that its demand finds enough for as long as `ahead`, and the largest
-    /// cost what it needs.
+    /// What should lie there so that its demand finds enough for as long as `ahead`, and the largest cost
+    /// what it needs.
     fn target(&self, ahead: Span) -> i128 {
         let chance = need(self.demand, ahead) - need_mean(self.demand, ahead);
         let beyond = need_mean(self.demand.saturating_sub(self.refill), ahead);
-        // For who may come: no more than refills until others hear of them, and not a single permit. A small
-        // amount has refilled before anyone could wait for it.
+        // For who may come: no more than refills until others hear of them, and not a single permit. What is
+        // small has refilled before anyone could wait for it.
         let until = if self.is_brief() { SOON } else { ahead };
         let spare = (self.capacity / 10).min(need_mean(self.refill, until)) / UNIT * UNIT;
         (beyond + chance + spare).min(self.capacity).max(self.wanted)
     }
 
-    /// True if all of it refills within half a second: then it is soon gone again, wherever it lies.
+    /// Whether all of it refills within half a second: then it is soon gone again, wherever it lies.
     pub(in super::super) fn is_brief(&self) -> bool {
         self.capacity * 2 < i128::from(self.refill)
     }
 
-    /// True if its own refill does not serve it.
+    /// Whether its own refill does not serve it.
     fn is_short(&self) -> bool {
         self.demand > self.refill || self.missing() > 0
     }
 
-    /// Returns what it lacks of the largest cost that it refused. A permit that was there is not gone for
-    /// what may have been asked since.
+    /// What it lacks of the largest cost that it refused. A permit that was there is not gone for what may
+    /// have been asked since.
     fn missing(&self) -> i128 {
         let missing = self.wanted - self.free;
         if missing > UNIT / 10 { missing } else { 0 }
@@ -82,14 +82,14 @@ impl LevelEstimate {
         WholePermits { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
     }
 
-    /// Returns what will find no room here: better anywhere else. Twice what refills, since what is under way
-    /// takes up room too.
+    /// What will find no room here: better anywhere else. Twice what refills, since what is under way takes
+    /// up room too.
     fn overflow(&self, ahead: Span) -> i128 {
         let refilled = need_mean(self.refill.saturating_sub(self.demand), ahead);
         (self.free + 2 * refilled - self.capacity).max(0)
     }
 
-    /// Returns what is there after `time`, if nothing else comes.
+    /// What is there after `time`, if nothing else comes.
     pub(in super::super) fn after(&self, free: i128, time: Span) -> i128 {
         let flow = i128::from(self.refill) - i128::from(self.demand);
         (free + flow * i128::from(time.0) / UNIT).clamp(0, self.capacity.max(free))

@@ -1,4 +1,4 @@
-//! A statement of another region on its places, and when it was told of this memory.
+//! What another region said of its places, and when it was told of this memory.
 
 use crate::time::Timestamp;
 use crate::wire::rights::PlacesTotals;

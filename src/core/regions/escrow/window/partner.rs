@@ -1,9 +1,9 @@
-//! A statement of another region on its rights in a window, and how far it is believed.
+//! What another region said of its rights in a window, and how far that is believed.
 
 use crate::time::{Span, Timestamp};
 use crate::wire::rights::{ClosedWindow, Total, WindowTotals};
 
-/// Rights that a third region gave the sender are known here within so long.
+/// What a third region gave the sender of rights is known here within so long.
 const PROVEN_WITHIN: Span = Span::from_secs(1);
 /// Rights that could not be proven so long ago say nothing of those that come now.
 const FORGIVEN_AFTER: Span = Span::from_secs(10);

@@ -1,5 +1,5 @@
-//! The plan of one daemon for the rights of a window: it pushes them to regions that will run dry, and
-//! settles windows that are over.
+//! What one daemon does about the rights of a window: pushes them to whoever will run dry, and settles
+//! windows that are over.
 //!
 //! Nothing here matters to exactness: the store gives only what is free.
 
@@ -50,7 +50,7 @@ impl Escrow {
         self.give(now, id, (&gifts, free), step);
     }
 
-    /// Returns what is believed of one region's rights in the window.
+    /// What is believed of one region's rights in the window.
     fn window_estimate(
         &self,
         now: Timestamp,
@@ -95,7 +95,7 @@ impl Escrow {
         RegionEstimate { free, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
     }
 
-    /// Returns what the others believe of the rights here.
+    /// What the others believe of the rights here.
     pub(in super::super) fn window_extrapolated(
         &self,
         now: Timestamp,
@@ -140,8 +140,8 @@ impl Escrow {
         self.note(Event::Closed { key, window, used: all, limit });
     }
 
-    /// True if a region can honestly have sent so much of a window. Rights that a third region gave it are
-    /// known soon, and come again until then; rights beyond all that third regions have can never be.
+    /// Whether a region can honestly have sent so much of a window. What a third region gave it is known
+    /// soon, and comes again until then; what exceeds all that third regions have never can be.
     pub(in super::super) fn can_have_rights(
         &mut self,
         now: Timestamp,

@@ -14,7 +14,7 @@ const UNIT: i128 = 1_000_000;
 /// For so long after a window begins something is kept for a surprise even where somebody is refused.
 const SURPRISE: Span = Span::from_secs(1);
 
-/// The estimate of one region, permits in millionths.
+/// What is believed of one region, permits in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in super::super) struct RegionEstimate {
     pub(in super::super) weight: u64,
@@ -24,7 +24,7 @@ pub(in super::super) struct RegionEstimate {
     pub(in super::super) need: i128,
     /// The largest cost that it had to refuse.
     pub(in super::super) wanted: i128,
-    /// True if rights sent now would still arrive in time, and nothing was given to it just now.
+    /// Whether rights sent now would still arrive in time, and nothing was given to it just now.
     pub(in super::super) reachable: bool,
     /// Its place among all, as everybody counts, and for how long it has lacked what it wants.
     pub(in super::super) order: usize,
@@ -42,7 +42,7 @@ pub(in super::super) struct SpendingTime {
     pub(in super::super) owd_max: Span,
 }
 
-/// Returns what a demand of so many millionths of a permit a second will ask for in `time`, with one standard
+/// What a demand of so many millionths of a permit a second will ask for in `time`, with one standard
 /// deviation of chance.
 pub(in super::super) fn need(demand: u64, time: Span) -> i128 {
     let mean = i128::from(demand) * i128::from(time.0) / UNIT;
@@ -109,8 +109,7 @@ impl RegionEstimate {
     }
 }
 
-/// Returns what each region keeps for a surprise; released until shortly before so much of the window has
-/// passed.
+/// What each region keeps for a surprise; released until shortly before so much of the window has passed.
 fn reserve(spending: SpendingTime, until: Span, regions: usize) -> i128 {
     let until =
         i128::from(until.0).min(i128::from(spending.length.0) * 8 / 10 - 2 * i128::from(spending.owd_max.0));
@@ -122,8 +121,8 @@ fn reserve(spending: SpendingTime, until: Span, regions: usize) -> i128 {
     most * left / until
 }
 
-/// Returns what each region should hold: its need and a part of what is left over, or the weighted max-min
-/// division of what there is.
+/// What each region should hold: its need and a part of what is left over, or the weighted max-min division
+/// of what there is.
 fn targets(estimates: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
     let total: i128 = estimates.iter().map(|estimate| estimate.free).sum();
     let mut needs: SmallVec<[i128; 8]> =

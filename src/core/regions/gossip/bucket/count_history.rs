@@ -39,7 +39,7 @@ impl CountHistory {
         self.newest = (at, admitted);
     }
 
-    /// Returns what was admitted when `passed` of the window had passed.
+    /// What was admitted when `passed` of the window had passed.
     pub(super) fn at(&self, passed: u64, length: Span) -> u64 {
         let mark = u128::from(passed.min(length.0)) * u128::from(MARKS) / u128::from(length.0.max(1));
         let mark = u64::try_from(mark).unwrap_or(MARKS).min(MARKS - 1);

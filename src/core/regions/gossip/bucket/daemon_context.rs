@@ -1,4 +1,4 @@
-//! Facts of a daemon that each of its buckets must know.
+//! What a bucket must know of the daemon that follows it.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(in super::super) struct DaemonContext<'a> {
     pub(in super::super) node: &'a Arc<str>,
     /// When the process began.
     pub(in super::super) started: Timestamp,
-    /// True if the daemons of this region share one store.
+    /// Whether the daemons of this region share one store.
     pub(in super::super) shared_store: bool,
     pub(in super::super) regions: &'a Regions,
     /// After this long a report has reached everyone.
@@ -28,18 +28,18 @@ pub(in super::super) struct DaemonContext<'a> {
     pub(in super::super) interval: Span,
     pub(in super::super) policy: Policy,
     pub(in super::super) safety: GossipSafety,
-    /// True if nothing is told of buckets far from their limit.
+    /// Whether nothing is told of buckets far from their limit.
     pub(in super::super) suppresses_reports: bool,
-    /// True if there is so much to tell that only what others would guess wrong is told.
+    /// Whether there is so much to tell that only what others would guess wrong is told.
     pub(in super::super) busy: bool,
-    /// True if for long all came in time, so that every region divides by the same reports.
+    /// Whether for long all came in time, so that every region divides by the same reports.
     pub(in super::super) settled: bool,
     /// The longest that any region was not heard since that was so.
     pub(in super::super) silence: Span,
 }
 
 impl DaemonContext<'_> {
-    /// True if any other region is known.
+    /// Whether any other region is known.
     pub(super) fn has_others(&self) -> bool {
         self.regions.listed_len() > 1
     }

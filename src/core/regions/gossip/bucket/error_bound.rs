@@ -16,7 +16,7 @@ pub(super) const TURNS: Span = Span::from_millis(30);
 /// A bucket without windows that nobody told of for so long is known to no one any more.
 const LEVEL_KNOWN: Span = Span::from_secs(20);
 
-/// A cause that makes a worldwide count uncertain.
+/// What makes a worldwide count uncertain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UncertaintyCause {
     /// News is on its way.
@@ -80,7 +80,7 @@ impl GossipBucket {
         }
     }
 
-    /// True if any region tells of it.
+    /// Whether any region tells of it.
     pub(in super::super) fn is_told_of(&self, now: Timestamp) -> bool {
         now <= self.known_since.last + self.agreed_for() + self.agreed_for()
     }
@@ -110,7 +110,7 @@ impl GossipBucket {
         let mut sum = if here.shared_store { 0 } else { self.uncounted_here(now, here, limit) };
         let mut most = (sum, UncertaintyCause::Untold);
         let window = self.window_at(now);
-        // Permits admitted in the window before count in a sliding one.
+        // What was admitted in the window before counts in a sliding one.
         let slides = matches!(self.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
         let begun = now.since(self.windows().start(window)) <= heard;
         // An interval of a log knows no windows: what a region whose clock is ahead admits in the next one
@@ -146,7 +146,7 @@ impl GossipBucket {
         (sum, most.1)
     }
 
-    /// Returns what a region may have used beyond what it told, held to its parts since then.
+    /// What a region may have used beyond what it told, held to its parts since then.
     fn since_told(
         &self,
         now: Timestamp,
@@ -211,7 +211,7 @@ impl GossipBucket {
         all.saturating_sub(told.map_or(0, |told| self.believed(told.counts.net())))
     }
 
-    /// True if a daemon of a region was, or may have been, followed by another process while its use still
+    /// Whether a daemon of a region was, or may have been, followed by another process while its use still
     /// counts.
     fn began_again(&self, now: Timestamp, id: RegionId, here: DaemonContext<'_>) -> bool {
         let window = self.window_at(now);
@@ -220,9 +220,9 @@ impl GossipBucket {
         self.lived_until(now, reborn, window).is_some()
     }
 
-    /// When the newest process of a region's daemons may have followed another one. Nobody has told this
-    /// process what came before it: only a counter that is older than all that still counts shows that there
-    /// was one process all the time.
+    /// When the newest process of a region's daemons may have followed another one. What came before this
+    /// process nobody has told it: only a counter that is older than what still counts shows that there was
+    /// one process all the time.
     fn reborn(
         &self,
         region: &Region,
@@ -246,8 +246,8 @@ impl GossipBucket {
         begun.filter(counts)
     }
 
-    /// Returns what daemons of the own region whose stores this one does not share may have admitted, this
-    /// one's former processes included, beyond what is known of them.
+    /// What daemons of the own region whose stores this one does not share may have admitted, this one's
+    /// former processes included, beyond what is known of them.
     fn uncounted_here(&self, now: Timestamp, here: DaemonContext<'_>, limit: u64) -> u64 {
         let window = self.window_at(now);
         let period = self.period(window);

@@ -1,4 +1,5 @@
-//! The counts of a region's former life, which other regions know and a process that has just begun does not.
+//! What other regions know of the own one that a process which has just begun does not: the counts of its
+//! former life.
 
 use smallvec::SmallVec;
 
@@ -49,7 +50,7 @@ impl GossipBucket {
         }
     }
 
-    /// True if the own region admitted anything that the others were not told, however little.
+    /// Whether the own region admitted anything that the others were not told, however little.
     pub(in super::super) fn has_untold(&self, now: Timestamp) -> bool {
         let window = self.window_at(now);
         let told = self.told.map_or((window, 0), |told| (told.window, told.net));

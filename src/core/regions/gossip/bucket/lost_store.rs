@@ -18,7 +18,7 @@ const LOST_AFTER: Span = Span::from_millis(500);
 /// The same where nobody else counts in the store: what is given back is known as soon as it is answered.
 const LOST_AFTER_ALONE: Span = Span::from_millis(50);
 
-/// The suspicions of this daemon about its store's memory of one bucket.
+/// What this daemon suspects of its store's memory of one bucket.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LostStore {
     /// Since when all answers showed less than the region used, in one window.
@@ -64,12 +64,12 @@ impl GossipBucket {
         true
     }
 
-    /// Returns what the store should count, and the least of it that its answers must show.
+    /// What the store should count, and the least of it that its answers must show.
     fn known_use(&self, now: Timestamp, window: u64, here: DaemonContext<'_>) -> (RegionUse, u64) {
         let (limit, algorithm) = (self.rule.limit, self.rule.algorithm);
         if self.counting() != Counting::Window {
             let used = self.shared_level.in_use(now, limit);
-            // Charges for others are on their way, and little has drained since the answer.
+            // What is charged for others is on its way, and what drained since the answer is little.
             let slack = (limit.capacity(algorithm) / 100).max(2);
             return (RegionUse { used, ..RegionUse::default() }, used.saturating_sub(slack));
         }

@@ -10,7 +10,7 @@ use crate::time::{Span, Timestamp};
 /// An excess of an open window counts that lasts for so long.
 const LASTS: Span = Span::from_secs(1);
 
-/// The facts known of one window's excess.
+/// What is known of one window's excess.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Overshoot {
     /// Permits of it that were counted.

@@ -5,11 +5,11 @@ use crate::algorithm::Counting;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 
-/// A bucket in use is told again after this long, also where nothing has changed that others would not guess.
+/// What is in use is told again after this long, also where nothing has changed that others would not guess.
 pub(super) const REMINDED: Span = Span::from_secs(1);
 
 impl GossipBucket {
-    /// True if there is anything to tell that was not told, and that the others would not guess.
+    /// Whether there is anything to tell that was not told, and that the others would not guess.
     pub(in super::super) fn has_pending_report(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if self.has_unmet_news(now) {
             return true;
@@ -39,10 +39,10 @@ impl GossipBucket {
         (rested && asked) || ended || self.guessed_wrong(told, now) || self.demand_moved(told, now, 10, 4)
     }
 
-    /// True if what the others extrapolate from what they were told is off by more than chance.
+    /// Whether what the others extrapolate from what they were told is off by more than chance.
     fn guessed_wrong(&self, told: LastReport, now: Timestamp) -> bool {
         if self.counting() != Counting::Window {
-            // Nothing is guessed of a level: permits that were not told are missing in everybody's.
+            // Of a level nothing is guessed: what was not told is missing in everybody's.
             return self.own_net(0).abs_diff(told.net) > self.whole() / 20;
         }
         let window = self.window_at(now);
@@ -56,14 +56,11 @@ impl GossipBucket {
         self.own_net(window).abs_diff(guessed) > limit * 3 / 100 + 2 * asked.isqrt() + 1
     }
 
-    /// True if the bucket is so far from its limit that nobody need hear of it: even if every region did as
-    /// much, the limit would hold. When another region has told of the bucket, a fiftieth of the limit is
-    /// enough to tell. A region that would soon be refused always tells: the others give nothing to one that
-    /// is silent.
-    ///
-    /// For a bucket without windows its capacity takes the place of the limit, and demand is measured over
-    /// the time in which that refills. Permits that were not reported are missing in the own part until they
-    /// are.
+    /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the
+    /// limit would hold. Once somebody has told of it, those with a fiftieth of the limit tell too, and
+    /// always who would soon be refused: nobody gives more to a region that says nothing. Of a bucket without
+    /// windows, what it holds is the limit, and what is asked for until that has refilled counts; what is not
+    /// told is missing in the own part until it is told.
     fn is_below_report_threshold(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if self.near_limit {
             return false;
@@ -71,7 +68,7 @@ impl GossipBucket {
         let window = self.window_at(now);
         let spoken = self.has_spoken(window)
             || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
-        // Each daemon of a region may be quiet about its part: together no more than the region may.
+        // Of the daemons of a region each may be quiet about its part: together no more than the region may.
         let quiet = self.quiet_of(Regions::OWN, here, spoken);
         let limit = &self.rule.limit;
         let rest = match self.counting() {
@@ -82,7 +79,7 @@ impl GossipBucket {
         };
         let demand = self.demand_at(now);
         if self.told.is_some_and(|told| told.demand / 2 > demand) {
-            // The others still believe more of it: that must be taken back.
+            // What others still believe of it must be taken back.
             return false;
         }
         let asked = u128::from(demand) * u128::from(rest) / 1_000_000_000_000;
@@ -94,12 +91,12 @@ impl GossipBucket {
         net.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX)) <= quiet
     }
 
-    /// True if the own region will soon be refused what it asks for.
+    /// Whether the own region will soon be refused what it asks for.
     pub(in super::super) const fn is_near_limit(&self) -> bool {
         self.near_limit
     }
 
-    /// True if this daemon told of it lately, so that others who have heard of it tell more.
+    /// Whether this daemon told of it lately, so that others who have heard of it tell more.
     pub(super) fn has_spoken(&self, window: u64) -> bool {
         self.told.is_some_and(|told| told.window + 2 >= window)
     }
@@ -111,7 +108,7 @@ impl GossipBucket {
         self.whole() / parts / here.daemons(region)
     }
 
-    /// True if it should not wait for the next cut: it is new, moves fast, runs into its limit, or was
+    /// Whether it should not wait for the next cut: it is new, moves fast, runs into its limit, or was
     /// refused what others leave unused.
     pub(in super::super) fn is_urgent(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         let Some(told) = self.told else { return true };
@@ -128,14 +125,14 @@ impl GossipBucket {
             return true;
         }
         let limit = self.whole();
-        // The least of a level that is not told is admitted twice.
+        // Of a level the least that is not told is admitted twice.
         let budget = self.enforced.and_then(|(view, _)| view.as_window().map(|view| u64::from(view.budget)));
         let near = self.counting() != Counting::Window
             || self.own_net(window).saturating_mul(10) >= budget.unwrap_or(limit).saturating_mul(9);
         grown > (limit / 20).max(1) || (near && grown > limit / 50)
     }
 
-    /// Returns what a change is measured by: the limit of a window, or what a smaller bucket holds.
+    /// What a change is measured by: the limit of a window, or what a smaller bucket holds.
     fn whole(&self) -> u64 {
         let permits = u64::from(self.rule.limit.permits);
         match self.counting() {
@@ -146,7 +143,7 @@ impl GossipBucket {
         }
     }
 
-    /// True if the demand differs by more than `percent` and by more than so many standard deviations of
+    /// Whether the demand differs by more than `percent` and by more than so many standard deviations of
     /// chance.
     fn demand_moved(&self, told: LastReport, now: Timestamp, percent: u64, sigmas: u64) -> bool {
         let demand = self.demand_at(now);

@@ -28,16 +28,16 @@ const LOOKS_PER_LOG: u64 = 25;
 const ARRIVES: Span = Span::from_millis(100);
 
 impl GossipBucket {
-    /// Returns what all other regions are known to have admitted in a window.
+    /// What all other regions are known to have admitted in a window.
     fn others_in(&self, here: DaemonContext<'_>, window: u64) -> u64 {
         let Some(period) = self.period(window) else { return 0 };
         let others = self.told_by_others(period);
         others.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
     }
 
-    /// Returns what the store is told that all other regions admitted in `before`, the window that has ended:
-    /// it takes that as spread evenly. Of a log each admission counts until it leaves the interval, so there
-    /// it is what a whole window would hold that was like the part of it that still counts.
+    /// What the store is told that all other regions admitted in `before`, the window that has ended: it
+    /// takes that as spread evenly. Of a log each admission counts until it leaves the interval, so there it
+    /// is what a whole window would hold that was like the part of it that still counts.
     fn others_before(&self, now: Timestamp, here: DaemonContext<'_>, before: u64) -> u64 {
         let (Some(length), Some(period)) = (self.slides(), self.period(before)) else {
             return self.others_in(here, before);
@@ -55,7 +55,7 @@ impl GossipBucket {
         counts.fold(elsewhere, u64::saturating_add)
     }
 
-    /// Returns what each region told that it admitted in the window before, and that still counts.
+    /// What each region told that it admitted in the window before, and that still counts.
     pub(super) fn lingering(&self, now: Timestamp, window: u64) -> SmallVec<[(RegionId, u64); 4]> {
         let period = window.checked_sub(1).and_then(|before| self.period(before));
         let (Some(length), Some(period)) = (self.slides(), period) else { return SmallVec::new() };
@@ -65,7 +65,7 @@ impl GossipBucket {
         counts.filter(|(_, permits)| *permits > 0).collect()
     }
 
-    /// Returns what the own region admitted but this daemon's own store cannot know.
+    /// What the own region admitted but this daemon's own store cannot know.
     pub(super) fn elsewhere(&self, here: DaemonContext<'_>, period: &Period) -> u64 {
         let unknown = |count: &&Count| count.counter.node != *here.node || count.counter.since < here.started;
         period.live.entries().iter().filter(unknown).map(Count::net).fold(0, u64::saturating_add)
@@ -242,7 +242,7 @@ impl GossipBucket {
         true
     }
 
-    /// Returns what other regions told beyond what is charged already, as far as it is believed.
+    /// What other regions told beyond what is charged already, as far as it is believed.
     fn charge(&mut self, now: Timestamp, here: DaemonContext<'_>) -> u64 {
         let limit = self.rule.limit;
         let capacity = limit.capacity(self.rule.algorithm);

@@ -50,7 +50,7 @@ impl GossipBucket {
         self.unmet = Unmet { demand: demand.max(self.unmet.at(now)), until: now + UNMET_FOR };
     }
 
-    /// True if so many permits more are within the limit, as far as regions have told.
+    /// Whether so many permits more are within the limit, as far as regions have told.
     fn has_room(&self, now: Timestamp, cost: u64) -> bool {
         let (used, whole) = match self.counting() {
             Counting::Window => {
@@ -66,13 +66,13 @@ impl GossipBucket {
         used.saturating_add(cost) <= whole
     }
 
-    /// True if the others do not know yet of a cost that was refused.
+    /// Whether the others do not know yet of a cost that was refused.
     pub(super) fn has_unmet_news(&self, now: Timestamp) -> bool {
         let unmet = self.unmet.at(now);
         unmet > 0 && self.told.is_none_or(|told| told.demand < rounded(unmet))
     }
 
-    /// True if the budget is used up while the world has room: the next request will be refused.
+    /// Whether the budget is used up while the world has room: the next request will be refused.
     pub(super) fn is_spent(&self, now: Timestamp) -> bool {
         let window = self.window_at(now);
         let budget = self.enforced.and_then(|(view, _)| view.as_window().copied());

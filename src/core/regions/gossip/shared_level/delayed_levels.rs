@@ -1,5 +1,4 @@
-//! The reports of one region on a bucket without windows, and how much of each is believed when it takes
-//! force.
+//! What one region told of a bucket without windows, and how much of it is believed when it takes force.
 
 use std::collections::VecDeque;
 
@@ -25,16 +24,16 @@ pub(super) struct DelayedLevels {
     pub(super) missed: bool,
 }
 
-/// A region's report on a bucket without windows.
+/// What a region told of a bucket without windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct LevelReport {
     pub(in super::super) account: ReportFigures,
-    /// True if it is the region's first here and tells of a count that is older than the bucket is here: what
+    /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what
     /// was admitted long ago has been refilled, so it may leave the bucket empty, but in no debt.
     pub(in super::super) past: bool,
 }
 
-/// The effect of one region's words.
+/// What the words of one region do.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TakenOut {
     /// How much the level falls, in millionths.
@@ -54,12 +53,12 @@ impl DelayedLevels {
         self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
     }
 
-    /// True if nothing was told for so long before these words that what they tell has been refilled in part.
+    /// Whether nothing was told for so long before these words that what they tell has been refilled in part.
     pub(super) fn is_unheard(&self, statement: LevelReport) -> bool {
         self.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp)
     }
 
-    /// Returns what these words of a region do to the level.
+    /// What these words of a region do to the level.
     pub(super) fn takes(
         &self,
         (region, statement): (RegionId, LevelReport),
@@ -83,7 +82,7 @@ impl DelayedLevels {
         // A region that was not heard for long may have used what seemed to refill into a full bucket.
         let spares = unheard && late.may_tell_of_a_cut(region, statement.account.stamp);
         let level = if spares { late.spare(taken) } else { taken };
-        // A count that is not believed yet may be once more has refilled.
+        // What is not believed yet may be once more has refilled.
         let counted = self.counted.saturating_add(believed).saturating_sub(fewer);
         TakenOut { level, counted, plausible }
     }

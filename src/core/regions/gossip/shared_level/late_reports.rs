@@ -54,7 +54,7 @@ impl LateReports {
         }
     }
 
-    /// True if what a region tells of `stamp` may be of the last cut.
+    /// Whether what a region tells of `stamp` may be of the last cut.
     pub(super) fn may_tell_of_a_cut(&self, region: RegionId, stamp: Timestamp) -> bool {
         self.regions & bit(region) != 0 && self.healed.is_none_or(|healed| stamp <= healed + TOLD_LATE)
     }
@@ -82,7 +82,7 @@ impl LateReports {
         taken - missing
     }
 
-    /// True if something that was heard, or is heard now, may be of a time in which it could not be heard.
+    /// Whether something that was heard, or is heard now, may be of a time in which it could not be heard.
     pub(super) const fn may_come(&self) -> bool {
         self.spare > 0 || self.assumed > 0
     }

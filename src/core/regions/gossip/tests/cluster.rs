@@ -218,7 +218,7 @@ impl GossipCluster {
         self.world.daemons[self.at(who)].node.debits
     }
 
-    /// Returns what a daemon told its store that the store had forgotten, since the last call.
+    /// What a daemon told its store that the store had forgotten, since the last call.
     pub(super) fn take_restored(&mut self, who: &NodeName) -> Vec<RegionUse> {
         std::mem::take(&mut self.seat_mut(who).node.restored)
     }

@@ -58,8 +58,12 @@ fn a_region_that_is_cut_off_stays_so_until_it_is_heard_though_its_daemon_is_seen
     let former = cluster.remove(&a);
     cluster.start(&b, &rule);
     let told = |cluster: &mut GossipCluster, live| {
-        let members =
-            [(&a, live), (&b, true)].map(|(name, live)| Member { name: name.clone(), live, draining: false });
+        let members = [(&a, live), (&b, true)].map(|(name, live)| Member {
+            name: name.clone(),
+            live,
+            draining: false,
+            sees_capacity: true,
+        });
         let now = cluster.now();
         cluster.replica_mut(&b).handle_members(now, &members);
     };
@@ -156,8 +160,7 @@ fn what_waited_for_a_daemon_that_stood_still_does_not_make_ways_longer() {
     assert_eq!(stopped.horizon(cluster.now()), before);
 }
 
-/// Returns what `a` may admit while `b` is cut off; all three regions wanted more than their share before,
-/// `a` most.
+/// What `a` may admit while `b` is cut off; all three regions wanted more than their share before, `a` most.
 fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
     let second = Span::from_secs(1);
     let rule = rule(Algorithm::FixedWindow, 90, second, on_partition);

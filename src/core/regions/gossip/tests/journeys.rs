@@ -67,7 +67,7 @@ impl Journey {
     }
 }
 
-/// The outcome of a request.
+/// What became of a request.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     admitted: bool,

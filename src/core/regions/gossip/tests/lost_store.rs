@@ -125,7 +125,7 @@ fn played(algorithm: Algorithm, happens: impl Fn(&mut TestedStore, &mut GossipCl
     (before, ask_all(&mut stores, &mut cluster))
 }
 
-/// Returns what refills while the story is told.
+/// What refills while the story is told.
 fn refilled(algorithm: Algorithm) -> u64 {
     if algorithm.counting() == Counting::Level { 50 } else { 0 }
 }

@@ -101,8 +101,8 @@ impl Growing {
         }
     }
 
-    /// Returns those that take themselves for part of a first start although an earlier process of theirs may
-    /// have spent something.
+    /// Those that take themselves for part of a first start although an earlier process of theirs may have
+    /// spent something.
     fn deceived(&mut self) -> Vec<&'static str> {
         let shares = self.shares();
         for (spends, share) in self.spends.iter_mut().zip(shares) {

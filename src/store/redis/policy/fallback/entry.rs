@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) known: Option<State>,
     /// When that was, by the server's clock.
     pub(super) known_at: Timestamp,
-    /// True if Redis could not be told something of it since.
+    /// Whether Redis could not be told something of it since.
     pub(super) unsure: bool,
     /// What Redis was told of the other regions, for a worldwide bucket.
     pub(super) told: Option<Box<ToldAllowance>>,
@@ -48,7 +48,7 @@ pub(super) struct Own {
     pub(super) debt_max: Option<u32>,
     /// What is reserved of it. Redis is told of it when it is back, so that a commit finds it there.
     pub(super) notes: Option<Box<ReservationNotes>>,
-    /// True if its key waits among the debtors.
+    /// Whether its key waits among the debtors.
     pub(super) listed: bool,
     pub(super) bucket: Bucket,
     pub(super) slot: ClusterSlot,
@@ -143,7 +143,8 @@ impl Own {
     fn commit(&mut self, commit: &Commit, view: Option<&Allowance>, now: Timestamp) -> CommitResult {
         let notes = self.notes.get_or_insert_default();
         let reserved = notes.permits_of(commit.id);
-        let done = notes.commit(&mut self.state, &self.share, view, now, commit);
+        let can_pay = self.share.permits > 0;
+        let done = notes.commit(&mut self.state, (&self.share, can_pay), view, now, commit);
         if done.fate != ReservationFate::Repeated && commit.actual > 0 {
             let used = commit.actual.min(reserved).saturating_add(done.reported);
             self.owed = self.owed.saturating_add(used);
@@ -152,7 +153,7 @@ impl Own {
         done
     }
 
-    /// True if Redis is to be told anything of it.
+    /// Whether Redis is to be told anything of it.
     pub(super) fn owes(&self) -> bool {
         self.owed > 0 || self.notes.as_ref().is_some_and(|notes| notes.has_held())
     }
@@ -170,8 +171,7 @@ impl Own {
         }
     }
 
-    /// Returns what is owed to Redis of it, which then owes nothing; `None` where nothing that matters is
-    /// owed.
+    /// What is owed to Redis of it, which then owes nothing; `None` where nothing that matters is owed.
     pub(super) fn settle(&mut self, key: &Key, now: Timestamp) -> Option<Owed> {
         // What has drained or left its window meanwhile no longer matters to Redis either.
         let mut permits = std::mem::take(&mut self.owed).min(self.state.used(&self.share, now));

@@ -42,7 +42,7 @@ impl StandIns {
         (self.0.len() < STAND_INS_MAX).then(Entry::default)
     }
 
-    /// Returns what one has admitted, which a key of its group may have used.
+    /// What one has admitted, which a key of its group may have used.
     pub(super) fn used(&self, name: StandIn, now: Timestamp) -> u64 {
         let own = self.0.get(&name).and_then(|(entry, _)| entry.own.as_ref());
         own.map_or(0, |own| own.state.used(&own.share, now))

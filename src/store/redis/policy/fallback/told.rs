@@ -1,12 +1,12 @@
-//! The newest word of this daemon to Redis on one bucket: the part of a worldwide limit that its region may
-//! use. It holds while Redis is away, and shows that Redis has lost it.
+//! What this daemon told Redis of one bucket: the part of a worldwide limit that its region may use. It holds
+//! while Redis is away, and shows that Redis has lost it.
 
 use std::time::Duration;
 
 use crate::core::algorithm::{Allowance, RegionUse, State, WindowAllowance};
 use crate::core::time::Timestamp;
 
-/// The newest word to Redis on one bucket.
+/// What Redis was told of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct ToldAllowance {
     pub(in crate::store::redis) allowance: Allowance,
@@ -36,18 +36,18 @@ impl ToldAllowance {
 /// A bucket as an answer showed it, before the answer changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) struct BucketBefore {
-    /// True if an allowance was there.
+    /// Whether an allowance was there.
     pub(in crate::store::redis) has_allowance: bool,
     /// The newest instant that it had seen; `None` where it was not there, or stays in Redis.
     pub(in crate::store::redis) newest: Option<Timestamp>,
-    /// True if nothing of it was in use.
+    /// Whether nothing of it was in use.
     pub(in crate::store::redis) was_empty: bool,
     /// When it was asked, by the server's clock.
     pub(in crate::store::redis) now: Timestamp,
 }
 
 impl BucketBefore {
-    /// True if Redis has forgotten what it had said at `told`: then the bucket was `known`. A bucket never
+    /// Whether Redis has forgotten what it had said at `told`: then the bucket was `known`. A bucket never
     /// goes back in time. One that is gone while its allowance is there was reset, unless Redis was in
     /// `trouble` since.
     pub(super) fn is_older_than(&self, known: &State, told: Timestamp, trouble: Timestamp) -> bool {

@@ -107,7 +107,7 @@ impl Places {
         self.topology
     }
 
-    /// Returns those that are asked only for the others.
+    /// Those that are asked only for the others.
     pub(in crate::store::redis) fn advisers(&self) -> &[Arc<Node>] {
         &self.advisers
     }
@@ -117,7 +117,7 @@ impl Places {
         self.map.load()
     }
 
-    /// True if keys of different slots may go in one call to one node.
+    /// Whether keys of different slots may go in one call to one node.
     pub(in crate::store::redis) const fn joins_slots(&self) -> bool {
         !matches!(self.topology, Topology::Cluster)
     }
@@ -192,8 +192,7 @@ impl Places {
         }
     }
 
-    /// Checks whether a connected server can do what is needed; asked once for each connection, `None` where
-    /// it was.
+    /// Whether a connected server can do what is needed; asked once for each connection, `None` where it was.
     pub(in crate::store::redis) async fn inspect(
         &self,
         node: &Arc<Node>,
@@ -297,7 +296,7 @@ impl Places {
         Ok(())
     }
 
-    /// Returns what the sentinels call the primary.
+    /// What the sentinels call the primary.
     pub(in crate::store::redis) fn primary_name(&self) -> &str {
         &self.master
     }

@@ -1,9 +1,9 @@
-//! The sentinels' word on the primary: asked for now and then, and listened to all the time.
+//! What the sentinels say of the primary: asked now and then, and listened to all the time.
 //!
 //! A planned failover makes the replica a primary before any sentinel names it, and the old primary goes on
 //! taking charges until then, which are lost. So nothing is decided there from the moment a sentinel begins
-//! the failover until the new primary is named. If sentinels contradict each other, the one with the newest
-//! configuration epoch is right.
+//! the failover until the new primary is named. Of sentinels that contradict each other the one with the
+//! newest configuration epoch is right.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -130,7 +130,7 @@ impl Places {
         said
     }
 
-    /// Checks whether the sentinels that answer can name the primary.
+    /// Whether the sentinels that answer can name the primary.
     pub(in crate::store::redis) async fn try_sentinels(&self) -> Result<(), StartError> {
         let said = join_all(self.advisers().iter().map(|sentinel| ask(sentinel, self.primary_name()))).await;
         if said.iter().any(|said| matches!(said, Said::Primary { .. })) {
@@ -258,7 +258,7 @@ impl Places {
         if let ("+switch-master", [name, _, _, host, port]) = (channel, words.as_slice()) {
             if *name == self.primary_name() {
                 {
-                    // A sentinel that has not heard of it yet tells an older epoch.
+                    // Who has not heard of it yet tells an older epoch.
                     let mut known = self.in_force().lock().unwrap_or_else(PoisonError::into_inner);
                     *known = InForce { epoch: known.epoch.saturating_add(1), doubted: None };
                 }
