@@ -3,6 +3,11 @@
 //! `sliding_window`, which each region rounds down to whole permits, and there at most twice the limit in any
 //! interval.
 //!
+//! Under `escrow` what fades in one region is used in another, where it may begin to fade again before a
+//! whole window has passed, if their clocks are apart. However far they are, no interval admits more than e
+//! times what the estimate may come to: what is used in it by then is at most that, and so much of it again
+//! as has faded since.
+//!
 //! A clock that is set forward lets a region use again what it had used, as the manual says. So an admission
 //! counts from what the clock showed until a window after that by the latest that it ever showed.
 
@@ -24,6 +29,8 @@ struct Admission {
 /// The admissions that may still count.
 #[derive(Debug)]
 pub(super) struct Intervals {
+    /// Whether what is free in one region may be used in another.
+    moves: bool,
     algorithm: Algorithm,
     window: Span,
     /// By region: the latest that its clock ever showed.
@@ -37,8 +44,8 @@ impl Intervals {
         matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog)
     }
 
-    pub(super) fn new(algorithm: Algorithm, window: Span) -> Self {
-        Self { algorithm, window, latest: Vec::new(), admitted: BTreeMap::new() }
+    pub(super) fn new(moves: bool, algorithm: Algorithm, window: Span) -> Self {
+        Self { moves, algorithm, window, latest: Vec::new(), admitted: BTreeMap::new() }
     }
 
     /// Time has passed, or a clock was set.
@@ -68,7 +75,7 @@ impl Intervals {
         limit: u64,
     ) -> Result<(), String> {
         self.follow(world);
-        let Self { algorithm, window, latest, admitted } = self;
+        let Self { moves, algorithm, window, latest, admitted } = self;
         let latest = |region: usize| latest.get(region).copied().unwrap_or_default();
         let admitted = admitted.entry(user).or_default();
         // Two windows back nothing counts for either of the algorithms.
@@ -101,7 +108,9 @@ impl Intervals {
         let estimate: u128 = admitted.iter().map(weigh).sum();
         // Of what each region estimates less than a permit is rounded away.
         let regions = u128::try_from(world.plan.regions.len()).unwrap_or(u128::MAX);
-        if estimate >= (u128::from(limit) + regions) * u128::from(window.0) || within > limit * 2 {
+        let most = u128::from(limit) + regions;
+        let interval = if *moves { most * 3 } else { u128::from(limit) * 2 };
+        if estimate >= most * u128::from(window.0) || u128::from(within) > interval {
             return Err(format!(
                 "user {user} is estimated to use {} of {limit} permits, and used {within} within one interval, in two of them by region {:?}",
                 estimate.div_ceil(u128::from(window.0)),
