@@ -39,7 +39,7 @@ pub(super) struct ChargeTerms {
     /// What is counted against.
     pub(super) limit: Limit,
     /// What would fit if all that can come from other regions were here, and when it may.
-    most: (u64, Span),
+    pub(super) most: (u64, Span),
 }
 
 impl ChargeTerms {

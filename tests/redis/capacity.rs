@@ -132,13 +132,12 @@ fn capacity_does_the_same(server: &Server, algorithm: Algorithm, cases: u32) {
 
 #[test]
 fn what_slides_is_shut_in_both_stores_until_what_an_earlier_memory_admitted_counts_no_more() {
-    let server = Server::start(&[]);
-    let clock = Arc::new(Clock::Manual(START.0.into()));
-    let settings =
-        RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
-    let redis = store(settings, 1);
-    let memory = MemoryStore::new(100).begun(START);
     for (number, algorithm) in (1..).zip([Algorithm::SlidingWindow, Algorithm::SlidingLog]) {
+        let server = Server::start(&[]);
+        let clock = Arc::new(Clock::Manual(START.0.into()));
+        let settings = settings(Topology::Single, vec![server.url()]);
+        let redis = store(RedisSettings { clock: Some(Arc::clone(&clock)), ..settings }, 1);
+        let memory = MemoryStore::new(100).begun(START);
         let limit = Limit { calendar: None, permits: 12, window: SECOND, burst: 12, queue: 0 };
         let held = HeldLimit { limit, share: Some(5) };
         let mut rule = compiled(&format!("shut{algorithm:?}"), algorithm, limit, number * 16);
