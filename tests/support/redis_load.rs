@@ -20,8 +20,8 @@ use super::redis_store::{compiled, key, runtime, settings, with_policy};
 
 /// For one decision, as in the manual.
 pub const TIMEOUT: Duration = Duration::from_millis(20);
-/// What 99 of 100 answers must keep while the fault lasts: the deadline, and what a machine that also runs the
-/// servers and other tests adds to most.
+/// What 99 of 100 answers must keep while the fault lasts: the deadline, and what a machine that also runs
+/// the servers and other tests adds to most.
 const P99_MAX: Duration = Duration::from_millis(50);
 /// What a machine that also runs the servers and other tests may add to a deadline.
 const LATE: Duration = Duration::from_millis(60);
