@@ -64,3 +64,29 @@ fn daemons_of_a_ring_that_list_other_servers_are_noticed() {
     assert!(problems.contains("local/one") && problems.contains("local/same"), "{problems}");
     assert!(one.run(&["regions"]).out.contains("list the same servers everywhere"));
 }
+
+#[test]
+fn clients_at_once_get_all_that_was_drawn_ahead_for_a_hot_key() {
+    let server = Server::start(&[]);
+    let rules = ["fixed_window", "sliding_window", "token_bucket", "gcra"].map(|algorithm| {
+        format!(
+            "[[rules]]\nname = {algorithm:?}\nmatch = {{ how = {algorithm:?} }}\nper = [\"user\"]\n\
+             algorithm = {algorithm:?}\nlimit = 50\nwindow = \"10m\"\n"
+        )
+    });
+    let config = on("single", &[server.url()], "one").replace("[store.lease]\nmax = 0\n", "");
+    let daemon = Daemon::with(&rules.concat(), &config, &[]);
+    for turn in 0..6 {
+        for how in ["fixed_window", "sliding_window", "token_bucket", "gcra"] {
+            let user = format!("u{turn}");
+            let who = [("how", how), ("user", &*user)];
+            let at_once: usize = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..12).map(|_| scope.spawn(|| daemon.admitted(&who, 12))).collect();
+                all.into_iter().map(|one| one.join().unwrap()).sum()
+            });
+            // What the last draw brought may have come after the last of them.
+            let admitted = at_once + daemon.admitted(&who, 3);
+            assert_eq!(admitted, 50, "{how} {user}: {at_once} of them at once");
+        }
+    }
+}

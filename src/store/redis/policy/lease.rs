@@ -175,10 +175,13 @@ impl Leases {
         // A report is charged all the same, unless nothing may be owed: then a bucket that is full stays as
         // it is.
         let stays = |cost| !matches!(cost, Cost::Report(ReportedCost { debt_max: 1.., .. }));
-        if let Some(counted) = hot.denied(cost, now).filter(|_| stays(charge.cost)) {
+        // A draw that was under way at a denial may have brought permits since.
+        let mut answer = hot.take(cost, now);
+        if answer.is_none()
+            && let Some(counted) = hot.denied(cost, now).filter(|_| stays(charge.cost))
+        {
             return (Advice::Answer(counted), None);
         }
-        let mut answer = hot.take(cost, now);
         if let Some(counted) = answer.as_mut().filter(|_| charge.cost.is_report()) {
             counted.reported = cost;
         }
