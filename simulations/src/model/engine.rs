@@ -31,7 +31,7 @@ use tidegate::telemetry::Metrics;
 use super::shell::user_name;
 use crate::number::place;
 
-/// What a store in memory answers.
+/// Answer of a store in memory.
 fn at_once<T>(answer: impl Future<Output = T>) -> Option<T> {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Some(answer),

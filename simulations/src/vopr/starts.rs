@@ -37,7 +37,7 @@ enum Fate {
 pub(crate) struct Kept {
     pub(crate) starts: StartSafety,
     pub(crate) safety: EscrowSafety,
-    /// What a process left is taken back once.
+    /// Rights that a process left are taken back once.
     pub(crate) taken_once: bool,
 }
 

@@ -18,7 +18,7 @@ const ENOUGH: usize = 6;
 /// Regions have met after so long.
 const MET: Duration = Duration::from_secs(2);
 
-/// What the refusals of a run were.
+/// Refusals of a run, by kind.
 #[derive(Debug, Default, Clone, Copy)]
 struct Denials {
     denied: usize,
