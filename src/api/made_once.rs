@@ -11,14 +11,18 @@ use tokio::sync::Mutex;
 
 use super::admin::aside;
 use super::error::Refusal;
-use crate::engine::clock::Deadline;
+use crate::engine::clock::{Deadline, Stopwatch};
+
+/// How many times as long as it was made an answer rests, so that whoever asks all the time takes a twentieth
+/// of one processor.
+const REST: u32 = 20;
 
 /// One such answer, with what it is the answer to.
 pub(super) struct MadeOnce<K>(Arc<Mutex<Option<MadeText<K>>>>);
 
 struct MadeText<K> {
     of: K,
-    /// Until when it is told; `None`: for as long as nobody asks for another.
+    /// Until when it is told; `None`: until another is asked for.
     until: Option<Deadline>,
     text: Bytes,
 }
@@ -30,11 +34,13 @@ impl<K> Default for MadeOnce<K> {
 }
 
 impl<K: PartialEq + Send + 'static> MadeOnce<K> {
-    /// The answer of `of`: the one that is kept, or else a new one, which is then kept for a while.
+    /// Returns the answer of `of`: the one that is kept, or else a new one. The new one is kept until another
+    /// is asked for; with `at_most` also no longer than that, and no longer than [`REST`] times what it took
+    /// to make.
     pub(super) async fn get(
         &self,
         of: K,
-        kept_for: Option<Duration>,
+        at_most: Option<Duration>,
         make: impl FnOnce() -> Bytes + Send + 'static,
     ) -> Result<Bytes, Refusal> {
         let mut kept = Arc::clone(&self.0).lock_owned().await;
@@ -44,8 +50,11 @@ impl<K: PartialEq + Send + 'static> MadeOnce<K> {
         }
         // The lock goes with it: if this request is given up, the next one waits for what was begun.
         aside(move || {
+            let begun = Stopwatch::start();
             let text = make();
-            *kept = Some(MadeText { of, until: kept_for.map(Deadline::after), text: text.clone() });
+            let rest = begun.elapsed().saturating_mul(REST);
+            let until = at_most.map(|most| Deadline::after(most.min(rest)));
+            *kept = Some(MadeText { of, until, text: text.clone() });
             text
         })
         .await
@@ -59,13 +68,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_kept_is_told_until_its_time_is_over_or_another_is_asked_for() {
         let once = MadeOnce::default();
-        let made = |of: u64, kept_for, text: &'static str| {
-            once.get(of, kept_for, move || Bytes::from_static(text.as_bytes()))
+        let made = |of: u64, at_most, text: &'static str| {
+            once.get(of, at_most, move || Bytes::from_static(text.as_bytes()))
         };
         assert_eq!(made(1, None, "a").await.unwrap(), "a");
         assert_eq!(made(1, None, "b").await.unwrap(), "a");
         assert_eq!(made(2, Some(Duration::ZERO), "c").await.unwrap(), "c");
-        assert_eq!(made(2, Some(Duration::from_secs(3_600)), "d").await.unwrap(), "d");
+        assert_eq!(made(2, None, "d").await.unwrap(), "d");
         assert_eq!(made(2, None, "e").await.unwrap(), "d");
     }
 
@@ -80,7 +89,7 @@ mod tests {
                     made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     Bytes::from_static(b"text")
                 };
-                once.get((), Some(Duration::from_secs(3_600)), make).await.unwrap()
+                once.get((), None, make).await.unwrap()
             })
         };
         for asked in (0..50).map(|_| ask()).collect::<Vec<_>>() {

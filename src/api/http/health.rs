@@ -9,14 +9,14 @@ use super::routes::ROUTES;
 use crate::api::reply::{self, Answered, Reply};
 use crate::api::{Servers, admin};
 
-/// How long the same metrics are told.
-const METRICS_FOR: Duration = Duration::from_secs(1);
+/// How old the metrics that are told may be.
+const METRICS_AGE_MAX: Duration = Duration::from_secs(1);
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Every metric in the Prometheus text format, as of at most a second ago.
 pub(super) async fn metrics(servers: &Servers) -> Answered {
     let metrics = Arc::clone(servers.engine.metrics());
-    let text = servers.metrics_text.get((), Some(METRICS_FOR), move || metrics.render().into()).await?;
+    let text = servers.metrics_text.get((), Some(METRICS_AGE_MAX), move || metrics.render().into()).await?;
     Ok(reply::with_type(text, PROMETHEUS))
 }
 
