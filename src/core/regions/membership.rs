@@ -283,6 +283,11 @@ impl Regions {
         self.list.iter().skip(1).all(|region| !region.is_apart())
     }
 
+    /// True if a region speaks again, and not all that it admitted meanwhile need be known yet.
+    pub(super) fn is_any_mending(&self) -> bool {
+        self.list.iter().skip(1).any(|region| region.mending.is_some())
+    }
+
     /// A round trip to this region was measured.
     pub(super) fn round_trip(&mut self, id: RegionId, now: Timestamp, rtt: Span) {
         if let Some(region) = self.list.get_mut(id) {

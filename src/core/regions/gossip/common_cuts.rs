@@ -345,6 +345,14 @@ impl CommonCuts {
         (self.lasting, self.outdated) = (None, true);
     }
 
+    /// Makes the cut anew where it was made in another scope: no report need come before a budget grows that
+    /// this scope leaves more.
+    pub(super) fn renew(&mut self, now: Timestamp, scope: DivisionScope<'_>) {
+        if self.outdated && !self.steps.is_empty() {
+            self.settle(now, scope);
+        }
+    }
+
     /// True if every region divides by the very reports that it has, and nothing is held back.
     fn is_settled(&self, now: Timestamp) -> bool {
         let held_back = self.steps.back().is_some_and(|step| step.at + GROWTH_DELAY > now);

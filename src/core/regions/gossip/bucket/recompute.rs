@@ -90,6 +90,10 @@ impl GossipBucket {
                 let lingering = self.lingering(now, window);
                 let scope = self.scope(&plan, here, &lingering);
                 self.cut.advance(now, scope);
+                // What others admitted in a cut that has just ended is not all known yet.
+                if !here.regions.is_any_mending() {
+                    self.cut.renew(now, scope);
+                }
                 self.cut.allowance(own, scope)
             }
         };

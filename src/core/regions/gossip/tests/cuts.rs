@@ -27,6 +27,27 @@ fn of_a_cut_in_one_direction_both_sides_know() {
 }
 
 #[test]
+fn a_cut_that_is_over_leaves_a_region_that_alone_asks_all_again_though_nothing_more_is_told() {
+    let day = Span::from_secs(86_400);
+    let window = START.window_index(day);
+    let algorithms = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    for (algorithm, pause) in algorithms.into_iter().flat_map(|of| [50, 200, 1_000].map(|ms| (of, ms))) {
+        let rule = rule(algorithm, 1_000, day, OnPartition::default());
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        let a = name("a", "1");
+        cluster.cut(&["c"]);
+        cluster.run(Span::from_secs(3));
+        cluster.admit(&a, "u", window, 600);
+        cluster.run(Span::from_millis(pause));
+        let budget = |cluster: &GossipCluster| window_of(&cluster.views(&a)[&key("u")]).budget;
+        assert!(budget(&cluster) <= 667, "{algorithm:?}, {pause} ms: {} in the cut", budget(&cluster));
+        cluster.mend();
+        cluster.run(Span::from_secs(2));
+        assert!(budget(&cluster) > 900, "{algorithm:?}, {pause} ms: {} after it", budget(&cluster));
+    }
+}
+
+#[test]
 fn where_frames_are_lost_now_and_then_nobody_is_cut_off() {
     let (rule, _) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);

@@ -55,6 +55,37 @@ fn a_region_that_is_removed_is_not_waited_for_and_counts_again_once_it_is_listed
 }
 
 #[test]
+fn a_region_that_begins_last_leaves_all_to_one_that_alone_is_asked() {
+    let day = Span::from_secs(86_400);
+    let window = START.window_index(day);
+    let algorithms = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    for (algorithm, pause) in algorithms.into_iter().flat_map(|of| [50, 100, 200, 300].map(|ms| (of, ms))) {
+        let rule = rule(algorithm, 1_000, day, OnPartition::default());
+        let mut cluster = GossipCluster::new(&[], &rule);
+        (cluster.suppresses_reports, cluster.shared_store) = (true, true);
+        let a = name("a", "1");
+        cluster.start(&a, &rule);
+        list(&mut cluster, &["a", "b", "c"]);
+        cluster.run(Span::from_millis(300));
+        cluster.start(&name("b", "1"), &rule);
+        list(&mut cluster, &["a", "b", "c"]);
+        for permits in [1, 399, 1, 399] {
+            cluster.admit(&a, "u", window, permits);
+            cluster.run(Span::from_millis(pause));
+            for _ in 0..4 {
+                cluster.touch(&a, &touched("u", window, 1, 0));
+                cluster.run(Span::from_millis(25));
+            }
+        }
+        cluster.start(&name("c", "1"), &rule);
+        list(&mut cluster, &["a", "b", "c"]);
+        cluster.run(Span::from_secs(1));
+        let budget = window_of(&cluster.views(&a)[&key("u")]).budget;
+        assert!(budget > 900, "{algorithm:?}, {pause} ms: {budget}");
+    }
+}
+
+#[test]
 fn where_nobody_lists_regions_any_more_whoever_is_seen_counts() {
     let (rule, window) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
