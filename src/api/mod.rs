@@ -14,6 +14,8 @@ mod console;
 mod credentials;
 mod delivery;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzed;
 mod headers;
 mod http;
 mod json_object;
@@ -54,7 +56,7 @@ pub use credentials::CredentialHeaders;
 pub use listener::Listener;
 pub use openapi::openapi_json;
 pub use resp::{Passwords, RespState};
-pub use rls::service::{Service, ServiceSettings};
+pub use rls::service::Service;
 pub use tls::{Inside, ListenerPem, ListenerTls, ListenerTlsError};
 
 /// Most connections of the admin socket, and of the listener for those who watch.

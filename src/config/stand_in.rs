@@ -13,7 +13,7 @@ use toml::{Table, Value};
 use self::variables::Variables;
 use super::sources::PREFIX;
 use super::{Config, Flags, Problem};
-use crate::core::envoy::glob_fits;
+use crate::core::envoy::{ServiceSettings, glob_fits};
 use crate::core::rule::Mode;
 
 /// What a daemon that stands in for Envoy's rate limit service runs with.
@@ -27,18 +27,8 @@ pub struct StandIn {
     pub healthy_without_rules: bool,
     /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: whether wrong rules do not stop the start.
     pub starts_without_rules: bool,
-    /// `SHADOW_MODE`: whether every call passes.
-    pub shadow: bool,
-    /// `QUOTA_MODE`: whether every limit is a quota.
-    pub quota: bool,
-    /// `RESPONSE_DYNAMIC_METADATA`: whether answers carry what was asked.
-    pub metadata: bool,
-    /// `LIMIT_*_HEADER`, where these headers are enabled.
-    pub headers: Option<[String; 3]>,
-    /// `NEAR_LIMIT_RATIO`.
-    pub near_limit: f64,
-    /// `CACHE_KEY_PREFIX`.
-    pub prefix: String,
+    /// How it answers.
+    pub answers: ServiceSettings,
     /// Where `/rlconfig` and `/stats` are served.
     pub debug: String,
     /// `TIDEGATE_GLOBAL_MODE`: how limits are held worldwide, the first pattern that fits a limit's name.
@@ -285,12 +275,14 @@ fn read(from: &mut Variables) -> StandIn {
         merge: from.flag("MERGE_DOMAIN_CONFIG", false),
         healthy_without_rules: starts_without_rules && !needs_rules,
         starts_without_rules,
-        shadow: from.flag("SHADOW_MODE", false),
-        quota: from.flag("QUOTA_MODE", false),
-        metadata: from.flag("RESPONSE_DYNAMIC_METADATA", false),
-        headers,
-        near_limit,
-        prefix: from.text("CACHE_KEY_PREFIX").unwrap_or_default(),
+        answers: ServiceSettings {
+            shadow: from.flag("SHADOW_MODE", false),
+            quota: from.flag("QUOTA_MODE", false),
+            metadata: from.flag("RESPONSE_DYNAMIC_METADATA", false),
+            headers,
+            near_limit,
+            prefix: from.text("CACHE_KEY_PREFIX").unwrap_or_default(),
+        },
         debug: format!("{host}:{port}"),
         worldwide: worldwide(from),
         log_level,

@@ -5,6 +5,7 @@
 //! it counts is counted by a rule of ours, one for each limit, which a request names by [`RULE`]; so texts
 //! stay texts, and the order of entries matters as it does there.
 
+mod settings;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use crate::request::TEXT_BYTES_MAX;
 use crate::rule::{Charging, Condition, Debt, Global, Pattern, Rule};
 use crate::time::Span;
 
+pub use self::settings::ServiceSettings;
 pub use self::statistics::{Hits, near_limit};
 pub use self::votes::{Vote, VoteKind, is_over, merge_metadata};
 

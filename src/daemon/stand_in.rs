@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::reload::lines;
-use crate::api::{Service, ServiceSettings};
+use crate::api::Service;
 use crate::config::{self, StandInRules, XdsSource};
 use crate::core::envoy::ServiceRules;
 use crate::core::rule::Global;
@@ -39,15 +39,7 @@ type Texts = Vec<(String, String)>;
 
 impl StandIn {
     pub(super) fn new(wanted: config::StandIn, engine: &Arc<Engine>, metrics: &Arc<Metrics>) -> Arc<Self> {
-        let settings = ServiceSettings {
-            shadow: wanted.shadow,
-            quota: wanted.quota,
-            metadata: wanted.metadata,
-            headers: wanted.headers.clone(),
-            near_limit: wanted.near_limit,
-            prefix: wanted.prefix.clone(),
-        };
-        let service = Arc::new(Service::new(settings, metrics));
+        let service = Arc::new(Service::new(wanted.answers.clone(), metrics));
         let healthy = watch::Sender::new(wanted.healthy_without_rules);
         Arc::new(Self { wanted, engine: Arc::clone(engine), service, healthy })
     }
@@ -105,7 +97,7 @@ impl StandIn {
 
     /// Puts rules in force.
     fn accept(&self, rules: ServiceRules) -> Result<(), String> {
-        let prefix = &self.wanted.prefix;
+        let prefix = &self.wanted.answers.prefix;
         let counting = rules.counting_rules(
             |domain| format!("{prefix}{domain}"),
             |name| self.wanted.mode_of(name).map(Global::new),

@@ -23,6 +23,15 @@ pub mod revocation;
 pub mod tls;
 
 mod chitchat;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzed {
+    //! What members write, as the targets in `fuzz/` write it. There only with the feature `fuzzing`.
+
+    /// A message of membership.
+    pub fn chitchat(message: &[u8]) {
+        super::chitchat::fuzzed(message);
+    }
+}
 mod congestion;
 mod contacts;
 mod endpoint;

@@ -428,6 +428,16 @@ impl ConnectionContext<'_> {
     }
 }
 
+/// Reads a body as a stranger wrote it.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzzed(body: &[u8]) {
+    let _ = question::read(body);
+    let _ = question::read_one(body);
+    let _ = question::read_report(body);
+    let _ = question::read_named(body);
+    let _ = question::read_reserve(body);
+}
+
 /// Notes for the look for idle connections when a request is there, and when it is answered.
 struct Arriving<'p> {
     idle: &'p IdleDetection,

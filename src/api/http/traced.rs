@@ -21,18 +21,8 @@ use crate::telemetry::traces::{OpenSpan, SpanKind, Tracer};
 impl Route {
     /// The path of a route that decides, or that ends what a decision began, as spans name it.
     fn traced(self) -> Option<&'static str> {
-        match self {
-            Self::Check
-            | Self::Report
-            | Self::Authorize
-            | Self::Acquire
-            | Self::Renew
-            | Self::Release
-            | Self::Reserve
-            | Self::Commit
-            | Self::Cancel => ROUTES.iter().find(|(_, route, _)| *route == self).map(|(path, ..)| *path),
-            Self::Explain | Self::Metrics | Self::Healthz | Self::Readyz | Self::OpenApi | Self::Home => None,
-        }
+        let mut routes = ROUTES.iter().filter(|_| self.decides());
+        routes.find(|(_, route, _)| *route == self).map(|(path, ..)| *path)
     }
 }
 

@@ -187,3 +187,17 @@ mod tests {
         assert_eq!(format!("{passwords:?}"), "2 passwords");
     }
 }
+
+/// Reads commands as a stranger wrote them.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzzed(bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Ok(Some((arguments, taken))) = parse::next(rest) {
+        assert!(0 < taken && taken <= rest.len(), "a command takes some of the bytes that are there");
+        let _ = (cells::throttle(&arguments), cells::increx(&arguments));
+        for argument in &arguments {
+            let _ = scripts::read(argument);
+        }
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+}

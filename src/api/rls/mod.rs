@@ -687,3 +687,9 @@ fn refuse(servers: &Servers, mut respond: Respond, refusal: &Refusal) {
     }
     let _ = respond.send_response(head, true);
 }
+
+/// Reads a call as a stranger wrote it.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzzed(message: &[u8]) {
+    let _ = question::read(message, &mut Vec::new());
+}

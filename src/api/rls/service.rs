@@ -25,30 +25,13 @@ use super::wire::{RequestMessage, Undecodable, decode, repaired};
 use super::{OwnCall, Respond, refuse, reply, whole};
 use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
-use crate::core::envoy::ServiceRules;
+use crate::core::envoy::{ServiceRules, ServiceSettings};
 use crate::core::request::Cost;
 use crate::engine::Engine;
 use crate::engine::clock::Stopwatch;
 use crate::engine::decide::Decisions;
 use crate::engine::port::Answer;
 use crate::telemetry::Metrics;
-
-/// How the service answers besides what its rules say.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ServiceSettings {
-    /// Whether every call passes; the descriptors are told what they would be.
-    pub shadow: bool,
-    /// Whether every limit is a quota.
-    pub quota: bool,
-    /// Whether answers carry what was asked as dynamic metadata.
-    pub metadata: bool,
-    /// The names of the headers that say limit, remaining permits and seconds; `None`: Envoy makes them.
-    pub headers: Option<[String; 3]>,
-    /// From which part of it on a limit is near.
-    pub near_limit: f64,
-    /// What stands before each domain where it is counted.
-    pub prefix: String,
-}
 
 /// The state of a daemon that stands in for Envoy's rate limit service.
 pub struct Service {

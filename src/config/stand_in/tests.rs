@@ -102,7 +102,7 @@ fn files_and_modes_are_read() {
     let path = PathBuf::from("/data/ratelimit/config");
     assert_eq!(own.rules, StandInRules::Folder { path, ignores_dotfiles: false });
     assert_eq!(config.region, "eu");
-    assert_eq!(own.headers.as_ref().unwrap(), &["X-A", "RateLimit-Remaining", "RateLimit-Reset"]);
+    assert_eq!(own.answers.headers.as_ref().unwrap(), &["X-A", "RateLimit-Remaining", "RateLimit-Reset"]);
     assert_eq!((own.mode_of("shop.k"), own.mode_of("d.k")), (Some(Mode::Escrow), Some(Mode::Gossip)));
     let (_, own) = of("CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c,d=e").unwrap();
     let StandInRules::Xds(xds) = own.rules else { panic!() };

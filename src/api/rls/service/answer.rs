@@ -5,7 +5,6 @@ use prost::encoding::{WireType, encode_key};
 use serde_json::{Map, Value, json};
 use smallvec::SmallVec;
 
-use super::ServiceSettings;
 use super::call::{Planned, Slot};
 use crate::api::rls::answer::{
     CODE_OK, CODE_OVER_LIMIT, CurrentLimit, RESPONSE_HEADER, StatusLine, begin, bytes_len, framed, header,
@@ -13,7 +12,7 @@ use crate::api::rls::answer::{
 };
 use crate::api::rls::wire::{Descriptor, RequestMessage};
 use crate::core::decision::{Decision, RuleOutcome};
-use crate::core::envoy::{DescriptorLimit, Vote, VoteKind, is_over, merge_metadata};
+use crate::core::envoy::{DescriptorLimit, ServiceSettings, Vote, VoteKind, is_over, merge_metadata};
 use crate::core::time::Span;
 use crate::engine::decide::Decisions;
 

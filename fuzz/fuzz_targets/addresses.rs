@@ -1,0 +1,10 @@
+//! What proxies say of a client's address.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(text) = std::str::from_utf8(data) {
+        tidegate::api::fuzzed::address(text);
+    }
+});

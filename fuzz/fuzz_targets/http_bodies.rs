@@ -1,0 +1,8 @@
+//! Bodies of HTTP requests.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    tidegate::api::fuzzed::http_bodies(data);
+});
