@@ -85,8 +85,7 @@ impl Prepared {
             settings(&self.audit, engine.name().clone(), steps.clone()),
             Arc::clone(&metrics),
         );
-        let (retention, ending) = (Arc::new(retention), stop.clone());
-        tasks.spawn("audit_tables", stop, move || Arc::clone(&retention).run(ending.clone()));
+        tasks.spawn_on("audit_tables", stop, &Arc::new(retention), RetentionJob::run);
         let setup = PipelineSetup {
             node: engine.name().clone(),
             incarnation: engine.now().micros() / 1_000,

@@ -139,8 +139,7 @@ impl TraceExport {
 
     /// Starts sending, until `stop`.
     pub(super) fn start(&self, stop: &CancellationToken, tasks: &Tasks) {
-        let (own, ending) = (Arc::clone(&self.shared), stop.clone());
-        tasks.spawn("traces", stop, move || send_on(Arc::clone(&own), ending.clone()));
+        tasks.spawn_on("traces", stop, &self.shared, send_on);
     }
 
     /// Sends what waits, at most until the deadline.

@@ -95,8 +95,7 @@ impl World {
             Arc::new(PeerCertificates::new(own, files, dates, tls))
         });
         if let Some(certificates) = &certificates {
-            let (own, ending) = (Arc::clone(certificates), stop.clone());
-            tasks.spawn("peer_tls", &stop, move || Arc::clone(&own).watch(ending.clone()));
+            tasks.spawn_on("peer_tls", &stop, certificates, PeerCertificates::watch);
         }
         Ok(Self { peers: peers_handle, address, certificates, stop })
     }

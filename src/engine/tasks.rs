@@ -104,6 +104,17 @@ impl Tasks {
         self.watch(name, stop, Box::new(move || Box::pin(make())));
     }
 
+    /// The same of a task that works on something shared.
+    pub fn spawn_on<O, F, T>(&self, name: &'static str, stop: &CancellationToken, own: &Arc<O>, run: F)
+    where
+        O: ?Sized + Send + Sync + 'static,
+        F: Fn(Arc<O>, CancellationToken) -> T + Send + 'static,
+        T: Future<Output = ()> + Send + 'static,
+    {
+        let (own, ending) = (Arc::clone(own), stop.clone());
+        self.spawn(name, stop, move || run(Arc::clone(&own), ending.clone()));
+    }
+
     fn watch(&self, name: &'static str, stop: &CancellationToken, mut make: Box<dyn FnMut() -> Run + Send>) {
         let counter = |metrics: &Arc<Metrics>| metrics.counter("task_ends_total", "task", name);
         let ends = self.shared.metrics.as_ref().map_or_else(Counter::noop, counter);

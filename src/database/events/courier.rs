@@ -150,11 +150,9 @@ impl EventCourier {
             counts,
         });
         shared.show();
-        let (own, ending) = (Arc::clone(&shared), stop.clone());
-        tasks.spawn("events_spool", stop, move || collect(Arc::clone(&own), ending.clone()));
+        tasks.spawn_on("events_spool", stop, &shared, collect);
         if shared.sending.is_some() {
-            let (own, ending) = (Arc::clone(&shared), stop.clone());
-            tasks.spawn("events_delivery", stop, move || deliver(Arc::clone(&own), ending.clone()));
+            tasks.spawn_on("events_delivery", stop, &shared, deliver);
         }
         Ok(Self { shared })
     }

@@ -1,0 +1,329 @@
+//! The start of a daemon, step by step: what the process before left, the engine, its rules, its addresses,
+//! its tasks, and at last the servers.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::audit::Remembering;
+use super::configuration::Drain;
+use super::database_rules::DatabaseRules;
+use super::file_rules::FileRules;
+use super::identity::{self, Identities};
+use super::listeners::Listeners;
+use super::regions::{self, Regions};
+use super::reload::{self, Reloader};
+use super::setup::{RulesSource, Setup};
+use super::stand_in::StandIn;
+use super::store::Opened;
+use super::traces::TraceExport;
+use super::world::World;
+use super::{
+    Daemon, descriptors, drain, events, kept, peer_rules, readiness, shares, tokens, upkeep, warnings,
+};
+use crate::api::{self, Admin, Guard, Readiness, Servers, Settings, Shutdown};
+use crate::core::region_list::RegionChanges;
+use crate::database::events::EventCourier;
+use crate::database::postgres::Database;
+use crate::engine::Engine;
+use crate::engine::clock::Clock;
+use crate::engine::rulebook::RuleBook;
+use crate::engine::tasks::Tasks;
+use crate::telemetry::Metrics;
+
+impl Daemon {
+    /// Starts all of a daemon, in the order in which one part needs another.
+    pub(super) async fn begin(setup: Setup) -> anyhow::Result<Self> {
+        let metrics = Metrics::new();
+        let tasks = Tasks::new(Arc::clone(&metrics));
+        let store = Opened::open(&setup.store, Clock::System.now(), &metrics, &tasks).await?;
+        let notes = setup.shares.as_ref().filter(|_| setup.peers.is_some());
+        let notes = notes.map(|shares| regions::file_of(shares, &setup.name.node));
+        let changes =
+            notes.as_ref().map(|path| regions::read(path, &setup.name)).transpose()?.unwrap_or_default();
+        let engine = engine(&setup, &store, &changes, &metrics, &tasks)?;
+        let traces = TraceExport::prepare(&setup, &metrics)?;
+        let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));
+        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
+        let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
+        let engine = Arc::new(engine);
+        engine.set_raw_values(!setup.normalize);
+        let reloader = Arc::new(Reloader::new(Arc::clone(&engine), setup.rules.clone(), setup.shadow));
+        reloader.first()?;
+        reloader.publish(None);
+        let stored = rules_of_database(&setup, &engine, database.as_ref()).await;
+        let listed = (setup.regions.clone(), changes);
+        let regions = Arc::new(Regions::new(&reloader, stored.as_ref(), notes, listed));
+
+        let tokens = tokens::load(setup.admin_tokens.as_deref())?;
+        let listeners = Listeners::bind(&setup, &metrics).await?;
+        let guard = Arc::new(Guard::new(tokens, &metrics).with(setup.admin_local, listeners.owner()));
+        if setup.admin_local {
+            tracing::warn!(
+                "admin.local: every user of this machine, and everybody whom a proxy on it lets through, may change rules and users"
+            );
+        }
+        let (stop_servers, stop) = (Shutdown::default(), CancellationToken::new());
+        let world = match &setup.peers {
+            Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &tasks).await?),
+            None => None,
+        };
+        if let Some(world) = &world {
+            let peers = Arc::clone(world.peers());
+            tasks
+                .spawn_on("regions", &stop, &regions, move |own, ending| own.run(Arc::clone(&peers), ending));
+        }
+        if let Some(traces) = &traces {
+            traces.start(&stop, &tasks);
+        }
+        let audit = audit.map(|audit| Arc::new(audit.start(&engine, &stop, &tasks)));
+        let courier =
+            EventCourier::start(&engine, setup.events.as_ref().map(events::courier), &stop, &tasks)?;
+        let ledger = identity::ledger(&setup, database.as_ref());
+        let kept = identity::Kept { database: database.as_ref(), shelf: store.shelf(), ledger: &ledger };
+        let identities = Identities::start(&setup, &reloader, kept, &stop, &tasks)?;
+        let parts = Parts { setup: &setup, engine: &engine, store: &store, world: world.as_ref() };
+        parts.keep_up(&stop, &tasks);
+        parts.follow_rules(&reloader, stored.as_ref(), &stop, &tasks);
+        parts.watch_secrets(&listeners, &guard, &stop, &tasks);
+        let stand_in = match &setup.stand_in {
+            Some(wanted) => {
+                let own = StandIn::new(wanted.clone(), &engine, &metrics);
+                own.start(&stop, &tasks).await?;
+                Some(own)
+            }
+            None => None,
+        };
+
+        let (readiness, ready) = watch::channel(Readiness::Starting);
+        let rules: Arc<dyn RuleBook> = match &stored {
+            Some(stored) => Arc::clone(stored) as _,
+            None => Arc::new(FileRules(Arc::clone(&reloader))),
+        };
+        let admin = Admin {
+            guard,
+            rule_json: Arc::new(reload::rule_json),
+            register: Arc::clone(&identities.register),
+            regions: Arc::clone(&regions) as _,
+            rules,
+            ledger,
+            history: audit.as_deref().map(Remembering::history),
+        };
+        let shared = Servers::new(Arc::clone(&engine), settings(&setup), ready, admin);
+        let shared = match &identities.tokens {
+            Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
+            None => shared,
+        };
+        let shared = match &stand_in {
+            Some(own) => shared.with_service(Arc::clone(own.service())),
+            None => shared,
+        };
+        let shared = match &setup.resp {
+            Some(_) => Arc::new(with_resp(shared, &setup, &store, &metrics)?),
+            None => Arc::new(shared),
+        };
+        // Tasks apart, since servers end before the other tasks do; one that ends too early is missed like
+        // those.
+        let servers = tasks.apart();
+        let listener_tls = listeners.tls.clone();
+        let addresses = listeners.serve(&shared, &servers, &stop_servers);
+        let readiness = Arc::new(readiness);
+        let follow = readiness::Follow {
+            readiness: Arc::clone(&readiness),
+            // Without any rules gateways should ask another daemon.
+            rules: stored.as_ref().map(|stored| stored.offer.subscribe()),
+            stand_in: stand_in.as_ref().map(|own| own.healthy()),
+            tasks: tasks.clone(),
+        };
+        follow.once();
+        let ending = stop.clone();
+        tasks.spawn("readiness", &stop, move || follow.clone().run(ending.clone()));
+        let daemon = Self {
+            stored,
+            engine,
+            store,
+            addresses,
+            world,
+            reloader,
+            identities,
+            listener_tls,
+            audit,
+            regions,
+            configuration: None,
+            courier,
+            traces,
+            readiness,
+            shares: setup.shares,
+            drain: Arc::new(Drain::new(setup.drain)),
+            stop_servers,
+            stop,
+            shared,
+            servers,
+            tasks,
+        };
+        daemon.announce();
+        Ok(daemon)
+    }
+}
+
+/// Makes the engine, with what the process before left of its rights.
+fn engine(
+    setup: &Setup,
+    store: &Opened,
+    changes: &RegionChanges,
+    metrics: &Arc<Metrics>,
+    tasks: &Tasks,
+) -> anyhow::Result<Engine> {
+    let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
+    let engine =
+        Engine::new(setup.name.clone(), Clock::System, Arc::clone(&store.store), Arc::clone(metrics))
+            .holding_back(setup.held_answers_max)
+            .sharing(changes.over(&setup.regions), held)
+            .agreeing(setup.peers.is_some())
+            .born(std::hash::RandomState::new().build_hasher().finish())
+            .lending(setup.peers.is_some())
+            .with_tasks(tasks.clone());
+    // It is taken away whether or not this process can use it.
+    let left = setup.shares.as_ref().and_then(|shares| kept::take(shares, &setup.name));
+    if let Some((left, memory)) = left.zip(store.memory()) {
+        if engine.restore_shapes(left.shapes) {
+            memory.take_back(left.store);
+        } else {
+            tracing::warn!(
+                "what the process before left of escrow rules names other rules here: it is burnt"
+            );
+        }
+    }
+    Ok(if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine })
+}
+
+/// Brings the rules of the database into force, or those that were saved beside it. `None`: rules are in a
+/// file.
+async fn rules_of_database(
+    setup: &Setup,
+    engine: &Arc<Engine>,
+    database: Option<&Database>,
+) -> Option<Arc<DatabaseRules>> {
+    let RulesSource::Database { saved, from_peers } = &setup.rules else { return None };
+    let kept = (saved.clone(), *from_peers);
+    let rules = DatabaseRules::new(Arc::clone(engine), database?.clone(), setup.shadow, kept);
+    rules.first().await;
+    if rules.offer.borrow().is_none() {
+        engine.await_rules();
+    }
+    Some(Arc::new(rules))
+}
+
+/// The same servers, which speak the Redis protocol as well.
+///
+/// # Errors
+/// The file of passwords cannot be read, or has none.
+fn with_resp(
+    servers: Servers,
+    setup: &Setup,
+    store: &Opened,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<Servers> {
+    let passwords = match &setup.resp_passwords {
+        Some(file) => {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("listen.resp_passwords: cannot read {}", file.display()))?;
+            let passwords = api::Passwords::read(&text);
+            anyhow::ensure!(
+                !passwords.is_empty(),
+                "listen.resp_passwords: {} has no password",
+                file.display()
+            );
+            passwords
+        }
+        None => api::Passwords::default(),
+    };
+    let cells = store.cells(&setup.store, metrics);
+    Ok(servers.with_resp(api::RespState::new(cells, passwords, metrics)))
+}
+
+/// Returns how the servers answer.
+fn settings(setup: &Setup) -> Settings {
+    Settings {
+        trusted_proxies: setup.trusted_proxies,
+        ipv6_prefix: setup.ipv6_prefix,
+        credentials: setup.credentials.clone(),
+        normalize: setup.normalize,
+        origin: setup.origin,
+        record_queries: setup.audit.as_ref().is_some_and(|audit| audit.queries),
+        connections_max: descriptors::connections_max(
+            setup.connections_max,
+            2 + u64::from(setup.resp.is_some()),
+        ),
+        address_connections_max: setup.address_connections_max,
+        http_refunds: setup.http_refunds,
+        drain: drain::DRAIN_SERVERS,
+        ..Settings::default()
+    }
+}
+
+/// The parts of a daemon that its tasks work on.
+struct Parts<'d> {
+    setup: &'d Setup,
+    engine: &'d Arc<Engine>,
+    store: &'d Opened,
+    world: Option<&'d World>,
+}
+
+impl Parts<'_> {
+    /// Starts what keeps the engine and its store in order.
+    fn keep_up(&self, stop: &CancellationToken, tasks: &Tasks) {
+        tasks.spawn_on("events_breakers", stop, self.engine, events::watch_breakers);
+        let alone = self.world.is_none();
+        tasks.spawn_on("upkeep", stop, self.engine, move |own, ending| upkeep::run(own, alone, ending));
+        tasks.spawn_on("rule_warnings", stop, self.engine, warnings::watch);
+    }
+
+    /// Starts what follows the rules where they are written, and what other regions say of them.
+    fn follow_rules(
+        &self,
+        reloader: &Arc<Reloader>,
+        stored: Option<&Arc<DatabaseRules>>,
+        stop: &CancellationToken,
+        tasks: &Tasks,
+    ) {
+        if matches!(self.setup.rules, RulesSource::File(_)) {
+            tasks.spawn_on("rules_file", stop, reloader, Reloader::watch);
+        }
+        let Some(stored) = stored else { return };
+        tasks.spawn_on("rules_database", stop, stored, DatabaseRules::follow);
+        tasks.spawn_on("rules_save", stop, stored, DatabaseRules::save);
+        if let Some(world) = self.world {
+            let peers = Arc::clone(world.peers());
+            tasks.spawn_on("rules_peers", stop, stored, move |own, ending| {
+                peer_rules::run(own, Arc::clone(&peers), ending)
+            });
+        }
+    }
+
+    /// Starts what looks whether certificates and tokens were replaced.
+    fn watch_secrets(
+        &self,
+        listeners: &Listeners,
+        guard: &Arc<Guard>,
+        stop: &CancellationToken,
+        tasks: &Tasks,
+    ) {
+        if let Some(watched) = self.store.watched_tls(self.setup.redis_tls.as_ref(), self.engine) {
+            tasks.spawn_on("redis_tls", stop, &watched, |own, ending| own.watch(ending));
+        }
+        for watched in listeners.tls.clone() {
+            tasks.spawn_on("listener_tls", stop, self.engine, move |own, ending| {
+                watched.clone().watch(own, ending)
+            });
+        }
+        if let Some(path) = self.setup.admin_tokens.clone() {
+            tasks.spawn_on("admin_tokens", stop, guard, move |own, ending| {
+                tokens::watch(path.clone(), own, ending)
+            });
+        }
+    }
+}
