@@ -16,7 +16,7 @@ use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::decide::{BACKGROUND_PATIENCE, Core};
-use crate::store::redis::policy::fallback::{Owed, reserved_again};
+use crate::store::redis::policy::fallback::{Confirmed, Owed, reserved_again};
 use crate::store::redis::policy::lease::{Advice, Drawn, Leftover};
 use crate::store::redis::policy::registry::BEAT;
 use crate::store::redis::policy::unwritten::{AllowanceWrite, Entered};
@@ -254,7 +254,10 @@ impl Core {
         command.arg(key).arg(&write.value).arg("PX").arg(ttl);
         let written = self.dispatcher.plain(&command, write.slot, deadline).await.is_ok();
         match written {
-            true => self.fallback.confirm(&write.bucket, write.until),
+            true => {
+                let confirmed = Confirmed { from: self.started.elapsed(), until: write.until };
+                self.fallback.confirm(&write.bucket, confirmed);
+            }
             false => self.fallback.doubt(&write.bucket),
         }
         written

@@ -78,7 +78,7 @@ impl Core {
         let sent = self.started.elapsed();
         let mut answers = self.ask_all(&planned, deadline).await;
         for (planned, answer) in planned.iter().zip(&mut answers) {
-            self.ask_restored(charges, (planned, answer), intent, deadline).await;
+            self.ask_restored(charges, (planned, answer), intent, (sent, deadline)).await;
         }
         let outcome = self.outcome_of_parts(charges, &planned, answers, intent, now);
         if let ([charge], [counted], Intent::Charge) = (charges, outcome.counted.as_slice(), intent)
@@ -213,10 +213,10 @@ impl Core {
         charges: &[Charge<'_>],
         (planned, answer): (&Planned, &mut Result<Answered, Failure>),
         intent: Intent,
-        deadline: Deadline,
+        (sent, deadline): (Duration, Deadline),
     ) {
         let Ok(answered) = answer else { return };
-        let lost = self.lost(charges, planned, answered);
+        let lost = self.lost(charges, planned, answered, sent);
         if lost.is_empty() {
             return;
         }
@@ -249,15 +249,16 @@ impl Core {
         charges: &'a [Charge<'a>],
         planned: &Planned,
         answered: &Answered,
+        sent: Duration,
     ) -> SmallVec<[(&'a Charge<'a>, Forgotten); 1]> {
-        let elapsed = self.started.elapsed();
+        let times = (sent, self.started.elapsed());
         let items = planned.part.charges.iter().zip(&answered.charges);
         let lost = planned.places.iter().zip(items).filter_map(|(place, (item, charged))| {
             let charge = charges.get(*place)?;
             planned.part.buckets.get(item.bucket).filter(|bucket| bucket.worldwide)?;
             let Charged { has_allowance, newest, was_empty, .. } = *charged;
             let before = BucketBefore { has_allowance, newest, was_empty, now: answered.now };
-            Some((charge, self.fallback.forgotten((charge.key, &charge.limit), before, elapsed)?))
+            Some((charge, self.fallback.forgotten((charge.key, &charge.limit), before, times)?))
         });
         lost.collect()
     }

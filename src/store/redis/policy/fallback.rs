@@ -34,7 +34,7 @@ use crate::store::redis::servers::plan::Unanswered;
 use crate::store::spread::Spread;
 
 pub(in crate::store::redis) use self::entry::{Owed, reserved_again};
-pub(in crate::store::redis) use self::told::{BucketBefore, Forgotten, ToldAllowance};
+pub(in crate::store::redis) use self::told::{BucketBefore, Confirmed, Forgotten, ToldAllowance};
 
 /// Entries of each table that one sweep looks at.
 const SWEEP_ENTRIES: usize = 256;
@@ -220,30 +220,32 @@ impl Fallback {
         }
     }
 
-    /// Redis has what it was told of a bucket, and keeps it until then.
-    pub(in crate::store::redis) fn confirm(&self, key: &Key, until: Duration) {
+    /// Redis has what it was told of a bucket.
+    pub(in crate::store::redis) fn confirm(&self, key: &Key, confirmed: Confirmed) {
         let (index, hash) = self.spread.place(key);
         let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
         if let Some(place) = shelf.entries.find(hash, key.bytes())
             && let Some(told) = shelf.entries.get_mut(place).and_then(|entry| entry.told.as_mut())
         {
-            told.confirmed = Some(until);
+            told.confirmed = Some(confirmed);
         }
     }
 
     /// Returns what Redis has forgotten of a bucket, as an answer shows it: the allowance that it had
-    /// confirmed is gone, or the bucket is older than it was. `elapsed` is the time since this daemon began.
+    /// confirmed is gone, or the bucket is older than it was. The times are when the decision was sent and
+    /// now, since this daemon began.
     pub(in crate::store::redis) fn forgotten(
         &self,
         (key, limit): (&Key, &Limit),
         before: BucketBefore,
-        elapsed: Duration,
+        (sent, elapsed): (Duration, Duration),
     ) -> Option<Forgotten> {
         let (index, hash) = self.spread.place(key);
         let shelf = self.shelves.get(index).map(locked)?;
         let entry = shelf.entries.get(shelf.entries.find(hash, key.bytes())?)?;
         let confirmed = entry.told.as_ref().and_then(|told| told.confirmed);
-        let is_gone = !before.has_allowance && confirmed.is_some_and(|until| elapsed < until);
+        let is_gone =
+            !before.has_allowance && confirmed.is_some_and(|confirmed| confirmed.holds(sent, elapsed));
         let known = entry.known.as_ref().filter(|known| known.used(limit, before.now) > 0);
         // What could not be written says the same as an answer that did not come.
         let trouble = match entry.unsure {

@@ -13,8 +13,25 @@ pub(in crate::store::redis) struct ToldAllowance {
     pub(in crate::store::redis) error_bound: u64,
     /// When Redis forgets it, by its clock.
     pub(super) until: Timestamp,
-    /// Until when Redis keeps one that it has confirmed, by the time since this daemon began.
-    pub(super) confirmed: Option<Duration>,
+    /// The newest one that Redis has confirmed.
+    pub(super) confirmed: Option<Confirmed>,
+}
+
+/// An allowance that is in Redis, by the time since this daemon began.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store::redis) struct Confirmed {
+    /// When its write was confirmed: an answer to a decision that was sent before may have been made without
+    /// it.
+    pub(in crate::store::redis) from: Duration,
+    /// When Redis forgets it.
+    pub(in crate::store::redis) until: Duration,
+}
+
+impl Confirmed {
+    /// True if a decision that was sent then, and was answered by now, finds it.
+    pub(super) fn holds(self, sent: Duration, now: Duration) -> bool {
+        self.from < sent && now < self.until
+    }
 }
 
 impl ToldAllowance {
@@ -66,4 +83,18 @@ pub(in crate::store::redis) struct Forgotten {
     pub(in crate::store::redis) used: Option<RegionUse>,
     /// What Redis was told of the other regions.
     pub(in crate::store::redis) told: Option<ToldAllowance>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_decision_that_was_sent_after_the_write_shows_that_it_is_lost() {
+        let [before, from, after, until] = [1, 2, 3, 4].map(Duration::from_secs);
+        let confirmed = Confirmed { from, until };
+        assert!(confirmed.holds(after, after));
+        assert!(!confirmed.holds(before, after), "it may have been answered before the write");
+        assert!(!confirmed.holds(after, until), "it has lapsed");
+    }
 }
