@@ -21,6 +21,8 @@ local OF_THE_DENIAL = {
 -- Most bytes of a question: with its first line it must fit a buffer of HAProxy's (`tune.bufsize`, 16384).
 -- Longer ones get 431.
 local MOST_BYTES = 14000
+-- A host, with or without a port: no user, list, path or escape.
+local HOST = "^[%w%.%-_~:%[%]!$&'()*+;=]+$"
 local NO_ANSWER = { [502] = true, [503] = true, [504] = true }
 
 local function list(headers, name)
@@ -59,7 +61,11 @@ local function question(txn)
     -- As they came, of any spelling: Tidegate reads path and host in their normal form.
     asked["x-original-uri"] = txn.f:url()
     asked["x-original-method"] = txn.f:method()
-    asked["x-forwarded-host"] = first(sent, "host")
+    -- Without a host, or with what services take for another one (`x@host`), rules that name hosts would pass
+    -- the request by.
+    local host = first(sent, "host")
+    if not host or not host:find(HOST) then return nil, 400 end
+    asked["x-forwarded-host"] = host
     local headers, bytes = {}, 0
     for name, value in pairs(asked) do
         headers[name] = { value }

@@ -29,6 +29,8 @@ pub(super) struct IdleDetection {
     whole: AtomicU32,
     /// Requests that are being answered.
     answering: AtomicU32,
+    /// Requests whose head is there, and whose answer is not.
+    asked: AtomicU32,
     /// Bytes received, modulo 2^32.
     received: AtomicU32,
     /// `received` when the last request was whole.
@@ -47,11 +49,32 @@ pub(super) struct Looks {
     idle: u32,
 }
 
+/// A request until its answer is made.
+#[derive(Debug)]
+pub(super) struct Asked<'i>(&'i IdleDetection);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.asked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl IdleDetection {
     /// Bytes have arrived.
     pub(super) fn received(&self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A head is there. Its answer is made when what this returns is dropped.
+    pub(super) fn asks(&self) -> Asked<'_> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Asked(self)
+    }
+
+    /// True if an answer is still to be made.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
     }
 
     /// A request is there, head and body.

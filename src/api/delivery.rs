@@ -187,23 +187,37 @@ impl Drop for Undelivered {
     }
 }
 
-/// Finds out, when a connection ends, whether its client has what it was just answered.
+/// Finds out, when a connection ends, whether its client still reads, and has what it was just answered.
 #[derive(Default)]
-pub(super) struct ConnectionEnd(Option<Pin<Box<Sleep>>>);
+pub(super) struct ConnectionEnd {
+    /// The wait for the answer to a client that may have closed its own half alone.
+    answer: Option<Pin<Box<Sleep>>>,
+    /// The wait for the reset by a client that did not take its answer.
+    reset: Option<Pin<Box<Sleep>>>,
+}
 
 impl ConnectionEnd {
     /// Looks at what a read of the socket came to. The end is passed on only when it is known what it means.
+    /// `is_asked`: an answer is still to be made.
     pub(super) fn poll_read(
         &mut self,
         read: Poll<io::Result<()>>,
         bytes: usize,
         (socket, deliveries): (&Socket, &Deliveries),
+        is_asked: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         match read {
             Poll::Ready(Ok(())) if bytes > 0 => read,
-            Poll::Ready(Ok(())) if self.0.is_some() || deliveries.is_waiting() => {
-                let wait = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep(END_WITHIN)));
+            // Who has asked all may close its own half, and reads on. The library would drop the answer, and
+            // those that wait before it. Whoever left for good is noticed a moment later.
+            Poll::Ready(Ok(())) if is_asked => {
+                let wait = self.answer.get_or_insert_with(|| Box::pin(tokio::time::sleep(END_WITHIN)));
+                ready!(wait.as_mut().poll(cx));
+                read
+            }
+            Poll::Ready(Ok(())) if self.reset.is_some() || deliveries.is_waiting() => {
+                let wait = self.reset.get_or_insert_with(|| Box::pin(tokio::time::sleep(END_WITHIN)));
                 // Asking forgets what it answers.
                 let broken = socket.is_broken() || {
                     ready!(wait.as_mut().poll(cx));

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::support::daemon::Daemon;
 use super::support::process::Process;
-use super::support::{free_tcp, origin};
+use super::support::{free_tcp, http, origin};
 use super::{Gateway, every, program, replaced};
 
 fn start(daemons: &[SocketAddr]) -> Gateway {
@@ -71,6 +71,25 @@ fn nothing_that_a_client_chooses_makes_haproxy_pass_a_request() {
 #[test]
 fn every_spelling_of_a_path_and_a_host_is_held_at_haproxy() {
     every::holds_every_spelling(start);
+}
+
+#[test]
+fn what_names_no_host_passes_no_rule_by_at_haproxy() {
+    let daemon = Daemon::with_rules(every::RULES);
+    let front = start(&[daemon.http]);
+    for head in [
+        "GET / HTTP/1.1\r\n",
+        "GET / HTTP/1.0\r\n",
+        "GET / HTTP/1.1\r\nhost:\r\n",
+        "GET http://admin.example.com/ HTTP/1.1\r\n",
+        "GET / HTTP/1.1\r\nhost: x@admin.example.com\r\n",
+        "GET / HTTP/1.1\r\nhost: admin.example.com, x\r\n",
+        "GET / HTTP/1.1\r\nhost: %61dmin.example.com\r\n",
+    ] {
+        let head = format!("{head}connection: close\r\n\r\n");
+        assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 400, "{head}");
+    }
+    assert_eq!(front.statuses("k", "/api/x", 1), [200]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Daemons that share a Redis know of each other through it, with or without peers.
 
+use serde_json::json;
+
 use crate::redis_servers::Server;
 use crate::support::daemon::Daemon;
 use crate::support::eventually;
@@ -65,17 +67,41 @@ fn daemons_of_a_ring_that_list_other_servers_are_noticed() {
     assert!(one.run(&["regions"]).out.contains("list the same servers everywhere"));
 }
 
-#[test]
-fn clients_at_once_get_all_that_was_drawn_ahead_for_a_hot_key() {
-    let server = Server::start(&[]);
+/// A rule of fifty permits for each algorithm that is drawn ahead.
+fn drawn_ahead() -> String {
     let rules = ["fixed_window", "sliding_window", "token_bucket", "gcra"].map(|algorithm| {
         format!(
             "[[rules]]\nname = {algorithm:?}\nmatch = {{ how = {algorithm:?} }}\nper = [\"user\"]\n\
              algorithm = {algorithm:?}\nlimit = 50\nwindow = \"10m\"\n"
         )
     });
+    rules.concat()
+}
+
+#[test]
+fn what_was_drawn_ahead_for_a_hot_key_refuses_no_larger_cost_and_no_reservation() {
+    let server = Server::start(&[]);
     let config = on("single", &[server.url()], "one").replace("[store.lease]\nmax = 0\n", "");
-    let daemon = Daemon::with(&rules.concat(), &config, &[]);
+    let daemon = Daemon::with(&drawn_ahead(), &config, &[]);
+    for turn in 0..4 {
+        for how in ["fixed_window", "sliding_window", "token_bucket", "gcra"] {
+            for (path, cost) in [("/v1/check", "cost"), ("/v1/reserve", "amount")] {
+                let user = format!("u{turn}{path}");
+                // Fast enough that permits are drawn ahead.
+                assert_eq!(daemon.admitted(&[("how", how), ("user", &*user)], 20), 20);
+                let body = json!({"attributes": {"how": how, "user": user}, cost: 30});
+                let answer = daemon.post(path, &body).json();
+                assert_eq!(answer["allowed"], true, "{how} {user}: {answer}");
+            }
+        }
+    }
+}
+
+#[test]
+fn clients_at_once_get_all_that_was_drawn_ahead_for_a_hot_key() {
+    let server = Server::start(&[]);
+    let config = on("single", &[server.url()], "one").replace("[store.lease]\nmax = 0\n", "");
+    let daemon = Daemon::with(&drawn_ahead(), &config, &[]);
     for turn in 0..6 {
         for how in ["fixed_window", "sliding_window", "token_bucket", "gcra"] {
             let user = format!("u{turn}");

@@ -69,6 +69,22 @@ fn a_client_that_closes_its_connection_holds_neither_place_nor_reservation() {
 }
 
 #[test]
+fn a_client_that_closes_its_half_at_once_gets_every_answer() {
+    let daemon = Daemon::with_rules(RULES);
+    let check = head("/v1/check", r#"{"attributes":{"owner":"half"},"cost":0}"#);
+    for requests in [1, 2, 5, 50, 200] {
+        for _ in 0..2 {
+            let mut socket = TcpStream::connect(daemon.http).unwrap();
+            socket.write_all(check.repeat(requests).as_bytes()).unwrap();
+            socket.shutdown(Shutdown::Write).unwrap();
+            let mut answers = String::new();
+            socket.read_to_string(&mut answers).unwrap();
+            assert_eq!(answers.matches("HTTP/1.1 200").count(), requests);
+        }
+    }
+}
+
+#[test]
 fn a_client_that_has_its_answer_keeps_what_it_holds() {
     let daemon = Daemon::with_rules(RULES);
     let whole = |then: &dyn Fn(&mut TcpStream)| {

@@ -175,6 +175,22 @@ fn versions_of_the_protocol_pipelines_and_ends() {
 }
 
 #[test]
+fn a_page_that_posts_commands_charges_nobody() {
+    let (daemon, resp) = daemon("");
+    let body = "TG.REPORT default 3 '' user victim\r\n";
+    for head in ["POST / HTTP/1.1\r\nHost: x\r\n", "PUT / HTTP/1.1\r\nhost: x\r\n"] {
+        let mut connection = Connection::open(resp);
+        connection.send(format!("{head}Content-Type: text/plain\r\n\r\n{body}").as_bytes());
+        let mut answer = connection.answer();
+        while answer.starts_with("-ERR unknown command") {
+            answer = connection.answer();
+        }
+        assert!(answer.contains("this is HTTP"), "{answer}");
+    }
+    assert_eq!(daemon.check_cost(&[("user", "victim")], 0)["remaining"], 3);
+}
+
+#[test]
 fn decisions_are_those_of_the_rules() {
     let (daemon, resp) = daemon("");
     let mut connection = Connection::open(resp);

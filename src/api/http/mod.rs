@@ -83,7 +83,15 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
         deliveries: &deliveries,
         only_watches,
     };
-    let service = hyper::service::service_fn(|request| context.answer(request));
+    // Called as soon as a head is there; what it returns runs later.
+    let service = hyper::service::service_fn(|request| {
+        let asked = context.idle.asks();
+        async move {
+            let answer = context.answer(request).await;
+            drop(asked);
+            answer
+        }
+    });
     let watched = WatchedSocket::new(socket, Arc::clone(&idle), Arc::clone(&unsent), Arc::clone(&deliveries));
     let socket = TokioIo::new(watched);
     let mut builder = hyper::server::conn::http1::Builder::new();
@@ -185,7 +193,7 @@ impl AsyncRead for WatchedSocket {
         let Self { socket, idle, deliveries, end, answered, .. } = &mut *self;
         let read = Pin::new(&mut *socket).poll_read(cx, into);
         let bytes = into.filled().len() - before;
-        let read = end.poll_read(read, bytes, (socket, deliveries), cx);
+        let read = end.poll_read(read, bytes, (socket, deliveries), idle.is_asked(), cx);
         if read.is_ready() {
             idle.received(bytes);
             idle.look_for_length(into.filled().get(before..).unwrap_or_default());

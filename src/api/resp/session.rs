@@ -23,6 +23,7 @@ const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is di
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. \
     Are you sure your configuration is correct?";
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+const NOT_HTTP: &str = "ERR this is HTTP, and here is the Redis protocol: ask at listen.http";
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 const NO_SCRIPTS: &str = "ERR Unknown Redis command called from script: scripts are not run here, but for \
     return redis.call('cl.throttle',KEYS[1],ARGV[1],ARGV[2],ARGV[3],ARGV[4])";
@@ -92,6 +93,11 @@ impl<'s> Session<'s> {
             return Next::GoOn;
         }
         let upper = name.to_ascii_uppercase();
+        // A page may have a browser send HTTP here, with commands in its body. Redis ends these, too.
+        if matches!(&upper[..], b"POST" | b"HOST:") {
+            self.finish(Err(NOT_HTTP.into()));
+            return Next::Close;
+        }
         if !self.authenticated && !matches!(&upper[..], b"AUTH" | b"HELLO" | b"QUIT" | b"RESET") {
             self.finish(Err(NO_AUTH.into()));
             return Next::GoOn;

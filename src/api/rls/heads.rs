@@ -71,7 +71,7 @@ impl AsyncRead for SmallHeads {
             let before = into.filled().len();
             let read = Pin::new(&mut *socket).poll_read(cx, into);
             let bytes = into.filled().len() - before;
-            ready!(end.poll_read(read, bytes, (socket, deliveries), cx))?;
+            ready!(end.poll_read(read, bytes, (socket, deliveries), false, cx))?;
             if bytes == 0 {
                 return Poll::Ready(Ok(()));
             }

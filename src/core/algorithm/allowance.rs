@@ -6,7 +6,7 @@
 
 use super::aligned::{WindowPlace, WindowShare, faded, weighted};
 use super::{Algorithm, Limit, level};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 /// The part of a worldwide limit that a store is told to enforce, beside the limit itself. Computed by
 /// [`crate::regions`].
@@ -103,6 +103,19 @@ impl Allowance {
         }
     }
 
+    /// How long until an amount that is missing of a level is free beside what is held back of it.
+    pub(super) fn time_to_free(
+        allowance: Option<&Self>,
+        limit: &Limit,
+        now: Timestamp,
+        missing: u128,
+    ) -> Span {
+        match allowance.and_then(Self::as_level) {
+            Some(level) => level.time_to_free(limit, now, missing),
+            None => level::time_to_drain(missing, limit),
+        }
+    }
+
     /// Returns what is held back of a level for others at `now`, in 1/window permits.
     pub(super) fn held_of(allowance: Option<&Self>, limit: &Limit, now: Timestamp) -> u128 {
         allowance.and_then(Self::as_level).map_or(0, |level| level.held(limit, now))
@@ -123,5 +136,16 @@ impl LevelAllowance {
     #[must_use]
     pub fn held_up(&self, limit: &Limit, now: Timestamp) -> u64 {
         level::permits_in_up(self.held(limit, now), limit)
+    }
+
+    /// What drains is held back in part, until no more is held back than ever will be.
+    fn time_to_free(&self, limit: &Limit, now: Timestamp, missing: u128) -> Span {
+        let most = u128::from(self.held_back_max) * u128::from(limit.window.0.max(1));
+        let room = most.saturating_sub(self.held(limit, now));
+        let at_most = level::time_to_drain(missing + room, limit);
+        match limit.permits.saturating_sub(self.growth) {
+            0 => at_most,
+            permits => level::time_to_drain(missing, &Limit { permits, ..*limit }).min(at_most),
+        }
     }
 }

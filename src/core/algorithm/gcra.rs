@@ -47,7 +47,8 @@ impl Gcra {
         let admitted = due + held <= present + tolerance;
         let tat_after = if admitted { tat + amount_of(cost, limit) } else { tat };
         let backlog = tat_after - present;
-        let retry = || time_to_drain((due + held).saturating_sub(present + tolerance), limit);
+        let missing = (due + held).saturating_sub(present + tolerance);
+        let retry = || Allowance::time_to_free(view, limit, self.0.instant(now), missing);
         let early = backlog.saturating_sub(amount_of(u64::from(limit.burst), limit));
         Verdict {
             admitted,

@@ -42,7 +42,8 @@ impl LeakyBucket {
         let asked = amount_of(cost.max(1), limit);
         let admitted = queued + held + asked <= capacity;
         let after = if admitted { queued + amount_of(cost, limit) } else { queued };
-        let retry = || time_to_drain((queued + held + asked).saturating_sub(capacity), limit);
+        let missing = (queued + held + asked).saturating_sub(capacity);
+        let retry = || Allowance::time_to_free(view, limit, self.0.instant(now), missing);
         Verdict {
             admitted,
             remaining: permits_in(capacity.saturating_sub(after + held), limit),

@@ -34,7 +34,8 @@ impl TokenBucket {
         let asked = amount_of(cost.max(1), limit);
         let admitted = taken + held + asked <= capacity;
         let after = if admitted { taken + amount_of(cost, limit) } else { taken };
-        let retry = || time_to_drain((taken + held + asked).saturating_sub(capacity), limit);
+        let missing = (taken + held + asked).saturating_sub(capacity);
+        let retry = || Allowance::time_to_free(view, limit, self.0.instant(now), missing);
         let ahead = after.saturating_sub(amount_of(u64::from(limit.burst), limit));
         Verdict {
             admitted,
@@ -51,7 +52,7 @@ counts_in_level!(TokenBucket);
 #[cfg(test)]
 mod tests {
     use super::super::oracle::{START, admissions, histories, limits, runs};
-    use super::super::{Algorithm, State};
+    use super::super::{Algorithm, LevelAllowance, State};
     use super::*;
     use proptest::prelude::*;
 
@@ -82,6 +83,28 @@ mod tests {
         }
         let expected = [(true, 0), (true, 0), (true, 100_000), (true, 200_000), (true, 300_000), (false, 0)];
         assert_eq!(delays, expected);
+    }
+
+    #[test]
+    fn a_wait_counts_what_is_held_back_for_others_meanwhile() {
+        let limit = Limit { calendar: None, permits: 10, window: Span::from_secs(1), burst: 10, queue: 0 };
+        let view = |growth, held_back_max| {
+            let since = Timestamp(0);
+            Allowance::Level(LevelAllowance { since, held_back: 0, growth, held_back_max, capacity: 10 })
+        };
+        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+            let mut state = State::new(algorithm);
+            state.take(&limit, Timestamp(0), 10);
+            for (growth, most, expected) in
+                [(0, 9, 100_000), (5, 9, 200_000), (5, 1, 200_000), (10, 2, 300_000)]
+            {
+                let view = view(growth, most);
+                let retry = state.check(&limit, Some(&view), Timestamp(0), 1).retry.unwrap().0;
+                assert_eq!(retry, expected, "{algorithm:?} {growth} {most}");
+                assert!(state.check(&limit, Some(&view), Timestamp(retry), 1).admitted);
+                assert!(!state.check(&limit, Some(&view), Timestamp(retry - 1), 1).admitted);
+            }
+        }
     }
 
     #[test]

@@ -36,6 +36,11 @@ use crate::store::redis::servers::plan::{self, Planned};
 /// For a call in the background, in decisions' timeouts.
 pub(in crate::store::redis) const BACKGROUND_PATIENCE: u32 = 10;
 
+/// How often it is looked whether the books of a draw are kept.
+const DRAW_BOOKED: Duration = Duration::from_millis(1);
+/// Most times that a denied decision is asked once more, because permits that were drawn went back.
+const PUT_BACK_MAX: u32 = 8;
+
 /// What decisions and background calls share.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Core {
@@ -75,18 +80,68 @@ impl Core {
         if self.fallback.owes() {
             self.pay_first(&planned, charges, now);
         }
-        let sent = self.started.elapsed();
-        let mut answers = self.ask_all(&planned, deadline).await;
-        for (planned, answer) in planned.iter().zip(&mut answers) {
-            self.ask_restored(charges, (planned, answer), intent, (sent, deadline)).await;
+        let mut sent = self.started.elapsed();
+        let mut outcome = self.ask_and_judge((charges, &planned), intent, now, (sent, deadline)).await;
+        // What this daemon drew ahead is charged in Redis: it must refuse nobody here. Others may draw again
+        // while this is asked once more.
+        for _ in 0..PUT_BACK_MAX {
+            if outcome.admitted || !self.put_back_drawn(charges, &outcome, deadline).await {
+                break;
+            }
+            sent = self.started.elapsed();
+            outcome = self.ask_and_judge((charges, &planned), intent, now, (sent, deadline)).await;
         }
-        let outcome = self.outcome_of_parts(charges, &planned, answers, intent, now);
         if let ([charge], [counted], Intent::Charge) = (charges, outcome.counted.as_slice(), intent)
             && !counted.degraded
         {
             self.leases.denied(charge, counted, sent);
         }
         outcome
+    }
+
+    async fn ask_and_judge(
+        self: &Arc<Self>,
+        (charges, planned): (&[Charge<'_>], &[Planned]),
+        intent: Intent,
+        now: Timestamp,
+        (sent, deadline): (Duration, Deadline),
+    ) -> Outcome {
+        let mut answers = self.ask_all(planned, deadline).await;
+        for (planned, answer) in planned.iter().zip(&mut answers) {
+            self.ask_restored(charges, (planned, answer), intent, (sent, deadline)).await;
+        }
+        self.outcome_of_parts(charges, planned, answers, intent, now)
+    }
+
+    /// Gives back, before a denied decision is asked once more, what was drawn ahead for the keys that deny
+    /// it. Whether there was any. What is charged whatever the answer is asked once.
+    async fn put_back_drawn(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        outcome: &Outcome,
+        deadline: Deadline,
+    ) -> bool {
+        let once = |charge: &Charge<'_>| {
+            charge.cost.is_report() || matches!(charge.cost, Cost::Commit(_) | Cost::Refund(_))
+        };
+        if charges.iter().any(once) || outcome.counted.iter().any(|counted| counted.degraded) {
+            return false;
+        }
+        let mut any = false;
+        for (charge, counted) in charges.iter().zip(&outcome.counted) {
+            if counted.verdict.admitted || !charge.enforced {
+                continue;
+            }
+            // A draw that was sent before is answered before, and its books are kept a moment later.
+            while self.leases.is_drawing(charge.key) && !deadline.left().is_zero() {
+                tokio::time::sleep(DRAW_BOOKED).await;
+            }
+            if let Some(leftover) = self.leases.take_out(charge.key, self.started.elapsed()) {
+                any |= leftover.back > 0;
+                self.give_back(leftover);
+            }
+        }
+        any && !deadline.left().is_zero()
     }
 
     /// Returns what a bucket holds; `None` if it is unused. Permits that this daemon has drawn ahead and not

@@ -260,6 +260,17 @@ impl Leases {
         }
     }
 
+    /// True if a draw for a key is under way.
+    pub(in crate::store::redis) fn is_drawing(&self, key: &Key) -> bool {
+        self.shard(key).is_some_and(|shard| shard.get(key).is_some_and(|hot| hot.drawing))
+    }
+
+    /// Takes out what is held of a key, to go back at once.
+    pub(in crate::store::redis) fn take_out(&self, key: &Key, now: Duration) -> Option<Leftover> {
+        let held = self.shard(key)?.get_mut(key)?.held.take()?;
+        (held.left > 0).then(|| held.leftover(now))
+    }
+
     /// Permits of a key that are charged in Redis and not yet used.
     pub(in crate::store::redis) fn unused(&self, key: &Key, now: Duration) -> u64 {
         let Some(shard) = self.shard(key) else { return 0 };
