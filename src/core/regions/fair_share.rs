@@ -20,7 +20,7 @@ const SLICES: i128 = 10;
 /// One region's part in a division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionInput {
-    /// Its weight, at least 1.
+    /// Weight of the region among all, at least 1.
     pub weight: u64,
     /// Its part of what nobody asks for, as a weight too; at least 1.
     pub reserve: u64,
@@ -39,7 +39,7 @@ pub struct RegionInput {
 /// The figures that a region told of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportFigures {
-    /// When it told.
+    /// Instant of the report, by the reporting region's clock.
     pub stamp: Timestamp,
     /// What it had admitted in the window by then.
     pub admitted: u64,
@@ -50,11 +50,11 @@ pub struct ReportFigures {
 /// The limit that is divided, and by which terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DivisionInput {
-    /// Permits.
+    /// Permits of the limit that is divided among all regions.
     pub limit: u64,
-    /// When the window begins.
+    /// Instant at which the window begins.
     pub start: Timestamp,
-    /// When it ends.
+    /// Instant at which the window ends; after `start`.
     pub end: Timestamp,
     /// The instant for which use is guessed.
     pub cut: Timestamp,

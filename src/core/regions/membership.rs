@@ -355,7 +355,7 @@ impl Regions {
 /// How long a region may be silent before it counts as cut off.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
-    /// Without a frame of it.
+    /// Longest time without a frame of a region before it is cut off.
     pub(super) unheard: Span,
     /// Without word that a frame of this daemon has come to it; forever where that is not judged.
     pub(super) unanswered: Option<Span>,

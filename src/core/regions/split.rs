@@ -54,13 +54,13 @@ pub const REMOVED_MAX: usize = 1_000;
 /// The facts of a `split` rule that the machine must know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitRule {
-    /// Its name.
+    /// Domain and name of the rule whose limit is split.
     pub name: RuleName,
-    /// Its weights, as loaded.
+    /// Weights of all regions, as this daemon loaded them.
     pub weights: Weights,
     /// How it counts, which says when a larger share may begin.
     pub algorithm: Algorithm,
-    /// What it admits worldwide.
+    /// Limit in all regions together, which the shares add up to.
     pub limit: Limit,
     /// How long others may still use what a region lent, or forwarded, of a larger share; zero where nothing
     /// is.
@@ -133,7 +133,7 @@ struct RuleShares {
     rule: Option<SplitRule>,
     /// Oldest first; the target last. One alone is settled.
     weights: Vec<Weights>,
-    /// More were pending than [`PENDING_MAX`].
+    /// True once more weights were pending than [`PENDING_MAX`] allows.
     overrun: bool,
     /// The target may be taken alone from here on, as long as everybody still agrees; and since when they
     /// have.
@@ -141,9 +141,9 @@ struct RuleShares {
     /// From when the share in force was taken, and what it was held to before, in case the clock goes back
     /// behind that.
     grown: Option<(Timestamp, Vec<Weights>)>,
-    /// No share grows before this.
+    /// Instant before which no share of the rule grows.
     earliest: Timestamp,
-    /// Oldest first.
+    /// Earlier shares, the oldest first; at most [`FORMER_MAX`].
     former: Vec<EarlierShare>,
 }
 
@@ -210,7 +210,7 @@ impl RuleShares {
 /// How a rule's share stands, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareStatus {
-    /// The rule.
+    /// Domain and name of the rule whose share it is.
     pub rule: RuleName,
     /// True if the share is what the rules in force say.
     pub settled: bool,

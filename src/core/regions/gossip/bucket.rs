@@ -62,7 +62,7 @@ pub(super) struct GossipBucket {
     own: Own,
     /// When this daemon began to count it.
     pub(super) since: Timestamp,
-    /// By window, ascending.
+    /// Windows that still count, by window, ascending.
     periods: SmallVec<[Period; 1]>,
     demand: Demand,
     unmet: Unmet,
@@ -82,7 +82,7 @@ pub(super) struct GossipBucket {
     cut: CommonCuts,
     /// Where fractions of a permit tip over.
     rounding_seed: u64,
-    /// Without windows: the common level.
+    /// Of an algorithm without windows: the level that all regions share.
     shared_level: SharedLevel,
     /// The store's charges for each region, by [`RegionId`]; the own one's place is for its siblings.
     charged: SmallVec<[Debited; 4]>,
@@ -131,7 +131,7 @@ pub(super) struct LastReport {
 /// The outcome of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ReportOutcome {
-    /// Something in it was new.
+    /// True if something in the report was new.
     pub(super) changed: bool,
     /// There was no room for all of its counts.
     pub(super) full: bool,

@@ -40,7 +40,7 @@ const STEPS_MAX: usize = 32;
 /// One report, as a cut uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowReport {
-    /// The window of its stamp.
+    /// Window that the report's stamp lies in.
     pub(super) window: u64,
     pub(super) account: ReportFigures,
 }
@@ -89,7 +89,7 @@ pub(super) struct CommonCuts {
     before: Allocation,
     /// The same of the window before.
     ended: Allocation,
-    /// What was admitted in it.
+    /// Permits admitted in the window before, that of `ended`.
     ended_with: u64,
     /// The most that each region may hold in this window, and in the next one.
     most: LargestAllocation,
@@ -134,7 +134,7 @@ impl ExpectedBudgets {
 struct CutRecord {
     at: Timestamp,
     window: u64,
-    /// What it gave each region.
+    /// Permits that the cut gave each region.
     parts: Allocation,
     /// What each region could use of it, with what [`GROWTH_DELAY`] held back.
     usable: Allocation,

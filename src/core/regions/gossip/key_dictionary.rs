@@ -51,7 +51,7 @@ impl AcknowledgedKeyIds {
 pub(super) struct KeyIdMeaning {
     /// `None`: nothing that is followed here.
     pub(super) key: Option<BucketId>,
-    /// `None`: the daemon itself.
+    /// Region that the key id speaks for; `None`: the daemon itself.
     pub(super) speaker: Option<RegionId>,
     counters: SmallVec<[Counter; 1]>,
 }

@@ -50,11 +50,11 @@ pub(super) struct OwedReport {
 #[derive(Debug)]
 pub(super) struct GossipLink {
     pub(super) name: NodeName,
-    /// The node of its name.
+    /// Node part of `name`, shared so that counters need no copy.
     pub(super) node: Arc<str>,
     pub(super) region: RegionId,
     pub(super) live: bool,
-    /// Its newest incarnation heard of.
+    /// Newest incarnation of it that was heard of, in ms since the epoch.
     pub(super) incarnation: u64,
     pub(super) heard: Option<Timestamp>,
     /// True if it has acknowledged a frame of this process.

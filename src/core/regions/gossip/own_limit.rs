@@ -23,9 +23,9 @@ pub(super) struct Own(Option<Box<KnownOwnLimit>>);
 
 #[derive(Debug)]
 struct KnownOwnLimit {
-    /// `None`: the rule's again.
+    /// `None`: the region decides by the rule's limit again.
     limit: Option<OwnLimit>,
-    /// Who said so.
+    /// Region that said so last, and whose word is in force.
     from: RegionId,
     /// When it was last decided by here, or said.
     at: Timestamp,

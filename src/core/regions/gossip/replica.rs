@@ -32,7 +32,7 @@ const STEPPED_BACK: Span = Span::from_millis(50);
 #[derive(Debug)]
 pub struct Replica {
     pub(super) config: ReplicaConfig,
-    /// The node of its name.
+    /// Node part of the daemon's name, shared so that counters need no copy.
     pub(super) node: Arc<str>,
     pub(super) regions: Regions,
     pub(super) rules: HashMap<RuleName, Arc<WorldRule>>,
@@ -85,13 +85,13 @@ pub struct Replica {
 /// Counts of what the replica has seen since it began, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Frames taken in.
+    /// Frames of other daemons that were taken in.
     pub frames_in: u64,
-    /// Frames handed out.
+    /// Frames that were handed out to be sent.
     pub frames_out: u64,
-    /// Reports taken in.
+    /// Reports in the frames that were taken in.
     pub reports_in: u64,
-    /// Reports handed out.
+    /// Reports in the frames that were handed out.
     pub reports_out: u64,
     /// Frames that came a second time.
     pub duplicates: u64,
@@ -101,7 +101,7 @@ pub struct Tally {
     pub other_windows: u64,
     /// Reports of windows that were over, or had not begun, by a little.
     pub past_windows: u64,
-    /// Reports that found no room.
+    /// Reports that found no room among the buckets that are followed.
     pub no_room: u64,
     /// Reports under a key id that was not understood; they come again with their name.
     pub unnamed: u64,

@@ -12,7 +12,7 @@ pub const INTERVAL_DEFAULT: Span = Span::from_millis(50);
 /// The settings of a replica.
 #[derive(Debug, Clone)]
 pub struct ReplicaConfig {
-    /// This daemon.
+    /// Region and node of this daemon, unique in the cluster.
     pub name: NodeName,
     /// Every region that may hold a share, present or not; empty means those seen.
     pub regions: Vec<String>,
@@ -20,11 +20,11 @@ pub struct ReplicaConfig {
     pub incarnation: u64,
     /// Between two reports of a bucket.
     pub interval: Span,
-    /// Most buckets followed.
+    /// Most buckets that the replica follows at once.
     pub keys_max: usize,
     /// True where the daemons of this region share one store: it counts what the siblings admitted already.
     pub shared_store: bool,
-    /// How budgets are worked out.
+    /// Policy by which budgets are worked out of reports.
     pub policy: Policy,
     /// Rules that only simulations switch off.
     pub safety: GossipSafety,

@@ -113,7 +113,7 @@ struct OwnPart {
 /// The amount that is divided, and among whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LevelScope<'a> {
-    /// The rule's own.
+    /// The rule's own limit, of which `permits` may be a part.
     pub(super) limit: Limit,
     /// What the bucket holds at most.
     pub(super) capacity: u64,

@@ -15,9 +15,9 @@ pub const STATUS_KEYS_MAX: usize = 64;
 /// The knowledge of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The other regions.
+    /// Every other region, with how long it was not heard.
     pub regions: Vec<RegionStatus>,
-    /// The other daemons.
+    /// Every other daemon that the replica speaks with.
     pub peers: Vec<PeerView>,
     /// The buckets nearest to their limits, at most [`STATUS_KEYS_MAX`].
     pub keys: Vec<KeyStatus>,
@@ -27,18 +27,18 @@ pub struct Status {
     /// For each rule: permits above the limit in all closed windows of the buckets that this daemon speaks
     /// for.
     pub overshoot: Vec<(RuleName, u64)>,
-    /// Buckets followed.
+    /// Number of buckets that the replica follows.
     pub keys_len: usize,
     /// After this long a report has reached everyone.
     pub horizon: Span,
-    /// Counters since the start.
+    /// Counts of frames and reports since the start.
     pub tally: Tally,
 }
 
 /// One other region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionStatus {
-    /// Its name.
+    /// Name of the region, as its daemons' certificates have it.
     pub name: String,
     /// Age of the newest frame heard from it.
     pub lag: Option<Span>,
@@ -53,13 +53,13 @@ pub struct RegionStatus {
 /// One other daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerView {
-    /// Its region and node.
+    /// Region and node of the other daemon, unique in the cluster.
     pub name: NodeName,
     /// True if membership believes it alive.
     pub live: bool,
     /// Age of the newest frame heard from it.
     pub lag: Option<Span>,
-    /// Round trip.
+    /// Round trip of frames and their acknowledgements; `None` before the first.
     pub rtt: Option<Span>,
     /// Reports waiting to be sent to it.
     pub backlog: usize,
@@ -68,7 +68,7 @@ pub struct PeerView {
 /// One bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyStatus {
-    /// The bucket.
+    /// Rule and identity of the bucket.
     pub key: WorldKey,
     /// What the own region admitted in the current window (since the bucket is followed, without windows).
     pub own: u64,

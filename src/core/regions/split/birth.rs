@@ -27,12 +27,12 @@ pub enum Birth {
     Known,
     /// It knows of no earlier life of anybody.
     New {
-        /// Names its process.
+        /// Number that names the process of the daemon.
         life: u64,
     },
     /// The same, and these processes are all that there are. It never says so of others.
     First {
-        /// Names its process.
+        /// Number that names the process of the daemon.
         life: u64,
         /// Names all processes of the listed regions.
         all: u64,

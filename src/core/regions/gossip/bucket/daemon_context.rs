@@ -17,7 +17,7 @@ const AHEAD_STEP: Span = Span::from_millis(500);
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct DaemonContext<'a> {
     pub(in super::super) node: &'a Arc<str>,
-    /// When the process began.
+    /// Instant at which the daemon's process began.
     pub(in super::super) started: Timestamp,
     /// True if the daemons of this region share one store.
     pub(in super::super) shared_store: bool,
