@@ -63,7 +63,7 @@ impl CalendarPeriod {
 /// The name of a calendar, which tells it from others.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CalendarName {
-    /// Its windows.
+    /// Unit of the windows, such as a day or a month.
     pub period: CalendarPeriod,
     /// The zone whose clock counts, by its IANA name.
     pub time_zone: String,
@@ -98,11 +98,11 @@ pub struct Calendar {
 /// Windows of one length. The last one ends where the next stretch begins, and may be longer or shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stretch {
-    /// Its begin.
+    /// Begin of its first window, in microseconds since the epoch.
     start: u64,
     /// The index of its first window.
     first: u64,
-    /// The length of its windows.
+    /// Length of each of its windows, in microseconds.
     step: u64,
     /// Its windows behind the first one.
     last: u64,
@@ -126,11 +126,11 @@ pub struct CalendarStretch {
 /// A window of a calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalendarWindow {
-    /// Its number.
+    /// Number of the window among all of its calendar; grows by one from each to the next.
     pub index: u64,
     /// Its begin, in microseconds since the epoch.
     pub start: u64,
-    /// Its end; after `start`.
+    /// End of the window, in microseconds since the epoch; after `start`.
     pub end: u64,
 }
 

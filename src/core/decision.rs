@@ -14,20 +14,20 @@ use super::time::{Span, Timestamp};
 /// The answer of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOutcome {
-    /// The rule's name.
+    /// Name of the rule, unique in the whole set.
     pub rule: Arc<str>,
-    /// What it does with requests.
+    /// Action of the rule, which says what a denial does to the request.
     pub action: Action,
     /// True if the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and
     /// not count.
     pub allowed: bool,
     /// True if its "no" is only logged.
     pub shadow: bool,
-    /// Permits per window.
+    /// Permits per window, of the limit in force for this request.
     pub limit: u32,
     /// Length of the window; zero for a rule without one (`concurrency`).
     pub window: Span,
-    /// Permits left.
+    /// Permits that are left once this decision is counted.
     pub remaining: u64,
     /// Until the bucket is unused again, or its window ends.
     pub reset: Span,
@@ -35,7 +35,7 @@ pub struct RuleOutcome {
     pub more: Span,
     /// When denied: until this cost could pass; `None` if never.
     pub retry: Option<Span>,
-    /// When denied: why.
+    /// Reason of the rule's no; `None` where it let the request pass.
     pub cause: Option<DenialCause>,
     /// How long to hold the request back.
     pub delay: Span,
@@ -49,7 +49,7 @@ pub struct RuleOutcome {
     pub partition: Option<PartitionKey>,
     /// The request's cost in permits, where the rule has prices.
     pub priced: Option<i64>,
-    /// The penalty in force.
+    /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
     /// True if the bucket has just been used beyond what its rule warns of.
     pub warning: bool,
@@ -80,7 +80,7 @@ pub struct Decision {
     pub tightest: Option<usize>,
     /// HTTP status that the denying rule asks for; 200 when allowed.
     pub status: u16,
-    /// The denying rule's text.
+    /// Text that the denying rule has for the client; `None` where it has none, or nobody denied.
     pub message: Option<Arc<str>>,
     /// What the request now holds, if it holds anything.
     pub lease: Option<Box<Leased>>,
@@ -183,6 +183,6 @@ pub struct Leased {
     pub lease: Lease,
     /// Until the first of its places is free again without renewing.
     pub hold: Span,
-    /// When that began.
+    /// Instant at which the hold began, by this daemon's clock.
     pub made: Timestamp,
 }

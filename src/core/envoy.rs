@@ -37,13 +37,13 @@ const NUMBER_BYTES: usize = 24;
 /// An entry of the tree as it is written.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ServiceEntry {
-    /// The entry's key.
+    /// Key that the descriptor must have at this level.
     pub key: String,
     /// The values that it is for.
     pub value: EntryValue,
     /// The limit of a descriptor that ends here.
     pub limit: Option<EntryLimit>,
-    /// Whether the limit only counts.
+    /// True if the limit only counts and never denies.
     pub shadow: bool,
     /// Whether the limit is one of several quotas, which deny together.
     pub quota: bool,
@@ -74,7 +74,7 @@ pub enum EntryValue {
 /// A limit as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryLimit {
-    /// How much passes; `None`: everything.
+    /// Permits and window of the limit; `None` lets everything pass.
     pub rate: Option<LimitRate>,
     /// The name that answers tell; may be empty.
     pub name: String,
@@ -85,7 +85,7 @@ pub struct EntryLimit {
 /// So many in each window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRate {
-    /// Permits.
+    /// Permits that pass in each window.
     pub permits: u32,
     /// The window, which begins with the epoch.
     pub window: Span,
@@ -96,15 +96,15 @@ pub struct LimitRate {
 pub struct DescriptorLimit {
     /// Its place among all limits of the set.
     pub place: usize,
-    /// Its domain.
+    /// Domain whose descriptors the limit is for.
     pub domain: String,
     /// The name of the rule that counts it.
     pub rule: String,
     /// The name that answers tell; may be empty.
     pub name: String,
-    /// How much passes; `None`: everything.
+    /// Permits and window of the limit; `None` lets everything pass.
     pub rate: Option<LimitRate>,
-    /// Whether it only counts.
+    /// True if the limit only counts and never denies.
     pub shadow: bool,
     /// Whether it is one of several quotas, which deny together.
     pub quota: bool,

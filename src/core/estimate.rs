@@ -62,9 +62,9 @@ impl CostKind {
 /// The last actual costs of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct LastActuals {
-    /// The oldest first.
+    /// Newest costs, each with its teacher, the oldest first; at most [`ACTUALS_KEPT`].
     kept: VecDeque<(Teacher, u64)>,
-    /// When it learned last.
+    /// Turn at which it learned last; the kind with the lowest learned longest ago.
     turn: u64,
 }
 

@@ -32,22 +32,22 @@ const HALVINGS_MAX: u64 = 63;
 pub struct HotCharge {
     /// True if the bucket said no.
     pub denied: bool,
-    /// Permits charged.
+    /// Permits that the bucket charged for the decision.
     pub taken: u64,
-    /// The limit's windows.
+    /// Windows of the limit, which bound a run of denials.
     pub windows: Windows,
-    /// What the bucket counts by.
+    /// Whether the bucket counts by window, by level or by places.
     pub counting: Counting,
 }
 
 /// The counts of late.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HotSums {
-    /// Requests.
+    /// Requests decided, those that were denied included.
     pub requests: u64,
     /// Those of them that were denied.
     pub denied: u64,
-    /// Permits charged.
+    /// Permits that the buckets charged for them.
     pub cost: u64,
 }
 
@@ -81,9 +81,9 @@ impl HotSums {
 /// Denials of one bucket that followed each other within its window, or within [`RUN_GAP`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DenialRun {
-    /// The first.
+    /// First denial of the run, by this daemon's clock.
     pub first: Timestamp,
-    /// The newest.
+    /// Newest denial of the run, by this daemon's clock.
     pub last: Timestamp,
 }
 
@@ -98,9 +98,9 @@ pub struct HotBucket {
     pub sums: HotSums,
     /// Requests before that, lately: at most so many.
     pub missed_max: u64,
-    /// When it got its place.
+    /// Instant at which the bucket got its place; its counts began then.
     pub since: Timestamp,
-    /// Its newest run of denials.
+    /// Newest run of denials; `None` before the first.
     pub run: Option<DenialRun>,
 }
 
@@ -151,9 +151,9 @@ struct RuleSums {
 pub struct HotTable {
     /// When the newest half-life began, in microseconds.
     half: u64,
-    /// A power of two.
+    /// Sets of places, chosen by a key's hash; their number is a power of two.
     sets: Box<[PlaceSet]>,
-    /// Grows as places are used.
+    /// Counted buckets; their number grows as places are used, up to all of them.
     buckets: Vec<HotBucket>,
     /// What was counted without a place, or of buckets that lost theirs: by shape; grows as rules are used.
     gone: Vec<RuleSums>,

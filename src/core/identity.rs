@@ -45,11 +45,11 @@ pub struct User {
 /// A limit for one user in place of a rule's. The window stays the rule's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserLimit {
-    /// The rule's name.
+    /// Name of the rule whose limit it replaces for this user or key.
     pub rule: String,
-    /// Permits per window.
+    /// Permits per window, in place of the rule's own.
     pub permits: u32,
-    /// Capacity of bucket algorithms.
+    /// Capacity of bucket algorithms, in place of the rule's own.
     pub burst: u32,
 }
 
@@ -62,7 +62,7 @@ pub struct ApiKey {
     pub salt: [u8; 16],
     /// HMAC-SHA256 of the secret part under the salt.
     pub hash: [u8; 32],
-    /// Whose it is.
+    /// Id of the user that it belongs to; `None` where it belongs to nobody.
     pub user: Option<String>,
     /// Stands for attribute `tier` where the request brings none; before the user's.
     pub tier: Option<String>,
@@ -79,9 +79,9 @@ pub struct ApiKey {
 /// The parts of a key as its holder shows it: `tgk_<name>_<secret>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShownKey<'a> {
-    /// See [`ApiKey::id`].
+    /// Public name that the request showed; see [`ApiKey::id`].
     pub id: &'a str,
-    /// The secret part.
+    /// Secret part as the request showed it, not checked yet.
     pub secret: &'a str,
 }
 
@@ -114,9 +114,9 @@ pub fn parse_key(text: &str) -> Option<ShownKey<'_>> {
 /// What stands in for what a request does not bring itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Who<'a> {
-    /// Stands for attribute `user`.
+    /// Stands for attribute `user` of the request; `None` leaves it as it came.
     pub user: Option<&'a str>,
-    /// Stands for attribute `tier`.
+    /// Stands for attribute `tier` where the request brings none.
     pub tier: Option<&'a str>,
     /// Limits of its own; where a rule is in both, the first counts.
     pub limits: [&'a [UserLimit]; 2],

@@ -95,11 +95,11 @@ impl NoticeKind {
 /// Something that is so now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// What kind.
+    /// Kind of notice, by which programs tell them apart.
     pub kind: NoticeKind,
     /// Of whom or of what: the same for as long as it is the same notice.
     pub subject: String,
-    /// A sentence for people.
+    /// A sentence to tell people when the notice begins.
     pub text: String,
     /// What to say when it is over.
     pub over: String,

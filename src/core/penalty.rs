@@ -22,7 +22,7 @@ pub const MULTIPLIERS_DEFAULT: [u32; 4] = [1, 2, 4, 8];
 pub struct PenaltyTerms {
     /// Denials inside the detection window that begin a penalty; at least 1.
     pub threshold: u32,
-    /// The detection window.
+    /// Time in which `threshold` denials begin a penalty.
     pub window: Span,
     /// How long the first penalty lasts, before it is multiplied.
     pub cool_down: Span,
@@ -55,13 +55,13 @@ impl PenaltyTerms {
 /// What is remembered of one bucket's violations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PenaltyRecord {
-    /// Denials counted since [`Self::since`].
+    /// Denials counted in the present half, which began at [`Self::since`].
     pub violations: u32,
     /// When the present half of the detection window began.
     pub since: Timestamp,
     /// When the newest penalty ends or has ended; zero: there was none.
     pub until: Timestamp,
-    /// The place of its multiplier.
+    /// Place in [`PenaltyTerms::multipliers`] of the newest penalty's multiplier.
     pub step: u8,
     /// Denials counted in the half before.
     pub before: u32,
@@ -70,7 +70,7 @@ pub struct PenaltyRecord {
 /// A penalty that is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Penalty {
-    /// The time until it ends.
+    /// Time until the penalty ends, from this decision on.
     pub left: Span,
     /// By what the cool-down was multiplied.
     pub multiplier: u32,

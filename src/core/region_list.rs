@@ -124,7 +124,7 @@ impl RegionState {
 /// [`RegionOrder::message`].
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Signed {
-    /// In DER.
+    /// Certificate of the node that signed, in DER.
     pub certificate: Vec<u8>,
     /// As the kind of key has it.
     pub signature: Vec<u8>,
@@ -133,13 +133,13 @@ pub struct Signed {
 /// A change of one region that an operator signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionOrder {
-    /// The region.
+    /// Name of the region whose place in the list changes.
     pub region: String,
-    /// How it is to stand.
+    /// State of the region once the order is accepted.
     pub state: RegionState,
     /// Orders the changes of a region: microseconds since the epoch.
     pub stamp: u64,
-    /// By whom.
+    /// Signature over the order, with the certificate of the node that gave it.
     pub signed: Signed,
 }
 

@@ -66,9 +66,9 @@ impl ReservedCost {
 /// Says what a reservation has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Which reservation.
+    /// Id of the reservation, which its token carries.
     pub id: ReservationId,
-    /// Permits really used; zero cancels.
+    /// Permits that were really used; zero cancels the reservation.
     pub actual: u64,
     /// The most permits beyond the limit that a bucket owes, as of a report. Each rule has its own.
     pub debt_max: u32,
@@ -77,7 +77,7 @@ pub struct Commit {
 /// A charge that may be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReservedCharge {
-    /// Permits charged.
+    /// Permits that the bucket charged for the reservation.
     pub permits: u64,
     /// The instant that the bucket counted them at.
     pub at: Timestamp,
@@ -85,7 +85,7 @@ pub struct ReservedCharge {
     pub used: u64,
     /// How many were noted of the bucket before it.
     pub number: u64,
-    /// When its note ends.
+    /// Instant from which on the note lapses, by the store's clock.
     pub due: Timestamp,
     /// The fate of its permits then.
     pub on_lapse: OnLapse,
@@ -119,7 +119,7 @@ pub enum ReservationFate {
 /// The reservation of one request, as the caller holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
-    /// Which one.
+    /// Id of the reservation, unique worldwide.
     pub id: ReservationId,
     /// The region whose store has noted it.
     pub region: String,

@@ -31,9 +31,9 @@ const CLEARED_ABOVE: usize = 64;
 /// What a commit did to its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitResult {
-    /// The fate of the reservation.
+    /// Fate of the reservation: noted, committed, repeated or gone.
     pub fate: ReservationFate,
-    /// Permits given back.
+    /// Permits given back: those that were reserved and not used.
     pub returned: u64,
     /// Permits charged beyond what was reserved.
     pub reported: u64,
@@ -45,11 +45,11 @@ pub struct CommitResult {
 #[derive(Debug, Clone, Default)]
 pub struct ReservationNotes {
     held: HashMap<ReservationId, ReservedCharge, RandomState>,
-    /// When they lapse.
+    /// Reservations by the instant at which they lapse.
     due: Ends,
     /// Commits, and until when they are remembered.
     committed: HashMap<ReservationId, Timestamp, RandomState>,
-    /// The same by time.
+    /// Commits by the instant at which they are forgotten.
     forgotten: Ends,
     /// All of them are forgotten by then.
     commits_kept: Timestamp,

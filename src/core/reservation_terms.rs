@@ -45,7 +45,7 @@ impl EstimateTerms {
 /// The terms of a rule's reservations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReservationTerms {
-    /// When a reservation lapses.
+    /// Fate of the permits of a reservation that nobody commits in time.
     pub on_lapse: OnLapse,
     /// When a caller names no amount.
     pub estimate: EstimateTerms,

@@ -147,7 +147,7 @@ impl Global {
 /// One condition on one attribute. All conditions of a rule must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// The attribute's name.
+    /// Name of the attribute whose value is compared.
     pub attribute: String,
     /// Any of these may match; never empty.
     pub any_of: Vec<Pattern>,
@@ -169,7 +169,7 @@ pub enum Pattern {
 pub struct Rule {
     /// Unique in the set; 1 to 1,024 bytes.
     pub name: String,
-    /// The gateway's namespace.
+    /// Namespace of the gateway; requests of other domains never match the rule.
     pub domain: String,
     /// Conditions; empty matches everything in the domain.
     pub conditions: Vec<Condition>,
@@ -188,15 +188,15 @@ pub struct Rule {
     pub burst: u32,
     /// In one group the first matching rule by priority decides; `None`: a group of its own.
     pub group: Option<String>,
-    /// Lower first; ties by name.
+    /// Rules with a lower number come first; ties are decided by name.
     pub priority: i32,
-    /// What happens.
+    /// What the rule does with a request that it matches.
     pub action: Action,
-    /// Longest delay of `throttle`.
+    /// Longest delay of `throttle`; a request that would wait longer is denied.
     pub max_delay: Span,
     /// HTTP status of a denial; 429, or 403 for `block`, unless written.
     pub status: u16,
-    /// Text of a denial.
+    /// Text that a denial shows its client; `None`: none of the rule's own.
     pub message: Option<String>,
     /// While the store cannot answer; `None`: as the store's configuration says.
     pub on_failure: Option<OnFailure>,
@@ -208,11 +208,11 @@ pub struct Rule {
     pub global: Option<Global>,
     /// In Redis, into how many sub-keys each key is split, so that several servers bear it; 1: not at all.
     pub split_keys: u32,
-    /// Which calls it charges.
+    /// Whether it charges all calls or only those that it admits.
     pub charge: Charging,
     /// What becomes of a report's permits beyond the limit.
     pub debt: Debt,
-    /// How it reserves.
+    /// Terms of reservations: their estimate, and the fate of those that lapse.
     pub reservations: ReservationTerms,
     /// What its answers carry besides; `None`: nothing.
     pub answer: Option<Arc<AnswerOptions>>,

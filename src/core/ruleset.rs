@@ -47,7 +47,7 @@ pub use self::warnings::Warning;
 /// A rule made ready: everything that a decision needs, nothing left to interpret.
 #[derive(Debug)]
 pub struct Compiled {
-    /// The rule as written.
+    /// The rule as its operator wrote it, already checked.
     pub rule: Rule,
     /// Its domain and name, for those who name it in what they hand out.
     pub named: Arc<RuleName>,
@@ -77,7 +77,7 @@ impl Compiled {
 /// A rule that decides a request, and the bucket it counts in.
 #[derive(Debug, Clone)]
 pub struct Match<'s> {
-    /// The rule.
+    /// Rule that takes part in the decision.
     pub rule: &'s Compiled,
     /// Its bucket; `None` for `allow` and `block`, which count nothing. Its shape is the rule's, or another
     /// where the request brings a limit with another window.
@@ -116,9 +116,9 @@ pub enum Reason {
     Lacks(String),
     /// This attribute's value is not what `match` asks for.
     Differs {
-        /// The attribute.
+        /// Name of the attribute that `match` asks for.
         attribute: String,
-        /// What the request brought.
+        /// Value that the request brought for it.
         value: String,
     },
     /// `exact` is set and the request carries this attribute besides.
@@ -149,9 +149,9 @@ pub enum Conflict {
     /// A user's own limit names no rule.
     #[error("user \"{user}\" has a limit of its own for rule \"{rule}\", which does not exist")]
     UnknownRule {
-        /// The user.
+        /// Id of the user whose own limit is wrong.
         user: String,
-        /// The missing rule.
+        /// Name of the rule that no set holds.
         rule: String,
     },
     /// Two API keys have this name.
@@ -160,9 +160,9 @@ pub enum Conflict {
     /// A key's own limit names no rule.
     #[error("API key \"{key}\" has a limit of its own for rule \"{rule}\", which does not exist")]
     UnknownRuleOfKey {
-        /// The key.
+        /// Public name of the key whose own limit is wrong.
         key: String,
-        /// The missing rule.
+        /// Name of the rule that no set holds.
         rule: String,
     },
     /// Every shape number was used. Only a restart gives new ones.
@@ -192,9 +192,9 @@ pub struct RuleSet {
 /// Who is written down beside the rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People {
-    /// Users.
+    /// Users of the set; two with one id are a conflict.
     pub users: Vec<User>,
-    /// API keys.
+    /// API keys of the set; two with one id are a conflict.
     pub keys: Vec<ApiKey>,
 }
 

@@ -13,7 +13,7 @@ use crate::region_list::RegionList;
 /// The weights of one rule over its regions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct Weights {
-    /// Sorted by region, each once.
+    /// Weights sorted by region, each region once.
     parts: Vec<WeightPart>,
 }
 

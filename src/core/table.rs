@@ -49,7 +49,7 @@ pub struct Full;
 /// Where a new entry went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inserted {
-    /// Its place.
+    /// Place of the entry, valid until the entry is forgotten.
     pub place: TablePlace,
     /// True if another one was forgotten for it before its time.
     pub evicted: bool,
@@ -69,7 +69,7 @@ pub struct Table<T> {
     keys_max: usize,
     /// What a value holds on the heap.
     heap_of: fn(&T) -> usize,
-    /// What all of them do.
+    /// Bytes that all values hold on the heap together, by `heap_of`.
     heap: usize,
 }
 

@@ -89,7 +89,7 @@ pub struct Frame {
     pub slowest: Span,
     /// Of whose buckets in use the sender cannot follow all.
     pub crowded: CrowdedRules,
-    /// What was admitted.
+    /// Counts of admitted permits, a report for each bucket that changed.
     pub reports: Vec<Report>,
 }
 
@@ -128,7 +128,7 @@ impl CrowdedRules {
 pub struct Acknowledgement {
     /// Which of the receiver's incarnations sent that frame: a newer one must not take it for its own.
     pub incarnation: u64,
-    /// Newest sequence number received.
+    /// Newest sequence number received of that incarnation.
     pub seq: u64,
     /// Which of the 64 before it were received; bit 0 is `seq - 1`.
     pub before: u64,
@@ -157,11 +157,11 @@ pub type Amounts = SmallVec<[Amount; 1]>;
 /// What hardly changes from one report of a bucket to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// The rule's domain and name.
+    /// Domain and name of the rule that counts the bucket.
     pub rule: RuleName,
     /// The values of its `per`, as [`super::key::Key::identity`] gives them.
     pub identity: Vec<u8>,
-    /// Whom the reports speak for.
+    /// Whom the reports speak for: the sending daemon, or a whole region.
     pub scope: Scope,
     /// Who counted, since when; at most [`COUNTS_MAX`].
     pub counters: Vec<Counter>,
@@ -195,11 +195,11 @@ impl DecidedBy {
 /// What one bucket may admit in place of its rule's limit: a user's or a key's own. Its window is the rule's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct OwnLimit {
-    /// See [`Limit::permits`].
+    /// Permits per window, as in [`Limit::permits`], in all regions together.
     pub permits: u32,
-    /// See [`Limit::burst`].
+    /// Capacity of bucket algorithms, as in [`Limit::burst`].
     pub burst: u32,
-    /// See [`Limit::queue`].
+    /// Length of the queue, as in [`Limit::queue`].
     pub queue: u32,
 }
 
@@ -230,7 +230,7 @@ pub enum Scope {
 /// One daemon's count of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counter {
-    /// The daemon.
+    /// Name of the daemon that counts, within its region.
     pub node: Arc<str>,
     /// When it began this count, by its clock. A daemon that restarts, or that forgot the bucket, begins a
     /// new count at zero; the last value of the old one stays counted.
@@ -242,7 +242,7 @@ pub struct Counter {
 pub struct Amount {
     /// Permits admitted: in this window, or since the count began for algorithms without windows.
     pub admitted: u64,
-    /// Permits given back, counted alike.
+    /// Permits given back, counted over the same time as `admitted`.
     pub returned: u64,
 }
 

@@ -22,7 +22,7 @@ pub const PROBLEMS_MAX: usize = 100;
 /// Something that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where to look.
+    /// Place of the mistake, in a file or outside of any.
     pub place: TextPlace,
     /// What is wrong and what was expected.
     pub message: String,
@@ -35,9 +35,9 @@ pub enum TextPlace {
     Text {
         /// The file's name as it was given.
         file: String,
-        /// The line.
+        /// Line of the mistake; the first is 1.
         line: usize,
-        /// The column.
+        /// Column of the mistake in characters; the first is 1.
         column: usize,
     },
     /// The file as a whole.

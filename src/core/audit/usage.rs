@@ -31,7 +31,7 @@ pub struct UsageKey {
     pub minute: Timestamp,
     /// The rule; empty where none applied.
     pub rule: String,
-    /// The user, or empty.
+    /// Id of the user; empty in the sums of all users.
     pub user: String,
     /// The path without its query, or empty.
     pub path: String,
@@ -58,7 +58,7 @@ impl UsageKey {
 pub struct Usage {
     /// Decisions that let pass, those that were not sampled included by estimate.
     pub allowed: u64,
-    /// Decisions that denied.
+    /// Decisions that denied, those without a row of their own included.
     pub denied: u64,
     /// Permits that were let pass, estimated likewise; at most [`COST_MAX`], and as far below zero.
     pub cost: i64,

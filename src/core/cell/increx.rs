@@ -39,7 +39,7 @@ pub enum Expiry {
 /// One call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Increx {
-    /// How much to add.
+    /// Number to add: whole (`BYINT`) or with fractions (`BYFLOAT`).
     pub by: By,
     /// The bounds of a whole count.
     pub whole: Bounds<i64>,
@@ -47,7 +47,7 @@ pub struct Increx {
     pub fraction: Bounds<f64>,
     /// True if a count that would leave its bounds stops there, rather than staying as it is.
     pub saturate: bool,
-    /// When the key expires.
+    /// Expiry that the call sets, unless `only_new_expiry` keeps an earlier one.
     pub expiry: Expiry,
     /// True if an expiry that is there stays.
     pub only_new_expiry: bool,
@@ -69,9 +69,9 @@ impl Default for Increx {
 /// The two numbers that `INCREX` answers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Counted {
-    /// The count after the call.
+    /// Count as it stands after the call.
     pub value: Number,
-    /// How much was added.
+    /// Number that was really added: zero where a bound refused it.
     pub applied: Number,
 }
 

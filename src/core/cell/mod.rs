@@ -51,7 +51,7 @@ pub enum CellValue {
 /// A value, and until when it is kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stored {
-    /// The value.
+    /// Value of the counter: a count, or an arrival time of `CL.THROTTLE`.
     pub value: CellValue,
     /// The instant from which on the key is free again; `None`: it stays.
     pub expires: Option<Nanos>,

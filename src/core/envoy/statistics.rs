@@ -7,9 +7,9 @@ use super::DescriptorLimit;
 /// Hits of one answer, by what became of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hits {
-    /// All.
+    /// All hits: permits that calls asked of the limit.
     pub total: u64,
-    /// Those above the limit.
+    /// Hits by which the count lies above the limit.
     pub over: u64,
     /// Those between the threshold that is near the limit, and the limit.
     pub near: u64,

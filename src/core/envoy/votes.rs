@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 pub struct Vote {
     /// Whether it is over its limit.
     pub over: bool,
-    /// How that counts.
+    /// Whether it denies by itself, together with other quotas, or not at all.
     pub kind: VoteKind,
 }
 

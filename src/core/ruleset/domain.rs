@@ -34,7 +34,7 @@ type Groups = HashMap<Arc<str>, u32, FixedState>;
 pub(super) struct Domain {
     pub(super) names: Names,
     groups: Groups,
-    /// In order of precedence.
+    /// Rules of the domain in order of precedence, each with its conditions.
     pub(super) selectors: Vec<Arc<Selector>>,
     /// Finds the rules that were there when it was made, by their numbers: their places at that time.
     candidates: Arc<Found>,
@@ -44,11 +44,11 @@ pub(super) struct Domain {
 /// What changed since the index was made.
 #[derive(Debug)]
 struct Later {
-    /// Places by number.
+    /// Place of each rule in the order of precedence, by its number.
     places: Vec<u32>,
     /// The first number that the index does not find.
     from: usize,
-    /// Finds the others.
+    /// Finds the rules that the index does not know.
     candidates: Found,
 }
 

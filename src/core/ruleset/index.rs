@@ -59,11 +59,11 @@ struct ValueIndex {
 
 /// A rule while the index is built.
 pub(super) struct Anchored<'r> {
-    /// Its number.
+    /// Number of the rule, by which it is found.
     pub(super) rule: u32,
     /// What must hold, besides what the way here has tested.
     pub(super) tests: Vec<&'r Test>,
-    /// Attributes that must be present.
+    /// Numbers of the attributes that must be present, whatever their values.
     pub(super) present: Vec<u32>,
 }
 

@@ -96,7 +96,7 @@ pub(super) enum Wanted {
 /// Several patterns, by kind.
 #[derive(Debug, Default)]
 pub(super) struct AnyOf {
-    /// Sorted.
+    /// Exact texts, sorted, so that one is found by halving.
     pub(super) texts: Vec<Box<str>>,
     pub(super) globs: Vec<Glob>,
     pub(super) networks: Vec<IpNet>,

@@ -27,7 +27,7 @@ pub(super) struct Names {
 struct Name {
     tag: (u64, usize),
     text: Arc<str>,
-    /// How many rules name it.
+    /// Number of rules of the domain that name it.
     rules: u32,
 }
 

@@ -12,7 +12,7 @@ pub(super) fn precedence(rule: &Rule) -> (i32, &str) {
 /// Which places of a list are given up, and before which places new members stand.
 #[derive(Debug)]
 pub(super) struct Splice {
-    /// Sorted.
+    /// Places of the old list that are given up, sorted.
     gone: Vec<usize>,
     /// Sorted; places of the old list.
     put: Vec<usize>,

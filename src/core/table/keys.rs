@@ -25,7 +25,7 @@ pub(super) struct KeyBytes {
     pages: Vec<Box<[u8]>>,
     /// The shared page that is being filled, and how far.
     open: Option<(u16, usize)>,
-    /// Bytes of all pages.
+    /// Bytes that all pages take, used or not.
     paged: usize,
     live: usize,
     gaps: usize,

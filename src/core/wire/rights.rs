@@ -19,7 +19,7 @@ pub struct RightsFrame {
     pub sent: Timestamp,
     /// What the sender's region holds and wants.
     pub statements: Vec<Statement>,
-    /// Rights for the receiver's region.
+    /// Rights that the sender gave to the receiver's region.
     pub transfers: Vec<Transfer>,
 }
 
@@ -27,7 +27,7 @@ pub struct RightsFrame {
 /// in one.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
-    /// The rule's domain and name.
+    /// Domain and name of the rule that counts the bucket.
     pub rule: RuleName,
     /// The values of its `per`, as [`crate::key::Key::identity`] gives them.
     pub identity: Vec<u8>,
@@ -73,7 +73,7 @@ pub enum MovedTotals {
 /// Rights of one window that moved.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WindowTotals {
-    /// The index of the window.
+    /// Index of the window since the epoch.
     pub window: u64,
     /// Rights received in this window, by region and session of the giver.
     pub taken: Vec<Total>,
@@ -86,9 +86,9 @@ pub struct WindowTotals {
 /// Permits that were used of a window that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClosedWindow {
-    /// Its index.
+    /// Index of the window since the epoch.
     pub window: u64,
-    /// Permits admitted in it.
+    /// Permits that the sender's region admitted in it.
     pub used: u64,
 }
 
@@ -158,9 +158,9 @@ pub struct CountedLimit {
 /// Rights that went from one region to another, all together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Total {
-    /// The other region.
+    /// Region that gave these rights, or received them.
     pub region: String,
-    /// The other region's session.
+    /// Session of the other region when the rights moved.
     pub session: u64,
     /// Permits since the window began; of levels and places since the two sessions met.
     pub permits: u64,
@@ -170,13 +170,13 @@ pub struct Total {
 /// over.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Transfer {
-    /// The rule's domain and name.
+    /// Domain and name of the rule that counts the bucket.
     pub rule: RuleName,
-    /// The values of its `per`.
+    /// Values of the rule's `per`, which name the bucket among those of the rule.
     pub identity: Vec<u8>,
-    /// Which rights they are.
+    /// Whether the rights are of a window, of a level or places.
     pub kind: RightKind,
-    /// The giver's session.
+    /// Session of the giver's store when it gave the rights.
     pub session: u64,
     /// The receiver's session: another one must not take them.
     pub to_session: u64,
