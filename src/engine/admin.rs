@@ -37,7 +37,7 @@ impl Role {
 pub struct Actor {
     /// The token's name; `local` where none is needed.
     pub name: String,
-    /// What it may do.
+    /// Role of the token, which says what the actor may do.
     pub role: Role,
     /// The address it speaks from; `None` on a Unix socket.
     pub source: Option<IpAddr>,
@@ -46,7 +46,7 @@ pub struct Actor {
 /// Something that was changed, by whom.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// Who.
+    /// Operator who made the change, with role and address.
     pub actor: Actor,
     /// What was done, such as `user.block`.
     pub action: &'static str,
@@ -56,7 +56,7 @@ pub struct Change {
     pub before: Option<serde_json::Value>,
     /// As it is; `None`: it is gone.
     pub after: Option<serde_json::Value>,
-    /// Why, in the actor's words.
+    /// Reason in the actor's own words; `None` where none was given.
     pub reason: Option<String>,
 }
 
@@ -95,13 +95,13 @@ pub struct ChangeRecord {
 /// Which records to show, newest first. `None`: any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangesAsked {
-    /// Of this target.
+    /// Only changes of this target, such as a user's id.
     pub target: Option<String>,
     /// Of this action, such as `bucket.reset`.
     pub action: Option<String>,
     /// Before the record of this id.
     pub before: Option<u64>,
-    /// At most so many.
+    /// Most records of one answer, up to [`CHANGES_MAX`].
     pub limit: u32,
 }
 

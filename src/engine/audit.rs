@@ -61,7 +61,7 @@ struct Slot {
 #[derive(Debug)]
 struct Unlisted {
     many: u64,
-    /// Of the newest.
+    /// Instant of the newest denial among them.
     at: Timestamp,
     domain: String,
     limit: u32,
@@ -85,7 +85,7 @@ pub struct Sampling {
 /// One decision in how many is recorded, by chance.
 #[derive(Debug, Clone, Copy)]
 struct OneIn {
-    /// With this probability of 2^32.
+    /// Recorded if a random number of 32 bits lies below this.
     threshold: u64,
     /// For how many a recorded one stands.
     weight: u32,
@@ -105,9 +105,9 @@ impl OneIn {
 /// Records that were taken out of the queue.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TakenRecords {
-    /// As [`Record::write`] wrote them.
+    /// Records one after the other, as [`Record::write`] wrote them.
     pub bytes: Vec<u8>,
-    /// How many.
+    /// Number of records that `bytes` holds.
     pub rows: u64,
 }
 
@@ -168,9 +168,9 @@ impl Question<'_, '_> {
 pub(super) struct CommittedCost<'a> {
     pub(super) rule: &'a RuleName,
     pub(super) reserved: &'a ReservedFor,
-    /// Permits that it used.
+    /// Permits that the committed reservation really used.
     pub(super) actual: u64,
-    /// Permits in use after it.
+    /// Permits in use of the bucket after the commit.
     pub(super) used: u64,
     pub(super) limit: u32,
 }

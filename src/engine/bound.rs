@@ -23,7 +23,7 @@ const QUIET_MAX: usize = 1_000;
 /// The newest word of the protocol between regions on the stores elsewhere, as decisions read it.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// How many there are.
+    /// Number of stores elsewhere that count the same limits.
     stores: AtomicU64,
     /// How many regions are known, the own one included.
     regions: AtomicU64,

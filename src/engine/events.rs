@@ -18,7 +18,7 @@ const QUEUE_MAX: usize = 4_096;
 pub struct EventQueue {
     waiting: Mutex<VecDeque<EventRecord>>,
     arrived: Notify,
-    /// By kind.
+    /// Counters of events told, in the order of [`EventKind::ALL`].
     told: Vec<Counter>,
     full: Counter,
 }

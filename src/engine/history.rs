@@ -14,25 +14,25 @@ pub const ROWS_MAX: u32 = 1_000;
 /// Which decisions to show, newest first. `None`: any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionsAsked {
-    /// From this moment on.
+    /// Only decisions from this instant on, which is included.
     pub from: Timestamp,
-    /// Before this moment.
+    /// Only decisions before this instant, which is not included.
     pub to: Timestamp,
-    /// Of this user.
+    /// Only decisions on requests of this user.
     pub user: Option<String>,
     /// Of this API key, by its public name or its fingerprint.
     pub key: Option<String>,
-    /// From this address or network.
+    /// Only decisions on requests from this address or its network.
     pub address: Option<std::net::IpAddr>,
-    /// By this rule.
+    /// Only decisions that this rule made.
     pub rule: Option<String>,
-    /// In this region.
+    /// Only decisions of daemons of this region.
     pub region: Option<String>,
-    /// With this outcome.
+    /// Only decisions with this outcome; `None`: with any.
     pub outcome: Option<Outcome>,
-    /// Denied for this cause.
+    /// Only denials for this cause; `None`: for any.
     pub cause: Option<DenialCause>,
-    /// At most so many.
+    /// Most rows that one answer shows.
     pub limit: u32,
     /// After the last one of an earlier answer.
     pub after: Option<Cursor>,
@@ -41,7 +41,7 @@ pub struct DecisionsAsked {
 /// Where an answer ended: the moment of its last row, and how many rows of that very moment were shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
-    /// The moment.
+    /// Instant of the last row that was shown.
     pub at: Timestamp,
     /// Rows of it that were shown.
     pub shown: u32,
@@ -133,24 +133,24 @@ impl Group {
 /// Which sums to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageAsked {
-    /// How fine.
+    /// Length of the steps into which time is cut.
     pub by: StepOfTime,
     /// From the step that holds this moment.
     pub from: Timestamp,
     /// To the step that begins before this moment.
     pub to: Timestamp,
-    /// What a row is.
+    /// Whether rows are steps of time, rules, users, keys, paths or regions.
     pub group: Group,
-    /// Of this rule.
+    /// Only sums of this rule; `None`: of all.
     pub rule: Option<String>,
     /// Of this user. Not together with a path: sums are kept for each of them, not for both.
     pub user: Option<String>,
     /// Of this API key, by its public name or its fingerprint. Neither together with a user or path nor by
     /// less than days.
     pub key: Option<String>,
-    /// Of this path.
+    /// Only sums of this path; `None`: of all.
     pub path: Option<String>,
-    /// In this region.
+    /// Only sums of this region; `None`: of all.
     pub region: Option<String>,
     /// At most so many rows: the latest of time, else those with the most denials; users without any are left
     /// out.
@@ -166,7 +166,7 @@ pub struct UsageRow {
     pub name: Option<String>,
     /// Decisions that let pass, by estimate where not all were recorded.
     pub allowed: u64,
-    /// Decisions that denied.
+    /// Decisions that denied, those without a record of their own included.
     pub denied: u64,
     /// Permits let pass, by the same estimate.
     pub cost: i64,

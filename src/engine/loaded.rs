@@ -25,13 +25,13 @@ use crate::telemetry::{Metrics, RuleMetrics};
 /// A rule set in force. Immutable; a reload swaps the whole.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The rules.
+    /// Compiled rules, which a decision matches against.
     pub set: RuleSet,
     /// Grows by one with every set that takes force.
     pub revision: u64,
     /// True if every rule only logs.
     pub shadow: bool,
-    /// By the rules' numbers.
+    /// What the engine keeps beside each rule, by the rule's number.
     sides: Vec<Option<Arc<Side>>>,
     worldwide: HashMap<Shape, Arc<Compiled>>,
     pub(super) unmatched: unmatched::UnmatchedCounters,

@@ -56,19 +56,19 @@ impl std::fmt::Debug for Names {
 #[derive(Debug, Default)]
 struct LookedUpName {
     state: Mutex<NameState>,
-    /// A look-up has ended.
+    /// Wakes those who wait whenever a look-up has ended.
     ended: Notify,
 }
 
 #[derive(Debug, Default)]
 struct NameState {
-    /// The last good addresses.
+    /// Addresses of the last look-up that succeeded.
     known: Vec<IpAddr>,
     is_under_way: bool,
     /// When the next look-up may begin, since the start.
     next: Duration,
     backoff: Duration,
-    /// Why the last look-up failed.
+    /// Reason for which the last look-up failed; `None` after a good one.
     problem: Option<String>,
 }
 

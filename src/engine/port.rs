@@ -88,9 +88,9 @@ impl HeldLimit {
 pub struct Charge<'a> {
     /// The rule that asks for it.
     pub rule: &'a Compiled,
-    /// The bucket.
+    /// Bucket that the charge is on.
     pub key: &'a Key,
-    /// The limit in force.
+    /// Limit in force: the request's, the user's or the rule's.
     pub limit: Limit,
     /// This region's own part of it; see [`HeldLimit::share`].
     pub share: Option<u32>,
@@ -99,7 +99,7 @@ pub struct Charge<'a> {
     /// What this region may use of it under `gossip` while its store has no view that speaks of now. `None`:
     /// all of it.
     pub first: Option<u32>,
-    /// What to charge.
+    /// Permits to charge, give back, report or reserve.
     pub cost: Cost,
     /// True if a "no" here denies the whole; a shadow rule's does not.
     pub enforced: bool,
@@ -116,7 +116,7 @@ impl Charge<'_> {
 /// The outcome of one charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChargeResult {
-    /// The bucket's answer.
+    /// Answer of the bucket to the charge.
     pub verdict: Verdict,
     /// What the world was believed to leave, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
@@ -126,7 +126,7 @@ pub struct ChargeResult {
     pub used: u64,
     /// Permits really given back, for a refund.
     pub returned: u64,
-    /// Permits charged, for a report.
+    /// Permits charged of a report, within the limit or beyond it.
     pub reported: u64,
     /// Permits that were owed, and are counted in this window now.
     pub paid: u64,
@@ -136,7 +136,7 @@ pub struct ChargeResult {
     pub lapsed: u64,
     /// The outcome of a reservation; of any other charge nothing.
     pub reservation: Option<ReservationFate>,
-    /// The penalty in force.
+    /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
     /// True if the failure policy answered instead of the store.
     pub degraded: bool,
@@ -175,7 +175,7 @@ pub struct Outcome {
     /// True if every enforced charge fitted. If so each charge that fits was taken; if not, none was but the
     /// reports, which are charged always.
     pub admitted: bool,
-    /// One for each charge.
+    /// Results in the order of the charges, one for each.
     pub counted: SmallVec<[ChargeResult; 2]>,
 }
 
@@ -201,7 +201,7 @@ pub struct BucketInfo {
     pub error_bound: u64,
     /// True if this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
-    /// The penalty in force.
+    /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
 }
 
@@ -330,9 +330,9 @@ pub trait Store: Send + Sync + 'static {
 /// How full a store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreLen {
-    /// Buckets held.
+    /// Number of buckets that the store holds.
     pub keys: usize,
-    /// The bound.
+    /// Most buckets that the store may hold.
     pub keys_max: usize,
     /// Buckets forgotten before their time to make room, since the start.
     pub evicted: u64,

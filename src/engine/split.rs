@@ -28,7 +28,7 @@ use crate::core::wire::RuleName;
 #[derive(Debug)]
 pub(super) struct Share {
     rule: RuleName,
-    /// Whether rights move between regions.
+    /// True for an `escrow` rule whose rights move between regions.
     moves: bool,
     /// Whether this daemon speaks with others, who may send what is missing.
     pub(super) others: bool,

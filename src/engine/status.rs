@@ -19,26 +19,26 @@ pub struct Explanation {
     pub decision: Decision,
     /// Rules of the domain, in order of precedence, and what each had to do with the request.
     pub considered: Vec<(String, Reason)>,
-    /// How many others there are.
+    /// Number of the domain's rules that `considered` leaves out.
     pub left_out: usize,
 }
 
 /// The state of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketStatus {
-    /// The rule.
+    /// Name of the rule that counts the bucket.
     pub rule: String,
     /// Names and values of the rule's `per`.
     pub identity: Vec<(String, String)>,
-    /// Permits per window.
+    /// Permits per window, of the limit in force.
     pub limit: u32,
-    /// The window.
+    /// Length of the window that the limit counts in.
     pub window: Span,
     /// The mode in which regions agree on it; `None`: each counts for itself.
     pub mode: Option<Mode>,
     /// Permits in use in this region.
     pub used: u64,
-    /// Permits left.
+    /// Permits that are left of the limit.
     pub remaining: u64,
     /// Until it is unused again, or its window ends.
     pub reset: Span,
@@ -53,14 +53,14 @@ pub struct BucketStatus {
     pub error_bound: u64,
     /// True if this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
-    /// The penalty in force.
+    /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
 }
 
 /// A bucket that was to count from zero again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketReset {
-    /// The rule.
+    /// Name of the rule that counts the bucket.
     pub rule: String,
     /// Names and values of the rule's `per`.
     pub identity: Vec<(String, String)>,
@@ -83,11 +83,11 @@ pub enum StoreState {
 /// How the store is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreHealth {
-    /// Whether it answers.
+    /// Whether the store answers, as last seen.
     pub state: StoreState,
     /// How its servers are arranged; `None` for a store without servers.
     pub topology: Option<&'static str>,
-    /// Its servers.
+    /// Servers of the store; empty for a store without servers.
     pub servers: Vec<ServerHealth>,
     /// Daemons that count in it together, this one included; `None` for a store of this daemon alone.
     pub daemons: Option<u32>,
@@ -98,7 +98,7 @@ pub struct StoreHealth {
 /// One server of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerHealth {
-    /// `host:port`.
+    /// Address of the server, as `host:port`.
     pub address: String,
     /// What it is for: `primary` serves decisions; `replica` stands by; `sentinel` and `seed` are asked for
     /// the others.
@@ -116,7 +116,7 @@ pub struct ServerHealth {
 /// The facts known of another daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Its region and node.
+    /// Region and node of the other daemon, unique in the cluster.
     pub name: NodeName,
     /// The address at which it is dialled.
     pub address: String,
@@ -143,7 +143,7 @@ pub struct PeerStatus {
 /// Every daemon of the cluster, as seen from here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorldStatus {
-    /// All others.
+    /// Every other daemon of the cluster.
     pub peers: Vec<PeerStatus>,
     /// Regions whose every daemon has been silent for too long: the limits that span them follow
     /// `on_partition`.

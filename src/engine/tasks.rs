@@ -26,7 +26,7 @@ use crate::telemetry::Metrics;
 struct Pace {
     /// First wait before a task is started again; each further one is twice as long.
     backoff_min: Duration,
-    /// Longest wait.
+    /// Longest wait before a task is started again.
     backoff_max: Duration,
     /// A task that was started again counts as well after running for so long.
     settled: Duration,

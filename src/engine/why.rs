@@ -33,7 +33,7 @@ pub struct Why {
 pub struct WhyBucket {
     /// Its contents. Its identity is as it may be shown.
     pub status: BucketStatus,
-    /// The rule's domain.
+    /// Domain of the rule that counts the bucket.
     pub domain: String,
     /// True if the rule's denials are only logged.
     pub shadow: bool,

@@ -26,11 +26,11 @@ const SLOTS: usize = 64;
 pub struct Tally {
     /// The window it happened in; zero for algorithms without windows.
     pub window: u64,
-    /// Permits asked for.
+    /// Permits that decisions asked for, admitted or not.
     pub offered: u64,
-    /// Permits admitted.
+    /// Permits that decisions admitted since the tally was last taken.
     pub admitted: u64,
-    /// Permits given back.
+    /// Permits that were given back since the tally was last taken.
     pub returned: u64,
     /// The largest cost that was refused; zero if none was.
     pub refused: u64,

@@ -115,11 +115,11 @@ pub(super) enum Near {
 /// How full the cache is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Facts held.
+    /// Number of facts that the cache holds.
     pub entries: usize,
-    /// What they take, in bytes.
+    /// Memory that the facts take, in bytes.
     pub bytes: u64,
-    /// Lookups under way.
+    /// Number of look-ups that are under way.
     pub look_ups: usize,
 }
 

@@ -37,7 +37,7 @@ pub enum Kind {
 /// The name of somebody.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdentityName {
-    /// What kind.
+    /// Whether it names a user or an API key.
     pub kind: Kind,
     /// The user's id, or the key's public name.
     pub id: Box<str>,
@@ -46,7 +46,7 @@ pub struct IdentityName {
 /// The same, borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameRef<'a> {
-    /// What kind.
+    /// Whether it names a user or an API key.
     pub kind: Kind,
     /// The user's id, or the key's public name.
     pub id: &'a str,

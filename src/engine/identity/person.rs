@@ -67,7 +67,7 @@ pub(in crate::engine) enum KeyFound {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::engine) struct IdentityRefused {
     pub(in crate::engine) why: Refusal,
-    /// What the refused one reads.
+    /// Sentence that the refused client reads.
     pub(in crate::engine) message: Arc<str>,
     /// Until it is over; `None`: nobody knows.
     pub(in crate::engine) retry: Option<Span>,

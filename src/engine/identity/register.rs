@@ -106,9 +106,9 @@ pub struct TierRecord {
 /// Which users or keys to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Of this tier.
+    /// Only users or keys of this tier.
     pub tier: Option<String>,
-    /// Keys of this user.
+    /// Only keys that belong to this user.
     pub user: Option<String>,
     /// Users that are blocked, or are not.
     pub blocked: Option<bool>,
@@ -121,15 +121,15 @@ pub struct Filter {
 /// What changes of a user. `None`: stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserChange {
-    /// Another tier, or none.
+    /// `Some(None)` takes the tier away; `Some(Some)` sets another.
     pub tier: Option<Option<String>>,
-    /// Other limits.
+    /// Limits of the user's own, in place of those before.
     pub overrides: Option<Vec<UserLimit>>,
-    /// Blocked, or not any more.
+    /// `Some(None)` lifts the block; `Some(Some)` sets one.
     pub blocked: Option<Option<Block>>,
-    /// As the record names it.
+    /// Action as the record names it, such as `user.block`.
     pub action: &'static str,
-    /// Why, in the actor's words.
+    /// Reason in the actor's own words; `None` where none was given.
     pub reason: Option<String>,
 }
 
@@ -153,11 +153,11 @@ pub struct KeyChange {
     pub active: Option<bool>,
     pub expires: Option<Option<Timestamp>>,
     pub note: Option<String>,
-    /// Takes it back, for ever.
+    /// True to take the key back, for ever.
     pub revoke: bool,
-    /// As the record names it.
+    /// Action as the record names it, such as `key.revoke`.
     pub action: &'static str,
-    /// Why, in the actor's words.
+    /// Reason in the actor's own words; `None` where none was given.
     pub reason: Option<String>,
 }
 
