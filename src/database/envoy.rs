@@ -73,9 +73,9 @@ pub struct ImportedRule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct End {
     path: Vec<PathEntry>,
-    /// `None`: nothing is counted.
+    /// Amount, and whether it only counts; `None`: nothing is counted.
     limit: Option<(Amount, bool)>,
-    /// The limit's own name.
+    /// Name that the limit itself has in the file.
     name: String,
 }
 

@@ -21,7 +21,7 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Texts {
     texts: BTreeMap<Box<str>, Box<str>>,
-    /// Of all together.
+    /// Bytes of all texts together, as they are saved.
     bytes: usize,
 }
 

@@ -138,7 +138,7 @@ impl Deliverer {
 struct Extent {
     first: Timestamp,
     last: Timestamp,
-    /// Their months must be there.
+    /// Days of the decisions; the tables of their months must be there.
     days: BTreeSet<Timestamp>,
 }
 

@@ -54,23 +54,23 @@ const ABANDONED: Duration = Duration::from_secs(600);
 /// What a pipeline is made of.
 #[derive(Debug)]
 pub struct PipelineSetup {
-    /// Who decides.
+    /// Daemon whose decisions these are, named in every row.
     pub node: NodeName,
     /// When this process began, in milliseconds since the epoch.
     pub incarnation: u64,
-    /// Where records come from.
+    /// Queue in memory that decisions leave their records in.
     pub queue: Arc<Queue>,
-    /// Where they wait.
+    /// Folder in which batches wait for the database.
     pub spool: Arc<Spool>,
-    /// Where they go.
+    /// Database that takes the records and their sums.
     pub database: Database,
-    /// How long they are collected.
+    /// Time in which records are collected into one batch.
     pub flush: Duration,
     /// How many users and paths get sums of their own.
     pub distinct: DistinctMax,
-    /// What tests are told.
+    /// Hook by which tests end the work after a step.
     pub steps: Steps,
-    /// Where it is counted.
+    /// Metrics that count what becomes of the records.
     pub metrics: Arc<Metrics>,
 }
 

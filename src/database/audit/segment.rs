@@ -19,20 +19,20 @@ const RECORD_BYTES_MIN: usize = 32;
 pub struct BatchId {
     /// When the process began, in milliseconds since the epoch.
     pub incarnation: u64,
-    /// Which of its batches.
+    /// Number of the batch in its process; grows with each one.
     pub sequence: u64,
 }
 
 /// Records on their way to the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Its name, with the node's.
+    /// Name of the batch, unique together with the node's.
     pub id: BatchId,
-    /// Who decided.
+    /// Daemon that made the decisions of the batch.
     pub node: NodeName,
-    /// How many records.
+    /// Number of records in `bytes`, each a row of the database.
     pub rows: u32,
-    /// The records.
+    /// Records one after the other, each with its length before it.
     pub bytes: Vec<u8>,
 }
 

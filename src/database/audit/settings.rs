@@ -11,7 +11,7 @@ use crate::core::time::Span;
 pub struct Settings {
     /// Who does it, for the notes in `audit_archives`.
     pub node: NodeName,
-    /// How long decisions stay.
+    /// Age at which rows of decisions leave the database.
     pub retain: Span,
     /// How long sums by hour and day stay, and those of keys.
     pub retain_sums: Span,
@@ -19,6 +19,6 @@ pub struct Settings {
     pub archive: Option<String>,
     /// A folder for files on their way to the archive.
     pub scratch: PathBuf,
-    /// What tests are told.
+    /// Hook by which tests end the work after a step.
     pub steps: Steps,
 }

@@ -26,17 +26,17 @@ pub enum SpoolError {
     /// It holds as much as it may.
     #[error("the spool {} is full: {bytes_max} bytes are waiting for the database", folder.display())]
     Full {
-        /// Where.
+        /// Folder of the spool that has no room.
         folder: PathBuf,
-        /// The bound.
+        /// Most bytes that may wait in the folder.
         bytes_max: u64,
     },
     /// The disk is full, read-only, broken, or the folder is not ours.
     #[error("the spool {} cannot be written: {why}", folder.display())]
     Disk {
-        /// Where.
+        /// Folder of the spool that cannot be written.
         folder: PathBuf,
-        /// What the system says.
+        /// Reason that the operating system gives.
         why: io::Error,
     },
     /// A test ended it.
@@ -47,9 +47,9 @@ pub enum SpoolError {
 /// A file of the spool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// The batch it holds.
+    /// Name of the batch that the file holds.
     pub id: BatchId,
-    /// Its size.
+    /// Size of the file, which counts against the spool's bound.
     pub bytes: u64,
     /// How many records it holds; 0 where an earlier process wrote it.
     pub rows: u32,
@@ -61,7 +61,7 @@ pub enum ReadError {
     /// It holds no whole batch. It was set aside.
     #[error("{}: {}", path.display(), super::segment::Damaged)]
     Damaged {
-        /// Which.
+        /// File in which no whole batch was found.
         path: PathBuf,
         /// How many records are lost, as far as is known.
         rows: u32,
@@ -69,15 +69,15 @@ pub enum ReadError {
     /// Somebody took it away. It is forgotten.
     #[error("{} is gone: somebody removed it", path.display())]
     Removed {
-        /// Which.
+        /// File that was there when the spool was last looked at.
         path: PathBuf,
     },
     /// It cannot be read now.
     #[error("{}: {why}", path.display())]
     Disk {
-        /// Which.
+        /// File that could not be read; it is tried again.
         path: PathBuf,
-        /// What the system says.
+        /// Reason that the operating system gives.
         why: io::Error,
     },
 }

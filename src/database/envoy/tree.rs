@@ -15,9 +15,9 @@ const ENTRIES_MAX: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {why}")]
 pub struct Unread {
-    /// The file.
+    /// File that holds the field, as it was given.
     pub file: String,
-    /// What was expected.
+    /// What was expected of the field, in a sentence.
     pub why: String,
 }
 

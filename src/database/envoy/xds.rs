@@ -54,17 +54,17 @@ pub type MakeTls = Arc<dyn Fn() -> Result<Arc<ClientConfig>, String> + Send + Sy
 /// Where rules are asked for, and how.
 #[derive(Clone)]
 pub struct XdsSettings {
-    /// `host:port`.
+    /// Address of the xDS server, as `host:port`.
     pub server: String,
     /// TLS, with the name that the server's certificate must have where that is not its host.
     pub tls: Option<(MakeTls, Option<String>)>,
-    /// The name of this node.
+    /// Name by which this daemon asks the server for its resources.
     pub node: String,
     /// What the server is told of it besides.
     pub metadata: Vec<(String, String)>,
-    /// Further headers.
+    /// Headers that are sent with the stream besides gRPC's own, by name and value.
     pub headers: Vec<(String, String)>,
-    /// Longest message.
+    /// Longest message that is accepted from the server, in bytes.
     pub message_bytes_max: usize,
     /// Wait before a connection is tried again that did not open.
     pub connect_retry: Duration,

@@ -41,15 +41,15 @@ const SECRET_BYTES_MIN: usize = 16;
 /// What sends events.
 #[derive(Debug, Clone)]
 pub struct EventCourierSetup {
-    /// Where to.
+    /// URL of the receiver that takes the events.
     pub url: String,
     /// The file of the secret that signs them.
     pub secret: PathBuf,
-    /// Where they wait.
+    /// Folder in which batches wait for the receiver.
     pub spool: PathBuf,
-    /// How much may wait there.
+    /// Most bytes that may wait in the spool.
     pub spool_max_bytes: u64,
-    /// The time for one attempt.
+    /// Longest time for one attempt to deliver a batch.
     pub timeout: Duration,
     /// How long a batch is sent again and again.
     pub keep: Span,
@@ -64,7 +64,7 @@ pub struct EventCourier {
 #[derive(Debug)]
 struct EventCourierShared {
     engine: Arc<Engine>,
-    /// `None`: events are only logged.
+    /// Receiver and spool; `None`: events are only logged.
     sending: Option<Sending>,
     /// Batches that the spool did not take, oldest first. All are newer than those in it.
     held: Mutex<VecDeque<EventBatch>>,

@@ -23,17 +23,17 @@ pub enum EventSpoolError {
     /// It holds as much as it may.
     #[error("the spool of events {} is full: {bytes_max} bytes wait for the receiver", folder.display())]
     Full {
-        /// Where.
+        /// Folder of the spool that has no room.
         folder: PathBuf,
-        /// The bound.
+        /// Most bytes that may wait in the folder.
         bytes_max: u64,
     },
     /// The disk is full, read-only, broken, or the folder is not ours.
     #[error("the spool of events {} cannot be written: {why}", folder.display())]
     Disk {
-        /// Where.
+        /// Folder of the spool that cannot be written.
         folder: PathBuf,
-        /// What the system says.
+        /// Reason that the operating system gives.
         why: io::Error,
     },
 }
@@ -43,11 +43,11 @@ pub enum EventSpoolError {
 pub struct EventBatch {
     /// When the process began, in milliseconds since the epoch, and the number of the batch.
     pub id: (u64, u64),
-    /// When it was made.
+    /// Instant at which the batch was made; its age counts from then.
     pub at: Timestamp,
-    /// The events that it holds.
+    /// Number of events that the batch holds.
     pub events: u32,
-    /// What is sent.
+    /// Body that is sent, byte for byte.
     pub body: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ pub struct EventBatch {
 pub struct EventSpool {
     folder: PathBuf,
     bytes_max: u64,
-    /// Names and sizes, oldest first.
+    /// Names and sizes of the batches that wait, oldest first.
     waiting: Mutex<VecDeque<((u64, u64), u64)>>,
 }
 

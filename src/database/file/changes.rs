@@ -33,7 +33,7 @@ pub struct ChangeFile {
 struct Kept {
     /// The last id that was given; `None`: the file has not been looked at.
     last: Option<u64>,
-    /// Where there is no file.
+    /// Newest changes, kept in memory where there is no file to write them to.
     records: VecDeque<ChangeRecord>,
 }
 

@@ -41,7 +41,7 @@ async fn set(connection: &mut PgConnection, settings: String) -> Result<(), sqlx
 /// How to reach PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresSettings {
-    /// `postgres://user:password@host:port/database?sslmode=…`
+    /// URL with password and options: `postgres://user:password@host:port/database?sslmode=…`
     pub url: String,
     /// Longest time for one call, connecting included.
     pub timeout: Duration,

@@ -22,7 +22,7 @@ const SCHEMA_LOOK: Duration = Duration::from_secs(4);
 /// The facts known of it.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
-    /// The newest sign of life.
+    /// Newest sign of life or failure, and when it came; `None` before the first.
     sign: tokio::sync::Mutex<Option<(Stopwatch, Result<(), Failure>)>>,
     /// When the schema was last looked at.
     looked: Mutex<Option<Stopwatch>>,

@@ -117,9 +117,9 @@ async fn read(
 /// What a daemon decides by when it makes an edit.
 #[derive(Debug, Clone, Copy)]
 pub struct InForce {
-    /// Which set.
+    /// Place of the set in the order of all sets.
     pub version: Version,
-    /// How many rules it has.
+    /// Number of rules that the set has.
     pub rules: usize,
     /// False for a set that another daemon gave: what it says of its version goes into no table.
     pub of_database: bool,
