@@ -41,7 +41,7 @@ const NAME_DIGITS: usize = 8;
 /// A certificate and its private key, both PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Issued {
-    /// The certificate.
+    /// Certificate in PEM, which is no secret.
     pub certificate_pem: String,
     /// Its private key (PKCS #8). A secret.
     pub key_pem: String,
@@ -83,9 +83,9 @@ pub enum CertificateError {
     /// A name that no certificate can carry.
     #[error("{what} {name:?} must have 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     Name {
-        /// Which of the names.
+        /// Which of the certificate's names it is, such as `node`.
         what: &'static str,
-        /// The name.
+        /// Name as it was given, which no certificate can carry.
         name: String,
     },
     /// What was given as an authority is none.
@@ -94,17 +94,17 @@ pub enum CertificateError {
     /// The key is not that of the authority's certificate.
     #[error("{} is not the key of {}", key.display(), certificate.display())]
     OtherKey {
-        /// The key's file.
+        /// File of the key that does not fit.
         key: PathBuf,
-        /// The certificate's.
+        /// File of the certificate that the key was taken for.
         certificate: PathBuf,
     },
     /// The authority's own certificate is over.
     #[error("the authority {} ended on {ended}: make a new one with `tidegate cert ca`", path.display())]
     AuthorityEnded {
-        /// Its certificate's file.
+        /// File of the certificate that has ended.
         path: PathBuf,
-        /// The day.
+        /// Day on which the authority ended.
         ended: String,
     },
     /// What the authority signs would outlive it.
@@ -114,9 +114,9 @@ pub enum CertificateError {
         path.display()
     )]
     AuthorityEndsSooner {
-        /// Its certificate's file.
+        /// File of the authority's own certificate.
         path: PathBuf,
-        /// Its last day.
+        /// Last day on which the authority is valid.
         ends: String,
         /// The last day that was asked for.
         asked: String,
@@ -126,7 +126,7 @@ pub enum CertificateError {
     /// The certificate is no daemon's.
     #[error("{} is no certificate of a daemon: {reason}", path.display())]
     NotNode {
-        /// The file.
+        /// File of the certificate that names no daemon.
         path: PathBuf,
         /// What is wrong with its name.
         reason: IdentityError,
@@ -137,9 +137,9 @@ pub enum CertificateError {
     /// Another authority signed the certificate.
     #[error("{} was signed by {issuer}, and not by {}", path.display(), ca.display())]
     OtherAuthority {
-        /// The certificate's file.
+        /// File of the certificate that another authority signed.
         path: PathBuf,
-        /// Who signed it.
+        /// Name of the authority that signed it, as the certificate has it.
         issuer: String,
         /// The file of the authority that was named.
         ca: PathBuf,
@@ -159,17 +159,17 @@ pub enum CertificateError {
     /// A file could not be read.
     #[error("{} cannot be read: {reason}", path.display())]
     Read {
-        /// The file.
+        /// File that could not be read.
         path: PathBuf,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
     /// A file could not be written.
     #[error("{} cannot be written: {reason}", path.display())]
     Write {
-        /// The file or directory.
+        /// File or directory that could not be written.
         path: PathBuf,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
 }
@@ -384,7 +384,7 @@ pub(super) fn describe_text(
 /// What lists of revoked certificates say in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevokedLists {
-    /// How many certificates they name.
+    /// Number of revoked certificates that the lists name together.
     pub certificates: usize,
     /// True if one was to be followed by a newer one already. It is used all the same.
     pub overdue: bool,

@@ -48,7 +48,7 @@ pub enum Message {
     Chitchat {
         /// Where the sender says it can be dialled.
         from: SocketAddr,
-        /// A message of `chitchat`.
+        /// Bytes of a message of `chitchat`, in its own format.
         body: Bytes,
     },
 }

@@ -221,9 +221,9 @@ impl Endpoint {
 /// The daemon on the other side of a connection, and the version that is spoken on it.
 #[derive(Debug)]
 pub(super) struct RemotePeer {
-    /// By its certificate.
+    /// Region and node that the peer's certificate names.
     pub(super) name: NodeName,
-    /// As the handshake agreed.
+    /// Wire version that the handshake agreed on.
     pub(super) version: WireVersion,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Inbox {
     pub(super) counters: Arc<Counters>,
     pub(super) rules: Arc<SavedRules>,
     pub(super) strangers: Strangers,
-    /// What is spoken here.
+    /// Wire versions that are spoken here, the newest first.
     pub(super) versions: Vec<WireVersion>,
 }
 

@@ -48,7 +48,7 @@ const KEPT_ON_CONNECT: usize = 8;
 /// What a link is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkStatus {
-    /// The address that is dialled.
+    /// Address that the link dials, again whenever it is down.
     pub address: SocketAddr,
     /// Who answered there last, by certificate.
     pub peer: Option<NodeName>,
@@ -66,9 +66,9 @@ pub struct LinkStatus {
     pub udp_sent_bytes: u64,
     /// Bytes of UDP payload received on this link: acknowledgements.
     pub udp_received_bytes: u64,
-    /// Packets that QUIC believes lost.
+    /// Packets that QUIC believes lost on this link.
     pub packets_lost: u64,
-    /// Messages waiting.
+    /// Messages that wait to be sent on this link.
     pub queue_len: usize,
     /// Messages dropped because the queue was full, stale, or could not be sent in time.
     pub dropped: u64,
@@ -95,7 +95,7 @@ struct State {
     confirmed: bool,
     error: Option<String>,
     refused: Option<Refuser>,
-    /// Of connections that are over.
+    /// Traffic of connections that are over.
     past: Traffic,
 }
 

@@ -50,7 +50,7 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// How a node meets the others.
 #[derive(Debug, Clone)]
 pub struct PeersConfig {
-    /// The UDP address to bind.
+    /// UDP address that the daemon binds for the others.
     pub listen: SocketAddr,
     /// Where the others can dial us, if not at the bound address.
     pub advertise: Option<SocketAddr>,
@@ -60,9 +60,9 @@ pub struct PeersConfig {
     pub name: NodeName,
     /// When this process began, in ms since the epoch. Must grow with every start.
     pub incarnation: u64,
-    /// How often membership is gossiped.
+    /// Time between two rounds of gossip on membership.
     pub gossip_interval: Duration,
-    /// Certificates.
+    /// Certificates and key by which daemons admit each other.
     pub tls: TlsPem,
     /// The tracer that takes spans; `None`: nobody is told any.
     pub tracer: Option<Arc<Tracer>>,
@@ -80,9 +80,9 @@ pub enum StartError {
     /// The socket cannot be bound.
     #[error("the peer address {address} cannot be bound: {reason}")]
     Bind {
-        /// The address.
+        /// UDP address that could not be bound.
         address: SocketAddr,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
     /// Nobody could dial us at such an address.
@@ -103,16 +103,16 @@ pub enum PeerEvent {
     Rights {
         /// Who sent it, by its certificate.
         from: NodeName,
-        /// The frame.
+        /// Statements and transfers that the node sent.
         frame: RightsFrame,
     },
     /// A frame.
     Frame {
-        /// Who sent it, by certificate.
+        /// Node that sent it, by its certificate.
         from: NodeName,
-        /// What it says.
+        /// Counts and acknowledgements that the node sent.
         frame: Frame,
-        /// Its length on the wire.
+        /// Length of the frame on the wire, in bytes.
         bytes: usize,
     },
     /// The members have changed: all of them but ourselves.

@@ -32,7 +32,7 @@ const OWNER_ONLY: u32 = 0o600;
 pub struct RenewalTerms {
     /// For how long the new one is valid.
     pub valid: Span,
-    /// True if the key stays.
+    /// True to sign the present key again; false makes another.
     pub keep_key: bool,
     /// True if another authority may have signed the certificate before.
     pub change_authority: bool,
@@ -53,25 +53,25 @@ pub enum RenewalError {
         path.display()
     )]
     Key {
-        /// The file.
+        /// File of the key beside the certificate.
         path: PathBuf,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
     /// The key is to be kept and cannot be.
     #[error("{} holds no key of {} that can be kept: leave out --keep-key", key.display(), certificate.display())]
     UnfitKey {
-        /// The key's file.
+        /// File of the key that cannot be kept.
         key: PathBuf,
-        /// The certificate's.
+        /// File of the certificate that is renewed.
         certificate: PathBuf,
     },
     /// The certificate has a name that a new one could not have.
     #[error("{} has a name of a kind that cannot be carried over: {name}", path.display())]
     Name {
-        /// The file.
+        /// File of the certificate that is renewed.
         path: PathBuf,
-        /// The name.
+        /// Name in the certificate, as text.
         name: String,
     },
     /// Somebody else renews it now.

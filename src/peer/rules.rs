@@ -33,11 +33,11 @@ const DIGEST_BYTES: usize = 32;
 pub struct RulesStatement {
     /// A later generation is newer whatever its revision.
     pub generation: u64,
-    /// The revision within it.
+    /// Revision of the set within its generation.
     pub revision: u64,
     /// How many bytes it has: no more are read.
     pub length: usize,
-    /// SHA-256 of its bytes.
+    /// SHA-256 of the bytes of the set.
     pub digest: [u8; DIGEST_BYTES],
 }
 

@@ -141,7 +141,7 @@ struct Driver {
     members: Vec<Member>,
     /// How the clocks of others stand to ours; at each look those who are no members are forgotten.
     offsets: HashMap<NodeName, Offset>,
-    /// The regions that share limits.
+    /// Regions that share limits, as operators listed them.
     regions: Arc<RegionList>,
     leaving: bool,
     revision: Option<u64>,

@@ -47,7 +47,7 @@ const INCOMING_MAX: usize = 256;
 pub struct TlsPem {
     /// The authority's certificate; several while authorities are exchanged.
     pub ca: Vec<u8>,
-    /// The node's certificate.
+    /// Certificate of the node in PEM, with those up to its authority.
     pub cert: Vec<u8>,
     /// Its private key. While the two files are replaced there are several: the one that belongs to the
     /// certificate counts.
@@ -68,9 +68,9 @@ pub enum TlsError {
     /// A PEM text does not hold what it should.
     #[error("{what} cannot be read: {reason}; `tidegate cert` makes certificates")]
     Pem {
-        /// Which of them.
+        /// Names the text that cannot be read, such as `the node's certificate`.
         what: &'static str,
-        /// Why.
+        /// Parser's reason, in its own words.
         reason: String,
     },
     /// The certificate names no node.
@@ -82,9 +82,9 @@ pub enum TlsError {
         certificate.node, certificate.region, configured.node, configured.region
     )]
     OtherNode {
-        /// Whom the certificate names.
+        /// Region and node that the certificate names.
         certificate: NodeName,
-        /// Who this is.
+        /// Region and node that the configuration names.
         configured: NodeName,
     },
     /// Certificate, key and authority do not go together.
@@ -121,7 +121,7 @@ pub enum TlsError {
 /// Until when certificates hold, in seconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CertificateDates {
-    /// The node's.
+    /// End of the node's certificate, in seconds since the epoch.
     pub node: i64,
     /// The authority's; of several the one that holds longest.
     pub authority: i64,
@@ -238,7 +238,7 @@ fn key_of(
 pub(super) struct Sides {
     pub(super) server: ServerConfig,
     pub(super) client: ClientConfig,
-    /// Which certificates both accept.
+    /// Judges the certificates of others, for both sides alike.
     pub(super) trust: Arc<Trust>,
     /// What those asked for who speak no version of ours.
     pub(super) offers: Arc<Offers>,
@@ -251,7 +251,7 @@ pub(super) struct Sides {
 pub(super) struct Lasting {
     /// Of the answers to such packets.
     pub(super) reset: hmac::Key,
-    /// Of the connections' names.
+    /// Key of the names by which connections are told apart.
     pub(super) ids: u64,
 }
 

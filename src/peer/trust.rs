@@ -22,7 +22,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 /// The authorities of the cluster, and what they revoked.
 #[derive(Debug)]
 pub(super) struct Trust {
-    /// One for each authority.
+    /// Anchors of the authorities, one for each.
     anchors: Vec<Anchor>,
     hints: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,

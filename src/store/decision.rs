@@ -27,7 +27,7 @@ pub(super) struct Decision<'a, 's> {
 struct Plan<'a> {
     charge: &'a Charge<'a>,
     named: Named<'a>,
-    /// Index in [`Decision::slots`].
+    /// Index of its bucket's slot in [`Decision::slots`].
     slot: usize,
     looked: Evaluation,
     /// Its bucket was made for this decision.

@@ -36,7 +36,7 @@ pub(super) struct ChargeTerms {
     pub(super) now: Timestamp,
     /// How much is left of the recovery window, in which nothing is admitted.
     pub(super) recovery: Option<Span>,
-    /// What is counted against.
+    /// Limit that the charge is counted against.
     pub(super) limit: Limit,
     /// What would fit if all that can come from other regions were here, and when it may.
     most: (u64, Span),

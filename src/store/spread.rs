@@ -15,7 +15,7 @@ const KEYS_MAX: usize = 32_768;
 #[derive(Debug)]
 pub(super) struct Spread {
     hasher: foldhash::quality::RandomState,
-    /// Always a power of two.
+    /// Number of tables, always a power of two, so that a hash is only masked.
     tables: usize,
 }
 

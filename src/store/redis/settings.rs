@@ -79,20 +79,20 @@ pub struct LeaseSettings {
 /// What a [`RedisStore`] is started with.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
-    /// How the servers are arranged.
+    /// Single server, ring, cluster or sentinels.
     pub topology: Topology,
     /// `redis://user:password@host:port`, or `rediss://` for TLS: the server, the ring's servers, some of the
     /// cluster's, or the sentinels.
     pub nodes: Vec<String>,
-    /// For `rediss://`.
+    /// TLS towards the servers, used for `rediss://` only.
     pub tls: RedisTls,
     /// What the sentinels call the primary; the other topologies do not read it.
     pub sentinel_master: String,
-    /// For one decision, everything included.
+    /// Longest time for one decision, everything included.
     pub timeout: Duration,
     /// For rules that name no policy of their own.
     pub on_failure: OnFailure,
-    /// Permits drawn ahead.
+    /// Settings of permits that are drawn ahead of their use.
     pub lease: LeaseSettings,
     /// Keys that one server may hold before no new ones are made; `None`: as many as its memory allows.
     pub server_keys_max: Option<u64>,

@@ -56,15 +56,15 @@ impl Memory {
 /// The newest word of a server on its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::store::redis) struct Memory {
-    /// Bytes in use.
+    /// Memory that the server uses, in bytes.
     pub(in crate::store::redis) used: u64,
     /// Bytes that it used before it held anything.
     pub(in crate::store::redis) startup: u64,
-    /// The bound; zero for none.
+    /// Most memory the server may use, in bytes; zero for no bound.
     pub(in crate::store::redis) max: u64,
     /// Keys evicted since the server started.
     pub(in crate::store::redis) evicted: u64,
-    /// Keys in this daemon's database.
+    /// Number of keys in this daemon's database.
     pub(in crate::store::redis) keys: u64,
 }
 

@@ -48,7 +48,7 @@ const DEBTORS_LOOKED_AT: usize = 20_000;
 pub(in crate::store::redis) struct Fallback {
     shelves: Box<[Mutex<FallbackSlot>]>,
     spread: Spread,
-    /// Locked after shelves.
+    /// Locked only after shelves, never before, so that no two wait for each other.
     stand_ins: Mutex<StandIns>,
     keys_max: usize,
     policy: OnFailure,
@@ -59,7 +59,7 @@ pub(in crate::store::redis) struct Fallback {
     trouble: AtomicU64,
     /// Keys that wait to have their debts charged.
     debtors: AtomicUsize,
-    /// Charges that found no room.
+    /// Charges that found no room since the start.
     full: AtomicU64,
     full_told: AtomicBool,
 }
@@ -76,9 +76,9 @@ struct FallbackSlot {
 /// How the policies decided.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Policies {
-    /// True if everything enforced passes.
+    /// True if everything that is enforced passes.
     pub(in crate::store::redis) admitted: bool,
-    /// One for each charge.
+    /// Results in the order of the charges, one for each.
     pub(in crate::store::redis) counted: SmallVec<[ChargeResult; 2]>,
 }
 

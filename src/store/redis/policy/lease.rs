@@ -91,7 +91,7 @@ struct Denied {
 pub(in crate::store::redis) struct Leftover {
     pub(in crate::store::redis) slot: ClusterSlot,
     pub(in crate::store::redis) bucket: Bucket,
-    /// So many are not used.
+    /// Permits of the draw that are not used.
     pub(in crate::store::redis) permits: u64,
     /// So many of them can go back at most. None where their window has ended, and of a level what may have
     /// drained.
@@ -115,9 +115,9 @@ pub(in crate::store::redis) struct Drawn {
     pub(in crate::store::redis) permits: u64,
     pub(in crate::store::redis) state: State,
     pub(in crate::store::redis) server: Timestamp,
-    /// Names what was charged.
+    /// Names the charge in Redis, so that it can be undone.
     pub(in crate::store::redis) taken: UndoneCharge,
-    /// When the call was sent.
+    /// Time since the start at which the call was sent.
     pub(in crate::store::redis) sent: Duration,
     pub(in crate::store::redis) bucket: Bucket,
     pub(in crate::store::redis) slot: ClusterSlot,

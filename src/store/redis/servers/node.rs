@@ -39,18 +39,18 @@ const MEMORY_MAX: Duration = Duration::from_millis(500);
 
 /// One server.
 pub(in crate::store::redis) struct Node {
-    /// `host:port`.
+    /// Address of the server, as `host:port`.
     pub(in crate::store::redis) address: String,
     /// Parts on their way to it.
     pub(in crate::store::redis) queue: BatchQueue,
     info: ConnectionInfo,
     tls: SharedTls,
-    /// For its operator.
+    /// Facts about the server that are shown to its operator.
     pub(in crate::store::redis) notes: NodeDiagnostics,
     conditions: Conditions,
     /// Keys that it may hold before no new ones are made; the largest number for no bound.
     keys_bound: AtomicU64,
-    /// The same by configuration.
+    /// Bound on its keys by configuration; `None`: as its memory allows.
     keys_max: Option<u64>,
     /// In milliseconds since the start: until then nothing is decided there, since another server may take
     /// over.

@@ -24,7 +24,7 @@ use crate::store::slot::refunds_whole;
 /// One part, and which charges it holds.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Planned {
-    /// What goes to Redis.
+    /// Part of the decision that goes to Redis together.
     pub(in crate::store::redis) part: Arc<Part>,
     /// Places in the decision's charges, in the order of the part's.
     pub(in crate::store::redis) places: SmallVec<[usize; 2]>,

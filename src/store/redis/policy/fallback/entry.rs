@@ -59,15 +59,15 @@ pub(super) struct Own {
 pub(in crate::store::redis) struct Owed {
     /// The bucket's key in this process.
     pub(in crate::store::redis) key: Key,
-    /// Where it lies in Redis.
+    /// Cluster slot of the bucket's key in Redis.
     pub(in crate::store::redis) slot: ClusterSlot,
-    /// The same in Redis.
+    /// The bucket as calls to Redis name it.
     pub(in crate::store::redis) bucket: Bucket,
     /// What was admitted without Redis and still matters.
     pub(in crate::store::redis) permits: u64,
     /// Of `concurrency`, who holds it, at most [`HOLDERS_MAX`].
     pub(in crate::store::redis) holders: Vec<(Holder, u64)>,
-    /// How many more hold it.
+    /// Number of holders beyond those in `holders`, which are counted and not told.
     pub(in crate::store::redis) untold: usize,
     /// What is reserved, at most [`HOLDERS_MAX`]: who reserves it once more takes nothing more, so it does
     /// not matter whether Redis has heard of it before.

@@ -79,7 +79,7 @@ impl BucketBefore {
 /// What Redis has forgotten of a bucket, as far as this daemon knows it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct Forgotten {
-    /// What the region had used.
+    /// Use of the bucket by the region, as far as is known here.
     pub(in crate::store::redis) used: Option<RegionUse>,
     /// What Redis was told of the other regions.
     pub(in crate::store::redis) told: Option<ToldAllowance>,

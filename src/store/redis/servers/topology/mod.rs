@@ -344,7 +344,7 @@ fn read_seed(url: &str) -> Result<ConnectionInfo, StartError> {
 struct Range {
     from: usize,
     to: usize,
-    /// The primary's address.
+    /// Address of the primary, as `host:port`.
     primary: String,
     replicas: Vec<String>,
 }
