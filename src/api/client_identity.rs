@@ -33,7 +33,7 @@ pub(super) struct ClientIdentity {
     descriptors: Vec<(usize, String)>,
     /// Fingerprints of credentials that claim to be keys of ours, each with its question's place and its own.
     fingerprints: Vec<((usize, usize), String)>,
-    /// Further credentials in one attribute.
+    /// Credentials beyond the first in an attribute that shows several, such as a list of keys.
     further: Vec<FurtherCredential>,
     /// True where some question shows several credentials.
     several_ask: bool,

@@ -25,9 +25,9 @@ pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 /// Touched from one task only; atomics because that task moves between threads.
 #[derive(Debug, Default)]
 pub(super) struct IdleDetection {
-    /// Requests read whole.
+    /// Requests that this connection has read whole since it was accepted; wraps at 2^32.
     whole: AtomicU32,
-    /// Requests that are being answered.
+    /// Requests whose answers are under way; a connection that has any is not idle.
     answering: AtomicU32,
     /// Bytes received, modulo 2^32.
     received: AtomicU32,

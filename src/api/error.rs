@@ -122,9 +122,9 @@ impl Code {
 /// Why a request got no decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// What kind.
+    /// Decides the HTTP status and the gRPC code of the answer.
     pub(super) code: Code,
-    /// A sentence for people.
+    /// A sentence that the client reads: what was expected, and what to do.
     pub(super) message: Cow<'static, str>,
     /// Which part of the request is wrong, as a path such as `checks[17].attributes.user`.
     pub(super) field: Option<String>,

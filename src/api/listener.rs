@@ -298,9 +298,8 @@ impl AsyncWrite for Socket {
 
 /// A connection, with what its driver needs to know.
 pub(super) struct Accepted {
-    /// The bytes.
     pub(super) socket: Socket,
-    /// Whose it is.
+    /// The client at the other end, by its address or its socket.
     pub(super) peer: Peer,
     /// When to ask the client to go elsewhere, and when to finish what is in flight and end.
     pub(super) shutdown: Shutdown,

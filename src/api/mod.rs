@@ -142,7 +142,7 @@ pub struct Servers {
     owner: ListenerLimits,
     watching: ListenerLimits,
     metrics_text: made_once::MadeOnce<()>,
-    /// The rules by their revision.
+    /// The rules as text, made once for each revision of them.
     rules_text: made_once::MadeOnce<u64>,
     explaining: Arc<tokio::sync::Semaphore>,
     streams: Arc<tokio::sync::Semaphore>,

@@ -25,7 +25,7 @@ const ALPN_HTTP1: &[u8] = b"http/1.1";
 pub struct ListenerPem {
     /// The certificate and those between it and its authority.
     pub cert: Vec<u8>,
-    /// Its private key.
+    /// Private key of the certificate, in PEM. A secret.
     pub key: Vec<u8>,
     /// Authorities of which a client has to show a certificate; `None`: clients show none.
     pub clients: Option<Vec<u8>>,
@@ -45,9 +45,9 @@ pub enum ListenerTlsError {
     /// A PEM text does not hold what it should.
     #[error("{what} cannot be read: {reason}")]
     Pem {
-        /// Which one.
+        /// Names the text that cannot be read, such as `the private key`.
         what: &'static str,
-        /// Why.
+        /// The parser's reason, in its own words.
         reason: String,
     },
     /// The key is another certificate's.

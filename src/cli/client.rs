@@ -34,9 +34,9 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// An answer, as text and as JSON.
 pub(super) struct Reply {
-    /// The body as it came.
+    /// Body of the answer, byte for byte.
     pub text: String,
-    /// The body, read.
+    /// The body parsed as JSON; null where it is none.
     pub json: Value,
 }
 

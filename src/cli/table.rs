@@ -31,9 +31,9 @@ pub(super) struct Rows {
     headings: Vec<String>,
     right: Vec<usize>,
     rows: Vec<Vec<String>>,
-    /// Of the terminal, in columns.
+    /// Columns of the terminal; `None` where there is none.
     width: Option<usize>,
-    /// A terminal is shown colours.
+    /// True for a terminal; a pipe gets no colours.
     colours: bool,
 }
 

@@ -45,13 +45,13 @@ pub struct Config {
     pub region: String,
     /// `node`: this daemon's own name, unique in its region; spelled like a region. Default: the host name.
     pub node: String,
-    /// `[listen]`: where it listens.
+    /// `[listen]`: the addresses that the daemon listens on.
     pub listen: Listen,
     /// `[rules]`: where the rules come from.
     pub rules: Rules,
-    /// `[store]`: where buckets are kept.
+    /// `[store]`: memory or Redis, and the bounds of what it keeps.
     pub store: Store,
-    /// `[peers]`: the other daemons.
+    /// `[peers]`: the other daemons and regions; without it the daemon is alone.
     pub peers: Peers,
     /// `[requests]`: how the values of a request are read.
     pub requests: Requests,
@@ -136,7 +136,7 @@ pub struct Listen {
 pub struct ListenerTls {
     /// `cert`: the certificate, and those between it and its authority.
     pub cert: PathBuf,
-    /// `key`: its private key.
+    /// `key`: the certificate's private key, in PEM.
     pub key: PathBuf,
     /// `clients`: the authorities that sign certificates of clients; with it a client that shows none is
     /// refused. Default: clients show none.
@@ -333,7 +333,7 @@ pub struct PeerTls {
     pub ca: PathBuf,
     /// `cert`: this daemon's certificate; it names the node and its region.
     pub cert: PathBuf,
-    /// `key`: its private key.
+    /// `key`: the private key of this daemon's certificate, in PEM.
     pub key: PathBuf,
     /// `revoked`: lists of daemons' certificates that are revoked (CRLs, RFC 5280), as `tidegate cert revoke`
     /// writes them. Default: none is.

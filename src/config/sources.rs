@@ -34,19 +34,19 @@ const NOT_CONFIGURATION: [&str; 16] = [
 /// What the command line of `tidegate serve` may say. `None` and empty: not said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// `--region`.
+    /// `--region`, which comes before `region` of the file and of the environment.
     pub region: Option<String>,
-    /// `--node`.
+    /// `--node`, which comes before `node` of the file and of the environment.
     pub node: Option<String>,
-    /// `--rules`.
+    /// `--rules`, which comes before `rules.file` of the file and of the environment.
     pub rules: Option<String>,
-    /// `--http`.
+    /// `--http`, which comes before `listen.http` of the file and of the environment.
     pub http: Option<String>,
-    /// `--grpc`.
+    /// `--grpc`, which comes before `listen.grpc` of the file and of the environment.
     pub grpc: Option<String>,
-    /// `--peer`.
+    /// `--peer`, which comes before `listen.peer` of the file and of the environment.
     pub peer: Option<String>,
-    /// `--join`, each time.
+    /// `--join`, once for each daemon; together they replace `peers.join`.
     pub join: Vec<String>,
 }
 

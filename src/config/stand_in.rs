@@ -19,7 +19,7 @@ use crate::core::rule::Mode;
 /// What a daemon that stands in for Envoy's rate limit service runs with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StandIn {
-    /// Where its rules come from.
+    /// A watched folder of files, or a server of xDS.
     pub rules: StandInRules,
     /// `MERGE_DOMAIN_CONFIG`: whether one domain may stand in several files or resources.
     pub merge: bool,
@@ -27,15 +27,15 @@ pub struct StandIn {
     pub healthy_without_rules: bool,
     /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: whether wrong rules do not stop the start.
     pub starts_without_rules: bool,
-    /// How it answers.
+    /// Options of the service's answers: shadow and quota mode, headers and metadata.
     pub answers: ServiceSettings,
     /// Where `/rlconfig` and `/stats` are served.
     pub debug: String,
     /// `TIDEGATE_GLOBAL_MODE`: how limits are held worldwide, the first pattern that fits a limit's name.
     pub worldwide: Vec<(String, Mode)>,
-    /// `LOG_LEVEL`, in words of ours.
+    /// `LOG_LEVEL` as one of our levels; `None` where it is not set.
     pub log_level: Option<String>,
-    /// `LOG_FORMAT=json`.
+    /// True if `LOG_FORMAT=json` asks for a JSON object a line.
     pub log_json: bool,
     /// What was found and is not used: a sentence each.
     pub unused: Vec<String>,
@@ -46,9 +46,9 @@ pub struct StandIn {
 pub enum StandInRules {
     /// A folder of files, watched.
     Folder {
-        /// The folder.
+        /// Folder that holds the files of rules.
         path: PathBuf,
-        /// `RUNTIME_IGNOREDOTFILES`.
+        /// `RUNTIME_IGNOREDOTFILES`: whether files whose name begins with a dot are passed over.
         ignores_dotfiles: bool,
     },
     /// A server of xDS.
@@ -58,15 +58,15 @@ pub enum StandInRules {
 /// A server of xDS.
 #[derive(Debug, Clone, PartialEq)]
 pub struct XdsSource {
-    /// `host:port`.
+    /// Address of the xDS server, as `host:port`.
     pub server: String,
-    /// The name of this node.
+    /// Name by which this daemon asks the server for its resources.
     pub node: String,
     /// What the server is told of it besides.
     pub metadata: Vec<(String, String)>,
-    /// Further headers.
+    /// Headers that are sent with the stream besides gRPC's own, by name and value.
     pub headers: Vec<(String, String)>,
-    /// TLS; `None` for none.
+    /// TLS towards the server; `None` speaks plain text.
     pub tls: Option<XdsTls>,
     /// Wait before a connection is tried again.
     pub connect_retry: Duration,
@@ -74,7 +74,7 @@ pub struct XdsSource {
     pub backoff: (Duration, Duration),
     /// By which part of itself such a wait varies.
     pub jitter: f64,
-    /// Longest message, in bytes.
+    /// Longest message that is accepted from the server, in bytes.
     pub message_bytes_max: usize,
     /// `TIDEGATE_RULES__SAVED`: where the last rules are kept.
     pub saved: PathBuf,

@@ -70,7 +70,7 @@ pub(super) struct Configuration {
     reached: Reached,
     /// What runs: what a restart would bring is not in it.
     in_force: Mutex<Config>,
-    /// One at a time reads.
+    /// Lets one at a time read the files and exchange what is in force.
     reading: tokio::sync::Mutex<()>,
 }
 

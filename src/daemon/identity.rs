@@ -49,15 +49,15 @@ pub(super) struct Kept<'k> {
     pub(super) database: Option<&'k Database>,
     /// What the region's daemons know together.
     pub(super) shelf: Option<Arc<dyn Shelf>>,
-    /// The record of changes.
+    /// Record of what operators change besides rules and quotas.
     pub(super) ledger: &'k Arc<dyn Ledger>,
 }
 
 /// What finds out who is asking, in a running daemon.
 pub(super) struct Identities {
-    /// For operators.
+    /// Shows and changes identities for the admin routes.
     pub(super) register: Arc<dyn Register>,
-    /// For the servers.
+    /// Reads the tokens that requests show; `None` where none are configured.
     pub(super) tokens: Option<Arc<TokenReader>>,
     /// Looks at the file of keys again.
     pub(super) reload: Arc<Notify>,

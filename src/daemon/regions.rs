@@ -68,7 +68,7 @@ pub(super) fn list_of(config: &Config) -> anyhow::Result<RegionList> {
 /// The list and what it is made of.
 #[derive(Default)]
 struct Known {
-    /// `peers.regions`.
+    /// Regions that `peers.regions` of the configuration lists.
     configured: Vec<String>,
     changes: RegionChanges,
 }
@@ -78,7 +78,7 @@ pub(super) struct Regions {
     engine: Arc<Engine>,
     reloader: Arc<Reloader>,
     stored: Option<Arc<DatabaseRules>>,
-    /// `None`: nothing outlives the process.
+    /// File that keeps the changes; `None`: nothing outlives the process.
     path: Option<PathBuf>,
     /// There once the daemon speaks with others, if it does.
     peers: OnceLock<Arc<Peers>>,

@@ -44,7 +44,7 @@ pub enum RulesSource {
 /// How this daemon meets the others.
 #[derive(Debug, Clone)]
 pub struct PeersSetup {
-    /// The UDP address to bind.
+    /// UDP address that the daemon binds for the others.
     pub listen: SocketAddr,
     /// Where the others reach it, as host:port, if not at the bound address.
     pub advertise: Option<String>,
@@ -99,15 +99,15 @@ impl IdentitySetup {
 /// Everything a daemon needs to start.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Its region and node.
+    /// Region and node of the daemon, unique in the cluster.
     pub name: NodeName,
     /// The HTTP port, `host:port` or `unix:/path`; `None` for none.
     pub http: Option<String>,
-    /// The gRPC port, alike.
+    /// The gRPC port, spelled as `http` is; `None` for none.
     pub grpc: Option<String>,
     /// The port of the Redis protocol, alike.
     pub resp: Option<String>,
-    /// TLS on it.
+    /// TLS on the port of the Redis protocol; `None` for none.
     pub resp_tls: Option<config::ListenerTls>,
     /// The file with the passwords that its clients may show; `None`: they show none.
     pub resp_passwords: Option<PathBuf>,
@@ -131,11 +131,11 @@ pub struct Setup {
     pub admin_socket: AdminSocket,
     /// True if everybody on this machine may.
     pub admin_local: bool,
-    /// Its rules.
+    /// Source of the rules: fixed ones, a file, the database, or none.
     pub rules: RulesSource,
     /// True if every rule only logs.
     pub shadow: bool,
-    /// Where buckets are kept.
+    /// Store that keeps the buckets: memory or Redis.
     pub store: StoreSetup,
     /// The files of TLS towards Redis, watched; `None` for none.
     pub redis_tls: Option<config::RedisTls>,
@@ -145,7 +145,7 @@ pub struct Setup {
     pub regions: Vec<String>,
     /// Where the weights of `split` rules are noted; `None` for nowhere.
     pub shares: Option<PathBuf>,
-    /// How often counts go out.
+    /// Time between two reports of a bucket to other daemons.
     pub interval: Span,
     /// Most buckets of worldwide limits followed, of each mode that follows any.
     pub world_keys_max: usize,
@@ -157,11 +157,11 @@ pub struct Setup {
     pub credentials: CredentialHeaders,
     /// True if paths and hosts are brought into one form.
     pub normalize: bool,
-    /// How the origin reads paths.
+    /// Habits of the origin in reading paths, by which they are brought into one form.
     pub origin: Origin,
     /// The file of admin tokens; `None`: clients on this machine may look.
     pub admin_tokens: Option<PathBuf>,
-    /// The database; `None` for none.
+    /// Database of rules, identities and the audit log; `None` for none.
     pub postgres: Option<PostgresSettings>,
     /// How to find out who is asking.
     pub identity: IdentitySetup,
@@ -295,17 +295,17 @@ pub(super) fn read_tls(files: &PeerTls) -> anyhow::Result<TlsPem> {
 /// A region of `tidegate demo`.
 #[derive(Debug)]
 pub struct DemoRegion<'a> {
-    /// Its name.
+    /// Name of the region that the daemon is to count for.
     pub region: &'a str,
-    /// All of them.
+    /// Names of all regions of the demo, this one included.
     pub regions: &'a [String],
-    /// The cluster's authority.
+    /// Authority that signs the certificates of all daemons of the demo.
     pub ca: &'a Authority,
-    /// Where its relay listens.
+    /// Address on which its relay listens; the others dial that.
     pub advertise: SocketAddr,
-    /// Where all relays listen.
+    /// Addresses on which the relays of all regions listen.
     pub join: &'a [SocketAddr],
-    /// The one rule.
+    /// Limit that all regions of the demo hold together.
     pub rule: DemoRule,
     /// Whether to use the ports a daemon has by default, where they are free.
     pub default_ports: bool,
@@ -314,9 +314,9 @@ pub struct DemoRegion<'a> {
 /// The one limit of `tidegate demo`.
 #[derive(Debug, Clone, Copy)]
 pub struct DemoRule {
-    /// Permits per window.
+    /// Permits per window in all regions together.
     pub limit: u32,
-    /// The window.
+    /// Length of the window in which the limit counts.
     pub window: Span,
     /// The mode in which it is held.
     pub mode: Mode,

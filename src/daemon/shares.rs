@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<Option<Saved>
 pub(super) struct Shares {
     pub(super) engine: Arc<Engine>,
     pub(super) peers: Arc<Peers>,
-    /// `None`: nothing outlives the process.
+    /// File that keeps the weights; `None`: nothing outlives the process.
     pub(super) path: Option<PathBuf>,
 }
 

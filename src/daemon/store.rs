@@ -21,7 +21,7 @@ use crate::telemetry::Metrics;
 pub enum StoreSetup {
     /// In this process: at most so many.
     Memory {
-        /// The bound.
+        /// Most buckets that the store keeps at once.
         keys_max: usize,
     },
     /// In the region's Redis, which all its daemons share.

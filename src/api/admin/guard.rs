@@ -37,7 +37,7 @@ const IPV6_PREFIX: u8 = 64;
 /// Lets in who may, and slows down who guesses.
 #[derive(Debug)]
 pub struct Guard {
-    /// `None`: no tokens are configured.
+    /// `None` while no tokens are configured; clients from loopback may look then.
     tokens: ArcSwapOption<Tokens>,
     failures: Mutex<HashMap<Option<IpAddr>, Failures>>,
     logged: Mutex<Logged>,

@@ -58,13 +58,13 @@ pub type RuleJson = std::sync::Arc<dyn Fn(&Rule) -> serde_json::Value + Send + S
 
 /// What the admin routes work with.
 pub struct Admin {
-    /// Who may ask.
+    /// Lets in the holders of tokens, each by its role.
     pub guard: std::sync::Arc<Guard>,
-    /// Writes a rule.
+    /// Writes a rule as the JSON that the routes answer.
     pub rule_json: RuleJson,
-    /// Users, keys and tiers.
+    /// Shows and changes users, keys and tiers.
     pub register: std::sync::Arc<dyn Register>,
-    /// Changes which regions share limits.
+    /// Shows and changes the list of regions that share limits.
     pub regions: std::sync::Arc<dyn RegionListing>,
     /// Where rules are kept and changed.
     pub rules: std::sync::Arc<dyn RuleBook>,

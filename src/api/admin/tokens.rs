@@ -38,7 +38,7 @@ pub struct Tokens(Vec<Token>);
 struct Token {
     name: String,
     role: Role,
-    /// The salt, as a key.
+    /// HMAC-SHA256 key made of the token's salt, when the file is read.
     key: hmac::Key,
     digest: Vec<u8>,
 }
@@ -48,7 +48,7 @@ struct Token {
 pub struct Made {
     /// What its holder sends. It is nowhere else.
     pub token: String,
-    /// The entry for `tokens.toml`.
+    /// TOML lines that the operator adds to `tokens.toml`; they hold the hash alone.
     pub entry: String,
 }
 

@@ -41,11 +41,11 @@ const REMEMBERED_MAX: usize = 20_000;
 pub struct TokenSettings {
     /// The claim that names the user.
     pub user_claim: String,
-    /// Accepted issuers (`iss`); empty: any.
+    /// Issuers (`iss`) that a token may name; empty accepts any.
     pub issuers: Vec<String>,
     /// Accepted audiences (`aud`), one of which the token must name; empty: any.
     pub audiences: Vec<String>,
-    /// How far clocks may differ.
+    /// Time by which a token may be over, or not have begun, because clocks differ.
     pub leeway: Span,
     /// What happens with a token that is not valid.
     pub on_invalid: OnInvalid,

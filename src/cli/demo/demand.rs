@@ -17,7 +17,6 @@ const STAY_MAX: Span = Span::from_secs(20);
 /// being told.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
-    /// Requests per second worldwide.
     rate: f64,
     regions: u64,
     stay: Span,

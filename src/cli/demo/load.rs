@@ -67,14 +67,14 @@ impl Counts {
 
 /// The load on one region.
 pub(super) struct Load {
-    /// The region's HTTP port.
+    /// The region's HTTP port, to which the requests go.
     pub(super) target: SocketAddr,
     /// The demand on all regions, and which of them this is.
     pub(super) demand: Demand,
     pub(super) place: u64,
-    /// The rule's window.
+    /// Window of the rule by which the load is counted.
     pub(super) window: Span,
-    /// Where it is counted.
+    /// Counts of this region's load, which the screen reads.
     pub(super) counts: Counts,
     /// Starts the sequence of random numbers.
     pub(super) seed: u64,

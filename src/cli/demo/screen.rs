@@ -57,7 +57,7 @@ pub(super) struct History {
     pub(super) admitted: u64,
     /// What a perfect limiter would have admitted.
     pub(super) possible: u64,
-    /// What was admitted of that.
+    /// Permits admitted in each window, up to its limit and to what was asked for.
     pub(super) useful: u64,
     /// Worst window, in permits above the limit.
     pub(super) over_max: u64,

@@ -18,7 +18,7 @@ const PAGE: u32 = 1_000;
 
 /// One entry that differs, and the request that makes it so.
 pub(super) struct EntryChange {
-    /// `tier`, `user` or `key`.
+    /// The kind of entry as the routes name it: `tier`, `user` or `key`.
     kind: &'static str,
     name: String,
     before: Value,

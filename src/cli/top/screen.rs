@@ -57,7 +57,7 @@ pub(super) enum Step {
 /// One bucket, looked at closely.
 #[derive(Debug)]
 pub(super) struct Closer {
-    /// What names it.
+    /// Name of what is shown closer, such as `RULE for KEY`.
     pub(super) title: String,
     /// Its route, asked again each time it is shown anew.
     route: String,

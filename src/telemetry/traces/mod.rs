@@ -106,7 +106,7 @@ pub struct TracerSetup {
     pub sample_millionths: u32,
     /// What keeps buckets, as spans name it.
     pub store: &'static str,
-    /// The clock.
+    /// Clock of the daemon, from which spans take their begin and end.
     pub now: fn() -> Timestamp,
 }
 
@@ -118,7 +118,7 @@ pub struct Tracer {
     named: AtomicU64,
     waiting: Mutex<VecDeque<SpanRecord>>,
     arrived: Notify,
-    /// A whole batch waits.
+    /// Notified when a whole batch of spans waits.
     enough: Notify,
     full: Counter,
 }

@@ -18,11 +18,11 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Whose spans they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceResource {
-    /// `service.name`.
+    /// Value of `service.name`, as collectors show it.
     pub service: String,
-    /// The daemon's region.
+    /// Region of the daemon, an attribute of its resource.
     pub region: String,
-    /// Its name within it.
+    /// Name of the daemon within its region.
     pub node: String,
 }
 

@@ -9,7 +9,7 @@ const FLAG_SAMPLED: u8 = 1;
 /// What a caller's `traceparent` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace.
+    /// Id of the trace, as the caller sent it.
     pub trace: [u8; 16],
     /// The caller's own span, which is the parent of ours.
     pub span: [u8; 8],
