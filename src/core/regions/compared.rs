@@ -1,4 +1,4 @@
-//! Whether regions hold the same rules: a short digest of each worldwide rule, told with the membership.
+//! The comparison of rules between regions: a short digest of each worldwide rule, told with the membership.
 //!
 //! A digest names a rule by a hash and its settings by another, so it takes seventeen bytes of text. Two
 //! different rules that share both hashes would look the same; nothing depends on it but what operators are

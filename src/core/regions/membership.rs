@@ -304,7 +304,7 @@ impl Regions {
     /// Marks regions that were silent for longer than `patience` allows, and those that speak again:
     /// `mending` later all that they admitted meanwhile has been heard. A region that does not hear this
     /// daemon takes it for cut off, so it is taken for that too: else the two would divide by different
-    /// rules. Whether any changed.
+    /// rules. Returns whether any changed.
     pub(super) fn mark_cut_off(&mut self, now: Timestamp, patience: Patience, mending: Span) -> bool {
         let mut changed = false;
         for region in self.list.iter_mut().skip(1) {

@@ -91,7 +91,7 @@ pub struct Touched {
     pub largest: u64,
     /// By which limit it was decided, where that was not the rule's.
     pub own: Option<OwnLimit>,
-    /// What the store's answers show of its memory.
+    /// The memory of the store, as its answers show it.
     pub store: StoreSeen,
 }
 
@@ -113,7 +113,7 @@ pub enum Effect {
     View {
         /// Bucket that the store is to hold to `view`.
         key: WorldKey,
-        /// What the world leaves this region.
+        /// The allowance that the world leaves this region.
         view: Allowance,
         /// How far the worldwide count may lie above `own + view.others`, in permits.
         error_bound: u64,
@@ -122,7 +122,7 @@ pub enum Effect {
     Restore {
         /// Bucket of which the store forgot what this region used.
         key: WorldKey,
-        /// What this region used of it.
+        /// The use of the bucket by this region.
         known: RegionUse,
         /// By which limit the bucket is decided, where that is not the rule's.
         own: Option<OwnLimit>,
