@@ -287,7 +287,7 @@ impl From<&'static Calendar> for Windows {
 }
 
 impl Windows {
-    /// Those of a calendar, or else of this length.
+    /// Returns the windows of a calendar, or else windows of this length.
     #[must_use]
     pub const fn new(length: Span, calendar: Option<&'static Calendar>) -> Self {
         Self { length, calendar }
@@ -472,7 +472,7 @@ fn midnight(year: i16, month: i8, day: i8) -> i64 {
 /// Stretches while they are found, in seconds, in order.
 #[derive(Default)]
 struct Drawn {
-    /// Where one begins, how long its windows are and how many it has.
+    /// Begin, length of the windows and number of windows of each run.
     runs: Vec<(i64, i64, i64)>,
 }
 

@@ -43,7 +43,7 @@ pub struct RuleOutcome {
     pub degraded: bool,
     /// The worldwide side, for a global rule.
     pub global: Option<Worldwide>,
-    /// What the rule wants of its answers.
+    /// The rule's wishes for its answers; `None` for none.
     pub answer: Option<Arc<AnswerOptions>>,
     /// Which of its buckets that is, where the rule wants it told.
     pub partition: Option<PartitionKey>,
@@ -57,7 +57,7 @@ pub struct RuleOutcome {
     pub beyond: Option<u64>,
 }
 
-/// What a region believes of a worldwide limit at the moment of a decision.
+/// The belief of a region about a worldwide limit at the moment of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worldwide {
     /// The mode in which it is held.
@@ -73,7 +73,7 @@ pub struct Worldwide {
 pub struct Decision {
     /// True if the request may pass.
     pub allowed: bool,
-    /// What each deciding rule said, in order of precedence.
+    /// The outcome of each deciding rule, in order of precedence.
     pub rules: Vec<RuleOutcome>,
     /// Index in `rules` of the tightest: the denying one if denied, else the one with the least left. `None`:
     /// no rule applied.
@@ -82,9 +82,9 @@ pub struct Decision {
     pub status: u16,
     /// Text that the denying rule has for the client; `None` where it has none, or nobody denied.
     pub message: Option<Arc<str>>,
-    /// What the request now holds, if it holds anything.
+    /// The places that the request now holds; `None` for none.
     pub lease: Option<Box<Leased>>,
-    /// What goes back when the answer is told or given up.
+    /// The things that go back when the answer is told or given up.
     pub guards: AnswerGuards,
 }
 
@@ -176,7 +176,7 @@ impl Decision {
     }
 }
 
-/// What a request holds, and for how long.
+/// The places that a request holds, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leased {
     /// By which it is renewed and given back.

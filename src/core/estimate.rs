@@ -34,7 +34,7 @@ pub struct CostKind(u64);
 pub struct Teacher(pub u64);
 
 impl Teacher {
-    /// Whoever these identities name together.
+    /// Returns the teacher that these identities name together.
     pub fn of<'a>(identities: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hasher = FixedState::default().build_hasher();
         for identity in identities {
@@ -113,7 +113,7 @@ fn rank(many: usize, percentile: u8) -> usize {
     (many * usize::from(percentile)).div_ceil(100).max(1) - 1
 }
 
-/// What costs of each kind were lately.
+/// The latest costs of each kind.
 #[derive(Debug, Clone, Default)]
 pub struct Estimates {
     kinds: HashMap<CostKind, LastActuals, FixedState>,

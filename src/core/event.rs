@@ -1,8 +1,8 @@
-//! What operators and their programs want to hear of when it happens.
+//! Events that operators and their programs want to hear of when they happen.
 
 use super::time::Timestamp;
 
-/// What happened.
+/// Kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// A bucket is used beyond its rule's `warn_at`.

@@ -25,7 +25,7 @@ impl Holder {
     pub const UNKNOWN: Self = Self([0; HOLDER_BYTES]);
 }
 
-/// What a holder does.
+/// The steps of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldStep {
     /// Takes its places, all or none. Does so once, however often it asks.
@@ -39,7 +39,7 @@ pub enum HoldStep {
 /// One step of one holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
-    /// Whether places are acquired, renewed or given back.
+    /// Step to take: places are acquired, renewed or given back.
     pub step: HoldStep,
     /// Holder that takes the step, named by itself or at random.
     pub holder: Holder,
@@ -76,12 +76,12 @@ pub struct ReservedFor {
     pub key: Option<String>,
 }
 
-/// What one request holds.
+/// The places and permits that one request holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Who holds it. Nobody else can guess it.
+    /// The holder's name. Nobody else can guess it.
     pub holder: Holder,
-    /// Of which rules; never empty, at most [`HELD_RULES_MAX`].
+    /// The rules whose places are held; never empty, at most [`HELD_RULES_MAX`].
     pub held: SmallVec<[HeldPlaces; 1]>,
 }
 

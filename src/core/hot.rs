@@ -36,7 +36,7 @@ pub struct HotCharge {
     pub taken: u64,
     /// Windows of the limit, which bound a run of denials.
     pub windows: Windows,
-    /// Whether the bucket counts by window, by level or by places.
+    /// The way in which the bucket counts: by window, by level or by places.
     pub counting: Counting,
 }
 
@@ -45,7 +45,7 @@ pub struct HotCharge {
 pub struct HotSums {
     /// Requests decided, those that were denied included.
     pub requests: u64,
-    /// Those of them that were denied.
+    /// Requests among them that were denied.
     pub denied: u64,
     /// Permits that the buckets charged for them.
     pub cost: u64,
@@ -134,9 +134,9 @@ impl HotBucket {
 struct PlaceSet {
     /// 32 bits of each key's hash; zero: free.
     tags: [u32; PLACES],
-    /// Of each key at least its requests, lately. The lightest makes room.
+    /// A lower bound of each key's requests, lately. The lightest makes room.
     weights: [u32; PLACES],
-    /// Where the table has the rest.
+    /// Places of the keys in the table that has the rest.
     at: [u16; PLACES],
 }
 
@@ -155,7 +155,7 @@ pub struct HotTable {
     sets: Box<[PlaceSet]>,
     /// Counted buckets; their number grows as places are used, up to all of them.
     buckets: Vec<HotBucket>,
-    /// What was counted without a place, or of buckets that lost theirs: by shape; grows as rules are used.
+    /// Counts without a place, or of buckets that lost theirs: by shape; grows as rules are used.
     gone: Vec<RuleSums>,
     /// The same of rules that found no room there.
     unlisted: HotSums,
@@ -179,7 +179,7 @@ impl HotTable {
         }
     }
 
-    /// Counts what a decision did to the bucket `key`. Of `hash`, the key's, the lower 48 bits are read.
+    /// Counts what a decision did to the bucket `key`. Reads the lower 48 bits of `hash`, the key's.
     #[inline]
     pub fn count(&mut self, hash: u64, key: &Key, charge: &HotCharge, now: Timestamp) {
         self.age(now);
@@ -327,10 +327,10 @@ struct NewPlace<'a> {
     now: Timestamp,
 }
 
-/// Where a key has its place now.
+/// The place that a key has now.
 struct TakenPlace {
     at: usize,
-    /// What was counted of the one that was there.
+    /// The counts of the key that was there before, if any.
     gone: Option<RuleSums>,
 }
 

@@ -111,7 +111,7 @@ pub fn parse_key(text: &str) -> Option<ShownKey<'_>> {
     is_key.then_some(ShownKey { id, secret })
 }
 
-/// What stands in for what a request does not bring itself.
+/// The facts that stand in for what a request does not bring itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Who<'a> {
     /// Stands for attribute `user` of the request; `None` leaves it as it came.

@@ -118,7 +118,7 @@ impl BucketValues {
         all
     }
 
-    /// Those of a key, of which it has `count`.
+    /// Returns the parts of a key, of which it has `count`.
     #[must_use]
     pub fn of(key: &Key, count: usize) -> Self {
         Self { count, identity: SmallVec::from_slice(key.identity()) }

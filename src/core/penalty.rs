@@ -26,7 +26,7 @@ pub struct PenaltyTerms {
     pub window: Span,
     /// How long the first penalty lasts, before it is multiplied.
     pub cool_down: Span,
-    /// By what the cool-down is multiplied, penalty by penalty; 1 to [`MULTIPLIERS_MAX`], each at least 1.
+    /// Factors of the cool-down, penalty by penalty; 1 to [`MULTIPLIERS_MAX`], each at least 1.
     pub multipliers: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl PenaltyTerms {
     }
 }
 
-/// What is remembered of one bucket's violations.
+/// The memory of one bucket's violations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PenaltyRecord {
     /// Denials counted in the present half, which began at [`Self::since`].
@@ -72,7 +72,7 @@ pub struct PenaltyRecord {
 pub struct Penalty {
     /// Time until the penalty ends, from this decision on.
     pub left: Span,
-    /// By what the cool-down was multiplied.
+    /// The factor by which the cool-down was multiplied.
     pub multiplier: u32,
     /// True if this very decision began it.
     pub begun: bool,

@@ -18,7 +18,7 @@ pub struct AttributePrice {
 /// A rule's prices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PriceTable {
-    /// Of a request that none of the others is for.
+    /// Price of a request that none of the others is for.
     pub default: Price,
     /// In the order of their attributes and values.
     pub by_attribute: Vec<AttributePrice>,

@@ -1,4 +1,4 @@
-//! What a gateway asks: a domain, attributes and a cost.
+//! The question of a gateway: a domain, attributes and a cost.
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ pub const API_KEY: &str = "api_key";
 /// The attribute that holds the request's path.
 pub const PATH: &str = "path";
 
-/// What one request asks to be charged.
+/// The charge that one request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cost {
     /// Asks for this many permits (at least 1), all or none.
@@ -166,7 +166,7 @@ pub struct Forms<'a> {
 pub struct Request<'a> {
     /// Namespace of rules that the gateway names; rules of other domains never match.
     pub domain: &'a str,
-    /// What is known of the request.
+    /// Facts that are known of the request.
     pub attributes: Attributes<'a>,
     /// Permits that it takes, gives back, reports or reserves.
     pub cost: Cost,

@@ -125,7 +125,7 @@ pub struct Reservation {
     pub region: String,
     /// When it lapses in the first of its buckets, in ms since the epoch.
     pub lapses_ms: u64,
-    /// Of which rules; at most [`HELD_RULES_MAX`].
+    /// Rules that reserved; at most [`HELD_RULES_MAX`].
     pub rules: SmallVec<[HeldPlaces; 1]>,
 }
 

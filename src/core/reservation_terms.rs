@@ -3,7 +3,7 @@
 
 /// The percentile of the last actual costs that an estimate is, unless the rule says.
 pub const PERCENTILE_DEFAULT: u8 = 90;
-/// Of a limit one in so many permits is reserved before anything is known, unless the rule says.
+/// One in so many permits of a limit is reserved before anything is known, unless the rule says.
 const FIRST_PART: u32 = 10;
 
 /// The fate of a reservation that lapses before it is committed.

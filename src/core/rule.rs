@@ -21,7 +21,7 @@ pub const DEBT_MAX: u32 = ReportedCost::COUNTED_BEYOND - 1;
 /// A rule's priority where it names none.
 pub const PRIORITY_DEFAULT: i32 = 100;
 
-/// What happens to a request that a rule decides.
+/// The treatment of a request that a rule decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -75,7 +75,7 @@ pub enum OnPartition {
     Deny,
 }
 
-/// What a rule does while its store cannot answer.
+/// The behaviour of a rule while its store cannot answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -92,14 +92,14 @@ pub enum OnFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Charging {
-    /// Those that it admits.
+    /// Calls that it admits.
     #[default]
     Admitted,
     /// All, in full and whatever is left: the cost of a response is known only when it has been sent.
     Always,
 }
 
-/// What becomes of a report's permits beyond the limit.
+/// The fate of a report's permits beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Debt {
     /// They are owed.
@@ -153,7 +153,7 @@ pub struct Condition {
     pub any_of: Vec<Pattern>,
 }
 
-/// What a value is compared with.
+/// The pattern that a value is compared with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// The same text.
@@ -179,10 +179,10 @@ pub struct Rule {
     pub algorithm: Algorithm,
     /// Permits per window; of `concurrency` places that may be held at once.
     pub limit: u32,
-    /// The window; of `concurrency` the hold: how long a place is kept without renewing. Of a calendar, the
+    /// The window; of `concurrency` the hold: how long a place is kept without renewing. For a calendar, the
     /// length of its longest window.
     pub window: Span,
-    /// Whose windows these are, if they are no windows of one length.
+    /// Calendar of the windows, if they are not all of one length.
     pub calendar: Option<&'static Calendar>,
     /// Capacity of bucket algorithms; `limit` unless written.
     pub burst: u32,
@@ -190,7 +190,7 @@ pub struct Rule {
     pub group: Option<String>,
     /// Rules with a lower number come first; ties are decided by name.
     pub priority: i32,
-    /// What the rule does with a request that it matches.
+    /// Treatment of a request that the rule matches.
     pub action: Action,
     /// Longest delay of `throttle`; a request that would wait longer is denied.
     pub max_delay: Span,
@@ -208,17 +208,17 @@ pub struct Rule {
     pub global: Option<Global>,
     /// In Redis, into how many sub-keys each key is split, so that several servers bear it; 1: not at all.
     pub split_keys: u32,
-    /// Whether it charges all calls or only those that it admits.
+    /// Calls that it charges: all, or only those that it admits.
     pub charge: Charging,
-    /// What becomes of a report's permits beyond the limit.
+    /// Fate of a report's permits beyond the limit.
     pub debt: Debt,
     /// Terms of reservations: their estimate, and the fate of those that lapse.
     pub reservations: ReservationTerms,
-    /// What its answers carry besides; `None`: nothing.
+    /// Additions to the rule's answers; `None`: there are none.
     pub answer: Option<Arc<AnswerOptions>>,
-    /// What the cost of a request is worth; `None`: one permit for one unit.
+    /// Worth of a request's cost; `None`: one permit for one unit.
     pub price: Option<Arc<PriceTable>>,
-    /// What happens to a client that it denies too often; `None`: nothing.
+    /// Penalty of a client that it denies too often; `None`: there is none.
     pub penalty: Option<Arc<PenaltyTerms>>,
     /// From how many percent of the limit on a bucket is warned of.
     pub warn_at: Option<u8>,

@@ -54,7 +54,7 @@ pub struct Compiled {
     /// Its number, below [`RuleSet::numbers`]. It stays while the rule of this name does, from one set to the
     /// next that is made of it by [`RuleSet::changed`].
     pub number: u32,
-    /// What its buckets are named by.
+    /// Shape of the keys that name its buckets.
     pub shape: Shape,
     /// Its limit, ready for [`super::algorithm::State::check`] (with `queue` set for `throttle`).
     pub limit: Limit,
@@ -170,7 +170,7 @@ pub enum Conflict {
     ShapesSpent,
 }
 
-/// What stands in the place of a rule's name where a request's own limit counts it alone.
+/// The text in place of a rule's name if a request's own limit counts it alone.
 const UNRULED: &str = "descriptor";
 
 /// An immutable set of rules.
@@ -178,7 +178,7 @@ const UNRULED: &str = "descriptor";
 pub struct RuleSet {
     /// In order of precedence: priority, then name.
     rules: Vec<Arc<Compiled>>,
-    /// Those of them that have a worldwide side, in the same order.
+    /// Rules among them that have a worldwide side, in the same order.
     worldwide: Vec<Arc<Compiled>>,
     by_name: ByName,
     numbers: Numbers,
@@ -189,7 +189,7 @@ pub struct RuleSet {
     keys: HashMap<Box<str>, Arc<ApiKey>, FixedState>,
 }
 
-/// Who is written down beside the rules.
+/// The users and keys that are written beside the rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People {
     /// Users of the set; two with one id are a conflict.
@@ -323,7 +323,7 @@ impl RuleSet {
     /// Which rules decide this request.
     ///
     /// In a group the first rule by precedence that matches decides; a rule without a group decides by
-    /// itself. Where an `allow` without a group matches, only it and every deciding `block` are left.
+    /// itself. An `allow` without a group that matches leaves only itself and every deciding `block`.
     #[must_use]
     pub fn matches(&self, request: &Request<'_>) -> Matches<'_> {
         self.matches_of(request, &self.who(request))
@@ -337,8 +337,8 @@ impl RuleSet {
         matches
     }
 
-    /// The same, appended to `matches`. Where the origin may read the path in several ways, the rules of each
-    /// reading decide: each rule and bucket once, and an `allow` exempts from the rules of its own reading
+    /// The same, appended to `matches`. The rules of each reading decide if the origin may read the path in
+    /// several ways: each rule and bucket once, and an `allow` exempts from the rules of its own reading
     /// alone.
     pub fn match_into<'s>(&'s self, request: &Request<'_>, who: &Who<'_>, matches: &mut Matches<'s>) {
         let before = matches.len();
@@ -355,7 +355,7 @@ impl RuleSet {
         }
     }
 
-    /// Appends which rules decide it where `who` shows `credential` in the place of the request's own. Those
+    /// Appends which rules decide it where `who` shows `credential` in the place of the request's own. Rules
     /// that decide it already stand behind `from`, and are not there twice.
     pub fn match_credential<'s>(
         &'s self,

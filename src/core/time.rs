@@ -40,7 +40,7 @@ impl Timestamp {
         }
     }
 
-    /// Where the window with this index begins.
+    /// Returns the begin of the window with this index.
     #[must_use]
     pub const fn window_start(index: u64, window: Span) -> Self {
         Self(index.saturating_mul(window.0))

@@ -87,7 +87,7 @@ pub struct Frame {
     /// The longest that a frame of another region lately took to the sender. Every node takes the worst of
     /// all, so that all of them use a report at the same instant.
     pub slowest: Span,
-    /// Of whose buckets in use the sender cannot follow all.
+    /// Rules of whose buckets in use the sender cannot follow all.
     pub crowded: CrowdedRules,
     /// Counts of admitted permits, a report for each bucket that changed.
     pub reports: Vec<Report>,
@@ -134,12 +134,14 @@ pub struct Acknowledgement {
     pub before: u64,
 }
 
-/// What was admitted of one bucket: cumulative, so that loss, duplication and reordering do nothing.
+/// The permits that were admitted of one bucket: cumulative, so that loss, duplication and reordering do
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The sender's number for the subject. In one incarnation it never stands for another.
     pub key_id: u64,
-    /// What the number stands for; left out once the receiver has acknowledged a frame that said it.
+    /// The bucket that the number stands for; left out once the receiver has acknowledged a frame that said
+    /// it.
     pub subject: Option<Subject>,
     /// Which window this speaks of; zero for algorithms without windows.
     pub window: u64,
@@ -154,7 +156,7 @@ pub struct Report {
 /// How far counts have come; nearly always it is one.
 pub type Amounts = SmallVec<[Amount; 1]>;
 
-/// What hardly changes from one report of a bucket to the next.
+/// The part of a report that hardly changes from one to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// Domain and name of the rule that counts the bucket.
@@ -163,7 +165,7 @@ pub struct Subject {
     pub identity: Vec<u8>,
     /// Whom the reports speak for: the sending daemon, or a whole region.
     pub scope: Scope,
-    /// Who counted, since when; at most [`COUNTS_MAX`].
+    /// Daemons that counted, and since when; at most [`COUNTS_MAX`].
     pub counters: Vec<Counter>,
     /// By which limit those decide whom the reports speak for.
     pub decided_by: DecidedBy,
@@ -192,7 +194,8 @@ impl DecidedBy {
     }
 }
 
-/// What one bucket may admit in place of its rule's limit: a user's or a key's own. Its window is the rule's.
+/// The permits that one bucket may admit in place of its rule's limit: a user's or a key's own. Its window is
+/// the rule's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct OwnLimit {
     /// Permits per window, as in [`Limit::permits`], in all regions together.

@@ -24,11 +24,11 @@ pub const PROBLEMS_MAX: usize = 100;
 pub struct Problem {
     /// Place of the mistake, in a file or outside of any.
     pub place: TextPlace,
-    /// What is wrong and what was expected.
+    /// A sentence on what is wrong and what was expected.
     pub message: String,
 }
 
-/// Where a problem stands, as a person finds it.
+/// The place of a problem, as a person finds it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TextPlace {
     /// In a file; line and column count from 1, columns in characters.
@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where a value stands, as the reader keeps it.
+/// The place of a value, as the reader keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum At {
     /// A byte offset in the text.

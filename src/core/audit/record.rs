@@ -64,9 +64,9 @@ pub struct Record<'a> {
     pub rule: Option<&'a str>,
     /// Id of the user who asked; `None` where none was named.
     pub user: Option<&'a str>,
-    /// Who asked: the public name of the API key, or a fingerprint, never the key.
+    /// The client's API key: its public name, or a fingerprint, never the key.
     pub key: Option<&'a str>,
-    /// Who asked: the address, as it was given.
+    /// The client's address, as it was given.
     pub address: Option<&'a str>,
     /// Path that was asked for, as rules saw it; `None` where none was named.
     pub path: Option<&'a str>,

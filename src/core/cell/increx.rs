@@ -75,7 +75,7 @@ pub struct Counted {
     pub applied: Number,
 }
 
-/// What cannot be done to this value.
+/// The reason why a value cannot be changed so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IncrexError {
     /// A whole number is to be added to a count with a fraction.
