@@ -20,7 +20,8 @@ pub(super) const GIVEN_UP_MAX: usize = 4_096;
 /// How long a connection that makes room for another may take to end.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whether a connection gets on. One look every [`LOOK_EVERY`] costs less than a timer for each request.
+/// The progress of a connection, by which an idle one is told. One look every [`LOOK_EVERY`] costs less than
+/// a timer for each request.
 ///
 /// Touched from one task only; atomics because that task moves between threads.
 #[derive(Debug, Default)]
@@ -39,7 +40,7 @@ pub(super) struct IdleDetection {
     says_length: AtomicBool,
 }
 
-/// What the look before this one saw.
+/// The state that the look before this one saw.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     whole: u32,

@@ -1,4 +1,4 @@
-//! Where connections come from: TCP or a Unix socket, a bound on how many, and an orderly end.
+//! The sources of connections: TCP or a Unix socket, a bound on how many, and an orderly end.
 
 use std::future::Future;
 use std::io;
@@ -34,7 +34,7 @@ const LOOK_UP_MAX: Duration = Duration::from_secs(10);
 /// The user who may do everything on this machine anyway.
 const ROOT: u32 = 0;
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     /// Its address; `None` on a Unix socket.

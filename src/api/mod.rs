@@ -82,8 +82,8 @@ pub struct Settings {
     pub record_queries: bool,
     /// Longest body of an HTTP request and longest gRPC message, in bytes. Longer ones are refused.
     pub body_bytes_max: usize,
-    /// Most open connections of one listener. Where they are all taken the longest idle one is closed for a
-    /// new one.
+    /// Most open connections of one listener. A full listener closes its longest idle connection for a new
+    /// one.
     pub connections_max: usize,
     /// Most open connections of one client address, loopback excepted; 0: any number.
     pub address_connections_max: usize,

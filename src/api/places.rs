@@ -18,10 +18,10 @@ use crate::telemetry::Metrics;
 
 /// Addresses of IPv6 that share so many bits are one client.
 const IPV6_PREFIX: u8 = 64;
-/// Of how many places one is freed at once when the listener is full: looking for the longest idle goes over
+/// One of this many places is freed at once when the listener is full: looking for the longest idle goes over
 /// all of them.
 const FREED_AT_ONCE: usize = 64;
-/// Of how many places one may be used besides while those that were told to end do so, and as many newcomers
+/// One of this many places may be used besides while those that were told to end do so, and as many newcomers
 /// may wait for a place.
 const ENDING: usize = 16;
 /// How long a newcomer may wait for the place of a connection that ends: a gateway that is turned away lets
@@ -83,8 +83,8 @@ struct LastRequest {
 }
 
 impl Entry {
-    /// Whether it may go, and when it would: those that ask for decisions after all others, and the longest
-    /// idle first. A connection that asks for decisions goes only if it is idle.
+    /// Returns whether it may go, and when it would: connections that ask for decisions go after all others,
+    /// and the longest idle go first. A connection that asks for decisions goes only if it is idle.
     fn goes(&self, now: u32) -> Option<(bool, u32)> {
         let (at, decides) = (self.last.at.load(Ordering::Relaxed), self.last.decides.load(Ordering::Relaxed));
         let is_idle = now.saturating_sub(at) >= IDLE_SECONDS_MIN;
@@ -270,7 +270,7 @@ impl Places {
         let Some((&largest, &count)) = largest else { return false };
         let staying =
             table.open.iter().filter(|(_, entry)| entry.client == largest && !entry.end.is_cancelled());
-        // Those that stay come last: the first of them goes only for a client that has far fewer.
+        // Connections that stay come last: the first of them goes only for a client that has far fewer.
         let mut staying: Vec<(bool, (bool, u32), u64)> = staying
             .map(|(id, entry)| match entry.goes(now) {
                 Some(order) => (false, order, *id),

@@ -20,7 +20,7 @@ pub(super) const ALPN_HTTP2: &[u8] = b"h2";
 /// How HTTP/1.1 is named.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// What a listener proves itself with, as PEM texts.
+/// The texts, in PEM, by which a listener proves who it is.
 #[derive(Clone)]
 pub struct ListenerPem {
     /// The certificate and those between it and its authority.
@@ -61,7 +61,7 @@ pub enum ListenerTlsError {
     Authorities(String),
 }
 
-/// What a listener speaks inside of TLS.
+/// The protocol that a listener speaks inside of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inside {
     /// HTTP/2 or HTTP/1.1, as the client likes best.

@@ -151,7 +151,7 @@ pub struct ReleasedJson {
     pub degraded: bool,
 }
 
-/// What each rule said, written as a list of [`RuleOutcomeJson`].
+/// The words of each rule, written as a list of [`RuleOutcomeJson`].
 #[derive(Debug)]
 pub struct RuleOutcomeList<'a>(&'a [RuleOutcome]);
 

@@ -44,11 +44,11 @@ pub struct Guard {
     refused: Refused,
     /// True if loopback may do everything.
     local: bool,
-    /// Where the daemon's own user is let in.
+    /// The path of the socket on which the daemon's own user is let in.
     socket: Option<String>,
 }
 
-/// What was logged of wrong tokens since when.
+/// Counts of wrong tokens that were logged, and since when.
 #[derive(Debug, Default)]
 struct Logged {
     since: Option<Timestamp>,

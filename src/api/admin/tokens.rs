@@ -22,9 +22,9 @@ use crate::engine::admin::Role;
 const TOKENS_MAX: usize = 1_000;
 /// Longest name of a token, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// What a hash begins with.
+/// The first word of every hash.
 const SCHEME: &str = "hmac-sha256";
-/// What a token begins with, so that leaked ones are found by scanners.
+/// The first letters of every token, by which scanners find leaked ones.
 const PREFIX: &str = "tgt_";
 const SECRET_BYTES: usize = 32;
 const SALT_BYTES: usize = 16;
@@ -46,7 +46,7 @@ struct Token {
 /// A token that was just made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// What its holder sends. It is nowhere else.
+    /// The token that its holder sends. It is nowhere else.
     pub token: String,
     /// TOML lines that the operator adds to `tokens.toml`; they hold the hash alone.
     pub entry: String,
@@ -67,7 +67,7 @@ impl Tokens {
         }
     }
 
-    /// Whose token this is. Every token is tried, each in constant time, so that the time taken tells
+    /// Returns whose token this is. Every token is tried, each in constant time, so that the time taken tells
     /// nothing.
     #[must_use]
     pub fn find(&self, token: &str) -> Option<(&str, Role)> {

@@ -32,7 +32,7 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 /// what is over then is a body that does not arrive.
 const ANSWER_WITHIN: Duration = Duration::from_secs(90);
 
-/// What the requests of one connection share.
+/// The state that the requests of one connection share.
 struct Http2Connection {
     servers: Arc<Servers>,
     peer: Peer,

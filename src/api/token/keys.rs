@@ -97,7 +97,7 @@ impl KeySet {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()

@@ -36,7 +36,7 @@ const CANDIDATES_MAX: usize = 5;
 /// Most checked tokens remembered; more push out those used least.
 const REMEMBERED_MAX: usize = 20_000;
 
-/// What a token must be.
+/// The conditions that a token must meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSettings {
     /// The claim that names the user.
@@ -47,11 +47,11 @@ pub struct TokenSettings {
     pub audiences: Vec<String>,
     /// Time by which a token may be over, or not have begun, because clocks differ.
     pub leeway: Span,
-    /// What happens with a token that is not valid.
+    /// The treatment of a token that is not valid.
     pub on_invalid: OnInvalid,
 }
 
-/// What happens with a token that is not valid.
+/// The treatment of a token that is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnInvalid {
     /// The request counts by its address, as if it had brought none.
@@ -157,7 +157,7 @@ impl TokenReader {
             None => {
                 let (checked, is_exact) = self.verify(&keys, token)?;
                 let checked = Arc::new(checked);
-                // Of one token there are any number of lax spellings: they must not push out others.
+                // A token has any number of lax spellings: they must not push out others.
                 if is_exact {
                     self.remembered.insert(name, Arc::clone(&checked));
                 }
