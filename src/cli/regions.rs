@@ -66,7 +66,7 @@ fn told(own: &Value) -> String {
     if !cut_off.is_empty() {
         lines.push(format!("Cut off: {cut_off}. Worldwide limits follow each rule's on_partition."));
     }
-    // Who is cut off or missing is said above, who is waited for below.
+    // Regions that are cut off or missing are said above, those that are waited for below.
     let said = |notice: &&Value| {
         !["cut_off", "unseen", "agreement", "burning"].iter().any(|about| notice["about"] == **about)
     };

@@ -1,4 +1,4 @@
-//! What a daemon runs with. The doc comments of these types are the manual of `tidegate.toml`.
+//! The settings that a daemon runs with. The doc comments of these types are the manual of `tidegate.toml`.
 //!
 //! A value is taken from the command line, else from the environment (`TIDEGATE_STORE__MAX_KEYS` is
 //! `max_keys` of `[store]`; lists are separated by commas), else from the file, else it is the default.
@@ -170,7 +170,7 @@ pub struct Rules {
     pub shadow: bool,
 }
 
-/// Where rules come from.
+/// Sources of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -288,7 +288,7 @@ fn without_passwords<S: Serializer>(nodes: &[String], serializer: S) -> Result<S
     }))
 }
 
-/// What keeps buckets.
+/// Stores that keep buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
@@ -416,7 +416,7 @@ pub struct Jwt {
     pub on_invalid: OnInvalid,
 }
 
-/// What happens with an invalid token.
+/// Treatments of an invalid token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnInvalid {

@@ -16,7 +16,7 @@ use super::{Config, Flags, Problem};
 use crate::core::envoy::{ServiceSettings, glob_fits};
 use crate::core::rule::Mode;
 
-/// What a daemon that stands in for Envoy's rate limit service runs with.
+/// The settings that a daemon runs with which stands in for Envoy's rate limit service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StandIn {
     /// A watched folder of files, or a server of xDS.
@@ -29,7 +29,7 @@ pub struct StandIn {
     pub starts_without_rules: bool,
     /// Options of the service's answers: shadow and quota mode, headers and metadata.
     pub answers: ServiceSettings,
-    /// Where `/rlconfig` and `/stats` are served.
+    /// The address on which `/rlconfig` and `/stats` are served.
     pub debug: String,
     /// `TIDEGATE_GLOBAL_MODE`: how limits are held worldwide, the first pattern that fits a limit's name.
     pub worldwide: Vec<(String, Mode)>,
@@ -37,11 +37,11 @@ pub struct StandIn {
     pub log_level: Option<String>,
     /// True if `LOG_FORMAT=json` asks for a JSON object a line.
     pub log_json: bool,
-    /// What was found and is not used: a sentence each.
+    /// Variables that were found and are not used: a sentence each.
     pub unused: Vec<String>,
 }
 
-/// Where the rules of a stand-in come from.
+/// Sources of the rules of a stand-in.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StandInRules {
     /// A folder of files, watched.
@@ -62,7 +62,7 @@ pub struct XdsSource {
     pub server: String,
     /// Name by which this daemon asks the server for its resources.
     pub node: String,
-    /// What the server is told of it besides.
+    /// Facts about this daemon that the server is told besides.
     pub metadata: Vec<(String, String)>,
     /// Headers that are sent with the stream besides gRPC's own, by name and value.
     pub headers: Vec<(String, String)>,
@@ -101,7 +101,7 @@ impl StandIn {
 
 /// The variable that holds limits worldwide, beside those of the service.
 const GLOBAL_MODE: &str = "TIDEGATE_GLOBAL_MODE";
-/// Where rules that came by xDS are kept, in the working directory.
+/// The file in the working directory that keeps rules that came by xDS.
 const SAVED: &str = "rules.saved.xds";
 /// Longest message unless the environment says otherwise, as gRPC has it.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
@@ -145,7 +145,7 @@ pub fn stand_in(
     }
 }
 
-/// What is a configuration of ours.
+/// Reads the variables that are keys of our configuration.
 fn settings(from: &mut Variables) -> Table {
     let mut listen = Table::new();
     let address = |host: &str, port: &str, usual: u16, from: &mut Variables| {
@@ -251,7 +251,7 @@ fn node(part: &str, auth: Option<&str>, secure: bool) -> String {
     format!("{scheme}://{}:{}@{rest}", written(user), written(password))
 }
 
-/// What is the service's own.
+/// Reads the variables that are the service's own.
 fn read(from: &mut Variables) -> StandIn {
     let starts_without_rules = from.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
     let needs_rules = from.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false);

@@ -1,4 +1,4 @@
-//! Where the demand of the demo is: nearly all of it in one region, and after a while in the next.
+//! The demand of the demo: nearly all of it is in one region, and after a while in the next.
 //!
 //! Demand that is the same everywhere would make all ways of holding a limit look alike: fixed shares are the
 //! right ones then.

@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Windows remembered.
 const WINDOWS_MAX: usize = 64;
 
-/// What one region did in one window.
+/// The counts of one region in one window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) window: u64,
@@ -32,7 +32,7 @@ pub(super) struct Count {
     pub(super) believed: u64,
 }
 
-/// What the load on one region has seen, by window.
+/// The counts of the load on one region, by window.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counts(Arc<Mutex<Vec<Count>>>);
 

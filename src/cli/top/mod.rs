@@ -93,7 +93,7 @@ impl Top {
         if self.server.json || self.once || !std::io::stdout().is_terminal() {
             return self.print();
         }
-        // Whoever is not reached is said so on a screen that is left as it was.
+        // A daemon that cannot be reached is named before the screen is taken over.
         let first = fetch(&self.server, self.by)?;
         let mut screen = TopScreen::new(self.by);
         screen.take(Fetched::Now(Ok(first)));
