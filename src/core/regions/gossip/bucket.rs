@@ -68,7 +68,7 @@ pub(super) struct GossipBucket {
     unmet: Unmet,
     /// Daemons of the own region that count it too, with what they are asked for.
     pub(super) siblings: Vec<SiblingReport>,
-    /// What was last told, and when.
+    /// The last report, and when it was told.
     pub(super) told: Option<LastReport>,
     /// Since when all regions know of it.
     known_since: KnownSince,
@@ -80,13 +80,13 @@ pub(super) struct GossipBucket {
     pub(super) queued: bool,
     enforced: Option<(Allowance, u64)>,
     cut: CommonCuts,
-    /// Where fractions of a permit tip over.
+    /// Decides where fractions of a permit tip over, for this bucket.
     rounding_seed: u64,
-    /// Of an algorithm without windows: the level that all regions share.
+    /// The level that all regions share, of an algorithm without windows.
     shared_level: SharedLevel,
     /// The store's charges for each region, by [`RegionId`]; the own one's place is for its siblings.
     charged: SmallVec<[Debited; 4]>,
-    /// What the store counted itself so far.
+    /// Permits that the store counted itself so far.
     stored: u64,
     debt: u64,
     /// True if the own region will soon be refused. With windows, it would have used more than three quarters
@@ -155,11 +155,11 @@ struct Debited {
 #[derive(Debug)]
 pub(super) struct Period {
     pub(super) window: u64,
-    /// What the own region admitted, as far as is known here.
+    /// Permits that the own region admitted, as far as is known here.
     pub(super) live: Counts,
     live_version: u32,
     overshoot: Overshoot,
-    /// What each region told; the own one's is what its owner told the others.
+    /// Reports of each region; the own one's is what its owner told the others.
     told: ByRegion<RegionReport>,
 }
 
@@ -255,7 +255,7 @@ impl GossipBucket {
         self.periods.iter().find(|period| period.window == window)
     }
 
-    /// Whose it is, what is known of a window, and under which key ids it is told.
+    /// Returns whose it is, what is known of a window, and under which key ids it is told.
     pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Own, &Period, &mut KeyIds)> {
         let period = self.periods.iter().find(|period| period.window == window)?;
         Some((&self.key, &self.own, period, &mut self.own_key_ids))
@@ -285,7 +285,7 @@ impl GossipBucket {
         self.periods.get_mut(index)
     }
 
-    /// What happened here.
+    /// Counts what happened here.
     pub(super) fn count(&mut self, now: Timestamp, node: &Arc<str>, touched: &crate::regions::Touched) {
         self.changed = now;
         self.demand.offered(now, touched.offered, touched.largest);
@@ -299,7 +299,7 @@ impl GossipBucket {
         }
     }
 
-    /// Returns what a sibling counted itself. Whether any of it was new.
+    /// Returns what a sibling counted itself. Returns whether any of it was new.
     pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &ReceivedReport) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
@@ -402,9 +402,9 @@ impl GossipBucket {
         others.map(|(_, told)| self.believed(told.counts.net())).fold(0, u64::saturating_add)
     }
 
-    /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a
-    /// reload has just lowered, may have admitted more than the limit, and one that lies may say anything. In
-    /// a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
+    /// Returns the part of what a region told of a window that is believed: a region whose store was lost, or
+    /// whose limit a reload has just lowered, may have admitted more than the limit, and one that lies may
+    /// say anything. In a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
     fn believed(&self, net: u64) -> u64 {
         match self.counting() {
             Counting::Window => {
@@ -459,7 +459,7 @@ impl GossipBucket {
         windows
     }
 
-    /// Gives a report to the cut. Whether it came too late to be used by all at once.
+    /// Gives a report to the cut. Returns whether it came too late to be used by all at once.
     fn give_to_cut(
         &mut self,
         now: Timestamp,
@@ -512,8 +512,8 @@ impl GossipBucket {
         }
     }
 
-    /// By which limit `region` decides requests for it. Whether another is in force now: then it has to
-    /// [`Self::follow`].
+    /// By which limit `region` decides requests for it. Returns whether another is in force now: then it has
+    /// to [`Self::follow`].
     pub(super) fn hear_limit(
         &mut self,
         times: (Timestamp, Timestamp),

@@ -103,7 +103,7 @@ impl Counts {
         })
     }
 
-    /// Takes in everything that `other` knows. Whether anything was new.
+    /// Takes in everything that `other` knows. Returns whether anything was new.
     pub(super) fn merge_all(&mut self, counts: &[Count]) -> bool {
         counts.iter().fold(false, |changed, count| changed | (self.merge(count) == Merged::Changed))
     }

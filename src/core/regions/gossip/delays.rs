@@ -4,11 +4,11 @@ use super::replica::Replica;
 use crate::regions::membership::Patience;
 use crate::time::{Span, Timestamp};
 
-/// What is added to the longest delay: the time that clocks and ticks differ by.
+/// The time that is added to the longest delay, because clocks and ticks differ.
 const DELAY_MARGIN: Span = Span::from_millis(5);
 /// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
 const DELAY_STEP: Span = Span::from_millis(5);
-/// What is added to the time that news of a cut take: a link may have to be dialled first, and something be
+/// The time that is added to what news of a cut take: a link may have to be dialled first, and something be
 /// said twice.
 const MENDING: Span = Span::from_millis(300);
 /// A region counts as cut off after at least this long without a frame.

@@ -6,7 +6,7 @@
 
 use crate::rule::Global;
 
-/// By what one region's first shares of a rule's limits are worked out.
+/// The numbers by which one region's first shares of a rule's limits are worked out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstShare {
     weight: u64,

@@ -82,7 +82,7 @@ impl KeyIdMeaning {
     }
 }
 
-/// What another daemon's key ids stand for: those of late, in two generations, so that old ones go without
+/// The meaning of another daemon's key ids: of late ones, in two generations, so that old ones go without
 /// being counted.
 #[derive(Debug, Default)]
 pub(super) struct PeerKeyIds {
@@ -111,7 +111,7 @@ impl PeerKeyIds {
         self.recent.get(&key_id)
     }
 
-    /// What stood for nothing may stand for something now.
+    /// Key ids that stood for nothing may stand for something now.
     pub(super) fn retry_unfollowed(&mut self) {
         for generation in [&mut self.recent, &mut self.older] {
             generation.retain(|_, meaning| meaning.key.is_some());

@@ -83,7 +83,7 @@ pub(super) struct GossipLink {
     pub(super) dropped: u64,
     /// The own key ids that it knows.
     pub(super) named: AcknowledgedKeyIds,
-    /// What its key ids stand for.
+    /// The meaning of its key ids.
     pub(super) key_ids: PeerKeyIds,
 }
 
@@ -278,8 +278,8 @@ impl GossipLink {
         }
     }
 
-    /// Takes in what it says it has received of ours: those frames have landed. Whether none of them is
-    /// missing. Where nothing else is to be said it says so within a `heartbeat`.
+    /// Takes in what it says it has received of ours: those frames have landed. Returns whether none of them
+    /// is missing. It says so within a `heartbeat` even if nothing else is to be said.
     pub(super) fn landed(
         &mut self,
         now: Timestamp,
@@ -309,8 +309,8 @@ impl GossipLink {
         !has_gaps(seen)
     }
 
-    /// By when it had a frame of ours of which it speaks now for the first time. Of what came before it could
-    /// not be heard for a while it speaks late.
+    /// By when it had a frame of ours of which it speaks now for the first time. It speaks late of frames
+    /// before a time in which it could not be heard.
     fn reached_by(&mut self, now: Timestamp, seq: u64, heartbeat: Span) -> Timestamp {
         while self.departures.get(1).is_some_and(|(newer, _)| *newer <= seq) {
             self.departures.pop_front();

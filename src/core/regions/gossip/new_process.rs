@@ -1,4 +1,4 @@
-//! Where one life of a daemon ends and the next begins: the last one tells the others what it admitted, and
+//! The border between one life of a daemon and the next: the last one tells the others what it admitted, and
 //! they tell the next.
 //!
 //! A store in memory forgets with its daemon, and the others have counted what it used. Until they had the
@@ -58,8 +58,7 @@ impl Replica {
         let answered = |id| of(id).next().is_some() && of(id).all(|link| link.answered);
         let shared = self.config.shared_store;
         let told = others().all(|(id, region)| region.left || answered(id) || (shared && region.cut_off));
-        // Where they took this region for cut off they divide without it for as long as it takes to mend
-        // that.
+        // Regions that took this one for cut off divide without it for as long as it takes to mend that.
         let until = match told {
             true if shared => now,
             true => until.min(now + self.mending()),

@@ -54,7 +54,8 @@ impl Own {
     pub(super) fn said_by(&self, region: RegionId, counted: bool) -> DecidedBy {
         match self.0.as_deref() {
             Some(known) if known.from == region => known.limit.map_or(DecidedBy::Rule, DecidedBy::Own),
-            // Of an own limit by which the region decides, its daemons would have said.
+            // Daemons of the own region say by which own limit they decide; without such a word it is the
+            // rule's.
             None if region == Regions::OWN && counted => DecidedBy::Rule,
             _ => DecidedBy::Unknown,
         }

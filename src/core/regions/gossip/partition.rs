@@ -77,7 +77,7 @@ pub(super) fn plan(
 /// The regions that divide a bucket without windows in a cut, and how much of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LevelPartitionPlan {
-    /// Of the limit's permits, those that are divided on this side.
+    /// Permits of the limit that are divided on this side.
     pub(super) permits: u64,
     /// Regions of this side, among which `permits` are divided.
     pub(super) parties: Parties,

@@ -193,7 +193,8 @@ impl Replica {
         self.revision
     }
 
-    /// What this region did with one bucket since it was last told. Buckets of unknown rules are ignored.
+    /// Takes in what this region did with one bucket since it was last told. Buckets of unknown rules are
+    /// ignored.
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
         self.begin(now);
         let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
@@ -211,7 +212,7 @@ impl Replica {
         self.note_store(now, id, touched);
     }
 
-    /// Who is in the cluster now.
+    /// Takes in who is in the cluster now.
     pub fn handle_members(&mut self, now: Timestamp, members: &[Member]) {
         self.begin(now);
         let before: Vec<_> = self.regions.iter().map(|(_, region)| region.ring.clone()).collect();
@@ -346,7 +347,7 @@ impl Replica {
     }
 
     /// Something happened to a bucket here: tells the others at once if it is urgent, else at the next cut.
-    /// Whether it told them, and so has looked at the bucket already.
+    /// Returns whether it told them, and so has looked at the bucket already.
     pub(super) fn changed(&mut self, now: Timestamp, id: BucketId) -> bool {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return false };
@@ -468,7 +469,7 @@ impl Replica {
         }
     }
 
-    /// Whatever was in frames that must be taken for lost is owed again, unless something newer of it went
+    /// The reports of frames that must be taken for lost are owed again, unless something newer of them went
     /// out since.
     fn resend_lost(&mut self, now: Timestamp) {
         let mut lost = Vec::new();
@@ -548,7 +549,7 @@ impl Replica {
         }
     }
 
-    /// What the store's answers show of its memory: it is told again what it forgot.
+    /// Notes what the store's answers show of its memory: it is told again what it forgot.
     fn note_store(&mut self, now: Timestamp, id: BucketId, touched: &Touched) {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
@@ -630,7 +631,7 @@ impl Replica {
         self.newest = now;
     }
 
-    /// What was noted of an instant that is to come again was now: else everything would wait until it has
+    /// Notes of an instant that is to come again count as made now: else everything would wait until it has
     /// come.
     fn clock_went_back(&mut self, now: Timestamp) {
         self.stood_until = self.stood_until.min(now);

@@ -70,11 +70,12 @@ pub struct PeerView {
 pub struct KeyStatus {
     /// Rule and identity of the bucket.
     pub key: WorldKey,
-    /// What the own region admitted in the current window (since the bucket is followed, without windows).
+    /// Permits that the own region admitted in the current window (since the bucket is followed, without
+    /// windows).
     pub own: u64,
-    /// What each other region is known to have admitted alike.
+    /// Permits that each other region is known to have admitted alike.
     pub others: Vec<(String, u64)>,
-    /// What the store was told to enforce, if anything.
+    /// Allowance that the store was told to enforce, if any.
     pub view: Option<Allowance>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,

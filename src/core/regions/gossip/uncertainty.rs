@@ -11,7 +11,7 @@ pub struct BucketAnswer {
     pub used: u64,
     /// Permits that it would still admit.
     pub remaining: u64,
-    /// What the world leaves it, if it was told.
+    /// Allowance that the world leaves it, if it was told.
     pub view: Option<Allowance>,
     /// How far the worldwide count may lie above `used` and `view.others`, as it was told with the view.
     pub error_bound: u64,
@@ -39,7 +39,7 @@ pub struct OtherStores {
     pub regions: u64,
     /// True if every region divides by the same reports; see [`super::Replica::elsewhere`].
     pub settled: bool,
-    /// What the own store may have forgotten.
+    /// The memory that the own store may have lost.
     pub own_store: OwnStore,
     /// The longest that any other region was not heard since all was settled.
     pub silence: Span,

@@ -77,7 +77,7 @@ impl Birth {
 pub struct StartSafety {
     /// A daemon does not take its own word for it.
     pub others_vouch: bool,
-    /// What is said of one process is not said of the next.
+    /// A statement on one process is not made of the next.
     pub processes_are_named: bool,
 }
 
@@ -90,11 +90,11 @@ impl StartSafety {
 #[derive(Debug)]
 pub(super) struct Beginning {
     birth: Birth,
-    /// Whether its store remembers nothing; `None`: it has not been asked.
+    /// True if its store remembers nothing; `None`: it has not been asked.
     store_is_new: Option<bool>,
     /// Since when it waits for the others.
     since: Option<Timestamp>,
-    /// Whether this is the first start of all, once that is settled.
+    /// True if this is the first start of all, once that is settled.
     is_first: Option<bool>,
     pub(super) safety: StartSafety,
 }
@@ -150,9 +150,9 @@ impl Beginning {
         }
     }
 
-    /// Every listed region has said the same. Whether this daemon may begin: it is settled how, and nobody is
-    /// new any more, so that whoever comes back without its disk is known to the others. `others` are the
-    /// daemons of the other listed regions, and its siblings.
+    /// Every listed region has said the same. Returns whether this daemon may begin: it is settled how, and
+    /// nobody is new any more, so that whoever comes back without its disk is known to the others. `others`
+    /// are the daemons of the other listed regions, and its siblings.
     pub(super) fn settles(
         &mut self,
         now: Timestamp,

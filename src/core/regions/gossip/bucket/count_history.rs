@@ -6,7 +6,7 @@ use crate::time::{Span, Timestamp};
 /// Instants of a window, evenly apart, at which the count is remembered.
 const MARKS: u64 = 32;
 const MARKS_LEN: usize = 32;
-/// Whoever admits says so within this long: what a report adds was admitted no longer before it.
+/// A region that admits says so within this long: what a report adds was admitted no longer before it.
 const TOLD_WITHIN: Span = Span::from_millis(100);
 
 /// The count at so many instants of the window.

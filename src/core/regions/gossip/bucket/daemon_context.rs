@@ -10,10 +10,10 @@ use crate::time::{Span, Timestamp};
 
 /// For at least so long a demand counts that has not lasted.
 pub(super) const AHEAD_MIN: Span = Span::from_secs(1);
-/// What that is rounded up to.
+/// The step that it is rounded up to.
 const AHEAD_STEP: Span = Span::from_millis(500);
 
-/// Who asks: what a bucket must know of the daemon that follows it.
+/// The daemon that asks: what a bucket must know of the daemon that follows it.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct DaemonContext<'a> {
     pub(in super::super) node: &'a Arc<str>,

@@ -87,9 +87,9 @@ impl GossipBucket {
 
     /// How far the worldwide count may lie above what is believed, and what most of that is due to.
     ///
-    /// Where all was told in time lately, all regions divide by the same reports: then a region may have used
-    /// since it told as much as it was given. Otherwise, and where a region may not know the bucket, its
-    /// store may have admitted the whole limit, and once more if its process was followed by another one.
+    /// Regions divide by the same reports if all was told in time lately: then a region may have used since
+    /// it told as much as it was given. Otherwise, and where a region may not know the bucket, its store may
+    /// have admitted the whole limit, and once more if its process was followed by another one.
     pub(in super::super) fn error_bound(
         &self,
         now: Timestamp,
