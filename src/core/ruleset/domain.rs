@@ -41,7 +41,7 @@ pub(super) struct Domain {
     later: Option<Later>,
 }
 
-/// What changed since the index was made.
+/// The changes since the index was made.
 #[derive(Debug)]
 struct Later {
     /// Place of each rule in the order of precedence, by its number.
@@ -52,15 +52,15 @@ struct Later {
     candidates: Found,
 }
 
-/// What decides whether one rule takes part.
+/// The tests that decide whether one rule takes part.
 #[derive(Debug)]
 pub(super) struct Selector {
-    /// What the domain's indexes find it by.
+    /// Number by which the domain's indexes find it.
     number: u32,
     tests: SmallVec<[Test; 2]>,
     per: SmallVec<[u32; 4]>,
     group: Option<u32>,
-    // Of the rule, here so that deciding reads few cache lines.
+    // Action of the rule, here so that deciding reads few cache lines.
     action: Action,
     exact: bool,
     /// Counts holders, and so only those who ask to hold.

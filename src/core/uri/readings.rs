@@ -115,7 +115,7 @@ impl Origin {
 /// How much of the percent-encoding is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decoded {
-    /// What no client can send otherwise, such as spaces and letters beyond ASCII.
+    /// Signs that no client can send otherwise, such as spaces and letters beyond ASCII.
     Little,
     /// All but slashes and backslashes.
     Most,

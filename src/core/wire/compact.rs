@@ -188,7 +188,7 @@ pub fn read(version: WireVersion, bytes: &[u8]) -> Result<Frame, Unreadable> {
     Ok(Frame { incarnation, seq, sent, seen, slowest: Span(slowest), crowded, reports })
 }
 
-/// What is still to be read.
+/// The bytes that are still to be read.
 struct Rest<'a> {
     bytes: &'a [u8],
     version: WireVersion,

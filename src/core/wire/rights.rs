@@ -17,7 +17,7 @@ pub const TOTALS_MAX: usize = 128;
 pub struct RightsFrame {
     /// The sender's clock when it sent this.
     pub sent: Timestamp,
-    /// What the sender's region holds and wants.
+    /// Rights that the sender's region holds and wants.
     pub statements: Vec<Statement>,
     /// Rights that the sender gave to the receiver's region.
     pub transfers: Vec<Transfer>,
@@ -41,7 +41,7 @@ pub struct Statement {
     pub demand: u64,
     /// The largest cost that was refused lately; zero if none was.
     pub wanted: u64,
-    /// What went to other regions and came from them.
+    /// Rights that went to other regions and came from them.
     pub totals: MovedTotals,
     /// By which limit the sender counts the bucket.
     #[serde(skip)]
@@ -51,7 +51,7 @@ pub struct Statement {
 /// Which rights of a bucket a message speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum RightKind {
-    /// Those of one window, by its index. They may be spent in no other. The later window is the larger.
+    /// Rights of one window, by its index. They may be spent in no other. The later window is the larger.
     Window(u64),
     /// Permits of a level.
     Level,
@@ -79,7 +79,7 @@ pub struct WindowTotals {
     pub taken: Vec<Total>,
     /// Rights given in this window, by region and session of the receiver.
     pub given: Vec<Total>,
-    /// What was admitted in the window before, once that is over.
+    /// Permits that were admitted in the window before, once that is over.
     pub closed: Option<ClosedWindow>,
 }
 
@@ -95,9 +95,9 @@ pub struct ClosedWindow {
 /// Permits of a level that were received, by region and session of the giver.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LevelTotals {
-    /// Those that are in the level, or were: their giver need not be charged for them any more.
+    /// Rights that are in the level, or were: their giver need not be charged for them any more.
     pub settled: Vec<Total>,
-    /// Those that are kept beyond the capacity, part of what is free. Their giver is charged for them.
+    /// Rights that are kept beyond the capacity, part of what is free. Their giver is charged for them.
     pub kept: Vec<Total>,
 }
 
@@ -174,7 +174,7 @@ pub struct Transfer {
     pub rule: RuleName,
     /// Values of the rule's `per`, which name the bucket among those of the rule.
     pub identity: Vec<u8>,
-    /// Whether the rights are of a window, of a level or places.
+    /// Kind of the rights: of a window, of a level, or places.
     pub kind: RightKind,
     /// Session of the giver's store when it gave the rights.
     pub session: u64,
