@@ -10,7 +10,7 @@ use super::listeners::Bound;
 use crate::api::Listener;
 use crate::config;
 
-/// Who, besides the owner, may write into the folder of the socket: nobody.
+/// The mode bits by which others than the owner may write into the folder of the socket: none may be set.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// Which admin socket a daemon has.

@@ -13,10 +13,10 @@ use crate::core::time::Timestamp;
 use crate::peer::tls;
 use anyhow::Context as _;
 
-/// What a daemon would say of its certificates.
+/// The judgement of a daemon on its certificates.
 #[derive(Debug, Default)]
 pub struct CertificateProblems {
-    /// What it refuses to start with, a sentence each.
+    /// Reasons for which it refuses to start, a sentence each.
     pub wrong: Vec<String>,
     /// Files that are not on this machine, a sentence each: it may be another one that serves.
     pub missing: Vec<String>,

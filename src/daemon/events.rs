@@ -66,7 +66,7 @@ pub(super) async fn watch_breakers(engine: Arc<Engine>, stop: CancellationToken)
     }
 }
 
-/// The event that a change of the cluster's notices is, if it is one. Those about certificates are told for
+/// The event that a change of the cluster's notices is, if it is one. Notices about certificates are told for
 /// each stage of their lives by who looks at them.
 pub(super) fn of_notice(change: &NoticeChange, now: Timestamp) -> Option<EventRecord> {
     let event = |kind, notice: &Notice, text: &str| {

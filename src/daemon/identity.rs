@@ -43,17 +43,17 @@ pub(super) fn ledger(setup: &Setup, database: Option<&Database>) -> Arc<dyn Ledg
     }
 }
 
-/// Where identities and their changes are kept.
+/// The stores of identities and their changes.
 pub(super) struct Kept<'k> {
     /// The source, where there is one.
     pub(super) database: Option<&'k Database>,
-    /// What the region's daemons know together.
+    /// Knowledge that the region's daemons share of identities.
     pub(super) shelf: Option<Arc<dyn Shelf>>,
     /// Record of what operators change besides rules and quotas.
     pub(super) ledger: &'k Arc<dyn Ledger>,
 }
 
-/// What finds out who is asking, in a running daemon.
+/// The parts that find out who is asking, in a running daemon.
 pub(super) struct Identities {
     /// Shows and changes identities for the admin routes.
     pub(super) register: Arc<dyn Register>,
@@ -113,7 +113,7 @@ impl Identities {
 #[derive(Clone)]
 struct Keys {
     path: PathBuf,
-    /// What it held when it was last read.
+    /// Text of the file when it was last read.
     text: String,
     tokens: Arc<TokenReader>,
     reload: Arc<Notify>,

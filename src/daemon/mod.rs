@@ -104,7 +104,7 @@ pub struct Daemon {
     /// Sends spans to the collector; `None` where none is configured.
     traces: Option<TraceExport>,
     readiness: Arc<watch::Sender<Readiness>>,
-    /// Where the weights of `split` rules are noted. Beside it rights are left for the next process.
+    /// The file that notes the weights of `split` rules. Beside it rights are left for the next process.
     shares: Option<PathBuf>,
     /// How long to serve on once it is to stop.
     drain: Arc<Drain>,
@@ -117,8 +117,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon and returns once it answers. What starts it lives in a box, since it is large and
-    /// every caller would carry it.
+    /// Starts a daemon and returns once it answers. The future that starts it lives in a box, since it is
+    /// large and every caller would carry it.
     ///
     /// # Errors
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.

@@ -295,7 +295,7 @@ impl Look {
         self.engine.follow_differences(different);
     }
 
-    /// Who does not answer, and who does not accept whom.
+    /// Finds daemons that do not answer, and those that do not accept each other.
     fn links(&self, members: &[Member], found: &mut Vec<Notice>) {
         let (joins, links) = (self.peers.joins(), self.peers.links());
         let up: BTreeSet<_> = links.iter().filter(|link| link.connected).map(|link| link.address).collect();

@@ -27,8 +27,8 @@ const FETCH_DEADLINE: Duration = Duration::from_secs(30);
 /// tried once more.
 const SHUNNED_MAX: usize = 256;
 
-/// What was not right when it came, by who gave it: a peer that lies about a set keeps nobody from taking it
-/// elsewhere.
+/// Sets that were not right when they came, by who gave them: a peer that lies about a set keeps nobody from
+/// taking it elsewhere.
 type Shunned = HashSet<(NodeName, [u8; 32])>;
 
 /// Both directions, until `stop`.

@@ -237,7 +237,7 @@ impl Regions {
         let mut list = known.changes.over(&known.configured);
         if let Some(peers) = self.peers.get() {
             peers.set_region_changes(&known.changes);
-            // Whatever somebody said of it, of a region that is seen the word is waited for.
+            // The word of a region that is seen is waited for, whatever somebody said of it.
             let members = peers.members();
             let members = members.borrow();
             list.gone.retain(|gone| !members.iter().any(|member| member.live && member.name.region == *gone));

@@ -256,7 +256,7 @@ pub struct Checked {
     pub users: usize,
     /// Number of API keys that the file has.
     pub keys: usize,
-    /// What is odd about them all the same, a line each.
+    /// Oddities of the rules all the same, a line each.
     pub warnings: Vec<String>,
 }
 
@@ -319,7 +319,7 @@ pub struct WrittenRules {
     pub rules: Vec<(String, serde_json::Value)>,
     /// Tiers, users and API keys that stand beside the rules.
     pub people: WrittenPeople,
-    /// What is odd about them, a line each.
+    /// Oddities of the rules, a line each.
     pub warnings: Vec<String>,
 }
 

@@ -71,7 +71,7 @@ async fn serve(setup: Setup, followed: Option<(Config, ConfigSource)>) -> anyhow
             _ = interrupt.recv() => break true,
             _ = hangup.recv() => {
                 supervisor::tell(supervisor::RELOADING);
-                // Whoever wants it to end does not wait for a disk or a database.
+                // A daemon that is to end does not wait for a disk or a database.
                 tokio::select! {
                     biased;
                     _ = terminate.recv() => break false,

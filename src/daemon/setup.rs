@@ -1,4 +1,4 @@
-//! What a daemon is started with: everything resolved, nothing to interpret.
+//! The setup that a daemon is started with: everything resolved, nothing to interpret.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
 use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
 
-/// Where rules come from.
+/// Sources of rules.
 #[derive(Debug, Clone)]
 pub enum RulesSource {
     /// Always these.
@@ -32,7 +32,7 @@ pub enum RulesSource {
     File(PathBuf),
     /// PostgreSQL, with the last set kept in this file.
     Database {
-        /// Where the last set is kept.
+        /// File in which the last set is kept.
         saved: PathBuf,
         /// True if rules of other daemons are taken while the database is away.
         from_peers: bool,
@@ -46,13 +46,13 @@ pub enum RulesSource {
 pub struct PeersSetup {
     /// UDP address that the daemon binds for the others.
     pub listen: SocketAddr,
-    /// Where the others reach it, as host:port, if not at the bound address.
+    /// Address at which the others reach it, as host:port, if not the bound one.
     pub advertise: Option<String>,
     /// Daemons to join through, as host:port.
     pub join: Vec<String>,
     /// The cluster's authority, this daemon's certificate and its key.
     pub tls: TlsPem,
-    /// Where these came from, to read them again; `None` if they never change.
+    /// Files that these came from, to read them again; `None` if they never change.
     pub tls_files: Option<PeerTls>,
 }
 
@@ -127,7 +127,7 @@ pub struct Setup {
     pub held_answers_max: usize,
     /// True if HTTP clients may give back.
     pub http_refunds: bool,
-    /// Where the user of the daemon may change everything.
+    /// Socket on which the user of the daemon may change everything.
     pub admin_socket: AdminSocket,
     /// True if everybody on this machine may.
     pub admin_local: bool,
@@ -143,7 +143,7 @@ pub struct Setup {
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
     pub regions: Vec<String>,
-    /// Where the weights of `split` rules are noted; `None` for nowhere.
+    /// File that notes the weights of `split` rules; `None` for none.
     pub shares: Option<PathBuf>,
     /// Time between two reports of a bucket to other daemons.
     pub interval: Span,
@@ -165,11 +165,11 @@ pub struct Setup {
     pub postgres: Option<PostgresSettings>,
     /// How to find out who is asking.
     pub identity: IdentitySetup,
-    /// What is remembered of decisions; `None` for nothing, and without a database.
+    /// Settings of the audit log; `None` for none, and without a database.
     pub audit: Option<config::Audit>,
-    /// Where events are sent; `None`: they are only logged.
+    /// Receiver of events; `None`: they are only logged.
     pub events: Option<config::Events>,
-    /// Where spans are sent; `None`: none are made.
+    /// Collector of spans; `None`: none are made.
     pub traces: Option<config::Traces>,
     /// How it stands in for Envoy's rate limit service; `None`: it does not.
     pub stand_in: Option<config::StandIn>,
@@ -307,7 +307,7 @@ pub struct DemoRegion<'a> {
     pub join: &'a [SocketAddr],
     /// Limit that all regions of the demo hold together.
     pub rule: DemoRule,
-    /// Whether to use the ports a daemon has by default, where they are free.
+    /// True to use the ports a daemon has by default, if they are free.
     pub default_ports: bool,
 }
 

@@ -16,7 +16,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisSettings, RedisStore, StartError};
 use crate::telemetry::Metrics;
 
-/// Where buckets are kept.
+/// Stores that keep buckets.
 #[derive(Debug, Clone)]
 pub enum StoreSetup {
     /// In this process: at most so many.

@@ -32,10 +32,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 const ANSWER_BYTES_MAX: usize = 64 * 1_024;
 /// Most causes of failures that are told apart, until spans are taken again.
 const CAUSES_MAX: usize = 16;
-/// What the address of every collector ends with.
+/// The end of the address of every collector.
 const PATH: &str = "/v1/traces";
 
-/// What sends the spans of one daemon.
+/// The sender of one daemon's spans.
 pub(super) struct TraceExport {
     shared: Arc<TraceExporter>,
 }
@@ -70,7 +70,7 @@ impl TraceCounts {
     fn new(metrics: &Metrics) -> Self {
         let spans = |outcome| metrics.counter("trace_spans_total", "outcome", outcome);
         let exports = |outcome| metrics.counter("trace_exports_total", "outcome", outcome);
-        // Whoever takes spans counts them, and may not be there.
+        // The tracer counts these, and there may be none.
         spans("queue_full").increment(0);
         Self {
             delivered: spans("delivered"),

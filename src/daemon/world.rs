@@ -29,7 +29,7 @@ const ADVERTISE_MAX: Duration = Duration::from_secs(10);
 pub(super) struct World {
     peers: Arc<Peers>,
     address: SocketAddr,
-    /// Where its certificates come from, if from files.
+    /// Files of its certificates, if they come from files.
     certificates: Option<Arc<PeerCertificates>>,
     /// Stops the protocol, after it has told the others that this daemon goes.
     stop: CancellationToken,
