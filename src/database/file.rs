@@ -25,7 +25,7 @@ pub const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 /// meanwhile is then seen as one change.
 const CHANGES_WAITING_MAX: usize = 1;
 
-/// What a change of the file brought: its rules, or what is wrong with it.
+/// The result of a change of the file: its rules, or what is wrong with it.
 pub type Change = Result<Loaded, Vec<Problem>>;
 
 /// Reads the file. Blocks; not for async callers.
@@ -110,7 +110,7 @@ pub fn watch(
     receiver
 }
 
-/// What the last look found.
+/// The state of the file at the last look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Look {
     Text(u64),

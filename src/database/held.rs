@@ -13,7 +13,7 @@ use super::stored::Version;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
     rules: Texts,
-    /// Of each rule that has any, joined by commas.
+    /// Quotas of each rule that has any, joined by commas.
     quotas: Texts,
 }
 
@@ -25,7 +25,7 @@ struct Texts {
     bytes: usize,
 }
 
-/// What a change took the place of, so that it can be taken back.
+/// The texts that a change took the place of, so that it can be taken back.
 #[derive(Debug)]
 #[must_use = "a change that is refused must be taken back"]
 pub struct Before {

@@ -18,7 +18,7 @@ pub struct Version {
 pub struct Stored {
     /// Place of the set in the order of all sets.
     pub version: Version,
-    /// What marks its revision in the history of the tables it was read from; see
+    /// Mark of its revision in the history of the tables it was read from; see
     /// [`super::postgres::rules::since::KnownSet::mark`].
     pub mark: Option<String>,
     /// Rules and quotas of the set, as documents.

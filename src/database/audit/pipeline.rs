@@ -2,8 +2,8 @@
 //!
 //! Three tasks that never wait for each other. One empties the queue into a file of the spool, about once a
 //! second or when a storm fills it; the next delivers the oldest file until the database has it; the last
-//! adds up what was delivered, the more rarely the longer that takes. Where the spool cannot be written, a
-//! few batches wait in memory instead; what finds no room there either is dropped and counted.
+//! adds up what was delivered, the more rarely the longer that takes. A few batches wait in memory instead
+//! while the spool cannot be written; what finds no room there either is dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +51,7 @@ const SWEEP: Duration = Duration::from_secs(60);
 /// Rows that nobody has added up for so long belong to a daemon that is gone.
 const ABANDONED: Duration = Duration::from_secs(600);
 
-/// What a pipeline is made of.
+/// The parts that a pipeline is made of.
 #[derive(Debug)]
 pub struct PipelineSetup {
     /// Daemon whose decisions these are, named in every row.
@@ -337,7 +337,7 @@ fn gauge(gauge: &metrics::Gauge, value: u64) {
     gauge.set(value as f64);
 }
 
-/// Where a batch came from.
+/// The source of a batch.
 enum Source {
     Spool(Segment),
     Memory,
@@ -354,7 +354,7 @@ struct Courier {
     failing: bool,
 }
 
-/// What there is to deliver.
+/// The next batch to deliver, or none.
 enum Next {
     Batch(Batch, Source),
     Nothing,
@@ -510,7 +510,7 @@ impl Courier {
         }
     }
 
-    /// Whether to go on with the next batch.
+    /// Returns whether to go on with the next batch.
     async fn failed(&mut self, batch: Batch, source: &Source, error: &DeliverError) -> bool {
         self.shared.counts.failed.increment(1);
         if !std::mem::replace(&mut self.failing, true) {

@@ -17,7 +17,7 @@ use crate::database::private;
 
 const WHOLE: &str = "batch";
 const PART: &str = "part";
-/// What is damaged or refused is kept for people to look at, as long as it is no more than this many files.
+/// Files that are damaged or refused are kept for people to look at, up to this many.
 const ASIDE_MAX: usize = 64;
 
 /// Why a batch did not get into the spool.
@@ -55,7 +55,7 @@ pub struct Segment {
     pub rows: u32,
 }
 
-/// What is wrong with a file.
+/// The faults of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It holds no whole batch. It was set aside.

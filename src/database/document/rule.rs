@@ -144,7 +144,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     })
 }
 
-/// What a rule counts.
+/// The kind of a rule, and whether several counts make up one bucket.
 #[derive(Clone, Copy)]
 struct RuleCounts {
     kind: RuleKind,
@@ -299,7 +299,7 @@ fn read_hold(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'_
     hold
 }
 
-/// What is held elsewhere cannot be told soon enough to be counted here.
+/// Places that are held elsewhere cannot be told soon enough to be counted here.
 fn refuse_gossip(
     fields: &mut Fields<'_>,
     algorithm: Algorithm,

@@ -11,7 +11,7 @@ use crate::core::uri;
 pub(super) enum Wanted {
     /// This one.
     Value(String),
-    /// Those that this text fits, in which `*` stands for any run of characters.
+    /// Values that this text fits, in which `*` stands for any run of characters.
     Glob(String),
     /// Whichever.
     Any,
@@ -22,7 +22,7 @@ pub(super) enum Wanted {
 pub(super) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
     let text = match wanted {
         Wanted::Value(text) => text.clone(),
-        // Whatever stands there, the rest of it has to have the form in which rules see values.
+        // The rest of it has to have the form in which rules see values, whatever the star stands for.
         Wanted::Glob(text) => text.strip_suffix('*').unwrap_or(text).replace('*', "x"),
         Wanted::Any => return None,
     };

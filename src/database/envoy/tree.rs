@@ -17,7 +17,7 @@ const ENTRIES_MAX: usize = 100_000;
 pub struct Unread {
     /// File that holds the field, as it was given.
     pub file: String,
-    /// What was expected of the field, in a sentence.
+    /// A sentence on what was expected of the field.
     pub why: String,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct DescriptorEntry {
     pub(super) descriptors: Vec<DescriptorEntry>,
 }
 
-/// What is let pass.
+/// The amount of requests that is let pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Amount {
     /// So many in each window.
@@ -106,7 +106,7 @@ impl DescriptorEntry {
     }
 }
 
-/// What a tree is read for.
+/// The purpose for which a tree is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Rules in the shape of `rules.toml`: what these cannot say is reported.
@@ -148,7 +148,7 @@ struct Reader<'f> {
     entries: usize,
 }
 
-/// What becomes of a fault where the rest is read all the same.
+/// The fate of a faulty part if the rest is read all the same.
 const LEFT_OUT: &str = "left out";
 const DESCRIPTOR_LEFT_OUT: &str = "its descriptor is left out";
 

@@ -1,7 +1,7 @@
 //! Rules from a server of xDS: one stream, on which the server sends the whole state whenever it changes.
 //!
-//! Each answer is accepted or refused as a whole, and the server is told which. What was accepted last stays
-//! in force while the server is away; a new stream begins with its version.
+//! Each answer is accepted or refused as a whole, and the server is told which. The last accepted answer
+//! stays in force while the server is away; a new stream begins with its version.
 
 pub(super) mod messages;
 
@@ -51,7 +51,7 @@ const DETAIL_CHARS_MAX: usize = 4_000;
 /// Makes the TLS of one connection, of files as they are then.
 pub type MakeTls = Arc<dyn Fn() -> Result<Arc<ClientConfig>, String> + Send + Sync>;
 
-/// Where rules are asked for, and how.
+/// The server that is asked for rules, and how.
 #[derive(Clone)]
 pub struct XdsSettings {
     /// Address of the xDS server, as `host:port`.
@@ -60,7 +60,7 @@ pub struct XdsSettings {
     pub tls: Option<(MakeTls, Option<String>)>,
     /// Name by which this daemon asks the server for its resources.
     pub node: String,
-    /// What the server is told of it besides.
+    /// Facts about this daemon that the server is told besides.
     pub metadata: Vec<(String, String)>,
     /// Headers that are sent with the stream besides gRPC's own, by name and value.
     pub headers: Vec<(String, String)>,
@@ -72,9 +72,9 @@ pub struct XdsSettings {
     pub backoff: (Duration, Duration),
     /// By which part of itself a wait is longer or shorter by chance.
     pub jitter: f64,
-    /// Whether one domain may stand in several resources.
+    /// True if one domain may stand in several resources.
     pub merge: bool,
-    /// Where the last rules are kept, to start from while the server is away.
+    /// File that keeps the last rules, to start from while the server is away.
     pub saved: PathBuf,
 }
 
@@ -100,7 +100,7 @@ fn ended(error: impl std::fmt::Display) -> StreamEnd {
 /// Puts rules in force; an error refuses them.
 pub type Accept = dyn Fn(ServiceRules) -> Result<(), String> + Send + Sync;
 
-/// What became of rules by xDS.
+/// The fate of rules that came by xDS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum XdsNews {
     /// They are in force.
@@ -118,7 +118,7 @@ pub struct XdsClient {
     tell: Box<dyn Fn(XdsNews) + Send + Sync>,
     /// The version and the nonce of the last answers, kept from one stream to the next.
     last: std::sync::Mutex<(String, String)>,
-    /// Whether it was said that nothing is kept.
+    /// True once it was said that nothing is kept.
     unsaved: AtomicBool,
 }
 

@@ -38,7 +38,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// Shortest secret, in bytes: what can be guessed signs nothing.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// What sends events.
+/// The setup of the courier that sends events.
 #[derive(Debug, Clone)]
 pub struct EventCourierSetup {
     /// URL of the receiver that takes the events.
@@ -407,7 +407,7 @@ fn log(events: &[EventRecord]) {
         let rule = event.rule.as_ref().map_or("", |(_, name)| name.as_str());
         let subject = event.subject.as_deref().unwrap_or_default();
         let kind = event.kind.as_str();
-        // Whose it is stands in the event alone: logs are read by more people.
+        // The log leaves out whose event it is: logs are read by more people than the event.
         tracing::info!(kind, rule, subject, "event: {}", event.text);
     }
     if let Some(more) = events.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {

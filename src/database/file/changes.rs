@@ -38,7 +38,7 @@ struct Kept {
 }
 
 impl ChangeFile {
-    /// Those beside this rules file, or in memory.
+    /// Returns the changes beside this rules file, or in memory.
     #[must_use]
     pub fn new(rules: Option<&Path>, name: NodeName, clock: Clock) -> Self {
         let path = rules.map(|rules| beside(rules, ".changes"));

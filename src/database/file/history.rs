@@ -19,7 +19,7 @@ pub struct FileRevision {
     pub revision: u64,
     /// When it took force, RFC 3339 in UTC.
     pub at: String,
-    /// Who made it: a token's name, or `file` for whoever edited the file.
+    /// Author of the revision: a token's name, or `file` for whoever edited the file.
     pub actor: String,
     /// Address that the change came from; `None` where none is known.
     pub source: Option<String>,

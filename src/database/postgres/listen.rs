@@ -18,7 +18,7 @@ const HEARD_WAITING_MAX: usize = 1_024;
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What a listener hears.
+/// The messages that a listener hears.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// A notification's payload.

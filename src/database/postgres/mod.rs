@@ -224,7 +224,7 @@ impl Database {
             set(&mut connection, SESSION.to_owned()).await?;
             Ok(connection)
         };
-        // Whoever migrates asks before any schema fits.
+        // A migration asks before any schema fits.
         let connect = async { connect.await.map_err(|error| self.failure(&error, self.timeout)) };
         self.in_time(self.timeout, Box::pin(connect)).await
     }

@@ -1,5 +1,5 @@
-//! Whether the database is there, and its schema still for this build: looked at for all who ask, and not
-//! again for as long as the answer is fresh.
+//! The presence of the database, with a schema that still is for this build: looked at for all who ask, and
+//! not again for as long as the answer is fresh.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -1,8 +1,8 @@
 //! Old months leave the database: written as Parquet to the archive, read back and compared, and only then
 //! dropped.
 //!
-//! One daemon at a time, by a lock of the database's. Whatever happens in between, the month is either still
-//! in the database, and everything is done again over the same file, or it is gone and noted in
+//! One daemon at a time, by a lock of the database's. The month, at any moment in between, is either still in
+//! the database, and everything is done again over the same file, or it is gone and noted in
 //! `audit_archives`. Records that a spool delivers for a month that has left make the month anew and leave
 //! later as another part.
 
@@ -63,7 +63,7 @@ pub enum ArchiveError {
     /// The database does not do what it should.
     #[error(transparent)]
     Database(#[from] Failure),
-    /// What came back from the archive is not what went there.
+    /// The archive gave back something else than went there.
     #[error(
         "{location} does not hold what was written: {rows_read} of {rows} rows, or a checksum that differs. The month stays in the database"
     )]
@@ -75,7 +75,7 @@ pub enum ArchiveError {
         /// Rows that were found when the file was read back.
         rows_read: u64,
     },
-    /// What came back is no file of the archive.
+    /// The archive gave back no file of its kind.
     #[error("{location} was read back and is damaged: {why}. The month stays in the database")]
     Damaged {
         /// Location of the file in the archive that was read back.
@@ -89,7 +89,7 @@ pub enum ArchiveError {
         /// Month to which rows were added, as `2026-08`.
         month: String,
     },
-    /// What was decided then is not in the sums yet.
+    /// Some decisions of the month are not in the sums yet.
     #[error("not everything of {month} is in the sums by minute, hour and day yet: it is archived later")]
     Unsummed {
         /// Month whose sums are not whole yet, as `2026-08`.

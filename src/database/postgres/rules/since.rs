@@ -24,14 +24,14 @@ pub struct KnownSet {
     pub mark: String,
 }
 
-/// What the tables hold now, told by what changed since.
+/// The present contents of the tables, told by what changed since.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
     /// Set that the changes lead to from the known one.
     pub now: KnownSet,
     /// The rules that changed, or whose quotas did.
     pub names: Vec<String>,
-    /// Those of them that are there, with their quotas.
+    /// Rules among them that are there, with their quotas.
     pub docs: RuleDocs,
 }
 
