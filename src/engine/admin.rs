@@ -48,7 +48,7 @@ pub struct Actor {
 pub struct Change {
     /// Operator who made the change, with role and address.
     pub actor: Actor,
-    /// What was done, such as `user.block`.
+    /// Name of the action, such as `user.block`.
     pub action: &'static str,
     /// To what, such as a user's id.
     pub target: String,
@@ -97,7 +97,7 @@ pub struct ChangeRecord {
 pub struct ChangesAsked {
     /// Only changes of this target, such as a user's id.
     pub target: Option<String>,
-    /// Of this action, such as `bucket.reset`.
+    /// Only changes by this action, such as `bucket.reset`.
     pub action: Option<String>,
     /// Before the record of this id.
     pub before: Option<u64>,
@@ -108,7 +108,7 @@ pub struct ChangesAsked {
 /// Most records of one answer.
 pub const CHANGES_MAX: u32 = 1_000;
 
-/// Where changes of everything but rules and quotas are recorded, which keep a history of their own.
+/// The record of changes to everything but rules and quotas, which keep a history of their own.
 pub trait Ledger: Send + Sync + 'static {
     /// Records a change that has been made. A record that cannot be kept does not undo the change: whoever
     /// made it logs the sentence that comes back.

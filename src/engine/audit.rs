@@ -1,4 +1,4 @@
-//! Where decisions leave their records: a bounded queue that a decision never waits for.
+//! The place at which decisions leave their records: a bounded queue that a decision never waits for.
 //!
 //! Each thread writes bytes into a slot that it shares with few others; what reads them takes whole slots. A
 //! record that finds its slot full is counted and dropped, which costs less than writing it: a storm of
@@ -459,7 +459,7 @@ impl Queue {
     }
 }
 
-/// What a record says of who asked, and for what.
+/// The part of a record that says who asked, and for what.
 #[derive(Default)]
 struct AuditClient<'a> {
     user: Option<&'a str>,
@@ -469,7 +469,7 @@ struct AuditClient<'a> {
     method: Option<&'a str>,
 }
 
-/// What a key is called in a record.
+/// The name of a key in a record.
 pub(super) enum KeyName<'a> {
     Given(&'a str),
     Made(String),
