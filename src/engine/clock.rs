@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::time::Timestamp;
 
-/// Where the time comes from.
+/// The source of the time.
 #[derive(Debug, Default)]
 pub enum Clock {
     /// The machine's wall clock.

@@ -20,7 +20,7 @@ pub struct DecisionsAsked {
     pub to: Timestamp,
     /// Only decisions on requests of this user.
     pub user: Option<String>,
-    /// Of this API key, by its public name or its fingerprint.
+    /// Only decisions on requests of this API key, by its public name or its fingerprint.
     pub key: Option<String>,
     /// Only decisions on requests from this address or its network.
     pub address: Option<std::net::IpAddr>,
@@ -38,7 +38,7 @@ pub struct DecisionsAsked {
     pub after: Option<Cursor>,
 }
 
-/// Where an answer ended: the moment of its last row, and how many rows of that very moment were shown.
+/// The end of an answer: the moment of its last row, and how many rows of that very moment were shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
     /// Instant of the last row that was shown.
@@ -139,14 +139,14 @@ pub struct UsageAsked {
     pub from: Timestamp,
     /// To the step that begins before this moment.
     pub to: Timestamp,
-    /// Whether rows are steps of time, rules, users, keys, paths or regions.
+    /// Meaning of a row: a step of time, a rule, a user, a key, a path or a region.
     pub group: Group,
     /// Only sums of this rule; `None`: of all.
     pub rule: Option<String>,
-    /// Of this user. Not together with a path: sums are kept for each of them, not for both.
+    /// Only sums of this user. Not together with a path: sums are kept for each of them, not for both.
     pub user: Option<String>,
-    /// Of this API key, by its public name or its fingerprint. Neither together with a user or path nor by
-    /// less than days.
+    /// Only sums of this API key, by its public name or its fingerprint. Neither together with a user or path
+    /// nor by less than days.
     pub key: Option<String>,
     /// Only sums of this path; `None`: of all.
     pub path: Option<String>,
@@ -160,7 +160,7 @@ pub struct UsageAsked {
 /// One sum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageRow {
-    /// Where the step begins, if rows are steps of time.
+    /// Begin of the step, if rows are steps of time.
     pub at: Option<Timestamp>,
     /// The rule, user, key, path or region, if rows are those.
     pub name: Option<String>,
@@ -196,7 +196,7 @@ impl Recorded {
 #[error("{0}")]
 pub struct HistoryError(pub String);
 
-/// Who remembers.
+/// The memory of past decisions.
 pub trait History: Send + Sync + 'static {
     /// Single decisions, newest first.
     fn decisions<'a>(&'a self, asked: &'a DecisionsAsked) -> Later<'a, Result<Vec<Decided>, HistoryError>>;

@@ -159,8 +159,8 @@ impl Leasing {
 }
 
 impl Engine {
-    /// Renews or releases what a lease names. What is no longer held, or whose rule is gone, stays as it is;
-    /// doing so twice does no harm.
+    /// Renews or releases what a lease names. Places that are no longer held, or whose rule is gone, stay as
+    /// they are; doing so twice does no harm.
     pub async fn step(&self, lease: &Lease, step: HoldStep) -> Stepped {
         let (loaded, now) = (self.loaded.load_full(), self.clock.now());
         let mut named: Vec<(&Compiled, Key, HeldLimit, Limit)> = Vec::new();

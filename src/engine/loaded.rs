@@ -31,7 +31,7 @@ pub struct Loaded {
     pub revision: u64,
     /// True if every rule only logs.
     pub shadow: bool,
-    /// What the engine keeps beside each rule, by the rule's number.
+    /// Facts that the engine keeps beside each rule, by the rule's number.
     sides: Vec<Option<Arc<Side>>>,
     worldwide: HashMap<Shape, Arc<Compiled>>,
     pub(super) unmatched: unmatched::UnmatchedCounters,
@@ -49,9 +49,9 @@ pub(super) struct Side {
     pub(super) warnings: Option<Counter>,
     /// When it was told last that it blocks, in microseconds; 0: never.
     pub(super) block_told: AtomicU64,
-    /// What this region is held to, for a `split` or `escrow` rule.
+    /// Permits that this region is held to, for a `split` or `escrow` rule.
     share: Option<Share>,
-    /// What this region is held to while a `gossip` rule has buckets in use that are not followed.
+    /// Permits that this region is held to while a `gossip` rule has buckets in use that are not followed.
     alone: Option<Alone>,
 }
 
@@ -88,7 +88,7 @@ struct Alone {
     weights: ArcSwap<Weights>,
     /// How many regions there are while this holds; else zero.
     regions: AtomicUsize,
-    /// What it may use of a bucket that its store knows no view of.
+    /// Permits that it may use of a bucket that its store knows no view of.
     first: FirstShare,
 }
 
@@ -105,7 +105,7 @@ impl Alone {
         if regions == 0 {
             return limit;
         }
-        // Where nobody named the regions, those that were seen share alike.
+        // Regions that were seen share alike if nobody named the regions.
         let weights = self.weights.load();
         let unnamed = weights.regions().next().is_none();
         let part = |permits: u32| {

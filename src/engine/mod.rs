@@ -1,8 +1,8 @@
 //! Decisions under concurrency, the ports that the layers around it implement, and the only clock.
 //!
 //! The engine holds the rule set in force, matches each request, has its buckets charged in one atomic call
-//! to the store, and puts the outcome into words. What it counts for worldwide limits waits in
-//! [`world::Tallies`] until the protocol between regions asks for it; a decision never waits for that.
+//! to the store, and puts the outcome into words. Its counts for worldwide limits wait in [`world::Tallies`]
+//! until the protocol between regions asks for them; a decision never waits for that.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -206,7 +206,7 @@ impl Engine {
         self.tier_default.get().map(|tier| &**tier)
     }
 
-    /// What is known at once of those who ask; `soon` gets what would be worth a short wait.
+    /// Returns what is known at once of those who ask; `soon` gets what would be worth a short wait.
     #[inline]
     fn persons(
         &self,
@@ -541,8 +541,8 @@ impl Engine {
         Some((status, key))
     }
 
-    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of
-    /// a worldwide limit it forgets what this region used. Under `gossip` the other regions give that back.
+    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. It
+    /// forgets what this region used of a worldwide limit. Under `gossip` the other regions give that back.
     pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -579,7 +579,7 @@ impl Engine {
         (loaded.revision, loaded.world_rules())
     }
 
-    /// What decisions did to worldwide limits since the last call.
+    /// Takes out what decisions did to worldwide limits since the last call.
     pub fn drain_touched(&self, into: &mut Vec<Touched>) {
         let loaded = self.loaded.load();
         self.tallies.drain(|key, tally| {

@@ -5,8 +5,8 @@
 //!
 //! Each answer that is held back is an open request of its gateway, and a gateway has as many as it may:
 //! Envoy asks no more, and lets everything pass, once 1,024 calls of its cluster are open. So answers wait
-//! only as long as there is room, in all and for each bucket. Where there is none the rule does not queue:
-//! what is not in time is denied.
+//! only as long as there is room, in all and for each bucket. The rule does not queue without room: what is
+//! not in time is denied.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ use crate::telemetry::Metrics;
 
 /// Answers that may be held back at once, unless set otherwise: a quarter of what Envoy leaves open.
 pub const HELD_ANSWERS_MAX: usize = 256;
-/// Those of one bucket: one client does not take the places of the others.
+/// The places of one bucket: one client does not take the places of the others.
 pub(super) const BUCKET_MAX: usize = 12;
 
 /// Places for those who wait, in all and for each bucket.
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// The same decisions when they may be told: at once, or after the delay of a rule with `delay = "hold"`.
-    /// What is left of a delay then is the gateway's to keep.
+    /// The gateway keeps the rest of a delay then.
     pub async fn held_back(&self, requests: &[Request<'_>], mut decisions: Decisions) -> Decisions {
         let Some(most) = hold_of(requests, &decisions) else { return decisions };
         Box::pin(async move {

@@ -40,7 +40,7 @@ impl<T> Answer<'_, T> {
     }
 }
 
-/// Where counters are kept whose limits callers bring (the Redis protocol).
+/// The stores of counters whose limits callers bring (the Redis protocol).
 pub trait CellStore: Send + Sync + std::fmt::Debug {
     /// Carries an operation out on one key, atomically among all daemons that share the store.
     fn apply<'a>(
@@ -96,8 +96,8 @@ pub struct Charge<'a> {
     pub share: Option<u32>,
     /// The same in all regions together; a worldwide rule may hold this one to less.
     pub whole: &'a Limit,
-    /// What this region may use of it under `gossip` while its store has no view that speaks of now. `None`:
-    /// all of it.
+    /// Permits that this region may use of it under `gossip` while its store has no view that speaks of now.
+    /// `None`: all of it.
     pub first: Option<u32>,
     /// Permits to charge, give back, report or reserve.
     pub cost: Cost,
@@ -118,7 +118,7 @@ impl Charge<'_> {
 pub struct ChargeResult {
     /// Answer of the bucket to the charge.
     pub verdict: Verdict,
-    /// What the world was believed to leave, for a worldwide rule that has heard of others.
+    /// Allowance that the world was believed to leave, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
@@ -144,7 +144,7 @@ pub struct ChargeResult {
 
 impl ChargeResult {
     /// Permits that the bucket's window counts more, of those that were `taken`, and that it counts less: as
-    /// other regions are told. What is owed they are told when it is paid.
+    /// other regions are told. They are told of permits that are owed when those are paid.
     #[must_use]
     pub fn moved(&self, taken: u64, returned: u64) -> (u64, u64) {
         let (owed, forgiven) = match self.owed {
@@ -179,7 +179,7 @@ pub struct Outcome {
     pub counted: SmallVec<[ChargeResult; 2]>,
 }
 
-/// Whether a decision charges.
+/// The way in which a decision charges, if at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// Charge if all of it fits.
@@ -193,9 +193,9 @@ pub enum Intent {
 pub struct BucketInfo {
     /// Permits in use in this region.
     pub used: u64,
-    /// What a peek would be answered.
+    /// Answer that a peek would get from the bucket.
     pub verdict: Verdict,
-    /// What the world leaves this region, if others have been heard of.
+    /// Allowance that the world leaves this region, if others have been heard of.
     pub view: Option<Allowance>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
@@ -206,8 +206,7 @@ pub struct BucketInfo {
 }
 
 impl BucketInfo {
-    /// Where the view that was told does not speak of now, shows what is enforced instead. `first` is as in
-    /// [`Charge`].
+    /// Shows what is enforced instead of a told view that does not speak of now. `first` is as in [`Charge`].
     pub(super) fn hold_to(
         &mut self,
         first: Option<u32>,
@@ -228,7 +227,7 @@ impl BucketInfo {
     }
 }
 
-/// Where buckets are kept. One decision is atomic: all of its charges or none, reports aside, which are
+/// The stores of buckets. One decision is atomic: all of its charges or none, reports aside, which are
 /// charged always.
 #[expect(
     clippy::len_without_is_empty,
@@ -298,7 +297,8 @@ pub trait Store: Send + Sync + 'static {
         Answer::Now(None)
     }
 
-    /// Whether it remembers nothing at all of an earlier life of `escrow` rules. `None`: it cannot be asked.
+    /// Returns whether it remembers nothing at all of an earlier life of `escrow` rules. `None`: it cannot be
+    /// asked.
     fn is_new(&self) -> Answer<'_, Option<bool>> {
         Answer::Now(Some(false))
     }

@@ -15,7 +15,7 @@ const QUOTAS_MAX: usize = 100;
 /// A store's clock may differ by so much from the engine's.
 const CLOCKS_DIFFER_MAX: Span = Span::from_secs(1);
 
-/// Whose quotas are asked for.
+/// The owner of the quotas that are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaOwner<'a> {
     /// A user's.
@@ -25,7 +25,7 @@ pub enum QuotaOwner<'a> {
     Key(&'a str),
 }
 
-/// What is left.
+/// The permits that are left of each quota.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Quotas {
     /// By rule, with the rule's domain, in order of precedence.
@@ -118,7 +118,8 @@ impl Engine {
                 quotas.more = true;
                 break;
             }
-            // Who asks is looked up once: where nobody answers, a hundred rules do not wait each.
+            // The client is looked up once: a hundred rules do not wait each for a source that does not
+            // answer.
             let asked = request(&rule.domain);
             let bucket = self.bucket_and_key(&loaded, &rule.name, (&asked, &persons)).await;
             quotas.buckets.extend(bucket.map(|(bucket, _)| (rule.domain.clone(), bucket)));

@@ -52,7 +52,7 @@ pub enum RegionRefused {
     Waits(Vec<String>),
     /// Daemons of it are there.
     Alive(Vec<String>),
-    /// What signs it is not an operator's word, and why.
+    /// The certificate that signs it is not an operator's, and why.
     NotSigned(String),
     /// A newer change of the region is known, or the signature is of a time to come.
     NotNow,
@@ -105,7 +105,7 @@ impl fmt::Display for RegionRefused {
     }
 }
 
-/// Where nothing can be changed.
+/// The list of a daemon that can change nothing.
 pub struct NoRegionListing;
 
 impl RegionListing for NoRegionListing {

@@ -1,5 +1,5 @@
-//! Where rules are kept and changed: the port between the admin routes and the file or the database that
-//! holds them.
+//! The source of rules, which also changes them: the port between the admin routes and the file or the
+//! database that holds them.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::admin::Actor;
 use super::port::Later;
 use crate::core::written::Problem;
 
-/// What somebody wants of the rules.
+/// The wish of somebody for the rules.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
     /// These rules and no others, each in the shape of `rules.toml`.
@@ -45,7 +45,7 @@ impl Edit {
     }
 }
 
-/// What one region may spend of a rule's limit.
+/// The part of a rule's limit that one region may spend.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Quota {
     /// Name of the region that the share is of.
@@ -92,7 +92,7 @@ pub struct RuleChange {
     pub after: Option<Value>,
 }
 
-/// What an edit came to.
+/// The outcome of an edit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
     /// The revision that holds it; for a dry run, and where nothing changed, the one that was there.
@@ -158,7 +158,7 @@ pub enum EditRefused {
     Impossible(String),
 }
 
-/// Where rules are kept and changed.
+/// The source of rules, which also changes them.
 pub trait RuleBook: Send + Sync + 'static {
     /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. When this
     /// returns, the daemon decides by it.

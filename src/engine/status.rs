@@ -44,7 +44,7 @@ pub struct BucketStatus {
     pub reset: Span,
     /// When that is; `None`: it is unused.
     pub reset_at: Option<Timestamp>,
-    /// What the world leaves this region, for a worldwide rule that has heard of others.
+    /// Allowance that the world leaves this region, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
     /// Permits that each other region is known to have admitted in the window (without windows: since the
     /// bucket is followed), while it is one of [`WorldStatus::buckets`].
@@ -64,11 +64,11 @@ pub struct BucketReset {
     pub rule: String,
     /// Names and values of the rule's `per`.
     pub identity: Vec<(String, String)>,
-    /// Whether there was one; `None` where the store did not answer, and nothing is known to have changed.
+    /// True if there was one; `None` if the store did not answer, and nothing is known to have changed.
     pub existed: Option<bool>,
 }
 
-/// Whether a store answers.
+/// The state of a store: it answers or it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreState {
     /// All of it.
@@ -83,7 +83,7 @@ pub enum StoreState {
 /// How the store is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreHealth {
-    /// Whether the store answers, as last seen.
+    /// State of the store, as last seen.
     pub state: StoreState,
     /// How its servers are arranged; `None` for a store without servers.
     pub topology: Option<&'static str>,
@@ -100,10 +100,11 @@ pub struct StoreHealth {
 pub struct ServerHealth {
     /// Address of the server, as `host:port`.
     pub address: String,
-    /// What it is for: `primary` serves decisions; `replica` stands by; `sentinel` and `seed` are asked for
-    /// the others.
+    /// Purpose of the server: `primary` serves decisions; `replica` stands by; `sentinel` and `seed` are
+    /// asked for the others.
     pub role: &'static str,
-    /// Whether it is asked: `closed` yes, `half_open` a little, `open` no; `None` if it never is.
+    /// State of its circuit breaker: `closed` asks it, `half_open` a little, `open` does not; `None` if it is
+    /// never asked.
     pub breaker: Option<&'static str>,
     /// The newest round trip; `None` before the first, and for servers that are not asked.
     pub rtt: Option<Span>,
@@ -155,8 +156,8 @@ pub struct WorldStatus {
     pub error_bounds: Vec<(String, u64, &'static str)>,
     /// True if this daemon has just begun and waits to hear what it had admitted before.
     pub begins: bool,
-    /// What each other region is known to have admitted, of the buckets of `gossip` rules nearest to their
-    /// limits: at most [`STATUS_KEYS_MAX`](crate::core::regions::STATUS_KEYS_MAX).
+    /// Permits that each other region is known to have admitted, of the buckets of `gossip` rules nearest to
+    /// their limits: at most [`STATUS_KEYS_MAX`](crate::core::regions::STATUS_KEYS_MAX).
     pub buckets: Vec<(WorldKey, BTreeMap<String, u64>)>,
     /// The rights of this region, for each `escrow` rule whose rights move.
     pub rights: Vec<EscrowRule>,

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Buckets known to be dry everywhere. Full: all are forgotten, and a request may wait in vain.
 const DRY_MAX: usize = 65_536;
 
-/// Who waits, and for what it is no use.
+/// The requests that wait, and the buckets for which that is no use.
 #[derive(Debug)]
 pub(super) struct Waits {
     room: Arc<WaitingRoom>,

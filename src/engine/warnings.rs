@@ -23,7 +23,7 @@ pub struct RuleWarnings {
     pub total: usize,
 }
 
-/// Where the newest look is kept.
+/// The place that keeps the newest look.
 pub(super) type NewestWarnings = ArcSwap<RuleWarnings>;
 
 impl Engine {

@@ -41,7 +41,7 @@ pub struct WhyBucket {
     pub matches: bool,
     /// True if the bucket would say no: to the request, or to one permit where the request is not counted.
     pub denies: bool,
-    /// When denied: until the cost could pass; `None` if never. Where the request is not counted: until the
+    /// When denied: until the cost could pass; `None` if never. If the request is not counted: until the
     /// bucket is unused again, or its window ends.
     pub retry: Option<Span>,
     /// When it denies the request: why.
@@ -122,7 +122,7 @@ impl Engine {
     }
 }
 
-/// What is told so far.
+/// The buckets that are told so far.
 struct Told {
     keys: Vec<Key>,
     buckets: Vec<WhyBucket>,

@@ -40,7 +40,7 @@ pub struct Tally {
     pub limit: Option<OwnLimit>,
     /// True if that is not the rule's.
     pub is_own: bool,
-    /// What the store's answers show of its memory.
+    /// Memory of the store, as its answers show it.
     pub store: StoreSeen,
 }
 

@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// True if what this region lacks may lie in other regions. What those have spent nobody tells it.
+    /// True if what this region lacks may lie in other regions. Nobody tells it what those have spent.
     fn may_lie_elsewhere(
         &self,
         found: &Match<'_>,

@@ -34,7 +34,8 @@ const ROUNDS_MAX: usize = 3;
 const OPERATOR_WAIT: Duration = Duration::from_secs(1);
 /// Timers are that coarse: a wait ends by so much later.
 const TIMER: Duration = Duration::from_millis(1);
-/// What an entry takes in the cache besides its texts, in bytes: measured with `tests/bench/identity.rs`.
+/// The memory that an entry takes in the cache besides its texts, in bytes: measured with
+/// `tests/bench/identity.rs`.
 const ENTRY_BYTES: usize = 208;
 
 /// Looks people up. Shared by every decision of a daemon.
@@ -89,7 +90,7 @@ impl Weighter<IdentityName, Arc<KeptFact>> for Bytes {
     }
 }
 
-/// What is to be done.
+/// The work that is to be done.
 #[derive(Debug)]
 pub(super) enum Wanted {
     /// Look this one up.
@@ -102,7 +103,7 @@ pub(super) enum Wanted {
     BarAll,
 }
 
-/// What is near at hand of somebody.
+/// The knowledge near at hand of somebody.
 pub(super) enum Near {
     /// The fact.
     Fact(Fact),
@@ -315,17 +316,17 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where people are known from.
+/// The source from which people are known.
 #[derive(Clone, Copy)]
 pub(in crate::engine) enum Directory<'a> {
-    /// What is written beside the rules.
+    /// The people who are written beside the rules.
     Rules(&'a RuleSet),
     /// The same, and a database for whoever is not there.
     Lookups(&'a RuleSet, &'a Lookups),
 }
 
 impl Directory<'_> {
-    /// What is known of those who ask; `soon` gets what would be worth a short wait.
+    /// Returns what is known of those who ask; `soon` gets what would be worth a short wait.
     pub(in crate::engine) fn persons(
         self,
         requests: &[Request<'_>],

@@ -33,7 +33,7 @@ pub(in crate::engine) struct Person {
     /// Users who stand beside that one: the owner of the key where the request names another user, and who
     /// else is named.
     pub(super) beside: Vec<Arc<User>>,
-    /// Those who show the further credentials of the request, one for each.
+    /// People who show the further credentials of the request, one for each.
     pub(super) others: Vec<Person>,
 }
 

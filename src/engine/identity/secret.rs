@@ -30,7 +30,7 @@ pub struct NewKey {
     pub id: String,
     /// Random salt that makes each key's hash another function.
     pub salt: [u8; 16],
-    /// What is kept of the secret.
+    /// Hash of the secret, which alone is kept.
     pub hash: [u8; 32],
 }
 
