@@ -32,7 +32,7 @@ struct Plan<'a> {
     looked: Evaluation,
     /// Its bucket was made for this decision.
     made: bool,
-    /// What it is answered, where its bucket finds no room.
+    /// Answer to it, if its bucket finds no room.
     without_room: Option<Verdict>,
 }
 

@@ -1,4 +1,4 @@
-//! What a store in Redis is started with, and why it may refuse to start.
+//! The settings that a store in Redis is started with, and the reasons why it may refuse to start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub struct LeaseSettings {
     pub ttl: Duration,
 }
 
-/// What a [`RedisStore`] is started with.
+/// The settings that a [`RedisStore`] is started with.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
     /// Single server, ring, cluster or sentinels.
@@ -86,7 +86,7 @@ pub struct RedisSettings {
     pub nodes: Vec<String>,
     /// TLS towards the servers, used for `rediss://` only.
     pub tls: RedisTls,
-    /// What the sentinels call the primary; the other topologies do not read it.
+    /// Name that the sentinels have for the primary; the other topologies do not read it.
     pub sentinel_master: String,
     /// Longest time for one decision, everything included.
     pub timeout: Duration,
@@ -102,7 +102,7 @@ pub struct RedisSettings {
     pub keys_max: usize,
     /// A clock in place of the servers' `TIME`, for tests; buckets then live for a minute whatever they hold.
     pub clock: Option<Arc<Clock>>,
-    /// Where its background tasks are watched.
+    /// Tasks that watch its background work.
     pub tasks: Tasks,
 }
 
@@ -173,7 +173,7 @@ pub enum StartError {
     /// The script that decides does not run there.
     #[error("{0} cannot run the script that decides: {1}")]
     Unusable(String, String),
-    /// What was given for TLS cannot be used.
+    /// The certificates or keys given for TLS cannot be used.
     #[error("store.redis.tls: {0}")]
     Tls(String),
 }

@@ -23,7 +23,7 @@ pub(in crate::store::redis) struct NodeDiagnostics {
     memory: Mutex<Option<Memory>>,
 }
 
-/// Of a server's `maxmemory`, the tenths that may be used before no new keys are made. The rest is for keys
+/// The tenths of a server's `maxmemory` that may be used before no new keys are made. The rest is for keys
 /// that are there.
 const FILLED_TENTHS: u64 = 8;
 /// Bytes that a key takes: as little and as much as is believed, and where too few are held to tell.

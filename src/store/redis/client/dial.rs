@@ -21,7 +21,7 @@ use crate::store::redis::client::link::Link;
 use crate::store::redis::client::resp;
 use crate::store::redis::settings::RedisTls;
 
-/// What a connection is read with once it is open.
+/// The reading side of a connection once it is open.
 pub(in crate::store::redis) enum Opened {
     /// Readable half of a plain connection.
     Plain(tokio::net::tcp::OwnedReadHalf),

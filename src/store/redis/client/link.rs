@@ -268,7 +268,7 @@ impl Link {
     }
 }
 
-/// Writes without waiting. Whether that was all.
+/// Writes without waiting. Returns whether that was all.
 fn write_some(socket: &OwnedWriteHalf, bytes: &mut Vec<u8>) -> std::io::Result<bool> {
     let mut written = 0;
     while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {

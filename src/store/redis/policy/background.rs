@@ -194,7 +194,7 @@ impl Core {
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| match answer {
             Ok(answered) => {
                 let state = answered.charges.into_iter().next().and_then(|charged| charged.state);
-                // Of logs and holders nothing is told here; the next decision tells.
+                // Logs and holders are told nothing here; the next decision tells them.
                 let more = state.and_then(|state| {
                     core.fallback.learn(&owed.key, owed.bucket.limit, Some(state), answered.now)
                 });
@@ -202,7 +202,7 @@ impl Core {
                     core.pay(more, now);
                 }
             }
-            // What is reserved once more takes nothing more, so that is tried again in any case.
+            // A reservation that is made once more takes nothing more, so that is tried again in any case.
             Err(failure) if failure.is_uncertain() => {
                 owed.permits = 0;
                 if !owed.reserved.is_empty() {
@@ -241,7 +241,7 @@ impl Core {
         }
     }
 
-    /// Writes one allowance. Whether Redis has it.
+    /// Writes one allowance. Returns whether Redis has it.
     pub(in crate::store::redis) async fn put_allowance(
         &self,
         key: &[u8],

@@ -10,7 +10,7 @@ pub(in crate::store::redis) struct Daemons {
     peers: Arc<AtomicUsize>,
     /// The same as the registry in Redis last told.
     registered: AtomicUsize,
-    /// Those of them that list other servers.
+    /// Daemons among them that list other servers.
     apart: Mutex<Vec<String>>,
 }
 

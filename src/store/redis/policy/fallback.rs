@@ -91,7 +91,7 @@ struct Trial<'a> {
     entry: Entry,
 }
 
-/// Where a trial's bucket is kept.
+/// The place that keeps a trial's bucket.
 #[derive(Clone, Copy)]
 enum Kept {
     /// In its shelf's table; `made` for this decision.
@@ -247,7 +247,7 @@ impl Fallback {
         let is_gone =
             !before.has_allowance && confirmed.is_some_and(|confirmed| confirmed.holds(sent, elapsed));
         let known = entry.known.as_ref().filter(|known| known.used(limit, before.now) > 0);
-        // What could not be written says the same as an answer that did not come.
+        // An allowance that could not be written says the same as an answer that did not come.
         let trouble = match entry.unsure {
             true => before.now,
             false => Timestamp(self.trouble.load(Ordering::Relaxed)),
@@ -331,7 +331,7 @@ impl Fallback {
         policies
     }
 
-    /// Of a decision that is denied, charges what was reported: it has happened.
+    /// Charges what was reported by a decision that is denied: it has happened.
     fn report(&self, charges: &[Unanswered<'_>], now: Timestamp) {
         for unanswered in charges.iter().filter(|unanswered| unanswered.charge.cost.is_report()) {
             // Nobody is asked, so nothing is denied.
@@ -399,7 +399,7 @@ impl Fallback {
             Err(_) => {
                 self.note_full();
                 let name = StandIn::of(key.shape(), hash);
-                // What an earlier charge of this decision took from it counts too.
+                // The permits that an earlier charge of this decision took from it count too.
                 let same = |other: &&Trial<'_>| matches!(other.kept, Kept::InStandIn(own) if own == name);
                 let entry = trials.iter().rev().find(same).map(|other| other.entry.clone());
                 trial(Kept::InStandIn(name), entry.or_else(|| stand_ins.get(name, now))?)

@@ -164,7 +164,7 @@ impl Leases {
         }
         let Some(hot) = shard.get_mut(charge.key) else { return (Advice::Ask, None) };
         if hot.limit != charge.limit {
-            // What is held goes back with the next sweep.
+            // The permits that are held go back with the next sweep.
             hot.limit = charge.limit;
             hot.denied = None;
             if let Some(held) = &mut hot.held {

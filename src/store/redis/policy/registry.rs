@@ -37,7 +37,7 @@ const TAG: &str = "daemons";
 /// This daemon's view of those that share its Redis.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Registry {
-    /// What is noted: number, name and digest.
+    /// Number, name and digest, as they are noted.
     note: String,
     daemons: Arc<Daemons>,
     /// Every daemon known, and for how many readings it has been missing.
@@ -45,7 +45,7 @@ pub(in crate::store::redis) struct Registry {
 }
 
 impl Registry {
-    /// A registry for the daemon of this name. Of a ring, `addresses` are the servers that it lists.
+    /// A registry for the daemon of this name. In a ring, `addresses` are the servers that it lists.
     pub(in crate::store::redis) fn new(
         name: &str,
         topology: Topology,

@@ -35,7 +35,7 @@ pub(in crate::store::redis) enum Entered {
     Full,
 }
 
-/// Where the write of a bucket's allowance stands.
+/// The progress of writing a bucket's allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// The newest allowance is on its way.
@@ -102,7 +102,7 @@ impl Unwritten {
     }
 
     /// Keys of at most `most` allowances that wait and whose servers have room: they go on their way again.
-    /// Those that Redis would have forgotten by now are dropped.
+    /// Allowances that Redis would have forgotten by now are dropped.
     pub(in crate::store::redis) fn again(
         &self,
         now: Duration,

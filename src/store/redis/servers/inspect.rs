@@ -1,5 +1,5 @@
-//! Whether a server can do what is needed: asked once for each connection. At the start an answer that is not
-//! enough keeps the daemon from starting; later it is logged, and shown with the server.
+//! The check whether a server can do what is needed: asked once for each connection. At the start an answer
+//! that is not enough keeps the daemon from starting; later it is logged, and shown with the server.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -543,7 +543,7 @@ pub(in crate::store::redis) struct BreakerPermit {
 }
 
 impl BreakerPermit {
-    /// Whose call it is.
+    /// Returns the node whose call it is.
     pub(in crate::store::redis) const fn node(&self) -> &Arc<Node> {
         &self.node
     }

@@ -36,7 +36,7 @@ impl Confirmed {
 
 impl ToldAllowance {
     /// This daemon's part of it, of so many that share the region's: at least one permit, so that no budget
-    /// becomes a ban. Of a level the parts follow from the capacity.
+    /// becomes a ban. The parts of a level follow from the capacity.
     pub(super) fn part(&self, daemons: u32) -> Allowance {
         let part = |permits: u32| if permits == 0 { 0 } else { (permits / daemons.max(1)).max(1) };
         match self.allowance {
@@ -76,12 +76,12 @@ impl BucketBefore {
     }
 }
 
-/// What Redis has forgotten of a bucket, as far as this daemon knows it.
+/// The memory of a bucket that Redis has lost, as far as this daemon knows it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct Forgotten {
     /// Use of the bucket by the region, as far as is known here.
     pub(in crate::store::redis) used: Option<RegionUse>,
-    /// What Redis was told of the other regions.
+    /// Allowance of the other regions that Redis was told.
     pub(in crate::store::redis) told: Option<ToldAllowance>,
 }
 

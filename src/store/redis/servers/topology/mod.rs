@@ -183,7 +183,8 @@ impl Places {
         }
     }
 
-    /// Looks whether servers that came back are still enough. What is not is told, and asked all the same.
+    /// Looks whether servers that came back are still enough. A server that is not enough is told, and asked
+    /// all the same.
     async fn inspect_newly_connected(&self) {
         let map = self.map.load_full();
         for node in map.nodes().iter().filter(|node| node.is_connected()) {
