@@ -88,7 +88,7 @@ pub enum CertificateError {
         /// Name as it was given, which no certificate can carry.
         name: String,
     },
-    /// What was given as an authority is none.
+    /// The texts given as an authority are none.
     #[error("this is not a certificate authority and its key: {0}")]
     Authority(String),
     /// The key is not that of the authority's certificate.
@@ -107,7 +107,7 @@ pub enum CertificateError {
         /// Day on which the authority ended.
         ended: String,
     },
-    /// What the authority signs would outlive it.
+    /// The certificate would outlive the authority that signs it.
     #[error(
         "the authority {} ends on {ends}, before {asked}: ask for at most {days} days (--days), or make a new \
          authority with `tidegate cert ca`",
@@ -128,10 +128,10 @@ pub enum CertificateError {
     NotNode {
         /// File of the certificate that names no daemon.
         path: PathBuf,
-        /// What is wrong with its name.
+        /// The fault of the name in it.
         reason: IdentityError,
     },
-    /// What was given as the serial number of a certificate is none.
+    /// The text given as the serial number of a certificate is none.
     #[error("{0:?} is no serial number: write it as `tidegate cert show` does, in hexadecimal digits")]
     NoSerial(String),
     /// Another authority signed the certificate.
@@ -335,7 +335,7 @@ pub(super) fn outlives(
     Ok(())
 }
 
-/// What a file says, for people.
+/// The contents of a file, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// Lines of at most 80 columns, unless names are long.
@@ -381,7 +381,7 @@ pub(super) fn describe_text(
     if found.lines.is_empty() { Err(unreadable()) } else { Ok(found) }
 }
 
-/// What lists of revoked certificates say in all.
+/// The numbers that lists of revoked certificates come to together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevokedLists {
     /// Number of revoked certificates that the lists name together.

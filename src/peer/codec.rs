@@ -46,7 +46,7 @@ pub enum Message {
     Rights(RightsFrame),
     /// Membership.
     Chitchat {
-        /// Where the sender says it can be dialled.
+        /// Address at which the sender says it can be dialled.
         from: SocketAddr,
         /// Bytes of a message of `chitchat`, in its own format.
         body: Bytes,

@@ -18,7 +18,7 @@ use crate::core::regions::{BYTES_AT_ONCE, BYTES_PER_SECOND};
 /// Bytes that may be under way until a round trip is known: a few more than new connections may begin with
 /// (RFC 9002, section 7.2, 14,720), which no network takes for an attack.
 const WINDOW_MIN: u64 = 16 * 1_024;
-/// Of every frame so much goes out for names, acknowledgements and QUIC itself, in percent.
+/// This part of every frame goes out for names, acknowledgements and QUIC itself, in percent.
 const OVERHEAD: u64 = 20;
 /// No link is longer.
 const RTT_MAX: Duration = Duration::from_secs(2);

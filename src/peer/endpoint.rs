@@ -108,7 +108,7 @@ pub(super) async fn confirmed(connection: &Connection) {
     }
 }
 
-/// What carries datagrams and time: the machine's socket and runtime, or a simulation's.
+/// The carrier of datagrams and time: the machine's socket and runtime, or a simulation's.
 pub struct Wire {
     runtime: Arc<dyn Runtime>,
     socket: Arc<dyn AsyncUdpSocket>,

@@ -45,12 +45,12 @@ const SEND_DEADLINE: Duration = Duration::from_secs(2);
 /// Messages kept from before a connection was up: what is older is stale.
 const KEPT_ON_CONNECT: usize = 8;
 
-/// What a link is doing.
+/// The state of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkStatus {
     /// Address that the link dials, again whenever it is down.
     pub address: SocketAddr,
-    /// Who answered there last, by certificate.
+    /// Node that answered there last, by its certificate.
     pub peer: Option<NodeName>,
     /// True if the connection is up.
     pub connected: bool,
@@ -76,7 +76,7 @@ pub struct LinkStatus {
     pub error: Option<String>,
     /// True if this daemon itself answers there.
     pub own: bool,
-    /// Whether it is down because one side does not accept the other.
+    /// Side that does not accept the other, if that is why it is down.
     pub refused: Option<Refuser>,
 }
 
@@ -99,7 +99,7 @@ struct State {
     past: Traffic,
 }
 
-/// What every link needs.
+/// The parts of the node that every link needs.
 pub(super) struct LinkContext {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) counters: Arc<Counters>,

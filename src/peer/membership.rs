@@ -1,10 +1,10 @@
-//! Who is in the cluster: `chitchat`'s opinion, held against certificates.
+//! The members of the cluster: `chitchat`'s opinion, held against certificates.
 //!
 //! A node is listed once its certificate was seen, on a connection in either direction, and only while nobody
 //! with another certificate answers at the address it is said to have. So a member of the cluster cannot
-//! invent nodes or redirect them. What it can still do: gossip is not signed, so a member can repeat, delay
-//! or falsify the *facts* about a real node (that it drains, which of its processes it is, that it still
-//! lives). Counts are not facts of gossip: they come from the node itself, on its own connection.
+//! invent nodes or redirect them. It can still lie about facts: gossip is not signed, so a member can repeat,
+//! delay or falsify the *facts* about a real node (that it drains, which of its processes it is, that it
+//! still lives). Counts are not facts of gossip: they come from the node itself, on its own connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -68,15 +68,15 @@ pub struct Member {
     pub rules: Option<RulesStatement>,
     /// The regions that it lists, once it has said so.
     pub regions: Option<Vec<String>>,
-    /// What it knows of changes of the regions that are listed. Nobody takes its word for them.
+    /// Changes that it knows of the regions that are listed. Nobody takes its word for them.
     pub region_changes: Option<RegionChanges>,
     /// The changes that operators signed, as they travel: see [`RegionChanges::read_orders`].
     pub region_orders: Option<Arc<str>>,
-    /// What its worldwide rules are like, once it has said so.
+    /// Digests of its worldwide rules, once it has said them.
     pub digests: Option<Digests>,
 }
 
-/// What we say of ourselves.
+/// The facts that we tell of ourselves.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) name: NodeName,
@@ -136,7 +136,7 @@ impl Drop for Gossip {
     }
 }
 
-/// What the last look found, to tell changes by.
+/// The state at the last look, to tell changes by.
 #[derive(Default)]
 struct Before {
     impostors: HashSet<ChitchatId>,

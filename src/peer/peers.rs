@@ -52,11 +52,11 @@ const FAREWELL: Duration = Duration::from_millis(200);
 pub struct PeersConfig {
     /// UDP address that the daemon binds for the others.
     pub listen: SocketAddr,
-    /// Where the others can dial us, if not at the bound address.
+    /// Address at which the others can dial us, if not the bound one.
     pub advertise: Option<SocketAddr>,
-    /// Where to find the cluster: addresses, or names with a port. Our own may be among them.
+    /// Places to find the cluster at: addresses, or names with a port. Our own may be among them.
     pub join: Vec<String>,
-    /// Who we are; our certificate must say the same.
+    /// Our own name; our certificate must say the same.
     pub name: NodeName,
     /// When this process began, in ms since the epoch. Must grow with every start.
     pub incarnation: u64,
@@ -101,7 +101,7 @@ pub enum StartError {
 pub enum PeerEvent {
     /// A node sent rights, or said what its region holds.
     Rights {
-        /// Who sent it, by its certificate.
+        /// Node that sent it, by its certificate.
         from: NodeName,
         /// Statements and transfers that the node sent.
         frame: RightsFrame,
@@ -144,7 +144,7 @@ pub struct Peers {
     gossip_interval: Duration,
 }
 
-/// What everything else stands on: the socket, the links, and the tasks that end together.
+/// The ground of everything else: the socket, the links, and the tasks that end together.
 struct Ground {
     endpoint: Arc<Endpoint>,
     links: Arc<Links>,

@@ -205,7 +205,7 @@ pub(super) fn signed_by(
     })
 }
 
-/// Of the keys in a text the one that belongs to a certificate.
+/// Returns the key in a text that belongs to a certificate.
 fn key_of(certificate: &X509Certificate<'_>, text: &str) -> Option<KeyPair> {
     PrivateKeyDer::pem_slice_iter(text.as_bytes())
         .filter_map(|key| KeyPair::try_from(&key.ok()?).ok())
@@ -263,7 +263,7 @@ pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), Certific
 }
 
 fn write_beside(fresh: &Path, real: &Path, text: &str, mode: u32) -> std::io::Result<()> {
-    // What a process of the same number left when it was killed.
+    // A killed process of the same number may have left such a file.
     let _ = std::fs::remove_file(fresh);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(fresh)?;
     file.write_all(text.as_bytes())?;

@@ -35,7 +35,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 pub const STREAMS_MAX: u32 = 64;
 /// Datagrams waiting to be read, or to be sent, in bytes. Full: the oldest are dropped.
 const DATAGRAM_BUFFER_BYTES: usize = 256 * 1_024;
-/// What a peer may send on all streams of a connection before it is read.
+/// The bytes that a peer may send on all streams of a connection before they are read.
 const RECEIVE_WINDOW_BYTES: u32 = 1024 * 1_024;
 /// Assumed until a round trip was measured: a lost first packet is repeated after three of these.
 const RTT_ASSUMED: Duration = Duration::from_millis(100);
@@ -178,7 +178,7 @@ fn validity(certificate: &CertificateDer<'_>) -> Option<((i64, String), (i64, St
     Some((date(&validity.not_before), date(&validity.not_after)))
 }
 
-/// What the texts hold.
+/// The contents of the texts.
 struct Parts {
     chain: Vec<CertificateDer<'static>>,
     keys: Vec<PrivateKeyDer<'static>>,
@@ -240,16 +240,16 @@ pub(super) struct Sides {
     pub(super) client: ClientConfig,
     /// Judges the certificates of others, for both sides alike.
     pub(super) trust: Arc<Trust>,
-    /// What those asked for who speak no version of ours.
+    /// The versions that those asked for who speak none of ours.
     pub(super) offers: Arc<Offers>,
-    /// What is the same after a restart.
+    /// The keys that are the same after a restart.
     pub(super) lasting: Lasting,
 }
 
 /// By these a daemon knows that a packet belongs to a connection of the process before it, and says so in a
 /// way that the peer believes (RFC 9000, 10.3): it need not wait to find out.
 pub(super) struct Lasting {
-    /// Of the answers to such packets.
+    /// Key of the answers to such packets.
     pub(super) reset: hmac::Key,
     /// Key of the names by which connections are told apart.
     pub(super) ids: u64,
