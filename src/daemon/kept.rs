@@ -27,7 +27,7 @@ const FORMAT: u32 = 1;
 pub(super) struct Left {
     format: u32,
     node: NodeName,
-    /// Mark of the weights that were noted beside it.
+    /// Digest of the weights that were noted beside it.
     beside: Vec<u8>,
     /// The numbers of the rules that it speaks of, and the first that no rule had.
     pub(super) shapes: (Vec<(String, Shape)>, u32),

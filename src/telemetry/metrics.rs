@@ -30,7 +30,7 @@ pub struct RuleMetrics {
     pub denied: Counter,
     /// Decisions that the rule would have denied, were it not in shadow.
     pub shadow_denied: Counter,
-    /// Those that it denied by cause, each made when it is first needed.
+    /// Denials of the rule by cause, each counter made when it is first needed.
     denials: Arc<[OnceLock<Counter>; DenialCause::ALL.len()]>,
 }
 
@@ -239,13 +239,13 @@ impl Metrics {
         self.recorder.register_counter(&key("denials_total", labels), &METADATA)
     }
 
-    /// A counter by domain and reason. Whoever calls this bounds the number of domains.
+    /// A counter by domain and reason. The caller bounds the number of domains.
     pub(crate) fn of_domain(&self, name: &'static str, domain: &str, reason: &'static str) -> Counter {
         let labels = vec![Label::new("domain", domain.to_owned()), Label::new("reason", reason)];
         self.recorder.register_counter(&key(name, labels), &METADATA)
     }
 
-    /// A counter under the whole name that another service gave it. Whoever calls this bounds its labels.
+    /// A counter under the whole name that another service gave it. The caller bounds its labels.
     pub fn counter_of_service(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
         let labels =
             labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned())).collect::<Vec<_>>();

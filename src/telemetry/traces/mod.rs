@@ -1,5 +1,5 @@
 //! Spans on their way to a collector of traces: which are told, what they are named, and the bounded queue
-//! that nobody waits for. Whoever is measured opens a span; when it is dropped it has ended.
+//! that nobody waits for. Code that is measured opens a span; when it is dropped it has ended.
 //!
 //! Absent a configuration there is no [`Tracer`], and who would open a span finds none.
 
@@ -36,7 +36,7 @@ const TEXT_BYTES_MAX: usize = 1_024;
 const SAMPLED_BITS: u32 = 56;
 const MILLION: u128 = 1_000_000;
 
-/// Who takes part in what a span is about.
+/// The parties to what a span is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SpanKind {
     /// Nobody else.
@@ -97,14 +97,14 @@ pub struct SpanRecord {
     error: Option<String>,
 }
 
-/// What tells spans.
+/// The setup of a tracer.
 #[derive(Debug, Clone, Copy)]
 pub struct TracerSetup {
     /// Random: the ids of spans are made from it.
     pub key: (u64, u64),
     /// Decisions in a million that are told without a sampled parent.
     pub sample_millionths: u32,
-    /// What keeps buckets, as spans name it.
+    /// The store of the buckets, as spans name it.
     pub store: &'static str,
     /// Clock of the daemon, from which spans take their begin and end.
     pub now: fn() -> Timestamp,
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Takes spans from now on. Those that find no room are counted.
+    /// Takes spans from now on. Spans that find no room are counted.
     #[must_use]
     pub fn new(setup: TracerSetup, metrics: &Metrics) -> Arc<Self> {
         let below = (u128::from(setup.sample_millionths) << SAMPLED_BITS) / MILLION;

@@ -15,7 +15,7 @@ const FLAGS_REMOTE: u32 = 0x300;
 const STATUS_ERROR: i32 = 2;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Whose spans they are.
+/// The daemon whose spans they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceResource {
     /// Value of `service.name`, as collectors show it.

@@ -6,7 +6,7 @@ const LEN: usize = 55;
 const VERSION_INVALID: u8 = 0xff;
 const FLAG_SAMPLED: u8 = 1;
 
-/// What a caller's `traceparent` says.
+/// The words of a caller's `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     /// Id of the trace, as the caller sent it.
