@@ -179,7 +179,7 @@ pub struct Outcome {
     pub counted: SmallVec<[ChargeResult; 2]>,
 }
 
-/// The way in which a decision charges, if at all.
+/// Purposes of a decision: to charge, or only to say what the answer would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// Charge if all of it fits.

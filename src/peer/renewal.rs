@@ -168,7 +168,7 @@ impl Renewal {
     /// together. The key is readable by its owner, and by its group where the one before was.
     ///
     /// # Errors
-    /// A file cannot be written. What is there then goes together, and the renewal can be repeated.
+    /// A file cannot be written. The files that are there then go together, and the renewal can be repeated.
     pub fn write(&self) -> Result<(), RenewalError> {
         let unwritten = |reason| CertificateError::Write { path: self.certificate.clone(), reason };
         let folder = self.certificate.parent().filter(|parent| !parent.as_os_str().is_empty());
