@@ -26,7 +26,7 @@ const DAY_S: i64 = 86_400;
 /// From this year on every period is as long as the last one before it.
 const YEAR_END: i16 = 2200;
 
-/// How many stretches [`Calendar::around`] tells of before and after the present one.
+/// Stretches that [`Calendar::around`] tells of before and after the present one.
 const STRETCHES_BEFORE: usize = 12;
 const STRETCHES_AFTER: usize = 3;
 
@@ -89,7 +89,7 @@ pub struct Calendar {
     /// Stretches of windows of one length. None is empty, the first begins at the epoch, and behind the last
     /// one is a mark at the end of time.
     stretches: Vec<Stretch>,
-    /// Which of them was sought last.
+    /// Place of the stretch that was sought last.
     latest: AtomicUsize,
     longest: Span,
     shortest: Span,
@@ -225,7 +225,7 @@ impl Calendar {
         self.pair(place).map_or(NEVER_ENDS, |(stretch, next)| stretch.at(at, next))
     }
 
-    /// Which stretch holds an instant; never the mark behind the last one.
+    /// Returns which stretch holds an instant; never the mark behind the last one.
     fn place(&self, at: u64) -> usize {
         let after = self.stretches.partition_point(|stretch| stretch.start <= at);
         after.min(self.stretches.len().saturating_sub(1)).saturating_sub(1)
@@ -357,7 +357,7 @@ impl Windows {
     }
 }
 
-/// When a zone's clock is how far from UTC, in seconds: from an instant on, until the next one.
+/// The distance of a zone's clock from UTC, in seconds: from an instant on, until the next one.
 struct Offsets(Vec<(i64, i64)>);
 
 impl Offsets {
@@ -392,7 +392,7 @@ impl Offsets {
         }
     }
 
-    /// Until when the offset of `place` is in force.
+    /// Returns until when the offset of `place` is in force.
     fn until(&self, place: usize) -> i64 {
         self.0.get(place + 1).map_or(i64::MAX / 2, |(next, _)| *next)
     }
@@ -400,7 +400,7 @@ impl Offsets {
 
 /// Periods that have one length by the zone's clock, in seconds.
 struct Steps {
-    /// When one of them begins by that clock.
+    /// Instant at which one of them begins by that clock.
     phase: i64,
     step: i64,
 }

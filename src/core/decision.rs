@@ -29,15 +29,15 @@ pub struct RuleOutcome {
     pub window: Span,
     /// Permits that are left once this decision is counted.
     pub remaining: u64,
-    /// Until the bucket is unused again, or its window ends.
+    /// Time until the bucket is unused again, or its window ends.
     pub reset: Span,
-    /// Until more permits than are left are free.
+    /// Time until more permits than are left are free.
     pub more: Span,
-    /// When denied: until this cost could pass; `None` if never.
+    /// Time until this cost could pass, when denied; `None` if never.
     pub retry: Option<Span>,
     /// Reason of the rule's no; `None` where it let the request pass.
     pub cause: Option<DenialCause>,
-    /// How long to hold the request back.
+    /// Time for which to hold the request back.
     pub delay: Span,
     /// The failure policy answered: the store could not be asked, or had no room.
     pub degraded: bool,
@@ -45,7 +45,7 @@ pub struct RuleOutcome {
     pub global: Option<Worldwide>,
     /// The rule's wishes for its answers; `None` for none.
     pub answer: Option<Arc<AnswerOptions>>,
-    /// Which of its buckets that is, where the rule wants it told.
+    /// Bucket of the rule that this is, if the rule wants it told.
     pub partition: Option<PartitionKey>,
     /// The request's cost in permits, where the rule has prices.
     pub priced: Option<i64>,
@@ -64,7 +64,7 @@ pub struct Worldwide {
     pub mode: Mode,
     /// Permits in use worldwide, as far as is known here; `None`: nothing is known.
     pub believed_used: Option<u64>,
-    /// How far the truth may lie above that, in permits.
+    /// Permits by which the truth may lie above that.
     pub error_bound: u64,
 }
 
@@ -120,20 +120,20 @@ impl PartialEq for AnswerGuards {
 impl Eq for AnswerGuards {}
 
 impl Decision {
-    /// Why it is denied.
+    /// Returns why it is denied.
     #[must_use]
     pub fn cause(&self) -> Option<DenialCause> {
         self.rules.get(self.tightest.filter(|_| !self.allowed)?)?.cause
     }
 
-    /// Why it is denied, where the denying rule wants that told in a header.
+    /// Returns why it is denied, where the denying rule wants that told in a header.
     #[must_use]
     pub fn told_cause(&self) -> Option<DenialCause> {
         let denying = self.rules.get(self.tightest.filter(|_| !self.allowed)?)?;
         denying.cause.filter(|_| denying.answer.as_ref().is_some_and(|answer| answer.tells_cause))
     }
 
-    /// How long the request is to be delayed; zero for one that is denied.
+    /// Returns how long the request is to be delayed; zero for one that is denied.
     #[must_use]
     pub fn delay(&self) -> Span {
         self.longest(|_| true)
@@ -181,7 +181,7 @@ impl Decision {
 pub struct Leased {
     /// By which it is renewed and given back.
     pub lease: Lease,
-    /// Until the first of its places is free again without renewing.
+    /// Time until the first of its places is free again without renewing.
     pub hold: Span,
     /// Instant at which the hold began, by this daemon's clock.
     pub made: Timestamp,

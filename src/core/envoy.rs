@@ -326,7 +326,7 @@ pub fn caller_rule(domain: &str) -> String {
     format!("{}: limits of callers", beginning(domain))
 }
 
-/// As much of a text as a name has room for.
+/// Returns as much of a text as a name has room for.
 fn beginning(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX - NUMBER_BYTES);
     while !text.is_char_boundary(end) {

@@ -159,7 +159,7 @@ impl Estimates {
         known.unwrap_or_else(|| terms.first_of(limit)).max(1)
     }
 
-    /// How many kinds are known.
+    /// Returns how many kinds are known.
     #[must_use]
     pub fn kinds(&self) -> usize {
         self.kinds.len()

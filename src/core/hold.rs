@@ -86,7 +86,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// As bytes that [`Self::from_bytes`] reads in every daemon of this version.
+    /// Returns the bytes that [`Self::from_bytes`] reads in every daemon of this version.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = SmallVec::from_slice(&self.holder.0);

@@ -1,4 +1,4 @@
-//! Which buckets were asked for most, lately: bounded counts of the heaviest, after the space-saving
+//! The buckets that were asked for most, lately: bounded counts of the heaviest, after the space-saving
 //! algorithm.
 //!
 //! A table is a row of sets of eight places, and a key's hash names its set. A key that is in none of the
@@ -13,7 +13,7 @@ use crate::calendar::Windows;
 use crate::key::{Key, Shape};
 use crate::time::{Span, Timestamp};
 
-/// How long counts stand before they halve; the instants are the same in all tables.
+/// Time for which counts stand before they halve; the instants are the same in all tables.
 pub const HALF_LIFE: Span = Span::from_secs(30);
 /// Places of one set.
 const PLACES: usize = 8;
@@ -94,7 +94,7 @@ pub struct HotBucket {
     pub key: Key,
     /// True if the key was too long to be kept.
     pub is_long: bool,
-    /// Since the bucket got its place.
+    /// Sums since the bucket got its place.
     pub sums: HotSums,
     /// Requests before that, lately: at most so many.
     pub missed_max: u64,
@@ -149,7 +149,7 @@ struct RuleSums {
 /// Counts of the heaviest buckets of one part of all keys.
 #[derive(Debug)]
 pub struct HotTable {
-    /// When the newest half-life began, in microseconds.
+    /// Begin of the newest half-life, in microseconds.
     half: u64,
     /// Sets of places, chosen by a key's hash; their number is a power of two.
     sets: Box<[PlaceSet]>,

@@ -4,7 +4,7 @@
 
 use super::time::{Span, Timestamp};
 
-/// How a key's public name begins; see [`ApiKey::id`]. No attribute value that begins so is taken for
+/// The begin of a key's public name; see [`ApiKey::id`]. No attribute value that begins so is taken for
 /// anything but a key.
 pub const KEY_PREFIX: &str = "tgk_";
 /// Letters of a key's name after [`KEY_PREFIX`]: 62 random bits, so that two keys never meet.
@@ -136,7 +136,7 @@ impl<'a> Who<'a> {
     }
 }
 
-/// Why somebody is refused before any rule is asked. Its name stands where a rule's would.
+/// Reasons why somebody is refused before any rule is asked. Its name stands where a rule's would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The user is blocked.
@@ -176,7 +176,7 @@ impl Refusal {
     }
 }
 
-/// Why this key is refused at `now`, if it is.
+/// Returns why this key is refused at `now`, if it is.
 #[must_use]
 pub fn key_refusal(key: &ApiKey, now: Timestamp) -> Option<Refusal> {
     if key.revoked {

@@ -124,7 +124,7 @@ impl BucketValues {
         Self { count, identity: SmallVec::from_slice(key.identity()) }
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count

@@ -122,7 +122,7 @@ struct NoticeEntry {
     /// It is so, and has lasted as long as its kind may: also where it is not told again yet.
     shown: bool,
     told: bool,
-    /// When it was told last, also in an earlier life.
+    /// Instant at which it was told last, also in an earlier life.
     told_at: Option<Timestamp>,
     /// Over, and kept for [`TOLD_AGAIN`] so that it is not told at every turn.
     over: bool,
@@ -194,7 +194,7 @@ impl Notices {
         self.entries.values().filter(|entry| entry.shown).map(|entry| &entry.notice)
     }
 
-    /// How many found no room at the last look.
+    /// Returns how many found no room at the last look.
     #[must_use]
     pub const fn left_out(&self) -> usize {
         self.left_out

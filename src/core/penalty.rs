@@ -3,7 +3,7 @@
 //!
 //! Denials inside a detection window are counted, in two halves of it, the present one and the one before:
 //! so the window slides with the client, and as many denials as the threshold within half a window are never
-//! missed. When they reach the threshold a cool-down begins, in which the bucket admits nothing. Each further
+//! missed. A cool-down begins when they reach the threshold, in which the bucket admits nothing. Each further
 //! penalty that begins within one detection window after the last one ended takes the next multiplier, up to
 //! the last of them. Denials during a cool-down are not counted, so a client that keeps asking is shut out
 //! for no longer than the rule says. A bucket's record has a fixed size, and no input makes the arithmetic
@@ -24,7 +24,7 @@ pub struct PenaltyTerms {
     pub threshold: u32,
     /// Time in which `threshold` denials begin a penalty.
     pub window: Span,
-    /// How long the first penalty lasts, before it is multiplied.
+    /// Length of the first penalty, before it is multiplied.
     pub cool_down: Span,
     /// Factors of the cool-down, penalty by penalty; 1 to [`MULTIPLIERS_MAX`], each at least 1.
     pub multipliers: Vec<u32>,
@@ -57,9 +57,9 @@ impl PenaltyTerms {
 pub struct PenaltyRecord {
     /// Denials counted in the present half, which began at [`Self::since`].
     pub violations: u32,
-    /// When the present half of the detection window began.
+    /// Begin of the present half of the detection window.
     pub since: Timestamp,
-    /// When the newest penalty ends or has ended; zero: there was none.
+    /// Instant at which the newest penalty ends or has ended; zero: there was none.
     pub until: Timestamp,
     /// Place in [`PenaltyTerms::multipliers`] of the newest penalty's multiplier.
     pub step: u8,
@@ -119,7 +119,7 @@ impl PenaltyRecord {
         self.in_force(terms, now).map(|penalty| Penalty { begun: true, ..penalty })
     }
 
-    /// When nothing of it matters any more.
+    /// Returns when nothing of it matters any more.
     #[must_use]
     pub fn expiry(&self, terms: &PenaltyTerms) -> Timestamp {
         self.until.max(self.since) + terms.window

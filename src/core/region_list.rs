@@ -1,4 +1,5 @@
-//! Which regions share limits: what each daemon's configuration lists, and what operators changed since.
+//! The regions that share limits: those that each daemon's configuration lists, and what operators changed
+//! since.
 //!
 //! A change names one region. Every daemon keeps the newest change of each region. One that an operator
 //! signed travels: every daemon tells it to the others, so all come to the same list in whatever order they
@@ -70,7 +71,7 @@ impl RegionList {
         }
     }
 
-    /// How a region stands; `None` for one that was never listed.
+    /// Returns how a region stands; `None` for one that was never listed.
     #[must_use]
     pub fn state(&self, region: &str) -> Option<RegionState> {
         let has = |list: &[String]| list.iter().any(|name| name == region);
@@ -84,7 +85,7 @@ impl RegionList {
     }
 }
 
-/// How a region stands in the list.
+/// The place of a region in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionState {
@@ -126,7 +127,7 @@ impl RegionState {
 pub struct Signed {
     /// Certificate of the node that signed, in DER.
     pub certificate: Vec<u8>,
-    /// As the kind of key has it.
+    /// Signature in the form that the kind of key has.
     pub signature: Vec<u8>,
 }
 

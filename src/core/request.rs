@@ -138,7 +138,7 @@ pub struct LimitOverride {
 /// values: a condition holds if any of them meets it, and a bucket is named by all of them.
 pub type Attributes<'a> = SmallVec<[(&'a str, &'a str); 8]>;
 
-/// How the values of a request are read, besides what they say. By default as they stand.
+/// The forms in which the values of a request are read, besides what they say. By default as they stand.
 #[derive(Debug, Clone, Default)]
 pub struct Forms<'a> {
     /// Addresses of IPv6 that share this many leading bits share a bucket; zero: each has its own. Matching

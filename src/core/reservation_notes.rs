@@ -21,7 +21,7 @@ use super::time::{Span, Timestamp};
 pub const RESERVATIONS_MAX: usize = 10_000;
 /// Most commits that one bucket remembers, so that none of them is charged twice.
 pub const COMMITS_MAX: usize = 10_000;
-/// How long a commit is remembered: until the same reservation may be committed no more.
+/// Time for which a commit is remembered: until the same reservation may be committed no more.
 pub const COMMIT_KEPT: Span = Span(TTL_MAX.0 + COMMIT_MAX.0);
 /// Most reservations that one look lets lapse; the next look goes on.
 pub const LAPSES_MAX: usize = 100;
@@ -58,8 +58,8 @@ pub struct ReservationNotes {
     kept: Timestamp,
 }
 
-/// When reservations, or what is remembered of them, end. The first is of one that is still there; of the
-/// others up to as many are over already as are there, and [`CLEARED_ABOVE`].
+/// The ends of reservations, or of what is remembered of them. The first is of one that is still there; of
+/// the others up to as many are over already as are there, and [`CLEARED_ABOVE`].
 #[derive(Debug, Clone, Default)]
 struct Ends(BinaryHeap<Reverse<(Timestamp, ReservationId)>>);
 
@@ -103,7 +103,7 @@ impl ReservationNotes {
         self.held.len() >= RESERVATIONS_MAX
     }
 
-    /// How many were noted so far.
+    /// Returns how many were noted so far.
     #[must_use]
     pub const fn noted(&self) -> u64 {
         self.noted

@@ -1,5 +1,5 @@
-//! How a rule reserves: what becomes of its reservations that nobody settles, and what they take where the
-//! caller does not say.
+//! The terms of a rule's reservations: what becomes of those that nobody settles, and what they take where
+//! the caller does not say.
 
 /// The percentile of the last actual costs that an estimate is, unless the rule says.
 pub const PERCENTILE_DEFAULT: u8 = 90;
@@ -17,7 +17,7 @@ pub enum OnLapse {
     Charge,
 }
 
-/// How a rule's reservations are estimated.
+/// The terms by which a rule's reservations are estimated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EstimateTerms {
     /// The percentile of the last actual costs, from 1 to 100.
@@ -47,6 +47,6 @@ impl EstimateTerms {
 pub struct ReservationTerms {
     /// Fate of the permits of a reservation that nobody commits in time.
     pub on_lapse: OnLapse,
-    /// When a caller names no amount.
+    /// Estimate for a caller that names no amount.
     pub estimate: EstimateTerms,
 }

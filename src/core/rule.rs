@@ -46,7 +46,7 @@ impl Action {
     }
 }
 
-/// How a worldwide limit is held.
+/// Modes in which a worldwide limit is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -88,7 +88,7 @@ pub enum OnFailure {
     Closed,
 }
 
-/// Which calls a rule charges.
+/// The calls that a rule charges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Charging {
@@ -123,9 +123,9 @@ pub struct Global {
     pub shares: Vec<(String, u32)>,
     /// Least share by region, in percent of the limit; at most 100 in sum (`split`).
     pub minimums: Vec<(String, u32)>,
-    /// While a region is cut off.
+    /// Behaviour of the rule while a region is cut off.
     pub on_partition: OnPartition,
-    /// How long a request that finds its region dry waits for rights of another; zero for not at all
+    /// Time that a request that finds its region dry waits for rights of another; zero for not at all
     /// (`escrow`).
     pub wait: Span,
 }
@@ -175,7 +175,7 @@ pub struct Rule {
     pub conditions: Vec<Condition>,
     /// One bucket per value of these attributes, in this order; empty: one bucket in all.
     pub per: Vec<String>,
-    /// How it counts. Not read for [`Action::Allow`] and [`Action::Block`].
+    /// Algorithm by which the rule counts. Not read for [`Action::Allow`] and [`Action::Block`].
     pub algorithm: Algorithm,
     /// Permits per window; of `concurrency` places that may be held at once.
     pub limit: u32,
@@ -198,7 +198,7 @@ pub struct Rule {
     pub status: u16,
     /// Text that a denial shows its client; `None`: none of the rule's own.
     pub message: Option<String>,
-    /// While the store cannot answer; `None`: as the store's configuration says.
+    /// Behaviour while the store cannot answer; `None`: as the store's configuration says.
     pub on_failure: Option<OnFailure>,
     /// The request must carry exactly the attributes that this rule names in `match` and `per`.
     pub exact: bool,

@@ -103,7 +103,7 @@ impl From<Vec<User>> for People {
     }
 }
 
-/// Why a rule takes part in a decision or not, for `explain`.
+/// Reasons why a rule takes part in a decision or not, for `explain`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// It decides its group.
@@ -137,7 +137,7 @@ impl Reason {
     }
 }
 
-/// Why rules do not make a set.
+/// Reasons why rules do not make a set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     /// Two rules have this name.
@@ -320,7 +320,7 @@ impl RuleSet {
         self.by_name.get(name)
     }
 
-    /// Which rules decide this request.
+    /// Returns which rules decide this request.
     ///
     /// In a group the first rule by precedence that matches decides; a rule without a group decides by
     /// itself. An `allow` without a group that matches leaves only itself and every deciding `block`.

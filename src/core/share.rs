@@ -1,4 +1,4 @@
-//! How a limit is shared out over regions: whole permits that add up to it exactly.
+//! The shares of a limit over regions: whole permits that add up to it exactly.
 //!
 //! Every region works this out for itself from the same rule, so it is a pure function of weights, minimums
 //! and names: the divisor method of Jefferson (M. L. Balinski, H. P. Young: Fair Representation, 1982), ties

@@ -81,7 +81,7 @@ struct TableEntry<T> {
     expiry: u32,
     /// The bits of the key's hash that the index needs, so that growing it touches no key.
     hash: [u8; 3],
-    /// How little an entry may be missed: the lowest goes first.
+    /// Cost of forgetting the entry: the lowest goes first.
     weight: u8,
 }
 

@@ -16,7 +16,7 @@ pub const OTHERS: &str = OTHER_PATHS;
 const VALUES_MAX: usize = 1_000_000;
 const DAY: Span = Span::from_secs(86_400);
 
-/// How many users, paths and keys of one rule get sums of their own on one day.
+/// Bounds on the users, paths and keys of one rule that get sums of their own on one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistinctMax {
     /// Most users of one rule on one day with sums of their own.

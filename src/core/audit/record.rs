@@ -26,7 +26,7 @@ impl Outcome {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::ShadowDenied, Self::Committed];
 
-    /// As metrics, the database and the API spell it.
+    /// Returns the spelling of metrics, the database and the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -82,13 +82,14 @@ pub struct Record<'a> {
     pub limit: u32,
     /// HTTP status that the answer asked for; 200 when allowed.
     pub status: u16,
-    /// Until it could pass, in milliseconds; `None` where it passed, or never can.
+    /// Milliseconds until it could pass; `None` where it passed, or never can.
     pub retry_ms: Option<u64>,
-    /// Why it was denied; `None` where it passed, or where nobody wrote it down.
+    /// Reason for a denial; `None` where it passed, or where nobody wrote it down.
     pub cause: Option<DenialCause>,
     /// Time to decide inside the daemon, in microseconds.
     pub latency_us: u32,
-    /// How many decisions this one stands for: 1 for a denial, the sampling's inverse for an allowed one.
+    /// Number of decisions that this one stands for: 1 for a denial, the sampling's inverse for an allowed
+    /// one.
     pub weight: u32,
 }
 

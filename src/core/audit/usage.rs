@@ -62,7 +62,7 @@ pub struct Usage {
     pub denied: u64,
     /// Permits that were let pass, estimated likewise; at most [`COST_MAX`], and as far below zero.
     pub cost: i64,
-    /// How long they took; nothing of API keys.
+    /// Durations of the decisions; nothing of API keys.
     pub latency: Histogram,
 }
 
@@ -163,7 +163,7 @@ impl Sums {
         }
     }
 
-    /// How many sums there are.
+    /// Returns how many sums there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sums.len()

@@ -4,7 +4,7 @@
 
 use super::{CellChange, CellValue, Nanos, Number, Reply, Stored};
 
-/// How much is added.
+/// The number that is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum By {
     /// A whole number.

@@ -11,7 +11,7 @@ pub struct Vote {
     pub kind: VoteKind,
 }
 
-/// How a descriptor counts among the others of its call.
+/// The weight of a descriptor among the others of its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VoteKind {
     /// It denies by itself.

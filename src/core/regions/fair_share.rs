@@ -58,7 +58,7 @@ pub struct DivisionInput {
     pub end: Timestamp,
     /// The instant for which use is guessed.
     pub cut: Timestamp,
-    /// How many standard deviations more than it asks for a region is taken to want, in thousandths.
+    /// Standard deviations more than it asks for that a region is taken to want, in thousandths.
     pub caution: u64,
     /// The point at which fractions of a permit tip over, in millionths; the same in every region.
     pub rounding_offset: u64,
@@ -82,7 +82,7 @@ impl DivisionInput {
         if usable == limit { amount } else { (amount * limit + usable - 1) / usable.max(1) }
     }
 
-    /// How much of a budget may be used.
+    /// Returns how much of a budget may be used.
     fn usable_of(&self, budget: u64) -> i128 {
         let usable = i128::from(budget) * i128::from(self.limit.saturating_sub(self.fading));
         usable * UNIT / i128::from(self.limit.max(1))
@@ -113,9 +113,9 @@ pub fn common_cut(start: Timestamp, horizon: Span, inputs: &[RegionInput]) -> Ti
 /// Returns what each region may admit in the whole window, in whole permits. The sum is the limit, unless
 /// more is known to have been admitted already.
 ///
-/// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it
-/// is the weighted max-min division of all wishes, never below what was probably used. Every region keeps a
-/// slice of what nobody will soon need, whether or not it asks.
+/// Everyone gets its wish and a part of the rest by its reserve, while all wishes fit. Else it is the
+/// weighted max-min division of all wishes, never below what was probably used. Every region keeps a slice of
+/// what nobody will soon need, whether or not it asks.
 pub fn budgets(division: DivisionInput, inputs: &[RegionInput]) -> Budgets {
     let limit = i128::from(division.limit) * UNIT;
     let claims: SmallVec<[Projection; 8]> = inputs.iter().map(|input| claim(division, input)).collect();

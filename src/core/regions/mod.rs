@@ -115,7 +115,7 @@ pub enum Effect {
         key: WorldKey,
         /// The allowance that the world leaves this region.
         view: Allowance,
-        /// How far the worldwide count may lie above `own + view.others`, in permits.
+        /// Permits by which the worldwide count may lie above `own + view.others`.
         error_bound: u64,
     },
     /// Count at least so much as used here: the store forgot a part of it.

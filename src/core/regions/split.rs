@@ -58,12 +58,12 @@ pub struct SplitRule {
     pub name: RuleName,
     /// Weights of all regions, as this daemon loaded them.
     pub weights: Weights,
-    /// How it counts, which says when a larger share may begin.
+    /// Algorithm by which the rule counts, which says when a larger share may begin.
     pub algorithm: Algorithm,
     /// Limit in all regions together, which the shares add up to.
     pub limit: Limit,
-    /// How long others may still use what a region lent, or forwarded, of a larger share; zero where nothing
-    /// is.
+    /// Time for which others may still use what a region lent, or forwarded, of a larger share; zero where
+    /// nothing is.
     pub recall: Span,
 }
 
@@ -76,7 +76,7 @@ pub struct Saved {
     /// The list of regions that all of them have agreed on.
     #[serde(default)]
     regions: Option<BTreeSet<String>>,
-    /// How the process began that noted this.
+    /// Beginning of the process that noted this.
     #[serde(default)]
     birth: Birth,
     /// Regions that were removed after they had said that they have no part.
@@ -207,7 +207,7 @@ impl RuleShares {
     }
 }
 
-/// How a rule's share stands, for people.
+/// The state of a rule's share, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareStatus {
     /// Domain and name of the rule whose share it is.
@@ -489,7 +489,7 @@ impl Split {
         }
     }
 
-    /// How each rule stands.
+    /// Returns how each rule stands.
     #[must_use]
     pub fn standings(&self) -> Vec<ShareStatus> {
         let known = self.held.iter().filter(|(_, held)| held.rule.is_some());

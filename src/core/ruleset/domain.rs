@@ -67,7 +67,7 @@ pub(super) struct Selector {
     holds: bool,
     shape: Shape,
     limit: Limit,
-    /// Which place in `per` is an address.
+    /// Place in `per` of the attribute that is an address.
     address: Option<usize>,
     pub(super) compiled: Arc<Compiled>,
     /// Every attribute that `match` and `per` name.
@@ -319,7 +319,7 @@ impl Domain {
         }
     }
 
-    /// Why each rule takes part in the decision on what is seen, or not.
+    /// Returns why each rule takes part in the decision on what is seen, or not.
     pub(super) fn reasons(&self, seen: &mut SeenAttributes<'_>) -> Vec<Reason> {
         let deciding = self.deciding(seen);
         let explain = |(place, selector): (u32, &Arc<Selector>)| {

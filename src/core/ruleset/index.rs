@@ -226,7 +226,7 @@ fn hash(text: &str) -> u64 {
     FixedState::default().hash_one(text)
 }
 
-/// How many rules could wait at each anchor.
+/// Returns how many rules could wait at each anchor.
 fn count<'r>(rules: &[Anchored<'r>]) -> Shared<'r> {
     let mut shared = Shared::default();
     let mut count = |anchor| *shared.entry(anchor).or_insert(0) += 1;

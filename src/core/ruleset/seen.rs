@@ -83,7 +83,7 @@ impl Names {
         }
     }
 
-    /// How many numbers belong to no name any more.
+    /// Returns how many numbers belong to no name any more.
     pub(super) fn spent(&self) -> usize {
         self.names.len() - self.numbers.len()
     }

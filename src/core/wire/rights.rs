@@ -31,7 +31,7 @@ pub struct Statement {
     pub rule: RuleName,
     /// The values of its `per`, as [`crate::key::Key::identity`] gives them.
     pub identity: Vec<u8>,
-    /// When it was said, by the sender's clock.
+    /// Instant at which it was said, by the sender's clock.
     pub stamp: Timestamp,
     /// Names the memory of the sender's store: another number means that what it held before is lost.
     pub session: u64,
@@ -48,7 +48,7 @@ pub struct Statement {
     pub limit: CountedLimit,
 }
 
-/// Which rights of a bucket a message speaks of.
+/// The rights of a bucket that a message speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum RightKind {
     /// Rights of one window, by its index. They may be spent in no other. The later window is the larger.
@@ -124,7 +124,7 @@ impl RightKind {
 }
 
 impl MovedTotals {
-    /// Which rights it speaks of.
+    /// Returns which rights it speaks of.
     #[must_use]
     pub const fn kind(&self) -> RightKind {
         match self {

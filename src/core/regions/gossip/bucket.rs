@@ -60,7 +60,7 @@ pub(super) struct GossipBucket {
     /// With the bucket's own limit in place of the rule's, where it has one.
     pub(super) rule: Arc<WorldRule>,
     own: Own,
-    /// When this daemon began to count it.
+    /// Instant at which this daemon began to count it.
     pub(super) since: Timestamp,
     /// Windows that still count, by window, ascending.
     periods: SmallVec<[Period; 1]>,
@@ -70,7 +70,7 @@ pub(super) struct GossipBucket {
     pub(super) siblings: Vec<SiblingReport>,
     /// The last report, and when it was told.
     pub(super) told: Option<LastReport>,
-    /// Since when all regions know of it.
+    /// Instant since which all regions know of it.
     known_since: KnownSince,
     /// Without windows: the most that each region may have used lately without telling.
     given: LargestAllocation,
@@ -94,7 +94,7 @@ pub(super) struct GossipBucket {
     near_limit: bool,
     /// True if `enforced` has changed since the store was told.
     moved_since: bool,
-    /// When the store was last told it, or will be at once.
+    /// Instant at which the store was last told it, or will be at once.
     store_told: Timestamp,
     lost: LostStore,
     changed: Timestamp,
@@ -146,9 +146,9 @@ pub(super) struct ReportOutcome {
 /// The charges of the store for one region.
 #[derive(Debug, Clone, Copy)]
 struct Debited {
-    /// How much of its count is dealt with.
+    /// Permits of its count that are dealt with.
     counted: u64,
-    /// How much more of it is believed.
+    /// Bound on how much more of it is believed.
     plausible: PlausibilityLimit,
 }
 
@@ -172,7 +172,7 @@ pub(super) struct RegionReport {
     pub(super) demand: u64,
     pub(super) counts: Counts,
     version: u32,
-    /// How its count grew, where a window is not over at its end: of a `sliding_log`.
+    /// Growth of its count, where a window is not over at its end: of a `sliding_log`.
     trail: Option<Box<CountHistory>>,
 }
 
@@ -218,7 +218,7 @@ impl GossipBucket {
         self.rule.counting()
     }
 
-    /// How long a window is whose end is not the end of what was admitted in it: of a `sliding_log`.
+    /// Returns how long a window is whose end is not the end of what was admitted in it: of a `sliding_log`.
     fn slides(&self) -> Option<Span> {
         (self.rule.algorithm == Algorithm::SlidingLog).then_some(self.rule.limit.window)
     }
@@ -578,8 +578,8 @@ impl GossipBucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths. Nobody
-    /// here misses what only others ask for, whatever they say of it.
+    /// Returns how much would be missed if it were forgotten: the part of its limit in use, in thousandths.
+    /// Nobody here misses what only others ask for, whatever they say of it.
     pub(super) fn retention_priority(&self, now: Timestamp) -> u64 {
         if self.own_net(self.window_at(now)) == 0 && self.demand_at(now) == 0 {
             return 0;
@@ -587,8 +587,9 @@ impl GossipBucket {
         self.in_use(now)
     }
 
-    /// The part of its limit that all regions have in use now, in thousandths. When a window has just begun
-    /// nothing is, so what was in use in the one before counts as well: the same is asked for again.
+    /// The part of its limit that all regions have in use now, in thousandths. Nothing is in use when a
+    /// window has just begun, so what was in use in the one before counts as well: the same is asked for
+    /// again.
     pub(super) fn in_use(&self, now: Timestamp) -> u64 {
         let used_in = |period: &Period| period.live.net().saturating_add(self.told_by_others(period));
         let (used, whole) = match self.counting() {

@@ -26,8 +26,8 @@ const HOME_WINDOWS: u64 = 16;
 /// Nine tenths of what nobody asks for lie at home, for the burst that comes from there again.
 const HOME_PARTS: u64 = 9;
 /// A budget grows only if all cuts of this time allow it: when several regions start at once their first
-/// words come one by one and are still rough, and the first to be heard must not get it all. As long as
-/// clocks that agree may differ: nobody uses what has grown before all know of the cut.
+/// words come one by one and are still rough, and the first to be heard must not get it all. Difference that
+/// clocks that agree may have: nobody uses what has grown before all know of the cut.
 pub(super) const GROWTH_DELAY: Span = Span::from_millis(20);
 /// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. Permits
 /// that are kept for chance are missing where more is asked for than there is: a whole deviation costs a
@@ -114,7 +114,7 @@ pub(super) struct CommonCuts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExpectedBudgets {
     window: u64,
-    /// When the last of them is used.
+    /// Instant at which the last of them is used.
     at: Timestamp,
     allowance: WindowBudgets,
 }
@@ -165,7 +165,7 @@ impl DelayedReports {
     }
 }
 
-/// Which reports a division uses.
+/// The reports that a division uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReportsUsed {
     /// Reports whose instant has come: the same everywhere.
@@ -283,7 +283,7 @@ impl CommonCuts {
         steps.find_map(|step| step.usable.get(region))
     }
 
-    /// When the next report waits for its instant, or a budget may grow.
+    /// Returns when the next report waits for its instant, or a budget may grow.
     pub(super) fn next_instant(&self, now: Timestamp) -> Option<Timestamp> {
         let waiting = (self.waiting > 0).then(|| self.delayed_reports.iter()).into_iter().flatten();
         let reports = waiting.filter_map(|(_, delayed)| delayed.waiting.front().map(|(at, _)| *at));

@@ -20,7 +20,7 @@ const FLIGHTS_MAX: usize = 256;
 pub const BYTES_PER_SECOND: u64 = 1_000_000;
 /// See [`BYTES_PER_SECOND`].
 pub const BYTES_AT_ONCE: u64 = 32 * 1_024;
-/// How often the allowance is looked at.
+/// Time between two looks at the allowance.
 const PACE: Span = Span::from_millis(10);
 /// Reports that wait for one daemon. More are not taken; the next change of their bucket brings them again.
 const QUEUED_MAX: usize = 65_536;
@@ -68,7 +68,7 @@ pub(super) struct GossipLink {
     seen: Option<Acknowledgement>,
     /// The newest frame of ours that it has, and by when it had it.
     landed: Option<(u64, Timestamp)>,
-    /// When the newest frames of ours went out.
+    /// Instants at which the newest frames of ours went out.
     departures: VecDeque<(u64, Timestamp)>,
     unanswered: u32,
     last_sent: Option<Timestamp>,
@@ -348,8 +348,8 @@ impl GossipLink {
         }
     }
 
-    /// How long a frame may stay unacknowledged: one and a half round trips, and the time that the other side
-    /// may wait before it answers.
+    /// Returns how long a frame may stay unacknowledged: one and a half round trips, and the time that the
+    /// other side may wait before it answers.
     fn patience(&self, interval: Span) -> Span {
         let rtt = self.rtt.unwrap_or(RTT_DEFAULT).0;
         Span((rtt / 2).saturating_mul(3)) + interval + PACE
@@ -372,7 +372,7 @@ impl GossipLink {
         idle || ((self.owes() || echoes) && !mute && self.bytes_left > 0) || self.unanswered >= UNANSWERED_MAX
     }
 
-    /// When [`Self::due`] next answers yes if nothing happens.
+    /// Returns when [`Self::due`] next answers yes if nothing happens.
     pub(super) fn next_due(&self, heartbeat: Span, interval: Span, silence: Span) -> Option<Timestamp> {
         if !self.live {
             return None;

@@ -27,7 +27,7 @@ struct KnownOwnLimit {
     limit: Option<OwnLimit>,
     /// Region that said so last, and whose word is in force.
     from: RegionId,
-    /// When it was last decided by here, or said.
+    /// Instant at which it was last decided by here, or said.
     at: Timestamp,
     /// The largest number of permits before, and until when it was in force.
     before: (u32, Timestamp),
@@ -44,7 +44,7 @@ impl Own {
         self.0.as_ref()?.limit
     }
 
-    /// Which region said so.
+    /// Returns which region said so.
     pub(super) fn from(&self) -> Option<RegionId> {
         Some(self.0.as_ref()?.from)
     }

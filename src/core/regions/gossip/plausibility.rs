@@ -1,5 +1,5 @@
-//! How much of what a region tells of a bucket without windows is believed: twice what the bucket holds, and
-//! twice what refills meanwhile.
+//! The part of what a region tells of a bucket without windows that is believed: twice what the bucket holds,
+//! and twice what refills meanwhile.
 //!
 //! An honest region whose store was lost again and again may have admitted more, and somebody who holds its
 //! key may claim anything. Either way the others hear of all of it, and hold back for no more than this.

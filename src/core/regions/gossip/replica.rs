@@ -51,9 +51,10 @@ pub struct Replica {
     next_interval: Timestamp,
     /// The instant that it was last told.
     pub(super) newest: Timestamp,
-    /// When this daemon last went on after it had stood still: what was sent before waited for it.
+    /// Instant at which this daemon last went on after it had stood still: what was sent before waited for
+    /// it.
     pub(super) stood_until: Timestamp,
-    /// Which link is asked first for the next frame.
+    /// Place of the link that is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
     /// True if the last cut had more to tell than all of it is worth.
@@ -70,15 +71,15 @@ pub struct Replica {
     pub(super) crowd_changed: bool,
     /// True if another daemon may have said something new of the rules that it has no room for.
     pub(super) crowds_heard: bool,
-    /// When shares were last left to other regions, or taken back.
+    /// Instant at which shares were last left to other regions, or taken back.
     pub(super) shares_left: Timestamp,
-    /// Until when it waits to hear what its former life admitted; see [`super::new_process`].
+    /// Instant until which it waits to hear what its former life admitted; see [`super::new_process`].
     pub(super) waits: Option<Timestamp>,
-    /// Until then regions may divide by other reports than this one.
+    /// Instant until which regions may divide by other reports than this one.
     pub(super) unsettled: Timestamp,
     /// The longest that a region was not heard since then, less what drained meanwhile.
     pub(super) silence: Span,
-    /// When that was last worked out.
+    /// Instant at which that was last worked out.
     pub(super) measured: Timestamp,
 }
 
@@ -310,7 +311,7 @@ impl Replica {
         }
     }
 
-    /// When [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
+    /// Returns when [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let (heartbeat, patience) = (self.heartbeat(), self.patience());

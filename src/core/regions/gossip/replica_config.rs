@@ -16,7 +16,7 @@ pub struct ReplicaConfig {
     pub name: NodeName,
     /// Every region that may hold a share, present or not; empty means those seen.
     pub regions: Vec<String>,
-    /// When this process began, in ms since the epoch.
+    /// Begin of this process, in ms since the epoch.
     pub incarnation: u64,
     /// Between two reports of a bucket.
     pub interval: Span,
@@ -33,8 +33,8 @@ pub struct ReplicaConfig {
     pub suppresses_reports: bool,
 }
 
-/// How the budget of a region is worked out. Anything but the default is for measuring what the default is
-/// worth.
+/// Policies by which the budget of a region is worked out. Anything but the default is for measuring what the
+/// default is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// Common cuts, and most of what nobody asks for is kept where the bucket is at home.

@@ -58,7 +58,7 @@ const REFILLS: u64 = 4;
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedLevel {
     delayed_reports: Vec<DelayedLevels>,
-    /// Since when it is followed here.
+    /// Instant since which it is followed here.
     since: Timestamp,
     /// The part of this side that the reports in force leave, in millionths, as of `at`, the newest stamp of
     /// them; below zero is debt. In a cut the rest is in `apart`.
@@ -76,7 +76,7 @@ pub(super) struct SharedLevel {
 /// The part of the level that is kept for regions that are cut off.
 #[derive(Debug, Clone, Copy, Default)]
 struct OtherSide {
-    /// Which regions: a bit for each.
+    /// The regions that this is of: a bit for each.
     regions: u64,
     /// The level that they may have left, in millionths, as of the same instant as the level of this side. It
     /// may lie above what their part of the bucket holds until they have told what they used.
@@ -139,13 +139,13 @@ impl LevelScope<'_> {
         amount * i128::from(self.permits) / i128::from(self.limit.permits.max(1))
     }
 
-    /// How the refill is divided: by demand alone.
+    /// Returns how the refill is divided: by demand alone.
     fn of_refill(&self, now: Timestamp) -> DivisionInput {
         division_by_demand(self.permits, (now, now + self.limit.window), self.rounding_offset)
     }
 
-    /// How so many permits of the level, or of the bucket, are divided. Permits that are too few to tell the
-    /// store of come out of a slice.
+    /// Returns how so many permits of the level, or of the bucket, are divided. Permits that are too few to
+    /// tell the store of come out of a slice.
     fn of_level(&self, permits: u64, now: Timestamp) -> DivisionInput {
         let lasts = lasts(self.limit, self.capacity, self.horizon);
         let (ahead, slice_min) = (Some(lasts), self.little() + 1);
@@ -446,7 +446,7 @@ impl SharedLevel {
         share.parties.iter().all(alone).then_some((last, parts))
     }
 
-    /// When the next report waits for its instant.
+    /// Returns when the next report waits for its instant.
     pub(super) fn next_instant(&self) -> Option<Timestamp> {
         self.delayed_reports.iter().filter_map(|delayed| delayed.waiting.front().map(|(at, _)| *at)).min()
     }

@@ -42,7 +42,7 @@ pub struct RegionStatus {
     pub name: String,
     /// Age of the newest frame heard from it.
     pub lag: Option<Span>,
-    /// How long its newest frame took, clock offset included.
+    /// Time that its newest frame took, clock offset included.
     pub delay: Option<Span>,
     /// True if it was silent for too long: the limits that span it follow `on_partition`.
     pub cut_off: bool,
@@ -82,13 +82,13 @@ pub struct KeyStatus {
 }
 
 impl Replica {
-    /// How many buckets are followed.
+    /// Returns how many buckets are followed.
     #[must_use]
     pub fn keys_len(&self) -> usize {
         self.keys.len()
     }
 
-    /// How many regions there are, the own one included.
+    /// Returns how many regions there are, the own one included.
     #[must_use]
     pub fn regions_len(&self) -> usize {
         self.regions.listed_len()

@@ -86,13 +86,13 @@ impl StartSafety {
     pub const ALL: Self = Self { others_vouch: true, processes_are_named: true };
 }
 
-/// How this daemon begins.
+/// The beginning of this daemon.
 #[derive(Debug)]
 pub(super) struct Beginning {
     birth: Birth,
     /// True if its store remembers nothing; `None`: it has not been asked.
     store_is_new: Option<bool>,
-    /// Since when it waits for the others.
+    /// Instant since which it waits for the others.
     since: Option<Timestamp>,
     /// True if this is the first start of all, once that is settled.
     is_first: Option<bool>,

@@ -21,14 +21,14 @@ pub struct InForce {
     pub(super) waits: bool,
     /// By which something was spent that may count still, of limits that count for longer than the rule's.
     pub(super) former: Vec<EarlierShare>,
-    /// How the rule counts, and how long others may use what a region lent.
+    /// Algorithm of the rule, and the time for which others may use what a region lent.
     pub(super) counts: Option<(Algorithm, Span)>,
 }
 
 /// The share that a rule was held to until it grew.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct EarlierShare {
-    /// When everybody had said that it holds the newer weights: since then nobody has spent more.
+    /// Instant at which everybody had said that it holds the newer weights: since then nobody has spent more.
     pub(super) agreed: Timestamp,
     /// The least share by any of them; empty: nothing.
     pub(super) weights: Vec<Weights>,

@@ -37,7 +37,7 @@ pub struct WeightsStatement {
     pub digest: u64,
     /// Phase of the change, which says what the daemon spends of the weights.
     pub phase: Phase,
-    /// How it began.
+    /// Beginning of the daemon's process, as far as it knows.
     #[serde(default)]
     pub birth: Birth,
 }

@@ -52,7 +52,7 @@ impl DaemonContext<'_> {
         Span(ahead).max(AHEAD_MIN)
     }
 
-    /// How many daemons a region has, at least one.
+    /// Returns how many daemons a region has, at least one.
     pub(in super::super) fn daemons(&self, region: RegionId) -> u64 {
         let nodes = self.regions.get(region).map_or(1, |region| region.ring.nodes().len());
         u64::try_from(nodes).unwrap_or(u64::MAX).max(1)

@@ -21,7 +21,7 @@ const LOST_AFTER_ALONE: Span = Span::from_millis(50);
 /// The suspicions of this daemon about its store's memory of one bucket.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LostStore {
-    /// Since when all answers showed less than the region used, in one window.
+    /// Instant since which all answers showed less than the region used, in one window.
     short: Option<(Timestamp, u64)>,
     /// The use that the store is to be told next.
     restore: Option<RegionUse>,

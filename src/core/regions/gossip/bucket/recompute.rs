@@ -294,7 +294,7 @@ impl GossipBucket {
         Some(Effect::View { key: self.key.clone(), view, error_bound })
     }
 
-    /// How often a bucket without windows is looked at while it is asked for.
+    /// Returns how often a bucket without windows is looked at while it is asked for.
     fn pause(&self) -> Span {
         Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000))
     }
