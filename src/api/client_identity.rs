@@ -193,8 +193,8 @@ impl ClientIdentity {
         descriptor(values, self.ipv6_prefix)
     }
 
-    /// Why the call is refused, if it is: an invalid token, where these are refused, or a path that origins
-    /// may read in too many ways.
+    /// Returns why the call is refused, if it is: an invalid token, where these are refused, or a path that
+    /// origins may read in too many ways.
     pub(super) const fn refused(&self) -> Option<&Refusal> {
         self.refused.as_ref()
     }

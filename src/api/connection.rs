@@ -17,7 +17,7 @@ const BUDGET_BYTES: usize = 128 << 20;
 /// connection is closed, and with it every other call of the gateway: clients that leave early must not bring
 /// that about.
 pub(super) const GIVEN_UP_MAX: usize = 4_096;
-/// How long a connection that makes room for another may take to end.
+/// Time that a connection that makes room for another may take to end.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// The progress of a connection, by which an idle one is told. One look every [`LOOK_EVERY`] costs less than

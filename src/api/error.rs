@@ -119,14 +119,14 @@ impl Code {
     }
 }
 
-/// Why a request got no decision.
+/// Reasons why a request got no decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// Decides the HTTP status and the gRPC code of the answer.
     pub(super) code: Code,
     /// A sentence that the client reads: what was expected, and what to do.
     pub(super) message: Cow<'static, str>,
-    /// Which part of the request is wrong, as a path such as `checks[17].attributes.user`.
+    /// Part of the request that is wrong, as a path such as `checks[17].attributes.user`.
     pub(super) field: Option<String>,
     /// The methods that the route knows, for [`Code::Method`].
     pub(super) allow: Option<Cow<'static, str>>,

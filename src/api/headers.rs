@@ -20,7 +20,7 @@ static X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 static X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static X_COST: HeaderName = HeaderName::from_static("x-ratelimit-cost");
-/// Why a request was denied, by rules that want that told.
+/// The reason why a request was denied, by rules that want that told.
 pub(super) const X_CAUSE: &str = "x-ratelimit-cause";
 /// Milliseconds for which `throttle` has the gateway hold the request back.
 pub(super) const X_DELAY: &str = "x-ratelimit-delay-ms";

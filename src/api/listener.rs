@@ -20,7 +20,7 @@ use super::tls::{ALPN_HTTP2, ListenerTls};
 use super::{ListenerLimits, Servers, Shutdown};
 use crate::engine::names;
 
-/// How long accepting rests when it fails, for want of file descriptors mostly.
+/// Time for which accepting rests when it fails, for want of file descriptors mostly.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// A failure to accept is said once in so many seconds.
 const SAY_EVERY_SECONDS: u32 = 60;
@@ -301,7 +301,7 @@ pub(super) struct Accepted {
     pub(super) socket: Socket,
     /// The client at the other end, by its address or its socket.
     pub(super) peer: Peer,
-    /// When to ask the client to go elsewhere, and when to finish what is in flight and end.
+    /// Tells when to ask the client to go elsewhere, and when to finish what is in flight and end.
     pub(super) shutdown: Shutdown,
     /// The connection's place in its listener.
     pub(super) place: ConnectionPlace,

@@ -24,10 +24,10 @@ const FREED_AT_ONCE: usize = 64;
 /// One of this many places may be used besides while those that were told to end do so, and as many newcomers
 /// may wait for a place.
 const ENDING: usize = 16;
-/// How long a newcomer may wait for the place of a connection that ends: a gateway that is turned away lets
+/// Time that a newcomer may wait for the place of a connection that ends: a gateway that is turned away lets
 /// its client pass.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often a listener looks again whether it takes newcomers, at least.
+/// Longest time between two looks of a listener whether it takes newcomers.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Seconds without a request after which a connection may go.
 const IDLE_SECONDS_MIN: u32 = 1;
@@ -76,7 +76,7 @@ struct Entry {
 /// The last request of a connection.
 #[derive(Debug)]
 struct LastRequest {
-    /// When it was there whole; of a connection without any, when that began.
+    /// Instant at which it was there whole; of a connection without any, when that began.
     at: AtomicU32,
     /// True if it asked for a decision.
     decides: AtomicBool,
@@ -191,7 +191,7 @@ impl Places {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).ending > 0
     }
 
-    /// How many are open.
+    /// Returns how many are open.
     pub(super) fn len(&self) -> usize {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).open.len()
     }

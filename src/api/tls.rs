@@ -13,11 +13,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// How long a client may take to agree on keys.
+/// Time that a client may take to agree on keys.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// How HTTP/2 is named in a handshake (RFC 9113, 3.2).
+/// The name of HTTP/2 in a handshake (RFC 9113, 3.2).
 pub(super) const ALPN_HTTP2: &[u8] = b"h2";
-/// How HTTP/1.1 is named.
+/// The name of HTTP/1.1 in a handshake.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// The texts, in PEM, by which a listener proves who it is.
@@ -39,7 +39,7 @@ impl std::fmt::Debug for ListenerPem {
     }
 }
 
-/// Why a listener cannot use its certificate.
+/// Reasons why a listener cannot use its certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenerTlsError {
     /// A PEM text does not hold what it should.

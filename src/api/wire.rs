@@ -556,7 +556,7 @@ pub struct RightsJson<'a> {
 }
 
 impl<'a> RightsJson<'a> {
-    /// As the machine tells it.
+    /// Returns the answer as the machine tells it.
     #[must_use]
     pub fn new(rights: &'a EscrowRule) -> Self {
         Self {

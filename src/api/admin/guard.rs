@@ -158,7 +158,7 @@ impl Guard {
         Ok(Actor { name: name.to_owned(), role, source })
     }
 
-    /// How to get in to change something.
+    /// Returns how to get in to change something.
     fn only_look(&self) -> String {
         let socket = self.socket.as_deref().and_then(|socket| socket.strip_prefix("unix:")).map_or_else(
             || "set listen.admin to a socket of the daemon's user".to_owned(),
@@ -231,7 +231,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
 }
 
-/// Why a request without any token is not from an operator at this machine; `None` if it is.
+/// Returns why a request without any token is not from an operator at this machine; `None` if it is.
 ///
 /// A request that a proxy passed on is not, and neither is one that a page of a foreign site made a local
 /// browser send.

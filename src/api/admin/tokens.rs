@@ -86,7 +86,7 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

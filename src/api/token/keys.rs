@@ -91,7 +91,7 @@ impl KeySet {
         Ok(Self { keys, skipped })
     }
 
-    /// How many keys there are.
+    /// Returns how many keys there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()

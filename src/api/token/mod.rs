@@ -60,7 +60,7 @@ pub enum OnInvalid {
     Refuse,
 }
 
-/// Why a token is not valid.
+/// Reasons why a token is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// It is too long.
