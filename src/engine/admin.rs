@@ -52,9 +52,9 @@ pub struct Change {
     pub action: &'static str,
     /// To what, such as a user's id.
     pub target: String,
-    /// As it was; `None`: it was not there.
+    /// State of the target before; `None`: it was not there.
     pub before: Option<serde_json::Value>,
-    /// As it is; `None`: it is gone.
+    /// State of the target after; `None`: it is gone.
     pub after: Option<serde_json::Value>,
     /// Reason in the actor's own words; `None` where none was given.
     pub reason: Option<String>,
@@ -92,7 +92,7 @@ pub struct ChangeRecord {
     pub reason: Option<String>,
 }
 
-/// Which records to show, newest first. `None`: any.
+/// The records to show, newest first. `None`: any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangesAsked {
     /// Only changes of this target, such as a user's id.

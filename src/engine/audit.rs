@@ -69,7 +69,7 @@ struct Unlisted {
     latency_us: u32,
 }
 
-/// Which decisions leave a record.
+/// The decisions that leave a record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sampling {
     /// One of so many allowed; 0: none.
@@ -194,7 +194,7 @@ impl Sampled {
         }
     }
 
-    /// How many decisions this one stands for if it is to be recorded; `None` if it is not.
+    /// Returns how many decisions this one stands for if it is to be recorded; `None` if it is not.
     fn weight(&self, outcome: Outcome) -> Option<u32> {
         match outcome {
             Outcome::Denied | Outcome::ShadowDenied => self.denied.weight(),
@@ -360,7 +360,8 @@ impl Queue {
             if len == 0 {
                 continue;
             }
-            // As much as is waiting now, so that a storm finds room and the calm after it keeps none.
+            // The new buffer has room for as much as is waiting now, so that a storm finds room and the calm
+            // after it keeps none.
             let mut fresh = Vec::new();
             fresh.resize(len.min(SLOT_BYTES_MAX), u8::MAX);
             fresh.clear();

@@ -1,5 +1,5 @@
-//! How far the worldwide use of a limit may lie above what a region believes: of one bucket, and of every
-//! worldwide rule.
+//! The error of a region's belief on the worldwide use of a limit: of one bucket, and of every worldwide
+//! rule.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ const QUIET_MAX: usize = 1_000;
 pub(super) struct Others {
     /// Number of stores elsewhere that count the same limits.
     stores: AtomicU64,
-    /// How many regions are known, the own one included.
+    /// Number of regions that are known, the own one included.
     regions: AtomicU64,
     /// True if any of them is cut off.
     cut_off: AtomicBool,
-    /// Until when all regions are taken to divide by the same reports, in microseconds.
+    /// Instant until which all regions are taken to divide by the same reports, in microseconds.
     settled: AtomicU64,
     /// The longest that one was not heard since then, in microseconds.
     silence: AtomicU64,

@@ -36,7 +36,7 @@ mod waiting;
 pub(super) use conclude::taken_of;
 use waiting::Tries;
 
-/// When to ask again where the regions have not agreed yet on what each may spend.
+/// Time after which to ask again where the regions have not agreed yet on what each may spend.
 const AGREED_SOON: Span = Span::from_secs(1);
 
 type Charges<'a> = SmallVec<[Charge<'a>; 2]>;

@@ -73,7 +73,7 @@ impl Engine {
         &self.events
     }
 
-    /// How the store is.
+    /// Returns how the store is.
     #[must_use]
     pub fn store_health(&self) -> super::status::StoreHealth {
         self.store.health()

@@ -11,7 +11,7 @@ use super::port::Later;
 /// Most rows of one answer.
 pub const ROWS_MAX: u32 = 1_000;
 
-/// Which decisions to show, newest first. `None`: any.
+/// The decisions to show, newest first. `None`: any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionsAsked {
     /// Only decisions from this instant on, which is included.
@@ -72,7 +72,7 @@ pub struct Decided {
     pub cause: Option<String>,
 }
 
-/// How long one step of time is.
+/// The length of one step of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepOfTime {
     /// A minute.
@@ -89,7 +89,7 @@ impl StepOfTime {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Minute, Self::Hour, Self::Day, Self::Month];
 
-    /// As the API spells it.
+    /// Returns the spelling of the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ impl Group {
     ];
 }
 
-/// Which sums to show.
+/// The sums to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageAsked {
     /// Length of the steps into which time is cut.
@@ -170,11 +170,11 @@ pub struct UsageRow {
     pub denied: u64,
     /// Permits let pass, by the same estimate.
     pub cost: i64,
-    /// How long they took; not for users, keys and paths.
+    /// Durations of the decisions; not for users, keys and paths.
     pub latency: Option<Histogram>,
 }
 
-/// Which allowed decisions are recorded, and so in the sums.
+/// The allowed decisions that are recorded, and so in the sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// One in so many, which counts for the others; 0: none.
@@ -191,7 +191,7 @@ impl Recorded {
     }
 }
 
-/// Why there is no answer.
+/// Reasons why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct HistoryError(pub String);
@@ -201,7 +201,7 @@ pub trait History: Send + Sync + 'static {
     /// Single decisions, newest first.
     fn decisions<'a>(&'a self, asked: &'a DecisionsAsked) -> Later<'a, Result<Vec<Decided>, HistoryError>>;
 
-    /// Which allowed decisions are in the sums.
+    /// Returns which allowed decisions are in the sums.
     fn recorded(&self) -> Arc<Recorded>;
 
     /// Sums.

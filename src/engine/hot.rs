@@ -208,7 +208,7 @@ impl HotBy {
         }
     }
 
-    /// As the API spells it.
+    /// Returns the spelling of the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

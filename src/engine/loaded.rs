@@ -47,7 +47,7 @@ pub(super) struct Side {
     pub(super) penalties: Option<Counter>,
     /// Warnings, of a rule that warns.
     pub(super) warnings: Option<Counter>,
-    /// When it was told last that it blocks, in microseconds; 0: never.
+    /// Instant at which it was told last that it blocks, in microseconds; 0: never.
     pub(super) block_told: AtomicU64,
     /// Permits that this region is held to, for a `split` or `escrow` rule.
     share: Option<Share>,
@@ -86,7 +86,7 @@ impl Side {
 struct Alone {
     region: Arc<str>,
     weights: ArcSwap<Weights>,
-    /// How many regions there are while this holds; else zero.
+    /// Number of regions there are while this holds; else zero.
     regions: AtomicUsize,
     /// Permits that it may use of a bucket that its store knows no view of.
     first: FirstShare,

@@ -363,7 +363,7 @@ impl Engine {
                 self.metrics.overshoot(&compiled.rule.name).increment(0);
             }
         }
-        // While the machine is locked, or a share that grows meanwhile would be lost.
+        // The machine is still locked here, or a share that grows meanwhile would be lost.
         self.loaded.store(Arc::new(loaded));
         self.awaits_rules.store(false, Ordering::Relaxed);
     }
@@ -421,7 +421,7 @@ impl Engine {
         self.world.load_full()
     }
 
-    /// How it stands with the rules, as last published.
+    /// Returns how it stands with the rules, as last published.
     #[must_use]
     pub fn rules_status(&self) -> Arc<RulesStatus> {
         self.rules_status.load_full()
@@ -440,8 +440,8 @@ impl Engine {
         self.world.store(Arc::new(status));
     }
 
-    /// Why `request` is decided as it is, with at most so many rules. Charges nothing. Looks at every rule of
-    /// the domain: not for threads that decide.
+    /// Returns why `request` is decided as it is, with at most so many rules. Charges nothing. Looks at every
+    /// rule of the domain: not for threads that decide.
     pub async fn explain(&self, request: &Request<'_>, rules_max: usize) -> Option<Explanation> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);

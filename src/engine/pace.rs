@@ -107,7 +107,7 @@ impl Pacing {
         &self.room
     }
 
-    /// Waits for `most`, or until all are released. How long that was.
+    /// Waits for `most`, or until all are released. Returns how long that was.
     async fn hold(&self, most: Span) -> Span {
         let [held, released, full] = &self.ended;
         let Some(_room) = self.room.enter() else {
@@ -130,8 +130,8 @@ impl Pacing {
     }
 }
 
-/// How long the answer to one call is held back: as long as the latest of its requests. A call that is denied
-/// is not, nor is one that only asks, gives back or reports.
+/// Returns how long the answer to one call is held back: as long as the latest of its requests. A call that
+/// is denied is not, nor is one that only asks, gives back or reports.
 fn hold_of(requests: &[Request<'_>], decisions: &[Decision]) -> Option<Span> {
     if decisions.iter().any(|decision| !decision.allowed) {
         return None;

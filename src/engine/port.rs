@@ -327,7 +327,7 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// How full a store is.
+/// The fill of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreLen {
     /// Number of buckets that the store holds.

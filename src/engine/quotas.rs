@@ -34,11 +34,11 @@ pub struct Quotas {
     pub more: bool,
     /// The user whom the key belongs to.
     pub owner: Option<String>,
-    /// Why every request is refused before a rule is asked, if so: `user_blocked`, `key_revoked` …
+    /// Reason why every request is refused before a rule is asked, if so: `user_blocked`, `key_revoked` …
     pub refused: Option<&'static str>,
 }
 
-/// Why nothing can be told of a key.
+/// Reasons why nothing can be told of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoQuotas {
     /// There is no key of this name.
@@ -164,8 +164,8 @@ fn holds(condition: &Condition, value: &str) -> bool {
     condition.any_of.iter().any(|pattern| pattern.matches_text(value))
 }
 
-/// When a fixed window is over that has `left` to go by the store's clock: its end as the windows say it,
-/// whether anything was counted or not. A debt outlasts the window, and ends with a later one.
+/// Returns when a fixed window is over that has `left` to go by the store's clock: its end as the windows say
+/// it, whether anything was counted or not. A debt outlasts the window, and ends with a later one.
 pub(super) fn end_of_window(windows: Windows, now: Timestamp, left: Span) -> Timestamp {
     let slack = CLOCKS_DIFFER_MAX.min(Span(windows.shortest().micros() / 2));
     let told = now + left;

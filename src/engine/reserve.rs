@@ -46,8 +46,8 @@ pub fn new_reservation() -> Result<ReservationId, NoRandomness> {
     Ok(ReservationId(id))
 }
 
-/// The reservation that a caller names by its own id: the same for the same id. As hard to guess as the id
-/// is.
+/// The reservation that a caller names by its own id: the same for the same id. It is as hard to guess as the
+/// id is.
 #[must_use]
 pub fn reservation_of(id: &str) -> ReservationId {
     let digest = digest::digest(&digest::SHA256, id.as_bytes());
@@ -73,7 +73,7 @@ pub struct Committed {
     pub degraded: bool,
 }
 
-/// Why a commit is refused.
+/// Reasons why a commit is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CommitRefused {
     /// Another region's store has noted it.

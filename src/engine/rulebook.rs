@@ -124,7 +124,7 @@ pub struct Revision {
     pub changes: Vec<RuleChange>,
 }
 
-/// Which revisions to show, newest first.
+/// The revisions to show, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownRevisions {
     /// Only those that changed this rule.
@@ -135,7 +135,7 @@ pub struct ShownRevisions {
     pub limit: u32,
 }
 
-/// Why an edit was not made. Nothing was changed.
+/// Reasons why an edit was not made. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EditRefused {
     /// The rules would be wrong: every problem.
@@ -160,8 +160,8 @@ pub enum EditRefused {
 
 /// The source of rules, which also changes them.
 pub trait RuleBook: Send + Sync + 'static {
-    /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. When this
-    /// returns, the daemon decides by it.
+    /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. The daemon
+    /// decides by it once this returns.
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>>;
 
     /// Returns what became of the rules, newest first.

@@ -301,7 +301,7 @@ impl Engine {
         (split.saved(), split.word())
     }
 
-    /// How the share of each `split` rule stands.
+    /// Returns how the share of each `split` rule stands.
     #[must_use]
     pub fn shares_standing(&self) -> Vec<ShareStatus> {
         self.shares.machine().standings()

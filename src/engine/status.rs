@@ -12,7 +12,7 @@ use crate::core::ruleset::Reason;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::WireVersion;
 
-/// Why a request is decided as it is. Nothing was charged.
+/// Reasons why a request is decided as it is. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The answer as it would be.
@@ -40,9 +40,9 @@ pub struct BucketStatus {
     pub used: u64,
     /// Permits that are left of the limit.
     pub remaining: u64,
-    /// Until it is unused again, or its window ends.
+    /// Time until it is unused again, or its window ends.
     pub reset: Span,
-    /// When that is; `None`: it is unused.
+    /// Instant at which that is; `None`: it is unused.
     pub reset_at: Option<Timestamp>,
     /// Allowance that the world leaves this region, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
@@ -80,12 +80,12 @@ pub enum StoreState {
     Down,
 }
 
-/// How the store is.
+/// The state of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreHealth {
     /// State of the store, as last seen.
     pub state: StoreState,
-    /// How its servers are arranged; `None` for a store without servers.
+    /// Arrangement of its servers; `None` for a store without servers.
     pub topology: Option<&'static str>,
     /// Servers of the store; empty for a store without servers.
     pub servers: Vec<ServerHealth>,
@@ -149,8 +149,8 @@ pub struct WorldStatus {
     /// Regions whose every daemon has been silent for too long: the limits that span them follow
     /// `on_partition`.
     pub cut_off: Vec<String>,
-    /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of
-    /// its buckets; and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other
+    /// Permits by which each global rule's worldwide total may lie above what is believed: the worst of its
+    /// buckets; and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other
     /// regions spend theirs), `room` (not all buckets in use are followed), `start` (this daemon has just
     /// begun), `none`.
     pub error_bounds: Vec<(String, u64, &'static str)>,

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::clock::Stopwatch;
 use crate::telemetry::Metrics;
 
-/// When a task is started again, and when it counts as well.
+/// The times after which a task is started again, and after which it counts as well.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     /// First wait before a task is started again; each further one is twice as long.

@@ -88,7 +88,7 @@ fn patience(waits: &Waits, charges: &[Charge<'_>], outcome: &Outcome, now: Times
 }
 
 impl Engine {
-    /// How long a denied decision should wait for rights; `None` if it should not.
+    /// Returns how long a denied decision should wait for rights; `None` if it should not.
     pub(super) fn hope(&self, charges: &[Charge<'_>], outcome: &Outcome, now: Timestamp) -> Option<Span> {
         patience(&self.waits, charges, outcome, now)
     }

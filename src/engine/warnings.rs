@@ -19,7 +19,7 @@ pub struct RuleWarnings {
     pub revision: u64,
     /// First warnings in order; `total` counts the rest too.
     pub told: Vec<Warning>,
-    /// How many there are in all.
+    /// Number of warnings there are in all.
     pub total: usize,
 }
 

@@ -174,8 +174,8 @@ pub trait WorldPort: Send + Sync + 'static {
     fn late(&self, reports: u64) {
         let _ = reports;
     }
-    /// How many buckets are followed, of all modes, and how many more in use found no room since the last
-    /// call.
+    /// Tells how many buckets are followed, of all modes, and how many more in use found no room since the
+    /// last call.
     fn world_keys(&self, followed: usize, dropped: u64) {
         let _ = (followed, dropped);
     }

@@ -1,4 +1,5 @@
-//! Why a charge was denied: told from what its store answered and what is known here of the other regions.
+//! The reasons why a charge was denied: told from what its store answered and what is known here of the other
+//! regions.
 
 use crate::core::algorithm::{Allowance, Counting};
 use crate::core::decision::RuleOutcome;
@@ -14,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::port::ChargeResult;
 
 impl Engine {
-    /// Why a charge was denied. Apart from what passes, which never comes here.
+    /// Returns why a charge was denied. Apart from what passes, which never comes here.
     #[cold]
     pub(super) fn cause_of(
         &self,

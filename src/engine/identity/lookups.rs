@@ -30,7 +30,7 @@ const USER: &str = "user";
 const RETRY: Duration = Duration::from_secs(1);
 /// A request needs the key, then the key's user, and one look more to gather both.
 const ROUNDS_MAX: usize = 3;
-/// How long an operator's question waits for a fact.
+/// Time for which an operator's question waits for a fact.
 const OPERATOR_WAIT: Duration = Duration::from_secs(1);
 /// Timers are that coarse: a wait ends by so much later.
 const TIMER: Duration = Duration::from_millis(1);
@@ -113,7 +113,7 @@ pub(super) enum Near {
     Without(Option<Fact>),
 }
 
-/// How full the cache is.
+/// The fill of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Number of facts that the cache holds.
@@ -174,7 +174,7 @@ impl Lookups {
         let _ = self.queue.try_send(Wanted::BarAll);
     }
 
-    /// How full it is.
+    /// Returns how full it is.
     #[must_use]
     pub fn held(&self) -> Held {
         Held { entries: self.cache.len(), bytes: self.cache.weight(), look_ups: self.look_ups.len() }
@@ -298,7 +298,7 @@ impl Lookups {
         self.cache.insert(name, Arc::new(KeptFact { fact, generation, fresh_until }));
     }
 
-    /// How long the last lookup took; `None`: it failed.
+    /// Notes how long the last lookup took; `None`: it failed.
     pub(super) fn took(&self, time: Option<Duration>) {
         self.slow.store(time.is_none_or(|time| time >= self.settings.timeout), Ordering::Relaxed);
     }

@@ -111,7 +111,7 @@ impl Fact {
     }
 }
 
-/// Why nobody could be looked up just now: a sentence for the log.
+/// Reasons why nobody could be looked up just now: a sentence for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreachable(pub String);
@@ -137,7 +137,7 @@ pub trait Shelf: Send + Sync + 'static {
     fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, ()>;
 }
 
-/// How to look up.
+/// The settings of look-ups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookupSettings {
     /// Longest time that a decision waits for a fact.

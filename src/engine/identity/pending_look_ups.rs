@@ -95,7 +95,7 @@ impl LookUps {
         }
     }
 
-    /// How many are under way.
+    /// Returns how many are under way.
     pub(super) fn len(&self) -> usize {
         self.open().len()
     }

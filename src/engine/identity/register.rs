@@ -103,7 +103,7 @@ pub struct TierRecord {
     pub description: String,
 }
 
-/// Which users or keys to list.
+/// The users or keys to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only users or keys of this tier.
@@ -161,7 +161,7 @@ pub struct KeyChange {
     pub reason: Option<String>,
 }
 
-/// Why something was not shown or changed: each with a sentence.
+/// Reasons why something was not shown or changed: each with a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// There is nobody of this name.
