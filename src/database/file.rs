@@ -19,7 +19,7 @@ use crate::core::written::{Problem, TextPlace};
 
 /// Largest file of rules, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
-/// How often to look at the file, unless told otherwise: two looks, and so a change, fit in a second.
+/// Time between two looks at the file, unless told otherwise: two looks, and so a change, fit in a second.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 /// Changes that may wait for whoever listens. Full: looking stops until there is room, and what happened
 /// meanwhile is then seen as one change.

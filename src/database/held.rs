@@ -74,7 +74,7 @@ impl Held {
         held
     }
 
-    /// How many rules it has.
+    /// Returns how many rules it has.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.texts.len()

@@ -135,7 +135,7 @@ impl Deliverer {
     }
 }
 
-/// When a batch's decisions were made.
+/// The time in which a batch's decisions were made.
 struct Extent {
     first: Timestamp,
     last: Timestamp,

@@ -46,7 +46,7 @@ const READS_MAX: u32 = 7;
 /// the writing.
 const SUMS_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 const SUMS_PAUSE_FACTOR: u32 = 20;
-/// How often a daemon looks for sums that others owe.
+/// Time between two looks of a daemon for sums that others owe.
 const SWEEP: Duration = Duration::from_secs(60);
 /// Rows that nobody has added up for so long belong to a daemon that is gone.
 const ABANDONED: Duration = Duration::from_secs(600);
@@ -56,7 +56,7 @@ const ABANDONED: Duration = Duration::from_secs(600);
 pub struct PipelineSetup {
     /// Daemon whose decisions these are, named in every row.
     pub node: NodeName,
-    /// When this process began, in milliseconds since the epoch.
+    /// Begin of this process, in milliseconds since the epoch.
     pub incarnation: u64,
     /// Queue in memory that decisions leave their records in.
     pub queue: Arc<Queue>,
@@ -66,7 +66,7 @@ pub struct PipelineSetup {
     pub database: Database,
     /// Time in which records are collected into one batch.
     pub flush: Duration,
-    /// How many users and paths get sums of their own.
+    /// Bounds on the users and paths that get sums of their own.
     pub distinct: DistinctMax,
     /// Hook by which tests end the work after a step.
     pub steps: Steps,
@@ -347,9 +347,9 @@ enum Source {
 struct Courier {
     shared: Arc<PipelineShared>,
     deliverer: Deliverer,
-    /// How often the database took exception to the batch at hand.
+    /// Number of times that the database took exception to the batch at hand.
     refusals: u32,
-    /// How often the oldest file could not be read.
+    /// Number of times that the oldest file could not be read.
     unread: u32,
     failing: bool,
 }

@@ -273,7 +273,7 @@ impl History for Past {
     }
 }
 
-/// Which sums answer a question.
+/// The sums that answer a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SumsOf {
     /// Sums of all rules together.

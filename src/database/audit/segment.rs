@@ -17,7 +17,7 @@ const RECORD_BYTES_MIN: usize = 32;
 /// starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId {
-    /// When the process began, in milliseconds since the epoch.
+    /// Begin of the process, in milliseconds since the epoch.
     pub incarnation: u64,
     /// Number of the batch in its process; grows with each one.
     pub sequence: u64,
@@ -71,7 +71,8 @@ impl Batch {
         Self::read(bytes).ok_or(Damaged)
     }
 
-    /// How many records a file that is not to be believed says it holds, if that is possible; one at least.
+    /// Returns how many records a file that is not to be believed says it holds, if that is possible; one at
+    /// least.
     #[must_use]
     pub fn rows_claimed(bytes: &[u8]) -> u32 {
         let rows = bytes.get(HEAD + 16..).and_then(|rest| rest.split_first_chunk::<4>());

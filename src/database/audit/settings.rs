@@ -13,7 +13,7 @@ pub struct Settings {
     pub node: NodeName,
     /// Age at which rows of decisions leave the database.
     pub retain: Span,
-    /// How long sums by hour and day stay, and those of keys.
+    /// Time for which sums by hour and day stay, and those of keys.
     pub retain_sums: Span,
     /// URL of the archive that they go to; `None`: they stay.
     pub archive: Option<String>,

@@ -20,7 +20,7 @@ const PART: &str = "part";
 /// Files that are damaged or refused are kept for people to look at, up to this many.
 const ASIDE_MAX: usize = 64;
 
-/// Why a batch did not get into the spool.
+/// Reasons why a batch did not get into the spool.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
     /// It holds as much as it may.
@@ -51,7 +51,7 @@ pub struct Segment {
     pub id: BatchId,
     /// Size of the file, which counts against the spool's bound.
     pub bytes: u64,
-    /// How many records it holds; 0 where an earlier process wrote it.
+    /// Number of records that it holds; 0 where an earlier process wrote it.
     pub rows: u32,
 }
 
@@ -63,7 +63,7 @@ pub enum ReadError {
     Damaged {
         /// File in which no whole batch was found.
         path: PathBuf,
-        /// How many records are lost, as far as is known.
+        /// Number of records that are lost, as far as is known.
         rows: u32,
     },
     /// Somebody took it away. It is forgotten.
@@ -221,7 +221,7 @@ impl Spool {
 
     /// Forgets a batch that was delivered.
     pub fn remove(&self, segment: Segment) {
-        // If it stays, it is delivered again one day, and the database knows that it has it.
+        // A file that stays is delivered again one day, and the database knows that it has it.
         let _ = fs::remove_file(self.path(segment.id, WHOLE));
         self.forget(segment);
     }

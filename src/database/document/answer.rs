@@ -170,7 +170,7 @@ fn read_told_as(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems
     }
 }
 
-/// Why a rule of this kind has nothing that belongs to charges, if it has none.
+/// Returns why a rule of this kind has nothing that belongs to charges, if it has none.
 pub(super) fn uncounted(kind: RuleKind) -> Option<&'static str> {
     match kind {
         RuleKind { action, .. } if !action.counts() => {

@@ -152,7 +152,7 @@ struct RuleCounts {
     several: bool,
 }
 
-/// Which calls are charged, and what becomes of what exceeds the limit.
+/// Reads which calls are charged, and what becomes of what exceeds the limit.
 fn read_charge(
     fields: &mut Fields<'_>,
     RuleCounts { kind: RuleKind { action, algorithm, .. }, several }: RuleCounts,
@@ -232,7 +232,7 @@ fn read_split_keys(
     parts
 }
 
-/// How much a rule admits.
+/// The limit of a rule: what it admits, and how it counts.
 struct Counted {
     algorithm: Algorithm,
     limit: u32,

@@ -179,7 +179,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
     }
 }
 
-/// How a rule's reservations are estimated.
+/// The terms by which a rule's reservations are estimated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EstimateDoc<'r> {
     percentile: u8,

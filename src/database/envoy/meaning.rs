@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::core::uri;
 
-/// Which values an entry is for.
+/// The values that an entry is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Wanted {
     /// This one.

@@ -11,7 +11,7 @@ use crate::core::envoy::glob_fits;
 const DEPTH_MAX: usize = 16;
 const ENTRIES_MAX: usize = 100_000;
 
-/// Why a text gives no rules at all.
+/// Reasons why a text gives no rules at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {why}")]
 pub struct Unread {
@@ -87,7 +87,7 @@ impl DescriptorEntry {
         self.key == other.key && self.wanted == other.wanted
     }
 
-    /// How a sentence names it.
+    /// Returns how a sentence names it.
     pub(super) fn shown(&self) -> String {
         match &self.wanted {
             Wanted::Value(text) | Wanted::Glob(text) => format!("the descriptor {}={text}", self.key),

@@ -33,9 +33,10 @@ use crate::engine::clock::Stopwatch;
 use crate::engine::names;
 
 const STREAM: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// How long a connection may take to open, TLS and HTTP/2 included.
+/// Time that a connection may take to open, TLS and HTTP/2 included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How often a server that says nothing is asked whether it is there, and how long it may take to say so.
+/// Time after which a server that says nothing is asked whether it is there, and the time it may take to say
+/// so.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// A stream that lived so long was a good one: the next one waits no longer than the first did.
 const GOOD_STREAM: Duration = Duration::from_secs(60);
@@ -84,7 +85,7 @@ impl std::fmt::Debug for XdsSettings {
     }
 }
 
-/// Why no rules come just now.
+/// Reasons why no rules come just now.
 #[derive(Debug, thiserror::Error)]
 enum StreamEnd {
     #[error("{0}")]

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::engine::clock::Deadline;
 use crate::engine::tasks::Tasks;
 
-/// How long events are collected before they are written.
+/// Time for which events are collected before they are written.
 const FLUSH: Duration = Duration::from_millis(100);
 /// Most events of one batch.
 const BATCH_EVENTS_MAX: usize = 100;
@@ -51,7 +51,7 @@ pub struct EventCourierSetup {
     pub spool_max_bytes: u64,
     /// Longest time for one attempt to deliver a batch.
     pub timeout: Duration,
-    /// How long a batch is sent again and again.
+    /// Time for which a batch is sent again and again.
     pub keep: Span,
 }
 

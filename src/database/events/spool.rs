@@ -17,7 +17,7 @@ use crate::database::private;
 const WHOLE: &str = "events";
 const PART: &str = "part";
 
-/// Why a batch did not get into the spool.
+/// Reasons why a batch did not get into the spool.
 #[derive(Debug, thiserror::Error)]
 pub enum EventSpoolError {
     /// It holds as much as it may.
@@ -41,7 +41,7 @@ pub enum EventSpoolError {
 /// Events that are sent together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventBatch {
-    /// When the process began, in milliseconds since the epoch, and the number of the batch.
+    /// Begin of the process, in milliseconds since the epoch, and the number of the batch.
     pub id: (u64, u64),
     /// Instant at which the batch was made; its age counts from then.
     pub at: Timestamp,
@@ -148,7 +148,7 @@ impl EventSpool {
     pub fn remove_oldest(&self) {
         let oldest = self.lock().pop_front();
         if let Some((id, _)) = oldest {
-            // If it stays it is sent again one day.
+            // A file that stays is sent again one day.
             let _ = fs::remove_file(self.path(id, WHOLE));
         }
     }

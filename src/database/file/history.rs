@@ -17,7 +17,7 @@ const ENTRIES_MAX: usize = 200;
 pub struct FileRevision {
     /// Number of the revision; later ones have higher numbers.
     pub revision: u64,
-    /// When it took force, RFC 3339 in UTC.
+    /// Instant at which it took force, RFC 3339 in UTC.
     pub at: String,
     /// Author of the revision: a token's name, or `file` for whoever edited the file.
     pub actor: String,

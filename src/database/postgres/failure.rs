@@ -1,12 +1,12 @@
-//! Why PostgreSQL did not do what was asked: the kinds that somebody branches on, each with a sentence for
-//! people.
+//! The reasons why PostgreSQL did not do what was asked: the kinds that somebody branches on, each with a
+//! sentence for people.
 
 use std::time::Duration;
 
 use crate::core::time::Span;
 use crate::core::written::format_span;
 
-/// Why PostgreSQL did not do what was asked.
+/// Reasons why PostgreSQL did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The URL cannot be read.

@@ -14,7 +14,7 @@ pub const RULES: &str = "tidegate_rules";
 pub const IDENTITIES: &str = "tidegate_identities";
 /// Notifications that may wait for whoever listens. Full: they are dropped, and [`Heard::Anything`] is told.
 const HEARD_WAITING_MAX: usize = 1_024;
-/// How long to wait before connecting again.
+/// Time to wait before connecting again.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 

@@ -16,7 +16,7 @@ pub(super) const OLDEST: &str = "SELECT oldest_version FROM schema_compatibility
 const PROBE: Duration = Duration::from_secs(1);
 /// For so long a sign of life, or its absence, holds for others who ask.
 const FRESH: Duration = Duration::from_millis(500);
-/// How often the schema is looked at by whoever calls the database next.
+/// Time after which whoever calls the database next looks at the schema.
 const SCHEMA_LOOK: Duration = Duration::from_secs(4);
 
 /// The facts known of it.
@@ -24,7 +24,7 @@ const SCHEMA_LOOK: Duration = Duration::from_secs(4);
 pub(super) struct Presence {
     /// Newest sign of life or failure, and when it came; `None` before the first.
     sign: tokio::sync::Mutex<Option<(Stopwatch, Result<(), Failure>)>>,
-    /// When the schema was last looked at.
+    /// Time since the schema was last looked at.
     looked: Mutex<Option<Stopwatch>>,
     /// The version that forbids this build; zero: none does.
     forbidding: AtomicI64,

@@ -44,7 +44,7 @@ pub struct Archived {
     pub bytes: u64,
 }
 
-/// Why a month stays.
+/// Reasons why a month stays.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// None is configured.

@@ -53,7 +53,7 @@ impl ArchivePlace {
         Ok(Self { url: url.trim_end_matches('/').to_owned(), store, prefix, folder })
     }
 
-    /// How people name a file in it.
+    /// Returns how people name a file in it.
     pub(super) fn location(&self, name: &str) -> String {
         format!("{}/{name}", self.url)
     }

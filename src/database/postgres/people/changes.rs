@@ -21,9 +21,9 @@ use crate::engine::identity::lookups::Lookups;
 use crate::engine::identity::{IdentityName, Kind};
 
 const CHANNEL: &str = "tidegate_identities";
-/// How often to look without being told.
+/// Time between two looks without being told.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long to wait before listening again.
+/// Time to wait before listening again.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 /// More changes than this are one: of anybody.
 const CHANGES_MAX: i64 = 5_000;
@@ -31,7 +31,7 @@ const CHANGES_MAX: i64 = 5_000;
 const KEPT_MINUTES: i32 = 60;
 /// After so long without a look, rows may be missing.
 const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
-/// How often old rows are deleted.
+/// Time between two deletions of old rows.
 const FORGET_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The place at which reading goes on.
@@ -41,7 +41,7 @@ struct ReadFrom {
     transaction: Option<String>,
     /// The highest `seq` there was; `None` before the first look.
     last: Option<i64>,
-    /// When the server was started, as it says it; `None` before the first look.
+    /// Start of the server, as it says it; `None` before the first look.
     server: Option<String>,
     /// Ids of it and of later ones that were read.
     seen: HashSet<i64>,

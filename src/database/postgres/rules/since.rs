@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub struct KnownSet {
     /// Place of the set in the order of all sets.
     pub version: Version,
-    /// When and by which transaction its revision was made: another database may have given the same number.
+    /// Time and transaction by which its revision was made: another database may have given the same number.
     pub mark: String,
 }
 
