@@ -1,5 +1,5 @@
-//! Which certificates a daemon would refuse to start with, without starting one: for `tidegate config check`
-//! and `tidegate doctor`.
+//! The certificates that a daemon would refuse to start with, found without starting one: for `tidegate
+//! config check` and `tidegate doctor`.
 
 use std::io;
 

@@ -45,7 +45,7 @@ pub(super) struct Reached {
     pub(super) drain: Arc<Drain>,
 }
 
-/// How long the daemon serves on once it is to stop.
+/// The time that the daemon serves on once it is to stop.
 pub(super) struct Drain(AtomicU64);
 
 impl Drain {

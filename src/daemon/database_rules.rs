@@ -31,7 +31,7 @@ use crate::engine::rulebook::RulesStatus;
 use super::reload::lines;
 use super::unfit::Unfit;
 
-/// How often to look without being told. A change is then seen in less than the 30 s that are promised.
+/// Time between two looks without being told. A change is then seen in less than the 30 s that are promised.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// First wait before a set that the disk refused is written again; each further one is twice as long.
@@ -69,7 +69,7 @@ pub(super) struct DatabaseRules {
     from_peers: bool,
     /// The set that is to be kept on disk; only the newest matters.
     saver: watch::Sender<OnDisk>,
-    /// Why the set in force is not on disk.
+    /// Reason why the set in force is not on disk.
     unsaved: std::sync::Mutex<Option<String>>,
     /// One at a time looks, compiles and swaps.
     pub(super) state: Mutex<State>,
@@ -148,7 +148,7 @@ pub(super) struct State {
     /// The texts of the set in force. Locked by whoever puts another in force until that is done, also where
     /// nobody waits for it any more.
     held: Arc<std::sync::Mutex<Held>>,
-    /// How many rules are in force.
+    /// Number of rules that are in force.
     rules: usize,
     /// Its mark in the history of the database, if it came from there: what changed since can be asked for.
     known: Option<KnownSet>,
@@ -156,7 +156,7 @@ pub(super) struct State {
     refused: Option<Refused>,
     /// Origin of the set in force; `None` before the first.
     origin: Option<Origin>,
-    /// Why the database cannot be used just now, and since when.
+    /// Reason why the database cannot be used just now, and since when.
     away: Option<(Failure, Stopwatch)>,
     /// Version of the database's set, if it answers and is behind.
     behind: Option<Version>,

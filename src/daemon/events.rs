@@ -14,7 +14,7 @@ use crate::core::time::Timestamp;
 use crate::database::events::EventCourierSetup;
 use crate::engine::Engine;
 
-/// How often the breakers of the store's servers are looked at.
+/// Time between two looks at the breakers of the store's servers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Longest time for the last events when the daemon drains; the rest waits in the spool.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);

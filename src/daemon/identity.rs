@@ -22,7 +22,7 @@ use crate::engine::identity::lookups::Lookups;
 use crate::engine::identity::register::Register;
 use crate::engine::tasks::Tasks;
 
-/// How often to look at the file of keys.
+/// Time between two looks at the file of keys.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A file that was removed is believed to be gone after so many looks: an editor may be replacing it.
 const GONE_LOOKS: u32 = 3;

@@ -106,7 +106,7 @@ pub struct Daemon {
     readiness: Arc<watch::Sender<Readiness>>,
     /// The file that notes the weights of `split` rules. Beside it rights are left for the next process.
     shares: Option<PathBuf>,
-    /// How long to serve on once it is to stop.
+    /// Time to serve on once it is to stop.
     drain: Arc<Drain>,
     /// Stops the listeners, before `stop` ends everything else.
     stop_servers: Shutdown,

@@ -21,7 +21,7 @@ use crate::engine::notices::{ComparedRule, NoticeSource};
 use crate::engine::status::WorldStatus;
 use crate::peer::{CertificateDates, LinkStatus, Member, Peers, Refuser, certificate};
 
-/// How often to look.
+/// Time between two looks.
 const PERIOD: Duration = Duration::from_millis(250);
 /// Within this clocks do not disturb `gossip`.
 const CLOCKS_APART_MICROS: u64 = 20_000;

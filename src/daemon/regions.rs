@@ -1,5 +1,5 @@
-//! Which regions share limits, while the daemon runs: what its configuration lists, what operators changed
-//! since, and what operators signed that other daemons tell.
+//! The regions that share limits, while the daemon runs: those that its configuration lists, what operators
+//! changed since, and what operators signed that other daemons tell.
 //!
 //! Another daemon's word alone changes nothing. A change is noted on disk before it is told, so that it
 //! outlives this daemon even where no other has heard of it.
@@ -260,7 +260,7 @@ impl Regions {
         }
     }
 
-    /// Why a region cannot be put into a state; `None`: it can.
+    /// Returns why a region cannot be put into a state; `None`: it can.
     fn refusal(
         &self,
         known: &Known,

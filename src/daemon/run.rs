@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{ConfigSource, Daemon, RulesSource, Setup, Stopping, raise_open_files, supervisor};
 use crate::config::{Config, StandIn};
 
-/// Why a daemon did not run.
+/// Reasons why a daemon did not run.
 #[derive(Debug)]
 pub enum RunError {
     /// Its configuration or rules are wrong: every problem a line.

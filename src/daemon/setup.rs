@@ -41,7 +41,7 @@ pub enum RulesSource {
     Nothing,
 }
 
-/// How this daemon meets the others.
+/// The address and certificates by which this daemon meets the others.
 #[derive(Debug, Clone)]
 pub struct PeersSetup {
     /// UDP address that the daemon binds for the others.
@@ -56,12 +56,12 @@ pub struct PeersSetup {
     pub tls_files: Option<PeerTls>,
 }
 
-/// How a daemon finds out who is asking.
+/// The ways in which a daemon finds out who is asking.
 #[derive(Debug, Clone, Default)]
 pub struct IdentitySetup {
     /// The tier where no other is known.
     pub default_tier: Option<String>,
-    /// How to look up; `None`: not in the database.
+    /// Settings of look-ups; `None`: nobody is looked up in the database.
     pub lookups: Option<LookupSettings>,
     /// JSON web tokens: the file of keys, and what a token must be.
     pub tokens: Option<(PathBuf, TokenSettings)>,
@@ -117,7 +117,7 @@ pub struct Setup {
     pub http_tls: Option<config::ListenerTls>,
     /// TLS on the gRPC port, alike.
     pub grpc_tls: Option<config::ListenerTls>,
-    /// How long to serve on, unready, once it is to stop.
+    /// Time to serve on, unready, once it is to stop.
     pub drain: Duration,
     /// Most connections of one listener, where the limit of open files allows as many.
     pub connections_max: usize,
@@ -163,7 +163,7 @@ pub struct Setup {
     pub admin_tokens: Option<PathBuf>,
     /// Database of rules, identities and the audit log; `None` for none.
     pub postgres: Option<PostgresSettings>,
-    /// How to find out who is asking.
+    /// Settings by which to find out who is asking.
     pub identity: IdentitySetup,
     /// Settings of the audit log; `None` for none, and without a database.
     pub audit: Option<config::Audit>,
@@ -171,7 +171,7 @@ pub struct Setup {
     pub events: Option<config::Events>,
     /// Collector of spans; `None`: none are made.
     pub traces: Option<config::Traces>,
-    /// How it stands in for Envoy's rate limit service; `None`: it does not.
+    /// Settings of the stand-in for Envoy's rate limit service; `None`: it is none.
     pub stand_in: Option<config::StandIn>,
 }
 
@@ -267,7 +267,7 @@ fn store_of(store: &config::Store, name: String) -> anyhow::Result<StoreSetup> {
     })
 }
 
-/// How often certificate and key are read because the certificate changed meanwhile.
+/// Most readings of certificate and key because the certificate changed meanwhile.
 const READS_MAX: u32 = 10;
 
 /// Reads the files of mutual TLS. Certificate and key are of one time, should somebody replace them.

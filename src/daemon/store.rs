@@ -1,4 +1,4 @@
-//! Which store a daemon counts in, and what must be done for it while it runs.
+//! The store that a daemon counts in, and the work that must be done for it while it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -145,7 +145,7 @@ async fn resolve(advertise: Option<&str>) -> anyhow::Result<Option<SocketAddr>> 
 #[derive(Clone)]
 struct Siblings {
     region: String,
-    /// How many daemons of this region are alive, this one included.
+    /// Number of daemons of this region that are alive, this one included.
     live: Arc<AtomicUsize>,
     shared_store: bool,
 }
