@@ -185,7 +185,7 @@ fn of_tls(error: &ureq::Error) -> Option<String> {
     }
 }
 
-/// Why there is no answer, as far as it can be told.
+/// Returns why there is no answer, as far as it can be told.
 fn unreached(server: &str, error: &ureq::Error) -> String {
     use std::io::ErrorKind;
     use ureq::Timeout;

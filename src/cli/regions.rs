@@ -130,7 +130,7 @@ fn peers_table(peers: &[Value], cut_off: &[Value]) -> String {
     rows.to_string()
 }
 
-/// How far each worldwide rule may be off, and why; nothing where all is known.
+/// Shows how far each worldwide rule may be off, and why; nothing where all is known.
 fn show_bounds(lines: &mut Vec<String>, rules: &[Value]) {
     for rule in rules {
         let bound = rule["error_bound"].as_u64().unwrap_or(0);

@@ -180,7 +180,7 @@ pub enum Source {
     Postgres,
 }
 
-/// When rules are taken from other daemons.
+/// Occasions at which rules are taken from other daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromPeers {
@@ -256,7 +256,7 @@ impl RedisTls {
     }
 }
 
-/// How the Redis servers are arranged.
+/// Arrangements of the Redis servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
@@ -489,7 +489,7 @@ pub struct Audit {
     pub archive: Option<String>,
 }
 
-/// Which allowed decisions are recorded: one in so many; 0: none.
+/// The part of allowed decisions that is recorded: one in so many; 0: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample(pub u32);
 

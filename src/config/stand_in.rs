@@ -92,7 +92,7 @@ pub struct XdsTls {
 }
 
 impl StandIn {
-    /// How a limit is held worldwide, by the name of the rule that counts it.
+    /// Returns how a limit is held worldwide, by the name of the rule that counts it.
     #[must_use]
     pub fn mode_of(&self, rule: &str) -> Option<Mode> {
         self.worldwide.iter().find(|(pattern, _)| glob_fits(pattern, rule)).map(|(_, mode)| *mode)

@@ -25,17 +25,17 @@ use crate::core::time::{Span, Timestamp};
 /// The name every node's certificate carries beside its own, and the one that dialling asks for: addresses
 /// may change.
 pub const SERVER_NAME: &str = "peer.tidegate";
-/// How long an authority is valid unless another time is asked for.
+/// Time for which an authority is valid unless another time is asked for.
 pub const CA_VALID: Span = Span::from_secs(10 * 365 * 24 * 3_600);
-/// How long a node's certificate is valid unless another time is asked for. Replace it before: a running
-/// daemon takes the new one without a restart.
+/// Time for which a node's certificate is valid unless another time is asked for. Replace it before: a
+/// running daemon takes the new one without a restart.
 pub const NODE_VALID: Span = Span::from_secs(365 * 24 * 3_600);
 /// Certificates begin this long before they are made, for nodes whose clocks are behind.
 const BACKDATED: Span = Span::from_secs(3_600);
 /// No certificate can say a later date than the year 9999.
 const LAST_SECOND: u64 = 253_402_300_799;
 const DAY_SECONDS: i64 = 24 * 3_600;
-/// How many digits of its key's fingerprint tell an authority from another by name.
+/// Digits of its key's fingerprint that tell an authority from another by name.
 const NAME_DIGITS: usize = 8;
 
 /// A certificate and its private key, both PEM.
@@ -77,13 +77,13 @@ impl Authority {
     }
 }
 
-/// Why a certificate could not be made or written.
+/// Reasons why a certificate could not be made or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A name that no certificate can carry.
     #[error("{what} {name:?} must have 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     Name {
-        /// Which of the certificate's names it is, such as `node`.
+        /// Name of the certificate that is meant, such as `node`.
         what: &'static str,
         /// Name as it was given, which no certificate can carry.
         name: String,
@@ -454,7 +454,7 @@ pub(super) fn first(pem: &[u8], path: &Path) -> Result<Pem, CertificateError> {
         .ok_or_else(|| CertificateError::NoCertificate(path.to_path_buf()))
 }
 
-/// When the first certificate of a PEM text ends, in seconds since the epoch.
+/// Returns when the first certificate of a PEM text ends, in seconds since the epoch.
 ///
 /// # Errors
 /// If it holds none.

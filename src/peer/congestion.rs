@@ -1,4 +1,4 @@
-//! How much may be under way on a link: CUBIC, but never less than reports need.
+//! The bound on bytes that are under way on a link: CUBIC, but never less than reports need.
 //!
 //! Reports are few and small, so a link is almost never full, and CUBIC grows its window only where it is.
 //! Each lost packet shrinks it all the same: with one of a hundred lost it falls to two packets, less than

@@ -1,4 +1,4 @@
-//! Which members have shown us their certificates by dialling us, and what came from each.
+//! The members that have shown us their certificates by dialling us, and what came from each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;

@@ -18,7 +18,7 @@ const OPERATOR_SCHEME: &str = "tidegate-operator://";
 /// names.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Why a certificate names nobody.
+/// Reasons why a certificate names nobody.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// Not a certificate, or with bytes behind it.

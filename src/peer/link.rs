@@ -33,7 +33,7 @@ pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// sign of life goes out every second. QUIC itself would wait much longer: after a cut its round trips look
 /// long, and it doubles its patience with every probe.
 const SILENT_LOOKS: u32 = 8;
-/// How often that is looked at.
+/// Time between two looks at that.
 const SILENCE_LOOK: Duration = Duration::from_millis(250);
 /// A connection that lived this long was good: dialling again begins at [`BACKOFF_MIN`].
 const STEADY: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ pub struct LinkStatus {
     pub queue_len: usize,
     /// Messages dropped because the queue was full, stale, or could not be sent in time.
     pub dropped: u64,
-    /// Why it is down, or was down last.
+    /// Reason why it is down, or was down last.
     pub error: Option<String>,
     /// True if this daemon itself answers there.
     pub own: bool,

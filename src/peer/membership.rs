@@ -56,15 +56,15 @@ pub struct Member {
     pub name: NodeName,
     /// The address at which it is dialled.
     pub address: SocketAddr,
-    /// Which of its processes: when it began, in ms since the epoch.
+    /// Begin of its process, in ms since the epoch.
     pub incarnation: u64,
     /// True if it is shutting down.
     pub draining: bool,
     /// True if membership believes it alive.
     pub live: bool,
-    /// Which weights of `split` rules it holds, once it has said so.
+    /// Weights of `split` rules that it holds, once it has said so.
     pub shares: Option<WeightsStatement>,
-    /// Which set of rules it decides by, if it has one to give.
+    /// Set of rules that it decides by, if it has one to give.
     pub rules: Option<RulesStatement>,
     /// The regions that it lists, once it has said so.
     pub regions: Option<Vec<String>>,
@@ -123,7 +123,7 @@ pub(super) struct Membership {
     pub(super) interval: Duration,
     pub(super) members: watch::Sender<Vec<Member>>,
     pub(super) events: mpsc::Sender<PeerEvent>,
-    /// How often the gossip was begun again.
+    /// Number of times that the gossip was begun again.
     pub(super) restarts: AtomicU64,
 }
 

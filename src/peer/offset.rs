@@ -1,4 +1,4 @@
-//! How far another daemon's clock is from this one's, going by how long its frames seem to take.
+//! The distance of another daemon's clock from this one's, going by how long its frames seem to take.
 
 use crate::core::time::{Span, Timestamp};
 

@@ -22,7 +22,7 @@ use crate::core::time::{Span, Timestamp};
 
 const FILES: [&str; 2] = ["operator.pem", "operator.key"];
 
-/// Why what somebody signed is not an operator's word.
+/// Reasons why what somebody signed is not an operator's word.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotOperator {
     /// The certificate names nobody.

@@ -37,7 +37,7 @@ use crate::core::wire::{Frame, WireVersion};
 use crate::engine::tasks::Tasks;
 use crate::telemetry::traces::Tracer;
 
-/// How often membership is gossiped unless the configuration says otherwise.
+/// Time between two rounds of gossip on membership unless the configuration says otherwise.
 pub const GOSSIP_INTERVAL_DEFAULT: Duration = Duration::from_millis(250);
 /// Events waiting to be read. Full: frames are dropped and counted, and the list of members is told later.
 pub const EVENTS_LEN_MAX: usize = 4_096;
@@ -47,7 +47,7 @@ const CHITCHAT_LEN_MAX: usize = 1_024;
 /// Longest wait for connections to have said that they are over.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// How a node meets the others.
+/// The settings by which a node meets the others.
 #[derive(Debug, Clone)]
 pub struct PeersConfig {
     /// UDP address that the daemon binds for the others.
@@ -58,7 +58,7 @@ pub struct PeersConfig {
     pub join: Vec<String>,
     /// Our own name; our certificate must say the same.
     pub name: NodeName,
-    /// When this process began, in ms since the epoch. Must grow with every start.
+    /// Begin of this process, in ms since the epoch. Must grow with every start.
     pub incarnation: u64,
     /// Time between two rounds of gossip on membership.
     pub gossip_interval: Duration,
@@ -71,7 +71,7 @@ pub struct PeersConfig {
     pub versions: Vec<WireVersion>,
 }
 
-/// Why a node cannot meet the others.
+/// Reasons why a node cannot meet the others.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The certificates cannot be used.
@@ -428,7 +428,7 @@ impl Peers {
         self.ground.contacts.twice()
     }
 
-    /// Which operator signed a change of a region.
+    /// Returns which operator signed a change of a region.
     ///
     /// # Errors
     /// None did.

@@ -8,7 +8,7 @@ use super::tls::{self, TlsError, TlsPem};
 use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
 
-/// Why files that lie there are not those that are asked for.
+/// Reasons why files that lie there are not those that are asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum PresentError {
     /// The authority cannot be used.

@@ -22,12 +22,12 @@ use super::trust::Trust;
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
 
-/// Which permissions of the key before its new one may have: its group may read it where that one's could.
+/// The permissions of the key before that its new one may have: its group may read it where that one's could.
 const KEY_MODE: u32 = 0o640;
 const CERTIFICATE_MODE: u32 = 0o644;
 const OWNER_ONLY: u32 = 0o600;
 
-/// How a certificate is renewed.
+/// The terms on which a certificate is renewed.
 #[derive(Debug, Clone, Copy)]
 pub struct RenewalTerms {
     /// For how long the new one is valid.
@@ -38,7 +38,7 @@ pub struct RenewalTerms {
     pub change_authority: bool,
 }
 
-/// Why a certificate could not be renewed.
+/// Reasons why a certificate could not be renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
     /// As for every certificate.

@@ -24,16 +24,16 @@ use crate::engine::status::{PeerStatus, WorldStatus};
 use crate::engine::tasks::Tasks;
 use crate::engine::world::WorldPort;
 
-/// How often the replica is told the time and what decisions did.
+/// Time after which the replica is told the time and what decisions did.
 pub const TICK: Duration = Duration::from_millis(10);
-/// How often round trips are read and the state is published.
+/// Time after which round trips are read and the state is published.
 const LOOK: Duration = Duration::from_millis(200);
 /// Events taken at once.
 const EVENTS_AT_ONCE: usize = 256;
 /// Frames handed out at once; the rest goes out at the next turn, at most a tick later.
 const FRAMES_AT_ONCE: usize = 4_096;
 
-/// How long a daemon that ends waits for the others' word that they know its last counts.
+/// Time that a daemon that ends waits for the others' word that they know its last counts.
 const FAREWELL: Duration = Duration::from_millis(300);
 
 /// The parts of a frame that the protocol refuses although it takes the frame: signs of a fault.
@@ -139,7 +139,7 @@ struct Driver {
     rights: Rights,
     own: regions::Member,
     members: Vec<Member>,
-    /// How the clocks of others stand to ours; at each look those who are no members are forgotten.
+    /// Distances of the others' clocks from ours; at each look those who are no members are forgotten.
     offsets: HashMap<NodeName, Offset>,
     /// Regions that share limits, as operators listed them.
     regions: Arc<RegionList>,
@@ -464,8 +464,8 @@ fn begin_counting_of(port: &dyn WorldPort, region: &str) {
     port.traffic(region, 0, 0);
 }
 
-/// How much a count grew. A link that ended takes its count along: then nothing is told, and counting begins
-/// anew.
+/// Returns how much a count grew. A link that ended takes its count along: then nothing is told, and counting
+/// begins anew.
 fn more(told: &mut u64, count: u64) -> u64 {
     count.saturating_sub(std::mem::replace(told, count))
 }

@@ -62,7 +62,7 @@ impl std::fmt::Debug for TlsPem {
     }
 }
 
-/// Why these certificates cannot be used.
+/// Reasons why these certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A PEM text does not hold what it should.
@@ -118,7 +118,7 @@ pub enum TlsError {
     Unfit(String),
 }
 
-/// Until when certificates hold, in seconds since the epoch.
+/// The ends of certificates, in seconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CertificateDates {
     /// End of the node's certificate, in seconds since the epoch.

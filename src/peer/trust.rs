@@ -1,4 +1,4 @@
-//! Which certificates are accepted: those that an authority of the cluster signed and no list revokes.
+//! The certificates that are accepted: those that an authority of the cluster signed and no list revokes.
 //!
 //! While authorities are exchanged there are two, which may have one name. Each judges for itself, with the
 //! lists that it signed: rustls alone would hold the list of one against the certificates of the other.

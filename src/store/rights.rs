@@ -26,7 +26,7 @@ use crate::engine::port::HeldLimit;
 /// ways between regions.
 pub(super) const GATHERING: Span = Span::from_secs(1);
 
-/// When to ask again of a store that was taken down for the next process.
+/// Time after which to ask again of a store that was taken down for the next process.
 const SEALED: Span = Span::from_secs(1);
 
 /// The limit that a charge of an escrowed rule is held to, and the instant that it counts at.
@@ -34,7 +34,7 @@ const SEALED: Span = Span::from_secs(1);
 pub(super) struct ChargeTerms {
     pub(super) view: Option<Allowance>,
     pub(super) now: Timestamp,
-    /// How much is left of the recovery window, in which nothing is admitted.
+    /// Rest of the recovery window, in which nothing is admitted.
     pub(super) recovery: Option<Span>,
     /// Limit that the charge is counted against.
     pub(super) limit: Limit,
@@ -79,7 +79,7 @@ impl KeySlot {
             let most = (gathered(rule, limit, whole), GATHERING);
             return ChargeTerms { view: LevelTerms::view(ledger, now), most, ..terms };
         }
-        // How far back what was admitted still counts.
+        // The time for which what was admitted still counts.
         let matters = match rule.rule.algorithm {
             Algorithm::SlidingWindow => Span(limit.window.0.saturating_mul(2)),
             Algorithm::SlidingLog | Algorithm::Concurrency => limit.window,

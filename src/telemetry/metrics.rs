@@ -282,7 +282,7 @@ impl Metrics {
         self.recorder.register_gauge(&key(name, vec![Label::new("region", self.region(region))]), &METADATA)
     }
 
-    /// How full a server of the store is: bytes used, their bound, and keys; and how many keys it has
+    /// Sets how full a server of the store is: bytes used, their bound, and keys; and how many keys it has
     /// evicted.
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
     pub fn store_server(&self, server: &str, sizes: [u64; 3], evicted: u64) {

@@ -145,8 +145,8 @@ impl Load {
         }
     }
 
-    /// How many arrive where `mean` are expected (Knuth's product of uniforms, in parts so that it never
-    /// underflows).
+    /// Returns how many arrive where `mean` are expected (Knuth's product of uniforms, in parts so that it
+    /// never underflows).
     fn poisson(&mut self, mean: f64) -> u64 {
         let mut left = mean;
         let mut arrivals = 0;

@@ -22,7 +22,7 @@ mod screen;
 
 /// Time between two questions to the daemon.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often keys and answers are looked for.
+/// Time between two looks for keys and answers.
 const TICK: Duration = Duration::from_millis(100);
 /// Rows that are asked for, and that a filter looks through.
 const ROWS: u32 = 200;

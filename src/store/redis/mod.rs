@@ -60,7 +60,7 @@ pub use self::policy::cells::RedisCells;
 pub use self::policy::shelf::RedisShelf;
 pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
 
-/// How long a start waits for Redis before the daemon begins without it.
+/// Time that a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);
 
 /// The SHA-1 under which Redis knows the script that decides, for measuring it by other means.

@@ -7,7 +7,7 @@ use crate::core::rule::OnFailure;
 use crate::engine::clock::Clock;
 use crate::engine::tasks::Tasks;
 
-/// How the servers are arranged.
+/// Arrangements of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
@@ -40,7 +40,7 @@ impl Topology {
     }
 }
 
-/// How `rediss://` servers prove who they are, and this daemon to them; all in PEM.
+/// The proofs of who `rediss://` servers are, and of who this daemon is to them; all in PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RedisTls {
     /// The authorities that signed the servers' certificates; `None`: the system's.
@@ -72,7 +72,7 @@ impl RedisTls {
 pub struct LeaseSettings {
     /// Permits drawn at once at most; zero: never.
     pub permits_max: u32,
-    /// How long permits are kept before they go back.
+    /// Time for which permits are kept before they go back.
     pub ttl: Duration,
 }
 
@@ -125,7 +125,7 @@ impl Default for RedisSettings {
     }
 }
 
-/// Why a store could not be started.
+/// Reasons why a store could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No address was given.

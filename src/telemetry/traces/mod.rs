@@ -28,7 +28,7 @@ pub use parent::TraceParent;
 const WAITING_MAX: usize = 4_096;
 /// Most spans that are sent at once.
 const BATCH_SPANS_MAX: usize = 512;
-/// How long spans are collected before they are sent.
+/// Time for which spans are collected before they are sent.
 const FLUSH: Duration = Duration::from_secs(1);
 /// Longest text of a span, in bytes; the rest is cut off.
 const TEXT_BYTES_MAX: usize = 1_024;
@@ -230,7 +230,7 @@ impl Tracer {
         }
     }
 
-    /// How many spans wait.
+    /// Returns how many spans wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.lock().len()

@@ -45,7 +45,8 @@ pub fn encode(of: &TraceResource, spans: Vec<SpanRecord>) -> Vec<u8> {
     Export { resource_spans: vec![spans] }.encode_to_vec()
 }
 
-/// How many spans a collector that took an export did not take, and why. An answer that is none says nothing.
+/// Returns how many spans a collector that took an export did not take, and why. An answer that is none says
+/// nothing.
 #[must_use]
 pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
     let answer = Exported::decode(answer).ok()?;

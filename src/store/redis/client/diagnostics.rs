@@ -17,7 +17,7 @@ pub(in crate::store::redis) struct NodeDiagnostics {
     rtt: AtomicU64,
     trouble: Mutex<Option<(String, Duration)>>,
     warning: Mutex<Option<String>>,
-    /// Why the server refuses this daemon's user, if that is why there is no connection.
+    /// Reason why the server refuses this daemon's user, if that is why there is no connection.
     refusal: Mutex<Option<String>>,
     inspected: AtomicBool,
     memory: Mutex<Option<Memory>>,
@@ -32,8 +32,8 @@ const KEY_BYTES: (u64, u64, u64) = (120, 1_000, 200);
 const TELLING_KEYS: u64 = 2_000;
 
 impl Memory {
-    /// How many keys the server may hold before no new ones are made: as its memory allows, and `most`.
-    /// `None`: no bound.
+    /// Returns how many keys the server may hold before no new ones are made: as its memory allows, and
+    /// `most`. `None`: no bound.
     pub(in crate::store::redis) fn keys_bound(&self, most: Option<u64>) -> Option<u64> {
         let (least, largest, usual) = KEY_BYTES;
         let by_memory = || {
@@ -130,7 +130,7 @@ impl NodeDiagnostics {
         *locked(&self.refusal) = refusal;
     }
 
-    /// Why the server refuses this daemon's user.
+    /// Returns why the server refuses this daemon's user.
     pub(in crate::store::redis) fn refusal(&self) -> Option<String> {
         locked(&self.refusal).clone()
     }

@@ -1,6 +1,6 @@
-//! Why a call to Redis brought no answer, and what follows from that.
+//! The reasons why a call to Redis brought no answer, and what follows from each.
 
-/// Why a call brought no answer.
+/// Reasons why a call brought no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
     /// The deadline passed. The outcome of the call is not known.

@@ -245,7 +245,7 @@ impl Link {
         if garbled { Err(resp::Garbled) } else { Ok(()) }
     }
 
-    /// Gives up what has waited long enough. When to look again; `None` once nothing is in flight.
+    /// Gives up what has waited long enough. Returns when to look again; `None` once nothing is in flight.
     fn expire(&self, also: Option<Deadline>) -> Option<Deadline> {
         let now = Deadline::after(Duration::ZERO);
         let mut next = also;

@@ -17,7 +17,7 @@ const ITEMS_EXPECTED_MAX: usize = 1_024;
 #[error("the server's reply cannot be read")]
 pub(in crate::store::redis) struct Garbled;
 
-/// Why no value can be read now.
+/// Reasons why no value can be read now.
 enum Stop {
     /// Some of it has yet to arrive.
     Early,

@@ -26,7 +26,7 @@ use crate::store::redis::servers::plan::bucket_of;
 /// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest
 /// matter is kept where it can be, and is counted as lost where it cannot.
 pub(in crate::store::redis) const BACKGROUND_MAX: usize = 1_024;
-/// How often leases that have ended are looked for.
+/// Time between two looks for leases that have ended.
 const RETURN_EVERY: Duration = Duration::from_millis(50);
 
 impl Core {
@@ -170,8 +170,8 @@ impl Core {
         }
     }
 
-    /// Charges what was admitted without Redis. Until that is known, this daemon goes on with what it counted
-    /// by itself.
+    /// Charges what was admitted without Redis. This daemon goes on with what it counted by itself until that
+    /// is known.
     pub(in crate::store::redis) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
         self.metrics.untold(std::mem::take(&mut owed.untold));
         let holds = owed.holders.iter().map(|(holder, places)| {

@@ -1,4 +1,4 @@
-//! How many daemons share this Redis, as far as peers and the registry tell.
+//! The number of daemons that share this Redis, as far as peers and the registry tell.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -55,7 +55,7 @@ pub(in crate::store::redis) struct Fallback {
     daemons: Arc<Daemons>,
     /// The servers' time less this daemon's, in microseconds, as last heard.
     offset: AtomicI64,
-    /// When a server last did not answer, by the servers' time.
+    /// Instant at which a server last did not answer, by the servers' time.
     trouble: AtomicU64,
     /// Keys that wait to have their debts charged.
     debtors: AtomicUsize,
@@ -73,7 +73,7 @@ struct FallbackSlot {
     evicted: u64,
 }
 
-/// How the policies decided.
+/// The decisions of the policies.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Policies {
     /// True if everything that is enforced passes.
@@ -519,7 +519,7 @@ impl Fallback {
         }
     }
 
-    /// How full it is.
+    /// Returns how full it is.
     pub(in crate::store::redis) fn len(&self) -> StoreLen {
         let full = self.full.load(Ordering::Relaxed);
         let mut len = StoreLen { keys_max: self.keys_max, full, ..StoreLen::default() };
@@ -557,7 +557,7 @@ pub(in crate::store::redis) fn passed(charge: &Charge<'_>) -> ChargeResult {
     })
 }
 
-/// Until Redis is back nobody knows when it would pass: a second is soon enough to ask again.
+/// Nobody knows when it would pass until Redis is back: a second is soon enough to ask again.
 fn refused(charge: &Charge<'_>) -> ChargeResult {
     let admitted = matches!(
         charge.cost,

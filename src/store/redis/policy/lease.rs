@@ -66,7 +66,7 @@ struct DrawnPermits {
     whole: u64,
     drained: u64,
     until: Duration,
-    /// When the window that they belong to ends, for algorithms with windows.
+    /// End of the window that they belong to, for algorithms with windows.
     window_ends: Option<Duration>,
     /// The bucket after the draw, at the server's time and ours.
     state: State,

@@ -20,7 +20,7 @@ pub(in crate::store::redis) struct AllowanceWrite {
     pub(in crate::store::redis) bucket: Key,
     pub(in crate::store::redis) slot: ClusterSlot,
     pub(in crate::store::redis) value: Vec<u8>,
-    /// When Redis forgets it, by the time since this daemon began.
+    /// Instant at which Redis forgets it, by the time since this daemon began.
     pub(in crate::store::redis) until: Duration,
 }
 

@@ -160,8 +160,8 @@ fn trial_key(tag: &str, name: &str) -> String {
     format!("tg:{{{tag}}}:{name}")
 }
 
-/// Which of the scripts' commands the user may not run, as the end of a sentence. A server tells of a script
-/// only that it did what it must not.
+/// Returns which of the scripts' commands the user may not run, as the end of a sentence. A server tells of a
+/// script only that it did what it must not.
 async fn missing_rights(node: &Arc<Node>, tag: &str) -> String {
     let key = trial_key(tag, "right");
     let commands: [(&str, &[&str]); 26] = [

@@ -1,4 +1,4 @@
-//! Which node serves which slot, as last seen.
+//! The node that serves each slot, as last seen.
 
 use std::sync::Arc;
 

@@ -61,7 +61,7 @@ pub(in crate::store::redis) struct Node {
     /// Told when something is wrong that a new look at the topology may cure.
     trouble: Arc<Notify>,
     started: Stopwatch,
-    /// How soon a node that wants to be asked again must answer.
+    /// Time within which a node that wants to be asked again must answer.
     timeout: Duration,
     stop: CancellationToken,
 }
@@ -336,8 +336,8 @@ impl Node {
         }
     }
 
-    /// Lets go of a connection. A later one is left alone. Why one ended by itself, the next attempt to
-    /// connect tells.
+    /// Lets go of a connection. A later one is left alone. The next attempt to connect tells why one ended by
+    /// itself.
     fn let_go(&self, link: &Weak<Link>) -> bool {
         let current = self.link.load();
         let Some(current) = current.as_ref().filter(|current| Weak::as_ptr(link) == Arc::as_ptr(current))

@@ -27,7 +27,7 @@ const HOLDERS_MAX: usize = 1_000;
 pub(super) struct Entry {
     /// The region's, as Redis last told.
     pub(super) known: Option<State>,
-    /// When that was, by the server's clock.
+    /// Instant of that, by the server's clock.
     pub(super) known_at: Timestamp,
     /// True if Redis could not be told something of it since.
     pub(super) unsure: bool,
@@ -200,8 +200,9 @@ impl Own {
 }
 
 impl Entry {
-    /// When it no longer matters, and how much it would be missed until then. Permits that this daemon
-    /// admitted by itself are never forgotten before; of what Redis told, the most used is kept longest.
+    /// Returns when it no longer matters, and how much it would be missed until then. Permits that this
+    /// daemon admitted by itself are never forgotten before; of what Redis told, the most used is kept
+    /// longest.
     pub(super) fn rating(&self, limit: &Limit, now: Timestamp) -> (Timestamp, u8) {
         let own = self.own.as_ref().map(|own| own.state.expiry(&own.share));
         let known = self.known.as_ref().map(|known| known.expiry(limit));

@@ -11,7 +11,7 @@ use crate::core::time::Timestamp;
 pub(in crate::store::redis) struct ToldAllowance {
     pub(in crate::store::redis) allowance: Allowance,
     pub(in crate::store::redis) error_bound: u64,
-    /// When Redis forgets it, by its clock.
+    /// Instant at which Redis forgets it, by its clock.
     pub(super) until: Timestamp,
     /// The newest one that Redis has confirmed.
     pub(super) confirmed: Option<Confirmed>,
@@ -59,7 +59,7 @@ pub(in crate::store::redis) struct BucketBefore {
     pub(in crate::store::redis) newest: Option<Timestamp>,
     /// True if nothing of it was in use.
     pub(in crate::store::redis) was_empty: bool,
-    /// When it was asked, by the server's clock.
+    /// Instant at which it was asked, by the server's clock.
     pub(in crate::store::redis) now: Timestamp,
 }
 

@@ -31,8 +31,8 @@ const EPOCH_DOUBTED: Duration = Duration::from_secs(10);
 /// To connect to a sentinel, and before the next attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_millis(500);
-/// How often a sentinel that tells nothing is asked for a sign of life, and how often in vain before it is
-/// given up.
+/// Time after which a sentinel that tells nothing is asked for a sign of life, and how often in vain before
+/// it is given up.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const SILENT_MAX: u32 = 2;
 /// Names of primaries that are told.
@@ -63,7 +63,7 @@ pub(in crate::store::redis) enum Said {
 #[derive(Debug, Default)]
 pub(in crate::store::redis) struct InForce {
     epoch: u64,
-    /// Since when only older epochs are told.
+    /// Instant since which only older epochs are told.
     doubted: Option<Duration>,
 }
 
