@@ -399,7 +399,7 @@ impl Fallback {
             Err(_) => {
                 self.note_full();
                 let name = StandIn::of(key.shape(), hash);
-                // The permits that an earlier charge of this decision took from it count too.
+                // What an earlier charge of this decision took from it counts too.
                 let same = |other: &&Trial<'_>| matches!(other.kept, Kept::InStandIn(own) if own == name);
                 let entry = trials.iter().rev().find(same).map(|other| other.entry.clone());
                 trial(Kept::InStandIn(name), entry.or_else(|| stand_ins.get(name, now))?)
