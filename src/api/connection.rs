@@ -30,7 +30,7 @@ pub(super) struct IdleDetection {
     whole: AtomicU32,
     /// Requests whose answers are under way; a connection that has any is not idle.
     answering: AtomicU32,
-    /// Bytes received, modulo 2^32.
+    /// Bytes received since the connection began, modulo 2^32.
     received: AtomicU32,
     /// `received` when the last request was whole.
     at_whole: AtomicU32,

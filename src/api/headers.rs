@@ -104,7 +104,7 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &RuleOutcome) {
     let _ = write!(policy, ";q={}", ruled.limit);
     let window = ruled.window.micros();
     // The draft's window is a whole number of seconds, and may be left out. Places that are held at once have
-    // no window, and a unit.
+    // a unit and no window.
     let options = ruled.answer.as_deref();
     if let Some(unit) = options.and_then(|options| options.unit.as_deref()) {
         policy.push_str(";qu=");

@@ -39,7 +39,7 @@ impl ListenerUnsent {
 #[derive(Debug)]
 pub(super) struct Unsent {
     waiting: AtomicUsize,
-    /// Bytes sent, modulo 2^32.
+    /// Bytes sent since the connection began, modulo 2^32.
     sent: AtomicU32,
     /// Bytes of `waiting` that the listener was told of.
     told: AtomicUsize,

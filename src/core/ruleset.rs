@@ -337,9 +337,9 @@ impl RuleSet {
         matches
     }
 
-    /// The same, appended to `matches`. The rules of each reading decide if the origin may read the path in
-    /// several ways: each rule and bucket once, and an `allow` exempts from the rules of its own reading
-    /// alone.
+    /// The same, appended to `matches`. Each reading has its own rules decide, where the origin may read the
+    /// path in several ways: each rule and bucket once, and an `allow` exempts from the rules of its own
+    /// reading alone.
     pub fn match_into<'s>(&'s self, request: &Request<'_>, who: &Who<'_>, matches: &mut Matches<'s>) {
         let before = matches.len();
         if let Some(domain) = self.domains.get(request.domain) {

@@ -22,8 +22,8 @@ const CHUNK: usize = 32;
 const RECLAIM_STEP: usize = 4;
 /// Entries among which the least valuable one is sought when the table is full.
 const SAMPLE: usize = 32;
-/// Bytes that the keys of one table have on average at most. Longer keys find less room: a client that
-/// chooses long values takes no more memory than one that chooses short ones.
+/// Bytes that the keys of one table have on average at most. Fewer keys find room if they are longer: a
+/// client that chooses long values takes no more memory than one that chooses short ones.
 const KEY_BYTES_MEAN_MAX: usize = 256;
 /// Bytes of keys that any table has room for: the longest key.
 const KEY_BYTES_LEAST: usize = 65_535;

@@ -512,8 +512,8 @@ impl GossipBucket {
         }
     }
 
-    /// By which limit `region` decides requests for it. Returns whether another is in force now: then it has
-    /// to [`Self::follow`].
+    /// Takes in by which limit `region` decides requests for it. Returns whether another is in force now:
+    /// then it has to [`Self::follow`].
     pub(super) fn hear_limit(
         &mut self,
         times: (Timestamp, Timestamp),

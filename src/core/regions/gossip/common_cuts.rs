@@ -26,8 +26,8 @@ const HOME_WINDOWS: u64 = 16;
 /// Nine tenths of what nobody asks for lie at home, for the burst that comes from there again.
 const HOME_PARTS: u64 = 9;
 /// A budget grows only if all cuts of this time allow it: when several regions start at once their first
-/// words come one by one and are still rough, and the first to be heard must not get it all. Difference that
-/// clocks that agree may have: nobody uses what has grown before all know of the cut.
+/// words come one by one and are still rough, and the first to be heard must not get it all. This is as long
+/// as clocks that agree may differ: nobody uses what has grown before all know of the cut.
 pub(super) const GROWTH_DELAY: Span = Span::from_millis(20);
 /// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. Permits
 /// that are kept for chance are missing where more is asked for than there is: a whole deviation costs a

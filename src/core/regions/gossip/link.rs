@@ -309,8 +309,8 @@ impl GossipLink {
         !has_gaps(seen)
     }
 
-    /// By when it had a frame of ours of which it speaks now for the first time. It speaks late of frames
-    /// before a time in which it could not be heard.
+    /// Returns by when it had a frame of ours of which it speaks now for the first time. It speaks late of
+    /// frames before a time in which it could not be heard.
     fn reached_by(&mut self, now: Timestamp, seq: u64, heartbeat: Span) -> Timestamp {
         while self.departures.get(1).is_some_and(|(newer, _)| *newer <= seq) {
             self.departures.pop_front();

@@ -66,8 +66,8 @@ impl LateReports {
         taken - spared
     }
 
-    /// Returns the part of `taken` that the level holds: most of the rest was refilled before it was told.
-    /// They may have left as much as the bucket has room for.
+    /// Returns no more of `taken` than the level holds, as most of it was refilled before it was told. They
+    /// may have left as much as the bucket has room for.
     pub(super) fn assume(&mut self, taken: i128, level: i128, room: i128) -> i128 {
         let taken = taken.min(level.max(0));
         self.assumed = self.assumed.max(room - (level - taken));

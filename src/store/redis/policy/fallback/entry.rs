@@ -46,7 +46,7 @@ pub(super) struct Own {
     pub(super) owed: u64,
     /// The most that the bucket owes beyond its limit; `None` unless something was reported.
     pub(super) debt_max: Option<u32>,
-    /// Reservations of the bucket. Redis is told of it when it is back, so that a commit finds it there.
+    /// Notes on what is reserved of it. Redis is told of it when it is back, so that a commit finds it there.
     pub(super) notes: Option<Box<ReservationNotes>>,
     /// True if its key waits among the debtors.
     pub(super) listed: bool,
