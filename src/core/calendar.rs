@@ -426,7 +426,7 @@ impl Steps {
             let (at, now) = offsets.first_at(local, place);
             place = now;
             let (_, offset) = offsets.0.get(place).copied().unwrap_or_default();
-            // As many as begin before the clock is set again.
+            // The number of those that begin before the clock is set again.
             let regular = at == local - offset;
             let until = offsets.until(place).min(end);
             let count = if regular { ((until - at).max(1) + self.step - 1) / self.step } else { 1 };
@@ -521,7 +521,7 @@ impl Drawn {
             let (step_us, end) = (micros(step), runs.get(number + 1).map(|(next, ..)| *next));
             let last = match end {
                 Some(_) => u64::try_from(count - 1).unwrap_or(0),
-                // As many as time has room for.
+                // The number that time has room for.
                 None => (u64::MAX - micros(start)) / step_us,
             };
             let of_last = end.map_or(step, |end| end - start - (count - 1) * step);

@@ -30,7 +30,7 @@ impl CertificateLife {
         Self { ends, told: CertificateStage::Holds }
     }
 
-    /// When it ends, in seconds since the epoch.
+    /// Returns when it ends, in seconds since the epoch.
     pub(super) const fn ends(&self) -> i64 {
         self.ends
     }

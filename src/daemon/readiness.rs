@@ -21,7 +21,7 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    /// Until `stop`.
+    /// Follows all of these until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut changes = self.tasks.changes();
         loop {

@@ -41,7 +41,7 @@ pub struct RenewalTerms {
 /// Reasons why a certificate could not be renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
-    /// As for every certificate.
+    /// The reason is one that any certificate may have.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// Another authority signed the certificate before.

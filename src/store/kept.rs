@@ -60,7 +60,7 @@ impl MemoryStore {
                 parts = slot.parts(&wanted, next);
             }
         });
-        // Which memory counts what comes after: the one that counts what came last.
+        // The memory that counts what came last counts what comes after, too.
         parts.truncate(PARTS_MAX);
         kept.parts = parts;
         kept

@@ -101,7 +101,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
             ended = &mut served => {
                 let parts = served.into_parts();
                 let watched = parts.io.into_inner();
-                // How else a connection ends is its client's affair.
+                // Any other end of a connection is its client's affair.
                 let Err(error) = ended else {
                     // Closed with bytes unread, it would take the answer along.
                     if !parts.read_buf.is_empty() {

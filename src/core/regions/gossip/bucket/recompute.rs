@@ -304,7 +304,7 @@ impl GossipBucket {
         u64::try_from(refill(self.rule.limit, self.pause()) / UNIT).unwrap_or(u64::MAX)
     }
 
-    /// When it should be looked at again if nothing happens.
+    /// Returns when it should be looked at again if nothing happens.
     pub(in super::super) fn next_look(&self, now: Timestamp) -> Timestamp {
         let expiry = self.expiry();
         if self.counting() != Counting::Window {

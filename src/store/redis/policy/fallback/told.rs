@@ -20,10 +20,10 @@ pub(in crate::store::redis) struct ToldAllowance {
 /// An allowance that is in Redis, by the time since this daemon began.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct Confirmed {
-    /// When its write was confirmed: an answer to a decision that was sent before may have been made without
-    /// it.
+    /// Time at which its write was confirmed: an answer to a decision that was sent before may have been made
+    /// without it.
     pub(in crate::store::redis) from: Duration,
-    /// When Redis forgets it.
+    /// Time since this daemon began at which Redis forgets it.
     pub(in crate::store::redis) until: Duration,
 }
 
