@@ -36,7 +36,7 @@ const ANSWERS_MAX: usize = 4_096;
 /// Resets of one connection that are remembered until an answer that is on its way finds them.
 const RESETS_MAX: usize = 256;
 
-/// The things that an answer gives.
+/// The places or permits that an answer gives.
 #[derive(Debug)]
 pub(super) enum Given {
     /// Places of `concurrency` rules.
@@ -88,7 +88,7 @@ struct GivenAnswer {
     given: Given,
 }
 
-/// The gifts of a call whose answer is still to be sent. Given back when dropped.
+/// The places and permits of a call whose answer is still to be sent. Given back when dropped.
 pub(super) struct Undelivered {
     deliveries: Arc<Deliveries>,
     given: Option<Given>,

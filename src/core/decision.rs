@@ -84,7 +84,7 @@ pub struct Decision {
     pub message: Option<Arc<str>>,
     /// The places that the request now holds; `None` for none.
     pub lease: Option<Box<Leased>>,
-    /// The things that go back when the answer is told or given up.
+    /// Guards that are dropped when the answer is told or given up.
     pub guards: AnswerGuards,
 }
 

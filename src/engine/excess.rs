@@ -16,7 +16,7 @@ const CHANGE_KNOWN: Span = Span::from_secs(10);
 /// Rules remembered; of more the oldest change is forgotten.
 const RULES_MAX: usize = 1_000;
 
-/// The word to be said of a window.
+/// The judgement of one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Excess {
     /// Nothing.

@@ -40,7 +40,7 @@ impl<T> Answer<'_, T> {
     }
 }
 
-/// The stores of counters whose limits callers bring (the Redis protocol).
+/// A store of counters whose limits callers bring (the Redis protocol).
 pub trait CellStore: Send + Sync + std::fmt::Debug {
     /// Carries an operation out on one key, atomically among all daemons that share the store.
     fn apply<'a>(
@@ -227,8 +227,8 @@ impl BucketInfo {
     }
 }
 
-/// The stores of buckets. One decision is atomic: all of its charges or none, reports aside, which are
-/// charged always.
+/// A store of buckets. One decision is atomic: all of its charges or none, reports aside, which are charged
+/// always.
 #[expect(
     clippy::len_without_is_empty,
     reason = "how full it is, for metrics; nobody asks whether it is empty"

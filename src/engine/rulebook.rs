@@ -7,7 +7,7 @@ use super::admin::Actor;
 use super::port::Later;
 use crate::core::written::Problem;
 
-/// The wish of somebody for the rules.
+/// An edit of the rules, as somebody asks for it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
     /// These rules and no others, each in the shape of `rules.toml`.

@@ -144,7 +144,7 @@ pub struct Peers {
     gossip_interval: Duration,
 }
 
-/// The ground of everything else: the socket, the links, and the tasks that end together.
+/// The parts that everything else needs: the socket, the links, and the tasks that end together.
 struct Ground {
     endpoint: Arc<Endpoint>,
     links: Arc<Links>,

@@ -101,7 +101,7 @@ impl History {
     }
 }
 
-/// The place that the picture is drawn on.
+/// The terminal or pipe that the picture goes to.
 pub(super) struct Screen {
     in_place: bool,
     drawn_lines: usize,

@@ -47,7 +47,7 @@ const HEADERS_REFUSED: [&str; 15] = [
 /// The prefixes of headers that a rule may not set.
 const PREFIXES_REFUSED: [&str; 5] = ["x-ratelimit-", "x-tidegate-", "x-envoy-", "proxy-", "grpc-"];
 
-/// The kind of a rule.
+/// The part of a rule that decides which answer options it may have.
 #[derive(Clone, Copy)]
 pub(super) struct RuleKind {
     pub(super) action: Action,

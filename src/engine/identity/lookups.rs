@@ -103,7 +103,7 @@ pub(super) enum Wanted {
     BarAll,
 }
 
-/// The knowledge near at hand of somebody.
+/// The answer of the cache for one identity.
 pub(super) enum Near {
     /// The fact.
     Fact(Fact),
