@@ -10,10 +10,10 @@ use crate::pattern::Pattern;
 use crate::plan::{Demand, FaultKind, Plan, Way};
 use crate::virtual_world::Dice;
 
-/// How often the lag is looked at.
+/// The time between two looks at the lag.
 const LOOK: Span = Span::from_millis(100);
 
-/// What became of one way to hold the limit.
+/// The outcome of one way to hold the limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) way: Way,
@@ -30,25 +30,25 @@ pub(crate) struct Outcome {
     pub(crate) point_len: Span,
     /// The limits that were in force, each with the seconds since the start from which on.
     pub(crate) limits: Vec<(f64, u32)>,
-    /// Where daemons were real: what only they have.
+    /// Observations that only real daemons give.
     pub(crate) observed: Option<Observed>,
 }
 
-/// What is seen of real daemons.
+/// The observations of real daemons.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Observed {
     /// Promises that were kept, and broken.
     pub(crate) kept: usize,
     pub(crate) broken: usize,
-    /// What they believed beside what was used.
+    /// Beliefs of the daemons beside what was used.
     pub(crate) beliefs: Vec<Belief>,
     /// By the second since the start: how many ms half of the answers took at most, and 99 of 100.
     pub(crate) latencies: Vec<(f64, f64, f64)>,
-    /// What truly happened, from when until when, in seconds since the start.
+    /// Faults that truly happened, from when until when, in seconds since the start.
     pub(crate) faults: Vec<(&'static str, f64, f64)>,
 }
 
-/// What a region believed to be used of the first user's window, for plots.
+/// The belief of a region on the use of the first user's window, for plots.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Belief {
     /// Seconds since the start.
@@ -59,7 +59,7 @@ pub(crate) struct Belief {
     pub(crate) most: f64,
 }
 
-/// Where requests come from: the same for every way.
+/// The source of requests: the same for every way.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     pattern: Pattern,
@@ -76,7 +76,7 @@ pub(crate) struct Arrivals {
 /// Users by Zipf's law.
 #[derive(Debug)]
 struct Users {
-    /// How often one of the first so many is meant, as parts of the whole.
+    /// Shares of the first so many users, added up, as parts of the whole.
     sums: Vec<f64>,
     /// The whole, where the first user's part is one.
     whole: f64,
@@ -123,7 +123,7 @@ impl Arrivals {
     /// The requests of step `at`, handed out one by one.
     pub(crate) fn of_step(&mut self, at: u64, mut each: impl FnMut(Ask)) {
         self.pattern.advance(&mut self.dice, self.step);
-        // Who comes first within a step must not always be the same.
+        // The first region within a step must not always be the same.
         let first = crate::number::index(self.dice.below(place(self.regions)));
         for region in (0..self.regions).map(|region| (region + first) % self.regions) {
             let load = self.pattern.load(region, self.regions, float(at) * self.step);

@@ -26,7 +26,7 @@ use clap::{Parser, Subcommand};
 
 use virtual_world::number;
 
-/// What the daemon allocates with.
+/// The allocator that the daemon has too.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -69,7 +69,7 @@ enum Command {
     Load(load::Load),
 }
 
-/// What was given cannot be used: exit code 2.
+/// The arguments cannot be used: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BadInput(pub(crate) String);

@@ -25,7 +25,7 @@ pub(crate) struct Figures {
     /// Mean over all windows, clipped at zero. Without windows: admitted above burst and rate over the whole
     /// run.
     pub(crate) over_mean: f64,
-    /// What was admitted of what a perfect limiter would have admitted, in percent.
+    /// Percentage that was admitted of what a perfect limiter would have admitted.
     pub(crate) used: f64,
     /// The same in the worst window that was asked for half the limit or more.
     pub(crate) used_min: f64,
@@ -37,7 +37,7 @@ pub(crate) struct Figures {
     pub(crate) over_permits: u64,
 }
 
-/// What happened in one span of time, for plots.
+/// The counts of one span of time, for plots.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Point {
     /// Permits admitted, by region.
@@ -58,7 +58,7 @@ pub(crate) struct Measure {
     /// By user and window.
     windows: HashMap<(u64, u64), Window>,
     levels: BTreeMap<u64, Level>,
-    /// Where a log counts, by user.
+    /// Logs of the users, if a log counts.
     logs: BTreeMap<u64, Log>,
     asked: u64,
     falsely_denied: u64,
@@ -99,7 +99,7 @@ struct Level {
     at: Timestamp,
     debt: f64,
     admitted: u64,
-    /// What one store would have done.
+    /// State of one store that would serve everybody.
     perfect: State,
     perfect_admitted: u64,
 }
@@ -136,7 +136,7 @@ impl Measure {
         self.limits.push((now, permits));
     }
 
-    /// How much of time one point of a plot stands for.
+    /// Returns how much of time one point of a plot stands for.
     pub(crate) const fn point_len(&self) -> Span {
         self.point
     }
@@ -194,7 +194,7 @@ impl Measure {
 
     /// It was admitted, in `window` by the clock of whoever decided, after `delay`.
     pub(crate) fn admitted(&mut self, now: Timestamp, ask: Ask, window: u64, delay: Span) {
-        // Where a point is a window, it holds what was charged to it.
+        // A point that is a window holds what was charged to it.
         let charged = Timestamp::window_start(window, self.limit.window);
         let in_window = windowed(self.algorithm) && self.point == self.limit.window && charged >= START;
         let at = if in_window { charged } else { now };
@@ -314,8 +314,8 @@ impl Measure {
         START + Span(self.limit.window.0 * SKIPPED)
     }
 
-    /// Of all intervals as long as the window that end with an admission: the worst and the mean above the
-    /// limit, in percent. And how much of what one log for the whole world would have admitted was.
+    /// Returns the worst and the mean above the limit, in percent, of all intervals as long as the window
+    /// that end with an admission. And how much of what one log for the whole world would have admitted was.
     fn of_logs(&self) -> (f64, f64, f64) {
         let begun = self.begun();
         let (mut worst, mut sum, mut intervals) = (0.0_f64, 0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Where and when requests come: the demand patterns of the design's results page, and a few more.
+//! The places and times of requests: the demand patterns of the design's results page, and a few more.
 
 use tidegate::core::time::Span;
 
@@ -23,7 +23,7 @@ pub(crate) const NAMES: [&str; 21] = [
 pub(crate) struct Pattern {
     kind: Kind,
     load: f64,
-    /// Where a moving demand is.
+    /// Place of a moving demand.
     place: usize,
     /// Which regions are on.
     on: Vec<bool>,
@@ -31,8 +31,8 @@ pub(crate) struct Pattern {
     /// Windows between two moves, and windows of one on-period, on average.
     moves: f64,
     on_for: f64,
-    /// Where in its course a moving demand begins, as a part of it, and by how much faster than usual it
-    /// goes. Drawn with the first step.
+    /// Begin of a moving demand in its course, as a part of it, and by how much faster than usual it goes.
+    /// Drawn with the first step.
     course: Option<(f64, f64)>,
 }
 
@@ -128,14 +128,14 @@ impl Pattern {
         Self { kind: Kind::Balanced, load: 1.0, place: 0, on, weights, moves: 7.0, on_for: 1.0, course: None }
     }
 
-    /// What [`Self::parse`] reads.
+    /// Returns the text that [`Self::parse`] reads.
     pub(crate) fn name(&self) -> String {
         let word = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(word, _)| word);
         let bare = matches!(self.kind, Kind::Lone | Kind::Roam);
         if bare { word.to_owned() } else { format!("{word}{}", self.load) }
     }
 
-    /// Whether each region is asked for the same all the time.
+    /// Returns whether each region is asked for the same all the time.
     pub(crate) const fn is_steady(&self) -> bool {
         matches!(self.kind, Kind::Balanced | Kind::One | Kind::Skewed)
     }
@@ -201,10 +201,10 @@ impl Pattern {
         }
     }
 
-    /// What region `place` of `regions` is asked for `at` (in windows since the start).
+    /// Returns what region `place` of `regions` is asked for `at` (in windows since the start).
     pub(crate) fn load(&self, place: usize, regions: usize, at: f64) -> f64 {
         let load = self.load;
-        // How many courses of so many windows have passed.
+        // The number of courses of so many windows that have passed.
         let (begun, pace) = self.course.unwrap_or((0.0, 1.0));
         let course = |windows: f64| begun + at * pace / windows;
         let turn = |windows: f64| index(whole(course(windows)));

@@ -13,7 +13,7 @@ use crate::model::shell::windowed;
 use crate::plan::{self, Plan, Way};
 use crate::report::{html, plot, table};
 
-/// Where scenarios live.
+/// The folder of the scenarios.
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 
 /// What to run.

@@ -24,7 +24,7 @@ use crate::virtual_world::{Dice, Weather};
 
 /// So many windows before the present one are looked at for what was told: as many as daemons remember.
 const WINDOWS_LOOKED_AT: u64 = 2;
-/// How much of the tail is simulated: one rank in so many.
+/// The part of the tail that is simulated: one rank in so many.
 const SAMPLED: u64 = 1_000;
 
 /// The world to weigh.
@@ -125,7 +125,7 @@ fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<
     Ok(world)
 }
 
-/// What was asked for and admitted of one rank.
+/// The permits that were asked for and admitted of one rank.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     asked: u64,

@@ -1,4 +1,4 @@
-//! Whose request it is: the client's address, out of what proxies wrote.
+//! The client's address, taken out of what proxies wrote: it says whose request it is.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
@@ -52,7 +52,7 @@ fn read(text: &str) -> Option<WrittenAddress> {
 
 /// The one text of an address, whatever a gateway wrote around it; any other text as it is.
 pub(super) fn canonical(text: &str) -> Cow<'_, str> {
-    // Of IPv4 addresses only one spelling is one.
+    // IPv4 addresses have one valid spelling each.
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return Cow::Borrowed(text);
     }

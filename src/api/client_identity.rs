@@ -20,7 +20,7 @@ const HOST: &str = "host";
 const IP: &str = "ip";
 const AUTHORIZATION: &str = "authorization";
 
-/// What stands in the place of attributes that are not to be taken as they came.
+/// Stand-ins for attributes that are not to be taken as they came.
 #[derive(Debug, Default)]
 pub(super) struct ClientIdentity {
     tokens: token::FoundTokens,
@@ -33,7 +33,7 @@ pub(super) struct ClientIdentity {
     descriptors: Vec<(usize, String)>,
     /// Fingerprints of credentials that claim to be keys of ours, each with its question's place and its own.
     fingerprints: Vec<((usize, usize), String)>,
-    /// Further credentials in one attribute.
+    /// Credentials beyond the first in an attribute that shows several, such as a list of keys.
     further: Vec<FurtherCredential>,
     /// True where some question shows several credentials.
     several_ask: bool,
@@ -45,7 +45,7 @@ struct Replaced {
     /// The question's place and the attribute's.
     at: (usize, usize),
     text: TextPart,
-    /// What globs look at, where the text is a stand-in.
+    /// Text that globs look at, if the other one is a stand-in.
     whole: Option<TextPart>,
     /// True if the text as it came is to be remembered.
     is_target: bool,
@@ -57,7 +57,7 @@ struct FurtherCredential {
     /// The question's place and the attribute's.
     at: (usize, usize),
     text: TextPart,
-    /// What it counts by if it claims to be a key of ours and is none.
+    /// The text that it counts by if it claims to be a key of ours and is none.
     fingerprint: Option<String>,
 }
 
@@ -166,7 +166,7 @@ impl ClientIdentity {
             let fingerprint = is_key_like(part).then(|| fingerprint(part.as_bytes()));
             self.further.push(FurtherCredential { at, text, fingerprint });
         }
-        // What holds nothing but blanks and commas is empty: a value like any other.
+        // A value of nothing but blanks and commas is empty: a value like any other.
         all.first().copied().or_else(|| value.get(..0)).unwrap_or(value)
     }
 
@@ -193,8 +193,8 @@ impl ClientIdentity {
         descriptor(values, self.ipv6_prefix)
     }
 
-    /// Why the call is refused, if it is: an invalid token, where these are refused, or a path that origins
-    /// may read in too many ways.
+    /// Returns why the call is refused, if it is: an invalid token, where these are refused, or a path that
+    /// origins may read in too many ways.
     pub(super) const fn refused(&self) -> Option<&Refusal> {
         self.refused.as_ref()
     }

@@ -17,21 +17,22 @@ const BUDGET_BYTES: usize = 128 << 20;
 /// connection is closed, and with it every other call of the gateway: clients that leave early must not bring
 /// that about.
 pub(super) const GIVEN_UP_MAX: usize = 4_096;
-/// How long a connection that makes room for another may take to end.
+/// Time that a connection that makes room for another may take to end.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whether a connection gets on. One look every [`LOOK_EVERY`] costs less than a timer for each request.
+/// The progress of a connection, by which an idle one is told. One look every [`LOOK_EVERY`] costs less than
+/// a timer for each request.
 ///
 /// Touched from one task only; atomics because that task moves between threads.
 #[derive(Debug, Default)]
 pub(super) struct IdleDetection {
-    /// Requests read whole.
+    /// Requests that this connection has read whole since it was accepted; wraps at 2^32.
     whole: AtomicU32,
-    /// Requests that are being answered.
+    /// Requests whose answers are under way; a connection that has any is not idle.
     answering: AtomicU32,
     /// Requests whose head is there, and whose answer is not.
     asked: AtomicU32,
-    /// Bytes received, modulo 2^32.
+    /// Bytes received since the connection began, modulo 2^32.
     received: AtomicU32,
     /// `received` when the last request was whole.
     at_whole: AtomicU32,
@@ -41,7 +42,7 @@ pub(super) struct IdleDetection {
     says_length: AtomicBool,
 }
 
-/// What the look before this one saw.
+/// The state that the look before this one saw.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     whole: u32,

@@ -228,7 +228,7 @@ fn readings(word: &[u8]) -> SmallVec<[&[u8]; 2]> {
     std::iter::once(word).chain(other).collect()
 }
 
-/// What is left of such a word.
+/// Returns the word without parameters, the prefix `token=`, and quotes around it.
 pub(super) fn bare(word: &[u8]) -> &[u8] {
     let word = word.split(|byte| *byte == b';').next().unwrap_or_default();
     let mut word = word.strip_prefix(b"token=").unwrap_or(word);
@@ -252,8 +252,8 @@ pub(super) fn is_bearer(word: &[u8]) -> bool {
         && word.get(BEARER.len()).is_none_or(|byte| !byte.is_ascii_alphanumeric())
 }
 
-/// Returns the secret in the value of an `Authorization`: the word behind the scheme, or the only word. Of
-/// `Basic` it is decoded; of a scheme with parameters (`Digest`, `AWS4-HMAC-SHA256`) it is all of them.
+/// Returns the secret in the value of an `Authorization`: the word behind the scheme, or the only word. It is
+/// decoded for `Basic`; for a scheme with parameters (`Digest`, `AWS4-HMAC-SHA256`) it is all of them.
 fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut words = words(value);
     let scheme = words.next()?;
@@ -355,20 +355,20 @@ fn is_parameter(word: &[u8]) -> bool {
     word.get(..padded).is_some_and(|bare| bare.contains(&b'='))
 }
 
-/// Where a reader of base64 takes a text to end.
+/// The place at which a reader of base64 takes a text to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// At the first `=`: Node, Ruby.
     Padding,
-    /// Where padding is whole; one out of place is passed over: Python.
+    /// The end is at whole padding; one out of place is passed over: Python.
     WholePadding,
     /// At its end: PHP.
     Text,
 }
 
-/// What lenient readers of base64 take a text for, each once: with or without the characters of its other
-/// alphabet, past what is in neither, up to where they take it to end. Of a text that is written as it should
-/// be there is one.
+/// Returns each reading that lenient readers of base64 have of a text, once: with or without the characters
+/// of its other alphabet, past what is in neither, up to where they take it to end. A text that is written as
+/// it should be has one.
 pub(super) fn decodings(text: &[u8]) -> SmallVec<[Vec<u8>; 1]> {
     let mut found: SmallVec<[Vec<u8>; 1]> = SmallVec::new();
     for both in [true, false] {

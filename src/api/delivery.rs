@@ -24,19 +24,19 @@ use crate::core::reservation::Reservation;
 use crate::engine::Engine;
 use crate::engine::clock::Deadline;
 
-/// How long after an answer a reset of its call may come that was sent before the answer came. Beyond it the
-/// client has the answer.
+/// Time after an answer in which a reset of its call may come that was sent before the answer came. Beyond it
+/// the client has the answer.
 const RESET_WITHIN: Duration = Duration::from_secs(10);
-/// How long after an answer the end of its connection may mean that it was not delivered.
+/// Time after an answer in which the end of its connection may mean that it was not delivered.
 const LOST_WITHIN: Duration = Duration::from_secs(2);
-/// How long the end of a connection that was just answered waits for the reset that says so.
+/// Time that the end of a connection that was just answered waits for the reset that says so.
 const END_WITHIN: Duration = Duration::from_millis(250);
 /// Answers of one connection that are remembered. Beyond that the oldest are taken to be delivered.
 const ANSWERS_MAX: usize = 4_096;
 /// Resets of one connection that are remembered until an answer that is on its way finds them.
 const RESETS_MAX: usize = 256;
 
-/// What an answer gives.
+/// The places or permits that an answer gives.
 #[derive(Debug)]
 pub(super) enum Given {
     /// Places of `concurrency` rules.
@@ -83,12 +83,12 @@ struct DeliveryTable {
 
 struct GivenAnswer {
     call: u32,
-    /// Until when it may turn out that it was not delivered.
+    /// Instant until which it may turn out that it was not delivered.
     open: Deadline,
     given: Given,
 }
 
-/// What a call was given whose answer is still to be sent. Given back when dropped.
+/// The places and permits of a call whose answer is still to be sent. Given back when dropped.
 pub(super) struct Undelivered {
     deliveries: Arc<Deliveries>,
     given: Option<Given>,

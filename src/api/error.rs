@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
-/// What kind of refusal. The text form is part of the API.
+/// Kinds of refusals. The text form is part of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
     /// The body is not JSON, or the message not protobuf.
@@ -39,7 +39,7 @@ pub(super) enum Code {
     NoRevision,
     /// The rules have changed since they were looked at.
     Stale,
-    /// What was asked cannot be done here, or not as things are.
+    /// The request cannot be carried out here, or not as things are.
     Conflict,
     /// The database does not answer, or takes no changes now.
     Away,
@@ -59,9 +59,9 @@ pub(super) enum Code {
     NoStore,
     /// A compressed gRPC message, or a method that the service does not have.
     Unimplemented,
-    /// What Envoy's own rate limit service refuses without a reason that gRPC knows.
+    /// Envoy's own rate limit service refuses the request without a reason that gRPC knows.
     Unknown,
-    /// What cannot happen.
+    /// This cannot happen.
     Internal,
 }
 
@@ -119,14 +119,14 @@ impl Code {
     }
 }
 
-/// Why a request got no decision.
+/// Reasons why a request got no decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// What kind.
+    /// Decides the HTTP status and the gRPC code of the answer.
     pub(super) code: Code,
-    /// A sentence for people.
+    /// A sentence that the client reads: what was expected, and what to do.
     pub(super) message: Cow<'static, str>,
-    /// Which part of the request is wrong, as a path such as `checks[17].attributes.user`.
+    /// Part of the request that is wrong, as a path such as `checks[17].attributes.user`.
     pub(super) field: Option<String>,
     /// The methods that the route knows, for [`Code::Method`].
     pub(super) allow: Option<Cow<'static, str>>,
@@ -198,17 +198,18 @@ pub(super) fn decision_status(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// Whether the daemon wants requests, as `/readyz` says it.
+/// Returns the status by which `/readyz` says whether the daemon wants requests.
 pub(super) const fn ready_status(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// Whether the daemon wants requests, as Envoy's own rate limit service says it at `/healthcheck`.
+/// Returns the status by which Envoy's own rate limit service says at `/healthcheck` whether it wants
+/// requests.
 pub(super) const fn healthcheck_status(healthy: bool) -> StatusCode {
     if healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }
 }
 
-/// What came of a call, as that service says it at `/json`.
+/// Returns the status by which that service says at `/json` what came of a call.
 pub(super) const fn json_status(over: bool) -> StatusCode {
     if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK }
 }

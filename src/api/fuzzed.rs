@@ -1,4 +1,5 @@
-//! What strangers write, as the targets in `fuzz/` write it. There only with the feature `fuzzing`.
+//! Entry points for the targets in `fuzz/`, which write what strangers write. There only with the feature
+//! `fuzzing`.
 
 use std::net::Ipv4Addr;
 use std::sync::LazyLock;
@@ -26,7 +27,7 @@ pub fn query(text: &str) {
     let _ = query::pairs(text);
 }
 
-/// What proxies say of a client's address.
+/// Reads what proxies say of a client's address.
 pub fn address(text: &str) {
     for trusted in [1, 2, 64] {
         if let Some(client) = address::client([text].into_iter(), trusted, Some(Ipv4Addr::LOCALHOST.into())) {

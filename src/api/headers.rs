@@ -20,7 +20,7 @@ static X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 static X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static X_COST: HeaderName = HeaderName::from_static("x-ratelimit-cost");
-/// Why a request was denied, by rules that want that told.
+/// The reason why a request was denied, by rules that want that told.
 pub(super) const X_CAUSE: &str = "x-ratelimit-cause";
 /// Milliseconds for which `throttle` has the gateway hold the request back.
 pub(super) const X_DELAY: &str = "x-ratelimit-delay-ms";
@@ -40,8 +40,8 @@ pub(super) const fn counted(ruled: &RuleOutcome) -> bool {
 ///
 /// The algorithm makes it (`Verdict::retry`). The store alters it: for a penalty (`core/penalty.rs`), for
 /// rights on their way or a recovery (`store/rights.rs`; of Redis `batch/replay.rs`), for reservations
-/// (`store/slot.rs`), for split keys and remembered denials (`store/redis/policy`). Where the store has no
-/// answer or no room, the failure policy makes it (`policy/fallback.rs`, `store/slot.rs`). Then
+/// (`store/slot.rs`), for split keys and remembered denials (`store/redis/policy`). The failure policy makes
+/// it where the store has no answer or no room (`policy/fallback.rs`, `store/slot.rs`). Then
 /// `engine/decide.rs` makes or shortens it for a first share, makes it where the regions have not agreed yet,
 /// drops it where no wait would help, and takes that of the rule that denies longest. Identities that are
 /// refused have their own (`engine/refusal.rs`), and so has a daemon that is not ready (`reply.rs`).
@@ -103,8 +103,8 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &RuleOutcome) {
     // Writing to a string cannot fail.
     let _ = write!(policy, ";q={}", ruled.limit);
     let window = ruled.window.micros();
-    // The draft's window is a whole number of seconds, and may be left out. What is held at once has none,
-    // and a unit.
+    // The draft's window is a whole number of seconds, and may be left out. Places that are held at once have
+    // a unit and no window.
     let options = ruled.answer.as_deref();
     if let Some(unit) = options.and_then(|options| options.unit.as_deref()) {
         policy.push_str(";qu=");

@@ -1,4 +1,4 @@
-//! Where connections come from: TCP or a Unix socket, a bound on how many, and an orderly end.
+//! The sources of connections: TCP or a Unix socket, a bound on how many, and an orderly end.
 
 use std::future::Future;
 use std::io;
@@ -20,7 +20,7 @@ use super::tls::{ALPN_HTTP2, ListenerTls};
 use super::{ListenerLimits, Servers, Shutdown};
 use crate::engine::names;
 
-/// How long accepting rests when it fails, for want of file descriptors mostly.
+/// Time for which accepting rests when it fails, for want of file descriptors mostly.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// A failure to accept is said once in so many seconds.
 const SAY_EVERY_SECONDS: u32 = 60;
@@ -34,7 +34,7 @@ const LOOK_UP_MAX: Duration = Duration::from_secs(10);
 /// The user who may do everything on this machine anyway.
 const ROOT: u32 = 0;
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     /// Its address; `None` on a Unix socket.
@@ -298,11 +298,10 @@ impl AsyncWrite for Socket {
 
 /// A connection, with what its driver needs to know.
 pub(super) struct Accepted {
-    /// The bytes.
     pub(super) socket: Socket,
-    /// Whose it is.
+    /// The client at the other end, by its address or its socket.
     pub(super) peer: Peer,
-    /// When to ask the client to go elsewhere, and when to finish what is in flight and end.
+    /// Tells when to ask the client to go elsewhere, and when to finish what is in flight and end.
     pub(super) shutdown: Shutdown,
     /// The connection's place in its listener.
     pub(super) place: ConnectionPlace,

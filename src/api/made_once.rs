@@ -13,8 +13,8 @@ use super::admin::aside;
 use super::error::Refusal;
 use crate::engine::clock::{Deadline, Stopwatch};
 
-/// How many times as long as it was made an answer rests, so that whoever asks all the time takes a twentieth
-/// of one processor.
+/// An answer rests for this many times as long as it took to make, so that whoever asks all the time takes a
+/// twentieth of one processor.
 const REST: u32 = 20;
 
 /// One such answer, with what it is the answer to.
@@ -22,7 +22,7 @@ pub(super) struct MadeOnce<K>(Arc<Mutex<Option<MadeText<K>>>>);
 
 struct MadeText<K> {
     of: K,
-    /// Until when it is told; `None`: until another is asked for.
+    /// Instant until which it is told; `None`: until another is asked for.
     until: Option<Deadline>,
     text: Bytes,
 }

@@ -67,8 +67,8 @@ const EXPLAINING_MAX: usize = 2;
 /// The settings of the servers that an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// How many hops of `X-Forwarded-For`, from the right, our own proxies wrote: the client is the leftmost
-    /// of them. Zero reads no header and takes the peer's address.
+    /// Hops of `X-Forwarded-For`, from the right, that our own proxies wrote: the client is the leftmost of
+    /// them. Zero reads no header and takes the peer's address.
     pub trusted_proxies: u8,
     /// Addresses of IPv6 that share this many leading bits share a bucket.
     pub ipv6_prefix: u8,
@@ -76,20 +76,20 @@ pub struct Settings {
     pub credentials: CredentialHeaders,
     /// True if paths and hosts are brought into one form before rules see them.
     pub normalize: bool,
-    /// How the origin reads paths, where they are brought into one form.
+    /// Habits of the origin in reading paths, if these are brought into one form.
     pub origin: Origin,
     /// True if the audit log is told paths as clients sent them, queries included.
     pub record_queries: bool,
     /// Longest body of an HTTP request and longest gRPC message, in bytes. Longer ones are refused.
     pub body_bytes_max: usize,
-    /// Most open connections of one listener. Where they are all taken the longest idle one is closed for a
-    /// new one.
+    /// Most open connections of one listener. A full listener closes its longest idle connection for a new
+    /// one.
     pub connections_max: usize,
     /// Most open connections of one client address, loopback excepted; 0: any number.
     pub address_connections_max: usize,
     /// True if HTTP clients may give back with a negative cost.
     pub http_refunds: bool,
-    /// How long a listener that has stopped waits for what is in flight before it closes the connections.
+    /// Time that a listener that has stopped waits for what is in flight before it closes the connections.
     pub drain: Duration,
 }
 
@@ -142,7 +142,7 @@ pub struct Servers {
     owner: ListenerLimits,
     watching: ListenerLimits,
     metrics_text: made_once::MadeOnce<()>,
-    /// The rules by their revision.
+    /// The rules as text, made once for each revision of them.
     rules_text: made_once::MadeOnce<u64>,
     explaining: Arc<tokio::sync::Semaphore>,
     streams: Arc<tokio::sync::Semaphore>,
@@ -267,7 +267,7 @@ impl Servers {
         self.engine.release_held();
     }
 
-    /// How many connections are open, at all listeners.
+    /// Returns how many connections are open, at all listeners.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.http.places.len() + self.rls.places.len() + self.resp.places.len()
@@ -278,7 +278,7 @@ impl Servers {
     }
 }
 
-/// How listeners end: first they ask clients to go elsewhere, then they stop.
+/// The end of listeners: first they ask clients to go elsewhere, then they stop.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     /// From now on every HTTP answer is the last of its connection, and gRPC clients are told to open no

@@ -18,16 +18,16 @@ use crate::telemetry::Metrics;
 
 /// Addresses of IPv6 that share so many bits are one client.
 const IPV6_PREFIX: u8 = 64;
-/// Of how many places one is freed at once when the listener is full: looking for the longest idle goes over
+/// One of this many places is freed at once when the listener is full: looking for the longest idle goes over
 /// all of them.
 const FREED_AT_ONCE: usize = 64;
-/// Of how many places one may be used besides while those that were told to end do so, and as many newcomers
+/// One of this many places may be used besides while those that were told to end do so, and as many newcomers
 /// may wait for a place.
 const ENDING: usize = 16;
-/// How long a newcomer may wait for the place of a connection that ends: a gateway that is turned away lets
+/// Time that a newcomer may wait for the place of a connection that ends: a gateway that is turned away lets
 /// its client pass.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often a listener looks again whether it takes newcomers, at least.
+/// Longest time between two looks of a listener whether it takes newcomers.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Seconds without a request after which a connection may go.
 const IDLE_SECONDS_MIN: u32 = 1;
@@ -76,15 +76,15 @@ struct Entry {
 /// The last request of a connection.
 #[derive(Debug)]
 struct LastRequest {
-    /// When it was there whole; of a connection without any, when that began.
+    /// Instant at which it was there whole; of a connection without any, when that began.
     at: AtomicU32,
     /// True if it asked for a decision.
     decides: AtomicBool,
 }
 
 impl Entry {
-    /// Whether it may go, and when it would: those that ask for decisions after all others, and the longest
-    /// idle first. A connection that asks for decisions goes only if it is idle.
+    /// Returns whether it may go, and when it would: connections that ask for decisions go after all others,
+    /// and the longest idle go first. A connection that asks for decisions goes only if it is idle.
     fn goes(&self, now: u32) -> Option<(bool, u32)> {
         let (at, decides) = (self.last.at.load(Ordering::Relaxed), self.last.decides.load(Ordering::Relaxed));
         let is_idle = now.saturating_sub(at) >= IDLE_SECONDS_MIN;
@@ -191,7 +191,7 @@ impl Places {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).ending > 0
     }
 
-    /// How many are open.
+    /// Returns how many are open.
     pub(super) fn len(&self) -> usize {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).open.len()
     }
@@ -270,7 +270,7 @@ impl Places {
         let Some((&largest, &count)) = largest else { return false };
         let staying =
             table.open.iter().filter(|(_, entry)| entry.client == largest && !entry.end.is_cancelled());
-        // Those that stay come last: the first of them goes only for a client that has far fewer.
+        // Connections that stay come last: the first of them goes only for a client that has far fewer.
         let mut staying: Vec<(bool, (bool, u32), u64)> = staying
             .map(|(id, entry)| match entry.goes(now) {
                 Some(order) => (false, order, *id),

@@ -1,4 +1,4 @@
-//! How the daemon is: `/readyz`, which the stream of the console shows too.
+//! The state of the daemon: `/readyz`, which the stream of the console shows too.
 
 #[cfg(test)]
 use schemars::JsonSchema;

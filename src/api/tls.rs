@@ -13,19 +13,19 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// How long a client may take to agree on keys.
+/// Time that a client may take to agree on keys.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// How HTTP/2 is named in a handshake (RFC 9113, 3.2).
+/// The name of HTTP/2 in a handshake (RFC 9113, 3.2).
 pub(super) const ALPN_HTTP2: &[u8] = b"h2";
-/// How HTTP/1.1 is named.
+/// The name of HTTP/1.1 in a handshake.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// What a listener proves itself with, as PEM texts.
+/// The texts, in PEM, by which a listener proves who it is.
 #[derive(Clone)]
 pub struct ListenerPem {
     /// The certificate and those between it and its authority.
     pub cert: Vec<u8>,
-    /// Its private key.
+    /// Private key of the certificate, in PEM. A secret.
     pub key: Vec<u8>,
     /// Authorities of which a client has to show a certificate; `None`: clients show none.
     pub clients: Option<Vec<u8>>,
@@ -39,15 +39,15 @@ impl std::fmt::Debug for ListenerPem {
     }
 }
 
-/// Why a listener cannot use its certificate.
+/// Reasons why a listener cannot use its certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenerTlsError {
     /// A PEM text does not hold what it should.
     #[error("{what} cannot be read: {reason}")]
     Pem {
-        /// Which one.
+        /// Names the text that cannot be read, such as `the private key`.
         what: &'static str,
-        /// Why.
+        /// The parser's reason, in its own words.
         reason: String,
     },
     /// The key is another certificate's.
@@ -61,7 +61,7 @@ pub enum ListenerTlsError {
     Authorities(String),
 }
 
-/// What a listener speaks inside of TLS.
+/// The protocol that a listener speaks inside of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inside {
     /// HTTP/2 or HTTP/1.1, as the client likes best.

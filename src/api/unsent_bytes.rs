@@ -13,7 +13,7 @@ const CONNECTION_BYTES_MAX: usize = 1 << 20;
 /// Unsent bytes of one listener, over all connections. Full: connections that have more than a step of their
 /// own wait, and long answers are refused.
 const LISTENER_BYTES_MAX: usize = 256 << 20;
-/// In what steps a connection tells its listener; what it holds below that nobody else hears of.
+/// The steps in which a connection tells its listener; less than that it keeps to itself.
 const STEP_BYTES: usize = 32 << 10;
 /// Looks at a connection that has sent nothing of what waits, after which it is closed. See
 /// [`LOOK_EVERY`](super::connection::LOOK_EVERY).
@@ -39,14 +39,14 @@ impl ListenerUnsent {
 #[derive(Debug)]
 pub(super) struct Unsent {
     waiting: AtomicUsize,
-    /// Bytes sent, modulo 2^32.
+    /// Bytes sent since the connection began, modulo 2^32.
     sent: AtomicU32,
-    /// What the listener knows of `waiting`.
+    /// Bytes of `waiting` that the listener was told of.
     told: AtomicUsize,
     listener: Arc<AtomicUsize>,
 }
 
-/// What the look before this one saw.
+/// The state that the look before this one saw.
 #[derive(Debug, Default)]
 pub(super) struct UnreadLooks {
     sent: u32,

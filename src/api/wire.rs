@@ -151,7 +151,7 @@ pub struct ReleasedJson {
     pub degraded: bool,
 }
 
-/// What each rule said, written as a list of [`RuleOutcomeJson`].
+/// The words of each rule, written as a list of [`RuleOutcomeJson`].
 #[derive(Debug)]
 pub struct RuleOutcomeList<'a>(&'a [RuleOutcome]);
 
@@ -556,7 +556,7 @@ pub struct RightsJson<'a> {
 }
 
 impl<'a> RightsJson<'a> {
-    /// As the machine tells it.
+    /// Returns the answer as the machine tells it.
     #[must_use]
     pub fn new(rights: &'a EscrowRule) -> Self {
         Self {

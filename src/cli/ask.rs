@@ -244,7 +244,7 @@ pub(super) fn show(decision: &Value) {
     say(rows);
 }
 
-/// Why it is denied, in a sentence without its end; nothing where that is not said.
+/// Returns why it is denied, in a sentence without its end; nothing where that is not said.
 pub(super) fn because(told: &Value) -> Option<&'static str> {
     DenialCause::from_text(told["cause"].as_str()?).map(DenialCause::sentence)
 }

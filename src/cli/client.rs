@@ -25,7 +25,7 @@ const QUICK: [&str; 10] = [
     "/v1/hot",
     "/v1/why",
 ];
-/// What `--server` must name.
+/// The value that `--server` must have, in words.
 const EXPECTED: &str = "--server or TIDEGATE_SERVER must name the HTTP address of a daemon (listen.http)";
 /// Longest wait for a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
@@ -34,9 +34,9 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// An answer, as text and as JSON.
 pub(super) struct Reply {
-    /// The body as it came.
+    /// Body of the answer, byte for byte.
     pub text: String,
-    /// The body, read.
+    /// The body parsed as JSON; null where it is none.
     pub json: Value,
 }
 
@@ -101,7 +101,7 @@ impl Server {
         if QUICK.contains(&route.split('?').next().unwrap_or(route)) {
             return self.send_within(DEADLINE, method, route, (body, revision));
         }
-        // Whatever is silent now would be silent for as long as the answer may take.
+        // A daemon that is silent now would be silent for as long as the answer may take.
         match self.send_within(DEADLINE, "GET", "/readyz", (None, None)) {
             Err(unreached @ Failure::Unreached(_)) => Err(unreached),
             _ => self.send_within(LONG_DEADLINE, method, route, (body, revision)),
@@ -185,7 +185,7 @@ fn of_tls(error: &ureq::Error) -> Option<String> {
     }
 }
 
-/// Why there is no answer, as far as it can be told.
+/// Returns why there is no answer, as far as it can be told.
 fn unreached(server: &str, error: &ureq::Error) -> String {
     use std::io::ErrorKind;
     use ureq::Timeout;

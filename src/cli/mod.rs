@@ -79,7 +79,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// What a command ends with.
+/// The end of a command: its exit code, or why it failed.
 pub type Ended = Result<ExitCode, Failure>;
 
 /// The exit code of a request that was denied.

@@ -29,7 +29,7 @@ impl Ratelimit {
     }
 }
 
-/// Whether the program was called by the name of that service.
+/// Returns whether the program was called by the name of that service.
 pub(super) fn is_called_so(program: &std::ffi::OsStr) -> bool {
     std::path::Path::new(program).file_name().is_some_and(|name| name == "ratelimit")
 }

@@ -66,7 +66,7 @@ fn told(own: &Value) -> String {
     if !cut_off.is_empty() {
         lines.push(format!("Cut off: {cut_off}. Worldwide limits follow each rule's on_partition."));
     }
-    // Who is cut off or missing is said above, who is waited for below.
+    // Regions that are cut off or missing are said above, those that are waited for below.
     let said = |notice: &&Value| {
         !["cut_off", "unseen", "agreement", "burning"].iter().any(|about| notice["about"] == **about)
     };
@@ -130,7 +130,7 @@ fn peers_table(peers: &[Value], cut_off: &[Value]) -> String {
     rows.to_string()
 }
 
-/// How far each worldwide rule may be off, and why; nothing where all is known.
+/// Shows how far each worldwide rule may be off, and why; nothing where all is known.
 fn show_bounds(lines: &mut Vec<String>, rules: &[Value]) {
     for rule in rules {
         let bound = rule["error_bound"].as_u64().unwrap_or(0);

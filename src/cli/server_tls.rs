@@ -1,4 +1,4 @@
-//! How a command knows a daemon that it speaks to over `https://`, and shows who it is.
+//! The proof by which a command knows a daemon that it speaks to over `https://`, and shows who it is.
 
 use std::path::{Path, PathBuf};
 

@@ -19,21 +19,21 @@ pub(super) fn table(headings: &[&str], right: &[usize]) -> Rows {
         headings: headings.iter().map(|heading| (*heading).to_owned()).collect(),
         right: right.to_vec(),
         rows: Vec::new(),
-        // Where it is no terminal that reads this, lines may have any length.
+        // Lines may have any length if no terminal reads this.
         width: Table::new().width().map(usize::from),
         colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     }
 }
 
-/// Rows below headings. Where they are wider than the terminal each becomes a block of lines, a field each.
+/// Rows below headings. Rows that are wider than the terminal become a block of lines each, a field a line.
 #[derive(Debug)]
 pub(super) struct Rows {
     headings: Vec<String>,
     right: Vec<usize>,
     rows: Vec<Vec<String>>,
-    /// Of the terminal, in columns.
+    /// Columns of the terminal; `None` where there is none.
     width: Option<usize>,
-    /// A terminal is shown colours.
+    /// True for a terminal; a pipe gets no colours.
     colours: bool,
 }
 

@@ -18,7 +18,7 @@ use crate::config;
 /// The port of the default address.
 const HTTP_PORT: u16 = 80;
 
-/// Where a command sends its request.
+/// The address to which a command sends its request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// To this URL.

@@ -182,7 +182,7 @@ pub(super) fn plain(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '·' } else { letter }).collect()
 }
 
-/// How long before `at` that was, as in `3 min ago`.
+/// Returns how long before `at` that was, as in `3 min ago`.
 pub(super) fn since(at: Option<&str>, moment: Option<&str>) -> Option<String> {
     let (at, moment) = (parse_moment(at?)?, parse_moment(moment?)?);
     Some(match at.since(moment).micros() / 1_000_000 {

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 /// Longest path of a Unix socket, in bytes: what the kernel takes, without the closing NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// Where a stream listener listens.
+/// The address on which a stream listener listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listener {
     /// An address and a port.
@@ -19,7 +19,7 @@ pub enum Listener {
     Unix(PathBuf),
 }
 
-/// What was written is no listener.
+/// The text names no listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an address with a port such as \"127.0.0.1:8080\", or \"unix:/path\"")]
 pub struct NoListener;

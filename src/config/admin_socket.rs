@@ -1,4 +1,4 @@
-//! Where a daemon's admin socket is, so that the command line of the same user finds it without being told.
+//! The place of a daemon's admin socket: the command line of the same user finds it without being told.
 //!
 //! The socket is named after the address of the HTTP listener: several daemons may run on one machine, and a
 //! command that names one of them must never reach another.
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
-/// What follows the path of an HTTP listener that is itself a Unix socket.
+/// The ending that is put behind the path of an HTTP listener that is itself a Unix socket.
 const BESIDE: &str = ".admin";
 
 /// `listen.admin`, where it was written.

@@ -11,7 +11,7 @@ use crate::core::written::{Fields, Problems};
 
 /// Longest address of a receiver, in bytes.
 pub(super) const URL_BYTES_MAX: usize = 4_096;
-/// How much may wait for the receiver.
+/// The most bytes that may wait for the receiver.
 const SPOOL_BYTES_DEFAULT: u64 = 64 << 20;
 
 /// `[events]`: where events are sent. Without it they are only logged.

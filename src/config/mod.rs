@@ -1,4 +1,4 @@
-//! What a daemon runs with. The doc comments of these types are the manual of `tidegate.toml`.
+//! The settings that a daemon runs with. The doc comments of these types are the manual of `tidegate.toml`.
 //!
 //! A value is taken from the command line, else from the environment (`TIDEGATE_STORE__MAX_KEYS` is
 //! `max_keys` of `[store]`; lists are separated by commas), else from the file, else it is the default.
@@ -45,13 +45,13 @@ pub struct Config {
     pub region: String,
     /// `node`: this daemon's own name, unique in its region; spelled like a region. Default: the host name.
     pub node: String,
-    /// `[listen]`: where it listens.
+    /// `[listen]`: the addresses that the daemon listens on.
     pub listen: Listen,
     /// `[rules]`: where the rules come from.
     pub rules: Rules,
-    /// `[store]`: where buckets are kept.
+    /// `[store]`: memory or Redis, and the bounds of what it keeps.
     pub store: Store,
-    /// `[peers]`: the other daemons.
+    /// `[peers]`: the other daemons and regions; without it the daemon is alone.
     pub peers: Peers,
     /// `[requests]`: how the values of a request are read.
     pub requests: Requests,
@@ -136,7 +136,7 @@ pub struct Listen {
 pub struct ListenerTls {
     /// `cert`: the certificate, and those between it and its authority.
     pub cert: PathBuf,
-    /// `key`: its private key.
+    /// `key`: the certificate's private key, in PEM.
     pub key: PathBuf,
     /// `clients`: the authorities that sign certificates of clients; with it a client that shows none is
     /// refused. Default: clients show none.
@@ -170,7 +170,7 @@ pub struct Rules {
     pub shadow: bool,
 }
 
-/// Where rules come from.
+/// Sources of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -180,7 +180,7 @@ pub enum Source {
     Postgres,
 }
 
-/// When rules are taken from other daemons.
+/// Occasions at which rules are taken from other daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromPeers {
@@ -256,7 +256,7 @@ impl RedisTls {
     }
 }
 
-/// How the Redis servers are arranged.
+/// Arrangements of the Redis servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
@@ -288,7 +288,7 @@ fn without_passwords<S: Serializer>(nodes: &[String], serializer: S) -> Result<S
     }))
 }
 
-/// What keeps buckets.
+/// Stores that keep buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
@@ -333,7 +333,7 @@ pub struct PeerTls {
     pub ca: PathBuf,
     /// `cert`: this daemon's certificate; it names the node and its region.
     pub cert: PathBuf,
-    /// `key`: its private key.
+    /// `key`: the private key of this daemon's certificate, in PEM.
     pub key: PathBuf,
     /// `revoked`: lists of daemons' certificates that are revoked (CRLs, RFC 5280), as `tidegate cert revoke`
     /// writes them. Default: none is.
@@ -416,7 +416,7 @@ pub struct Jwt {
     pub on_invalid: OnInvalid,
 }
 
-/// What happens with an invalid token.
+/// Treatments of an invalid token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnInvalid {
@@ -489,7 +489,7 @@ pub struct Audit {
     pub archive: Option<String>,
 }
 
-/// Which allowed decisions are recorded: one in so many; 0: none.
+/// The part of allowed decisions that is recorded: one in so many; 0: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample(pub u32);
 

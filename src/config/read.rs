@@ -229,8 +229,8 @@ fn store(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let backend = fields.word("backend", &backends, problems).unwrap_or(Backend::Memory);
     let max_keys = fields.integer("max_keys", 1_000, 4_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u32::try_from(keys).ok()).unwrap_or(MAX_KEYS_DEFAULT);
-    // What only the Redis store reads may be written without it, so that a file can be prepared; it is
-    // checked all the same.
+    // Options that only the Redis store reads may be written without it, so that a file can be prepared; they
+    // are checked all the same.
     let redis = section(fields, "redis", problems, |fields, problems| redis(fields, folder, problems));
     if let (Backend::Redis, true, Some(entry)) = (backend, redis.nodes.is_empty(), fields.take("backend")) {
         let sentence = "backend \"redis\" needs servers: name at least one in store.redis.nodes";
@@ -501,7 +501,7 @@ fn unknown_option(url: &str) -> Option<String> {
     let is_known =
         |key: &String| KNOWN.contains(&key.as_str()) || (key.starts_with("options[") && key.ends_with(']'));
     let unknown = keys.find(|key| !is_known(key))?;
-    // Whatever stands there may be a part of a password.
+    // Any part of the text may be a part of a password.
     Some(unknown.chars().take(32).collect())
 }
 

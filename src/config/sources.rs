@@ -1,5 +1,5 @@
-//! Where values come from: the file, over it the environment, over that the command line. All become one
-//! tree, which is then read once, so that the same checks speak of lines, of variables and of flags.
+//! The sources of values: the file, over it the environment, over that the command line. All become one tree,
+//! which is then read once, so that the same checks speak of lines, of variables and of flags.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::core::written::{At, Problems, TreeNode};
 
 /// Largest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What every variable of the configuration begins with.
+/// The prefix of every variable of the configuration.
 pub(super) const PREFIX: &str = "TIDEGATE_";
 /// Variables that are no configuration: those of the client commands and of the process, then those of the
 /// scripts beside it, which may be exported where a daemon is started.
@@ -31,22 +31,22 @@ const NOT_CONFIGURATION: [&str; 16] = [
     "WRITE_GOLDEN",
 ];
 
-/// What the command line of `tidegate serve` may say. `None` and empty: not said.
+/// The options that the command line of `tidegate serve` may have. `None` and empty: not given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// `--region`.
+    /// `--region`, which comes before `region` of the file and of the environment.
     pub region: Option<String>,
-    /// `--node`.
+    /// `--node`, which comes before `node` of the file and of the environment.
     pub node: Option<String>,
-    /// `--rules`.
+    /// `--rules`, which comes before `rules.file` of the file and of the environment.
     pub rules: Option<String>,
-    /// `--http`.
+    /// `--http`, which comes before `listen.http` of the file and of the environment.
     pub http: Option<String>,
-    /// `--grpc`.
+    /// `--grpc`, which comes before `listen.grpc` of the file and of the environment.
     pub grpc: Option<String>,
-    /// `--peer`.
+    /// `--peer`, which comes before `listen.peer` of the file and of the environment.
     pub peer: Option<String>,
-    /// `--join`, each time.
+    /// `--join`, once for each daemon; together they replace `peers.join`.
     pub join: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ fn overlay_env(
     }
 }
 
-/// Whether Kubernetes made this variable for a service whose name begins with `tidegate`.
+/// Returns whether Kubernetes made this variable for a service whose name begins with `tidegate`.
 pub(super) fn is_kubernetes(key: &str, value: &str) -> bool {
     let is_url = value.starts_with("tcp://") || value.starts_with("udp://");
     let numbered = |(_, rest): (&str, &str)| rest.starts_with(|letter: char| letter.is_ascii_digit());

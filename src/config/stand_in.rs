@@ -16,10 +16,10 @@ use super::{Config, Flags, Problem};
 use crate::core::envoy::{ServiceSettings, glob_fits};
 use crate::core::rule::Mode;
 
-/// What a daemon that stands in for Envoy's rate limit service runs with.
+/// The settings that a daemon runs with which stands in for Envoy's rate limit service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StandIn {
-    /// Where its rules come from.
+    /// A watched folder of files, or a server of xDS.
     pub rules: StandInRules,
     /// `MERGE_DOMAIN_CONFIG`: whether one domain may stand in several files or resources.
     pub merge: bool,
@@ -27,28 +27,28 @@ pub struct StandIn {
     pub healthy_without_rules: bool,
     /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: whether wrong rules do not stop the start.
     pub starts_without_rules: bool,
-    /// How it answers.
+    /// Options of the service's answers: shadow and quota mode, headers and metadata.
     pub answers: ServiceSettings,
-    /// Where `/rlconfig` and `/stats` are served.
+    /// The address on which `/rlconfig` and `/stats` are served.
     pub debug: String,
     /// `TIDEGATE_GLOBAL_MODE`: how limits are held worldwide, the first pattern that fits a limit's name.
     pub worldwide: Vec<(String, Mode)>,
-    /// `LOG_LEVEL`, in words of ours.
+    /// `LOG_LEVEL` as one of our levels; `None` where it is not set.
     pub log_level: Option<String>,
-    /// `LOG_FORMAT=json`.
+    /// True if `LOG_FORMAT=json` asks for a JSON object a line.
     pub log_json: bool,
-    /// What was found and is not used: a sentence each.
+    /// Variables that were found and are not used: a sentence each.
     pub unused: Vec<String>,
 }
 
-/// Where the rules of a stand-in come from.
+/// Sources of the rules of a stand-in.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StandInRules {
     /// A folder of files, watched.
     Folder {
-        /// The folder.
+        /// Folder that holds the files of rules.
         path: PathBuf,
-        /// `RUNTIME_IGNOREDOTFILES`.
+        /// `RUNTIME_IGNOREDOTFILES`: whether files whose name begins with a dot are passed over.
         ignores_dotfiles: bool,
     },
     /// A server of xDS.
@@ -58,15 +58,15 @@ pub enum StandInRules {
 /// A server of xDS.
 #[derive(Debug, Clone, PartialEq)]
 pub struct XdsSource {
-    /// `host:port`.
+    /// Address of the xDS server, as `host:port`.
     pub server: String,
-    /// The name of this node.
+    /// Name by which this daemon asks the server for its resources.
     pub node: String,
-    /// What the server is told of it besides.
+    /// Facts about this daemon that the server is told besides.
     pub metadata: Vec<(String, String)>,
-    /// Further headers.
+    /// Headers that are sent with the stream besides gRPC's own, by name and value.
     pub headers: Vec<(String, String)>,
-    /// TLS; `None` for none.
+    /// TLS towards the server; `None` speaks plain text.
     pub tls: Option<XdsTls>,
     /// Wait before a connection is tried again.
     pub connect_retry: Duration,
@@ -74,7 +74,7 @@ pub struct XdsSource {
     pub backoff: (Duration, Duration),
     /// By which part of itself such a wait varies.
     pub jitter: f64,
-    /// Longest message, in bytes.
+    /// Longest message that is accepted from the server, in bytes.
     pub message_bytes_max: usize,
     /// `TIDEGATE_RULES__SAVED`: where the last rules are kept.
     pub saved: PathBuf,
@@ -92,7 +92,7 @@ pub struct XdsTls {
 }
 
 impl StandIn {
-    /// How a limit is held worldwide, by the name of the rule that counts it.
+    /// Returns how a limit is held worldwide, by the name of the rule that counts it.
     #[must_use]
     pub fn mode_of(&self, rule: &str) -> Option<Mode> {
         self.worldwide.iter().find(|(pattern, _)| glob_fits(pattern, rule)).map(|(_, mode)| *mode)
@@ -101,7 +101,7 @@ impl StandIn {
 
 /// The variable that holds limits worldwide, beside those of the service.
 const GLOBAL_MODE: &str = "TIDEGATE_GLOBAL_MODE";
-/// Where rules that came by xDS are kept, in the working directory.
+/// The file in the working directory that keeps rules that came by xDS.
 const SAVED: &str = "rules.saved.xds";
 /// Longest message unless the environment says otherwise, as gRPC has it.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
@@ -145,7 +145,7 @@ pub fn stand_in(
     }
 }
 
-/// What is a configuration of ours.
+/// Reads the variables that are keys of our configuration.
 fn settings(from: &mut Variables) -> Table {
     let mut listen = Table::new();
     let address = |host: &str, port: &str, usual: u16, from: &mut Variables| {
@@ -251,7 +251,7 @@ fn node(part: &str, auth: Option<&str>, secure: bool) -> String {
     format!("{scheme}://{}:{}@{rest}", written(user), written(password))
 }
 
-/// What is the service's own.
+/// Reads the variables that are the service's own.
 fn read(from: &mut Variables) -> StandIn {
     let starts_without_rules = from.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
     let needs_rules = from.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false);

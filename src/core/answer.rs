@@ -1,4 +1,4 @@
-//! What a rule wants of its answers, beside the decision itself.
+//! The wishes of a rule for its answers, beside the decision itself.
 
 /// Options of a rule's answers. Without any the answer is as for every other rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -26,7 +26,7 @@ const DAY_S: i64 = 86_400;
 /// From this year on every period is as long as the last one before it.
 const YEAR_END: i16 = 2200;
 
-/// How many stretches [`Calendar::around`] tells of before and after the present one.
+/// Stretches that [`Calendar::around`] tells of before and after the present one.
 const STRETCHES_BEFORE: usize = 12;
 const STRETCHES_AFTER: usize = 3;
 
@@ -63,7 +63,7 @@ impl CalendarPeriod {
 /// The name of a calendar, which tells it from others.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CalendarName {
-    /// Its windows.
+    /// Unit of the windows, such as a day or a month.
     pub period: CalendarPeriod,
     /// The zone whose clock counts, by its IANA name.
     pub time_zone: String,
@@ -89,7 +89,7 @@ pub struct Calendar {
     /// Stretches of windows of one length. None is empty, the first begins at the epoch, and behind the last
     /// one is a mark at the end of time.
     stretches: Vec<Stretch>,
-    /// Which of them was sought last.
+    /// Place of the stretch that was sought last.
     latest: AtomicUsize,
     longest: Span,
     shortest: Span,
@@ -98,11 +98,11 @@ pub struct Calendar {
 /// Windows of one length. The last one ends where the next stretch begins, and may be longer or shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stretch {
-    /// Its begin.
+    /// Begin of its first window, in microseconds since the epoch.
     start: u64,
     /// The index of its first window.
     first: u64,
-    /// The length of its windows.
+    /// Length of each of its windows, in microseconds.
     step: u64,
     /// Its windows behind the first one.
     last: u64,
@@ -126,11 +126,11 @@ pub struct CalendarStretch {
 /// A window of a calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalendarWindow {
-    /// Its number.
+    /// Number of the window among all of its calendar; grows by one from each to the next.
     pub index: u64,
     /// Its begin, in microseconds since the epoch.
     pub start: u64,
-    /// Its end; after `start`.
+    /// End of the window, in microseconds since the epoch; after `start`.
     pub end: u64,
 }
 
@@ -225,7 +225,7 @@ impl Calendar {
         self.pair(place).map_or(NEVER_ENDS, |(stretch, next)| stretch.at(at, next))
     }
 
-    /// Which stretch holds an instant; never the mark behind the last one.
+    /// Returns which stretch holds an instant; never the mark behind the last one.
     fn place(&self, at: u64) -> usize {
         let after = self.stretches.partition_point(|stretch| stretch.start <= at);
         after.min(self.stretches.len().saturating_sub(1)).saturating_sub(1)
@@ -287,7 +287,7 @@ impl From<&'static Calendar> for Windows {
 }
 
 impl Windows {
-    /// Those of a calendar, or else of this length.
+    /// Returns the windows of a calendar, or else windows of this length.
     #[must_use]
     pub const fn new(length: Span, calendar: Option<&'static Calendar>) -> Self {
         Self { length, calendar }
@@ -357,7 +357,7 @@ impl Windows {
     }
 }
 
-/// When a zone's clock is how far from UTC, in seconds: from an instant on, until the next one.
+/// The distance of a zone's clock from UTC, in seconds: from an instant on, until the next one.
 struct Offsets(Vec<(i64, i64)>);
 
 impl Offsets {
@@ -392,7 +392,7 @@ impl Offsets {
         }
     }
 
-    /// Until when the offset of `place` is in force.
+    /// Returns until when the offset of `place` is in force.
     fn until(&self, place: usize) -> i64 {
         self.0.get(place + 1).map_or(i64::MAX / 2, |(next, _)| *next)
     }
@@ -400,7 +400,7 @@ impl Offsets {
 
 /// Periods that have one length by the zone's clock, in seconds.
 struct Steps {
-    /// When one of them begins by that clock.
+    /// Instant at which one of them begins by that clock.
     phase: i64,
     step: i64,
 }
@@ -426,7 +426,7 @@ impl Steps {
             let (at, now) = offsets.first_at(local, place);
             place = now;
             let (_, offset) = offsets.0.get(place).copied().unwrap_or_default();
-            // As many as begin before the clock is set again.
+            // The number of those that begin before the clock is set again.
             let regular = at == local - offset;
             let until = offsets.until(place).min(end);
             let count = if regular { ((until - at).max(1) + self.step - 1) / self.step } else { 1 };
@@ -472,7 +472,7 @@ fn midnight(year: i16, month: i8, day: i8) -> i64 {
 /// Stretches while they are found, in seconds, in order.
 #[derive(Default)]
 struct Drawn {
-    /// Where one begins, how long its windows are and how many it has.
+    /// Begin, length of the windows and number of windows of each run.
     runs: Vec<(i64, i64, i64)>,
 }
 
@@ -521,7 +521,7 @@ impl Drawn {
             let (step_us, end) = (micros(step), runs.get(number + 1).map(|(next, ..)| *next));
             let last = match end {
                 Some(_) => u64::try_from(count - 1).unwrap_or(0),
-                // As many as time has room for.
+                // The number that time has room for.
                 None => (u64::MAX - micros(start)) / step_us,
             };
             let of_last = end.map_or(step, |end| end - start - (count - 1) * step);

@@ -2,7 +2,7 @@
 
 use super::time::Timestamp;
 
-/// Where an earlier charge counts: how much of it can still be given back follows from it.
+/// The place where an earlier charge counts: how much of it can still be given back follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CountedCharge {
     /// The instant that the bucket counted it at.

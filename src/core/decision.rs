@@ -14,42 +14,42 @@ use super::time::{Span, Timestamp};
 /// The answer of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOutcome {
-    /// The rule's name.
+    /// Name of the rule, unique in the whole set.
     pub rule: Arc<str>,
-    /// What it does with requests.
+    /// Action of the rule, which says what a denial does to the request.
     pub action: Action,
     /// True if the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and
     /// not count.
     pub allowed: bool,
     /// True if its "no" is only logged.
     pub shadow: bool,
-    /// Permits per window.
+    /// Permits per window, of the limit in force for this request.
     pub limit: u32,
     /// Length of the window; zero for a rule without one (`concurrency`).
     pub window: Span,
-    /// Permits left.
+    /// Permits that are left once this decision is counted.
     pub remaining: u64,
-    /// Until the bucket is unused again, or its window ends.
+    /// Time until the bucket is unused again, or its window ends.
     pub reset: Span,
-    /// Until more permits than are left are free.
+    /// Time until more permits than are left are free.
     pub more: Span,
-    /// When denied: until this cost could pass; `None` if never.
+    /// Time until this cost could pass, when denied; `None` if never.
     pub retry: Option<Span>,
-    /// When denied: why.
+    /// Reason of the rule's no; `None` where it let the request pass.
     pub cause: Option<DenialCause>,
-    /// How long to hold the request back.
+    /// Time for which to hold the request back.
     pub delay: Span,
     /// The failure policy answered: the store could not be asked, or had no room.
     pub degraded: bool,
     /// The worldwide side, for a global rule.
     pub global: Option<Worldwide>,
-    /// What the rule wants of its answers.
+    /// The rule's wishes for its answers; `None` for none.
     pub answer: Option<Arc<AnswerOptions>>,
-    /// Which of its buckets that is, where the rule wants it told.
+    /// Bucket of the rule that this is, if the rule wants it told.
     pub partition: Option<PartitionKey>,
     /// The request's cost in permits, where the rule has prices.
     pub priced: Option<i64>,
-    /// The penalty in force.
+    /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
     /// True if the bucket has just been used beyond what its rule warns of.
     pub warning: bool,
@@ -57,14 +57,14 @@ pub struct RuleOutcome {
     pub beyond: Option<u64>,
 }
 
-/// What a region believes of a worldwide limit at the moment of a decision.
+/// The belief of a region about a worldwide limit at the moment of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worldwide {
     /// The mode in which it is held.
     pub mode: Mode,
     /// Permits in use worldwide, as far as is known here; `None`: nothing is known.
     pub believed_used: Option<u64>,
-    /// How far the truth may lie above that, in permits.
+    /// Permits by which the truth may lie above that.
     pub error_bound: u64,
 }
 
@@ -73,18 +73,18 @@ pub struct Worldwide {
 pub struct Decision {
     /// True if the request may pass.
     pub allowed: bool,
-    /// What each deciding rule said, in order of precedence.
+    /// The outcome of each deciding rule, in order of precedence.
     pub rules: Vec<RuleOutcome>,
     /// Index in `rules` of the tightest: the denying one if denied, else the one with the least left. `None`:
     /// no rule applied.
     pub tightest: Option<usize>,
     /// HTTP status that the denying rule asks for; 200 when allowed.
     pub status: u16,
-    /// The denying rule's text.
+    /// Text that the denying rule has for the client; `None` where it has none, or nobody denied.
     pub message: Option<Arc<str>>,
-    /// What the request now holds, if it holds anything.
+    /// The places that the request now holds; `None` for none.
     pub lease: Option<Box<Leased>>,
-    /// What goes back when the answer is told or given up.
+    /// Guards that are dropped when the answer is told or given up.
     pub guards: AnswerGuards,
 }
 
@@ -120,20 +120,20 @@ impl PartialEq for AnswerGuards {
 impl Eq for AnswerGuards {}
 
 impl Decision {
-    /// Why it is denied.
+    /// Returns why it is denied.
     #[must_use]
     pub fn cause(&self) -> Option<DenialCause> {
         self.rules.get(self.tightest.filter(|_| !self.allowed)?)?.cause
     }
 
-    /// Why it is denied, where the denying rule wants that told in a header.
+    /// Returns why it is denied, where the denying rule wants that told in a header.
     #[must_use]
     pub fn told_cause(&self) -> Option<DenialCause> {
         let denying = self.rules.get(self.tightest.filter(|_| !self.allowed)?)?;
         denying.cause.filter(|_| denying.answer.as_ref().is_some_and(|answer| answer.tells_cause))
     }
 
-    /// How long the request is to be delayed; zero for one that is denied.
+    /// Returns how long the request is to be delayed; zero for one that is denied.
     #[must_use]
     pub fn delay(&self) -> Span {
         self.longest(|_| true)
@@ -176,13 +176,13 @@ impl Decision {
     }
 }
 
-/// What a request holds, and for how long.
+/// The places that a request holds, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leased {
     /// By which it is renewed and given back.
     pub lease: Lease,
-    /// Until the first of its places is free again without renewing.
+    /// Time until the first of its places is free again without renewing.
     pub hold: Span,
-    /// When that began.
+    /// Instant at which the hold began, by this daemon's clock.
     pub made: Timestamp,
 }

@@ -1,9 +1,9 @@
 //! The rules of Envoy's rate limit service, found and judged as that service does it.
 //!
 //! A descriptor walks down a tree: at each level to the entry with its value, else to the first pattern that
-//! fits, else to the entry without a value. The limit where all of it is walked is the one that holds. What
-//! it counts is counted by a rule of ours, one for each limit, which a request names by [`RULE`]; so texts
-//! stay texts, and the order of entries matters as it does there.
+//! fits, else to the entry without a value. The limit where all of it is walked is the one that holds. Each
+//! limit counts by a rule of ours, which a request names by [`RULE`]; so texts stay texts, and the order of
+//! entries matters as it does there.
 
 mod settings;
 mod statistics;
@@ -37,23 +37,23 @@ const NUMBER_BYTES: usize = 24;
 /// An entry of the tree as it is written.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ServiceEntry {
-    /// The entry's key.
+    /// Key that the descriptor must have at this level.
     pub key: String,
     /// The values that it is for.
     pub value: EntryValue,
     /// The limit of a descriptor that ends here.
     pub limit: Option<EntryLimit>,
-    /// Whether the limit only counts.
+    /// True if the limit only counts and never denies.
     pub shadow: bool,
-    /// Whether the limit is one of several quotas, which deny together.
+    /// True if the limit is one of several quotas, which deny together.
     pub quota: bool,
-    /// Whether all values that fit a pattern share one bucket.
+    /// True if all values that fit a pattern share one bucket.
     pub shared: bool,
-    /// Whether statistics show the values of requests, at every level.
+    /// True if statistics show the values of requests, at every level.
     pub detailed: bool,
-    /// Whether statistics show the value of a request at this level.
+    /// True if statistics show the value of a request at this level.
     pub value_to_metric: bool,
-    /// What an answer tells of a descriptor that passes.
+    /// Metadata that an answer tells of a descriptor that passes.
     pub metadata: Option<Map<String, Value>>,
     /// The entries of the next level.
     pub entries: Vec<ServiceEntry>,
@@ -67,14 +67,14 @@ pub enum EntryValue {
     Any,
     /// This one.
     Exact(String),
-    /// Those that this text fits, in which `*` stands for any run of characters.
+    /// Values that this text fits, in which `*` stands for any run of characters.
     Glob(String),
 }
 
 /// A limit as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryLimit {
-    /// How much passes; `None`: everything.
+    /// Permits and window of the limit; `None` lets everything pass.
     pub rate: Option<LimitRate>,
     /// The name that answers tell; may be empty.
     pub name: String,
@@ -85,7 +85,7 @@ pub struct EntryLimit {
 /// So many in each window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRate {
-    /// Permits.
+    /// Permits that pass in each window.
     pub permits: u32,
     /// The window, which begins with the epoch.
     pub window: Span,
@@ -96,21 +96,21 @@ pub struct LimitRate {
 pub struct DescriptorLimit {
     /// Its place among all limits of the set.
     pub place: usize,
-    /// Its domain.
+    /// Domain whose descriptors the limit is for.
     pub domain: String,
     /// The name of the rule that counts it.
     pub rule: String,
     /// The name that answers tell; may be empty.
     pub name: String,
-    /// How much passes; `None`: everything.
+    /// Permits and window of the limit; `None` lets everything pass.
     pub rate: Option<LimitRate>,
-    /// Whether it only counts.
+    /// True if the limit only counts and never denies.
     pub shadow: bool,
-    /// Whether it is one of several quotas, which deny together.
+    /// True if it is one of several quotas, which deny together.
     pub quota: bool,
     /// The names of limits that do not hold beside this one.
     pub replaces: Vec<String>,
-    /// What an answer tells where it lets a descriptor pass.
+    /// Metadata that an answer tells if it lets a descriptor pass.
     pub metadata: Option<Map<String, Value>>,
     /// Its name in statistics where values of requests are not shown.
     pub statistics: String,
@@ -152,7 +152,7 @@ struct ValueGlob(Vec<String>);
 /// Names and values by which a descriptor is counted.
 pub type CountedEntries<'a> = SmallVec<[(&'a str, &'a str); 8]>;
 
-/// What a descriptor finds.
+/// The limit that a descriptor finds, or why there is none.
 #[derive(Debug, PartialEq)]
 pub enum LimitFound<'r> {
     /// Its domain has no rules.
@@ -182,7 +182,7 @@ impl ValueGlob {
     }
 }
 
-/// Whether a value fits a text in which `*` stands for any run of characters.
+/// Returns whether a value fits a text in which `*` stands for any run of characters.
 #[must_use]
 pub fn glob_fits(text: &str, value: &str) -> bool {
     ValueGlob::new(text).fits(value)
@@ -245,13 +245,13 @@ impl ServiceRules {
         level
     }
 
-    /// Whether the domain has rules.
+    /// Returns whether the domain has rules.
     #[must_use]
     pub fn knows(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
-    /// Whether some limit takes the place of others.
+    /// Returns whether some limit takes the place of others.
     #[must_use]
     pub const fn replaces(&self) -> bool {
         self.replacing
@@ -326,7 +326,7 @@ pub fn caller_rule(domain: &str) -> String {
     format!("{}: limits of callers", beginning(domain))
 }
 
-/// As much of a text as a name has room for.
+/// Returns as much of a text as a name has room for.
 fn beginning(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX - NUMBER_BYTES);
     while !text.is_char_boundary(end) {

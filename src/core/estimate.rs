@@ -34,7 +34,7 @@ pub struct CostKind(u64);
 pub struct Teacher(pub u64);
 
 impl Teacher {
-    /// Whoever these identities name together.
+    /// Returns the teacher that these identities name together.
     pub fn of<'a>(identities: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hasher = FixedState::default().build_hasher();
         for identity in identities {
@@ -62,9 +62,9 @@ impl CostKind {
 /// The last actual costs of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct LastActuals {
-    /// The oldest first.
+    /// Newest costs, each with its teacher, the oldest first; at most [`ACTUALS_KEPT`].
     kept: VecDeque<(Teacher, u64)>,
-    /// When it learned last.
+    /// Turn at which it learned last; the kind with the lowest learned longest ago.
     turn: u64,
 }
 
@@ -113,7 +113,7 @@ fn rank(many: usize, percentile: u8) -> usize {
     (many * usize::from(percentile)).div_ceil(100).max(1) - 1
 }
 
-/// What costs of each kind were lately.
+/// The latest costs of each kind.
 #[derive(Debug, Clone, Default)]
 pub struct Estimates {
     kinds: HashMap<CostKind, LastActuals, FixedState>,
@@ -159,7 +159,7 @@ impl Estimates {
         known.unwrap_or_else(|| terms.first_of(limit)).max(1)
     }
 
-    /// How many kinds are known.
+    /// Returns how many kinds are known.
     #[must_use]
     pub fn kinds(&self) -> usize {
         self.kinds.len()

@@ -1,8 +1,8 @@
-//! What operators and their programs want to hear of when it happens.
+//! Events that operators and their programs want to hear of when they happen.
 
 use super::time::Timestamp;
 
-/// What happened.
+/// Kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// A bucket is used beyond its rule's `warn_at`.
@@ -55,9 +55,9 @@ impl EventKind {
 /// Something that happened once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRecord {
-    /// What.
+    /// Kind of the event, by which receivers and metrics tell events apart.
     pub kind: EventKind,
-    /// When, by this daemon's clock.
+    /// Instant of the event, by this daemon's clock.
     pub at: Timestamp,
     /// The rule's domain and name, of what a rule did.
     pub rule: Option<(String, String)>,
@@ -67,7 +67,7 @@ pub struct EventRecord {
     pub subject: Option<String>,
     /// Numbers that belong to it, by name.
     pub numbers: Vec<(&'static str, u64)>,
-    /// A sentence for people.
+    /// A sentence that the log and the receiver show to people.
     pub text: String,
 }
 

@@ -25,7 +25,7 @@ impl Holder {
     pub const UNKNOWN: Self = Self([0; HOLDER_BYTES]);
 }
 
-/// What a holder does.
+/// The steps of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldStep {
     /// Takes its places, all or none. Does so once, however often it asks.
@@ -39,9 +39,9 @@ pub enum HoldStep {
 /// One step of one holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
-    /// What it does.
+    /// Step to take: places are acquired, renewed or given back.
     pub step: HoldStep,
-    /// Who.
+    /// Holder that takes the step, named by itself or at random.
     pub holder: Holder,
     /// Places that it asks for with [`HoldStep::Acquire`]; zero only asks.
     pub places: u64,
@@ -50,7 +50,7 @@ pub struct Hold {
 /// Places that one request holds of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldPlaces {
-    /// The rule.
+    /// Rule whose places or permits are held, by domain and name.
     pub rule: Arc<RuleName>,
     /// The limit, where it was not the rule's own but the caller's.
     pub own_limit: Option<u32>,
@@ -68,25 +68,25 @@ pub struct HeldPlaces {
 /// A reservation as its decision is remembered, until it is known what was used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReservedFor {
-    /// Permits that were asked for.
+    /// Permits that the reserving request asked for.
     pub permits: u64,
-    /// The user.
+    /// Id of the user; `None` where the request named none.
     pub user: Option<String>,
     /// The public name of the API key, or a fingerprint.
     pub key: Option<String>,
 }
 
-/// What one request holds.
+/// The places and permits that one request holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Who holds it. Nobody else can guess it.
+    /// The holder's name. Nobody else can guess it.
     pub holder: Holder,
-    /// Of which rules; never empty, at most [`HELD_RULES_MAX`].
+    /// The rules whose places are held; never empty, at most [`HELD_RULES_MAX`].
     pub held: SmallVec<[HeldPlaces; 1]>,
 }
 
 impl Lease {
-    /// As bytes that [`Self::from_bytes`] reads in every daemon of this version.
+    /// Returns the bytes that [`Self::from_bytes`] reads in every daemon of this version.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = SmallVec::from_slice(&self.holder.0);

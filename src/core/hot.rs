@@ -1,4 +1,4 @@
-//! Which buckets were asked for most, lately: bounded counts of the heaviest, after the space-saving
+//! The buckets that were asked for most, lately: bounded counts of the heaviest, after the space-saving
 //! algorithm.
 //!
 //! A table is a row of sets of eight places, and a key's hash names its set. A key that is in none of the
@@ -13,7 +13,7 @@ use crate::calendar::Windows;
 use crate::key::{Key, Shape};
 use crate::time::{Span, Timestamp};
 
-/// How long counts stand before they halve; the instants are the same in all tables.
+/// Time for which counts stand before they halve; the instants are the same in all tables.
 pub const HALF_LIFE: Span = Span::from_secs(30);
 /// Places of one set.
 const PLACES: usize = 8;
@@ -32,22 +32,22 @@ const HALVINGS_MAX: u64 = 63;
 pub struct HotCharge {
     /// True if the bucket said no.
     pub denied: bool,
-    /// Permits charged.
+    /// Permits that the bucket charged for the decision.
     pub taken: u64,
-    /// The limit's windows.
+    /// Windows of the limit, which bound a run of denials.
     pub windows: Windows,
-    /// What the bucket counts by.
+    /// The way in which the bucket counts: by window, by level or by places.
     pub counting: Counting,
 }
 
 /// The counts of late.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HotSums {
-    /// Requests.
+    /// Requests decided, those that were denied included.
     pub requests: u64,
-    /// Those of them that were denied.
+    /// Requests among them that were denied.
     pub denied: u64,
-    /// Permits charged.
+    /// Permits that the buckets charged for them.
     pub cost: u64,
 }
 
@@ -81,9 +81,9 @@ impl HotSums {
 /// Denials of one bucket that followed each other within its window, or within [`RUN_GAP`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DenialRun {
-    /// The first.
+    /// First denial of the run, by this daemon's clock.
     pub first: Timestamp,
-    /// The newest.
+    /// Newest denial of the run, by this daemon's clock.
     pub last: Timestamp,
 }
 
@@ -94,13 +94,13 @@ pub struct HotBucket {
     pub key: Key,
     /// True if the key was too long to be kept.
     pub is_long: bool,
-    /// Since the bucket got its place.
+    /// Sums since the bucket got its place.
     pub sums: HotSums,
     /// Requests before that, lately: at most so many.
     pub missed_max: u64,
-    /// When it got its place.
+    /// Instant at which the bucket got its place; its counts began then.
     pub since: Timestamp,
-    /// Its newest run of denials.
+    /// Newest run of denials; `None` before the first.
     pub run: Option<DenialRun>,
 }
 
@@ -134,9 +134,9 @@ impl HotBucket {
 struct PlaceSet {
     /// 32 bits of each key's hash; zero: free.
     tags: [u32; PLACES],
-    /// Of each key at least its requests, lately. The lightest makes room.
+    /// A lower bound of each key's requests, lately. The lightest makes room.
     weights: [u32; PLACES],
-    /// Where the table has the rest.
+    /// Places of the keys in the table that has the rest.
     at: [u16; PLACES],
 }
 
@@ -149,13 +149,13 @@ struct RuleSums {
 /// Counts of the heaviest buckets of one part of all keys.
 #[derive(Debug)]
 pub struct HotTable {
-    /// When the newest half-life began, in microseconds.
+    /// Begin of the newest half-life, in microseconds.
     half: u64,
-    /// A power of two.
+    /// Sets of places, chosen by a key's hash; their number is a power of two.
     sets: Box<[PlaceSet]>,
-    /// Grows as places are used.
+    /// Counted buckets; their number grows as places are used, up to all of them.
     buckets: Vec<HotBucket>,
-    /// What was counted without a place, or of buckets that lost theirs: by shape; grows as rules are used.
+    /// Counts without a place, or of buckets that lost theirs: by shape; grows as rules are used.
     gone: Vec<RuleSums>,
     /// The same of rules that found no room there.
     unlisted: HotSums,
@@ -179,7 +179,7 @@ impl HotTable {
         }
     }
 
-    /// Counts what a decision did to the bucket `key`. Of `hash`, the key's, the lower 48 bits are read.
+    /// Counts what a decision did to the bucket `key`. Reads the lower 48 bits of `hash`, the key's.
     #[inline]
     pub fn count(&mut self, hash: u64, key: &Key, charge: &HotCharge, now: Timestamp) {
         self.age(now);
@@ -327,10 +327,10 @@ struct NewPlace<'a> {
     now: Timestamp,
 }
 
-/// Where a key has its place now.
+/// The place that a key has now.
 struct TakenPlace {
     at: usize,
-    /// What was counted of the one that was there.
+    /// The counts of the key that was there before, if any.
     gone: Option<RuleSums>,
 }
 

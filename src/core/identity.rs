@@ -4,7 +4,7 @@
 
 use super::time::{Span, Timestamp};
 
-/// How a key's public name begins; see [`ApiKey::id`]. No attribute value that begins so is taken for
+/// The begin of a key's public name; see [`ApiKey::id`]. No attribute value that begins so is taken for
 /// anything but a key.
 pub const KEY_PREFIX: &str = "tgk_";
 /// Letters of a key's name after [`KEY_PREFIX`]: 62 random bits, so that two keys never meet.
@@ -45,11 +45,11 @@ pub struct User {
 /// A limit for one user in place of a rule's. The window stays the rule's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserLimit {
-    /// The rule's name.
+    /// Name of the rule whose limit it replaces for this user or key.
     pub rule: String,
-    /// Permits per window.
+    /// Permits per window, in place of the rule's own.
     pub permits: u32,
-    /// Capacity of bucket algorithms.
+    /// Capacity of bucket algorithms, in place of the rule's own.
     pub burst: u32,
 }
 
@@ -62,7 +62,7 @@ pub struct ApiKey {
     pub salt: [u8; 16],
     /// HMAC-SHA256 of the secret part under the salt.
     pub hash: [u8; 32],
-    /// Whose it is.
+    /// Id of the user that it belongs to; `None` where it belongs to nobody.
     pub user: Option<String>,
     /// Stands for attribute `tier` where the request brings none; before the user's.
     pub tier: Option<String>,
@@ -79,9 +79,9 @@ pub struct ApiKey {
 /// The parts of a key as its holder shows it: `tgk_<name>_<secret>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShownKey<'a> {
-    /// See [`ApiKey::id`].
+    /// Public name that the request showed; see [`ApiKey::id`].
     pub id: &'a str,
-    /// The secret part.
+    /// Secret part as the request showed it, not checked yet.
     pub secret: &'a str,
 }
 
@@ -111,12 +111,12 @@ pub fn parse_key(text: &str) -> Option<ShownKey<'_>> {
     is_key.then_some(ShownKey { id, secret })
 }
 
-/// What stands in for what a request does not bring itself.
+/// The facts that stand in for what a request does not bring itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Who<'a> {
-    /// Stands for attribute `user`.
+    /// Stands for attribute `user` of the request; `None` leaves it as it came.
     pub user: Option<&'a str>,
-    /// Stands for attribute `tier`.
+    /// Stands for attribute `tier` where the request brings none.
     pub tier: Option<&'a str>,
     /// Limits of its own; where a rule is in both, the first counts.
     pub limits: [&'a [UserLimit]; 2],
@@ -136,7 +136,7 @@ impl<'a> Who<'a> {
     }
 }
 
-/// Why somebody is refused before any rule is asked. Its name stands where a rule's would.
+/// Reasons why somebody is refused before any rule is asked. Its name stands where a rule's would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The user is blocked.
@@ -176,7 +176,7 @@ impl Refusal {
     }
 }
 
-/// Why this key is refused at `now`, if it is.
+/// Returns why this key is refused at `now`, if it is.
 #[must_use]
 pub fn key_refusal(key: &ApiKey, now: Timestamp) -> Option<Refusal> {
     if key.revoked {

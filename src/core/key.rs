@@ -118,13 +118,13 @@ impl BucketValues {
         all
     }
 
-    /// Those of a key, of which it has `count`.
+    /// Returns the parts of a key, of which it has `count`.
     #[must_use]
     pub fn of(key: &Key, count: usize) -> Self {
         Self { count, identity: SmallVec::from_slice(key.identity()) }
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count

@@ -11,10 +11,11 @@ use super::time::{Span, Timestamp};
 
 /// Most conditions at once. More are left out; [`Notices::left_out`] says how many.
 pub const NOTICES_MAX: usize = 128;
-/// What ended and begins again sooner than this after it was told is told only when it has lasted so long.
+/// A notice that ended and begins again sooner than this after it was told is told only when it has lasted so
+/// long.
 pub const TOLD_AGAIN: Span = Span::from_secs(10);
 
-/// What a notice is about.
+/// Kinds of notices, by what they are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NoticeKind {
     /// A region is out of reach.
@@ -95,17 +96,17 @@ impl NoticeKind {
 /// Something that is so now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// What kind.
+    /// Kind of notice, by which programs tell them apart.
     pub kind: NoticeKind,
-    /// Of whom or of what: the same for as long as it is the same notice.
+    /// The subject of the notice: the same for as long as it is the same notice.
     pub subject: String,
-    /// A sentence for people.
+    /// A sentence to tell people when the notice begins.
     pub text: String,
-    /// What to say when it is over.
+    /// A sentence to tell people when it is over.
     pub over: String,
 }
 
-/// What to tell.
+/// The change of a notice that is to be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoticeChange {
     /// This is so.
@@ -121,7 +122,7 @@ struct NoticeEntry {
     /// It is so, and has lasted as long as its kind may: also where it is not told again yet.
     shown: bool,
     told: bool,
-    /// When it was told last, also in an earlier life.
+    /// Instant at which it was told last, also in an earlier life.
     told_at: Option<Timestamp>,
     /// Over, and kept for [`TOLD_AGAIN`] so that it is not told at every turn.
     over: bool,
@@ -193,7 +194,7 @@ impl Notices {
         self.entries.values().filter(|entry| entry.shown).map(|entry| &entry.notice)
     }
 
-    /// How many found no room at the last look.
+    /// Returns how many found no room at the last look.
     #[must_use]
     pub const fn left_out(&self) -> usize {
         self.left_out

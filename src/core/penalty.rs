@@ -3,7 +3,7 @@
 //!
 //! Denials inside a detection window are counted, in two halves of it, the present one and the one before:
 //! so the window slides with the client, and as many denials as the threshold within half a window are never
-//! missed. When they reach the threshold a cool-down begins, in which the bucket admits nothing. Each further
+//! missed. A cool-down begins when they reach the threshold, in which the bucket admits nothing. Each further
 //! penalty that begins within one detection window after the last one ended takes the next multiplier, up to
 //! the last of them. Denials during a cool-down are not counted, so a client that keeps asking is shut out
 //! for no longer than the rule says. A bucket's record has a fixed size, and no input makes the arithmetic
@@ -22,11 +22,11 @@ pub const MULTIPLIERS_DEFAULT: [u32; 4] = [1, 2, 4, 8];
 pub struct PenaltyTerms {
     /// Denials inside the detection window that begin a penalty; at least 1.
     pub threshold: u32,
-    /// The detection window.
+    /// Time in which `threshold` denials begin a penalty.
     pub window: Span,
-    /// How long the first penalty lasts, before it is multiplied.
+    /// Length of the first penalty, before it is multiplied.
     pub cool_down: Span,
-    /// By what the cool-down is multiplied, penalty by penalty; 1 to [`MULTIPLIERS_MAX`], each at least 1.
+    /// Factors of the cool-down, penalty by penalty; 1 to [`MULTIPLIERS_MAX`], each at least 1.
     pub multipliers: Vec<u32>,
 }
 
@@ -52,16 +52,16 @@ impl PenaltyTerms {
     }
 }
 
-/// What is remembered of one bucket's violations.
+/// The memory of one bucket's violations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PenaltyRecord {
-    /// Denials counted since [`Self::since`].
+    /// Denials counted in the present half, which began at [`Self::since`].
     pub violations: u32,
-    /// When the present half of the detection window began.
+    /// Begin of the present half of the detection window.
     pub since: Timestamp,
-    /// When the newest penalty ends or has ended; zero: there was none.
+    /// Instant at which the newest penalty ends or has ended; zero: there was none.
     pub until: Timestamp,
-    /// The place of its multiplier.
+    /// Place in [`PenaltyTerms::multipliers`] of the newest penalty's multiplier.
     pub step: u8,
     /// Denials counted in the half before.
     pub before: u32,
@@ -70,9 +70,9 @@ pub struct PenaltyRecord {
 /// A penalty that is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Penalty {
-    /// The time until it ends.
+    /// Time until the penalty ends, from this decision on.
     pub left: Span,
-    /// By what the cool-down was multiplied.
+    /// The factor by which the cool-down was multiplied.
     pub multiplier: u32,
     /// True if this very decision began it.
     pub begun: bool,
@@ -119,7 +119,7 @@ impl PenaltyRecord {
         self.in_force(terms, now).map(|penalty| Penalty { begun: true, ..penalty })
     }
 
-    /// When nothing of it matters any more.
+    /// Returns when nothing of it matters any more.
     #[must_use]
     pub fn expiry(&self, terms: &PenaltyTerms) -> Timestamp {
         self.until.max(self.since) + terms.window

@@ -7,9 +7,9 @@ pub use super::unit_price::Price;
 /// The price where a request has the value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttributePrice {
-    /// The attribute's name.
+    /// Name of the attribute that the price looks at.
     pub attribute: String,
-    /// Its value.
+    /// Value of the attribute for which the price holds.
     pub value: String,
     /// The price of such a request.
     pub price: Price,
@@ -18,7 +18,7 @@ pub struct AttributePrice {
 /// A rule's prices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PriceTable {
-    /// Of a request that none of the others is for.
+    /// Price of a request that none of the others is for.
     pub default: Price,
     /// In the order of their attributes and values.
     pub by_attribute: Vec<AttributePrice>,

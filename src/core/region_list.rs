@@ -1,4 +1,5 @@
-//! Which regions share limits: what each daemon's configuration lists, and what operators changed since.
+//! The regions that share limits: those that each daemon's configuration lists, and what operators changed
+//! since.
 //!
 //! A change names one region. Every daemon keeps the newest change of each region. One that an operator
 //! signed travels: every daemon tells it to the others, so all come to the same list in whatever order they
@@ -33,13 +34,13 @@ pub fn is_region_name(text: &str) -> bool {
 /// The regions that share limits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct RegionList {
-    /// Those that may hold a share, present or not; empty: nobody named them.
+    /// Regions that may hold a share, present or not; empty: nobody named them.
     pub names: Vec<String>,
-    /// Those that are listed and have no part of a limit, whatever a rule gives them.
+    /// Regions that are listed and have no part of a limit, whatever a rule gives them.
     pub drained: Vec<String>,
-    /// Those that are listed no more. They have no part either.
+    /// Regions that are listed no more. They have no part either.
     pub removed: Vec<String>,
-    /// Of the removed ones those whose daemons run no more, as an operator said: nobody waits for their word.
+    /// Removed regions whose daemons run no more, as an operator said: nobody waits for their word.
     pub gone: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ impl RegionList {
         }
     }
 
-    /// How a region stands; `None` for one that was never listed.
+    /// Returns how a region stands; `None` for one that was never listed.
     #[must_use]
     pub fn state(&self, region: &str) -> Option<RegionState> {
         let has = |list: &[String]| list.iter().any(|name| name == region);
@@ -84,7 +85,7 @@ impl RegionList {
     }
 }
 
-/// How a region stands in the list.
+/// The place of a region in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionState {
@@ -120,26 +121,26 @@ impl RegionState {
     }
 }
 
-/// Whose word a change is: an operator's certificate, and the signature by its key of
+/// The signer of a change: an operator's certificate, and the signature by its key of
 /// [`RegionOrder::message`].
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Signed {
-    /// In DER.
+    /// Certificate of the node that signed, in DER.
     pub certificate: Vec<u8>,
-    /// As the kind of key has it.
+    /// Signature in the form that the kind of key has.
     pub signature: Vec<u8>,
 }
 
 /// A change of one region that an operator signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionOrder {
-    /// The region.
+    /// Name of the region whose place in the list changes.
     pub region: String,
-    /// How it is to stand.
+    /// State of the region once the order is accepted.
     pub state: RegionState,
     /// Orders the changes of a region: microseconds since the epoch.
     pub stamp: u64,
-    /// By whom.
+    /// Signature over the order, with the certificate of the node that gave it.
     pub signed: Signed,
 }
 
@@ -169,15 +170,15 @@ struct RegionChange {
 }
 
 impl RegionChange {
-    /// Of two with one stamp, made at two daemons at once, the one that leaves less wins, everywhere alike;
-    /// of the same twice the one that can be told.
+    /// Orders changes with one stamp, made at two daemons at once: the one that leaves less wins, everywhere
+    /// alike; of the same change twice, the one that can be told.
     fn rank(&self) -> (u64, usize, bool) {
         let state = RegionState::ALL.iter().position(|state| *state == self.state).unwrap_or(0);
         (self.stamp, state, self.signed.is_some())
     }
 }
 
-/// What operators changed of the regions that configurations list: of each region the newest change.
+/// The changes that operators made to the regions that configurations list: of each region the newest.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct RegionChanges(BTreeMap<String, RegionChange>);
 
@@ -188,8 +189,8 @@ impl RegionChanges {
         self.0.is_empty()
     }
 
-    /// An operator changes a region here, and signs nothing. Where there is no room, the oldest change of a
-    /// region that `is_idle` gives way. `false`: there is no room all the same, or the name is none.
+    /// An operator changes a region here, and signs nothing. The oldest change of a region that `is_idle`
+    /// gives way if there is no room. `false`: there is no room all the same, or the name is none.
     pub fn change(
         &mut self,
         now: Timestamp,
@@ -244,7 +245,7 @@ impl RegionChanges {
         self
     }
 
-    /// Drops the changes whose signer is not accepted. Whether there were any.
+    /// Drops the changes whose signer is not accepted. Returns whether there were any.
     pub fn drop_unless(&mut self, accepted: impl Fn(&Signed) -> bool) -> bool {
         let before = self.0.len();
         self.0.retain(|_, change| change.signed.as_ref().is_none_or(&accepted));
@@ -271,8 +272,8 @@ impl RegionChanges {
         oldest.is_some_and(|region| self.0.remove(&region).is_some())
     }
 
-    /// The list that comes of what a configuration lists. Where that lists nothing, so that every region that
-    /// is seen counts, no change speaks.
+    /// The list that comes of what a configuration lists. Changes say nothing if that lists nothing, so that
+    /// every region that is seen counts.
     #[must_use]
     pub fn over(&self, configured: &[String]) -> RegionList {
         let mut list = RegionList::of(configured.to_vec());

@@ -1,4 +1,4 @@
-//! What a gateway asks: a domain, attributes and a cost.
+//! The question of a gateway: a domain, attributes and a cost.
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ pub const API_KEY: &str = "api_key";
 /// The attribute that holds the request's path.
 pub const PATH: &str = "path";
 
-/// What one request asks to be charged.
+/// The charge that one request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cost {
     /// Asks for this many permits (at least 1), all or none.
@@ -39,7 +39,7 @@ pub enum Cost {
 /// A cost that is known only afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportedCost {
-    /// Permits used; at least 1.
+    /// Permits that were used already; at least 1.
     pub permits: u64,
     /// The most permits beyond the limit that a bucket owes. Each rule has its own, which the engine puts
     /// here.
@@ -128,9 +128,9 @@ impl Cost {
 /// A gateway's own limit for one call, in place of the rule's (`limit` of an Envoy descriptor).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitOverride {
-    /// Permits per window.
+    /// Permits per window, in place of every rule's own.
     pub permits: u32,
-    /// Length of the window.
+    /// Window in which those permits count; another length than the rule's makes another bucket.
     pub window: Span,
 }
 
@@ -138,7 +138,7 @@ pub struct LimitOverride {
 /// values: a condition holds if any of them meets it, and a bucket is named by all of them.
 pub type Attributes<'a> = SmallVec<[(&'a str, &'a str); 8]>;
 
-/// How the values of a request are read, besides what they say. By default as they stand.
+/// The forms in which the values of a request are read, besides what they say. By default as they stand.
 #[derive(Debug, Clone, Default)]
 pub struct Forms<'a> {
     /// Addresses of IPv6 that share this many leading bits share a bucket; zero: each has its own. Matching
@@ -164,15 +164,15 @@ pub struct Forms<'a> {
 /// One question: may this pass?
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    /// The gateway's namespace of rules.
+    /// Namespace of rules that the gateway names; rules of other domains never match.
     pub domain: &'a str,
-    /// What is known of the request.
+    /// Facts that are known of the request.
     pub attributes: Attributes<'a>,
-    /// What it asks for.
+    /// Permits that it takes, gives back, reports or reserves.
     pub cost: Cost,
     /// Replaces the limit of every rule that counts this request.
     pub limit: Option<LimitOverride>,
-    /// How its values are read.
+    /// Options by which values are read: addresses, paths and hosts.
     pub forms: Forms<'a>,
     /// Names a report, which is charged once however often it is sent.
     pub report: Option<ReservationId>,

@@ -23,9 +23,9 @@ use super::unit_price::Price;
 pub const RESERVATION_BYTES: usize = 16;
 /// Longest time for which permits are reserved.
 pub const TTL_MAX: Span = Span::from_secs(600);
-/// How long permits are reserved unless the caller says.
+/// Time for which permits are reserved unless the caller says.
 pub const TTL_DEFAULT: Span = Span::from_secs(60);
-/// How long after it has lapsed a reservation may still be committed.
+/// Time after it has lapsed in which a reservation may still be committed.
 pub const COMMIT_MAX: Span = Span::from_secs(600);
 
 /// Names one reservation: random, or derived from the caller's own id.
@@ -40,19 +40,19 @@ impl ReservationId {
 /// Asks for permits that are to be committed later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReservedCost {
-    /// Which reservation. One that is held already takes nothing more.
+    /// Id of the reservation. One that is held already takes nothing more.
     pub id: ReservationId,
     /// Permits, all or none; at least 1.
     pub permits: u64,
-    /// How long they are reserved. The engine shortens it to each rule's window.
+    /// Time for which they are reserved. The engine shortens it to each rule's window.
     pub ttl: Span,
     /// Their fate then. Each rule has its own, which the engine puts here.
     pub on_lapse: OnLapse,
 }
 
 impl ReservedCost {
-    /// How long a store keeps its note. Permits that stay charged can be settled for as long as a commit is
-    /// taken, so until then the note tells what they were.
+    /// Returns how long a store keeps its note. Permits that stay charged can be settled for as long as a
+    /// commit is taken, so until then the note tells what they were.
     #[must_use]
     pub fn noted_for(&self) -> Span {
         let ttl = self.ttl.min(TTL_MAX);
@@ -66,9 +66,9 @@ impl ReservedCost {
 /// Says what a reservation has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Which reservation.
+    /// Id of the reservation, which its token carries.
     pub id: ReservationId,
-    /// Permits really used; zero cancels.
+    /// Permits that were really used; zero cancels the reservation.
     pub actual: u64,
     /// The most permits beyond the limit that a bucket owes, as of a report. Each rule has its own.
     pub debt_max: u32,
@@ -77,15 +77,15 @@ pub struct Commit {
 /// A charge that may be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReservedCharge {
-    /// Permits charged.
+    /// Permits that the bucket charged for the reservation.
     pub permits: u64,
     /// The instant that the bucket counted them at.
     pub at: Timestamp,
     /// Whole permits in use then, this charge's included; of a level alone.
     pub used: u64,
-    /// How many were noted of the bucket before it.
+    /// Number of reservations that were noted of the bucket before it.
     pub number: u64,
-    /// When its note ends.
+    /// Instant from which on the note lapses, by the store's clock.
     pub due: Timestamp,
     /// The fate of its permits then.
     pub on_lapse: OnLapse,
@@ -119,18 +119,18 @@ pub enum ReservationFate {
 /// The reservation of one request, as the caller holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
-    /// Which one.
+    /// Id of the reservation, unique worldwide.
     pub id: ReservationId,
     /// The region whose store has noted it.
     pub region: String,
-    /// When it lapses in the first of its buckets, in ms since the epoch.
+    /// Instant at which it lapses in the first of its buckets, in ms since the epoch.
     pub lapses_ms: u64,
-    /// Of which rules; at most [`HELD_RULES_MAX`].
+    /// Rules that reserved; at most [`HELD_RULES_MAX`].
     pub rules: SmallVec<[HeldPlaces; 1]>,
 }
 
 impl Reservation {
-    /// As bytes that [`Self::from_bytes`] reads in every daemon of this version.
+    /// Returns the bytes that [`Self::from_bytes`] reads in every daemon of this version.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = SmallVec::from_slice(&self.id.0);

@@ -1,4 +1,4 @@
-//! What is reserved of one bucket: a note for each reservation, until it is committed or lapses.
+//! The reservations of one bucket: a note for each, until it is committed or lapses.
 //!
 //! The permits themselves are charged to the bucket. A note says how many, and when, so that what was not
 //! used goes back where the charge still counts: windows that are over give nothing back, a level gives back
@@ -21,19 +21,19 @@ use super::time::{Span, Timestamp};
 pub const RESERVATIONS_MAX: usize = 10_000;
 /// Most commits that one bucket remembers, so that none of them is charged twice.
 pub const COMMITS_MAX: usize = 10_000;
-/// How long a commit is remembered: until the same reservation may be committed no more.
+/// Time for which a commit is remembered: until the same reservation may be committed no more.
 pub const COMMIT_KEPT: Span = Span(TTL_MAX.0 + COMMIT_MAX.0);
 /// Most reservations that one look lets lapse; the next look goes on.
 pub const LAPSES_MAX: usize = 100;
 /// So many ends of what is over already wait at least until they are cleared away.
 const CLEARED_ABOVE: usize = 64;
 
-/// What a commit did to its bucket.
+/// The effect of a commit on its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitResult {
-    /// The fate of the reservation.
+    /// Fate of the reservation: noted, committed, repeated or gone.
     pub fate: ReservationFate,
-    /// Permits given back.
+    /// Permits given back: those that were reserved and not used.
     pub returned: u64,
     /// Permits charged beyond what was reserved.
     pub reported: u64,
@@ -45,11 +45,11 @@ pub struct CommitResult {
 #[derive(Debug, Clone, Default)]
 pub struct ReservationNotes {
     held: HashMap<ReservationId, ReservedCharge, RandomState>,
-    /// When they lapse.
+    /// Reservations by the instant at which they lapse.
     due: Ends,
     /// Commits, and until when they are remembered.
     committed: HashMap<ReservationId, Timestamp, RandomState>,
-    /// The same by time.
+    /// Commits by the instant at which they are forgotten.
     forgotten: Ends,
     /// All of them are forgotten by then.
     commits_kept: Timestamp,
@@ -58,8 +58,8 @@ pub struct ReservationNotes {
     kept: Timestamp,
 }
 
-/// When reservations, or what is remembered of them, end. The first is of one that is still there; of the
-/// others up to as many are over already as are there, and [`CLEARED_ABOVE`].
+/// The ends of reservations, or of what is remembered of them. The first is of one that is still there; of
+/// the others up to as many are over already as are there, and [`CLEARED_ABOVE`].
 #[derive(Debug, Clone, Default)]
 struct Ends(BinaryHeap<Reverse<(Timestamp, ReservationId)>>);
 
@@ -103,7 +103,7 @@ impl ReservationNotes {
         self.held.len() >= RESERVATIONS_MAX
     }
 
-    /// How many were noted so far.
+    /// Returns how many were noted so far.
     #[must_use]
     pub const fn noted(&self) -> u64 {
         self.noted
@@ -118,7 +118,7 @@ impl ReservationNotes {
     ) -> u64 {
         let returned = state.give_back(limit, now, charge.counted(), permits);
         if charge.used > 0 && returned.started > 0 {
-            // What a level held when later ones were charged, it holds as if so much less had been charged.
+            // The level that later charges noted counts as if so much less had been charged.
             for later in self.held.values_mut().filter(|later| later.number > charge.number) {
                 later.used = later.used.saturating_sub(returned.started);
             }
@@ -129,7 +129,8 @@ impl ReservationNotes {
     /// Notes a charge that was just made. An id that was committed before begins anew.
     pub fn note(&mut self, id: ReservationId, charge: ReservedCharge, limit: &Limit) {
         self.forget_commit(id);
-        // What is charged now can be given back until its window is over, or the level has drained.
+        // Permits that are charged now can be given back until their window is over, or the level has
+        // drained.
         self.kept =
             self.kept.max(charge.due + limit.window).max(charge.at + limit.time_to_drain(charge.used));
         self.noted += 1;
@@ -163,8 +164,8 @@ impl ReservationNotes {
         self.due.first().is_some_and(|(due, _)| due <= now)
     }
 
-    /// Releases what is reserved and charges what was really used. Where nothing is reserved any more it is
-    /// charged in full; a second time it is not charged at all.
+    /// Releases what is reserved and charges what was really used. A commit without a reservation is charged
+    /// in full; a second one is not charged at all.
     pub fn commit(
         &mut self,
         state: &mut State,

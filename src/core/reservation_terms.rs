@@ -1,9 +1,9 @@
-//! How a rule reserves: what becomes of its reservations that nobody settles, and what they take where the
-//! caller does not say.
+//! The terms of a rule's reservations: what becomes of those that nobody settles, and what they take where
+//! the caller does not say.
 
 /// The percentile of the last actual costs that an estimate is, unless the rule says.
 pub const PERCENTILE_DEFAULT: u8 = 90;
-/// Of a limit one in so many permits is reserved before anything is known, unless the rule says.
+/// One in so many permits of a limit is reserved before anything is known, unless the rule says.
 const FIRST_PART: u32 = 10;
 
 /// The fate of a reservation that lapses before it is committed.
@@ -17,7 +17,7 @@ pub enum OnLapse {
     Charge,
 }
 
-/// How a rule's reservations are estimated.
+/// The terms by which a rule's reservations are estimated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EstimateTerms {
     /// The percentile of the last actual costs, from 1 to 100.
@@ -45,8 +45,8 @@ impl EstimateTerms {
 /// The terms of a rule's reservations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReservationTerms {
-    /// When a reservation lapses.
+    /// Fate of the permits of a reservation that nobody commits in time.
     pub on_lapse: OnLapse,
-    /// When a caller names no amount.
+    /// Estimate for a caller that names no amount.
     pub estimate: EstimateTerms,
 }

@@ -1,4 +1,4 @@
-//! Which daemon of a region owns a key: a consistent-hash ring with virtual nodes.
+//! The owner of a key among the daemons of a region: a consistent-hash ring with virtual nodes.
 //!
 //! All daemons of a cluster must agree, whatever their build, so what is hashed are bytes fixed here and
 //! pinned by a golden test, not what a derive happens to write. Knows nothing of who is alive: the caller

@@ -21,7 +21,7 @@ pub const DEBT_MAX: u32 = ReportedCost::COUNTED_BEYOND - 1;
 /// A rule's priority where it names none.
 pub const PRIORITY_DEFAULT: i32 = 100;
 
-/// What happens to a request that a rule decides.
+/// The treatment of a request that a rule decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -46,7 +46,7 @@ impl Action {
     }
 }
 
-/// How a worldwide limit is held.
+/// Modes in which a worldwide limit is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -75,7 +75,7 @@ pub enum OnPartition {
     Deny,
 }
 
-/// What a rule does while its store cannot answer.
+/// The behaviour of a rule while its store cannot answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -88,18 +88,18 @@ pub enum OnFailure {
     Closed,
 }
 
-/// Which calls a rule charges.
+/// The calls that a rule charges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Charging {
-    /// Those that it admits.
+    /// Calls that it admits.
     #[default]
     Admitted,
     /// All, in full and whatever is left: the cost of a response is known only when it has been sent.
     Always,
 }
 
-/// What becomes of a report's permits beyond the limit.
+/// The fate of a report's permits beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Debt {
     /// They are owed.
@@ -123,9 +123,9 @@ pub struct Global {
     pub shares: Vec<(String, u32)>,
     /// Least share by region, in percent of the limit; at most 100 in sum (`split`).
     pub minimums: Vec<(String, u32)>,
-    /// While a region is cut off.
+    /// Behaviour of the rule while a region is cut off.
     pub on_partition: OnPartition,
-    /// How long a request that finds its region dry waits for rights of another; zero for not at all
+    /// Time that a request that finds its region dry waits for rights of another; zero for not at all
     /// (`escrow`).
     pub wait: Span,
 }
@@ -147,13 +147,13 @@ impl Global {
 /// One condition on one attribute. All conditions of a rule must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// The attribute's name.
+    /// Name of the attribute whose value is compared.
     pub attribute: String,
     /// Any of these may match; never empty.
     pub any_of: Vec<Pattern>,
 }
 
-/// What a value is compared with.
+/// The pattern that a value is compared with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// The same text.
@@ -169,36 +169,36 @@ pub enum Pattern {
 pub struct Rule {
     /// Unique in the set; 1 to 1,024 bytes.
     pub name: String,
-    /// The gateway's namespace.
+    /// Namespace of the gateway; requests of other domains never match the rule.
     pub domain: String,
     /// Conditions; empty matches everything in the domain.
     pub conditions: Vec<Condition>,
     /// One bucket per value of these attributes, in this order; empty: one bucket in all.
     pub per: Vec<String>,
-    /// How it counts. Not read for [`Action::Allow`] and [`Action::Block`].
+    /// Algorithm by which the rule counts. Not read for [`Action::Allow`] and [`Action::Block`].
     pub algorithm: Algorithm,
     /// Permits per window; of `concurrency` places that may be held at once.
     pub limit: u32,
-    /// The window; of `concurrency` the hold: how long a place is kept without renewing. Of a calendar, the
+    /// The window; of `concurrency` the hold: how long a place is kept without renewing. For a calendar, the
     /// length of its longest window.
     pub window: Span,
-    /// Whose windows these are, if they are no windows of one length.
+    /// Calendar of the windows, if they are not all of one length.
     pub calendar: Option<&'static Calendar>,
     /// Capacity of bucket algorithms; `limit` unless written.
     pub burst: u32,
     /// In one group the first matching rule by priority decides; `None`: a group of its own.
     pub group: Option<String>,
-    /// Lower first; ties by name.
+    /// Rules with a lower number come first; ties are decided by name.
     pub priority: i32,
-    /// What happens.
+    /// Treatment of a request that the rule matches.
     pub action: Action,
-    /// Longest delay of `throttle`.
+    /// Longest delay of `throttle`; a request that would wait longer is denied.
     pub max_delay: Span,
     /// HTTP status of a denial; 429, or 403 for `block`, unless written.
     pub status: u16,
-    /// Text of a denial.
+    /// Text that a denial shows its client; `None`: none of the rule's own.
     pub message: Option<String>,
-    /// While the store cannot answer; `None`: as the store's configuration says.
+    /// Behaviour while the store cannot answer; `None`: as the store's configuration says.
     pub on_failure: Option<OnFailure>,
     /// The request must carry exactly the attributes that this rule names in `match` and `per`.
     pub exact: bool,
@@ -208,17 +208,17 @@ pub struct Rule {
     pub global: Option<Global>,
     /// In Redis, into how many sub-keys each key is split, so that several servers bear it; 1: not at all.
     pub split_keys: u32,
-    /// Which calls it charges.
+    /// Calls that it charges: all, or only those that it admits.
     pub charge: Charging,
-    /// What becomes of a report's permits beyond the limit.
+    /// Fate of a report's permits beyond the limit.
     pub debt: Debt,
-    /// How it reserves.
+    /// Terms of reservations: their estimate, and the fate of those that lapse.
     pub reservations: ReservationTerms,
-    /// What its answers carry besides; `None`: nothing.
+    /// Additions to the rule's answers; `None`: there are none.
     pub answer: Option<Arc<AnswerOptions>>,
-    /// What the cost of a request is worth; `None`: one permit for one unit.
+    /// Worth of a request's cost; `None`: one permit for one unit.
     pub price: Option<Arc<PriceTable>>,
-    /// What happens to a client that it denies too often; `None`: nothing.
+    /// Penalty of a client that it denies too often; `None`: there is none.
     pub penalty: Option<Arc<PenaltyTerms>>,
     /// From how many percent of the limit on a bucket is warned of.
     pub warn_at: Option<u8>,

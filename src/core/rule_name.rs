@@ -3,8 +3,8 @@
 /// A rule by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct RuleName {
-    /// Its domain.
+    /// Namespace of the rule, as gateways name it.
     pub domain: String,
-    /// Its name.
+    /// Name of the rule as its operator wrote it.
     pub name: String,
 }

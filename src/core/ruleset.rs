@@ -47,14 +47,14 @@ pub use self::warnings::Warning;
 /// A rule made ready: everything that a decision needs, nothing left to interpret.
 #[derive(Debug)]
 pub struct Compiled {
-    /// The rule as written.
+    /// The rule as its operator wrote it, already checked.
     pub rule: Rule,
     /// Its domain and name, for those who name it in what they hand out.
     pub named: Arc<RuleName>,
     /// Its number, below [`RuleSet::numbers`]. It stays while the rule of this name does, from one set to the
     /// next that is made of it by [`RuleSet::changed`].
     pub number: u32,
-    /// What its buckets are named by.
+    /// Shape of the keys that name its buckets.
     pub shape: Shape,
     /// Its limit, ready for [`super::algorithm::State::check`] (with `queue` set for `throttle`).
     pub limit: Limit,
@@ -77,7 +77,7 @@ impl Compiled {
 /// A rule that decides a request, and the bucket it counts in.
 #[derive(Debug, Clone)]
 pub struct Match<'s> {
-    /// The rule.
+    /// Rule that takes part in the decision.
     pub rule: &'s Compiled,
     /// Its bucket; `None` for `allow` and `block`, which count nothing. Its shape is the rule's, or another
     /// where the request brings a limit with another window.
@@ -103,7 +103,7 @@ impl From<Vec<User>> for People {
     }
 }
 
-/// Why a rule takes part in a decision or not, for `explain`.
+/// Reasons why a rule takes part in a decision or not, for `explain`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// It decides its group.
@@ -116,9 +116,9 @@ pub enum Reason {
     Lacks(String),
     /// This attribute's value is not what `match` asks for.
     Differs {
-        /// The attribute.
+        /// Name of the attribute that `match` asks for.
         attribute: String,
-        /// What the request brought.
+        /// Value that the request brought for it.
         value: String,
     },
     /// `exact` is set and the request carries this attribute besides.
@@ -137,7 +137,7 @@ impl Reason {
     }
 }
 
-/// Why rules do not make a set.
+/// Reasons why rules do not make a set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     /// Two rules have this name.
@@ -149,9 +149,9 @@ pub enum Conflict {
     /// A user's own limit names no rule.
     #[error("user \"{user}\" has a limit of its own for rule \"{rule}\", which does not exist")]
     UnknownRule {
-        /// The user.
+        /// Id of the user whose own limit is wrong.
         user: String,
-        /// The missing rule.
+        /// Name of the rule that no set holds.
         rule: String,
     },
     /// Two API keys have this name.
@@ -160,9 +160,9 @@ pub enum Conflict {
     /// A key's own limit names no rule.
     #[error("API key \"{key}\" has a limit of its own for rule \"{rule}\", which does not exist")]
     UnknownRuleOfKey {
-        /// The key.
+        /// Public name of the key whose own limit is wrong.
         key: String,
-        /// The missing rule.
+        /// Name of the rule that no set holds.
         rule: String,
     },
     /// Every shape number was used. Only a restart gives new ones.
@@ -170,7 +170,7 @@ pub enum Conflict {
     ShapesSpent,
 }
 
-/// What stands in the place of a rule's name where a request's own limit counts it alone.
+/// The text in place of a rule's name if a request's own limit counts it alone.
 const UNRULED: &str = "descriptor";
 
 /// An immutable set of rules.
@@ -178,7 +178,7 @@ const UNRULED: &str = "descriptor";
 pub struct RuleSet {
     /// In order of precedence: priority, then name.
     rules: Vec<Arc<Compiled>>,
-    /// Those of them that have a worldwide side, in the same order.
+    /// Rules among them that have a worldwide side, in the same order.
     worldwide: Vec<Arc<Compiled>>,
     by_name: ByName,
     numbers: Numbers,
@@ -189,12 +189,12 @@ pub struct RuleSet {
     keys: HashMap<Box<str>, Arc<ApiKey>, FixedState>,
 }
 
-/// Who is written down beside the rules.
+/// The users and keys that are written beside the rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People {
-    /// Users.
+    /// Users of the set; two with one id are a conflict.
     pub users: Vec<User>,
-    /// API keys.
+    /// API keys of the set; two with one id are a conflict.
     pub keys: Vec<ApiKey>,
 }
 
@@ -320,10 +320,10 @@ impl RuleSet {
         self.by_name.get(name)
     }
 
-    /// Which rules decide this request.
+    /// Returns which rules decide this request.
     ///
     /// In a group the first rule by precedence that matches decides; a rule without a group decides by
-    /// itself. Where an `allow` without a group matches, only it and every deciding `block` are left.
+    /// itself. An `allow` without a group that matches leaves only itself and every deciding `block`.
     #[must_use]
     pub fn matches(&self, request: &Request<'_>) -> Matches<'_> {
         self.matches_of(request, &self.who(request))
@@ -337,9 +337,9 @@ impl RuleSet {
         matches
     }
 
-    /// The same, appended to `matches`. Where the origin may read the path in several ways, the rules of each
-    /// reading decide: each rule and bucket once, and an `allow` exempts from the rules of its own reading
-    /// alone.
+    /// The same, appended to `matches`. Each reading has its own rules decide, where the origin may read the
+    /// path in several ways: each rule and bucket once, and an `allow` exempts from the rules of its own
+    /// reading alone.
     pub fn match_into<'s>(&'s self, request: &Request<'_>, who: &Who<'_>, matches: &mut Matches<'s>) {
         let before = matches.len();
         if let Some(domain) = self.domains.get(request.domain) {
@@ -355,7 +355,7 @@ impl RuleSet {
         }
     }
 
-    /// Appends which rules decide it where `who` shows `credential` in the place of the request's own. Those
+    /// Appends which rules decide it where `who` shows `credential` in the place of the request's own. Rules
     /// that decide it already stand behind `from`, and are not there twice.
     pub fn match_credential<'s>(
         &'s self,

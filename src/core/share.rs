@@ -1,4 +1,4 @@
-//! How a limit is shared out over regions: whole permits that add up to it exactly.
+//! The shares of a limit over regions: whole permits that add up to it exactly.
 //!
 //! Every region works this out for itself from the same rule, so it is a pure function of weights, minimums
 //! and names: the divisor method of Jefferson (M. L. Balinski, H. P. Young: Fair Representation, 1982), ties
@@ -13,7 +13,7 @@ use crate::region_list::RegionList;
 /// The weights of one rule over its regions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct Weights {
-    /// Sorted by region, each once.
+    /// Weights sorted by region, each region once.
     parts: Vec<WeightPart>,
 }
 

@@ -22,8 +22,8 @@ const CHUNK: usize = 32;
 const RECLAIM_STEP: usize = 4;
 /// Entries among which the least valuable one is sought when the table is full.
 const SAMPLE: usize = 32;
-/// Bytes that the keys of one table have on average at most. Where they are longer, fewer find room: a client
-/// that chooses long values takes no more memory than one that chooses short ones.
+/// Bytes that the keys of one table have on average at most. Fewer keys find room if they are longer: a
+/// client that chooses long values takes no more memory than one that chooses short ones.
 const KEY_BYTES_MEAN_MAX: usize = 256;
 /// Bytes of keys that any table has room for: the longest key.
 const KEY_BYTES_LEAST: usize = 65_535;
@@ -46,10 +46,10 @@ pub struct TablePlace(u16);
 #[error("no entry in reach may be forgotten")]
 pub struct Full;
 
-/// Where a new entry went.
+/// The place to which a new entry went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inserted {
-    /// Its place.
+    /// Place of the entry, valid until the entry is forgotten.
     pub place: TablePlace,
     /// True if another one was forgotten for it before its time.
     pub evicted: bool,
@@ -67,9 +67,9 @@ pub struct Table<T> {
     vacant: Option<u16>,
     hand: usize,
     keys_max: usize,
-    /// What a value holds on the heap.
+    /// Returns the bytes that a value holds on the heap.
     heap_of: fn(&T) -> usize,
-    /// What all of them do.
+    /// Bytes that all values hold on the heap together, by `heap_of`.
     heap: usize,
 }
 
@@ -79,9 +79,9 @@ struct TableEntry<T> {
     key: KeyAt,
     /// Whole seconds, rounded up; of a vacant entry, the next vacant one.
     expiry: u32,
-    /// What the index needs of the key's hash, so that growing it touches no key.
+    /// The bits of the key's hash that the index needs, so that growing it touches no key.
     hash: [u8; 3],
-    /// How little an entry may be missed: the lowest goes first.
+    /// Cost of forgetting the entry: the lowest goes first.
     weight: u8,
 }
 
@@ -246,8 +246,8 @@ impl<T> Table<T> {
 
     /// Keeps `value` under a key that is not yet kept. It stays until [`Self::rate`] has said when it may go.
     ///
-    /// Looks for expired entries on the way. Where there is no room, the least valuable of a sample is
-    /// forgotten, but none that is `pinned`; [`Full`] if all of those must be kept.
+    /// Looks for expired entries on the way. A full table forgets the least valuable of a sample, but none
+    /// that is `pinned`; [`Full`] if all of those must be kept.
     pub fn insert(
         &mut self,
         hash: u64,

@@ -24,7 +24,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns how long after `earlier` this is; zero if it is not after it.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
@@ -40,7 +40,7 @@ impl Timestamp {
         }
     }
 
-    /// Where the window with this index begins.
+    /// Returns the begin of the window with this index.
     #[must_use]
     pub const fn window_start(index: u64, window: Span) -> Self {
         Self(index.saturating_mul(window.0))

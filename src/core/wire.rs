@@ -1,6 +1,6 @@
-//! Every message between daemons, versioned. How they become bytes is the codec's business (`peer/codec.rs`),
-//! but for frames of counts: of those there are so many that every byte was weighed ([`compact`]). The types
-//! here are those of the newest version; an older one says less, and only where bytes are made.
+//! Every message between daemons, versioned. The codec turns them into bytes (`peer/codec.rs`), but for
+//! frames of counts: of those there are so many that every byte was weighed ([`compact`]). The types here are
+//! those of the newest version; an older one says less, and only where bytes are made.
 //!
 //! The sender's region and node are never in a message: they are read from its certificate.
 
@@ -75,7 +75,7 @@ impl std::fmt::Display for WireVersion {
 /// One frame from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// When the sender's process began, in ms since the epoch: sequence numbers start again with each.
+    /// Begin of the sender's process, in ms since the epoch: sequence numbers start again with each.
     pub incarnation: u64,
     /// Grows by one with every frame to this receiver.
     pub seq: u64,
@@ -87,9 +87,9 @@ pub struct Frame {
     /// The longest that a frame of another region lately took to the sender. Every node takes the worst of
     /// all, so that all of them use a report at the same instant.
     pub slowest: Span,
-    /// Of whose buckets in use the sender cannot follow all.
+    /// Rules of whose buckets in use the sender cannot follow all.
     pub crowded: CrowdedRules,
-    /// What was admitted.
+    /// Counts of admitted permits, a report for each bucket that changed.
     pub reports: Vec<Report>,
 }
 
@@ -126,24 +126,26 @@ impl CrowdedRules {
 /// An acknowledgement. A frame is acknowledged only if all of its key ids were understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acknowledgement {
-    /// Which of the receiver's incarnations sent that frame: a newer one must not take it for its own.
+    /// Incarnation of the receiver that sent that frame: a newer one must not take it for its own.
     pub incarnation: u64,
-    /// Newest sequence number received.
+    /// Newest sequence number received of that incarnation.
     pub seq: u64,
-    /// Which of the 64 before it were received; bit 0 is `seq - 1`.
+    /// The frames among the 64 before it that were received; bit 0 is `seq - 1`.
     pub before: u64,
 }
 
-/// What was admitted of one bucket: cumulative, so that loss, duplication and reordering do nothing.
+/// The permits that were admitted of one bucket: cumulative, so that loss, duplication and reordering do
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The sender's number for the subject. In one incarnation it never stands for another.
     pub key_id: u64,
-    /// What the number stands for; left out once the receiver has acknowledged a frame that said it.
+    /// The bucket that the number stands for; left out once the receiver has acknowledged a frame that said
+    /// it.
     pub subject: Option<Subject>,
-    /// Which window this speaks of; zero for algorithms without windows.
+    /// Window that this speaks of; zero for algorithms without windows.
     pub window: u64,
-    /// When the counts were read, by the clock of whoever read them.
+    /// Instant at which the counts were read, by the clock of whoever read them.
     pub stamp: Timestamp,
     /// One for each of the subject's counters, in their order; or none at all where nothing was admitted.
     pub amounts: Amounts,
@@ -151,19 +153,19 @@ pub struct Report {
     pub demand: u64,
 }
 
-/// How far counts have come; nearly always it is one.
+/// The state of each count; nearly always it is one.
 pub type Amounts = SmallVec<[Amount; 1]>;
 
-/// What hardly changes from one report of a bucket to the next.
+/// The part of a report that hardly changes from one to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// The rule's domain and name.
+    /// Domain and name of the rule that counts the bucket.
     pub rule: RuleName,
     /// The values of its `per`, as [`super::key::Key::identity`] gives them.
     pub identity: Vec<u8>,
-    /// Whom the reports speak for.
+    /// Whom the reports speak for: the sending daemon, or a whole region.
     pub scope: Scope,
-    /// Who counted, since when; at most [`COUNTS_MAX`].
+    /// Daemons that counted, and since when; at most [`COUNTS_MAX`].
     pub counters: Vec<Counter>,
     /// By which limit those decide whom the reports speak for.
     pub decided_by: DecidedBy,
@@ -192,14 +194,15 @@ impl DecidedBy {
     }
 }
 
-/// What one bucket may admit in place of its rule's limit: a user's or a key's own. Its window is the rule's.
+/// The permits that one bucket may admit in place of its rule's limit: a user's or a key's own. Its window is
+/// the rule's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct OwnLimit {
-    /// See [`Limit::permits`].
+    /// Permits per window, as in [`Limit::permits`], in all regions together.
     pub permits: u32,
-    /// See [`Limit::burst`].
+    /// Capacity of bucket algorithms, as in [`Limit::burst`].
     pub burst: u32,
-    /// See [`Limit::queue`].
+    /// Length of the queue, as in [`Limit::queue`].
     pub queue: u32,
 }
 
@@ -210,7 +213,7 @@ impl OwnLimit {
         Self { permits: limit.permits, burst: limit.burst, queue: limit.queue }
     }
 
-    /// As a limit with the window of its rule's.
+    /// Returns it as a limit with the window of its rule's.
     #[must_use]
     pub const fn in_place_of(self, limit: Limit) -> Limit {
         Limit { permits: self.permits, burst: self.burst, queue: self.queue, ..limit }
@@ -230,19 +233,19 @@ pub enum Scope {
 /// One daemon's count of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counter {
-    /// The daemon.
+    /// Name of the daemon that counts, within its region.
     pub node: Arc<str>,
-    /// When it began this count, by its clock. A daemon that restarts, or that forgot the bucket, begins a
-    /// new count at zero; the last value of the old one stays counted.
+    /// Instant at which it began this count, by its clock. A daemon that restarts, or that forgot the bucket,
+    /// begins a new count at zero; the last value of the old one stays counted.
     pub since: Timestamp,
 }
 
-/// How far one count has come.
+/// The state of one count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
     /// Permits admitted: in this window, or since the count began for algorithms without windows.
     pub admitted: u64,
-    /// Permits given back, counted alike.
+    /// Permits given back, counted over the same time as `admitted`.
     pub returned: u64,
 }
 

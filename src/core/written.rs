@@ -22,22 +22,22 @@ pub const PROBLEMS_MAX: usize = 100;
 /// Something that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where to look.
+    /// Place of the mistake, in a file or outside of any.
     pub place: TextPlace,
-    /// What is wrong and what was expected.
+    /// A sentence on what is wrong and what was expected.
     pub message: String,
 }
 
-/// Where a problem stands, as a person finds it.
+/// The place of a problem, as a person finds it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TextPlace {
     /// In a file; line and column count from 1, columns in characters.
     Text {
         /// The file's name as it was given.
         file: String,
-        /// The line.
+        /// Line of the mistake; the first is 1.
         line: usize,
-        /// The column.
+        /// Column of the mistake in characters; the first is 1.
         column: usize,
     },
     /// The file as a whole.
@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where a value stands, as the reader keeps it.
+/// The place of a value, as the reader keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum At {
     /// A byte offset in the text.

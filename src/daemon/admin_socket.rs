@@ -10,10 +10,10 @@ use super::listeners::Bound;
 use crate::api::Listener;
 use crate::config;
 
-/// Who, besides the owner, may write into the folder of the socket: nobody.
+/// The mode bits by which others than the owner may write into the folder of the socket: none may be set.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Which admin socket a daemon has.
+/// The admin socket that a daemon has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminSocket {
     /// None.
@@ -25,7 +25,7 @@ pub enum AdminSocket {
 }
 
 impl AdminSocket {
-    /// As configured.
+    /// Returns the socket that is configured.
     pub(super) fn of(configured: Option<&config::AdminSocket>) -> Self {
         match configured {
             None => Self::Usual,

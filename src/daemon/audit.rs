@@ -20,7 +20,7 @@ use crate::engine::clock::{Clock, Deadline};
 use crate::engine::history::{History, Recorded};
 use crate::engine::tasks::Tasks;
 
-/// How long records are collected before they are written.
+/// Time for which records are collected before they are written.
 const FLUSH: Duration = Duration::from_millis(500);
 /// Longest time for the last records when the daemon drains; the rest waits in the spool.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ impl Prepared {
     }
 }
 
-/// Which decisions the configuration has recorded.
+/// Returns which decisions the configuration has recorded.
 fn sampling(audit: &config::Audit) -> Sampling {
     Sampling {
         allowed_one_in: audit.allowed_sample.0,
@@ -116,7 +116,7 @@ fn sampling(audit: &config::Audit) -> Sampling {
     }
 }
 
-/// Which allowed ones of them.
+/// Returns which allowed decisions the configuration has recorded.
 fn recorded(audit: &config::Audit) -> Recorded {
     Recorded { allowed_one_in: audit.allowed_sample.0, exact_rules: audit.exact.clone() }
 }

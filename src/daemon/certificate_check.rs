@@ -1,5 +1,5 @@
-//! Which certificates a daemon would refuse to start with, without starting one: for `tidegate config check`
-//! and `tidegate doctor`.
+//! The certificates that a daemon would refuse to start with, found without starting one: for `tidegate
+//! config check` and `tidegate doctor`.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use crate::core::time::Timestamp;
 use crate::peer::tls;
 use anyhow::Context as _;
 
-/// What a daemon would say of its certificates.
+/// The judgement of a daemon on its certificates.
 #[derive(Debug, Default)]
 pub struct CertificateProblems {
-    /// What it refuses to start with, a sentence each.
+    /// Reasons for which it refuses to start, a sentence each.
     pub wrong: Vec<String>,
     /// Files that are not on this machine, a sentence each: it may be another one that serves.
     pub missing: Vec<String>,

@@ -1,4 +1,4 @@
-//! How far a certificate is in its life, and which stages of it were told: each once.
+//! The stage of a certificate in its life, and the stages that were told: each once.
 
 use crate::core::time::Timestamp;
 
@@ -18,7 +18,7 @@ pub(super) enum CertificateStage {
 /// A certificate that is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CertificateLife {
-    /// When it ends, in seconds since the epoch.
+    /// End of the certificate, in seconds since the epoch.
     ends: i64,
     /// The last stage that was told.
     told: CertificateStage,
@@ -30,7 +30,7 @@ impl CertificateLife {
         Self { ends, told: CertificateStage::Holds }
     }
 
-    /// When it ends, in seconds since the epoch.
+    /// Returns when it ends, in seconds since the epoch.
     pub(super) const fn ends(&self) -> i64 {
         self.ends
     }
@@ -47,7 +47,7 @@ impl CertificateLife {
         self.ends.saturating_sub(i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX))
     }
 
-    /// How far it is.
+    /// Returns how far it is.
     pub(super) fn stage(&self, now: Timestamp) -> CertificateStage {
         match self.left(now) {
             ..=0 => CertificateStage::Ended,

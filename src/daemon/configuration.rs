@@ -26,7 +26,7 @@ const NAMED_MAX: usize = 12;
 /// Reads the configuration as at the start: the file, over it the environment, over that the command line.
 pub type ReadConfig = Arc<dyn Fn() -> Result<Config, Vec<Problem>> + Send + Sync>;
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Clone)]
 pub struct ConfigSource {
     /// The file that is watched, if there is one.
@@ -35,7 +35,7 @@ pub struct ConfigSource {
     pub read: ReadConfig,
 }
 
-/// What a changed configuration reaches in a running daemon.
+/// The parts of a running daemon that a changed configuration reaches.
 pub(super) struct Reached {
     pub(super) engine: Arc<Engine>,
     pub(super) servers: Arc<Servers>,
@@ -45,7 +45,7 @@ pub(super) struct Reached {
     pub(super) drain: Arc<Drain>,
 }
 
-/// How long the daemon serves on once it is to stop.
+/// The time that the daemon serves on once it is to stop.
 pub(super) struct Drain(AtomicU64);
 
 impl Drain {
@@ -68,9 +68,9 @@ impl Drain {
 pub(super) struct Configuration {
     source: ConfigSource,
     reached: Reached,
-    /// What runs: what a restart would bring is not in it.
+    /// The values that run: what a restart would bring is not in them.
     in_force: Mutex<Config>,
-    /// One at a time reads.
+    /// Lets one at a time read the files and exchange what is in force.
     reading: tokio::sync::Mutex<()>,
 }
 

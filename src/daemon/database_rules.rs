@@ -1,8 +1,8 @@
 //! Rules from PostgreSQL: loaded at the start, followed while the daemon runs, kept on disk for the day on
 //! which the database is away, and handed to peers whose database is.
 //!
-//! The set in force only ever gives way to a newer one that is right in every part. Where none can be had the
-//! daemon goes on with what it has, for ever, and says so in `/readyz`, in the log and in metrics.
+//! The set in force only ever gives way to a newer one that is right in every part. A daemon that can get
+//! none goes on with what it has, for ever, and says so in `/readyz`, in the log and in metrics.
 //!
 //! Another daemon is asked only while the own database is away, and what it gave is in force until that
 //! answers: whatever number it has, the database's own set takes its place. It is handed on to nobody, and
@@ -31,7 +31,7 @@ use crate::engine::rulebook::RulesStatus;
 use super::reload::lines;
 use super::unfit::Unfit;
 
-/// How often to look without being told. A change is then seen in less than the 30 s that are promised.
+/// Time between two looks without being told. A change is then seen in less than the 30 s that are promised.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// First wait before a set that the disk refused is written again; each further one is twice as long.
@@ -67,9 +67,9 @@ pub(super) struct DatabaseRules {
     pub(super) saved: PathBuf,
     /// True if rules of other daemons are taken at all.
     from_peers: bool,
-    /// What is to be kept on disk; only the newest matters.
+    /// The set that is to be kept on disk; only the newest matters.
     saver: watch::Sender<OnDisk>,
-    /// Why the set in force is not on disk.
+    /// Reason why the set in force is not on disk.
     unsaved: std::sync::Mutex<Option<String>>,
     /// One at a time looks, compiles and swaps.
     pub(super) state: Mutex<State>,
@@ -104,7 +104,7 @@ impl OnDisk {
     }
 }
 
-/// Where a set came from.
+/// The origin of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Origin {
     /// The own database.
@@ -148,19 +148,19 @@ pub(super) struct State {
     /// The texts of the set in force. Locked by whoever puts another in force until that is done, also where
     /// nobody waits for it any more.
     held: Arc<std::sync::Mutex<Held>>,
-    /// How many rules are in force.
+    /// Number of rules that are in force.
     rules: usize,
     /// Its mark in the history of the database, if it came from there: what changed since can be asked for.
     known: Option<KnownSet>,
     /// A newer set that is not right, and why.
     refused: Option<Refused>,
-    /// Where the set in force came from.
+    /// Origin of the set in force; `None` before the first.
     origin: Option<Origin>,
-    /// Why the database cannot be used just now, and since when.
+    /// Reason why the database cannot be used just now, and since when.
     away: Option<(Failure, Stopwatch)>,
-    /// What is wrong with the database, where it answers: it is behind.
+    /// Version of the database's set, if it answers and is behind.
     behind: Option<Version>,
-    /// What another daemon says that is newer than the set of a database that answers.
+    /// Words of another daemon on a set newer than that of a database that answers.
     ahead: Option<String>,
 }
 
@@ -256,7 +256,7 @@ impl DatabaseRules {
                     if told.is_none() {
                         return;
                     }
-                    // Whatever was told meanwhile is seen by the same look.
+                    // One look sees everything that was told meanwhile.
                     while heard.try_recv().is_ok() {}
                 }
                 _ = looks.tick() => {}
@@ -403,8 +403,8 @@ impl DatabaseRules {
         Ok(())
     }
 
-    /// Puts in force what the database gave last, in place of what another daemon gave. Where it never gave
-    /// any the daemon has no rules, and is not ready.
+    /// Puts in force what the database gave last, in place of what another daemon gave. The daemon has no
+    /// rules, and is not ready, if the database never gave any.
     async fn put_back(&self, state: &mut State) {
         self.saver.send_modify(|files| files.given = Some(bytes::Bytes::new()));
         let (path, last) = (self.saved.clone(), self.saver.borrow().stored.clone());

@@ -17,16 +17,17 @@ use crate::engine::clock::Deadline;
 pub(super) const DRAIN_SERVERS: Duration = Duration::from_secs(7);
 /// Longest time for it when the daemon was told twice to stop.
 const DRAIN_HURRIED: Duration = Duration::from_secs(1);
-/// How long clients are asked to go elsewhere before the listeners stop; less where `listen.drain` is less.
+/// Time for which clients are asked to go elsewhere before the listeners stop; less where `listen.drain` is
+/// less.
 const CLOSING: Duration = Duration::from_secs(1);
 /// Longest time for telling the other daemons that this one leaves.
 const DRAIN_PEERS: Duration = Duration::from_millis(1_500);
 /// Longest time for giving back permits that were drawn ahead.
 const DRAIN_STORE: Duration = Duration::from_millis(500);
-/// How often to look whether anybody is still connected.
+/// Time between two looks whether anybody is still connected.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How a daemon is asked to end.
+/// The ways in which a daemon is asked to end.
 #[derive(Debug, Clone, Default)]
 pub struct Stopping {
     /// It need not wait for gateways that are not there: without an open connection it stops at once. For a

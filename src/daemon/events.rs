@@ -14,7 +14,7 @@ use crate::core::time::Timestamp;
 use crate::database::events::EventCourierSetup;
 use crate::engine::Engine;
 
-/// How often the breakers of the store's servers are looked at.
+/// Time between two looks at the breakers of the store's servers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Longest time for the last events when the daemon drains; the rest waits in the spool.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ pub(super) async fn watch_breakers(engine: Arc<Engine>, stop: CancellationToken)
     }
 }
 
-/// The event that a change of the cluster's notices is, if it is one. Those about certificates are told for
+/// The event that a change of the cluster's notices is, if it is one. Notices about certificates are told for
 /// each stage of their lives by who looks at them.
 pub(super) fn of_notice(change: &NoticeChange, now: Timestamp) -> Option<EventRecord> {
     let event = |kind, notice: &Notice, text: &str| {

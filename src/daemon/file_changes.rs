@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 
-/// How often to look at files.
+/// Time between two looks at files.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When a file was written, and how long it is; `None`: it is not there.
+/// The time at which a file was written, and its length; `None`: it is not there.
 type Change = Option<(SystemTime, u64)>;
 
 /// Several files that belong together.
@@ -20,7 +20,7 @@ pub(super) struct FileChanges {
 }
 
 impl FileChanges {
-    /// As they are now.
+    /// Returns the files as they are now.
     pub(super) async fn of(paths: Vec<PathBuf>) -> Self {
         let taken = look(paths.clone()).await;
         Self { paths, seen: taken.clone(), taken }

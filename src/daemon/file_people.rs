@@ -24,7 +24,7 @@ use crate::engine::identity::secret::new_key;
 /// The people of a rules file.
 pub(super) struct FilePeople {
     pub(super) reloader: Arc<Reloader>,
-    /// Where changes of them are recorded.
+    /// Record of what operators change of users, keys and tiers.
     pub(super) ledger: Arc<dyn Ledger>,
 }
 

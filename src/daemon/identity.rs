@@ -22,7 +22,7 @@ use crate::engine::identity::lookups::Lookups;
 use crate::engine::identity::register::Register;
 use crate::engine::tasks::Tasks;
 
-/// How often to look at the file of keys.
+/// Time between two looks at the file of keys.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A file that was removed is believed to be gone after so many looks: an editor may be replacing it.
 const GONE_LOOKS: u32 = 3;
@@ -43,21 +43,21 @@ pub(super) fn ledger(setup: &Setup, database: Option<&Database>) -> Arc<dyn Ledg
     }
 }
 
-/// Where identities and their changes are kept.
+/// The stores of identities and their changes.
 pub(super) struct Kept<'k> {
     /// The source, where there is one.
     pub(super) database: Option<&'k Database>,
-    /// What the region's daemons know together.
+    /// Knowledge that the region's daemons share of identities.
     pub(super) shelf: Option<Arc<dyn Shelf>>,
-    /// The record of changes.
+    /// Record of what operators change besides rules and quotas.
     pub(super) ledger: &'k Arc<dyn Ledger>,
 }
 
-/// What finds out who is asking, in a running daemon.
+/// The parts that find out who is asking, in a running daemon.
 pub(super) struct Identities {
-    /// For operators.
+    /// Shows and changes identities for the admin routes.
     pub(super) register: Arc<dyn Register>,
-    /// For the servers.
+    /// Reads the tokens that requests show; `None` where none are configured.
     pub(super) tokens: Option<Arc<TokenReader>>,
     /// Looks at the file of keys again.
     pub(super) reload: Arc<Notify>,
@@ -113,7 +113,7 @@ impl Identities {
 #[derive(Clone)]
 struct Keys {
     path: PathBuf,
-    /// What it held when it was last read.
+    /// Text of the file when it was last read.
     text: String,
     tokens: Arc<TokenReader>,
     reload: Arc<Notify>,

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use crate::database::envoy;
 use crate::database::file;
 
-/// What files of another rate limiter came to.
+/// The outcome of an import of another rate limiter's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
     /// Our rules, as TOML; they were read back without a problem.
     pub toml: String,
-    /// What could not be expressed, or not exactly: a sentence each, with its place.
+    /// Parts that could not be expressed, or not exactly: a sentence each, with its place.
     pub inexact: Vec<String>,
     /// Keys that are attributes of ours, and so mean more than their text: a sentence each, with its place.
     pub notes: Vec<String>,

@@ -18,16 +18,16 @@ use crate::core::regions::NodeName;
 use crate::database::private;
 use crate::store::KeptStore;
 
-/// What is written in another format is not read. Names stand in the file, so that one that is missing or
-/// means another thing elsewhere is noticed; whoever gives one another meaning counts this up.
+/// A file in another format is not read. Names stand in the file, so that one that is missing or means
+/// another thing elsewhere is noticed; whoever gives one another meaning counts this up.
 const FORMAT: u32 = 1;
 
-/// What is left.
+/// The state that is left for the next process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Left {
     format: u32,
     node: NodeName,
-    /// Of the weights that were noted beside it.
+    /// Digest of the weights that were noted beside it.
     beside: Vec<u8>,
     /// The numbers of the rules that it speaks of, and the first that no rule had.
     pub(super) shapes: (Vec<(String, Shape)>, u32),
@@ -55,7 +55,7 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Takes what the process before has left. What cannot be used is burnt, and the log says why.
+/// Takes what the process before has left. A file that cannot be used is burnt, and the log says why.
 pub(super) fn take(shares: &Path, name: &NodeName) -> Option<Left> {
     let path = &file_of(shares, &name.node);
     let taken = read_once(path, shares, name);

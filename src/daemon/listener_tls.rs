@@ -25,10 +25,10 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// The certificate of one listener, and where it comes from.
 #[derive(Clone)]
 pub(super) struct WatchedTls {
-    /// What the listener uses.
+    /// Certificate, key and authorities that the listener's handshakes use.
     pub(super) tls: Arc<ListenerTls>,
     files: config::ListenerTls,
-    /// `http`, `grpc` or `resp`.
+    /// Name of the listener: `http`, `grpc` or `resp`.
     name: &'static str,
     metrics: Arc<Metrics>,
     /// The certificate that handshakes use now.

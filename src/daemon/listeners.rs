@@ -17,24 +17,24 @@ pub(super) struct Listeners {
     http: Option<Listener>,
     grpc: Option<Listener>,
     resp: Option<Listener>,
-    /// For those who watch.
+    /// Listener for those who watch the daemon.
     watching: Option<Listener>,
     /// For those who look into a stand-in's rules.
     debug: Option<Listener>,
-    /// The admin socket.
+    /// Listener of the admin socket, for the user of the daemon.
     owner: Option<Listener>,
     /// The certificates of those that have some.
     pub(super) tls: Vec<WatchedTls>,
 }
 
-/// Where a daemon listens.
+/// The addresses on which a daemon listens.
 pub(super) struct Addresses {
     pub(super) http: Option<Bound>,
     pub(super) grpc: Option<Bound>,
     pub(super) resp: Option<Bound>,
-    /// For those who watch.
+    /// Address for those who watch the daemon.
     pub(super) watching: Option<Bound>,
-    /// The admin socket.
+    /// Address of the admin socket, for the user of the daemon.
     pub(super) owner: Option<Bound>,
 }
 

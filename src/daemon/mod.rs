@@ -99,16 +99,16 @@ pub struct Daemon {
     regions: Arc<Regions>,
     /// There once it follows a file.
     configuration: Option<Arc<Configuration>>,
-    /// Carries events.
+    /// Carries events to the log and to their receiver.
     courier: EventCourier,
-    /// Sends spans.
+    /// Sends spans to the collector; `None` where none is configured.
     traces: Option<TraceExport>,
     readiness: Arc<watch::Sender<Readiness>>,
-    /// Where the weights of `split` rules are noted. Beside it rights are left for the next process.
+    /// The file that notes the weights of `split` rules. Beside it rights are left for the next process.
     shares: Option<PathBuf>,
-    /// How long to serve on once it is to stop.
+    /// Time to serve on once it is to stop.
     drain: Arc<Drain>,
-    /// Listeners first, then everything else.
+    /// Stops the listeners, before `stop` ends everything else.
     stop_servers: Shutdown,
     stop: CancellationToken,
     shared: Arc<Servers>,
@@ -117,8 +117,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon and returns once it answers. What starts it lives in a box, since it is large and
-    /// every caller would carry it.
+    /// Starts a daemon and returns once it answers. The future that starts it lives in a box, since it is
+    /// large and every caller would carry it.
     ///
     /// # Errors
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::regions::NodeName;
 use crate::database::private;
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Serialize, Deserialize)]
 struct Noted<T> {
     node: NodeName,

@@ -21,7 +21,7 @@ use crate::engine::notices::{ComparedRule, NoticeSource};
 use crate::engine::status::WorldStatus;
 use crate::peer::{CertificateDates, LinkStatus, Member, Peers, Refuser, certificate};
 
-/// How often to look.
+/// Time between two looks.
 const PERIOD: Duration = Duration::from_millis(250);
 /// Within this clocks do not disturb `gossip`.
 const CLOCKS_APART_MICROS: u64 = 20_000;
@@ -295,7 +295,7 @@ impl Look {
         self.engine.follow_differences(different);
     }
 
-    /// Who does not answer, and who does not accept whom.
+    /// Finds daemons that do not answer, and those that do not accept each other.
     fn links(&self, members: &[Member], found: &mut Vec<Notice>) {
         let (joins, links) = (self.peers.joins(), self.peers.links());
         let up: BTreeSet<_> = links.iter().filter(|link| link.connected).map(|link| link.address).collect();

@@ -14,9 +14,9 @@ use crate::core::time::Timestamp;
 use crate::engine::clock::Clock;
 use crate::peer::{CertificateDates, Peers, TlsError, TlsPem, certificate, tls};
 
-/// How often files are read again whose key is not that of the certificate: somebody replaces them now.
+/// Most readings of files whose key is not that of the certificate: somebody replaces them now.
 const READS_MAX: u32 = 20;
-/// How long to wait between.
+/// Time to wait between two of them.
 const READ_AGAIN: Duration = Duration::from_millis(100);
 
 /// The certificates in force, and where they come from.

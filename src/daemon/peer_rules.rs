@@ -17,9 +17,9 @@ use crate::database::stored::Version;
 use crate::peer::{Member, Peers, RulesStatement};
 use crate::telemetry::traces::SpanKind;
 
-/// How often to look at what the others have, besides when it changes.
+/// Time between two looks at what the others have, besides when it changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the own database may take to have what a peer has: a replica lags.
+/// Time that the own database may take to have what a peer has: a replica lags.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest time for a set to come.
 const FETCH_DEADLINE: Duration = Duration::from_secs(30);
@@ -27,8 +27,8 @@ const FETCH_DEADLINE: Duration = Duration::from_secs(30);
 /// tried once more.
 const SHUNNED_MAX: usize = 256;
 
-/// What was not right when it came, by who gave it: a peer that lies about a set keeps nobody from taking it
-/// elsewhere.
+/// Sets that were not right when they came, by who gave them: a peer that lies about a set keeps nobody from
+/// taking it elsewhere.
 type Shunned = HashSet<(NodeName, [u8; 32])>;
 
 /// Both directions, until `stop`.

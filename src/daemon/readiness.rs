@@ -1,4 +1,4 @@
-//! Whether gateways should ask this daemon: while it has rules, and while no background task is missing.
+//! Readiness of a daemon: gateways should ask it while it has rules, and while no background task is missing.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::engine::tasks::Tasks;
 #[derive(Clone)]
 pub(super) struct Follow {
     pub(super) readiness: Arc<watch::Sender<Readiness>>,
-    /// Where the daemon may have to wait for its first set of rules.
+    /// Offers of rules, if the daemon may have to wait for its first set.
     pub(super) rules: Option<watch::Receiver<Option<Offer>>>,
-    /// Where it stands in for Envoy's rate limit service: whether that is healthy.
+    /// Health of the stand-in for Envoy's rate limit service, if it is one.
     pub(super) stand_in: Option<watch::Receiver<bool>>,
     pub(super) tasks: Tasks,
 }
 
 impl Follow {
-    /// Until `stop`.
+    /// Follows all of these until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut changes = self.tasks.changes();
         loop {

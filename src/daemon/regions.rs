@@ -1,5 +1,5 @@
-//! Which regions share limits, while the daemon runs: what its configuration lists, what operators changed
-//! since, and what operators signed that other daemons tell.
+//! The regions that share limits, while the daemon runs: those that its configuration lists, what operators
+//! changed since, and what operators signed that other daemons tell.
 //!
 //! Another daemon's word alone changes nothing. A change is noted on disk before it is told, so that it
 //! outlives this daemon even where no other has heard of it.
@@ -68,7 +68,7 @@ pub(super) fn list_of(config: &Config) -> anyhow::Result<RegionList> {
 /// The list and what it is made of.
 #[derive(Default)]
 struct Known {
-    /// `peers.regions`.
+    /// Regions that `peers.regions` of the configuration lists.
     configured: Vec<String>,
     changes: RegionChanges,
 }
@@ -78,7 +78,7 @@ pub(super) struct Regions {
     engine: Arc<Engine>,
     reloader: Arc<Reloader>,
     stored: Option<Arc<DatabaseRules>>,
-    /// `None`: nothing outlives the process.
+    /// File that keeps the changes; `None`: nothing outlives the process.
     path: Option<PathBuf>,
     /// There once the daemon speaks with others, if it does.
     peers: OnceLock<Arc<Peers>>,
@@ -237,7 +237,7 @@ impl Regions {
         let mut list = known.changes.over(&known.configured);
         if let Some(peers) = self.peers.get() {
             peers.set_region_changes(&known.changes);
-            // Whatever somebody said of it, of a region that is seen the word is waited for.
+            // The word of a region that is seen is waited for, whatever somebody said of it.
             let members = peers.members();
             let members = members.borrow();
             list.gone.retain(|gone| !members.iter().any(|member| member.live && member.name.region == *gone));
@@ -260,7 +260,7 @@ impl Regions {
         }
     }
 
-    /// Why a region cannot be put into a state; `None`: it can.
+    /// Returns why a region cannot be put into a state; `None`: it can.
     fn refusal(
         &self,
         known: &Known,

@@ -250,13 +250,13 @@ pub(super) fn lines(problems: &[impl std::fmt::Display]) -> String {
 pub struct Checked {
     /// Its rules, in the order of the file.
     pub rules: Vec<Rule>,
-    /// How many tiers it has.
+    /// Number of tiers that the file has.
     pub tiers: usize,
-    /// How many users.
+    /// Number of users that the file has.
     pub users: usize,
-    /// How many API keys.
+    /// Number of API keys that the file has.
     pub keys: usize,
-    /// What is odd about them all the same, a line each.
+    /// Oddities of the rules all the same, a line each.
     pub warnings: Vec<String>,
 }
 
@@ -315,11 +315,11 @@ pub fn check_rules_alone(path: &std::path::Path) -> Result<Checked, Vec<String>>
 /// Rules as a file has them.
 #[derive(Debug)]
 pub struct WrittenRules {
-    /// Each in JSON, by name.
+    /// Rules as JSON, each with its name.
     pub rules: Vec<(String, serde_json::Value)>,
-    /// Who is written beside them.
+    /// Tiers, users and API keys that stand beside the rules.
     pub people: WrittenPeople,
-    /// What is odd about them, a line each.
+    /// Oddities of the rules, a line each.
     pub warnings: Vec<String>,
 }
 
@@ -327,11 +327,11 @@ pub struct WrittenRules {
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub struct WrittenPeople {
-    /// `[[tiers]]`.
+    /// Entries of `[[tiers]]` in the order of the file.
     pub tiers: Vec<serde_json::Value>,
-    /// `[[users]]`.
+    /// Entries of `[[users]]` in the order of the file.
     pub users: Vec<serde_json::Value>,
-    /// `[[keys]]`.
+    /// Entries of `[[keys]]` in the order of the file.
     pub keys: Vec<serde_json::Value>,
 }
 

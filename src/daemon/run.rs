@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{ConfigSource, Daemon, RulesSource, Setup, Stopping, raise_open_files, supervisor};
 use crate::config::{Config, StandIn};
 
-/// Why a daemon did not run.
+/// Reasons why a daemon did not run.
 #[derive(Debug)]
 pub enum RunError {
     /// Its configuration or rules are wrong: every problem a line.
@@ -71,7 +71,7 @@ async fn serve(setup: Setup, followed: Option<(Config, ConfigSource)>) -> anyhow
             _ = interrupt.recv() => break true,
             _ = hangup.recv() => {
                 supervisor::tell(supervisor::RELOADING);
-                // Whoever wants it to end does not wait for a disk or a database.
+                // A daemon that is to end does not wait for a disk or a database.
                 tokio::select! {
                     biased;
                     _ = terminate.recv() => break false,

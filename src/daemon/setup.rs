@@ -1,4 +1,4 @@
-//! What a daemon is started with: everything resolved, nothing to interpret.
+//! The setup that a daemon is started with: everything resolved, nothing to interpret.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
 use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
 
-/// Where rules come from.
+/// Sources of rules.
 #[derive(Debug, Clone)]
 pub enum RulesSource {
     /// Always these.
@@ -32,7 +32,7 @@ pub enum RulesSource {
     File(PathBuf),
     /// PostgreSQL, with the last set kept in this file.
     Database {
-        /// Where the last set is kept.
+        /// File in which the last set is kept.
         saved: PathBuf,
         /// True if rules of other daemons are taken while the database is away.
         from_peers: bool,
@@ -41,27 +41,27 @@ pub enum RulesSource {
     Nothing,
 }
 
-/// How this daemon meets the others.
+/// The address and certificates by which this daemon meets the others.
 #[derive(Debug, Clone)]
 pub struct PeersSetup {
-    /// The UDP address to bind.
+    /// UDP address that the daemon binds for the others.
     pub listen: SocketAddr,
-    /// Where the others reach it, as host:port, if not at the bound address.
+    /// Address at which the others reach it, as host:port, if not the bound one.
     pub advertise: Option<String>,
     /// Daemons to join through, as host:port.
     pub join: Vec<String>,
     /// The cluster's authority, this daemon's certificate and its key.
     pub tls: TlsPem,
-    /// Where these came from, to read them again; `None` if they never change.
+    /// Files that these came from, to read them again; `None` if they never change.
     pub tls_files: Option<PeerTls>,
 }
 
-/// How a daemon finds out who is asking.
+/// The ways in which a daemon finds out who is asking.
 #[derive(Debug, Clone, Default)]
 pub struct IdentitySetup {
     /// The tier where no other is known.
     pub default_tier: Option<String>,
-    /// How to look up; `None`: not in the database.
+    /// Settings of look-ups; `None`: nobody is looked up in the database.
     pub lookups: Option<LookupSettings>,
     /// JSON web tokens: the file of keys, and what a token must be.
     pub tokens: Option<(PathBuf, TokenSettings)>,
@@ -99,15 +99,15 @@ impl IdentitySetup {
 /// Everything a daemon needs to start.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Its region and node.
+    /// Region and node of the daemon, unique in the cluster.
     pub name: NodeName,
     /// The HTTP port, `host:port` or `unix:/path`; `None` for none.
     pub http: Option<String>,
-    /// The gRPC port, alike.
+    /// The gRPC port, spelled as `http` is; `None` for none.
     pub grpc: Option<String>,
     /// The port of the Redis protocol, alike.
     pub resp: Option<String>,
-    /// TLS on it.
+    /// TLS on the port of the Redis protocol; `None` for none.
     pub resp_tls: Option<config::ListenerTls>,
     /// The file with the passwords that its clients may show; `None`: they show none.
     pub resp_passwords: Option<PathBuf>,
@@ -117,7 +117,7 @@ pub struct Setup {
     pub http_tls: Option<config::ListenerTls>,
     /// TLS on the gRPC port, alike.
     pub grpc_tls: Option<config::ListenerTls>,
-    /// How long to serve on, unready, once it is to stop.
+    /// Time to serve on, unready, once it is to stop.
     pub drain: Duration,
     /// Most connections of one listener, where the limit of open files allows as many.
     pub connections_max: usize,
@@ -127,15 +127,15 @@ pub struct Setup {
     pub held_answers_max: usize,
     /// True if HTTP clients may give back.
     pub http_refunds: bool,
-    /// Where the user of the daemon may change everything.
+    /// Socket on which the user of the daemon may change everything.
     pub admin_socket: AdminSocket,
     /// True if everybody on this machine may.
     pub admin_local: bool,
-    /// Its rules.
+    /// Source of the rules: fixed ones, a file, the database, or none.
     pub rules: RulesSource,
     /// True if every rule only logs.
     pub shadow: bool,
-    /// Where buckets are kept.
+    /// Store that keeps the buckets: memory or Redis.
     pub store: StoreSetup,
     /// The files of TLS towards Redis, watched; `None` for none.
     pub redis_tls: Option<config::RedisTls>,
@@ -143,9 +143,9 @@ pub struct Setup {
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
     pub regions: Vec<String>,
-    /// Where the weights of `split` rules are noted; `None` for nowhere.
+    /// File that notes the weights of `split` rules; `None` for none.
     pub shares: Option<PathBuf>,
-    /// How often counts go out.
+    /// Time between two reports of a bucket to other daemons.
     pub interval: Span,
     /// Most buckets of worldwide limits followed, of each mode that follows any.
     pub world_keys_max: usize,
@@ -157,21 +157,21 @@ pub struct Setup {
     pub credentials: CredentialHeaders,
     /// True if paths and hosts are brought into one form.
     pub normalize: bool,
-    /// How the origin reads paths.
+    /// Habits of the origin in reading paths, by which they are brought into one form.
     pub origin: Origin,
     /// The file of admin tokens; `None`: clients on this machine may look.
     pub admin_tokens: Option<PathBuf>,
-    /// The database; `None` for none.
+    /// Database of rules, identities and the audit log; `None` for none.
     pub postgres: Option<PostgresSettings>,
-    /// How to find out who is asking.
+    /// Settings by which to find out who is asking.
     pub identity: IdentitySetup,
-    /// What is remembered of decisions; `None` for nothing, and without a database.
+    /// Settings of the audit log; `None` for none, and without a database.
     pub audit: Option<config::Audit>,
-    /// Where events are sent; `None`: they are only logged.
+    /// Receiver of events; `None`: they are only logged.
     pub events: Option<config::Events>,
-    /// Where spans are sent; `None`: none are made.
+    /// Collector of spans; `None`: none are made.
     pub traces: Option<config::Traces>,
-    /// How it stands in for Envoy's rate limit service; `None`: it does not.
+    /// Settings of the stand-in for Envoy's rate limit service; `None`: it is none.
     pub stand_in: Option<config::StandIn>,
 }
 
@@ -267,7 +267,7 @@ fn store_of(store: &config::Store, name: String) -> anyhow::Result<StoreSetup> {
     })
 }
 
-/// How often certificate and key are read because the certificate changed meanwhile.
+/// Most readings of certificate and key because the certificate changed meanwhile.
 const READS_MAX: u32 = 10;
 
 /// Reads the files of mutual TLS. Certificate and key are of one time, should somebody replace them.
@@ -295,28 +295,28 @@ pub(super) fn read_tls(files: &PeerTls) -> anyhow::Result<TlsPem> {
 /// A region of `tidegate demo`.
 #[derive(Debug)]
 pub struct DemoRegion<'a> {
-    /// Its name.
+    /// Name of the region that the daemon is to count for.
     pub region: &'a str,
-    /// All of them.
+    /// Names of all regions of the demo, this one included.
     pub regions: &'a [String],
-    /// The cluster's authority.
+    /// Authority that signs the certificates of all daemons of the demo.
     pub ca: &'a Authority,
-    /// Where its relay listens.
+    /// Address on which its relay listens; the others dial that.
     pub advertise: SocketAddr,
-    /// Where all relays listen.
+    /// Addresses on which the relays of all regions listen.
     pub join: &'a [SocketAddr],
-    /// The one rule.
+    /// Limit that all regions of the demo hold together.
     pub rule: DemoRule,
-    /// Whether to use the ports a daemon has by default, where they are free.
+    /// True to use the ports a daemon has by default, if they are free.
     pub default_ports: bool,
 }
 
 /// The one limit of `tidegate demo`.
 #[derive(Debug, Clone, Copy)]
 pub struct DemoRule {
-    /// Permits per window.
+    /// Permits per window in all regions together.
     pub limit: u32,
-    /// The window.
+    /// Length of the window in which the limit counts.
     pub window: Span,
     /// The mode in which it is held.
     pub mode: Mode,

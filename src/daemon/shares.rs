@@ -17,7 +17,7 @@ use crate::core::regions::split::Saved;
 use crate::engine::Engine;
 use crate::peer::Peers;
 
-/// How often words are compared, and shares whose time has come are taken.
+/// Time between two comparisons of words, at which shares whose time has come are taken.
 const PERIOD: Duration = Duration::from_millis(50);
 /// A disk that refused is tried again after so many periods.
 const RETRY_PERIODS: u32 = 20;
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<Option<Saved>
 pub(super) struct Shares {
     pub(super) engine: Arc<Engine>,
     pub(super) peers: Arc<Peers>,
-    /// `None`: nothing outlives the process.
+    /// File that keeps the weights; `None`: nothing outlives the process.
     pub(super) path: Option<PathBuf>,
 }
 
@@ -82,8 +82,8 @@ impl Shares {
         }
     }
 
-    /// `false`: the disk refused, so nothing is said to the others and the smaller shares stay in force. How
-    /// a daemon began that has no share of anything is noted where it can be.
+    /// `false`: the disk refused, so nothing is said to the others and the smaller shares stay in force.
+    /// Notes, if it can, how a daemon began that has no share of anything.
     async fn note(&self, held: &Saved) -> bool {
         let Some(path) = self.path.clone().filter(|path| !held.is_empty() || path.exists()) else {
             return true;

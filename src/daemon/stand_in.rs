@@ -48,7 +48,7 @@ impl StandIn {
         &self.service
     }
 
-    /// Whether it is healthy, now and later.
+    /// Returns whether it is healthy, now and later.
     pub(super) fn healthy(&self) -> watch::Receiver<bool> {
         self.healthy.subscribe()
     }

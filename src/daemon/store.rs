@@ -1,4 +1,4 @@
-//! Which store a daemon counts in, and what must be done for it while it runs.
+//! The store that a daemon counts in, and the work that must be done for it while it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -16,12 +16,12 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisSettings, RedisStore, StartError};
 use crate::telemetry::Metrics;
 
-/// Where buckets are kept.
+/// Stores that keep buckets.
 #[derive(Debug, Clone)]
 pub enum StoreSetup {
     /// In this process: at most so many.
     Memory {
-        /// The bound.
+        /// Most buckets that the store keeps at once.
         keys_max: usize,
     },
     /// In the region's Redis, which all its daemons share.

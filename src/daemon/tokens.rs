@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Guard, Tokens};
 
-/// How often to look at the file.
+/// Time between two looks at the file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A file that was removed is believed to be gone after so many looks: an editor may be replacing it.
 const GONE_LOOKS: u32 = 3;

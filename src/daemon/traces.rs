@@ -24,7 +24,7 @@ use crate::telemetry::traces::{TraceResource, Tracer, TracerSetup, encode, rejec
 
 /// Longest time for the last spans when the daemon drains; the rest is lost.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
-/// How often a batch is sent before it is given up.
+/// Most attempts to send a batch before it is given up.
 const ATTEMPTS_MAX: u32 = 3;
 /// First and longest wait after a failure; each wait is twice as long as the one before.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -32,10 +32,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 const ANSWER_BYTES_MAX: usize = 64 * 1_024;
 /// Most causes of failures that are told apart, until spans are taken again.
 const CAUSES_MAX: usize = 16;
-/// What the address of every collector ends with.
+/// The end of the address of every collector.
 const PATH: &str = "/v1/traces";
 
-/// What sends the spans of one daemon.
+/// The sender of one daemon's spans.
 pub(super) struct TraceExport {
     shared: Arc<TraceExporter>,
 }
@@ -70,7 +70,7 @@ impl TraceCounts {
     fn new(metrics: &Metrics) -> Self {
         let spans = |outcome| metrics.counter("trace_spans_total", "outcome", outcome);
         let exports = |outcome| metrics.counter("trace_exports_total", "outcome", outcome);
-        // Whoever takes spans counts them, and may not be there.
+        // The tracer counts these, and there may be none.
         spans("queue_full").increment(0);
         Self {
             delivered: spans("delivered"),
@@ -82,7 +82,7 @@ impl TraceCounts {
     }
 }
 
-/// Why a batch was not taken.
+/// Reasons why a batch was not taken.
 enum NotTaken {
     /// It may be taken later.
     Yet(String),
@@ -204,7 +204,7 @@ impl TraceExporter {
     async fn send_next(&self) -> Result<(), ()> {
         let mut held = self.batch.lock().await;
         let Some(batch) = held.take().or_else(|| self.next_batch()) else { return Ok(()) };
-        // While it is sent it stays here, for whoever sends it if this is given up.
+        // The batch stays here while it is sent, for whoever sends it if this is given up.
         let batch = held.insert(batch);
         batch.attempts += 1;
         let cause = match self.post(batch.body.clone()).await {

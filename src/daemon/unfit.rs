@@ -2,7 +2,7 @@
 
 use crate::peer::FetchError;
 
-/// Why a peer's set was not taken. The words are metric labels.
+/// Reasons why a peer's set was not taken. The words are metric labels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unfit {
     /// It did not come, or not as promised.

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::engine::status::WorldStatus;
 use crate::engine::world::WorldPort;
 
-/// How often.
+/// Time between two rounds of upkeep.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Runs until `stop`. `alone`: no task speaks with other daemons, so nobody else says how worldwide rules

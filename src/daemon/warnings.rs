@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
 
-/// How often to look whether the rules changed.
+/// Time between two looks whether the rules changed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until `stop`.

@@ -29,7 +29,7 @@ const ADVERTISE_MAX: Duration = Duration::from_secs(10);
 pub(super) struct World {
     peers: Arc<Peers>,
     address: SocketAddr,
-    /// Where its certificates come from, if from files.
+    /// Files of its certificates, if they come from files.
     certificates: Option<Arc<PeerCertificates>>,
     /// Stops the protocol, after it has told the others that this daemon goes.
     stop: CancellationToken,
@@ -145,7 +145,7 @@ async fn resolve(advertise: Option<&str>) -> anyhow::Result<Option<SocketAddr>> 
 #[derive(Clone)]
 struct Siblings {
     region: String,
-    /// How many daemons of this region are alive, this one included.
+    /// Number of daemons of this region that are alive, this one included.
     live: Arc<AtomicUsize>,
     shared_store: bool,
 }

@@ -22,15 +22,15 @@ pub use self::service::rules_of_texts;
 pub use self::tree::Unread;
 pub use self::xds::{Accept, MakeTls, XdsClient, XdsNews, XdsSettings};
 
-/// Where a rule's limit counts by address; the reference service calls it `remote_address`.
+/// The key by which a rule's limit counts by address; the reference service calls it `remote_address`.
 const IP: &str = "ip";
 
-/// What a file came to.
+/// The rules that a file came to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Imported {
     /// The rules, in the shape of `rules.toml`.
     pub rules: Vec<ImportedRule>,
-    /// What could not be expressed, or not exactly: a sentence each, with its place.
+    /// Parts that could not be expressed, or not exactly: a sentence each, with its place.
     pub inexact: Vec<String>,
     /// Keys that are attributes of ours, and so mean more than their text: a sentence each, with its place.
     pub notes: Vec<String>,
@@ -69,13 +69,13 @@ pub struct ImportedRule {
     pub conditions: BTreeMap<String, String>,
 }
 
-/// Where a walk ends, and what then holds.
+/// The end of a walk, and what then holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct End {
     path: Vec<PathEntry>,
-    /// `None`: nothing is counted.
+    /// Amount, and whether it only counts; `None`: nothing is counted.
     limit: Option<(Amount, bool)>,
-    /// The limit's own name.
+    /// Name that the limit itself has in the file.
     name: String,
 }
 
@@ -240,7 +240,7 @@ fn walk(siblings: &[DescriptorEntry], path: &mut Vec<PathEntry>, ends: &mut Vec<
             });
         }
         walk(&entry.descriptors, path, ends);
-        // What is tried only after this entry, and would be found by a walk that this entry ends.
+        // Siblings that are tried only after this entry, and would be found by a walk that this entry ends.
         for later in siblings.iter().filter(|later| entry.stands_before(later)) {
             let mut hidden = Vec::new();
             walk(std::slice::from_ref(later), &mut Vec::new(), &mut hidden);
@@ -286,7 +286,7 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
     for step in &end.path {
         let value = match &step.wanted {
             Wanted::Value(value) | Wanted::Glob(value) => Some(value.clone()),
-            // What `per` names must be there; a rule that counts nothing has no `per`.
+            // Attributes that `per` names must be there; a rule that counts nothing has no `per`.
             Wanted::Any => counted.is_none().then(|| "*".to_owned()),
         };
         name.push('.');

@@ -19,13 +19,13 @@ use crate::core::written::{Problem, TextPlace};
 
 /// Largest file of rules, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
-/// How often to look at the file, unless told otherwise: two looks, and so a change, fit in a second.
+/// Time between two looks at the file, unless told otherwise: two looks, and so a change, fit in a second.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 /// Changes that may wait for whoever listens. Full: looking stops until there is room, and what happened
 /// meanwhile is then seen as one change.
 const CHANGES_WAITING_MAX: usize = 1;
 
-/// What a change of the file brought: its rules, or what is wrong with it.
+/// The result of a change of the file: its rules, or what is wrong with it.
 pub type Change = Result<Loaded, Vec<Problem>>;
 
 /// Reads the file. Blocks; not for async callers.
@@ -110,7 +110,7 @@ pub fn watch(
     receiver
 }
 
-/// What the last look found.
+/// The state of the file at the last look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Look {
     Text(u64),

@@ -11,7 +11,7 @@ use super::stored::Stored;
 /// The daemon that gave a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Giver {
-    /// Its name, as `REGION/NODE`.
+    /// Name of the daemon that gave the set, as `REGION/NODE`.
     pub node: String,
     /// Its certificate and those between it and the authority, as the connection showed them.
     pub chain: Vec<Vec<u8>>,

@@ -13,7 +13,7 @@ use super::stored::Version;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
     rules: Texts,
-    /// Of each rule that has any, joined by commas.
+    /// Quotas of each rule that has any, joined by commas.
     quotas: Texts,
 }
 
@@ -21,11 +21,11 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Texts {
     texts: BTreeMap<Box<str>, Box<str>>,
-    /// Of all together.
+    /// Bytes of all texts together, as they are saved.
     bytes: usize,
 }
 
-/// What a change took the place of, so that it can be taken back.
+/// The texts that a change took the place of, so that it can be taken back.
 #[derive(Debug)]
 #[must_use = "a change that is refused must be taken back"]
 pub struct Before {
@@ -74,7 +74,7 @@ impl Held {
         held
     }
 
-    /// How many rules it has.
+    /// Returns how many rules it has.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.texts.len()

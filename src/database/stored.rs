@@ -9,18 +9,18 @@ use super::set::RuleDocs;
 pub struct Version {
     /// Raised by a recovery to a point in time.
     pub generation: u64,
-    /// Raised by every change.
+    /// Grows with every change of the rules or quotas.
     pub revision: u64,
 }
 
 /// A set as the tables hold it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
-    /// Which.
+    /// Place of the set in the order of all sets.
     pub version: Version,
-    /// What marks its revision in the history of the tables it was read from; see
+    /// Mark of its revision in the history of the tables it was read from; see
     /// [`super::postgres::rules::since::KnownSet::mark`].
     pub mark: Option<String>,
-    /// The rules and quotas.
+    /// Rules and quotas of the set, as documents.
     pub docs: RuleDocs,
 }

@@ -37,7 +37,7 @@ impl Role {
 pub struct Actor {
     /// The token's name; `local` where none is needed.
     pub name: String,
-    /// What it may do.
+    /// Role of the token, which says what the actor may do.
     pub role: Role,
     /// The address it speaks from; `None` on a Unix socket.
     pub source: Option<IpAddr>,
@@ -46,17 +46,17 @@ pub struct Actor {
 /// Something that was changed, by whom.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// Who.
+    /// Operator who made the change, with role and address.
     pub actor: Actor,
-    /// What was done, such as `user.block`.
+    /// Name of the action, such as `user.block`.
     pub action: &'static str,
     /// To what, such as a user's id.
     pub target: String,
-    /// As it was; `None`: it was not there.
+    /// State of the target before; `None`: it was not there.
     pub before: Option<serde_json::Value>,
-    /// As it is; `None`: it is gone.
+    /// State of the target after; `None`: it is gone.
     pub after: Option<serde_json::Value>,
-    /// Why, in the actor's words.
+    /// Reason in the actor's own words; `None` where none was given.
     pub reason: Option<String>,
 }
 
@@ -92,23 +92,23 @@ pub struct ChangeRecord {
     pub reason: Option<String>,
 }
 
-/// Which records to show, newest first. `None`: any.
+/// The records to show, newest first. `None`: any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangesAsked {
-    /// Of this target.
+    /// Only changes of this target, such as a user's id.
     pub target: Option<String>,
-    /// Of this action, such as `bucket.reset`.
+    /// Only changes by this action, such as `bucket.reset`.
     pub action: Option<String>,
     /// Before the record of this id.
     pub before: Option<u64>,
-    /// At most so many.
+    /// Most records of one answer, up to [`CHANGES_MAX`].
     pub limit: u32,
 }
 
 /// Most records of one answer.
 pub const CHANGES_MAX: u32 = 1_000;
 
-/// Where changes of everything but rules and quotas are recorded, which keep a history of their own.
+/// The record of changes to everything but rules and quotas, which keep a history of their own.
 pub trait Ledger: Send + Sync + 'static {
     /// Records a change that has been made. A record that cannot be kept does not undo the change: whoever
     /// made it logs the sentence that comes back.

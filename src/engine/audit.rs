@@ -1,4 +1,4 @@
-//! Where decisions leave their records: a bounded queue that a decision never waits for.
+//! The place at which decisions leave their records: a bounded queue that a decision never waits for.
 //!
 //! Each thread writes bytes into a slot that it shares with few others; what reads them takes whole slots. A
 //! record that finds its slot full is counted and dropped, which costs less than writing it: a storm of
@@ -61,7 +61,7 @@ struct Slot {
 #[derive(Debug)]
 struct Unlisted {
     many: u64,
-    /// Of the newest.
+    /// Instant of the newest denial among them.
     at: Timestamp,
     domain: String,
     limit: u32,
@@ -69,7 +69,7 @@ struct Unlisted {
     latency_us: u32,
 }
 
-/// Which decisions leave a record.
+/// The decisions that leave a record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sampling {
     /// One of so many allowed; 0: none.
@@ -85,7 +85,7 @@ pub struct Sampling {
 /// One decision in how many is recorded, by chance.
 #[derive(Debug, Clone, Copy)]
 struct OneIn {
-    /// With this probability of 2^32.
+    /// Recorded if a random number of 32 bits lies below this.
     threshold: u64,
     /// For how many a recorded one stands.
     weight: u32,
@@ -105,9 +105,9 @@ impl OneIn {
 /// Records that were taken out of the queue.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TakenRecords {
-    /// As [`Record::write`] wrote them.
+    /// Records one after the other, as [`Record::write`] wrote them.
     pub bytes: Vec<u8>,
-    /// How many.
+    /// Number of records that `bytes` holds.
     pub rows: u64,
 }
 
@@ -168,9 +168,9 @@ impl Question<'_, '_> {
 pub(super) struct CommittedCost<'a> {
     pub(super) rule: &'a RuleName,
     pub(super) reserved: &'a ReservedFor,
-    /// Permits that it used.
+    /// Permits that the committed reservation really used.
     pub(super) actual: u64,
-    /// Permits in use after it.
+    /// Permits in use of the bucket after the commit.
     pub(super) used: u64,
     pub(super) limit: u32,
 }
@@ -194,7 +194,7 @@ impl Sampled {
         }
     }
 
-    /// How many decisions this one stands for if it is to be recorded; `None` if it is not.
+    /// Returns how many decisions this one stands for if it is to be recorded; `None` if it is not.
     fn weight(&self, outcome: Outcome) -> Option<u32> {
         match outcome {
             Outcome::Denied | Outcome::ShadowDenied => self.denied.weight(),
@@ -360,7 +360,8 @@ impl Queue {
             if len == 0 {
                 continue;
             }
-            // As much as is waiting now, so that a storm finds room and the calm after it keeps none.
+            // The new buffer has room for as much as is waiting now, so that a storm finds room and the calm
+            // after it keeps none.
             let mut fresh = Vec::new();
             fresh.resize(len.min(SLOT_BYTES_MAX), u8::MAX);
             fresh.clear();
@@ -459,7 +460,7 @@ impl Queue {
     }
 }
 
-/// What a record says of who asked, and for what.
+/// The part of a record that says who asked, and for what.
 #[derive(Default)]
 struct AuditClient<'a> {
     user: Option<&'a str>,
@@ -469,7 +470,7 @@ struct AuditClient<'a> {
     method: Option<&'a str>,
 }
 
-/// What a key is called in a record.
+/// The name of a key in a record.
 pub(super) enum KeyName<'a> {
     Given(&'a str),
     Made(String),

@@ -1,5 +1,5 @@
-//! How far the worldwide use of a limit may lie above what a region believes: of one bucket, and of every
-//! worldwide rule.
+//! The error of a region's belief on the worldwide use of a limit: of one bucket, and of every worldwide
+//! rule.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::core::rule::{Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 
-/// What was said of the stores elsewhere holds for so long: it is said anew every hundredth of a second.
+/// The word on the stores elsewhere holds for so long: it is said anew every hundredth of a second.
 const SAID_FOR: Span = Span::from_millis(100);
 /// Most rules told of which nothing moved and nothing was heard.
 const QUIET_MAX: usize = 1_000;
@@ -23,17 +23,17 @@ const QUIET_MAX: usize = 1_000;
 /// The newest word of the protocol between regions on the stores elsewhere, as decisions read it.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// How many there are.
+    /// Number of stores elsewhere that count the same limits.
     stores: AtomicU64,
-    /// How many regions are known, the own one included.
+    /// Number of regions that are known, the own one included.
     regions: AtomicU64,
     /// True if any of them is cut off.
     cut_off: AtomicBool,
-    /// Until when all regions are taken to divide by the same reports, in microseconds.
+    /// Instant until which all regions are taken to divide by the same reports, in microseconds.
     settled: AtomicU64,
     /// The longest that one was not heard since then, in microseconds.
     silence: AtomicU64,
-    /// What the own store may have forgotten.
+    /// The memory that the own store may have lost.
     own_store: OwnStore,
 }
 
@@ -57,7 +57,7 @@ impl Others {
     }
 }
 
-/// Returns what is known beside an answer. Where the store did not give it, what it holds is not known
+/// Returns what is known beside an answer. The contents of a store that did not give the answer are not known
 /// either.
 pub(super) const fn of_answer(elsewhere: OtherStores, degraded: bool) -> OtherStores {
     match elsewhere.own_store {
@@ -124,8 +124,8 @@ pub(super) fn of_bucket(
         }
         // The others may have spent all that is not ours.
         Mode::Split => whole.capacity(algorithm).saturating_sub(own.capacity(algorithm)),
-        // What is used and what is left here are the rights that this region holds now, with any store;
-        // nobody else can have spent those.
+        // The permits used and left here are the rights that this region holds now, with any store; nobody
+        // else can have spent those.
         Mode::Escrow => {
             whole.capacity(algorithm).saturating_sub(answered.used.saturating_add(answered.remaining))
         }
@@ -144,9 +144,9 @@ pub(super) fn shown_limit(rule: &Rule, whole: &Limit, own: &Limit) -> u32 {
     u32::try_from(shown.capacity(rule.algorithm)).unwrap_or(u32::MAX)
 }
 
-/// Of every worldwide rule in force its name, the worst bound of its buckets, and what that is due to; see
-/// [`WorldStatus::error_bounds`]. `status` has those that the protocol between regions follows buckets of; of
-/// the others at most [`QUIET_MAX`] are told.
+/// Returns for every worldwide rule in force its name, the worst bound of its buckets, and what that is due
+/// to; see [`WorldStatus::error_bounds`]. `status` has those that the protocol between regions follows
+/// buckets of; of the others at most [`QUIET_MAX`] are told.
 pub(super) fn of_rules(
     loaded: &Loaded,
     status: &WorldStatus,
@@ -201,7 +201,7 @@ fn least_held(algorithm: Algorithm, share: u64, rights: Option<&EscrowRule>) -> 
 }
 
 /// Returns what the gauges of single rules change to when `after` is published where `before` was: name of
-/// the gauge, rule and value. What a rule that is no longer there had comes first, as zero.
+/// the gauge, rule and value. The gauges of a rule that is no longer there come first, as zero.
 pub(super) fn rule_gauges<'a>(
     before: &'a WorldStatus,
     after: &'a WorldStatus,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::time::Timestamp;
 
-/// Where the time comes from.
+/// The source of the time.
 #[derive(Debug, Default)]
 pub enum Clock {
     /// The machine's wall clock.
@@ -38,7 +38,7 @@ impl Clock {
     }
 }
 
-/// When something is given up: a point on the runtime's clock.
+/// The instant at which something is given up: a point on the runtime's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(tokio::time::Instant);
 
@@ -49,7 +49,7 @@ impl Deadline {
         Self(tokio::time::Instant::now() + wait)
     }
 
-    /// How long until then; zero once it has passed.
+    /// Returns how long until then; zero once it has passed.
     #[must_use]
     pub fn left(self) -> Duration {
         self.0.saturating_duration_since(tokio::time::Instant::now())

@@ -40,7 +40,7 @@ const BLOCK_AGAIN: Span = Span::from_secs(60);
 pub(super) struct Warned {
     tables: [Mutex<Table<u64>>; TABLES],
     hasher: RandomState,
-    /// Those that found no room, or made another one lose its own.
+    /// Crossings that found no room, or made another one lose its own.
     forgotten: Counter,
 }
 

@@ -36,12 +36,12 @@ mod waiting;
 pub(super) use conclude::taken_of;
 use waiting::Tries;
 
-/// When to ask again where the regions have not agreed yet on what each may spend.
+/// Time after which to ask again where the regions have not agreed yet on what each may spend.
 const AGREED_SOON: Span = Span::from_secs(1);
 
 type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
-/// What a request asked for, and whether its call was charged.
+/// The cost that a request asked for, and whether its call was charged.
 #[derive(Clone, Copy)]
 pub(super) struct TakenCost {
     pub(super) cost: Cost,
@@ -193,13 +193,13 @@ struct Plan<'a, 'r> {
     loaded: &'a Loaded,
     requests: &'a [Request<'r>],
     persons: &'a Persons,
-    /// Those of every request, in the order of the requests.
+    /// Matches of every request, in the order of the requests.
     matches: Matches<'a>,
     /// The cost of each match's request to its rule.
     costs: SmallVec<[Cost; 2]>,
-    /// Where the matches of each request end among them.
+    /// Index at which the matches of each request end among them.
     ends: SmallVec<[usize; 4]>,
-    /// Those who may not ask at all, by the place of their question.
+    /// Clients who may not ask at all, by the place of their question.
     refused: SmallVec<[(usize, IdentityRefused); 1]>,
     intent: Intent,
     /// Somebody is blocked: what has happened is charged all the same, and nothing else.
@@ -246,7 +246,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             }
             self.ends.push(self.matches.len());
         }
-        // What is given back is given back, whoever asks.
+        // A refund gives back whoever asks.
         let takes = |request: &Request<'_>| !matches!(request.cost, Cost::Refund(_));
         let mut blocked = self.refused.iter().any(|(place, _)| self.requests.get(*place).is_some_and(takes));
         let (mut waits, mut from) = (false, 0);
@@ -529,7 +529,7 @@ impl<'a, 'r> Plan<'a, 'r> {
     }
 
     fn decision(&self, rules: Vec<RuleOutcome>, matches: &[Match<'_>]) -> Decision {
-        // Of several that deny, the one that denies longest says when to come back; "never" is longest.
+        // The one that denies longest of several that deny says when to come back; "never" is longest.
         let (mut denying, mut denies_for) = (None, None);
         let (mut least, mut least_left) = (None, None);
         for (index, ruled) in rules.iter().enumerate().filter(|(_, ruled)| !ruled.shadow) {

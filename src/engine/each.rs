@@ -1,10 +1,10 @@
 //! Many requests of one call, each decided by itself, in their order.
 //!
-//! Where the store has to be waited for, many wait together: so a batch costs a few round trips, not one for
-//! each check. Each is answered as if they had gone one after the other. That needs no care where one step of
-//! the store decides a request; where it takes several (identities in different slots of a cluster), what is
-//! reserved and perhaps given back must not be seen by others of the batch, so whoever shares a bucket with
-//! such a request waits for it.
+//! Many requests wait together if the store has to be waited for: so a batch costs a few round trips, not one
+//! for each check. Each is answered as if they had gone one after the other. That needs no care where one
+//! step of the store decides a request; where it takes several (identities in different slots of a cluster),
+//! what is reserved and perhaps given back must not be seen by others of the batch, so whoever shares a
+//! bucket with such a request waits for it.
 
 use std::collections::HashSet;
 

@@ -51,7 +51,7 @@ pub(super) fn kind_of(rule: &Rule, request: &Request<'_>) -> Option<String> {
 struct Reservable {
     /// The largest estimate of the rules that count it, and at most what they can hold. At least 1.
     estimate: u64,
-    /// What the smallest of them can ever hold; at least 1.
+    /// The most that the smallest of them can ever hold; at least 1.
     most: u64,
 }
 

@@ -18,7 +18,7 @@ const QUEUE_MAX: usize = 4_096;
 pub struct EventQueue {
     waiting: Mutex<VecDeque<EventRecord>>,
     arrived: Notify,
-    /// By kind.
+    /// Counters of events told, in the order of [`EventKind::ALL`].
     told: Vec<Counter>,
     full: Counter,
 }
@@ -73,7 +73,7 @@ impl Engine {
         &self.events
     }
 
-    /// How the store is.
+    /// Returns how the store is.
     #[must_use]
     pub fn store_health(&self) -> super::status::StoreHealth {
         self.store.health()

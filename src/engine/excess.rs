@@ -1,4 +1,4 @@
-//! Whether an `escrow` window that was above its limit is an alarm.
+//! The judgement whether an `escrow` window that was above its limit is an alarm.
 //!
 //! While a limit is being changed some regions hold the old one and some the new, and they may admit the
 //! larger of the two: that is as it should be. So a count is held against the largest limit in force here
@@ -16,7 +16,7 @@ const CHANGE_KNOWN: Span = Span::from_secs(10);
 /// Rules remembered; of more the oldest change is forgotten.
 const RULES_MAX: usize = 1_000;
 
-/// What is to be said of a window.
+/// The judgement of one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Excess {
     /// Nothing.
@@ -27,7 +27,7 @@ pub(super) enum Excess {
     Alarm(u64),
 }
 
-/// What explains a count above the limit.
+/// The facts that explain a count above the limit.
 #[derive(Debug, Default)]
 pub(super) struct Excesses(Mutex<ExcessState>);
 

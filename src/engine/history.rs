@@ -11,37 +11,37 @@ use super::port::Later;
 /// Most rows of one answer.
 pub const ROWS_MAX: u32 = 1_000;
 
-/// Which decisions to show, newest first. `None`: any.
+/// The decisions to show, newest first. `None`: any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionsAsked {
-    /// From this moment on.
+    /// Only decisions from this instant on, which is included.
     pub from: Timestamp,
-    /// Before this moment.
+    /// Only decisions before this instant, which is not included.
     pub to: Timestamp,
-    /// Of this user.
+    /// Only decisions on requests of this user.
     pub user: Option<String>,
-    /// Of this API key, by its public name or its fingerprint.
+    /// Only decisions on requests of this API key, by its public name or its fingerprint.
     pub key: Option<String>,
-    /// From this address or network.
+    /// Only decisions on requests from this address or its network.
     pub address: Option<std::net::IpAddr>,
-    /// By this rule.
+    /// Only decisions that this rule made.
     pub rule: Option<String>,
-    /// In this region.
+    /// Only decisions of daemons of this region.
     pub region: Option<String>,
-    /// With this outcome.
+    /// Only decisions with this outcome; `None`: with any.
     pub outcome: Option<Outcome>,
-    /// Denied for this cause.
+    /// Only denials for this cause; `None`: for any.
     pub cause: Option<DenialCause>,
-    /// At most so many.
+    /// Most rows that one answer shows.
     pub limit: u32,
     /// After the last one of an earlier answer.
     pub after: Option<Cursor>,
 }
 
-/// Where an answer ended: the moment of its last row, and how many rows of that very moment were shown.
+/// The end of an answer: the moment of its last row, and how many rows of that very moment were shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
-    /// The moment.
+    /// Instant of the last row that was shown.
     pub at: Timestamp,
     /// Rows of it that were shown.
     pub shown: u32,
@@ -72,7 +72,7 @@ pub struct Decided {
     pub cause: Option<String>,
 }
 
-/// How long one step of time is.
+/// The length of one step of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepOfTime {
     /// A minute.
@@ -89,7 +89,7 @@ impl StepOfTime {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Minute, Self::Hour, Self::Day, Self::Month];
 
-    /// As the API spells it.
+    /// Returns the spelling of the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -130,27 +130,27 @@ impl Group {
     ];
 }
 
-/// Which sums to show.
+/// The sums to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageAsked {
-    /// How fine.
+    /// Length of the steps into which time is cut.
     pub by: StepOfTime,
     /// From the step that holds this moment.
     pub from: Timestamp,
     /// To the step that begins before this moment.
     pub to: Timestamp,
-    /// What a row is.
+    /// Meaning of a row: a step of time, a rule, a user, a key, a path or a region.
     pub group: Group,
-    /// Of this rule.
+    /// Only sums of this rule; `None`: of all.
     pub rule: Option<String>,
-    /// Of this user. Not together with a path: sums are kept for each of them, not for both.
+    /// Only sums of this user. Not together with a path: sums are kept for each of them, not for both.
     pub user: Option<String>,
-    /// Of this API key, by its public name or its fingerprint. Neither together with a user or path nor by
-    /// less than days.
+    /// Only sums of this API key, by its public name or its fingerprint. Neither together with a user or path
+    /// nor by less than days.
     pub key: Option<String>,
-    /// Of this path.
+    /// Only sums of this path; `None`: of all.
     pub path: Option<String>,
-    /// In this region.
+    /// Only sums of this region; `None`: of all.
     pub region: Option<String>,
     /// At most so many rows: the latest of time, else those with the most denials; users without any are left
     /// out.
@@ -160,21 +160,21 @@ pub struct UsageAsked {
 /// One sum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageRow {
-    /// Where the step begins, if rows are steps of time.
+    /// Begin of the step, if rows are steps of time.
     pub at: Option<Timestamp>,
     /// The rule, user, key, path or region, if rows are those.
     pub name: Option<String>,
     /// Decisions that let pass, by estimate where not all were recorded.
     pub allowed: u64,
-    /// Decisions that denied.
+    /// Decisions that denied, those without a record of their own included.
     pub denied: u64,
     /// Permits let pass, by the same estimate.
     pub cost: i64,
-    /// How long they took; not for users, keys and paths.
+    /// Durations of the decisions; not for users, keys and paths.
     pub latency: Option<Histogram>,
 }
 
-/// Which allowed decisions are recorded, and so in the sums.
+/// The allowed decisions that are recorded, and so in the sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// One in so many, which counts for the others; 0: none.
@@ -191,17 +191,17 @@ impl Recorded {
     }
 }
 
-/// Why there is no answer.
+/// Reasons why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct HistoryError(pub String);
 
-/// Who remembers.
+/// The memory of past decisions.
 pub trait History: Send + Sync + 'static {
     /// Single decisions, newest first.
     fn decisions<'a>(&'a self, asked: &'a DecisionsAsked) -> Later<'a, Result<Vec<Decided>, HistoryError>>;
 
-    /// Which allowed decisions are in the sums.
+    /// Returns which allowed decisions are in the sums.
     fn recorded(&self) -> Arc<Recorded>;
 
     /// Sums.

@@ -38,8 +38,8 @@ pub fn new_holder() -> Result<Holder, NoRandomness> {
     Ok(Holder(name))
 }
 
-/// The holder that a caller names by its own id: the same for the same id, and told apart from any other. As
-/// hard to guess as the id is.
+/// The holder that a caller names by its own id: the same for the same id, and told apart from any other. It
+/// is as hard to guess as the id is.
 #[must_use]
 pub fn holder_of(id: &str) -> Holder {
     let digest = digest::digest(&digest::SHA256, id.as_bytes());
@@ -51,7 +51,7 @@ pub fn holder_of(id: &str) -> Holder {
 pub struct Stepped {
     /// True if all of it was still held.
     pub held: bool,
-    /// Until the first of its places is free again without renewing once more.
+    /// Time until the first of its places is free again without renewing once more.
     pub hold: Span,
     /// True if the store could not be asked for some of it.
     pub degraded: bool,
@@ -159,8 +159,8 @@ impl Leasing {
 }
 
 impl Engine {
-    /// Renews or releases what a lease names. What is no longer held, or whose rule is gone, stays as it is;
-    /// doing so twice does no harm.
+    /// Renews or releases what a lease names. Places that are no longer held, or whose rule is gone, stay as
+    /// they are; doing so twice does no harm.
     pub async fn step(&self, lease: &Lease, step: HoldStep) -> Stepped {
         let (loaded, now) = (self.loaded.load_full(), self.clock.now());
         let mut named: Vec<(&Compiled, Key, HeldLimit, Limit)> = Vec::new();

@@ -208,7 +208,7 @@ impl HotBy {
         }
     }
 
-    /// As the API spells it.
+    /// Returns the spelling of the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -222,11 +222,11 @@ impl HotBy {
 /// A question to the counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotAsked {
-    /// The order of rows.
+    /// Order of the rows: by denials, requests or permits.
     pub by: HotBy,
-    /// Only buckets of this rule.
+    /// Only buckets of this rule; `None`: of all.
     pub rule: Option<String>,
-    /// Most rows.
+    /// Most rows of buckets and of rules.
     pub limit: usize,
 }
 
@@ -235,39 +235,39 @@ pub struct HotAsked {
 pub struct HotView {
     /// A count divided by this span is a rate.
     pub span: Span,
-    /// Everything that this daemon decided.
+    /// Sums of everything that this daemon decided.
     pub all: HotSums,
-    /// The heaviest first.
+    /// Counted buckets in the asked order, the heaviest first.
     pub buckets: Vec<HotRow>,
-    /// The heaviest first.
+    /// Rules in the asked order, the heaviest first.
     pub rules: Vec<HotRuleRow>,
 }
 
 /// One bucket.
 #[derive(Debug, Clone)]
 pub struct HotRow {
-    /// Its rule.
+    /// Name of the rule that counts the bucket.
     pub rule: String,
-    /// Its rule's domain.
+    /// Domain of the rule that counts the bucket.
     pub domain: String,
     /// Names and values of the rule's `per`, as they may be shown.
     pub identity: Vec<(String, String)>,
     /// True if its denials are only logged.
     pub shadow: bool,
-    /// The counts.
+    /// Counts of the bucket, which fade within minutes.
     pub bucket: HotBucket,
 }
 
 /// One rule.
 #[derive(Debug, Clone)]
 pub struct HotRuleRow {
-    /// Its name.
+    /// Name of the rule whose decisions are summed.
     pub rule: String,
-    /// Its domain.
+    /// Domain of the rule whose decisions are summed.
     pub domain: String,
     /// True if its denials are only logged.
     pub shadow: bool,
-    /// The counts.
+    /// Sums of the rule's decisions, which fade within minutes.
     pub sums: HotSums,
 }
 

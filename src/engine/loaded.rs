@@ -25,13 +25,13 @@ use crate::telemetry::{Metrics, RuleMetrics};
 /// A rule set in force. Immutable; a reload swaps the whole.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The rules.
+    /// Compiled rules, which a decision matches against.
     pub set: RuleSet,
     /// Grows by one with every set that takes force.
     pub revision: u64,
     /// True if every rule only logs.
     pub shadow: bool,
-    /// By the rules' numbers.
+    /// Facts that the engine keeps beside each rule, by the rule's number.
     sides: Vec<Option<Arc<Side>>>,
     worldwide: HashMap<Shape, Arc<Compiled>>,
     pub(super) unmatched: unmatched::UnmatchedCounters,
@@ -47,11 +47,11 @@ pub(super) struct Side {
     pub(super) penalties: Option<Counter>,
     /// Warnings, of a rule that warns.
     pub(super) warnings: Option<Counter>,
-    /// When it was told last that it blocks, in microseconds; 0: never.
+    /// Instant at which it was told last that it blocks, in microseconds; 0: never.
     pub(super) block_told: AtomicU64,
-    /// What this region is held to, for a `split` or `escrow` rule.
+    /// Permits that this region is held to, for a `split` or `escrow` rule.
     share: Option<Share>,
-    /// What this region is held to while a `gossip` rule has buckets in use that are not followed.
+    /// Permits that this region is held to while a `gossip` rule has buckets in use that are not followed.
     alone: Option<Alone>,
 }
 
@@ -86,9 +86,9 @@ impl Side {
 struct Alone {
     region: Arc<str>,
     weights: ArcSwap<Weights>,
-    /// How many regions there are while this holds; else zero.
+    /// Number of regions there are while this holds; else zero.
     regions: AtomicUsize,
-    /// What it may use of a bucket that its store knows no view of.
+    /// Permits that it may use of a bucket that its store knows no view of.
     first: FirstShare,
 }
 
@@ -105,7 +105,7 @@ impl Alone {
         if regions == 0 {
             return limit;
         }
-        // Where nobody named the regions, those that were seen share alike.
+        // Regions that were seen share alike if nobody named the regions.
         let weights = self.weights.load();
         let unnamed = weights.regions().next().is_none();
         let part = |permits: u32| {

@@ -1,8 +1,8 @@
 //! Decisions under concurrency, the ports that the layers around it implement, and the only clock.
 //!
 //! The engine holds the rule set in force, matches each request, has its buckets charged in one atomic call
-//! to the store, and puts the outcome into words. What it counts for worldwide limits waits in
-//! [`world::Tallies`] until the protocol between regions asks for it; a decision never waits for that.
+//! to the store, and puts the outcome into words. Its counts for worldwide limits wait in [`world::Tallies`]
+//! until the protocol between regions asks for them; a decision never waits for that.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -206,7 +206,7 @@ impl Engine {
         self.tier_default.get().map(|tier| &**tier)
     }
 
-    /// What is known at once of those who ask; `soon` gets what would be worth a short wait.
+    /// Returns what is known at once of those who ask; `soon` gets what would be worth a short wait.
     #[inline]
     fn persons(
         &self,
@@ -363,7 +363,7 @@ impl Engine {
                 self.metrics.overshoot(&compiled.rule.name).increment(0);
             }
         }
-        // While the machine is locked, or a share that grows meanwhile would be lost.
+        // The machine is still locked here, or a share that grows meanwhile would be lost.
         self.loaded.store(Arc::new(loaded));
         self.awaits_rules.store(false, Ordering::Relaxed);
     }
@@ -421,7 +421,7 @@ impl Engine {
         self.world.load_full()
     }
 
-    /// How it stands with the rules, as last published.
+    /// Returns how it stands with the rules, as last published.
     #[must_use]
     pub fn rules_status(&self) -> Arc<RulesStatus> {
         self.rules_status.load_full()
@@ -440,8 +440,8 @@ impl Engine {
         self.world.store(Arc::new(status));
     }
 
-    /// Why `request` is decided as it is, with at most so many rules. Charges nothing. Looks at every rule of
-    /// the domain: not for threads that decide.
+    /// Returns why `request` is decided as it is, with at most so many rules. Charges nothing. Looks at every
+    /// rule of the domain: not for threads that decide.
     pub async fn explain(&self, request: &Request<'_>, rules_max: usize) -> Option<Explanation> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -541,8 +541,8 @@ impl Engine {
         Some((status, key))
     }
 
-    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of
-    /// a worldwide limit it forgets what this region used. Under `gossip` the other regions give that back.
+    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. It
+    /// forgets what this region used of a worldwide limit. Under `gossip` the other regions give that back.
     pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -579,7 +579,7 @@ impl Engine {
         (loaded.revision, loaded.world_rules())
     }
 
-    /// What decisions did to worldwide limits since the last call.
+    /// Takes out what decisions did to worldwide limits since the last call.
     pub fn drain_touched(&self, into: &mut Vec<Touched>) {
         let loaded = self.loaded.load();
         self.tallies.drain(|key, tally| {

@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 1_024;
 const ADDRESSES_MAX: usize = 16;
 /// Addresses are not looked up again for so long.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long somebody waits for newer addresses who could use those known.
+/// Time that somebody waits for newer addresses who could use those known.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// First wait after a look-up that failed; each further one is twice as long.
 const BACKOFF_MIN: Duration = Duration::from_millis(250);
@@ -56,19 +56,19 @@ impl std::fmt::Debug for Names {
 #[derive(Debug, Default)]
 struct LookedUpName {
     state: Mutex<NameState>,
-    /// A look-up has ended.
+    /// Wakes those who wait whenever a look-up has ended.
     ended: Notify,
 }
 
 #[derive(Debug, Default)]
 struct NameState {
-    /// The last good addresses.
+    /// Addresses of the last look-up that succeeded.
     known: Vec<IpAddr>,
     is_under_way: bool,
-    /// When the next look-up may begin, since the start.
+    /// Instant at which the next look-up may begin, since the start.
     next: Duration,
     backoff: Duration,
-    /// Why the last look-up failed.
+    /// Reason for which the last look-up failed; `None` after a good one.
     problem: Option<String>,
 }
 

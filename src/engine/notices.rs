@@ -17,7 +17,7 @@ use crate::telemetry::Metrics;
 /// One worldwide rule, for comparison with the others' of its name.
 #[derive(Debug)]
 pub struct ComparedRule {
-    /// Its name.
+    /// Name of the rule, for the operator who reads the notice.
     pub name: String,
     /// Its name and domain, as they travel.
     pub id: Digest,

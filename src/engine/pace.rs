@@ -5,8 +5,8 @@
 //!
 //! Each answer that is held back is an open request of its gateway, and a gateway has as many as it may:
 //! Envoy asks no more, and lets everything pass, once 1,024 calls of its cluster are open. So answers wait
-//! only as long as there is room, in all and for each bucket. Where there is none the rule does not queue:
-//! what is not in time is denied.
+//! only as long as there is room, in all and for each bucket. The rule does not queue without room: what is
+//! not in time is denied.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ use crate::telemetry::Metrics;
 
 /// Answers that may be held back at once, unless set otherwise: a quarter of what Envoy leaves open.
 pub const HELD_ANSWERS_MAX: usize = 256;
-/// Those of one bucket: one client does not take the places of the others.
+/// The places of one bucket: one client does not take the places of the others.
 pub(super) const BUCKET_MAX: usize = 12;
 
 /// Places for those who wait, in all and for each bucket.
@@ -107,7 +107,7 @@ impl Pacing {
         &self.room
     }
 
-    /// Waits for `most`, or until all are released. How long that was.
+    /// Waits for `most`, or until all are released. Returns how long that was.
     async fn hold(&self, most: Span) -> Span {
         let [held, released, full] = &self.ended;
         let Some(_room) = self.room.enter() else {
@@ -130,8 +130,8 @@ impl Pacing {
     }
 }
 
-/// How long the answer to one call is held back: as long as the latest of its requests. A call that is denied
-/// is not, nor is one that only asks, gives back or reports.
+/// Returns how long the answer to one call is held back: as long as the latest of its requests. A call that
+/// is denied is not, nor is one that only asks, gives back or reports.
 fn hold_of(requests: &[Request<'_>], decisions: &[Decision]) -> Option<Span> {
     if decisions.iter().any(|decision| !decision.allowed) {
         return None;
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// The same decisions when they may be told: at once, or after the delay of a rule with `delay = "hold"`.
-    /// What is left of a delay then is the gateway's to keep.
+    /// The gateway keeps the rest of a delay then.
     pub async fn held_back(&self, requests: &[Request<'_>], mut decisions: Decisions) -> Decisions {
         let Some(most) = hold_of(requests, &decisions) else { return decisions };
         Box::pin(async move {

@@ -40,7 +40,7 @@ impl<T> Answer<'_, T> {
     }
 }
 
-/// Where counters are kept whose limits callers bring (the Redis protocol).
+/// A store of counters whose limits callers bring (the Redis protocol).
 pub trait CellStore: Send + Sync + std::fmt::Debug {
     /// Carries an operation out on one key, atomically among all daemons that share the store.
     fn apply<'a>(
@@ -88,18 +88,18 @@ impl HeldLimit {
 pub struct Charge<'a> {
     /// The rule that asks for it.
     pub rule: &'a Compiled,
-    /// The bucket.
+    /// Bucket that the charge is on.
     pub key: &'a Key,
-    /// The limit in force.
+    /// Limit in force: the request's, the user's or the rule's.
     pub limit: Limit,
     /// This region's own part of it; see [`HeldLimit::share`].
     pub share: Option<u32>,
     /// The same in all regions together; a worldwide rule may hold this one to less.
     pub whole: &'a Limit,
-    /// What this region may use of it under `gossip` while its store has no view that speaks of now. `None`:
-    /// all of it.
+    /// Permits that this region may use of it under `gossip` while its store has no view that speaks of now.
+    /// `None`: all of it.
     pub first: Option<u32>,
-    /// What to charge.
+    /// Permits to charge, give back, report or reserve.
     pub cost: Cost,
     /// True if a "no" here denies the whole; a shadow rule's does not.
     pub enforced: bool,
@@ -116,9 +116,9 @@ impl Charge<'_> {
 /// The outcome of one charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChargeResult {
-    /// The bucket's answer.
+    /// Answer of the bucket to the charge.
     pub verdict: Verdict,
-    /// What the world was believed to leave, for a worldwide rule that has heard of others.
+    /// Allowance that the world was believed to leave, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
@@ -126,7 +126,7 @@ pub struct ChargeResult {
     pub used: u64,
     /// Permits really given back, for a refund.
     pub returned: u64,
-    /// Permits charged, for a report.
+    /// Permits charged of a report, within the limit or beyond it.
     pub reported: u64,
     /// Permits that were owed, and are counted in this window now.
     pub paid: u64,
@@ -136,7 +136,7 @@ pub struct ChargeResult {
     pub lapsed: u64,
     /// The outcome of a reservation; of any other charge nothing.
     pub reservation: Option<ReservationFate>,
-    /// The penalty in force.
+    /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
     /// True if the failure policy answered instead of the store.
     pub degraded: bool,
@@ -144,7 +144,7 @@ pub struct ChargeResult {
 
 impl ChargeResult {
     /// Permits that the bucket's window counts more, of those that were `taken`, and that it counts less: as
-    /// other regions are told. What is owed they are told when it is paid.
+    /// other regions are told. They are told of permits that are owed when those are paid.
     #[must_use]
     pub fn moved(&self, taken: u64, returned: u64) -> (u64, u64) {
         let (owed, forgiven) = match self.owed {
@@ -175,11 +175,11 @@ pub struct Outcome {
     /// True if every enforced charge fitted. If so each charge that fits was taken; if not, none was but the
     /// reports, which are charged always.
     pub admitted: bool,
-    /// One for each charge.
+    /// Results in the order of the charges, one for each.
     pub counted: SmallVec<[ChargeResult; 2]>,
 }
 
-/// Whether a decision charges.
+/// Purposes of a decision: to charge, or only to say what the answer would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// Charge if all of it fits.
@@ -193,21 +193,20 @@ pub enum Intent {
 pub struct BucketInfo {
     /// Permits in use in this region.
     pub used: u64,
-    /// What a peek would be answered.
+    /// Answer that a peek would get from the bucket.
     pub verdict: Verdict,
-    /// What the world leaves this region, if others have been heard of.
+    /// Allowance that the world leaves this region, if others have been heard of.
     pub view: Option<Allowance>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
     /// True if this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
-    /// The penalty in force.
+    /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
 }
 
 impl BucketInfo {
-    /// Where the view that was told does not speak of now, shows what is enforced instead. `first` is as in
-    /// [`Charge`].
+    /// Shows what is enforced instead of a told view that does not speak of now. `first` is as in [`Charge`].
     pub(super) fn hold_to(
         &mut self,
         first: Option<u32>,
@@ -228,8 +227,8 @@ impl BucketInfo {
     }
 }
 
-/// Where buckets are kept. One decision is atomic: all of its charges or none, reports aside, which are
-/// charged always.
+/// A store of buckets. One decision is atomic: all of its charges or none, reports aside, which are charged
+/// always.
 #[expect(
     clippy::len_without_is_empty,
     reason = "how full it is, for metrics; nobody asks whether it is empty"
@@ -298,7 +297,8 @@ pub trait Store: Send + Sync + 'static {
         Answer::Now(None)
     }
 
-    /// Whether it remembers nothing at all of an earlier life of `escrow` rules. `None`: it cannot be asked.
+    /// Returns whether it remembers nothing at all of an earlier life of `escrow` rules. `None`: it cannot be
+    /// asked.
     fn is_new(&self) -> Answer<'_, Option<bool>> {
         Answer::Now(Some(false))
     }
@@ -327,12 +327,12 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// How full a store is.
+/// The fill of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreLen {
-    /// Buckets held.
+    /// Number of buckets that the store holds.
     pub keys: usize,
-    /// The bound.
+    /// Most buckets that the store may hold.
     pub keys_max: usize,
     /// Buckets forgotten before their time to make room, since the start.
     pub evicted: u64,

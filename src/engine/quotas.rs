@@ -15,7 +15,7 @@ const QUOTAS_MAX: usize = 100;
 /// A store's clock may differ by so much from the engine's.
 const CLOCKS_DIFFER_MAX: Span = Span::from_secs(1);
 
-/// Whose quotas are asked for.
+/// The owner of the quotas that are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaOwner<'a> {
     /// A user's.
@@ -25,7 +25,7 @@ pub enum QuotaOwner<'a> {
     Key(&'a str),
 }
 
-/// What is left.
+/// The permits that are left of each quota.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Quotas {
     /// By rule, with the rule's domain, in order of precedence.
@@ -34,11 +34,11 @@ pub struct Quotas {
     pub more: bool,
     /// The user whom the key belongs to.
     pub owner: Option<String>,
-    /// Why every request is refused before a rule is asked, if so: `user_blocked`, `key_revoked` …
+    /// Reason why every request is refused before a rule is asked, if so: `user_blocked`, `key_revoked` …
     pub refused: Option<&'static str>,
 }
 
-/// Why nothing can be told of a key.
+/// Reasons why nothing can be told of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoQuotas {
     /// There is no key of this name.
@@ -118,7 +118,8 @@ impl Engine {
                 quotas.more = true;
                 break;
             }
-            // Who asks is looked up once: where nobody answers, a hundred rules do not wait each.
+            // The client is looked up once: a hundred rules do not wait each for a source that does not
+            // answer.
             let asked = request(&rule.domain);
             let bucket = self.bucket_and_key(&loaded, &rule.name, (&asked, &persons)).await;
             quotas.buckets.extend(bucket.map(|(bucket, _)| (rule.domain.clone(), bucket)));
@@ -163,8 +164,8 @@ fn holds(condition: &Condition, value: &str) -> bool {
     condition.any_of.iter().any(|pattern| pattern.matches_text(value))
 }
 
-/// When a fixed window is over that has `left` to go by the store's clock: its end as the windows say it,
-/// whether anything was counted or not. A debt outlasts the window, and ends with a later one.
+/// Returns when a fixed window is over that has `left` to go by the store's clock: its end as the windows say
+/// it, whether anything was counted or not. A debt outlasts the window, and ends with a later one.
 pub(super) fn end_of_window(windows: Windows, now: Timestamp, left: Span) -> Timestamp {
     let slack = CLOCKS_DIFFER_MAX.min(Span(windows.shortest().micros() / 2));
     let told = now + left;

@@ -1,4 +1,4 @@
-//! Which regions share limits, changed while the daemon runs: the port between the admin routes and what
+//! The regions that share limits, changed while the daemon runs: the port between the admin routes and what
 //! keeps the list.
 
 use std::fmt;
@@ -21,7 +21,7 @@ pub trait RegionListing: Send + Sync + 'static {
 /// A region that was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionChanged {
-    /// How it stood; `None`: nobody listed it.
+    /// State of the region before; `None`: nobody listed it.
     pub before: Option<RegionState>,
     /// Rules with shares of their own, of which a region that was added has none.
     pub without_share: Vec<String>,
@@ -31,7 +31,7 @@ pub struct RegionChanged {
     pub signed_by: Option<String>,
 }
 
-/// Why a region was not changed.
+/// Reasons why a region was not changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegionRefused {
     /// The daemon speaks with no others.
@@ -52,7 +52,7 @@ pub enum RegionRefused {
     Waits(Vec<String>),
     /// Daemons of it are there.
     Alive(Vec<String>),
-    /// What signs it is not an operator's word, and why.
+    /// The certificate that signs it is not an operator's, and why.
     NotSigned(String),
     /// A newer change of the region is known, or the signature is of a time to come.
     NotNow,
@@ -105,7 +105,7 @@ impl fmt::Display for RegionRefused {
     }
 }
 
-/// Where nothing can be changed.
+/// The list of a daemon that can change nothing.
 pub struct NoRegionListing;
 
 impl RegionListing for NoRegionListing {

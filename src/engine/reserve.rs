@@ -32,7 +32,7 @@ use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
 use crate::telemetry::Metrics;
 
-/// What a caller is told where a bucket holds as many reservations as it may.
+/// The message to a caller if a bucket holds as many reservations as it may.
 const CROWDED: &str =
     "a bucket of this request holds as many reservations as it may (10,000): commit or cancel some";
 
@@ -46,8 +46,8 @@ pub fn new_reservation() -> Result<ReservationId, NoRandomness> {
     Ok(ReservationId(id))
 }
 
-/// The reservation that a caller names by its own id: the same for the same id. As hard to guess as the id
-/// is.
+/// The reservation that a caller names by its own id: the same for the same id. It is as hard to guess as the
+/// id is.
 #[must_use]
 pub fn reservation_of(id: &str) -> ReservationId {
     let digest = digest::digest(&digest::SHA256, id.as_bytes());
@@ -62,7 +62,7 @@ pub fn report_of(id: &str) -> ReservationId {
     digest.as_ref().last_chunk().copied().map_or(ReservationId::NONE, ReservationId)
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
     /// True if it charged anything anywhere: not the second time.
@@ -73,7 +73,7 @@ pub struct Committed {
     pub degraded: bool,
 }
 
-/// Why a commit is refused.
+/// Reasons why a commit is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CommitRefused {
     /// Another region's store has noted it.
@@ -84,7 +84,7 @@ pub enum CommitRefused {
     TooLate,
 }
 
-/// What reservations were, and what became of them.
+/// The kinds of reservations, and their outcomes, counted.
 #[derive(Debug)]
 pub(super) struct Reservations {
     counters: [Counter; 5],
@@ -134,7 +134,7 @@ struct ReservedRule<'a> {
 
 impl Engine {
     /// Takes out of a call's decisions the reservation that they have just made; `None` if they reserved
-    /// nothing. What exceeds [`HELD_RULES_MAX`] rules is not named, and lapses.
+    /// nothing. Rules beyond [`HELD_RULES_MAX`] are not named, and lapse.
     #[must_use]
     pub fn reservation(&self, decisions: &mut [Decision]) -> Option<(Reservation, Span)> {
         let mut leased = decisions.iter_mut().filter_map(|decision| decision.lease.take());

@@ -1,5 +1,5 @@
-//! Where rules are kept and changed: the port between the admin routes and the file or the database that
-//! holds them.
+//! The source of rules, which also changes them: the port between the admin routes and the file or the
+//! database that holds them.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::admin::Actor;
 use super::port::Later;
 use crate::core::written::Problem;
 
-/// What somebody wants of the rules.
+/// An edit of the rules, as somebody asks for it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
     /// These rules and no others, each in the shape of `rules.toml`.
@@ -16,9 +16,9 @@ pub enum Edit {
     Merge(Vec<Value>),
     /// This rule, new or in place of the one of its name.
     Put {
-        /// Its name.
+        /// Name of the rule that is made or replaced.
         name: String,
-        /// The rule.
+        /// Rule as JSON, not checked yet.
         rule: Value,
     },
     /// This rule no longer.
@@ -27,9 +27,9 @@ pub enum Edit {
     Rollback(u64),
     /// These shares of a rule, and no others.
     Quotas {
-        /// The rule.
+        /// Name of the rule whose shares change.
         rule: String,
-        /// Its regions.
+        /// All shares of the rule: it keeps no others.
         quotas: Vec<Quota>,
     },
 }
@@ -45,12 +45,12 @@ impl Edit {
     }
 }
 
-/// What one region may spend of a rule's limit.
+/// The part of a rule's limit that one region may spend.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Quota {
-    /// The region.
+    /// Name of the region that the share is of.
     pub region: String,
-    /// Its weight among the others.
+    /// Weight of the region among all of the rule's.
     pub weight: u32,
     /// Its share is never below this part of the limit.
     pub min_percent: u8,
@@ -59,15 +59,15 @@ pub struct Quota {
 /// An edit with its circumstances.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EditRequest {
-    /// What to do.
+    /// Edit to make, all of it or nothing.
     pub edit: Edit,
     /// The revision that the edit was made for; another one refuses it. `None`: whichever it is.
     pub expected: Option<u64>,
-    /// Only say what would change.
+    /// True to say what would change, and to change nothing.
     pub dry_run: bool,
-    /// Who asks.
+    /// Operator who asks for it, for the history.
     pub actor: Actor,
-    /// Why, in the actor's words.
+    /// Reason in the actor's own words; `None` where none was given.
     pub reason: Option<String>,
 }
 
@@ -92,12 +92,12 @@ pub struct RuleChange {
     pub after: Option<Value>,
 }
 
-/// What an edit came to.
+/// The outcome of an edit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
     /// The revision that holds it; for a dry run, and where nothing changed, the one that was there.
     pub revision: u64,
-    /// The changes.
+    /// Changes that the edit makes, rule by rule.
     pub changes: Vec<RuleChange>,
 }
 
@@ -124,18 +124,18 @@ pub struct Revision {
     pub changes: Vec<RuleChange>,
 }
 
-/// Which revisions to show, newest first.
+/// The revisions to show, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownRevisions {
     /// Only those that changed this rule.
     pub rule: Option<String>,
-    /// Only those before this one.
+    /// Only revisions before this one, which is not included.
     pub before: Option<u64>,
-    /// At most so many.
+    /// Most revisions that one answer shows.
     pub limit: u32,
 }
 
-/// Why an edit was not made. Nothing was changed.
+/// Reasons why an edit was not made. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EditRefused {
     /// The rules would be wrong: every problem.
@@ -158,10 +158,10 @@ pub enum EditRefused {
     Impossible(String),
 }
 
-/// Where rules are kept and changed.
+/// The source of rules, which also changes them.
 pub trait RuleBook: Send + Sync + 'static {
-    /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. When this
-    /// returns, the daemon decides by it.
+    /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. The daemon
+    /// decides by it once this returns.
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>>;
 
     /// Returns what became of the rules, newest first.

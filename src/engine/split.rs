@@ -28,9 +28,9 @@ use crate::core::wire::RuleName;
 #[derive(Debug)]
 pub(super) struct Share {
     rule: RuleName,
-    /// Whether rights move between regions.
+    /// True for an `escrow` rule whose rights move between regions.
     moves: bool,
-    /// Whether this daemon speaks with others, who may send what is missing.
+    /// True if this daemon speaks with others, who may send what is missing.
     pub(super) others: bool,
     part: ArcSwap<Part>,
 }
@@ -55,7 +55,7 @@ impl Part {
 }
 
 impl Share {
-    /// Whether nothing may be spent, nor the store be asked, because the regions have not agreed yet.
+    /// Returns whether nothing may be spent, nor the store be asked, because the regions have not agreed yet.
     pub(super) fn waits(&self) -> bool {
         self.part.load().in_force.waits()
     }
@@ -65,8 +65,8 @@ impl Share {
         self.part.load().part
     }
 
-    /// This region's part of `limit` at `now`. Where rights to all of it move, that is the whole limit and
-    /// beside it the region's own share.
+    /// This region's part of `limit` at `now`. The part is the whole limit, and beside it the region's own
+    /// share, if rights to all of it move.
     pub(super) fn of(&self, limit: Limit, now: Timestamp) -> HeldLimit {
         let part = self.part.load();
         let held = if limit == part.whole { part.part } else { part.in_force.part(limit, &part.region, now) };
@@ -81,7 +81,7 @@ impl Share {
 #[derive(Debug)]
 pub(super) struct Shares {
     regions: ArcSwap<RegionList>,
-    /// Whether this daemon speaks with others, so that places of `concurrency` rules can be lent.
+    /// True if this daemon speaks with others, so that places of `concurrency` rules can be lent.
     pub(super) lends: bool,
     split: Mutex<Split>,
 }
@@ -115,7 +115,7 @@ impl Shares {
             let recall = match compiled.counting() {
                 _ if global.mode != Mode::Escrow => Span::ZERO,
                 Counting::Window => Span::ZERO,
-                // What a larger capacity was charged with must have come, and be kept no more.
+                // Permits that a larger capacity was charged with must have come, and be kept no more.
                 Counting::Level => RECOVERY_WINDOW,
                 Counting::Concurrency => Margins::USUAL.recall(compiled.limit.window),
             };
@@ -131,7 +131,7 @@ impl Shares {
     }
 }
 
-/// What a compiled rule is held to by the machine; `None` for a rule that is not shared out.
+/// Returns what a compiled rule is held to by the machine; `None` for a rule that is not shared out.
 pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>, lends: bool) -> Option<Share> {
     let global = compiled.rule.global.as_ref().filter(|global| global.mode != Mode::Gossip)?;
     let algorithm = compiled.rule.algorithm;
@@ -152,9 +152,9 @@ impl Engine {
         self
     }
 
-    /// Whether nothing of a rule is spent before every region has said the same list of regions and the same
-    /// weights. To be called after [`Self::sharing`], and only where [`Self::follow_shares`] is called as
-    /// time passes.
+    /// Sets whether nothing of a rule is spent before every region has said the same list of regions and the
+    /// same weights. To be called after [`Self::sharing`], and only where [`Self::follow_shares`] is called
+    /// as time passes.
     #[must_use]
     pub fn agreeing(self, agrees: bool) -> Self {
         if agrees {
@@ -165,8 +165,8 @@ impl Engine {
         self
     }
 
-    /// Whether this process may be part of a cluster's first start: it has this name, which no other process
-    /// has. To be called after [`Self::agreeing`].
+    /// Lets this process be part of a cluster's first start: it has this name, which no other process has. To
+    /// be called after [`Self::agreeing`].
     #[must_use]
     pub fn born(self, life: u64) -> Self {
         let mut split = self.shares.machine();
@@ -184,7 +184,7 @@ impl Engine {
         self
     }
 
-    /// Whether places of `escrow` rules are lent, and large costs gathered for: only where a daemon speaks
+    /// Sets whether places of `escrow` rules are lent, and large costs gathered for: only if a daemon speaks
     /// with others.
     #[must_use]
     pub const fn lending(mut self, lends: bool) -> Self {
@@ -232,7 +232,8 @@ impl Engine {
         }
     }
 
-    /// What is said of this daemon's beginning cannot be noted: it counts as one that had an earlier life.
+    /// Makes this daemon count as one that had an earlier life: what is said of its beginning cannot be
+    /// noted.
     pub fn be_known(&self) {
         self.shares.machine().be_known();
     }
@@ -257,7 +258,7 @@ impl Engine {
         self.shapes.lock().unwrap_or_else(PoisonError::into_inner).restore(kept)
     }
 
-    /// Whether this process is part of the first start of all regions.
+    /// Returns whether this process is part of the first start of all regions.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.shares.machine().first_start().is_some()
@@ -276,7 +277,8 @@ impl Engine {
         }
     }
 
-    /// What [`Self::shares_saved`] said is safe on disk: shares that waited for that are in force.
+    /// Confirms that what [`Self::shares_saved`] said is safe on disk: shares that waited for that are in
+    /// force.
     pub fn shares_are_saved(&self, saved: &Saved) {
         let mut split = self.shares.machine();
         if split.handle_saved(saved) {
@@ -292,14 +294,14 @@ impl Engine {
         }
     }
 
-    /// What must be safe on disk before the word is said to the others.
+    /// Returns what must be safe on disk before the word is said to the others.
     #[must_use]
     pub fn shares_saved(&self) -> (Saved, WeightsStatement) {
         let split = self.shares.machine();
         (split.saved(), split.word())
     }
 
-    /// How the share of each `split` rule stands.
+    /// Returns how the share of each `split` rule stands.
     #[must_use]
     pub fn shares_standing(&self) -> Vec<ShareStatus> {
         self.shares.machine().standings()

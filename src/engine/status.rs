@@ -12,39 +12,39 @@ use crate::core::ruleset::Reason;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::WireVersion;
 
-/// Why a request is decided as it is. Nothing was charged.
+/// Reasons why a request is decided as it is. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The answer as it would be.
     pub decision: Decision,
     /// Rules of the domain, in order of precedence, and what each had to do with the request.
     pub considered: Vec<(String, Reason)>,
-    /// How many others there are.
+    /// Number of the domain's rules that `considered` leaves out.
     pub left_out: usize,
 }
 
 /// The state of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketStatus {
-    /// The rule.
+    /// Name of the rule that counts the bucket.
     pub rule: String,
     /// Names and values of the rule's `per`.
     pub identity: Vec<(String, String)>,
-    /// Permits per window.
+    /// Permits per window, of the limit in force.
     pub limit: u32,
-    /// The window.
+    /// Length of the window that the limit counts in.
     pub window: Span,
     /// The mode in which regions agree on it; `None`: each counts for itself.
     pub mode: Option<Mode>,
     /// Permits in use in this region.
     pub used: u64,
-    /// Permits left.
+    /// Permits that are left of the limit.
     pub remaining: u64,
-    /// Until it is unused again, or its window ends.
+    /// Time until it is unused again, or its window ends.
     pub reset: Span,
-    /// When that is; `None`: it is unused.
+    /// Instant at which that is; `None`: it is unused.
     pub reset_at: Option<Timestamp>,
-    /// What the world leaves this region, for a worldwide rule that has heard of others.
+    /// Allowance that the world leaves this region, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
     /// Permits that each other region is known to have admitted in the window (without windows: since the
     /// bucket is followed), while it is one of [`WorldStatus::buckets`].
@@ -53,22 +53,22 @@ pub struct BucketStatus {
     pub error_bound: u64,
     /// True if this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
-    /// The penalty in force.
+    /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
 }
 
 /// A bucket that was to count from zero again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketReset {
-    /// The rule.
+    /// Name of the rule that counts the bucket.
     pub rule: String,
     /// Names and values of the rule's `per`.
     pub identity: Vec<(String, String)>,
-    /// Whether there was one; `None` where the store did not answer, and nothing is known to have changed.
+    /// True if there was one; `None` if the store did not answer, and nothing is known to have changed.
     pub existed: Option<bool>,
 }
 
-/// Whether a store answers.
+/// The state of a store: it answers or it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreState {
     /// All of it.
@@ -80,14 +80,14 @@ pub enum StoreState {
     Down,
 }
 
-/// How the store is.
+/// The state of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreHealth {
-    /// Whether it answers.
+    /// State of the store, as last seen.
     pub state: StoreState,
-    /// How its servers are arranged; `None` for a store without servers.
+    /// Arrangement of its servers; `None` for a store without servers.
     pub topology: Option<&'static str>,
-    /// Its servers.
+    /// Servers of the store; empty for a store without servers.
     pub servers: Vec<ServerHealth>,
     /// Daemons that count in it together, this one included; `None` for a store of this daemon alone.
     pub daemons: Option<u32>,
@@ -98,12 +98,13 @@ pub struct StoreHealth {
 /// One server of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerHealth {
-    /// `host:port`.
+    /// Address of the server, as `host:port`.
     pub address: String,
-    /// What it is for: `primary` serves decisions; `replica` stands by; `sentinel` and `seed` are asked for
-    /// the others.
+    /// Purpose of the server: `primary` serves decisions; `replica` stands by; `sentinel` and `seed` are
+    /// asked for the others.
     pub role: &'static str,
-    /// Whether it is asked: `closed` yes, `half_open` a little, `open` no; `None` if it never is.
+    /// State of its circuit breaker: `closed` asks it, `half_open` a little, `open` does not; `None` if it is
+    /// never asked.
     pub breaker: Option<&'static str>,
     /// The newest round trip; `None` before the first, and for servers that are not asked.
     pub rtt: Option<Span>,
@@ -116,7 +117,7 @@ pub struct ServerHealth {
 /// The facts known of another daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Its region and node.
+    /// Region and node of the other daemon, unique in the cluster.
     pub name: NodeName,
     /// The address at which it is dialled.
     pub address: String,
@@ -143,20 +144,20 @@ pub struct PeerStatus {
 /// Every daemon of the cluster, as seen from here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorldStatus {
-    /// All others.
+    /// Every other daemon of the cluster.
     pub peers: Vec<PeerStatus>,
     /// Regions whose every daemon has been silent for too long: the limits that span them follow
     /// `on_partition`.
     pub cut_off: Vec<String>,
-    /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of
-    /// its buckets; and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other
+    /// Permits by which each global rule's worldwide total may lie above what is believed: the worst of its
+    /// buckets; and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other
     /// regions spend theirs), `room` (not all buckets in use are followed), `start` (this daemon has just
     /// begun), `none`.
     pub error_bounds: Vec<(String, u64, &'static str)>,
     /// True if this daemon has just begun and waits to hear what it had admitted before.
     pub begins: bool,
-    /// What each other region is known to have admitted, of the buckets of `gossip` rules nearest to their
-    /// limits: at most [`STATUS_KEYS_MAX`](crate::core::regions::STATUS_KEYS_MAX).
+    /// Permits that each other region is known to have admitted, of the buckets of `gossip` rules nearest to
+    /// their limits: at most [`STATUS_KEYS_MAX`](crate::core::regions::STATUS_KEYS_MAX).
     pub buckets: Vec<(WorldKey, BTreeMap<String, u64>)>,
     /// The rights of this region, for each `escrow` rule whose rights move.
     pub rights: Vec<EscrowRule>,

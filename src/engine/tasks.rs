@@ -21,12 +21,12 @@ use tokio_util::task::TaskTracker;
 use super::clock::Stopwatch;
 use crate::telemetry::Metrics;
 
-/// When a task is started again, and when it counts as well.
+/// The times after which a task is started again, and after which it counts as well.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     /// First wait before a task is started again; each further one is twice as long.
     backoff_min: Duration,
-    /// Longest wait.
+    /// Longest wait before a task is started again.
     backoff_max: Duration,
     /// A task that was started again counts as well after running for so long.
     settled: Duration,

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Buckets known to be dry everywhere. Full: all are forgotten, and a request may wait in vain.
 const DRY_MAX: usize = 65_536;
 
-/// Who waits, and for what it is no use.
+/// The requests that wait, and the buckets for which that is no use.
 #[derive(Debug)]
 pub(super) struct Waits {
     room: Arc<WaitingRoom>,
@@ -88,7 +88,7 @@ fn patience(waits: &Waits, charges: &[Charge<'_>], outcome: &Outcome, now: Times
 }
 
 impl Engine {
-    /// How long a denied decision should wait for rights; `None` if it should not.
+    /// Returns how long a denied decision should wait for rights; `None` if it should not.
     pub(super) fn hope(&self, charges: &[Charge<'_>], outcome: &Outcome, now: Timestamp) -> Option<Span> {
         patience(&self.waits, charges, outcome, now)
     }

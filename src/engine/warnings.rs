@@ -17,13 +17,13 @@ const TOLD_MAX: usize = 20;
 pub struct RuleWarnings {
     /// The revision that was looked at; 0 before the first look.
     pub revision: u64,
-    /// The first of them.
+    /// First warnings in order; `total` counts the rest too.
     pub told: Vec<Warning>,
-    /// How many there are in all.
+    /// Number of warnings there are in all.
     pub total: usize,
 }
 
-/// Where the newest look is kept.
+/// The place that keeps the newest look.
 pub(super) type NewestWarnings = ArcSwap<RuleWarnings>;
 
 impl Engine {

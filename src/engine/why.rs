@@ -1,5 +1,5 @@
-//! Why somebody is limited: the decision as it would be, what its buckets hold, and what was counted of them
-//! lately. Nothing is charged, and nothing is asked but the store.
+//! The explanation why somebody is limited: the decision as it would be, what its buckets hold, and what was
+//! counted of them lately. Nothing is charged, and nothing is asked but the store.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub struct Why {
 pub struct WhyBucket {
     /// Its contents. Its identity is as it may be shown.
     pub status: BucketStatus,
-    /// The rule's domain.
+    /// Domain of the rule that counts the bucket.
     pub domain: String,
     /// True if the rule's denials are only logged.
     pub shadow: bool,
@@ -41,10 +41,10 @@ pub struct WhyBucket {
     pub matches: bool,
     /// True if the bucket would say no: to the request, or to one permit where the request is not counted.
     pub denies: bool,
-    /// When denied: until the cost could pass; `None` if never. Where the request is not counted: until the
-    /// bucket is unused again, or its window ends.
+    /// Time until the cost could pass, when denied; `None` if never. For a request that is not counted, the
+    /// time until the bucket is unused again, or its window ends.
     pub retry: Option<Span>,
-    /// When it denies the request: why.
+    /// Reason of a denial, if it denies the request.
     pub cause: Option<DenialCause>,
     /// Its counts of late, if it has a place among the counted.
     pub hot: Option<HotBucket>,
@@ -53,9 +53,9 @@ pub struct WhyBucket {
 }
 
 impl Engine {
-    /// Why `request` is limited. Besides the buckets that decide it, those are told of that were denied
-    /// lately and whose identity agrees with the request's attributes: so a client is found by its name
-    /// alone. Looks at every rule in force: not for threads that decide.
+    /// Returns why `request` is limited. Besides the buckets that decide it, those are told of that were
+    /// denied lately and whose identity agrees with the request's attributes: so a client is found by its
+    /// name alone. Looks at every rule in force: not for threads that decide.
     pub async fn why(&self, request: &Request<'_>) -> Option<Why> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -122,7 +122,7 @@ impl Engine {
     }
 }
 
-/// What is told so far.
+/// The buckets that are told so far.
 struct Told {
     keys: Vec<Key>,
     buckets: Vec<WhyBucket>,

@@ -26,11 +26,11 @@ const SLOTS: usize = 64;
 pub struct Tally {
     /// The window it happened in; zero for algorithms without windows.
     pub window: u64,
-    /// Permits asked for.
+    /// Permits that decisions asked for, admitted or not.
     pub offered: u64,
-    /// Permits admitted.
+    /// Permits that decisions admitted since the tally was last taken.
     pub admitted: u64,
-    /// Permits given back.
+    /// Permits that were given back since the tally was last taken.
     pub returned: u64,
     /// The largest cost that was refused; zero if none was.
     pub refused: u64,
@@ -40,7 +40,7 @@ pub struct Tally {
     pub limit: Option<OwnLimit>,
     /// True if that is not the rule's.
     pub is_own: bool,
-    /// What the store's answers show of its memory.
+    /// Memory of the store, as its answers show it.
     pub store: StoreSeen,
 }
 
@@ -174,8 +174,8 @@ pub trait WorldPort: Send + Sync + 'static {
     fn late(&self, reports: u64) {
         let _ = reports;
     }
-    /// How many buckets are followed, of all modes, and how many more in use found no room since the last
-    /// call.
+    /// Tells how many buckets are followed, of all modes, and how many more in use found no room since the
+    /// last call.
     fn world_keys(&self, followed: usize, dropped: u64) {
         let _ = (followed, dropped);
     }

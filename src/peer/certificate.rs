@@ -25,23 +25,23 @@ use crate::core::time::{Span, Timestamp};
 /// The name every node's certificate carries beside its own, and the one that dialling asks for: addresses
 /// may change.
 pub const SERVER_NAME: &str = "peer.tidegate";
-/// How long an authority is valid unless another time is asked for.
+/// Time for which an authority is valid unless another time is asked for.
 pub const CA_VALID: Span = Span::from_secs(10 * 365 * 24 * 3_600);
-/// How long a node's certificate is valid unless another time is asked for. Replace it before: a running
-/// daemon takes the new one without a restart.
+/// Time for which a node's certificate is valid unless another time is asked for. Replace it before: a
+/// running daemon takes the new one without a restart.
 pub const NODE_VALID: Span = Span::from_secs(365 * 24 * 3_600);
 /// Certificates begin this long before they are made, for nodes whose clocks are behind.
 const BACKDATED: Span = Span::from_secs(3_600);
 /// No certificate can say a later date than the year 9999.
 const LAST_SECOND: u64 = 253_402_300_799;
 const DAY_SECONDS: i64 = 24 * 3_600;
-/// How many digits of its key's fingerprint tell an authority from another by name.
+/// Digits of its key's fingerprint that tell an authority from another by name.
 const NAME_DIGITS: usize = 8;
 
 /// A certificate and its private key, both PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Issued {
-    /// The certificate.
+    /// Certificate in PEM, which is no secret.
     pub certificate_pem: String,
     /// Its private key (PKCS #8). A secret.
     pub key_pem: String,
@@ -77,46 +77,46 @@ impl Authority {
     }
 }
 
-/// Why a certificate could not be made or written.
+/// Reasons why a certificate could not be made or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A name that no certificate can carry.
     #[error("{what} {name:?} must have 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     Name {
-        /// Which of the names.
+        /// Name of the certificate that is meant, such as `node`.
         what: &'static str,
-        /// The name.
+        /// Name as it was given, which no certificate can carry.
         name: String,
     },
-    /// What was given as an authority is none.
+    /// The texts given as an authority are none.
     #[error("this is not a certificate authority and its key: {0}")]
     Authority(String),
     /// The key is not that of the authority's certificate.
     #[error("{} is not the key of {}", key.display(), certificate.display())]
     OtherKey {
-        /// The key's file.
+        /// File of the key that does not fit.
         key: PathBuf,
-        /// The certificate's.
+        /// File of the certificate that the key was taken for.
         certificate: PathBuf,
     },
     /// The authority's own certificate is over.
     #[error("the authority {} ended on {ended}: make a new one with `tidegate cert ca`", path.display())]
     AuthorityEnded {
-        /// Its certificate's file.
+        /// File of the certificate that has ended.
         path: PathBuf,
-        /// The day.
+        /// Day on which the authority ended.
         ended: String,
     },
-    /// What the authority signs would outlive it.
+    /// The certificate would outlive the authority that signs it.
     #[error(
         "the authority {} ends on {ends}, before {asked}: ask for at most {days} days (--days), or make a new \
          authority with `tidegate cert ca`",
         path.display()
     )]
     AuthorityEndsSooner {
-        /// Its certificate's file.
+        /// File of the authority's own certificate.
         path: PathBuf,
-        /// Its last day.
+        /// Last day on which the authority is valid.
         ends: String,
         /// The last day that was asked for.
         asked: String,
@@ -126,20 +126,20 @@ pub enum CertificateError {
     /// The certificate is no daemon's.
     #[error("{} is no certificate of a daemon: {reason}", path.display())]
     NotNode {
-        /// The file.
+        /// File of the certificate that names no daemon.
         path: PathBuf,
-        /// What is wrong with its name.
+        /// The fault of the name in it.
         reason: IdentityError,
     },
-    /// What was given as the serial number of a certificate is none.
+    /// The text given as the serial number of a certificate is none.
     #[error("{0:?} is no serial number: write it as `tidegate cert show` does, in hexadecimal digits")]
     NoSerial(String),
     /// Another authority signed the certificate.
     #[error("{} was signed by {issuer}, and not by {}", path.display(), ca.display())]
     OtherAuthority {
-        /// The certificate's file.
+        /// File of the certificate that another authority signed.
         path: PathBuf,
-        /// Who signed it.
+        /// Name of the authority that signed it, as the certificate has it.
         issuer: String,
         /// The file of the authority that was named.
         ca: PathBuf,
@@ -159,17 +159,17 @@ pub enum CertificateError {
     /// A file could not be read.
     #[error("{} cannot be read: {reason}", path.display())]
     Read {
-        /// The file.
+        /// File that could not be read.
         path: PathBuf,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
     /// A file could not be written.
     #[error("{} cannot be written: {reason}", path.display())]
     Write {
-        /// The file or directory.
+        /// File or directory that could not be written.
         path: PathBuf,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
 }
@@ -335,7 +335,7 @@ pub(super) fn outlives(
     Ok(())
 }
 
-/// What a file says, for people.
+/// The contents of a file, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// Lines of at most 80 columns, unless names are long.
@@ -381,10 +381,10 @@ pub(super) fn describe_text(
     if found.lines.is_empty() { Err(unreadable()) } else { Ok(found) }
 }
 
-/// What lists of revoked certificates say in all.
+/// The numbers that lists of revoked certificates come to together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevokedLists {
-    /// How many certificates they name.
+    /// Number of revoked certificates that the lists name together.
     pub certificates: usize,
     /// True if one was to be followed by a newer one already. It is used all the same.
     pub overdue: bool,
@@ -454,7 +454,7 @@ pub(super) fn first(pem: &[u8], path: &Path) -> Result<Pem, CertificateError> {
         .ok_or_else(|| CertificateError::NoCertificate(path.to_path_buf()))
 }
 
-/// When the first certificate of a PEM text ends, in seconds since the epoch.
+/// Returns when the first certificate of a PEM text ends, in seconds since the epoch.
 ///
 /// # Errors
 /// If it holds none.

@@ -24,7 +24,7 @@ pub(super) const NODES_MAX: usize = 512;
 /// Most bytes that all nodes may take in one digest: `chitchat` subtracts it from its message size without a
 /// check.
 const DIGEST_BYTES_MAX: usize = 40 * 1_024;
-/// What a digest says of each node beside its name: heartbeat and two versions.
+/// The bytes of a digest for each node beside its name: heartbeat and two versions.
 const NODE_DIGEST_BYTES: usize = 24;
 /// Blocks in one message; each may unpack to 64 KiB.
 const BLOCKS_MAX: usize = 16;
@@ -114,7 +114,8 @@ fn count_blocks(rest: &mut &[u8]) -> Result<(), Refusal> {
     Err(Refusal::Oversize)
 }
 
-/// What came in and waits for `chitchat`. Shared, so that a new gossip task takes over from one that died.
+/// The messages that came in and wait for `chitchat`. Shared, so that a new gossip task takes over from one
+/// that died.
 pub(super) type ChitchatInbox = Arc<tokio::sync::Mutex<mpsc::Receiver<(SocketAddr, Bytes)>>>;
 
 /// Our links as `chitchat` wants to see them.
@@ -124,7 +125,7 @@ pub(super) struct Carrier {
     pub(super) inbox: ChitchatInbox,
     pub(super) roster: Arc<Roster>,
     pub(super) counters: Arc<Counters>,
-    /// Where we can be dialled: what the others see as our address.
+    /// Address at which we can be dialled: the others see it as ours.
     pub(super) advertise: SocketAddr,
 }
 

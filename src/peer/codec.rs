@@ -1,6 +1,6 @@
-//! How messages between daemons become bytes: version, kind, body. Frames of counts have a format of their
-//! own ([`compact`]); for the rest this is the only user of bincode, so that another format is a change of
-//! this file.
+//! The bytes of messages between daemons: version, kind, body. Frames of counts have a format of their own
+//! ([`compact`]); for the rest this is the only user of bincode, so that another format is a change of this
+//! file.
 //!
 //! Each connection has one version, which its handshake agreed on. All spoken versions share the messages and
 //! their kinds; where the bytes of one differ, the file that writes them has one function that says how.
@@ -46,9 +46,9 @@ pub enum Message {
     Rights(RightsFrame),
     /// Membership.
     Chitchat {
-        /// Where the sender says it can be dialled.
+        /// Address at which the sender says it can be dialled.
         from: SocketAddr,
-        /// A message of `chitchat`.
+        /// Bytes of a message of `chitchat`, in its own format.
         body: Bytes,
     },
 }

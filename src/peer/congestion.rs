@@ -1,4 +1,4 @@
-//! How much may be under way on a link: CUBIC, but never less than reports need.
+//! The bound on bytes that are under way on a link: CUBIC, but never less than reports need.
 //!
 //! Reports are few and small, so a link is almost never full, and CUBIC grows its window only where it is.
 //! Each lost packet shrinks it all the same: with one of a hundred lost it falls to two packets, less than
@@ -18,7 +18,7 @@ use crate::core::regions::{BYTES_AT_ONCE, BYTES_PER_SECOND};
 /// Bytes that may be under way until a round trip is known: a few more than new connections may begin with
 /// (RFC 9002, section 7.2, 14,720), which no network takes for an attack.
 const WINDOW_MIN: u64 = 16 * 1_024;
-/// Of every frame so much goes out for names, acknowledgements and QUIC itself, in percent.
+/// This part of every frame goes out for names, acknowledgements and QUIC itself, in percent.
 const OVERHEAD: u64 = 20;
 /// No link is longer.
 const RTT_MAX: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Which members have shown us their certificates by dialling us, and what came from each.
+//! The members that have shown us their certificates by dialling us, and what came from each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub(super) struct Contact {
 #[derive(Debug)]
 struct Seat {
     source: SocketAddr,
-    /// Where it says it can be dialled.
+    /// Address at which it says it can be dialled.
     claim: Mutex<Option<SocketAddr>>,
     /// True if anything came over it.
     active: AtomicBool,

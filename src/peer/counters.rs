@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why something from or for a peer was refused or dropped. The words are metric labels, so there are few and
-/// they are fixed.
+/// Reasons why something from or for a peer was refused or dropped. The words are metric labels, so there are
+/// few and they are fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// A message of another version.
@@ -135,7 +135,7 @@ impl Counters {
         }
     }
 
-    /// How often this happened since the start.
+    /// Returns how often this happened since the start.
     #[must_use]
     pub fn refused(&self, why: Refusal) -> u64 {
         self.refused.get(why as usize).map_or(0, |counter| counter.load(Ordering::Relaxed))
@@ -151,7 +151,7 @@ impl Counters {
         self.gossip_restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often the membership task died and was started again.
+    /// Returns how often the membership task died and was started again.
     #[must_use]
     pub fn gossip_restarts(&self) -> u64 {
         self.gossip_restarts.load(Ordering::Relaxed)

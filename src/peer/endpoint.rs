@@ -30,7 +30,7 @@ pub(super) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// between its packets: beginning anew is quicker.
 const DIAL_DEADLINE: Duration = Duration::from_secs(3);
 
-/// Why a peer could not be dialled.
+/// Reasons why a peer could not be dialled.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("cannot be dialled: {0}")]
@@ -45,7 +45,7 @@ pub(super) enum DialError {
     Identity(#[from] IdentityError),
 }
 
-/// Which side of a link does not accept the other.
+/// The side of a link that does not accept the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refuser {
     /// This daemon does not accept the other's certificate.
@@ -74,7 +74,7 @@ impl DialError {
         }
     }
 
-    /// Which side does not accept the other, where that is what is wrong.
+    /// Returns which side does not accept the other, where that is what is wrong.
     pub(super) fn refuser(&self) -> Option<Refuser> {
         match self {
             Self::Version(_) => Some(Refuser::Versions),
@@ -97,7 +97,7 @@ impl DialError {
 pub(super) const UNNAMED: VarInt = VarInt::from_u32(1);
 /// The code of a connection closed because the other's certificate is not accepted any more.
 const WITHDRAWN: VarInt = VarInt::from_u32(5);
-/// How often to look whether a handshake is confirmed.
+/// Time between two looks whether a handshake is confirmed.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(5);
 
 /// Waits until the other side has said that the handshake is complete: with TLS 1.3 whoever dials is done
@@ -108,7 +108,7 @@ pub(super) async fn confirmed(connection: &Connection) {
     }
 }
 
-/// What carries datagrams and time: the machine's socket and runtime, or a simulation's.
+/// The carrier of datagrams and time: the machine's socket and runtime, or a simulation's.
 pub struct Wire {
     runtime: Arc<dyn Runtime>,
     socket: Arc<dyn AsyncUdpSocket>,
@@ -172,8 +172,8 @@ impl Endpoint {
         self.trust.send_replace(sides.trust);
     }
 
-    /// Which certificates are accepted, and when that changes. Taken before a handshake begins, so that no
-    /// change is missed during it.
+    /// Returns which certificates are accepted, and when that changes. Taken before a handshake begins, so
+    /// that no change is missed during it.
     pub(super) fn trust(&self) -> watch::Receiver<Arc<Trust>> {
         self.trust.subscribe()
     }
@@ -221,9 +221,9 @@ impl Endpoint {
 /// The daemon on the other side of a connection, and the version that is spoken on it.
 #[derive(Debug)]
 pub(super) struct RemotePeer {
-    /// By its certificate.
+    /// Region and node that the peer's certificate names.
     pub(super) name: NodeName,
-    /// As the handshake agreed.
+    /// Wire version that the handshake agreed on.
     pub(super) version: WireVersion,
 }
 
@@ -248,7 +248,7 @@ pub(super) fn end_if_withdrawn(connection: &Connection, trust: &Trust) -> Option
     Some(format!("the other's certificate is not accepted any more: {error}"))
 }
 
-/// Why a handshake failed, as a reason to count.
+/// Returns why a handshake failed, as a reason to count.
 pub(super) fn refusal_of(error: &ConnectionError) -> Refusal {
     let code = match error {
         ConnectionError::TransportError(error) => u64::from(error.code),

@@ -14,10 +14,11 @@ pub const NAME_BYTES_MAX: usize = 255;
 const SCHEME: &str = "tidegate://";
 /// Before the name in an operator's certificate. No node's certificate begins so.
 const OPERATOR_SCHEME: &str = "tidegate-operator://";
-/// What a name may hold unescaped: letters, digits and the four marks that RFC 3986 leaves to names.
+/// The signs that a name may hold unescaped: letters, digits and the four marks that RFC 3986 leaves to
+/// names.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Why a certificate names nobody.
+/// Reasons why a certificate names nobody.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// Not a certificate, or with bytes behind it.

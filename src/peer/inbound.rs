@@ -41,7 +41,7 @@ const BEGUN_VALIDATED_MAX: u32 = 200;
 /// Longest time for one stream to arrive.
 const STREAM_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Where what comes in goes.
+/// The receivers of what comes in.
 pub(super) struct Inbox {
     pub(super) own: NodeName,
     pub(super) events: mpsc::Sender<PeerEvent>,
@@ -51,7 +51,7 @@ pub(super) struct Inbox {
     pub(super) counters: Arc<Counters>,
     pub(super) rules: Arc<SavedRules>,
     pub(super) strangers: Strangers,
-    /// What is spoken here.
+    /// Wire versions that are spoken here, the newest first.
     pub(super) versions: Vec<WireVersion>,
 }
 
@@ -141,7 +141,7 @@ pub(super) async fn accept(
     }
 }
 
-/// What an address that begins a handshake is answered.
+/// The answer to an address that begins a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     /// It goes on.

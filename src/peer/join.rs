@@ -14,7 +14,7 @@ use crate::engine::names;
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
 /// Names that resolved are resolved again after this long.
 const RESOLVED_AGAIN: Duration = Duration::from_secs(30);
-/// If one did not, sooner.
+/// Names that did not resolve are tried again sooner.
 const FAILED_AGAIN: Duration = Duration::from_secs(2);
 
 /// Splits what the operator wrote into addresses and names.

@@ -33,7 +33,7 @@ pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// sign of life goes out every second. QUIC itself would wait much longer: after a cut its round trips look
 /// long, and it doubles its patience with every probe.
 const SILENT_LOOKS: u32 = 8;
-/// How often that is looked at.
+/// Time between two looks at that.
 const SILENCE_LOOK: Duration = Duration::from_millis(250);
 /// A connection that lived this long was good: dialling again begins at [`BACKOFF_MIN`].
 const STEADY: Duration = Duration::from_secs(1);
@@ -45,12 +45,12 @@ const SEND_DEADLINE: Duration = Duration::from_secs(2);
 /// Messages kept from before a connection was up: what is older is stale.
 const KEPT_ON_CONNECT: usize = 8;
 
-/// What a link is doing.
+/// The state of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkStatus {
-    /// The address that is dialled.
+    /// Address that the link dials, again whenever it is down.
     pub address: SocketAddr,
-    /// Who answered there last, by certificate.
+    /// Node that answered there last, by its certificate.
     pub peer: Option<NodeName>,
     /// True if the connection is up.
     pub connected: bool,
@@ -66,17 +66,17 @@ pub struct LinkStatus {
     pub udp_sent_bytes: u64,
     /// Bytes of UDP payload received on this link: acknowledgements.
     pub udp_received_bytes: u64,
-    /// Packets that QUIC believes lost.
+    /// Packets that QUIC believes lost on this link.
     pub packets_lost: u64,
-    /// Messages waiting.
+    /// Messages that wait to be sent on this link.
     pub queue_len: usize,
     /// Messages dropped because the queue was full, stale, or could not be sent in time.
     pub dropped: u64,
-    /// Why it is down, or was down last.
+    /// Reason why it is down, or was down last.
     pub error: Option<String>,
     /// True if this daemon itself answers there.
     pub own: bool,
-    /// Whether it is down because one side does not accept the other.
+    /// Side that does not accept the other, if that is why it is down.
     pub refused: Option<Refuser>,
 }
 
@@ -95,11 +95,11 @@ struct State {
     confirmed: bool,
     error: Option<String>,
     refused: Option<Refuser>,
-    /// Of connections that are over.
+    /// Traffic of connections that are over.
     past: Traffic,
 }
 
-/// What every link needs.
+/// The parts of the node that every link needs.
 pub(super) struct LinkContext {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) counters: Arc<Counters>,

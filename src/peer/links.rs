@@ -25,7 +25,7 @@ pub(super) struct Links {
     context: Arc<LinkContext>,
     by_address: Mutex<BTreeMap<SocketAddr, Arc<Link>>>,
     by_name: RwLock<HashMap<NodeName, Arc<Link>>>,
-    /// Our own addresses: never dialled.
+    /// Addresses of this daemon itself, which are never dialled.
     own: Vec<SocketAddr>,
     tasks: TaskTracker,
     stop: CancellationToken,

@@ -1,10 +1,10 @@
-//! Who is in the cluster: `chitchat`'s opinion, held against certificates.
+//! The members of the cluster: `chitchat`'s opinion, held against certificates.
 //!
 //! A node is listed once its certificate was seen, on a connection in either direction, and only while nobody
 //! with another certificate answers at the address it is said to have. So a member of the cluster cannot
-//! invent nodes or redirect them. What it can still do: gossip is not signed, so a member can repeat, delay
-//! or falsify the *facts* about a real node (that it drains, which of its processes it is, that it still
-//! lives). Counts are not facts of gossip: they come from the node itself, on its own connection.
+//! invent nodes or redirect them. It can still lie about facts: gossip is not signed, so a member can repeat,
+//! delay or falsify the *facts* about a real node (that it drains, which of its processes it is, that it
+//! still lives). Counts are not facts of gossip: they come from the node itself, on its own connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -56,27 +56,27 @@ pub struct Member {
     pub name: NodeName,
     /// The address at which it is dialled.
     pub address: SocketAddr,
-    /// Which of its processes: when it began, in ms since the epoch.
+    /// Begin of its process, in ms since the epoch.
     pub incarnation: u64,
     /// True if it is shutting down.
     pub draining: bool,
     /// True if membership believes it alive.
     pub live: bool,
-    /// Which weights of `split` rules it holds, once it has said so.
+    /// Weights of `split` rules that it holds, once it has said so.
     pub shares: Option<WeightsStatement>,
-    /// Which set of rules it decides by, if it has one to give.
+    /// Set of rules that it decides by, if it has one to give.
     pub rules: Option<RulesStatement>,
     /// The regions that it lists, once it has said so.
     pub regions: Option<Vec<String>>,
-    /// What it knows of changes of the regions that are listed. Nobody takes its word for them.
+    /// Changes that it knows of the regions that are listed. Nobody takes its word for them.
     pub region_changes: Option<RegionChanges>,
     /// The changes that operators signed, as they travel: see [`RegionChanges::read_orders`].
     pub region_orders: Option<Arc<str>>,
-    /// What its worldwide rules are like, once it has said so.
+    /// Digests of its worldwide rules, once it has said them.
     pub digests: Option<Digests>,
 }
 
-/// What we say of ourselves.
+/// The facts that we tell of ourselves.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) name: NodeName,
@@ -123,7 +123,7 @@ pub(super) struct Membership {
     pub(super) interval: Duration,
     pub(super) members: watch::Sender<Vec<Member>>,
     pub(super) events: mpsc::Sender<PeerEvent>,
-    /// How often the gossip was begun again.
+    /// Number of times that the gossip was begun again.
     pub(super) restarts: AtomicU64,
 }
 
@@ -136,7 +136,7 @@ impl Drop for Gossip {
     }
 }
 
-/// What the last look found, to tell changes by.
+/// The state at the last look, to tell changes by.
 #[derive(Default)]
 struct Before {
     impostors: HashSet<ChitchatId>,

@@ -25,7 +25,8 @@ pub mod tls;
 mod chitchat;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzed {
-    //! What members write, as the targets in `fuzz/` write it. There only with the feature `fuzzing`.
+    //! Entry points for the targets in `fuzz/`, which write what members write. There only with the feature
+    //! `fuzzing`.
 
     /// A message of membership.
     pub fn chitchat(message: &[u8]) {

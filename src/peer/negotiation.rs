@@ -50,7 +50,7 @@ pub(super) fn agreed(connection: &Connection) -> WireVersion {
 pub(super) struct Offers {
     certificate: Arc<CertifiedKey>,
     spoken: Vec<Vec<u8>>,
-    /// Of the newest handshake that will fail.
+    /// Name that the newest handshake asked for that will fail.
     unknown: Mutex<Option<String>>,
 }
 

@@ -1,11 +1,11 @@
-//! How far another daemon's clock is from this one's, going by how long its frames seem to take.
+//! The distance of another daemon's clock from this one's, going by how long its frames seem to take.
 
 use crate::core::time::{Span, Timestamp};
 
 /// For at least so long, and at most twice, the fastest frame counts: it waited least on its way.
 const MEMORY: Span = Span::from_secs(30);
 
-/// What the newest frames of one daemon say of its clock.
+/// The clock of one daemon, as its newest frames show it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Offset {
     turned: Timestamp,

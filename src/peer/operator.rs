@@ -22,7 +22,7 @@ use crate::core::time::{Span, Timestamp};
 
 const FILES: [&str; 2] = ["operator.pem", "operator.key"];
 
-/// Why what somebody signed is not an operator's word.
+/// Reasons why what somebody signed is not an operator's word.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotOperator {
     /// The certificate names nobody.
@@ -107,8 +107,8 @@ impl OperatorKey {
     }
 }
 
-/// Whose word an order is. The certificate must have been valid when it was signed: so changes of years ago
-/// can still be told to a daemon that is new.
+/// Returns whose word an order is. The certificate must have been valid when it was signed: so changes of
+/// years ago can still be told to a daemon that is new.
 pub(super) fn verify(trust: &Trust, order: &RegionOrder) -> Result<String, NotOperator> {
     let RegionOrder { region, state, stamp, signed } = order;
     let name = operator_of(&signed.certificate).ok_or(NotOperator::NoOperator)?;

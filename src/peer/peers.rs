@@ -37,7 +37,7 @@ use crate::core::wire::{Frame, WireVersion};
 use crate::engine::tasks::Tasks;
 use crate::telemetry::traces::Tracer;
 
-/// How often membership is gossiped unless the configuration says otherwise.
+/// Time between two rounds of gossip on membership unless the configuration says otherwise.
 pub const GOSSIP_INTERVAL_DEFAULT: Duration = Duration::from_millis(250);
 /// Events waiting to be read. Full: frames are dropped and counted, and the list of members is told later.
 pub const EVENTS_LEN_MAX: usize = 4_096;
@@ -47,22 +47,22 @@ const CHITCHAT_LEN_MAX: usize = 1_024;
 /// Longest wait for connections to have said that they are over.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// How a node meets the others.
+/// The settings by which a node meets the others.
 #[derive(Debug, Clone)]
 pub struct PeersConfig {
-    /// The UDP address to bind.
+    /// UDP address that the daemon binds for the others.
     pub listen: SocketAddr,
-    /// Where the others can dial us, if not at the bound address.
+    /// Address at which the others can dial us, if not the bound one.
     pub advertise: Option<SocketAddr>,
-    /// Where to find the cluster: addresses, or names with a port. Our own may be among them.
+    /// Places to find the cluster at: addresses, or names with a port. Our own may be among them.
     pub join: Vec<String>,
-    /// Who we are; our certificate must say the same.
+    /// Our own name; our certificate must say the same.
     pub name: NodeName,
-    /// When this process began, in ms since the epoch. Must grow with every start.
+    /// Begin of this process, in ms since the epoch. Must grow with every start.
     pub incarnation: u64,
-    /// How often membership is gossiped.
+    /// Time between two rounds of gossip on membership.
     pub gossip_interval: Duration,
-    /// Certificates.
+    /// Certificates and key by which daemons admit each other.
     pub tls: TlsPem,
     /// The tracer that takes spans; `None`: nobody is told any.
     pub tracer: Option<Arc<Tracer>>,
@@ -71,7 +71,7 @@ pub struct PeersConfig {
     pub versions: Vec<WireVersion>,
 }
 
-/// Why a node cannot meet the others.
+/// Reasons why a node cannot meet the others.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The certificates cannot be used.
@@ -80,9 +80,9 @@ pub enum StartError {
     /// The socket cannot be bound.
     #[error("the peer address {address} cannot be bound: {reason}")]
     Bind {
-        /// The address.
+        /// UDP address that could not be bound.
         address: SocketAddr,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
     /// Nobody could dial us at such an address.
@@ -101,18 +101,18 @@ pub enum StartError {
 pub enum PeerEvent {
     /// A node sent rights, or said what its region holds.
     Rights {
-        /// Who sent it, by its certificate.
+        /// Node that sent it, by its certificate.
         from: NodeName,
-        /// The frame.
+        /// Statements and transfers that the node sent.
         frame: RightsFrame,
     },
     /// A frame.
     Frame {
-        /// Who sent it, by certificate.
+        /// Node that sent it, by its certificate.
         from: NodeName,
-        /// What it says.
+        /// Counts and acknowledgements that the node sent.
         frame: Frame,
-        /// Its length on the wire.
+        /// Length of the frame on the wire, in bytes.
         bytes: usize,
     },
     /// The members have changed: all of them but ourselves.
@@ -144,7 +144,7 @@ pub struct Peers {
     gossip_interval: Duration,
 }
 
-/// What everything else stands on: the socket, the links, and the tasks that end together.
+/// The parts that everything else needs: the socket, the links, and the tasks that end together.
 struct Ground {
     endpoint: Arc<Endpoint>,
     links: Arc<Links>,
@@ -428,7 +428,7 @@ impl Peers {
         self.ground.contacts.twice()
     }
 
-    /// Which operator signed a change of a region.
+    /// Returns which operator signed a change of a region.
     ///
     /// # Errors
     /// None did.

@@ -8,7 +8,7 @@ use super::tls::{self, TlsError, TlsPem};
 use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
 
-/// Why files that lie there are not those that are asked for.
+/// Reasons why files that lie there are not those that are asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum PresentError {
     /// The authority cannot be used.
@@ -17,17 +17,17 @@ pub enum PresentError {
     /// A file cannot be read.
     #[error("{path}: {reason}")]
     Read {
-        /// Which.
+        /// File that could not be read.
         path: String,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
     /// The daemon's certificate cannot be used.
     #[error("what lies in {dir} already is not what is asked for: {reason}")]
     Node {
-        /// The folder.
+        /// Folder that holds the files of the daemon.
         dir: String,
-        /// Why.
+        /// Reason for which the certificate cannot be used.
         reason: TlsError,
     },
 }

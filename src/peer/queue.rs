@@ -44,7 +44,7 @@ impl Queue {
         shorten(&mut self.lock(), count)
     }
 
-    /// How many wait.
+    /// Returns how many wait.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }

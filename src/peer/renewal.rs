@@ -22,26 +22,26 @@ use super::trust::Trust;
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
 
-/// Which permissions of the key before its new one may have: its group may read it where that one's could.
+/// The permissions of the key before that its new one may have: its group may read it where that one's could.
 const KEY_MODE: u32 = 0o640;
 const CERTIFICATE_MODE: u32 = 0o644;
 const OWNER_ONLY: u32 = 0o600;
 
-/// How a certificate is renewed.
+/// The terms on which a certificate is renewed.
 #[derive(Debug, Clone, Copy)]
 pub struct RenewalTerms {
     /// For how long the new one is valid.
     pub valid: Span,
-    /// True if the key stays.
+    /// True to sign the present key again; false makes another.
     pub keep_key: bool,
     /// True if another authority may have signed the certificate before.
     pub change_authority: bool,
 }
 
-/// Why a certificate could not be renewed.
+/// Reasons why a certificate could not be renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
-    /// As for every certificate.
+    /// The reason is one that any certificate may have.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// Another authority signed the certificate before.
@@ -53,25 +53,25 @@ pub enum RenewalError {
         path.display()
     )]
     Key {
-        /// The file.
+        /// File of the key beside the certificate.
         path: PathBuf,
-        /// Why.
+        /// Reason that the operating system gives.
         reason: std::io::Error,
     },
     /// The key is to be kept and cannot be.
     #[error("{} holds no key of {} that can be kept: leave out --keep-key", key.display(), certificate.display())]
     UnfitKey {
-        /// The key's file.
+        /// File of the key that cannot be kept.
         key: PathBuf,
-        /// The certificate's.
+        /// File of the certificate that is renewed.
         certificate: PathBuf,
     },
     /// The certificate has a name that a new one could not have.
     #[error("{} has a name of a kind that cannot be carried over: {name}", path.display())]
     Name {
-        /// The file.
+        /// File of the certificate that is renewed.
         path: PathBuf,
-        /// The name.
+        /// Name in the certificate, as text.
         name: String,
     },
     /// Somebody else renews it now.
@@ -168,7 +168,7 @@ impl Renewal {
     /// together. The key is readable by its owner, and by its group where the one before was.
     ///
     /// # Errors
-    /// A file cannot be written. What is there then goes together, and the renewal can be repeated.
+    /// A file cannot be written. The files that are there then go together, and the renewal can be repeated.
     pub fn write(&self) -> Result<(), RenewalError> {
         let unwritten = |reason| CertificateError::Write { path: self.certificate.clone(), reason };
         let folder = self.certificate.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -205,7 +205,7 @@ pub(super) fn signed_by(
     })
 }
 
-/// Of the keys in a text the one that belongs to a certificate.
+/// Returns the key in a text that belongs to a certificate.
 fn key_of(certificate: &X509Certificate<'_>, text: &str) -> Option<KeyPair> {
     PrivateKeyDer::pem_slice_iter(text.as_bytes())
         .filter_map(|key| KeyPair::try_from(&key.ok()?).ok())
@@ -263,7 +263,7 @@ pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), Certific
 }
 
 fn write_beside(fresh: &Path, real: &Path, text: &str, mode: u32) -> std::io::Result<()> {
-    // What a process of the same number left when it was killed.
+    // A killed process of the same number may have left such a file.
     let _ = std::fs::remove_file(fresh);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(fresh)?;
     file.write_all(text.as_bytes())?;

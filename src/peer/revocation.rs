@@ -20,9 +20,9 @@ const MODE: u32 = 0o644;
 /// A list as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revoked {
-    /// Its file.
+    /// File of the list that the certificate was added to.
     pub path: PathBuf,
-    /// How many certificates it names.
+    /// Number of certificates that the list names now.
     pub certificates: usize,
 }
 

@@ -28,21 +28,21 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
 const KIND_RULES: u8 = 3;
 const DIGEST_BYTES: usize = 32;
 
-/// Which set of rules a daemon decides by, as it gossips it.
+/// The set of rules that a daemon decides by, as it gossips it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RulesStatement {
     /// A later generation is newer whatever its revision.
     pub generation: u64,
-    /// The revision within it.
+    /// Revision of the set within its generation.
     pub revision: u64,
-    /// How many bytes it has: no more are read.
+    /// Number of bytes that it has: no more are read.
     pub length: usize,
-    /// SHA-256 of its bytes.
+    /// SHA-256 of the bytes of the set.
     pub digest: [u8; DIGEST_BYTES],
 }
 
 impl RulesStatement {
-    /// As it is gossiped.
+    /// Returns the text that is gossiped.
     pub(super) fn text(&self) -> String {
         let digest = self.digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         format!("{} {} {} {digest}", self.generation, self.revision, self.length)
@@ -115,7 +115,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Why a set did not come.
+/// Reasons why a set did not come.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     /// There is no connection to that node.

@@ -24,19 +24,19 @@ use crate::engine::status::{PeerStatus, WorldStatus};
 use crate::engine::tasks::Tasks;
 use crate::engine::world::WorldPort;
 
-/// How often the replica is told the time and what decisions did.
+/// Time after which the replica is told the time and what decisions did.
 pub const TICK: Duration = Duration::from_millis(10);
-/// How often round trips are read and the state is published.
+/// Time after which round trips are read and the state is published.
 const LOOK: Duration = Duration::from_millis(200);
 /// Events taken at once.
 const EVENTS_AT_ONCE: usize = 256;
 /// Frames handed out at once; the rest goes out at the next turn, at most a tick later.
 const FRAMES_AT_ONCE: usize = 4_096;
 
-/// How long a daemon that ends waits for the others' word that they know its last counts.
+/// Time that a daemon that ends waits for the others' word that they know its last counts.
 const FAREWELL: Duration = Duration::from_millis(300);
 
-/// What the protocol refuses of a frame that it takes: signs of a fault.
+/// The parts of a frame that the protocol refuses although it takes the frame: signs of a fault.
 const REFUSED: [&str; 8] = [
     "rights_fenced",
     "rights_beyond",
@@ -47,7 +47,7 @@ const REFUSED: [&str; 8] = [
     "backwards",
     "beyond_limit",
 ];
-/// What it passes over because it came late, early or twice, or comes again: as it should be.
+/// The parts that it passes over because they came late, early or twice, or come again: as it should be.
 const PASSED_OVER: [&str; 5] = ["window", "rights_window", "rights_early", "duplicate", "unnamed"];
 
 /// Runs until `stop`, or until `events` ends.
@@ -84,7 +84,7 @@ pub fn start(
             let mut events = events.lock().await;
             let known = peers.members().borrow().clone();
             let (mut driver, told) = Driver::new(port, peers, config);
-            // Those who were there before were told to the run before this one.
+            // Members that were there before were told to the run before this one.
             if !known.is_empty() {
                 driver.take(&mut vec![PeerEvent::Members(known)]);
             }
@@ -139,14 +139,14 @@ struct Driver {
     rights: Rights,
     own: regions::Member,
     members: Vec<Member>,
-    /// How the clocks of others stand to ours; at each look those who are no members are forgotten.
+    /// Distances of the others' clocks from ours; at each look those who are no members are forgotten.
     offsets: HashMap<NodeName, Offset>,
-    /// The regions that share limits.
+    /// Regions that share limits, as operators listed them.
     regions: Arc<RegionList>,
     leaving: bool,
     revision: Option<u64>,
     touched: Vec<Touched>,
-    /// What was told to the port before, to tell it only the rest.
+    /// Counts that were told to the port before, to tell it only the rest.
     told: HashMap<&'static str, u64>,
     /// By rule: permits above the limit that the port was told of. Bounded by the rules.
     above: HashMap<String, u64>,
@@ -464,15 +464,16 @@ fn begin_counting_of(port: &dyn WorldPort, region: &str) {
     port.traffic(region, 0, 0);
 }
 
-/// How much a count grew. A link that ended takes its count along: then nothing is told, and counting begins
-/// anew.
+/// Returns how much a count grew. A link that ended takes its count along: then nothing is told, and counting
+/// begins anew.
 fn more(told: &mut u64, count: u64) -> u64 {
     count.saturating_sub(std::mem::replace(told, count))
 }
 
 fn by_region(links: &[LinkStatus]) -> HashMap<String, (u64, u64)> {
     let mut regions = HashMap::<String, (u64, u64)>::new();
-    // What a node sent is known by node, not by link: two links to one node must not count it twice.
+    // The bytes that a node sent are known by node, not by link: two links to one node must not count them
+    // twice.
     let mut counted = HashSet::new();
     for link in links {
         let Some(peer) = &link.peer else { continue };

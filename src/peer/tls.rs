@@ -35,7 +35,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 pub const STREAMS_MAX: u32 = 64;
 /// Datagrams waiting to be read, or to be sent, in bytes. Full: the oldest are dropped.
 const DATAGRAM_BUFFER_BYTES: usize = 256 * 1_024;
-/// What a peer may send on all streams of a connection before it is read.
+/// The bytes that a peer may send on all streams of a connection before they are read.
 const RECEIVE_WINDOW_BYTES: u32 = 1024 * 1_024;
 /// Assumed until a round trip was measured: a lost first packet is repeated after three of these.
 const RTT_ASSUMED: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ const INCOMING_MAX: usize = 256;
 pub struct TlsPem {
     /// The authority's certificate; several while authorities are exchanged.
     pub ca: Vec<u8>,
-    /// The node's certificate.
+    /// Certificate of the node in PEM, with those up to its authority.
     pub cert: Vec<u8>,
     /// Its private key. While the two files are replaced there are several: the one that belongs to the
     /// certificate counts.
@@ -62,15 +62,15 @@ impl std::fmt::Debug for TlsPem {
     }
 }
 
-/// Why these certificates cannot be used.
+/// Reasons why these certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A PEM text does not hold what it should.
     #[error("{what} cannot be read: {reason}; `tidegate cert` makes certificates")]
     Pem {
-        /// Which of them.
+        /// Names the text that cannot be read, such as `the node's certificate`.
         what: &'static str,
-        /// Why.
+        /// Parser's reason, in its own words.
         reason: String,
     },
     /// The certificate names no node.
@@ -82,9 +82,9 @@ pub enum TlsError {
         certificate.node, certificate.region, configured.node, configured.region
     )]
     OtherNode {
-        /// Whom the certificate names.
+        /// Region and node that the certificate names.
         certificate: NodeName,
-        /// Who this is.
+        /// Region and node that the configuration names.
         configured: NodeName,
     },
     /// Certificate, key and authority do not go together.
@@ -118,10 +118,10 @@ pub enum TlsError {
     Unfit(String),
 }
 
-/// Until when certificates hold, in seconds since the epoch.
+/// The ends of certificates, in seconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CertificateDates {
-    /// The node's.
+    /// End of the node's certificate, in seconds since the epoch.
     pub node: i64,
     /// The authority's; of several the one that holds longest.
     pub authority: i64,
@@ -178,7 +178,7 @@ fn validity(certificate: &CertificateDer<'_>) -> Option<((i64, String), (i64, St
     Some((date(&validity.not_before), date(&validity.not_after)))
 }
 
-/// What the texts hold.
+/// The contents of the texts.
 struct Parts {
     chain: Vec<CertificateDer<'static>>,
     keys: Vec<PrivateKeyDer<'static>>,
@@ -238,20 +238,20 @@ fn key_of(
 pub(super) struct Sides {
     pub(super) server: ServerConfig,
     pub(super) client: ClientConfig,
-    /// Which certificates both accept.
+    /// Judges the certificates of others, for both sides alike.
     pub(super) trust: Arc<Trust>,
-    /// What those asked for who speak no version of ours.
+    /// The versions that those asked for who speak none of ours.
     pub(super) offers: Arc<Offers>,
-    /// What is the same after a restart.
+    /// The keys that are the same after a restart.
     pub(super) lasting: Lasting,
 }
 
 /// By these a daemon knows that a packet belongs to a connection of the process before it, and says so in a
 /// way that the peer believes (RFC 9000, 10.3): it need not wait to find out.
 pub(super) struct Lasting {
-    /// Of the answers to such packets.
+    /// Key of the answers to such packets.
     pub(super) reset: hmac::Key,
-    /// Of the connections' names.
+    /// Key of the names by which connections are told apart.
     pub(super) ids: u64,
 }
 

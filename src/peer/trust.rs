@@ -1,4 +1,4 @@
-//! Which certificates are accepted: those that an authority of the cluster signed and no list revokes.
+//! The certificates that are accepted: those that an authority of the cluster signed and no list revokes.
 //!
 //! While authorities are exchanged there are two, which may have one name. Each judges for itself, with the
 //! lists that it signed: rustls alone would hold the list of one against the certificates of the other.
@@ -22,7 +22,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 /// The authorities of the cluster, and what they revoked.
 #[derive(Debug)]
 pub(super) struct Trust {
-    /// One for each authority.
+    /// Anchors of the authorities, one for each.
     anchors: Vec<Anchor>,
     hints: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,

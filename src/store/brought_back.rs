@@ -9,9 +9,9 @@ use crate::core::time::Timestamp;
 use crate::engine::port::HeldLimit;
 
 impl KeySlot {
-    /// Where the bucket at `place` lies ahead of `now`, since the clock was set back: it counts from now on,
-    /// as [`crate::core::algorithm::State::brought_back`] says. True if it did. Not where rights move: they
-    /// say themselves what is used.
+    /// Has the bucket at `place` count from now on if it lies ahead of `now`, since the clock was set back;
+    /// see [`crate::core::algorithm::State::brought_back`]. True if it did. Not where rights move: they say
+    /// themselves what is used.
     pub(super) fn bring_back(
         &mut self,
         rule: &Compiled,

@@ -27,12 +27,12 @@ pub(super) struct Decision<'a, 's> {
 struct Plan<'a> {
     charge: &'a Charge<'a>,
     named: Named<'a>,
-    /// Index in [`Decision::slots`].
+    /// Index of its bucket's slot in [`Decision::slots`].
     slot: usize,
     looked: Evaluation,
     /// Its bucket was made for this decision.
     made: bool,
-    /// What it is answered, where its bucket finds no room.
+    /// Answer to it, if its bucket finds no room.
     without_room: Option<Verdict>,
 }
 

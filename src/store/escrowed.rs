@@ -1,4 +1,4 @@
-//! How a rule's escrowed rights bear on its buckets, by the rule alone.
+//! The bearing of a rule's escrowed rights on its buckets, by the rule alone.
 
 use crate::core::algorithm::{Counting, Limit};
 use crate::core::regions::escrow::can_move;

@@ -25,7 +25,7 @@ const PARTS_MAX: usize = 8;
 /// One entry of a table: its key, what is kept, and when it may be forgotten, in seconds.
 type KeptEntry<T> = (Vec<u8>, T, u32);
 
-/// What is left.
+/// The state that is left for the next process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct KeptStore {
     parts: Vec<MemoryPart>,
@@ -60,14 +60,14 @@ impl MemoryStore {
                 parts = slot.parts(&wanted, next);
             }
         });
-        // Which memory counts what comes after: the one that counts what came last.
+        // The memory that counts what came last counts what comes after, too.
         parts.truncate(PARTS_MAX);
         kept.parts = parts;
         kept
     }
 
-    /// Goes on with what an earlier process has left, before anything is asked. What finds no room is not
-    /// known.
+    /// Goes on with what an earlier process has left, before anything is asked. Buckets that find no room are
+    /// not known.
     pub fn take_back(&self, kept: KeptStore) {
         let KeptStore { mut parts, newest, buckets, rights } = kept;
         let mut lost = BTreeSet::new();

@@ -10,7 +10,7 @@ use crate::core::time::Timestamp;
 /// The rules and times that one memory knows of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MemoryPart {
-    /// When it began, which names it.
+    /// Instant at which it began, which names it.
     pub(super) begun: Timestamp,
     /// Nothing from before this instant is known.
     pub(super) known: Timestamp,

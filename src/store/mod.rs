@@ -1,4 +1,4 @@
-//! Where buckets are kept: the adapters of the engine's [`crate::engine::port::Store`].
+//! The stores of buckets: the adapters of the engine's [`crate::engine::port::Store`].
 
 mod brought_back;
 pub mod cells;

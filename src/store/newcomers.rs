@@ -1,5 +1,5 @@
 //! Clients for whose buckets there is no room, where every bucket that is there is at its limit and so is
-//! never forgotten. Those of one rule share one bucket: whoever fills the memory opens no rule.
+//! never forgotten. The newcomers of one rule share one bucket: a client that fills the memory opens no rule.
 
 use std::collections::HashMap;
 

@@ -9,10 +9,10 @@ use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::Timestamp;
 use crate::engine::port::{Charge, ChargeResult, Intent};
 
-/// How much a record weighs while its penalty is in force. Below [`WEIGHT_KEPT`], so that one more client
+/// The weight of a record while its penalty is in force. Below [`WEIGHT_KEPT`], so that one more client
 /// always finds room: a flood of clients that are all shut out lets the one go that is free soonest.
 const PENALTY_WEIGHT: u8 = WEIGHT_KEPT - 1;
-/// How much it weighs otherwise.
+/// The weight of a record otherwise.
 const VIOLATIONS_WEIGHT: u8 = 0;
 
 /// The meaning of a penalty to a charge.

@@ -10,7 +10,7 @@ use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, ChargeResult};
 
-/// How much notes weigh that only remember commits.
+/// The weight of notes that only remember commits.
 const COMMITTED_WEIGHT: u8 = 0;
 
 impl KeySlot {
@@ -70,7 +70,7 @@ impl KeySlot {
             Some(state) => state,
             None => &mut none,
         };
-        // As a commit does: what is given back comes out of the bucket as it counts now.
+        // Permits that are given back come out of the bucket as it counts now, as with a commit.
         if let Some(raised) = raised {
             *state = raised;
         }

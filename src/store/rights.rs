@@ -22,23 +22,23 @@ use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::HeldLimit;
 
-/// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between
-/// regions.
+/// The time that a cost larger than a region's capacity takes to gather, as far as a store can say: a few
+/// ways between regions.
 pub(super) const GATHERING: Span = Span::from_secs(1);
 
-/// When to ask again of a store that was taken down for the next process.
+/// Time after which to ask again of a store that was taken down for the next process.
 const SEALED: Span = Span::from_secs(1);
 
-/// What a charge of an escrowed rule is held to, and the instant that it counts at.
+/// The limit that a charge of an escrowed rule is held to, and the instant that it counts at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChargeTerms {
     pub(super) view: Option<Allowance>,
     pub(super) now: Timestamp,
-    /// How much is left of the recovery window, in which nothing is admitted.
+    /// Rest of the recovery window, in which nothing is admitted.
     pub(super) recovery: Option<Span>,
-    /// What is counted against.
+    /// Limit that the charge is counted against.
     pub(super) limit: Limit,
-    /// What would fit if all that can come from other regions were here, and when it may.
+    /// Permits that would fit if all that can come from other regions were here, and when they may.
     most: (u64, Span),
 }
 
@@ -79,7 +79,7 @@ impl KeySlot {
             let most = (gathered(rule, limit, whole), GATHERING);
             return ChargeTerms { view: LevelTerms::view(ledger, now), most, ..terms };
         }
-        // How far back what was admitted still counts.
+        // The time for which what was admitted still counts.
         let matters = match rule.rule.algorithm {
             Algorithm::SlidingWindow => Span(limit.window.0.saturating_mul(2)),
             Algorithm::SlidingLog | Algorithm::Concurrency => limit.window,
@@ -95,7 +95,7 @@ impl KeySlot {
             let held_to = self.places(held, named.key).limit(ledger, now);
             let limit = match (moves, ledger) {
                 (true, _) => held_to,
-                // What is lent all the same is not here.
+                // Permits that are lent all the same are not here.
                 (false, Some(_)) => Limit { permits: held.own().min(held_to.permits), ..*limit },
                 (false, None) => Limit { permits: held.own(), ..*limit },
             };
@@ -309,7 +309,7 @@ impl KeySlot {
             ledger.carry_out(of, step, used, &safety);
         }
         let ledger = ledger.clone();
-        // What came pays what is owed, before anything is admitted.
+        // Rights that came pay what is owed, before anything is admitted.
         if let Some(state) = place.and_then(|place| self.buckets.get_mut(place)) {
             let begun = limit.windows().start(window);
             state.settle(limit, Some(&view_of(window, ledger.budget(), minted)), now.max(begun));

@@ -1,4 +1,4 @@
-//! How the keys of one process are spread over tables that are locked one at a time.
+//! The spread of one process's keys over tables that are locked one at a time.
 
 use std::hash::BuildHasher;
 
@@ -11,11 +11,11 @@ const KEYS_MIN: usize = 1_024;
 /// More keys than this make a table's sweep and growth felt, and soon exceed what it can name.
 const KEYS_MAX: usize = 32_768;
 
-/// Which of several tables a key belongs to.
+/// The table, of several, that a key belongs to.
 #[derive(Debug)]
 pub(super) struct Spread {
     hasher: foldhash::quality::RandomState,
-    /// Always a power of two.
+    /// Number of tables, always a power of two, so that a hash is only masked.
     tables: usize,
 }
 
@@ -27,7 +27,7 @@ impl Spread {
         Self { hasher: foldhash::quality::RandomState::default(), tables }
     }
 
-    /// How many keys each table may hold; together they hold `keys_max`.
+    /// Returns how many keys each table may hold; together they hold `keys_max`.
     pub(super) fn capacities(&self, keys_max: usize) -> impl Iterator<Item = usize> {
         let tables = self.tables;
         (0..tables).map(move |index| keys_max / tables + usize::from(index < keys_max % tables))

@@ -25,8 +25,8 @@ const LINES_WAITING_MAX: usize = 4_096;
 const BYTES_WAITING_MAX: u64 = 4 << 20;
 /// Longest time for the last lines when the process ends.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// What is logged unless `TIDEGATE_LOG` says otherwise. What the driver of the database warns of is said here
-/// once, in words that name the cause.
+/// The filter of the log unless `TIDEGATE_LOG` says otherwise. The log says once, in words that name the
+/// cause, what the driver of the database warns of.
 const DEFAULT: &str = "warn,sqlx=error,tidegate=info";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -145,7 +145,7 @@ enum Item {
     Flush(SyncSender<()>),
 }
 
-/// Where lines wait for the thread that writes them.
+/// The queue of lines for the thread that writes them.
 #[derive(Clone)]
 struct Queue {
     sender: SyncSender<Item>,

@@ -26,11 +26,11 @@ const SERVER_LABELS_MAX: usize = 256;
 pub struct RuleMetrics {
     /// Decisions in which the rule let the request pass.
     pub allowed: Counter,
-    /// Decisions that the rule denied.
+    /// Decisions in which the rule denied the request.
     pub denied: Counter,
     /// Decisions that the rule would have denied, were it not in shadow.
     pub shadow_denied: Counter,
-    /// Those that it denied by cause, each made when it is first needed.
+    /// Denials of the rule by cause, each counter made when it is first needed.
     denials: Arc<[OnceLock<Counter>; DenialCause::ALL.len()]>,
 }
 
@@ -41,63 +41,63 @@ pub struct Metrics {
     rules: Mutex<HashMap<String, RuleMetrics>>,
     regions: Mutex<HashMap<String, SharedString>>,
     servers: Mutex<HashSet<String>>,
-    /// See `decision_seconds` in [`METRICS`].
+    /// `decision_seconds`: time to decide inside the daemon; one decision in 16 is measured.
     pub decision_seconds: Histogram,
-    /// See `store_call_seconds` in [`METRICS`].
+    /// `store_call_seconds`: time of a call to Redis with its redirects; one call in 8 is measured.
     pub store_call_seconds: Histogram,
-    /// See `warnings_forgotten_total` in [`METRICS`].
+    /// `warnings_forgotten_total`: warnings that made room for others before their window ended.
     pub warnings_forgotten: Counter,
-    /// See `coalesced_checks_total` in [`METRICS`].
+    /// `coalesced_checks_total`: checks that went to Redis in another one's call.
     pub coalesced_checks: Counter,
-    /// See `store_daemons` in [`METRICS`].
+    /// `store_daemons`: daemons that share the Redis, this one included.
     pub store_daemons: Gauge,
-    /// See `sync_updates_total` in [`METRICS`].
+    /// `sync_updates_total`: frames with counts handled, in both directions.
     pub sync_updates: Counter,
-    /// See `late_reports_total` in [`METRICS`].
+    /// `late_reports_total`: reports that came after the instant at which every region should have used them.
     pub late_reports: Counter,
-    /// See `world_keys` in [`METRICS`].
+    /// `world_keys`: buckets of worldwide limits that are followed.
     pub world_keys: Gauge,
-    /// See `world_keys_dropped_total` in [`METRICS`].
+    /// `world_keys_dropped_total`: buckets of worldwide limits in use that found no room to be followed.
     pub world_keys_dropped: Counter,
-    /// See `tallies_dropped_total` in [`METRICS`].
+    /// `tallies_dropped_total`: counts of worldwide limits that found no room before they were sent.
     pub tallies_dropped: Counter,
-    /// See `rules_revision` in [`METRICS`].
+    /// `rules_revision`: revision of the rule set in force.
     pub rules_revision: Gauge,
-    /// See `rules` in [`METRICS`].
+    /// `rules`: number of rules in the set in force.
     pub rules_count: Gauge,
-    /// See `rules_source_up` in [`METRICS`].
+    /// `rules_source_up`: 1 while the file or database of the rules can be read.
     pub rules_source_up: Gauge,
-    /// See `rules_refused` in [`METRICS`].
+    /// `rules_refused`: 1 while the newest rules are refused and those before stay in force.
     pub rules_refused: Gauge,
-    /// See `rules_unsaved` in [`METRICS`].
+    /// `rules_unsaved`: 1 while the rules in force are not saved on this machine.
     pub rules_unsaved: Gauge,
-    /// See `rule_warnings` in [`METRICS`].
+    /// `rule_warnings`: rules in force that are valid and hardly meant so.
     pub rule_warnings: Gauge,
-    /// See `rule_reload_failures_total` in [`METRICS`].
+    /// `rule_reload_failures_total`: rule sets that were refused.
     pub rule_reload_failures: Counter,
-    /// See `config_reload_failures_total` in [`METRICS`].
+    /// `config_reload_failures_total`: changed configurations that were refused.
     pub config_reload_failures: Counter,
-    /// See `audit_queue` in [`METRICS`].
+    /// `audit_queue`: records of decisions that wait in memory.
     pub audit_queue: Gauge,
-    /// See `audit_spooled_bytes` in [`METRICS`].
+    /// `audit_spooled_bytes`: bytes in the spool, not delivered yet.
     pub audit_spooled_bytes: Gauge,
-    /// See `audit_held` in [`METRICS`].
+    /// `audit_held`: records that wait in memory because the spool cannot be written.
     pub audit_held: Gauge,
-    /// See `audit_unlisted_total` in [`METRICS`].
+    /// `audit_unlisted_total`: denials beyond `audit.denied_rows_max`, which have no row of their own.
     pub audit_unlisted: Counter,
-    /// See `audit_merged_total` in [`METRICS`].
+    /// `audit_merged_total`: records whose user, path or key has no sum of its own.
     pub audit_merged: Counter,
-    /// See `audit_unsummed` in [`METRICS`].
+    /// `audit_unsummed`: sums by minute, hour and day that wait in memory to be written.
     pub audit_unsummed: Gauge,
-    /// See `audit_rows_total` in [`METRICS`].
+    /// `audit_rows_total`: records delivered to the database.
     pub audit_rows: Counter,
-    /// See `audit_archived_rows_total` in [`METRICS`].
+    /// `audit_archived_rows_total`: records moved from the database to the archive.
     pub audit_archived_rows: Counter,
-    /// See `keys` in [`METRICS`].
+    /// `keys`: buckets held in memory; with Redis those that the daemon keeps in mind.
     pub keys: Gauge,
-    /// See `keys_evicted_total` in [`METRICS`].
+    /// `keys_evicted_total`: buckets forgotten before their time to make room.
     pub keys_evicted: Counter,
-    /// See `keys_full_total` in [`METRICS`].
+    /// `keys_full_total`: charges that found no room, in memory or while Redis is away.
     pub keys_full: Counter,
     /// See `log_lines_lost_total` in [`METRICS`]: those not written, and those without room.
     log_lines_lost: [Counter; 2],
@@ -239,13 +239,13 @@ impl Metrics {
         self.recorder.register_counter(&key("denials_total", labels), &METADATA)
     }
 
-    /// A counter by domain and reason. Whoever calls this bounds the number of domains.
+    /// A counter by domain and reason. The caller bounds the number of domains.
     pub(crate) fn of_domain(&self, name: &'static str, domain: &str, reason: &'static str) -> Counter {
         let labels = vec![Label::new("domain", domain.to_owned()), Label::new("reason", reason)];
         self.recorder.register_counter(&key(name, labels), &METADATA)
     }
 
-    /// A counter under the whole name that another service gave it. Whoever calls this bounds its labels.
+    /// A counter under the whole name that another service gave it. The caller bounds its labels.
     pub fn counter_of_service(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
         let labels =
             labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned())).collect::<Vec<_>>();
@@ -282,7 +282,7 @@ impl Metrics {
         self.recorder.register_gauge(&key(name, vec![Label::new("region", self.region(region))]), &METADATA)
     }
 
-    /// How full a server of the store is: bytes used, their bound, and keys; and how many keys it has
+    /// Sets how full a server of the store is: bytes used, their bound, and keys; and how many keys it has
     /// evicted.
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
     pub fn store_server(&self, server: &str, sizes: [u64; 3], evicted: u64) {

@@ -1,4 +1,4 @@
-//! What a client is answered: by a daemon with a decision, by a gateway with a status and headers.
+//! The answers to a client: from a daemon with a decision, from a gateway with a status and headers.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) struct Decision {
     pub(super) reset: Duration,
     /// The permits that the region believed to be used worldwide, and how many more it may be.
     pub(super) believed: Option<(u64, u64)>,
-    /// How long to wait before asking again, where it was denied and waiting helps.
+    /// Time to wait before asking again, if it was denied and waiting helps.
     pub(super) retry_after: Option<Duration>,
     /// True if a failure policy decided, since the store did not answer. A gateway does not tell.
     pub(super) degraded: bool,

@@ -23,7 +23,7 @@ use crate::plan::GatewayKind;
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// A client that cannot send a request in time does not send it: nobody is asked later for what was missed.
 const SENT_WITHIN: Duration = Duration::from_millis(100);
-/// How often a client looks which daemons are ready, as the health checks of a gateway do.
+/// The time between two looks of a client which daemons are ready, as the health checks of a gateway have it.
 const LOOK: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(2);
 
@@ -75,7 +75,7 @@ impl Target {
     }
 }
 
-/// Where all clients note what they saw.
+/// The notes of all clients on what they saw.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pub(super) seen: Mutex<Vec<Seen>>,
@@ -95,12 +95,13 @@ pub(super) fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// How the clients of a region work.
+/// The work of a region's clients.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
     pub(super) targets: Rc<Vec<Arc<Target>>>,
     pub(super) requests: Rc<tokio::sync::Mutex<mpsc::Receiver<Due>>>,
-    /// Where a client that was denied puts its request again, when it has waited as long as it was told.
+    /// Queue by which a client that was denied puts its request again, when it has waited as long as it was
+    /// told.
     pub(super) again: Option<mpsc::Sender<Due>>,
     pub(super) over: CancellationToken,
     pub(super) book: Arc<Book>,
@@ -204,7 +205,7 @@ async fn asked(
     Ok(answer)
 }
 
-/// What a client sends: a question to a daemon, or a request for the service behind a gateway.
+/// Returns what a client sends: a question to a daemon, or a request for the service behind a gateway.
 fn request(gateway: GatewayKind, Ask { user, cost, .. }: Ask) -> String {
     match gateway {
         GatewayKind::Direct => {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use crate::plan::{FaultKind, Plan};
 
-/// Where Debian's package has it, by processor.
+/// The places in Debian's package, by processor.
 const PLACES: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -21,7 +21,7 @@ fn library() -> Option<PathBuf> {
     PLACES.iter().map(PathBuf::from).find(|path| path.exists())
 }
 
-/// Whether libfaketime is there.
+/// Returns whether libfaketime is there.
 pub(super) fn can_be_moved() -> bool {
     library().is_some()
 }
@@ -35,7 +35,7 @@ pub(super) struct Clocks {
     regions: Vec<(i64, i64)>,
 }
 
-/// Whether the clock of any region is ever wrong.
+/// Returns whether the clock of any region is ever wrong.
 pub(super) fn any_is_wrong(plan: &Plan) -> bool {
     plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::ClockStep { .. }))
         || plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0)
@@ -97,7 +97,8 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(std::fs::rename(&new, path)?)
 }
 
-/// What libfaketime reads: seconds ahead, and how fast the clock runs where that is not the usual pace.
+/// Returns the text that libfaketime reads: seconds ahead, and how fast the clock runs where that is not the
+/// usual pace.
 fn text(ahead: i64, drift_ppm: i64) -> String {
     let sign = if ahead < 0 { '-' } else { '+' };
     let micros = ahead.unsigned_abs();

@@ -63,7 +63,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// What a daemon's file says of it.
+    /// Returns what a daemon's file says of it.
     pub(super) fn nodes(&self) -> String {
         let urls: Vec<String> =
             self.servers.iter().take(2).map(|server| format!("\"redis://{}\"", server.address)).collect();
@@ -132,7 +132,7 @@ impl Cluster {
 }
 
 impl Server {
-    /// What it answers, as `redis-cli` prints it; nothing where it does not.
+    /// Returns what it answers, as `redis-cli` prints it; nothing where it does not.
     fn ask(&self, words: &[&str]) -> String {
         let mut command = Command::new("redis-cli");
         command.arg("-p").arg(self.address.port().to_string()).args(words);

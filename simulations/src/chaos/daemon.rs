@@ -22,7 +22,7 @@ pub(super) struct Daemon {
     program: PathBuf,
     folder: PathBuf,
     process: Option<Process>,
-    /// Who reads its log.
+    /// Reader of the daemon's log.
     reader: Option<Reader>,
 }
 
@@ -159,7 +159,7 @@ impl Redis {
 
     /// It takes nothing more, or again.
     pub(super) fn set_full(&self, full: bool) -> anyhow::Result<()> {
-        // What it holds stays: it is told that this is more than it may hold.
+        // The keys that it holds stay: it is told that this is more than it may hold.
         self.order(&format!("CONFIG SET maxmemory {}", if full { "1" } else { "0" }))
     }
 

@@ -57,7 +57,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Whatever still has a file open there loses it when it ends.
+        // A process that still has a file open there loses it when it ends.
         let _ = Command::new("umount").arg("--lazy").arg(&self.folder).status();
     }
 }

@@ -15,7 +15,7 @@ const ALGORITHMS: [&str; 7] =
 const PARTITIONS: [&str; 6] = ["share", "share", "deny", "freeze", "last_known", "ignore"];
 const STORES: [&str; 2] = ["memory", "redis"];
 const STORES_OF_FEW: [&str; 3] = ["memory", "redis", "cluster"];
-/// How often each region has a store of its own kind.
+/// The part of plans in which each region has a store of its own kind.
 const MIXED: f64 = 0.2;
 const GATEWAYS: [&str; 5] = ["direct", "direct", "direct", "envoy", "nginx"];
 const FAULTS: [&str; 21] = [
@@ -41,7 +41,7 @@ const FAULTS: [&str; 21] = [
     "restart",
     "renamed",
 ];
-/// How often a region comes or goes, and nothing else happens.
+/// The part of plans in which a region comes or goes, and nothing else happens.
 const REGIONS_CHANGE: f64 = 0.12;
 /// Faults beside which nothing else happens.
 const ALONE: [&str; 4] = ["\"roll\"", "\"certificates-end\"", "\"restart\"", "\"renamed\""];

@@ -16,8 +16,8 @@ use crate::plan::GatewayKind;
 
 const ENVOY: &str = include_str!("../../../deploy/envoy/envoy.yaml");
 const NGINX: &str = include_str!("../../../deploy/nginx/tidegate.conf");
-/// How long a gateway waits for a decision. All regions share one machine here, so it waits longer than users
-/// should.
+/// The time that a gateway waits for a decision. All regions share one machine here, so it waits longer than
+/// users should.
 const DECIDED_WITHIN: &str = "1s";
 /// nginx asks a server again that did not answer when `fail_timeout` is over.
 const FAIL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ async fn serve(mut socket: TcpStream) -> std::io::Result<()> {
 pub(super) struct Gateway {
     kind: GatewayKind,
     pub(super) address: SocketAddr,
-    /// Where Envoy tells its state.
+    /// Address at which Envoy tells its state.
     admin: SocketAddr,
     log: PathBuf,
     command: Command,
@@ -167,7 +167,7 @@ fn nginx_file(address: SocketAddr, service: SocketAddr, daemons: &[SocketAddr]) 
     Ok(file.replace("250ms", DECIDED_WITHIN))
 }
 
-/// Where a gateway's program is: named by this variable, at one of these paths, or in `PATH`.
+/// Returns the path of a gateway's program: named by this variable, at one of these paths, or in `PATH`.
 fn program(paths: &[&str], name: &str, variable: &str) -> PathBuf {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let ours = paths.iter().map(|path| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));

@@ -17,9 +17,9 @@ use crate::model::shell::windowed;
 use crate::number::{float, index, len};
 use crate::plan::{FaultKind, Plan, Way};
 
-/// Of what was admitted at most this part may be of unknown window.
+/// The part of what was admitted that may at most be of unknown window.
 const UNKNOWN_MAX: f64 = 0.1;
-/// How long daemons may take to notice a cut, or to load a changed rule.
+/// The time that daemons may take to notice a cut, or to load a changed rule.
 const NOTICED: Duration = Duration::from_secs(2);
 /// A machine that stands still for so long is no judge of how fast something is.
 const STALL: Duration = Duration::from_millis(150);
@@ -55,7 +55,7 @@ pub(super) struct Page {
     pub(super) metrics: String,
 }
 
-/// What is in PostgreSQL when all is over.
+/// The contents of PostgreSQL when all is over.
 #[derive(Debug, Clone)]
 pub(super) struct Remembered {
     /// Denials in `audit_log`: the region of each by its name, and when it was decided there, since the
@@ -80,11 +80,11 @@ pub(super) struct Evidence<'a> {
     pub(super) told: &'a Told,
     /// Name, region and log of each daemon.
     pub(super) daemons: Vec<(String, usize, String)>,
-    /// Where daemons share PostgreSQL.
+    /// Rows that PostgreSQL has, if daemons share one.
     pub(super) remembered: Option<Remembered>,
 }
 
-/// What is found where nothing in a run could break a promise.
+/// The finding if nothing in a run could break a promise.
 pub(super) const NOTHING: &str = "nothing here could break it";
 
 /// A promise was kept, broken or not judged.
@@ -132,7 +132,7 @@ impl Verdict {
         }
     }
 
-    /// Whether anything in the run could have broken it.
+    /// Returns whether anything in the run could have broken it.
     pub(super) fn says_something(&self) -> bool {
         self.found != NOTHING
     }
@@ -343,8 +343,8 @@ impl Evidence<'_> {
         Some((above == 0, found))
     }
 
-    /// Of algorithms without windows: never more than the burst, and what refills, in any interval. Answers
-    /// may be as late as the slowest, so what refills meanwhile is allowed as well.
+    /// Judges algorithms without windows: never more than the burst, and what refills, in any interval.
+    /// Answers may be as late as the slowest, so what refills meanwhile is allowed as well.
     fn highest_level(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
         let rate = |from, until| float(self.limit_between(from, until)) / self.window().as_secs_f64();
         let burst = float(u64::from(self.plan.rule.burst));
@@ -397,7 +397,7 @@ impl Evidence<'_> {
         seconds
     }
 
-    /// Whether another fault happens between two instants.
+    /// Returns whether another fault happens between two instants.
     fn disturbed(&self, fault: &Happened, (from, until): (Duration, Duration)) -> bool {
         let others = self.told.faults.iter().filter(|other| !std::ptr::eq(*other, fault));
         others.into_iter().any(|other| other.from <= until && other.until + NOTICED >= from)
@@ -567,7 +567,7 @@ impl Evidence<'_> {
         seconds.into_iter().map(of_second).collect()
     }
 
-    /// How long answers took: the median, 99 of 100, and the longest.
+    /// Returns how long answers took: the median, 99 of 100, and the longest.
     pub(super) fn latencies(&self) -> [Duration; 3] {
         let decided = self.seen.iter().filter(|seen| seen.answer.decision().is_some());
         let mut all: Vec<Duration> = decided.map(|seen| seen.answered.saturating_sub(seen.sent)).collect();

@@ -8,9 +8,9 @@ use super::clients::since_epoch;
 
 /// Folders that stay; older ones make room for a new one.
 const FOLDERS: usize = 5;
-/// What says what happened. Certificates and what databases hold are left out.
+/// The endings of the files that say what happened. Certificates and what databases hold are left out.
 const ENDINGS: [&str; 4] = ["log", "toml", "conf", "yaml"];
-/// Of one log at most so many bytes.
+/// The most bytes that are kept of one log.
 const LOG_MAX: u64 = 64 << 20;
 
 /// Copies logs and configurations from `world` into a folder of its own below `kept`, and returns that.

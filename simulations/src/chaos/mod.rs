@@ -53,13 +53,13 @@ use crate::plan::{FaultKind, Plan, Way};
 use crate::report::plot;
 use crate::run;
 
-/// Where stories for real daemons live.
+/// The folder of the stories for real daemons.
 const STORIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/stories");
 /// Connections of the clients of one region.
 const CONNECTIONS: usize = 16;
 /// Requests of one region that wait for a free connection; what comes beyond is not sent.
 const QUEUE: usize = 4_096;
-/// How often clients send what has come due.
+/// The time after which clients send what has come due.
 const TICK: Duration = Duration::from_millis(2);
 /// Shorter ones happen all the time.
 const STALL: Duration = Duration::from_millis(50);
@@ -130,7 +130,7 @@ struct Shown {
     verdicts: Vec<Verdict>,
     latencies: [Duration; 3],
     faults: Vec<Happened>,
-    /// Where the logs are, if a promise was broken.
+    /// Folder of the logs, if a promise was broken.
     logs: Option<PathBuf>,
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
                 system().and_then(|system| play(&plan, way, system, (&settings.out.join("broken"), &name)));
             let shown = match played.with_context(|| format!("{}, {}", plan.name, way.word())) {
                 Ok(shown) => shown,
-                // Whoever draws many is told of all the others too.
+                // A run of many drawn stories tells of all the others too.
                 Err(why) if is_drawn => {
                     writeln!(out, "  {}: could not be played: {why:#}", way.word())?;
                     unplayed += 1;
@@ -217,7 +217,7 @@ fn simulated(plan: &Plan) -> anyhow::Result<Vec<Outcome>> {
     plan.ways.iter().map(|&way| drive(plan, way)).collect()
 }
 
-/// What a story is played on in one way.
+/// Makes the system that a story is played on in one way.
 fn system(plan: &Plan, way: Way, settings: &Settings, program: &Path) -> anyhow::Result<System> {
     let Some(file) = &settings.deployment else {
         return Ok(System::Started(Box::new(World::new(plan, way, program)?)));
@@ -228,8 +228,8 @@ fn system(plan: &Plan, way: Way, settings: &Settings, program: &Path) -> anyhow:
     Ok(System::Deployed(Deployment::read(file, plan)?))
 }
 
-/// Plays a story in one way. Where it breaks a promise or cannot be played, the logs of its processes stay in
-/// a folder below this one.
+/// Plays a story in one way. The logs of its processes stay in a folder below this one if it breaks a promise
+/// or cannot be played.
 fn play(plan: &Plan, way: Way, mut system: System, broken: (&Path, &str)) -> anyhow::Result<Shown> {
     // The relays have a runtime of their own, and drop it: not within this one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -281,7 +281,7 @@ struct Run {
     unsent: u64,
     stalls: Vec<Stall>,
     told: Told,
-    /// Where daemons share PostgreSQL.
+    /// Rows that PostgreSQL has, if daemons share one.
     remembered: Option<Remembered>,
 }
 

@@ -1,4 +1,4 @@
-//! What a run showed: lines for a terminal, and a page with the verdict on each promise.
+//! The findings of a run: lines for a terminal, and a page with the verdict on each promise.
 
 use std::fmt::Write as _;
 use std::io::Write;

@@ -71,7 +71,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Where daemons find it.
+    /// Returns the URL at which daemons find it.
     pub(super) fn url(&self) -> String {
         format!("postgres://postgres@{}/{DATABASE}", self.address)
     }
@@ -163,7 +163,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Where PostgreSQL's programs are; the newest of those from 15 on.
+/// Returns the path of one of PostgreSQL's programs; the newest of those from 15 on.
 fn binary(name: &str) -> PathBuf {
     let versions = (15..30).rev().map(|version| PathBuf::from(format!("/usr/lib/postgresql/{version}/bin")));
     let folder = versions.into_iter().find(|folder| folder.join(name).exists());

@@ -34,7 +34,7 @@ pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
 #[derive(Debug)]
 pub(super) struct Process(Child);
 
-/// Whoever reads what a process writes, and writes it into a file: gone when dropped.
+/// The thread that reads what a process writes, and writes it into a file: gone when dropped.
 #[derive(Debug)]
 pub(super) struct Reader(Arc<AtomicBool>);
 
@@ -68,7 +68,7 @@ impl Process {
             let mut some = [0; 4_096];
             while let Ok(count @ 1..) = output.read(&mut some) {
                 let taken = some.get(..count).unwrap_or_default();
-                // What is said when the reader is gone already finds nobody any more.
+                // A line that comes when the reader is gone already finds nobody any more.
                 if gone.load(Ordering::Relaxed) || file.write_all(taken).is_err() {
                     break;
                 }

@@ -17,7 +17,7 @@ use clap::Args;
 
 use crate::BadInput;
 
-/// Where the patches live.
+/// The folder of the patches.
 const PATCHES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/reverted");
 /// The workspace.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -211,7 +211,7 @@ impl Sources {
         remove_others(&self.copy, &wanted)
     }
 
-    /// Whether a patch applies.
+    /// Checks whether a patch applies.
     fn check(&self, repair: &Repair) -> anyhow::Result<()> {
         self.patch(repair, &["--check"])
     }
@@ -265,7 +265,7 @@ struct Played {
 }
 
 impl Played {
-    /// Whether the run failed, and by this promise.
+    /// Returns whether the run failed, and by this promise.
     fn notices(&self, promise: &str) -> bool {
         self.code == 1 && self.broken_lines().any(|line| line.contains(promise))
     }

@@ -1,4 +1,4 @@
-//! What a story is played on: processes that it starts itself, or daemons that are there.
+//! The system that a story is played on: processes that it starts itself, or daemons that are there.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl System {
         }
     }
 
-    /// What PostgreSQL remembers of so many denials, where it can be asked.
+    /// Returns what PostgreSQL remembers of so many denials, if it can be asked.
     pub(super) async fn remembered(&self, denied: u64) -> anyhow::Result<Option<Remembered>> {
         match self {
             Self::Started(world) => world.remembered(denied).await,
@@ -70,7 +70,7 @@ impl System {
         world.daemons.iter().map(|daemon| (daemon.name.clone(), daemon.region, daemon.log())).collect()
     }
 
-    /// Where its processes have their files.
+    /// Returns the folder in which its processes have their files.
     pub(super) fn folder(&self) -> Option<&Path> {
         match self {
             Self::Started(world) => Some(world.folder()),

@@ -27,7 +27,7 @@ pub(super) struct Wan {
     runtime: Runtime,
 }
 
-/// What happens to every datagram.
+/// The fate of every datagram.
 struct Sky {
     now: Mutex<Now>,
 }
@@ -111,7 +111,7 @@ impl Wan {
         });
     }
 
-    /// What these regions and the others send each other takes so much longer, or no longer does.
+    /// Makes everything that these regions and the others send each other take so much longer, or no longer.
     pub(super) fn slow(&self, regions: &[usize], ways: (bool, bool), by: Span, begins: bool) {
         self.change(|now| now.weather.slow(regions, ways, by, begins));
     }

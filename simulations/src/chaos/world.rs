@@ -32,16 +32,16 @@ use crate::plan::{FaultKind, GatewayKind, Plan, Region, StoreKind, Way};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer than usual: all regions and their clients share one machine here, which stands still now and then.
 const STORE_TIMEOUT: &str = "200ms";
-/// Where the disk that fills is mounted, below a daemon's folder.
+/// The folder below a daemon's at which the disk that fills is mounted.
 const DISK: &str = "disk";
 
-/// Where a daemon speaks with others.
+/// The address at which a daemon speaks with others.
 #[derive(Debug)]
 struct Member {
     region: usize,
     name: String,
     listens: SocketAddr,
-    /// Where the others reach it: a relay.
+    /// Address at which the others reach it: a relay.
     reached: SocketAddr,
 }
 
@@ -139,7 +139,7 @@ impl World {
         self.start_gateways().await
     }
 
-    /// Where all its processes have their files.
+    /// Returns the folder in which all its processes have their files.
     pub(super) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -162,7 +162,7 @@ impl World {
         Ok(())
     }
 
-    /// Where a gateway asks a daemon.
+    /// Returns the address at which a gateway asks a daemon.
     const fn asked_at(&self, daemon: &Daemon) -> SocketAddr {
         match self.plan.gateway {
             GatewayKind::Envoy => daemon.grpc,
@@ -253,7 +253,7 @@ impl World {
         let others = self.members.iter().filter(|other| other.reached != *reached);
         let there = others.filter(|other| !self.removed.contains(&other.region));
         let join: Vec<String> = there.map(|other| other.reached.to_string()).collect();
-        // Who is added lists itself; the others list it when they are told to.
+        // A region that is added lists itself; the others list it when they are told to.
         let is_listed = |other: &usize| other == region || !self.unlisted.contains(other);
         let listed = (0..self.plan.regions.len()).filter(is_listed);
         let regions: Vec<&str> = listed.map(of_region).collect();
@@ -270,7 +270,7 @@ impl World {
                 )
             },
         );
-        // Whatever has to outlive the daemon lies on its small disk, where it has one.
+        // The files that have to outlive the daemon lie on its small disk, if it has one.
         let on_disk = self.plan.faults.iter().any(|fault| match fault.kind {
             FaultKind::DiskFull { region, daemon } => self.place_of(region, daemon) == Some(place),
             _ => false,
@@ -458,7 +458,8 @@ impl World {
         pages
     }
 
-    /// What PostgreSQL remembers of the denials that clients saw, once it has had time to hear of all.
+    /// Returns what PostgreSQL remembers of the denials that clients saw, once it has had time to hear of
+    /// all.
     pub(super) async fn remembered(&self, seen: u64) -> anyhow::Result<Option<Remembered>> {
         let Some(database) = &self.database else { return Ok(None) };
         let deadline = Instant::now() + PATIENCE;
@@ -523,7 +524,8 @@ pub(super) fn rules_of(plan: &Plan, way: Way, limit: u32, shares: &[(&str, u32)]
     text
 }
 
-/// Whether this page of `/v1/regions` says that all of so many regions are heard, and none was just begun.
+/// Returns whether this page of `/v1/regions` says that all of so many regions are heard, and none was just
+/// begun.
 pub(super) fn hears_all(page: &Value, regions: usize) -> bool {
     let peers = page.get("peers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let is = |peer: &Value, name: &str| peer.get(name).and_then(Value::as_bool) == Some(true);

@@ -41,7 +41,7 @@ const PORT: u16 = 7_946;
 const SERVER_NAME: &str = tidegate::peer::certificate::SERVER_NAME;
 /// In percent: daemons that do not hear each other go 50 % above the limit with this demand, or more.
 const OVERSHOOT_MAX: f64 = 5.0;
-/// How often requests come to a host.
+/// The time between two requests to a host.
 const BEAT: Duration = Duration::from_millis(10);
 
 /// The cluster.

@@ -18,7 +18,7 @@ pub(super) struct Port {
     store: Store,
     rule: RuleInForce,
     region: String,
-    /// How many regions are known.
+    /// Number of regions that are known.
     regions: AtomicU64,
     tallies: Mutex<Tallies>,
     /// Frames handled, and frames and connections refused.
@@ -51,7 +51,7 @@ impl Port {
     }
 }
 
-/// What every simulated clock shows.
+/// Returns what every simulated clock shows.
 pub(super) fn virtual_now() -> Timestamp {
     START + Span(u64::try_from(turmoil::elapsed().as_micros()).unwrap_or(u64::MAX))
 }

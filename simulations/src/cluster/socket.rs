@@ -13,7 +13,7 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 
 use crate::virtual_world::Dice;
 
-/// What was sent: when (in microseconds of virtual time), from where, to where, how long.
+/// The datagrams that were sent: when (in microseconds of virtual time), from where, to where, how long.
 pub(super) type Trace = Arc<Mutex<Vec<(u64, SocketAddr, SocketAddr, usize)>>>;
 
 type Readable = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;

@@ -17,7 +17,7 @@ use super::script::framed;
 const STREAMS_MAX: u32 = 1_024;
 /// Longest request that is read, head included.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// How long accepting rests when it fails, for want of file descriptors mostly.
+/// The time that accepting rests when it fails, for want of file descriptors mostly.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 const DECISION: &str =
     r#"{"allowed":true,"domain":"default","cost":1,"region":"floor","degraded":false,"rules":[]}"#;
@@ -107,7 +107,7 @@ async fn one_http1(mut socket: TcpStream) -> anyhow::Result<()> {
     }
 }
 
-/// How long the request at the front is, head and body, once its head is here.
+/// Returns how long the request at the front is, head and body, once its head is here.
 fn whole(buffer: &[u8]) -> Option<usize> {
     let head = buffer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let text = std::str::from_utf8(buffer.get(..head)?).ok()?;

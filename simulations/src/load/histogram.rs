@@ -6,7 +6,7 @@ const SUB: usize = 1 << SUB_BITS;
 const NANOS_MAX: u64 = (1 << 40) - 1;
 const BUCKETS: usize = SUB * (40 - SUB_BITS as usize + 1);
 
-/// How often each length of time occurred.
+/// The number of occurrences of each length of time.
 #[derive(Debug, Clone)]
 pub(super) struct Histogram {
     counts: Vec<u64>,

@@ -85,7 +85,7 @@ pub(crate) async fn body(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyho
     }
 }
 
-/// What the head of an answer says.
+/// The facts in the head of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     body_at: usize,

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use super::histogram::Histogram;
 use super::process::Usage;
 
-/// How long one answer may take before its connection is given up.
+/// The time that one answer may take before its connection is given up.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// The run as asked for.
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pid: Option<u32>,
 }
 
-/// What one thread, or all of them, found in the measured time.
+/// The findings of one thread, or of all of them, in the measured time.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Requests whose (first) decision let them pass.
@@ -36,7 +36,7 @@ pub(super) struct Tally {
     pub(super) over_limit: u64,
     /// Requests without a usable answer.
     pub(super) errors: u64,
-    /// Why, for the first of them.
+    /// Reason of the first of the errors.
     pub(super) first_error: Option<String>,
     /// From sending to the last byte of the answer.
     pub(super) latency: Histogram,
@@ -98,7 +98,7 @@ impl Plan {
         tally.latency.record(u64::try_from((now - begin).as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// How many connections the thread with this number has.
+    /// Returns how many connections the thread with this number has.
     fn share(&self, thread: u16) -> u16 {
         let extra = u16::from(thread < self.connections % self.threads);
         self.connections / self.threads + extra

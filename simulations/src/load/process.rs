@@ -1,4 +1,4 @@
-//! What another process has used, as Linux tells it under `/proc`.
+//! The processor time and memory that another process has used, as Linux tells it under `/proc`.
 
 use anyhow::Context as _;
 

@@ -1,4 +1,4 @@
-//! What was measured, for people and for scripts.
+//! The measurements, for people and for scripts.
 
 use std::io::Write;
 
@@ -31,7 +31,7 @@ pub(super) struct Report {
     server: Option<Server>,
 }
 
-/// What the server's process used in the measured time.
+/// The use of processor and memory by the server's process in the measured time.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Server {
     cpu_us_per_request: f64,

@@ -74,7 +74,7 @@ async fn connect(addr: SocketAddr, drivers: &mut JoinSet<()>) -> anyhow::Result<
         .handshake(socket)
         .await
         .with_context(|| format!("{addr} does not speak HTTP/2"))?;
-    // How the connection ends is seen by every request on it.
+    // Every request on the connection sees how it ends.
     drivers.spawn_local(async move { drop(connection.await) });
     Ok(sender)
 }

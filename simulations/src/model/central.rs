@@ -10,7 +10,7 @@ use crate::plan::{FaultKind, Plan};
 use crate::virtual_world::Network;
 use crate::virtual_world::network::Traffic;
 
-/// What a question or an answer takes, with the connection's share.
+/// The bytes of a question or an answer, with the connection's share.
 const MESSAGE_BYTES: usize = 90;
 
 /// One store; everyone else asks it over the network. A question or answer that is lost is sent again by TCP
@@ -35,7 +35,7 @@ struct Message {
 impl Central {
     pub(crate) fn new(plan: &Plan) -> Self {
         let mut weather = plan.weather.clone();
-        // What is lost comes later instead; what is doubled is dropped by the receiver.
+        // A lost message comes later instead; a doubled one is dropped by the receiver.
         weather.reorder = (weather.reorder + weather.loss).min(1.0);
         (weather.loss, weather.double) = (0.0, 0.0);
         Self {

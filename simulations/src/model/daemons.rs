@@ -41,7 +41,7 @@ pub(crate) struct World {
     pub(crate) rule: RuleInForce,
     /// The users' own limits that they want.
     pub(crate) own: OwnLimits,
-    /// Where daemons have whole engines.
+    /// The whole engines of the daemons, if they have any.
     pub(crate) engines: Option<Engines>,
     keeps_to_shares: bool,
     /// Rules of `gossip` in force.
@@ -117,7 +117,7 @@ impl World {
         self.world.daemons.iter_mut().for_each(|daemon| daemon.node.replica.set_care(care));
     }
 
-    /// What daemons do for their machines, also those that begin from now on.
+    /// Sets what daemons do for their machines, also those that begin from now on.
     pub(crate) fn set_duties(&mut self, duties: Duties) {
         self.duties = duties;
         self.world.daemons.iter_mut().for_each(|daemon| daemon.node.duties = duties);
@@ -245,8 +245,8 @@ impl World {
         self.world.kill(at);
     }
 
-    /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there. Whether
-    /// a store was lost with it.
+    /// Starts a daemon anew, with nothing in memory. It finds there what it had written to its disk. Returns
+    /// whether a store was lost with it.
     pub(crate) fn restart(&mut self, at: usize) -> bool {
         let noted = self.world.daemons.get(at).and_then(|old| old.node.saved());
         self.restart_with(at, noted)
@@ -344,7 +344,7 @@ impl World {
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Plan)) {
         let mut plan = self.plan.clone();
         change(&mut plan);
-        // What cannot be read leaves the rules as they are, as in the daemon.
+        // A rule that cannot be read leaves the rules as they are, as in the daemon.
         if let Ok(rule) = RuleInForce::new(&plan, self.way) {
             (self.plan, self.rule) = (plan, rule);
             self.revision += 1;
@@ -386,13 +386,13 @@ impl World {
         daemon.node.decide_again(user, cost, now)
     }
 
-    /// Whether a daemon that has refused a request may let it wait for rights.
+    /// Returns whether a daemon that has refused a request may let it wait for rights.
     pub(crate) fn may_wait(&self, at: usize, user: u64, cost: u64) -> bool {
         let daemon = self.world.daemons.get(at).filter(|daemon| daemon.alive);
         daemon.is_some_and(|daemon| daemon.node.may_wait(user, cost, self.clock(daemon.region)))
     }
 
-    /// What the whole engine of a daemon answers one request; `None` where nobody answers.
+    /// Returns what the whole engine of a daemon answers one request; `None` where nobody answers.
     pub(crate) fn call(&self, at: usize, user: u64, cost: Cost) -> Option<Decision> {
         let daemon = self.world.daemons.get(at).filter(|daemon| daemon.alive)?;
         daemon.node.answer(user, cost, self.clock(daemon.region))

@@ -6,7 +6,7 @@ use tidegate::core::regions::Effect;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::Frame;
 
-/// What is done; all of it, but in `sim mutate`.
+/// The duties that are done; all of them, but in `sim mutate`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Duties {
     /// Reports are used from the instant on that their sender set (G2), and not from when they came.

@@ -39,7 +39,7 @@ fn at_once<T>(answer: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// What only whole engines know of a world.
+/// The part of a world that only whole engines know.
 #[derive(Debug, Clone)]
 pub(crate) struct Engines {
     /// Most buckets in each store.
@@ -50,15 +50,15 @@ pub(crate) struct Engines {
     pub(crate) rules: Vec<Value>,
     /// By daemon: the regions that it lists when it is started next.
     pub(crate) lists: Vec<RegionList>,
-    /// Whether stores outlive their daemons, as Redis does.
+    /// True if stores outlive their daemons, as Redis does.
     pub(crate) keeps_stores: bool,
     /// Rules of `escrow` that the stores keep.
     pub(crate) safety: EscrowSafety,
-    /// Whether nothing is spent before all regions have said the same. Only simulations have it otherwise.
+    /// True if nothing is spent before all regions have said the same. Only simulations have it otherwise.
     pub(crate) agrees: bool,
     /// The rules of a first start that daemons keep.
     pub(crate) starts: StartSafety,
-    /// Whether the others are told what was reported. Only simulations have it otherwise.
+    /// True if the others are told what was reported. Only simulations have it otherwise.
     pub(crate) tells: bool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct DaemonEngine {
     store: Arc<MemoryStore>,
     regions: RegionList,
     tells: bool,
-    /// What it noted on its disk of the shares that it holds.
+    /// Note on its disk of the shares that it holds.
     noted: Option<Saved>,
     /// The newest rule that it did not refuse.
     in_force: String,
@@ -153,7 +153,7 @@ impl DaemonEngine {
         at_once(self.engine.commit(reservation, actual))
     }
 
-    /// What was decided since this was last asked, in an order that does not depend on chance.
+    /// Takes out what was decided since this was last asked, in an order that does not depend on chance.
     pub(crate) fn drain(&self, now: Timestamp) -> Vec<Touched> {
         self.engine.set_now(now);
         let mut touched = Vec::new();
@@ -222,7 +222,7 @@ impl DaemonEngine {
         self.store.take_back(kept);
     }
 
-    /// What it noted on its disk.
+    /// Returns what it noted on its disk.
     pub(crate) fn noted(&self) -> Option<Saved> {
         self.noted.clone()
     }
@@ -239,7 +239,7 @@ impl DaemonEngine {
         self.regions = regions;
     }
 
-    /// How full its store is.
+    /// Returns how full its store is.
     pub(crate) fn store_len(&self) -> StoreLen {
         self.store.len()
     }

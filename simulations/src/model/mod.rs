@@ -62,7 +62,7 @@ pub(crate) trait Model {
     fn late(&mut self) -> Vec<Late>;
     /// Something breaks, or is put right again.
     fn fault(&mut self, fault: &FaultKind, broken: bool);
-    /// What went over the network between regions so far.
+    /// Returns what went over the network between regions so far.
     fn traffic(&self) -> Traffic;
     /// The age of the oldest newest thing that any region knows of any other.
     fn lag(&self) -> Span;

@@ -12,7 +12,7 @@ use crate::plan::{FaultKind, Plan};
 use crate::virtual_world::Network;
 use crate::virtual_world::network::Traffic;
 
-/// What one count takes in a message.
+/// The bytes of one count in a message.
 const COUNT_BYTES: usize = 20;
 
 /// Regions that add up what they know.
@@ -31,8 +31,8 @@ type Report = Vec<(u64, u64, u64)>;
 
 #[derive(Debug)]
 struct Region {
-    /// Of each user: the window, and the own count in it. Without windows: a bucket that the others' counts
-    /// are charged to as they are heard of.
+    /// Window of each user, and the own count in it. Without windows: a bucket that the others' counts are
+    /// charged to as they are heard of.
     own: BTreeMap<u64, (u64, u64)>,
     levels: BTreeMap<u64, State>,
     /// By region and user: what it last said.

@@ -30,16 +30,16 @@ use crate::number::place;
 use crate::plan::{Plan, Way};
 use crate::virtual_world::Host;
 
-/// How often a store forgets what has expired: as in the daemon.
+/// The time after which a store forgets what has expired: as in the daemon.
 const SWEEP: Span = Span::from_secs(1);
 /// The members of the cluster tell each other so often what `split` wants told: as chitchat does.
 const FACTS: Span = Span::from_millis(250);
 /// For so long what a replica said of the others holds: as in the daemon.
 const SAID_FOR: Span = Span::from_millis(100);
-/// What membership says of shares, with its share of the gossip.
+/// The bytes of membership's word on shares, with its share of the gossip.
 const WORD_BYTES: usize = 32;
 
-/// What daemons send each other.
+/// The messages that daemons send each other.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
     Frame(Rc<Frame>),
@@ -56,7 +56,7 @@ pub(crate) struct Books {
     newest: Rc<RefCell<BTreeMap<u64, u64>>>,
 }
 
-/// What a daemon is told when it begins.
+/// The facts that a daemon is told when it begins.
 #[derive(Debug)]
 pub(crate) struct Setting<'a> {
     pub(crate) plan: &'a Plan,
@@ -101,7 +101,7 @@ pub(crate) struct Node {
     own_store: OwnStore,
     /// The region's share of a `gossip` rule, and whether the protocol holds the region to it now.
     part: Option<(Weights, bool)>,
-    /// What is done for its machines.
+    /// Duties that are done for its machines.
     pub(crate) duties: Duties,
     /// Windows that closed above their limit, by the daemon's own alarm.
     pub(crate) alarms: u64,
@@ -378,7 +378,7 @@ impl Node {
         self.note_share();
     }
 
-    /// What it wrote to its disk, if anything.
+    /// Returns what it wrote to its disk, if anything.
     pub(crate) fn saved(&self) -> Option<Saved> {
         match &self.engine {
             Some(engine) => engine.noted(),
@@ -408,7 +408,7 @@ impl Node {
         (self.mode != Mode::Gossip).then_some((Message::Word(word), WORD_BYTES))
     }
 
-    /// What its engine, whole, answers one request.
+    /// Returns what its engine, whole, answers one request.
     pub(crate) fn answer(&self, user: u64, cost: Cost, now: Timestamp) -> Option<Decision> {
         self.engine.as_ref()?.decide(user, cost, now)
     }
@@ -486,7 +486,7 @@ impl Node {
         Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit }
     }
 
-    /// What the region may use of it while its store has no view that speaks of now.
+    /// Returns what the region may use of it while its store has no view that speaks of now.
     fn first_of(&self, limit: Limit) -> Option<u32> {
         let held = matches!(self.part, Some((_, true)));
         if held { None } else { self.rule.first_of(limit, &self.name.region, self.elsewhere.0.regions) }
@@ -557,14 +557,15 @@ impl Node {
         self.books.vaults.borrow_mut().carry_out(now, ask, part)
     }
 
-    /// Whether a request of this cost that was refused may wait for rights, by the rules of the engine.
+    /// Returns whether a request of this cost that was refused may wait for rights, by the rules of the
+    /// engine.
     pub(crate) fn may_wait(&self, user: u64, cost: u64, now: Timestamp) -> bool {
         let limit = self.limit(user);
         let dry = self.dry.get(&world_key(user)).is_some_and(|dry| *dry >= now.window_index(limit.window));
         !dry && cost <= u64::from(limit.permits)
     }
 
-    /// Whether another region is believed to hold rights of a user's bucket.
+    /// Returns whether another region is believed to hold rights of a user's bucket.
     pub(crate) fn hopes(&self, user: u64, now: Timestamp) -> bool {
         self.escrow.others_hold(now, &world_key(user))
     }
@@ -573,7 +574,8 @@ impl Node {
         self.replica.tally().late
     }
 
-    /// What the own region and each other one are known to have admitted of a user's bucket in `window`.
+    /// Returns what the own region and each other one are known to have admitted of a user's bucket in
+    /// `window`.
     pub(crate) fn admitted(&self, user: u64, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
         let key = world_key(user);
         if self.replica.is_kept_told(&key) { self.replica.admitted(&key, window) } else { None }

@@ -11,7 +11,7 @@ use tidegate::core::time::Timestamp;
 
 use crate::virtual_world::ReferenceStore;
 
-/// What a store remembers of rights.
+/// The memory of rights that a store has.
 #[derive(Debug)]
 pub(crate) struct Vaults {
     memory: Memory,
@@ -19,7 +19,7 @@ pub(crate) struct Vaults {
     by_key: BTreeMap<WorldKey, ReferenceStore>,
 }
 
-/// What a memory is and mints.
+/// The name of a memory, and what it mints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     /// Names it; never used again.

@@ -28,7 +28,7 @@ use crate::plan::{Plan, RulePlan, Way};
 /// The name of the one rule.
 const RULE: &str = "per-user";
 
-/// What the store of a region, or of one daemon, counts.
+/// The counts of a region's store, or of one daemon's.
 #[derive(Debug, Clone)]
 pub(crate) struct Store(Arc<MemoryStore>);
 
@@ -36,11 +36,11 @@ pub(crate) struct Store(Arc<MemoryStore>);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Decided {
     pub(crate) admitted: bool,
-    /// What the answer shows of the store's memory.
+    /// Memory of the store, as the answer shows it.
     pub(crate) store: StoreSeen,
 }
 
-/// What a daemon did to each bucket and window since its replica was last told.
+/// The effects of a daemon on each bucket and window since its replica was last told.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies(BTreeMap<(Key, u64), Touched>);
 
@@ -50,7 +50,7 @@ pub(crate) struct RuleInForce {
     compiled: Arc<Compiled>,
 }
 
-/// Whether the algorithm counts by aligned windows.
+/// Returns whether the algorithm counts by aligned windows.
 pub(crate) const fn windowed(algorithm: Algorithm) -> bool {
     matches!(algorithm.counting(), Counting::Window)
 }
@@ -121,8 +121,8 @@ impl RuleInForce {
         })
     }
 
-    /// What `region` may use of a `gossip` limit while its store has no view that speaks of now, as the
-    /// engine works it out.
+    /// Returns what `region` may use of a `gossip` limit while its store has no view that speaks of now, as
+    /// the engine works it out.
     pub(crate) fn first_of(&self, limit: Limit, region: &str, regions: u64) -> Option<u32> {
         let rule = &self.compiled.rule;
         let global = rule.global.as_ref().filter(|global| global.mode == Mode::Gossip)?;

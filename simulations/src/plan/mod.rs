@@ -1,4 +1,4 @@
-//! What is simulated: regions, their network, the rule, the demand, and what goes wrong when.
+//! The world that is simulated: regions, their network, the rule, the demand, and what goes wrong when.
 
 mod read;
 
@@ -16,7 +16,7 @@ use crate::virtual_world::Weather;
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) name: String,
-    /// What it shows, in a sentence or two.
+    /// Purpose of the scenario, in a sentence or two.
     pub(crate) about: String,
     pub(crate) regions: Vec<Region>,
     pub(crate) rule: RulePlan,
@@ -27,24 +27,24 @@ pub(crate) struct Plan {
     /// Each is run on its own, with the same arrivals.
     pub(crate) ways: Vec<Way>,
     pub(crate) length: Span,
-    /// How far time moves at once.
+    /// Time by which a step moves.
     pub(crate) step: Span,
     pub(crate) seed: u64,
     /// Between two reports.
     pub(crate) interval: Span,
-    /// Whether the daemons of a region share one store, as with Redis.
+    /// True if the daemons of a region share one store, as with Redis.
     pub(crate) shared_store: bool,
-    /// Whether that of real daemons is a Redis cluster.
+    /// True if that of real daemons is a Redis cluster.
     pub(crate) cluster: bool,
-    /// What clients of real daemons ask.
+    /// Gateway that clients of real daemons ask.
     pub(crate) gateway: GatewayKind,
-    /// Whether real daemons share one PostgreSQL, and remember in it what they decided.
+    /// True if real daemons share one PostgreSQL, and remember in it what they decided.
     pub(crate) database: bool,
     /// Most buckets that a daemon follows.
     pub(crate) keys_max: usize,
     /// Most buckets that the store of a real daemon holds in memory; `None`: as many as it does by itself.
     pub(crate) store_keys_max: Option<u64>,
-    /// Whether gossip tells only what others would otherwise guess wrong.
+    /// True if gossip tells only what others would otherwise guess wrong.
     pub(crate) suppresses_reports: bool,
 }
 
@@ -66,7 +66,7 @@ impl GatewayKind {
         [("direct", Self::Direct), ("envoy", Self::Envoy), ("nginx", Self::Nginx)];
 }
 
-/// Where the daemons of a region count.
+/// The store in which the daemons of a region count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreKind {
     /// Each in its own memory.
@@ -92,9 +92,9 @@ pub(crate) struct Region {
     pub(crate) store: Option<StoreKind>,
     /// Its part of the limit where parts are fixed.
     pub(crate) weight: u32,
-    /// How far its clock is ahead at the start, in microseconds.
+    /// Microseconds by which its clock is ahead at the start.
     pub(crate) ahead: i64,
-    /// How much faster its clock runs.
+    /// Speed of its clock beyond the usual one, in parts per million.
     pub(crate) drift_ppm: i64,
 }
 
@@ -106,11 +106,11 @@ pub(crate) struct RulePlan {
     pub(crate) algorithm: Algorithm,
     pub(crate) burst: u32,
     pub(crate) on_partition: OnPartition,
-    /// How long a request may wait for rights where the way is [`Way::EscrowWait`].
+    /// Time that a request may wait for rights if the way is [`Way::EscrowWait`].
     pub(crate) wait: Span,
 }
 
-/// Who asks for how much.
+/// The clients that ask, and for how much.
 #[derive(Debug, Clone)]
 pub(crate) struct Demand {
     pub(crate) pattern: Pattern,
@@ -120,7 +120,7 @@ pub(crate) struct Demand {
     pub(crate) zipf: f64,
     /// Permits that one request asks for.
     pub(crate) cost: u64,
-    /// Whether a client of real daemons that is denied asks once more when it has waited as long as it was
+    /// True if a client of real daemons that is denied asks once more when it has waited as long as it was
     /// told.
     pub(crate) retry: bool,
 }
@@ -135,7 +135,7 @@ pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
 }
 
-/// What goes wrong. Regions and daemons by place.
+/// The faults. Regions and daemons by place.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum FaultKind {
     /// Nothing gets through between these regions and the others.
@@ -152,7 +152,7 @@ pub(crate) enum FaultKind {
     Weights(Vec<u32>),
     /// More of the messages are lost.
     Storm { loss: f64, jitter: f64 },
-    /// What these regions and the others send each other takes so much longer.
+    /// The messages between these regions and the others take so much longer.
     Slow { regions: Vec<usize>, inward: bool, outward: bool, by: Span },
     /// A daemon ends in good order, and begins again. Real daemons only.
     Restart { region: usize, daemon: usize },
@@ -181,7 +181,7 @@ pub(crate) enum FaultKind {
     DiskFull { region: usize, daemon: usize },
     /// The gateway of a region is killed, and started again. Real daemons only.
     GatewayLost { region: usize },
-    /// Whoever reads a daemon's log is gone for good. Real daemons only.
+    /// The reader of a daemon's log is gone for good. Real daemons only.
     LogLost { region: usize, daemon: usize },
     /// Every daemon is given another certificate of the same authority. Real daemons only.
     Certificates,
@@ -239,12 +239,12 @@ impl FaultKind {
         }
     }
 
-    /// Whether PostgreSQL is kept from answering or from taking anything.
+    /// Returns whether PostgreSQL is kept from answering or from taking anything.
     pub(crate) const fn is_of_the_database(&self) -> bool {
         matches!(self, Self::DatabaseLost | Self::DatabaseFrozen | Self::DatabaseReadOnly)
     }
 
-    /// Whether virtual time knows nothing like it.
+    /// Returns whether virtual time knows nothing like it.
     pub(crate) const fn needs_processes(&self) -> bool {
         matches!(
             self,
@@ -353,7 +353,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Where the real daemons of a region count.
+    /// Returns the store in which the real daemons of a region count.
     pub(crate) fn store_of(&self, region: usize) -> StoreKind {
         let of_all = match (self.shared_store, self.cluster) {
             (_, true) => StoreKind::Cluster,
@@ -363,7 +363,7 @@ impl Plan {
         self.regions.get(region).and_then(|region| region.store).unwrap_or(of_all)
     }
 
-    /// Whether the counts of a region end with its real daemons.
+    /// Returns whether the counts of a region end with its real daemons.
     pub(crate) fn counts_in_memory(&self, region: usize) -> bool {
         self.store_of(region) == StoreKind::Memory
     }

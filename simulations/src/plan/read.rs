@@ -31,7 +31,7 @@ const PARTITIONS: [(&str, OnPartition); 5] = [
     ("deny", OnPartition::Deny),
 ];
 
-/// What can go wrong, by the words of scenario files.
+/// The faults, by the words of scenario files.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Cut,
@@ -127,7 +127,7 @@ fn whole(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Plan> {
     let seed = fields.integer("seed", 0, i64::MAX, problems).map_or(1, i64::unsigned_abs);
     let interval = fields.span("interval", Span::from_millis(10), Span::from_secs(60), problems);
     let shared_store = fields.boolean("shared_store", problems).unwrap_or(false);
-    // Whether daemons of a region share their store, and whether that is a cluster.
+    // The daemons of a region may share their store, which may be a cluster.
     let store = fields.word("store", &StoreKind::WORDS, problems);
     let shared_store = shared_store || store.is_some_and(|store| store != StoreKind::Memory);
     let cluster = store == Some(StoreKind::Cluster);

@@ -33,7 +33,7 @@ pub(crate) fn page(plan: &Plan, outcomes: &[Outcome], pictures: &[String], secti
     page
 }
 
-/// What was simulated, in one sentence.
+/// Returns what was simulated, in one sentence.
 pub(crate) fn conditions(plan: &Plan) -> String {
     let rule = &plan.rule;
     format!(
@@ -56,7 +56,7 @@ fn table(page: &mut String, plan: &Plan, outcomes: &[Outcome]) {
     } else {
         ["debt max % of burst", "above the long run %"]
     };
-    // Of real daemons it is not known what they send, and a delay is a part of the answer's.
+    // Nobody knows what real daemons send, and a delay is a part of the answer's.
     let is_observed = outcomes.iter().all(|outcome| outcome.observed.is_some());
     let last = if is_observed { "promises" } else { "delay ms<th>msg/s link<th>kB/s link" };
     let _ = write!(
@@ -66,7 +66,7 @@ fn table(page: &mut String, plan: &Plan, outcomes: &[Outcome]) {
     );
     for outcome in outcomes {
         let figures = &outcome.figures;
-        // Whether that is too much the promises say, where they are judged.
+        // The promises say whether that is too much, if they are judged.
         let class = if figures.over_max > 0.0 && !is_observed { " class=\"bad\"" } else { "" };
         let last = match &outcome.observed {
             Some(Observed { kept, broken: 0, .. }) => format!("all {kept} judged are kept"),
@@ -92,7 +92,7 @@ fn table(page: &mut String, plan: &Plan, outcomes: &[Outcome]) {
     page.push_str("</table>");
 }
 
-/// What the columns are.
+/// Returns what the columns are.
 fn meaning(plan: &Plan, is_observed: bool) -> String {
     let over = if windowed(plan.rule.algorithm) {
         "<i>overshoot</i>: admitted above the limit in a window, in percent of the limit"

@@ -14,7 +14,7 @@ use crate::number::{float, len, seconds};
 use crate::plan::Plan;
 
 const SIZE: (u32, u32) = (960, 800);
-/// Where real daemons answered, with a picture more.
+/// The size with a picture more, of runs in which real daemons answered.
 const SIZE_OBSERVED: (u32, u32) = (960, 970);
 /// Up to so many times what is admitted, or the limit, what is asked for is shown in full.
 const ASKED_SHOWN: f64 = 2.6;
@@ -32,9 +32,9 @@ const COLOURS: [RGBColor; 8] = [
 ];
 const WORLD: RGBColor = RGBColor(20, 20, 20);
 const LIMIT: RGBColor = RGBColor(214, 39, 40);
-/// How broad the lines of regions are, from the last one back to the first.
+/// The breadths of the lines of regions, from the last one back to the first.
 const WIDTHS: [u32; 4] = [1, 3, 5, 7];
-/// How much longer than the run its axis is, so that the legend covers nothing.
+/// The length of its axis in runs, so that the legend covers nothing.
 const LEGEND: f64 = 1.2;
 /// More regions than this are drawn as the world alone.
 const REGIONS_MAX: usize = 8;
@@ -186,7 +186,7 @@ where
     Ok(())
 }
 
-/// What goes wrong, from when until when: as it happened where daemons are real, and as it is planned
+/// Returns what goes wrong, from when until when: as it happened where daemons are real, and as it is planned
 /// otherwise.
 fn faults(plan: &Plan, outcome: &Outcome) -> Vec<(&'static str, f64, f64)> {
     if let Some(observed) = &outcome.observed {
@@ -265,7 +265,7 @@ where
     Ok(())
 }
 
-/// What regions believed to be used, with and without the error bound, beside what was.
+/// Draws what regions believed to be used, with and without the error bound, beside what was.
 fn beliefs<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     outcome: &Outcome,
@@ -288,7 +288,7 @@ where
     labelled(chart, lines)
 }
 
-/// How long answers took.
+/// Draws how long answers took.
 fn latencies<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     outcome: &Outcome,
@@ -328,7 +328,7 @@ where
     Ok(())
 }
 
-/// How far above the limit the world was, in percent, as the window (or the bucket) went on.
+/// Returns how far above the limit the world was, in percent, as the window (or the bucket) went on.
 pub(crate) fn overshoot(plan: &Plan, outcome: &Outcome) -> Series {
     let burst = f64::from(plan.rule.burst).max(1.0);
     let in_force = |from: f64, until: f64| {

@@ -35,7 +35,7 @@ impl Dice {
         from.get(super::number::index(self.below(super::number::place(from.len()))))
     }
 
-    /// Whether something of this probability happens.
+    /// Draws whether something of this probability happens.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
@@ -46,7 +46,7 @@ impl Dice {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// How many independent events happen where `mean` are expected.
+    /// Draws how many independent events happen where `mean` are expected.
     pub(crate) fn poisson(&mut self, mean: f64) -> u64 {
         let mut rest = mean;
         let mut events = 0;

@@ -45,7 +45,8 @@ pub(crate) trait Host {
     /// Time passed.
     fn tick(&mut self, now: Timestamp);
 
-    /// Carries out what its machines ask for. What is to be sent: to whom, how many bytes, and the message.
+    /// Carries out what its machines ask for. Returns what is to be sent: to whom, how many bytes, and the
+    /// message.
     fn carry_out(&mut self, now: Timestamp) -> Vec<(NodeName, usize, Self::Message)>;
 }
 

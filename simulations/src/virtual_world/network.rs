@@ -9,7 +9,7 @@ use super::dice::Dice;
 use super::number::{part, place};
 use super::weather::Weather;
 
-/// What the network's own headers add to each message: IP, UDP and QUIC.
+/// The bytes that the network's own headers add to each message: IP, UDP and QUIC.
 pub(crate) const HEADER_BYTES: usize = 60;
 /// From daemon to daemon inside a region.
 const INSIDE: Span = Span(300);
@@ -39,7 +39,7 @@ struct Losses {
     last: Timestamp,
 }
 
-/// What was handed to the network, between regions only.
+/// The traffic that was handed to the network, between regions only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
     pub(crate) frames: u64,
@@ -140,7 +140,7 @@ impl<M: Clone> Network<M> {
         base + part(base, jitter + detour)
     }
 
-    /// Whether nothing gets from one region to another.
+    /// Returns whether nothing gets from one region to another.
     pub(crate) fn is_blocked(&self, source: usize, target: usize) -> bool {
         self.blocked.get(source).and_then(|row| row.get(target)).copied().unwrap_or(false)
     }

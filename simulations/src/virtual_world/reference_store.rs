@@ -38,7 +38,7 @@ struct CountedWindows {
     ledger: WindowLedger,
     used: u64,
     windows: Windows,
-    /// What the region mints in each window.
+    /// Permits that the region mints in each window.
     minted: u64,
     /// When this memory began.
     begun: Timestamp,
@@ -86,7 +86,7 @@ impl ReferenceStore {
         }
     }
 
-    /// A holder's step. Whether it may, and the places that it newly took, kept or gave back.
+    /// A holder's step. Returns whether it may, and the places that it newly took, kept or gave back.
     pub(crate) fn step(&mut self, now: Timestamp, hold: &Hold) -> (bool, u64) {
         let Bucket::Places { terms, state, ledger } = &mut self.0 else { return (false, 0) };
         let limit = terms.limit(ledger.as_ref(), now);

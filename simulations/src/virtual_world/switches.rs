@@ -8,7 +8,7 @@ use tidegate_core::regions::split::StartSafety;
 const ESCROW: EscrowSafety = EscrowSafety::ALL;
 const GOSSIP: GossipSafety = GossipSafety::ALL;
 
-/// Of rights of windows.
+/// The switches of rights of windows.
 pub(crate) const OF_WINDOWS: [(&str, EscrowSafety); 6] = [
     ("gives_only_what_is_free", EscrowSafety { gives_only_what_is_free: false, ..ESCROW }),
     ("takes_are_cumulative", EscrowSafety { takes_are_cumulative: false, ..ESCROW }),
@@ -18,13 +18,13 @@ pub(crate) const OF_WINDOWS: [(&str, EscrowSafety); 6] = [
     ("debits_before_credits", EscrowSafety { debits_before_credits: false, ..ESCROW }),
 ];
 
-/// Those that only buckets without windows need.
+/// The switches that only buckets without windows need.
 pub(crate) const OF_LEVELS: [(&str, EscrowSafety); 2] = [
     ("forwarded_stays_charged", EscrowSafety { forwarded_stays_charged: false, ..ESCROW }),
     ("kept_stays_charged", EscrowSafety { kept_stays_charged: false, ..ESCROW }),
 ];
 
-/// Of places that are lent.
+/// The switches of places that are lent.
 pub(crate) const OF_PLACES: [(&str, EscrowSafety); 9] = [
     ("gives_only_what_is_free", EscrowSafety { gives_only_what_is_free: false, ..ESCROW }),
     ("takes_are_cumulative", EscrowSafety { takes_are_cumulative: false, ..ESCROW }),
@@ -37,23 +37,23 @@ pub(crate) const OF_PLACES: [(&str, EscrowSafety); 9] = [
     ("gives_back_only_what_is_counted", EscrowSafety { gives_back_only_what_is_counted: false, ..ESCROW }),
 ];
 
-/// Of stores that are full.
+/// The switches of stores that are full.
 pub(crate) const OF_FULL_STORES: [(&str, EscrowSafety); 1] =
     [("never_forgets_for_room", EscrowSafety { never_forgets_for_room: false, ..ESCROW })];
 
-/// Of stores that are left to the next process.
+/// The switches of stores that are left to the next process.
 pub(crate) const OF_KEPT_STORES: [(&str, EscrowSafety); 1] =
     [("seals_what_is_left", EscrowSafety { seals_what_is_left: false, ..ESCROW })];
 
-/// Of buckets whose rights do not move, as with sliding algorithms.
+/// The switches of buckets whose rights do not move, as with sliding algorithms.
 pub(crate) const OF_SLIDING: [(&str, EscrowSafety); 1] =
     [("doubt_is_burnt", EscrowSafety { doubt_is_burnt: false, ..ESCROW })];
 
-/// Of requests that wait.
+/// The switches of requests that wait.
 pub(crate) const OF_WAITS: [(&str, EscrowSafety); 1] =
     [("says_who_is_dry", EscrowSafety { says_who_is_dry: false, ..ESCROW })];
 
-/// Of `gossip`, in cuts and over restarts.
+/// The switches of `gossip`, in cuts and over restarts.
 pub(crate) const OF_CUTS: [(&str, GossipSafety); 4] = [
     ("divides_levels", GossipSafety { divides_levels: false, ..GOSSIP }),
     ("corrects_levels", GossipSafety { corrects_levels: false, ..GOSSIP }),
@@ -61,26 +61,26 @@ pub(crate) const OF_CUTS: [(&str, GossipSafety); 4] = [
     ("hears_former", GossipSafety { hears_former: false, ..GOSSIP }),
 ];
 
-/// Of what is denied in a cut.
+/// The switches of what is denied in a cut.
 pub(crate) const OF_DENIAL: [(&str, GossipSafety); 2] = [
     ("divides_levels", GossipSafety { divides_levels: false, ..GOSSIP }),
     ("notices_who_is_deaf", GossipSafety { notices_who_is_deaf: false, ..GOSSIP }),
 ];
 
-/// Of replicas whose table of buckets is full.
+/// The switches of replicas whose table of buckets is full.
 pub(crate) const OF_FULL_TABLES: [(&str, GossipSafety); 2] = [
     ("keeps_to_shares", GossipSafety { keeps_to_shares: false, ..GOSSIP }),
     ("leaves_shares", GossipSafety { leaves_shares: false, ..GOSSIP }),
 ];
 
-/// Of what is said of the others' use.
+/// The switches of what is said of the others' use.
 pub(crate) const OF_BOUNDS: [(&str, GossipSafety); 3] = [
     ("doubts_what_is_late", GossipSafety { doubts_what_is_late: false, ..GOSSIP }),
     ("counts_all_given", GossipSafety { counts_all_given: false, ..GOSSIP }),
     ("leaves_allowances", GossipSafety { leaves_allowances: false, ..GOSSIP }),
 ];
 
-/// Of a cluster's first start.
+/// The switches of a cluster's first start.
 pub(crate) const OF_STARTS: [(&str, StartSafety); 2] = [
     ("others_vouch", StartSafety { others_vouch: false, ..StartSafety::ALL }),
     ("processes_are_named", StartSafety { processes_are_named: false, ..StartSafety::ALL }),

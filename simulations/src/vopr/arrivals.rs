@@ -1,5 +1,5 @@
-//! Who asks when: sums of waves, handovers, ramps and bursts whose periods and phases a seed draws, from
-//! users of whom few ask for most.
+//! The clients that ask, and when: sums of waves, handovers, ramps and bursts whose periods and phases a seed
+//! draws, from users of whom few ask for most.
 
 use std::f64::consts::TAU;
 
@@ -20,12 +20,12 @@ enum Family {
     Burst { period: f64, phase: f64, lasts: f64, moves: bool },
 }
 
-/// What daemons are asked for.
+/// The demand on daemons.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Arrivals {
     /// Each family with its weight in the sum.
     families: Vec<(f64, Family)>,
-    /// Of each user: the part of the requests that come from it and from those before it.
+    /// Part of the requests that come from each user and from those before it.
     users: Vec<f64>,
     daemons: usize,
 }
@@ -46,7 +46,7 @@ impl Arrivals {
         Self { families, users: up_to, daemons }
     }
 
-    /// How many times its usual number of requests a daemon has in a step.
+    /// Returns how many times its usual number of requests a daemon has in a step.
     pub(super) fn of(&self, daemon: usize, step: u64) -> f64 {
         let sum: f64 = self.families.iter().map(|(weight, _)| weight).sum();
         let part = |(weight, family): &(f64, Family)| weight * family.at(daemon, self.daemons, float(step));

@@ -1,6 +1,6 @@
 //! Worlds that are quiet for long, until all regions agree on everything; then demand jumps, in cold buckets
-//! and in hot ones, and something may break. What is judged is that no answer says less of the world's use
-//! than it may be.
+//! and in hot ones, and something may break. The promise that is judged is that no answer says less of the
+//! world's use than it may be.
 
 use tidegate::core::algorithm::{Algorithm, Counting};
 use tidegate::core::regions::GossipSafety;

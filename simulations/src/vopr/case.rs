@@ -1,4 +1,4 @@
-//! What a seed chooses: the world, what happens to it, and who asks for what.
+//! The choices of a seed: the world, what happens to it, and who asks for what.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
@@ -13,7 +13,7 @@ use crate::pattern::Pattern;
 use crate::plan::{Demand, Plan, Region, RulePlan, Way};
 use crate::virtual_world::{Dice, Weather};
 
-/// How far time moves at once.
+/// The time by which a step moves.
 pub(crate) const STEP: Span = Span::from_millis(5);
 /// A window that does not end during a run, so that all that was counted stays comparable.
 const ENDLESS: Span = Span::from_secs(100_000);
@@ -38,15 +38,15 @@ pub(crate) struct Case {
     pub(crate) cost_max: u64,
     /// Users' own limits to begin with.
     pub(crate) own: OwnLimits,
-    /// Who asks when; `None`: daemons are idle, busy or flooded by chance.
+    /// Clients that ask, and when; `None`: daemons are idle, busy or flooded by chance.
     pub(super) arrivals: Option<Arrivals>,
-    /// How long a request waits for rights; zero: it does not.
+    /// Time that a request waits for rights; zero: it does not.
     pub(super) wait: Span,
     /// Nothing is lost or late and clocks agree: what the theory promises must hold exactly.
     pub(crate) calm: bool,
 }
 
-/// How often something happens in a step.
+/// The probabilities of what may happen in a step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FaultRates {
     pub(crate) cut: f64,
@@ -54,15 +54,15 @@ pub(crate) struct FaultRates {
     pub(crate) store_lost: f64,
     pub(crate) clock: f64,
     pub(crate) reload: f64,
-    /// Of reloads, those that bring another limit.
+    /// Probability of a reload that brings another limit.
     pub(crate) limit: f64,
-    /// Of a user's own limit that changes, or of a daemon that hears of those of all.
+    /// Probability of a user's own limit that changes, or of a daemon that hears of those of all.
     pub(crate) own: f64,
     /// Farthest that a clock is ever off, in microseconds.
     pub(crate) clock_max: u64,
 }
 
-/// What is to be drawn.
+/// The kind of world that is to be drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Focus {
     /// Anything.
@@ -311,7 +311,7 @@ impl Case {
         )
     }
 
-    /// Whether windows end during the run.
+    /// Returns whether windows end during the run.
     pub(crate) fn endless(&self) -> bool {
         self.plan.rule.window == ENDLESS
     }
@@ -378,7 +378,7 @@ fn weather(dice: &mut Dice, regions: usize, calm: bool) -> Weather {
 }
 
 fn plan(dice: &mut Dice, seed: u64, (regions, rule, weather): (usize, RulePlan, Weather)) -> Plan {
-    // Who asks when is drawn in `play`: patterns are for measuring.
+    // The arrivals are drawn in `play`: patterns are for measuring.
     let pattern = Pattern::balanced(regions);
     Plan {
         name: format!("seed {seed}"),

@@ -33,7 +33,7 @@ const NOBODY: u64 = u64::MAX;
 /// For so long after a user's own limit was changed regions that are not asked may not have heard of it.
 const ON_ITS_WAY: Span = Span::from_secs(5);
 
-/// What was really admitted.
+/// The permits that were really admitted.
 #[derive(Debug)]
 pub(crate) struct Books {
     /// By user: the largest limit that any daemon holds now. Whom nobody knows has [`NOBODY`]'s.
@@ -54,19 +54,19 @@ pub(crate) struct Books {
     /// By user and window: what all stores remember to have admitted, and the largest limit that was in
     /// force.
     world: BTreeMap<(u64, u64), (u64, u64)>,
-    /// What stores forgot, by region, user and window.
+    /// Permits that stores forgot, by region, user and window.
     forgotten: BTreeMap<(usize, u64, u64), u64>,
     /// Regions that have lost a store.
     lost: BTreeSet<usize>,
     levels: BTreeMap<u64, (f64, Timestamp)>,
     /// Permits in a second, and at once, by user.
     curves: BTreeMap<u64, (f64, f64)>,
-    /// Where sliding buckets have shares.
+    /// Intervals of sliding buckets that have shares.
     intervals: Option<Intervals>,
 }
 
-/// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books
-/// cannot tell from an error: `split` without windows.
+/// Returns whether a bucket that is lost begins full again, so that a lost store is a burst more that the
+/// books cannot tell from an error: `split` without windows.
 pub(crate) fn starts_full(case: &Case) -> bool {
     case.way == Way::Split && !windowed(case.plan.rule.algorithm)
 }
@@ -230,7 +230,7 @@ impl Books {
         }
     }
 
-    /// What a region admitted before this window counts no longer.
+    /// The permits that a region admitted before this window count no longer.
     fn forgets(&mut self, region: usize, end: u64) {
         let admitted = self.truth.range((region, 0, 0)..(region + 1, 0, 0));
         for (&(_, user, window), &(admitted, _)) in admitted.filter(|((.., window), _)| *window < end) {
@@ -270,7 +270,7 @@ impl Books {
     }
 }
 
-/// What must hold after every step.
+/// Checks what must hold after every step.
 pub(crate) fn at_a_step(game: &mut Game<'_>, step: u64) -> Result<(), String> {
     match game.case.way {
         Way::Escrow => rights(game)?,
@@ -312,8 +312,8 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
         for (one, balance) in balances.iter().enumerate() {
             let Some(balance) = balance else { continue };
             budgets += match &balance.ledger {
-                // What one keeps of another's is charged there. Of what was under way when a share shrank the
-                // others take no more than the share at once.
+                // The rights that one keeps of another's are charged there. The others take no more than the
+                // share at once of what was under way when a share shrank.
                 Ledger::Level(ledger) => {
                     let charged = ledger.charged();
                     let charged = if changes { charged.min(ledger.minted) } else { charged };
@@ -322,7 +322,7 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                 ledger if Some(ledger.kind()) == newest => ledger.budget(),
                 _ => 0,
             };
-            // Of a share that has just shrunk more may be used already.
+            // A share that has just shrunk may have more used already.
             if balance.used > balance.ledger.budget() && !changes {
                 return Err(format!(
                     "{} used {} of {} rights",
@@ -416,7 +416,7 @@ fn bounds(game: &Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether all wait equally long before they use a report: what the lemma below takes for granted.
+/// Returns whether all wait equally long before they use a report: what the lemma below takes for granted.
 fn horizons_agree(game: &Game<'_>) -> bool {
     let world = &game.world;
     let horizon = |at: usize| {
@@ -427,11 +427,11 @@ fn horizons_agree(game: &Game<'_>) -> bool {
     (1..world.daemons().len()).all(|at| horizon(at) == first)
 }
 
-/// Where every report came in time, the budgets of a window add up to the limit, or to what was admitted
-/// before anyone could know (Lemma 1). Each region acts on a cut at a tick of its own, so between two ticks
-/// those of before and after may stand beside each other: what is too much at one look must be gone at the
-/// next. For a `sliding_log` each region reckons what still counts of the window before by what it has heard
-/// by then, so there they may differ by a twentieth.
+/// Checks that, if every report came in time, the budgets of a window add up to the limit, or to what was
+/// admitted before anyone could know (Lemma 1). Each region acts on a cut at a tick of its own, so between
+/// two ticks those of before and after may stand beside each other: what is too much at one look must be gone
+/// at the next. For a `sliding_log` each region reckons what still counts of the window before by what it has
+/// heard by then, so there they may differ by a twentieth.
 fn budgets(game: &mut Game<'_>) -> Result<(), String> {
     let before = std::mem::take(&mut game.over_budget);
     let world = &game.world;
@@ -469,7 +469,7 @@ fn budgets(game: &mut Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What must hold once there has been peace for a while.
+/// Checks what must hold once there has been peace for a while.
 pub(crate) fn at_the_end(game: &mut Game<'_>) -> Result<(), String> {
     if game.world.refused() > 0 {
         return Err(format!("{} honest frames were refused", game.world.refused()));
@@ -523,7 +523,7 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
                 let place = names.get(region.as_str()).copied().unwrap_or(usize::MAX);
                 let (admitted, doubtful) =
                     game.books.truth.get(&(place, user, window)).copied().unwrap_or_default();
-                // What the own region admitted its store knows, where its daemons share one.
+                // The store knows what the own region admitted, if its daemons share one.
                 if !(world.plan.shared_store && region == daemon.name.region) {
                     missing += admitted.saturating_sub(believed + doubtful);
                 }
@@ -555,8 +555,9 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
         return Ok(());
     }
     let quiet = STEP.0 * case.liveness_steps * 2 / 3;
-    // Where daemons that share a store hold different shares for a while, what one with a larger share keeps
-    // as in doubt of a lost memory may be all that a smaller one has: so those with smaller shares ask first.
+    // Daemons that share a store may hold different shares for a while, and what one with a larger share
+    // keeps as in doubt of a lost memory may be all that a smaller one has: so those with smaller shares ask
+    // first.
     let mut order: Vec<usize> = (0..game.world.daemons().len()).collect();
     let burst = |at: &usize| game.world.daemons().get(*at)?.node.share().map(|share| share.burst);
     order.sort_by_key(burst);
@@ -640,7 +641,7 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     let own = game.case.faults.own > 0.0 || !game.case.own.is_empty();
     for user in game.users() {
         let newest = game.books.world.range((user, 0)..(user + 1, 0)).map(|((_, window), _)| *window).max();
-        // What was used of a sliding bucket counts in the window after it too.
+        // The permits that were used of a sliding bucket count in the window after it too.
         let counts = u64::from(Intervals::judges(game.case.plan.rule.algorithm));
         if newest.is_some_and(|newest| newest + counts >= window) {
             continue;
@@ -649,7 +650,7 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
         if own && clocks_apart(game).0 > game.world.plan.rule.window.0 / 4 {
             continue;
         }
-        // Its rights may lie wherever it was asked for last. Of a user's own limit the last permit may be
+        // Its rights may lie wherever it was asked for last. The last permit of a user's own limit may be
         // under way when all are asked at once, as of a rule's that is too small; and one that has just grown
         // counts by what it was before.
         let mut served = served_by_anybody(game, user)?;
@@ -669,7 +670,7 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// How far the clocks of two regions are apart at most.
+/// Returns how far the clocks of two regions are apart at most.
 fn clocks_apart(game: &Game<'_>) -> Span {
     let clocks = || (0..game.world.plan.regions.len()).map(|region| game.world.clock(region));
     clocks().max().zip(clocks().min()).map_or(Span::ZERO, |(last, first)| last.since(first))

@@ -1,5 +1,5 @@
-//! Worlds with one cut: a bucket under `gossip` and each `on_partition`, asked for more than there is. What
-//! is judged is what clients see: how much is admitted by the clock on the wall, in the cut and after it, and
+//! Worlds with one cut: a bucket under `gossip` and each `on_partition`, asked for more than there is. The
+//! judge sees what clients see: how much is admitted by the clock on the wall, in the cut and after it, and
 //! what each answer says of the whole world.
 
 use tidegate::core::algorithm::Algorithm;
@@ -26,7 +26,7 @@ const NOTICED: u64 = SECOND;
 const HEALED: u64 = 3 * SECOND;
 const USER: u64 = 0;
 
-/// What happens to the last region.
+/// The fate of the last region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Cut,
@@ -36,7 +36,7 @@ enum Fault {
     Stopped,
 }
 
-/// Where demand comes from, twice the rate in all.
+/// The source of demand, twice the rate in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Load {
     Even,
@@ -56,7 +56,7 @@ pub(crate) struct CutsCase {
     plan: Plan,
     fault: Fault,
     load: Load,
-    /// How long the cut lasts, in steps.
+    /// Length of the cut, in steps.
     lasts: u64,
 }
 
@@ -159,7 +159,7 @@ impl CutsCase {
         self.plan.rule.algorithm == Algorithm::FixedWindow
     }
 
-    /// What a region is asked for in a step, on average.
+    /// Returns what a region is asked for in a step, on average.
     fn demand(&self, region: usize, step: u64) -> f64 {
         let regions = self.plan.regions.len();
         let limit = f64::from(self.plan.rule.limit);
@@ -277,7 +277,7 @@ impl Game<'_> {
             let steps = self.asked.iter().take(index(to)).skip(index(from));
             steps.map(|step| step[regions.clone()].iter().sum::<u64>()).sum::<u64>()
         };
-        // Of a cut in one direction both sides notice.
+        // Both sides notice a cut in one direction.
         let is_cut = self.case.fault != Fault::Stopped;
         match rule.on_partition {
             OnPartition::Share | OnPartition::Freeze
@@ -331,8 +331,8 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// What a bucket of such a size would have given these regions in a time, had it been empty when that
-    /// began: what it holds while more is asked of it later cannot be asked for now.
+    /// Returns what a bucket of such a size would have given these regions in a time, had it been empty when
+    /// that began: what it holds while more is asked of it later cannot be asked for now.
     fn due(&self, (from, to): (u64, u64), regions: std::ops::Range<usize>, limit: f64, burst: f64) -> f64 {
         let (mut level, mut given) = (0.0_f64, 0.0);
         for (step, asked) in (0..to).zip(&self.asked).skip(index(from)) {
@@ -356,7 +356,7 @@ impl Game<'_> {
         self.admitted.chunks(index(SECOND)).map(sum).collect()
     }
 
-    /// How far what these regions admitted in a time went above an arrival curve that begins with it.
+    /// Returns how far what these regions admitted in a time went above an arrival curve that begins with it.
     fn deepest(
         &self,
         (from, to): (u64, u64),

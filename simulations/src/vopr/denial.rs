@@ -1,5 +1,5 @@
-//! What is admitted under `on_partition = "deny"` by regions that are cut off, held against what the network
-//! let through: nothing, once a region could know.
+//! The permits that regions which are cut off admit under `on_partition = "deny"`, held against what the
+//! network let through: nothing, once a region could know.
 //!
 //! A region takes another one for cut off when it has heard nothing of it for half a second or eight
 //! intervals and the slowest way, or no answer for two intervals more. The manual excepts windows that began
@@ -22,7 +22,7 @@ const FIRST_ANSWER: Span = Span::from_secs(1);
 /// So improbable that so many heartbeats are lost one after the other does not happen in any world.
 const SELDOM: f64 = 1e-7;
 
-/// Who is cut off since when.
+/// The regions that are cut off, and since when.
 #[derive(Debug)]
 pub(super) struct Denial {
     /// By sender and receiver: since when nothing gets through.
@@ -80,8 +80,8 @@ impl Denial {
         let interval = world.plan.interval;
         let silence = Span(interval.0 * 8).max(Span::from_millis(450));
         let weather = &world.plan.weather;
-        // What was on its way comes first, by whatever detour, and what it answers: that with one of the next
-        // heartbeats that is not lost.
+        // Messages that were on their way come first, by whatever detour, and then their answers: those with
+        // one of the next heartbeats that is not lost.
         let way = part(weather.longest(), 2.0 * (4.0 + weather.jitter));
         let heartbeat = Span(interval.0 * 2).max(Span::from_millis(50));
         let answers = if weather.loss > 0.0 { SELDOM.ln() / weather.loss.ln() } else { 0.0 };
@@ -125,7 +125,7 @@ impl Denial {
                 }
             })
             .or_insert(asked);
-        // Of several daemons one speaks for a bucket, and hears of it with the next report.
+        // One of several daemons speaks for a bucket, and hears of it with the next report.
         let daemons = world.plan.regions.get(daemon.region).map_or(1, |region| region.daemons);
         let told = Span(world.plan.interval.0 * 4 * place(daemons.saturating_sub(1)));
         let begun = match windowed(world.plan.rule.algorithm) {

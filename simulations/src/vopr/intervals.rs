@@ -1,7 +1,7 @@
-//! What all regions together admit of sliding buckets under `split` and `escrow`, judged at each admission,
-//! each region by its own clock: never above the limit in any interval of a window, or by the estimate of
-//! `sliding_window`, which each region rounds down to whole permits, and there at most twice the limit in any
-//! interval.
+//! The permits that all regions together admit of sliding buckets under `split` and `escrow`, judged at each
+//! admission, each region by its own clock: never above the limit in any interval of a window, or by the
+//! estimate of `sliding_window`, which each region rounds down to whole permits, and there at most twice the
+//! limit in any interval.
 //!
 //! A clock that is set forward lets a region use again what it had used, as the manual says. So an admission
 //! counts from what the clock showed until a window after that by the latest that it ever showed.
@@ -99,7 +99,7 @@ impl Intervals {
             }
         };
         let estimate: u128 = admitted.iter().map(weigh).sum();
-        // Of what each region estimates less than a permit is rounded away.
+        // Each region rounds away less than a permit of its estimate.
         let regions = u128::try_from(world.plan.regions.len()).unwrap_or(u128::MAX);
         if estimate >= (u128::from(limit) + regions) * u128::from(window.0) || within > limit * 2 {
             return Err(format!(

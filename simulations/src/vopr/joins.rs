@@ -1,6 +1,6 @@
 //! Worlds in which regions are added, removed and given other weights, daemon by daemon, in the order of the
-//! manual and in others. What is judged is what clients see: `split` and `escrow` are never above the limit,
-//! a daemon without a memory of an agreement spends nothing before every region that it lists has said the
+//! manual and in others. The judge sees what clients see: `split` and `escrow` are never above the limit, a
+//! daemon without a memory of an agreement spends nothing before every region that it lists has said the
 //! same, and in the end all are served.
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ const BEGUN: u64 = 3 * SECOND;
 const SETTLED: u64 = 6 * SECOND;
 const USERS: u64 = 2;
 
-/// What an operator does to one daemon, by its place.
+/// The acts of an operator on one daemon, by its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     /// Starts it for the first time.
@@ -55,7 +55,7 @@ pub(crate) struct JoinsCase {
     held: Held,
     plan: Plan,
     kind: Kind,
-    /// Whether everything is done in the order of the manual.
+    /// True if everything is done in the order of the manual.
     ordered: bool,
     /// Daemons that run are told another list, as by a command, and not started again with it.
     live: bool,
@@ -201,7 +201,7 @@ impl JoinsCase {
     }
 }
 
-/// What is done, one after the other.
+/// Returns what is done, one after the other.
 fn acts(dice: &mut Dice, kind: Kind, regions: usize, (ordered, plain): (bool, bool)) -> Vec<Act> {
     let last = regions - 1;
     let mut acts: Vec<Act> = Vec::new();
@@ -235,7 +235,7 @@ fn acts(dice: &mut Dice, kind: Kind, regions: usize, (ordered, plain): (bool, bo
             acts.push(Act::Mislist(index(dice.below(place(regions)))));
         }
         shuffle(dice, &mut acts);
-        // What is wrong in a list is mended in the end.
+        // A fault in a list is mended in the end.
         let wrong = acts.iter().find_map(|act| match act {
             Act::Mislist(at) => Some(*at),
             _ => None,
@@ -251,7 +251,7 @@ fn shuffle<T>(dice: &mut Dice, list: &mut [T]) {
     }
 }
 
-/// What a daemon goes by: its list of regions, and the rule in force.
+/// The knowledge of a daemon: its list of regions, and the rule in force.
 type Ground = (RegionList, String);
 
 struct Game<'c> {
@@ -469,9 +469,9 @@ impl Game<'_> {
         }
     }
 
-    /// All who run, and whose share holds a permit, serve somebody whom nobody has seen yet. Where a region
-    /// went in another order than the manual's, shares may wait for it for ever; without windows they wait
-    /// for longer than is played.
+    /// All who run, and whose share holds a permit, serve somebody whom nobody has seen yet. Shares may wait
+    /// for ever for a region that went in another order than the manual's; without windows they wait for
+    /// longer than is played.
     fn judge(&mut self) -> Result<(), String> {
         let waits = self.case.kind == Kind::Leave && !self.case.ordered && !self.case.gone;
         if waits || self.case.held.algorithm.counting() == Counting::Level {

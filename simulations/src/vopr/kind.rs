@@ -19,7 +19,7 @@ use super::restarts::{self, RestartsCase};
 use super::starts::{self, Kept, StartsCase};
 use super::tables::{self, TablesCase};
 
-/// What a seed draws.
+/// The cases that a seed draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Ordinary,

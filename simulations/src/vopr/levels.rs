@@ -1,7 +1,7 @@
 //! Buckets without windows that hold much and refill slowly, or fast: limits and bursts of up to four
-//! thousand million permits, windows of up to a month, in all three modes and by whole engines. What is
-//! judged is what clients see: all regions together stay below the arrival curve, exactly under `split` and
-//! `escrow`, and where all are asked alike they use what it lets flow.
+//! thousand million permits, windows of up to a month, in all three modes and by whole engines. The judge
+//! sees what clients see: all regions together stay below the arrival curve, exactly under `split` and
+//! `escrow`, and if all are asked alike they use what it lets flow.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::request::Cost;
@@ -18,13 +18,13 @@ use crate::virtual_world::Dice;
 const STEPS: u64 = 8 * SECOND;
 /// So many requests reach a region in a step, on average.
 const REQUESTS: f64 = 1.0;
-/// Of its burst a `gossip` bucket may be in debt, beside what refills while news is on its way and a request
-/// of each region.
+/// The part of its burst that a `gossip` bucket may be in debt, beside what refills while news is on its way
+/// and a request of each region.
 const DEBT: f64 = 0.1;
-/// Where all regions are asked alike so much of what the curve lets flow is used.
+/// The part of what the curve lets flow that is used if all regions are asked alike.
 const USED: f64 = 0.9;
 
-/// What breaks, from one step to another.
+/// The faults, from one step to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Nothing,
@@ -39,9 +39,9 @@ pub(crate) struct LevelsCase {
     held: Held,
     plan: Plan,
     fault: Fault,
-    /// Who asks when; `None`: all regions alike.
+    /// Clients that ask, and when; `None`: all regions alike.
     arrivals: Option<Arrivals>,
-    /// What is asked for in all, in multiples of what the curve lets flow.
+    /// Demand in all, in multiples of what the curve lets flow.
     load: f64,
     cost_max: u64,
 }
@@ -111,7 +111,7 @@ impl LevelsCase {
         f64::from(self.held.limit) / seconds(self.held.window)
     }
 
-    /// What the curve lets flow while demand lasts.
+    /// Returns what the curve lets flow while demand lasts.
     fn flows(&self) -> f64 {
         f64::from(self.held.burst) + self.rate() * seconds(STEP) * float(STEPS)
     }
@@ -198,7 +198,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// Where nothing breaks and all are asked alike what flows is used.
+    /// Checks that all that flows is used if nothing breaks and all are asked alike.
     fn judge(&self) -> Result<(), String> {
         let way = seconds(self.case.plan.weather.longest());
         // A burst that refills before the next request comes, or before permits have come from afar, is not

@@ -28,7 +28,7 @@ use crate::number::{float, index, part, place, whole};
 use crate::plan::{Plan, Way};
 use crate::virtual_world::Dice;
 
-/// How time moves around requests, and between them.
+/// The time by which a step moves around requests, and between them.
 const STEP: Span = Span::from_millis(20);
 const STRIDE: Span = Span::from_millis(100);
 /// For so long after a request time moves in small steps.
@@ -43,7 +43,7 @@ const PROBES_MAX: u64 = 6;
 const SETTLED: Span = Span::from_secs(4);
 const DAY: f64 = 86_400.0;
 
-/// How users behave.
+/// The behaviours of users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Habit {
     /// A user asks up to fifty times in a region, and later in another one.
@@ -54,7 +54,7 @@ enum Habit {
     Bursts,
 }
 
-/// What breaks, and when.
+/// The faults, and when they happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     Nothing,
@@ -66,7 +66,7 @@ enum Trouble {
     StoreLost(usize, Span),
 }
 
-/// What the judge is shown instead of the truth: it must notice each.
+/// The lies that the judge is shown instead of the truth: it must notice each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(not(test), expect(dead_code, reason = "tests show the judge something else than the truth"))]
 pub(super) enum Altered {
@@ -100,12 +100,12 @@ pub(crate) struct PeopleCase {
     plan: Plan,
     habit: Habit,
     trouble: Trouble,
-    /// Whether users ask before the regions have agreed for the first time.
+    /// True if users ask before the regions have agreed for the first time.
     first_start: bool,
     asks: Vec<Ask>,
 }
 
-/// What was seen in some worlds.
+/// The observations in some worlds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     worlds: u64,
@@ -113,9 +113,9 @@ pub(super) struct Seen {
     refused: u64,
     /// Refusals while the world had room.
     false_denials: u64,
-    /// Those while more than a tenth of the limit was free.
+    /// Refusals while more than a tenth of the limit was free.
     with_a_tenth: u64,
-    /// Those of them that name no cause but `used_up`.
+    /// Refusals among them that name no cause but `used_up`.
     unexplained: u64,
     /// Refusals whose wait was not true.
     untrue: u64,
@@ -236,7 +236,7 @@ fn journeys(dice: &mut Dice, limit: u32, regions: usize) -> Vec<Ask> {
     sorted(asks)
 }
 
-/// Of the limit so much is used: a hundredth as often as all of it.
+/// Draws the part of the limit that is used: a hundredth as often as all of it.
 fn some_part(dice: &mut Dice) -> f64 {
     0.01 * 120.0_f64.powf(dice.unit())
 }
@@ -288,7 +288,7 @@ struct Game<'c> {
     seen: Seen,
 }
 
-/// Plays a seed. What was seen.
+/// Plays a seed. Plays a case and returns what was seen.
 pub(super) fn look(case: &PeopleCase, altered: Altered) -> Result<Seen, String> {
     let shown = match altered {
         Altered::EachByItself => Held { way: None, ..case.held },
@@ -333,7 +333,7 @@ impl Game<'_> {
         let told = if self.altered == Altered::HalfTheWait { Span(retry.0 / 2) } else { retry };
         self.wait(told);
         self.seen.waited += 1;
-        // What is refused for want of an agreement or of a region is asked for again and again.
+        // A request that is refused for want of an agreement or of a region is made again and again.
         if self.request(ask.region, ask.user, ask.cost).is_some() {
             self.seen.untrue += 1;
         }

@@ -21,10 +21,10 @@ use crate::number::{index, place};
 use crate::plan::Way;
 use crate::virtual_world::Dice;
 
-/// How far time moves at once in a long silence.
+/// The time by which a step moves in a long silence.
 const PAUSE: Span = Span::from_millis(50);
 
-/// What a case came to.
+/// The outcome of a case.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Summary {
     pub(crate) daemons: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Game<'c> {
     /// Requests that wait for rights.
     pub(super) waits: Waits,
     dice: Dice,
-    /// How eager each daemon is at present, in turn with its peers.
+    /// Eagerness of each daemon at present, in turn with its peers.
     busy: Vec<f64>,
     faults: u64,
     /// Users whose budgets added up to too much at the last look.
@@ -78,7 +78,7 @@ pub(crate) struct Game<'c> {
     /// For how many looks all have had the same horizon, and how many reports were late before that.
     pub(crate) agreed_looks: u64,
     pub(crate) late_before: u64,
-    /// What happened, for comparing two runs byte for byte.
+    /// Record of what happened, for comparing two runs byte for byte.
     pub(crate) trace: Option<Vec<u8>>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn play(
     world.give(case.own.clone());
     (0..world.daemons().len()).for_each(|at| world.tell(at));
     let denies = case.way == Way::Gossip && case.plan.rule.on_partition == OnPartition::Deny;
-    // Of a window that does not end nothing is promised.
+    // Nothing is promised of a window that does not end.
     let denies = denies && !case.endless();
     let mut game = Game {
         busy: vec![1.0; world.daemons().len()],
@@ -200,7 +200,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// One request to one daemon. Whether it was admitted.
+    /// One request to one daemon. Returns whether it was admitted.
     pub(crate) fn request(&mut self, at: usize, user: u64, cost: u64) -> Result<bool, String> {
         let admitted = self.world.ask_daemon(at, user, cost);
         if let Some(trace) = &mut self.trace {
@@ -227,7 +227,7 @@ impl Game<'_> {
         self.books.admitted(&self.world, (at, region), user, (window, cost))
     }
 
-    /// Whatever breaks in this step.
+    /// Breaks whatever is to break in this step.
     fn trouble(&mut self) {
         let rates = self.case.faults;
         let daemons = place(self.world.daemons().len());
@@ -381,5 +381,5 @@ impl Game<'_> {
     }
 }
 
-/// What each region admitted of each user's bucket in each window.
+/// The permits that each region admitted of each user's bucket in each window.
 pub(crate) type Truth = BTreeMap<(usize, u64, u64), (u64, u64)>;

@@ -1,5 +1,5 @@
 //! Worlds in which costs are reported after the response, by one region alone, by fixed shares, and
-//! worldwide. What is judged is what clients see: each report is charged once and in full up to what a bucket
+//! worldwide. The judge sees what clients see: each report is charged once and in full up to what a bucket
 //! may owe, nothing is admitted while it owes, and what all regions admitted and charged together is what the
 //! limit lets flow.
 
@@ -20,7 +20,7 @@ use crate::virtual_world::Dice;
 /// So long costs are reported.
 const REPORTED: u64 = 3 * SECOND;
 const USERS: u64 = 2;
-/// What is reported in all of one user, in limits.
+/// The most that is reported in all of one user, in limits.
 const LIMITS_MAX: u64 = 3;
 
 /// A world of reports.
@@ -28,7 +28,7 @@ const LIMITS_MAX: u64 = 3;
 pub(crate) struct ReportsCase {
     held: Held,
     plan: Plan,
-    /// Whether every call with a cost is a report.
+    /// True if every call with a cost is a report.
     always: bool,
     /// The most that a bucket owes; `None`: not written.
     debt_max: Option<u32>,
@@ -87,7 +87,7 @@ impl ReportsCase {
         )
     }
 
-    /// What a region has for itself where nothing moves: permits, burst, and what it may owe.
+    /// Returns what a region has for itself where nothing moves: permits, burst, and what it may owe.
     fn part(&self, region: usize) -> (u64, u64, u64) {
         let regions = self.plan.regions.len();
         let of = |all: u32| match self.held.way {
@@ -103,15 +103,15 @@ impl ReportsCase {
     }
 }
 
-/// What a bucket has in use, in permits times a window's microseconds, and since when.
+/// The use of a bucket, in permits times a window's microseconds, and since when.
 #[derive(Debug, Clone, Copy)]
 struct Owing {
     used: u64,
     at: Timestamp,
 }
 
-/// What a bucket must have in use now, the most that it admits, and the most beyond that that it owes, each
-/// as [`Owing`] has it.
+/// The least that a bucket must have in use now, the most that it admits, and the most beyond that that it
+/// owes, each as [`Owing`] has it.
 type Known = Option<[u64; 3]>;
 
 struct Game<'c> {
@@ -198,7 +198,7 @@ impl Game<'_> {
         self.case.held.window.0
     }
 
-    /// What must be known of a region that counts for itself; `None` where regions share.
+    /// Returns what must be known of a region that counts for itself; `None` where regions share.
     fn known(&mut self, region: usize, user: u64) -> Known {
         if !matches!(self.case.held.way, None | Some(Way::Split)) {
             return None;

@@ -30,7 +30,7 @@ pub(crate) struct ReservationsCase {
     on_lapse: OnLapse,
     /// Some clients use more than they reserved, or commit when it has lapsed.
     goes_beyond: bool,
-    /// How long permits are reserved.
+    /// Time for which permits are reserved.
     ttl: Span,
     /// The most that one reserves.
     amount_max: u64,

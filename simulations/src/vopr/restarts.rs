@@ -1,5 +1,5 @@
-//! Worlds whose daemons count in memory under `gossip` and end and begin again within one window. What is
-//! judged is what clients see: how much all lives of all regions admit together, beside what nobody can know.
+//! Worlds whose daemons count in memory under `gossip` and end and begin again within one window. The judge
+//! sees what clients see: how much all lives of all regions admit together, beside what nobody can know.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::GossipSafety;
@@ -33,7 +33,7 @@ struct Restart {
     /// When nobody asks it any more, and when its next life begins.
     from: u64,
     to: u64,
-    /// Whether the daemon ends in good order and tells its last counts.
+    /// True if the daemon ends in good order and tells its last counts.
     ordered: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct RestartsCase {
     pub(crate) seed: u64,
     plan: Plan,
     restarts: Vec<Restart>,
-    /// What each region is asked for in a step, on average.
+    /// Demand on each region in a step, on average.
     demand: Vec<f64>,
 }
 
@@ -150,7 +150,8 @@ struct Game<'c> {
     asked: u64,
     /// By region: what lives took along, so that nobody will ever know it.
     lost: Vec<u64>,
-    /// What no other region knew of when a life was over, and what lives admitted before they had heard.
+    /// Permits that no other region knew of when a life was over, and that lives admitted before they had
+    /// heard.
     excused: u64,
 }
 
@@ -215,7 +216,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// What a region's life admitted and no other knows.
+    /// Returns what a region's life admitted and no other knows.
     fn untold(&self, region: usize) -> u64 {
         let admitted = self.admitted.get(region).copied().unwrap_or(0);
         let Some(of) = self.world.daemons().get(region).map(|daemon| &daemon.name.region) else { return 0 };
@@ -272,7 +273,7 @@ impl Game<'_> {
     /// No more was admitted than there is, and all of it was of use.
     fn judge(&self) -> Result<(), String> {
         let (sum, limit) = (self.admitted.iter().sum::<u64>(), u64::from(self.case.plan.rule.limit));
-        // What may be used at once where budgets change, as in worlds without restarts.
+        // The permits that may be used at once where budgets change, as in worlds without restarts.
         let slack = (limit / 100).max(4);
         if sum > limit + self.excused + slack {
             let (excused, of) = (self.excused, &self.admitted);

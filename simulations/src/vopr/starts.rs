@@ -1,7 +1,7 @@
 //! Worlds that are started for the first time, under `escrow`, with windows that outlast whatever happens to
 //! them: daemons begin one after the other, end while they agree or later, in good order or not, and come
-//! back with their disks or, in one region, without. What was spent is never minted again, and where nothing
-//! is lost a first window is used at once.
+//! back with their disks or, in one region, without. Spent permits are never minted again, and a first window
+//! is used at once if nothing is lost.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::escrow::EscrowSafety;
@@ -21,7 +21,7 @@ const USERS: u64 = 2;
 /// After so long daemons that began together have agreed.
 const AGREED: u64 = 5 * SECOND;
 
-/// How a daemon ends and comes back.
+/// The ways in which a daemon ends and comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// Killed; it finds its disk.
@@ -87,7 +87,7 @@ impl StartsCase {
         let all = starts.iter().copied().max().unwrap_or(0);
         let end = all + dice.between(6, 14) * SECOND;
         let troubled = dice.chance(0.8);
-        // Of all but one the disk is safe: where all are lost nobody knows anything.
+        // The disks of all but one are safe: if all are lost nobody knows anything.
         let loser = index(dice.below(place(regions)));
         let count = if troubled { dice.between(1, 5) } else { 0 };
         let fates = (0..count)
@@ -203,7 +203,7 @@ fn turn(
     }
 }
 
-/// Where nothing is lost all of a first window is there for whoever asks.
+/// Checks that all of a first window is there for whoever asks, if nothing is lost.
 fn judge(case: &StartsCase, play: &Play) -> Result<(), String> {
     let last = case.starts.iter().copied().max().unwrap_or(0);
     let keeps = |fate: &(usize, u64, u64, Fate)| fate.3 == Fate::Ordered && fate.2 + AGREED < case.end;

@@ -1,7 +1,7 @@
-//! Worlds with fewer places in their tables than buckets in use, in all three modes. What is judged is what
+//! Worlds with fewer places in their tables than buckets in use, in all three modes. The judge sees what
 //! clients see: what all regions admit together, what one that has no room is held to, and that a bucket at
-//! its limit is never forgotten. Where regions begin or cease to keep to their shares nothing is judged of
-//! the windows in which the others cannot know of it yet.
+//! its limit is never forgotten. Nothing is judged of the windows in which regions begin or cease to keep to
+//! their shares and the others cannot know of it yet.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::GossipSafety;
@@ -96,7 +96,7 @@ impl TablesCase {
     }
 }
 
-/// What is known of one region's answers.
+/// The knowledge of one region's answers.
 #[derive(Debug, Clone, Default)]
 struct Answered {
     /// Since when its answers name its share as the limit.
@@ -198,7 +198,7 @@ impl Game<'_> {
         self.play.world.now().window_index(self.case.held.window)
     }
 
-    /// Whether a store had to forget a bucket, or to answer without one.
+    /// Returns whether a store had to forget a bucket, or to answer without one.
     fn has_forgotten(&self) -> bool {
         let stores = self.play.world.daemons().iter().filter_map(|daemon| daemon.node.engine.as_ref());
         stores.map(|engine| engine.store_len()).any(|len| len.evicted + len.full > 0)
@@ -214,7 +214,7 @@ impl Game<'_> {
         }
         let admitted = self.play.of_window(user, window).get(region).copied().unwrap_or(0);
         let regions = self.regions.len();
-        // What does not divide goes to the names that sort first.
+        // The permits that do not divide go to the names that sort first.
         let share = self.case.held.part(self.case.held.limit, region, regions);
         if admitted > share {
             return Err(format!("region {region} admits {admitted} of a share of {share} to user {user}"));

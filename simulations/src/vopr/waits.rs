@@ -2,8 +2,8 @@
 //! hundredth of a second until they are admitted, the time is over, or the daemon knows that no region has
 //! rights left.
 //!
-//! Whoever waits is admitted or told to go in the time that was promised, and nobody waits where all regions
-//! have been dry for longer than the news of it takes.
+//! A client that waits is admitted or told to go in the time that was promised, and nobody waits where all
+//! regions have been dry for longer than the news of it takes.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ struct Waiting {
     since: Timestamp,
 }
 
-/// Who waits.
+/// The clients that wait.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     waiting: Vec<Waiting>,
@@ -36,7 +36,7 @@ pub(super) struct Waits {
     dry: BTreeMap<u64, (u64, Timestamp)>,
     /// Since when the network and the daemons are whole.
     peace: Option<Timestamp>,
-    /// Of those who have waited, how many were admitted.
+    /// Number of those admitted who have waited.
     pub(super) admitted: u64,
     pub(super) told_to_go: u64,
 }
@@ -97,7 +97,7 @@ impl Game<'_> {
     fn note_who_is_dry(&mut self) {
         let Some(peace) = self.waits.peace else { return };
         let world = &self.world;
-        // Of several daemons of a region one alone is told what other regions have.
+        // One of several daemons of a region alone is told what other regions have.
         if world.daemons().len() > world.plan.regions.len() {
             return;
         }
@@ -133,7 +133,7 @@ impl Game<'_> {
         let Some((window, since)) = self.waits.dry.get(&waiting.user) else { return Ok(()) };
         let weather = &self.world.plan.weather;
         let way = part(weather.longest(), 1.0 + weather.jitter);
-        // What a region has used up since it last spoke of it may go unsaid until it speaks again anyway.
+        // A region need not tell what it has used up since it last spoke of it, until it speaks again anyway.
         let interval = self.world.plan.interval.0;
         let news = Span(way.0 * 3 + interval * 5 + (interval * SPEAKS_AGAIN).max(1_000_000));
         let dry = self.world.now().since(*since);

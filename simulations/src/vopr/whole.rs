@@ -61,8 +61,8 @@ impl Held {
         rule
     }
 
-    /// What a region has of so many permits, where so many regions weigh the same: what does not divide goes
-    /// to the first names.
+    /// Returns what a region has of so many permits, where so many regions weigh the same: what does not
+    /// divide goes to the first names.
     pub(super) fn part(&self, permits: u32, region: usize, regions: usize) -> u64 {
         let (each, left) = (u64::from(permits) / place(regions), u64::from(permits) % place(regions));
         each + u64::from(place(region) < left)
@@ -124,7 +124,7 @@ pub(super) fn engines(plan: &Plan, rule: &Value) -> Engines {
     }
 }
 
-/// What is admitted in all, where a rule counts without windows.
+/// The permits that are admitted in all, of a rule that counts without windows.
 #[derive(Debug, Clone, Copy)]
 struct Level {
     tokens: f64,
@@ -192,13 +192,13 @@ impl Play {
         level.since = now;
     }
 
-    /// What all regions admitted of a user's bucket in a window.
+    /// Returns what all regions admitted of a user's bucket in a window.
     pub(super) fn of_window(&self, user: u64, window: u64) -> &[u64] {
         self.admitted.get(&(user, window)).map_or(&[], Vec::as_slice)
     }
 
-    /// How far all regions together went above a user's limit: in a window, or above the curve at this
-    /// instant.
+    /// Returns how far all regions together went above a user's limit: in a window, or above the curve at
+    /// this instant.
     pub(super) fn above(&self, user: u64, window: u64) -> f64 {
         if windowed(self.held.algorithm) {
             let sum: u64 = self.of_window(user, window).iter().sum();

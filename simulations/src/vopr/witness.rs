@@ -1,5 +1,5 @@
-//! What all regions really used of each bucket, held against what every daemon would answer at that instant:
-//! under `gossip` never more than it believes and its error bound together.
+//! The permits that all regions really used of each bucket, held against what every daemon would answer at
+//! that instant: under `gossip` never more than it believes and its error bound together.
 //!
 //! Not held against it are what the manual excepts: a time in which regions held other limits, a Redis that
 //! lost its data, a daemon that began again with its memory until the others have heard it, one with Redis
@@ -128,7 +128,7 @@ impl Witness {
                 self.excepted = self.excepted.max(Some(world.now()));
             }
         }
-        // What was admitted by a larger limit lasts longer than a bucket of the new one takes to fill.
+        // Permits that a larger limit admitted last longer than a bucket of the new one takes to fill.
         let in_debt = self.algorithm.counting() == Counting::Level && self.excepted.is_some();
         if !self.judges || in_debt {
             return Ok(());
@@ -159,7 +159,7 @@ impl Witness {
         Ok(())
     }
 
-    /// How long ago something still counts.
+    /// Returns how long ago something still counts.
     fn reach(&self, world: &World, now: Timestamp) -> Span {
         if !windowed(self.algorithm) {
             let refill = |limit: Limit| {
@@ -176,7 +176,8 @@ impl Witness {
         now.since(begun) + CLOCKS + if slides { self.window } else { Span::ZERO }
     }
 
-    /// Whether the manual promises that a region's bound is one, after all that happened since an instant.
+    /// Returns whether the manual promises that a region's bound is one, after all that happened since an
+    /// instant.
     fn promises(&self, world: &World, region: usize, since: Timestamp) -> bool {
         if self.excepted.is_some_and(|at| at >= since) {
             return false;
@@ -227,7 +228,7 @@ impl Witness {
     }
 }
 
-/// Whether another region was not heard by this one for long, or did not hear it.
+/// Returns whether another region was not heard by this one for long, or did not hear it.
 fn is_silent(world: &World, region: usize) -> bool {
     let others = (0..world.plan.regions.len()).filter(|other| *other != region);
     let heard = others.map(|other| world.heard_from(region, other).min(world.heard_from(other, region)));

@@ -126,7 +126,7 @@ async fn usage(call: AdminCall<'_>) -> Answered {
     }))
 }
 
-/// Which sums the parameters ask for, and the name of their group.
+/// Returns which sums the parameters ask for, and the name of their group.
 fn usage_asked(mut given: Parameters, now: Timestamp) -> Result<(UsageAsked, &'static str), Refusal> {
     let group = match given.take("group") {
         None => ("time", Group::Time),

@@ -37,18 +37,18 @@ const IPV6_PREFIX: u8 = 64;
 /// Lets in who may, and slows down who guesses.
 #[derive(Debug)]
 pub struct Guard {
-    /// `None`: no tokens are configured.
+    /// `None` while no tokens are configured; clients from loopback may look then.
     tokens: ArcSwapOption<Tokens>,
     failures: Mutex<HashMap<Option<IpAddr>, Failures>>,
     logged: Mutex<Logged>,
     refused: Refused,
     /// True if loopback may do everything.
     local: bool,
-    /// Where the daemon's own user is let in.
+    /// The path of the socket on which the daemon's own user is let in.
     socket: Option<String>,
 }
 
-/// What was logged of wrong tokens since when.
+/// Counts of wrong tokens that were logged, and since when.
 #[derive(Debug, Default)]
 struct Logged {
     since: Option<Timestamp>,
@@ -158,7 +158,7 @@ impl Guard {
         Ok(Actor { name: name.to_owned(), role, source })
     }
 
-    /// How to get in to change something.
+    /// Returns how to get in to change something.
     fn only_look(&self) -> String {
         let socket = self.socket.as_deref().and_then(|socket| socket.strip_prefix("unix:")).map_or_else(
             || "set listen.admin to a socket of the daemon's user".to_owned(),
@@ -231,7 +231,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
 }
 
-/// Why a request without any token is not from an operator at this machine; `None` if it is.
+/// Returns why a request without any token is not from an operator at this machine; `None` if it is.
 ///
 /// A request that a proxy passed on is not, and neither is one that a page of a foreign site made a local
 /// browser send.

@@ -56,21 +56,21 @@ const TURN_WAIT: Duration = Duration::from_secs(2);
 /// Writes one rule as the API shows it, the JSON shape of `rules.toml`.
 pub type RuleJson = std::sync::Arc<dyn Fn(&Rule) -> serde_json::Value + Send + Sync>;
 
-/// What the admin routes work with.
+/// The parts of the daemon that the admin routes work with.
 pub struct Admin {
-    /// Who may ask.
+    /// Lets in the holders of tokens, each by its role.
     pub guard: std::sync::Arc<Guard>,
-    /// Writes a rule.
+    /// Writes a rule as the JSON that the routes answer.
     pub rule_json: RuleJson,
-    /// Users, keys and tiers.
+    /// Shows and changes users, keys and tiers.
     pub register: std::sync::Arc<dyn Register>,
-    /// Changes which regions share limits.
+    /// Shows and changes the list of regions that share limits.
     pub regions: std::sync::Arc<dyn RegionListing>,
-    /// Where rules are kept and changed.
+    /// The source of the rules, which also changes them.
     pub rules: std::sync::Arc<dyn RuleBook>,
-    /// What operators changed besides rules and quotas.
+    /// The record of what operators changed besides rules and quotas.
     pub ledger: std::sync::Arc<dyn Ledger>,
-    /// What is remembered of decisions; `None`: nothing.
+    /// The memory of decisions; `None`: none are remembered.
     pub history: Option<std::sync::Arc<dyn History>>,
 }
 
@@ -94,11 +94,11 @@ impl Admin {
 pub(super) struct AdminCall<'c> {
     pub(super) servers: &'c std::sync::Arc<Servers>,
     pub(super) head: &'c Parts,
-    /// What stands in the path where the route has `{…}`, decoded, in order.
+    /// Texts of the path that stand in place of the route's `{…}`, decoded, in order.
     pub(super) params: Vec<String>,
     /// Empty unless the method brings one.
     pub(super) body: Bytes,
-    /// Who asks; whatever changes something records it.
+    /// The operator who asks; the record of every change names it.
     pub(super) actor: Actor,
 }
 

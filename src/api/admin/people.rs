@@ -145,7 +145,7 @@ pub(super) fn moment_if(
     text.map(|text| moment(servers, field, &text)).transpose()
 }
 
-/// Which to list: `after`, `limit`, and what `known` names besides.
+/// Returns which to list: `after`, `limit`, and what `known` names besides.
 pub(super) fn filter(call: &AdminCall<'_>, known: &[&str]) -> Result<Filter, Refusal> {
     let mut filter = Filter { limit: PAGE_DEFAULT, ..Filter::default() };
     for (name, value) in call.query()? {

@@ -265,7 +265,7 @@ pub(super) fn tagged(revision: u64, mut reply: Reply) -> Reply {
     reply
 }
 
-/// Why an edit was not made, as an answer.
+/// Returns why an edit was not made, as an answer.
 pub(super) fn refused(refused: EditRefused) -> Refusal {
     let message = refused.to_string();
     match refused {

@@ -40,7 +40,7 @@ pub(in crate::api) struct EventStream {
     servers: Arc<Servers>,
     ticks: Interval,
     seconds: u32,
-    /// What was sent last of each event.
+    /// The text that was sent last of each event.
     sent: [Bytes; 2],
     _place: OwnedSemaphorePermit,
 }

@@ -22,9 +22,9 @@ use crate::engine::admin::Role;
 const TOKENS_MAX: usize = 1_000;
 /// Longest name of a token, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// What a hash begins with.
+/// The first word of every hash.
 const SCHEME: &str = "hmac-sha256";
-/// What a token begins with, so that leaked ones are found by scanners.
+/// The first letters of every token, by which scanners find leaked ones.
 const PREFIX: &str = "tgt_";
 const SECRET_BYTES: usize = 32;
 const SALT_BYTES: usize = 16;
@@ -38,7 +38,7 @@ pub struct Tokens(Vec<Token>);
 struct Token {
     name: String,
     role: Role,
-    /// The salt, as a key.
+    /// HMAC-SHA256 key made of the token's salt, when the file is read.
     key: hmac::Key,
     digest: Vec<u8>,
 }
@@ -46,9 +46,9 @@ struct Token {
 /// A token that was just made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// What its holder sends. It is nowhere else.
+    /// The token that its holder sends. It is nowhere else.
     pub token: String,
-    /// The entry for `tokens.toml`.
+    /// TOML lines that the operator adds to `tokens.toml`; they hold the hash alone.
     pub entry: String,
 }
 
@@ -67,7 +67,7 @@ impl Tokens {
         }
     }
 
-    /// Whose token this is. Every token is tried, each in constant time, so that the time taken tells
+    /// Returns whose token this is. Every token is tried, each in constant time, so that the time taken tells
     /// nothing.
     #[must_use]
     pub fn find(&self, token: &str) -> Option<(&str, Role)> {
@@ -86,7 +86,7 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

@@ -1,5 +1,5 @@
-//! `GET /v1/why`: why a client is limited. What its buckets hold, who used them up, since when, and when they
-//! are free. Charges nothing, and works without a database.
+//! `GET /v1/why`: why a client is limited. Shows what its buckets hold, who used them up, since when, and
+//! when they are free. Charges nothing, and works without a database.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use http::{HeaderValue, StatusCode};
 
 use super::reply::{self, Reply};
 
-/// What the page may load and ask: this daemon alone, and no script or style of its own text.
+/// The rights of the page: it may load and ask this daemon alone, and has no script or style of its own text.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -36,12 +36,12 @@ use crate::core::request::{API_KEY, ATTRIBUTES_MAX, Cost, Request, TEXT_BYTES_MA
 use crate::core::rule::DOMAIN_DEFAULT;
 use crate::core::uri::escaped;
 
-/// What a header for an attribute of the gateway's own begins with.
+/// The prefix of headers for attributes of the gateway's own.
 const OWN_PREFIX: &str = "x-tidegate-";
 /// Attributes that are read from headers of their own, and so never from `X-Tidegate-…`.
 const READ_ELSEWHERE: [&str; 6] = ["ip", "path", "method", "host", "api_key", "region"];
 
-/// What the path begins with where a gateway appends the original request's target.
+/// The begin of the path if a gateway appends the original request's target.
 pub(super) const APPENDED: &str = "/v1/authorize/domain=";
 /// The methods of that: each that the original request may have.
 pub(super) const ANY_METHOD: &str = "*";
@@ -153,7 +153,7 @@ fn forwarded(headers: &HeaderMap) -> Result<Original<'_>, Refusal> {
 /// A question whose path ends with the original request's target.
 #[derive(Debug, PartialEq, Eq)]
 struct Appended<'h> {
-    /// What would be the query of a question that says the rest by headers.
+    /// The text that would be the query, of a question that says the rest by headers.
     question: String,
     /// The original target, path and query.
     target: &'h str,
@@ -173,7 +173,7 @@ impl<'h> Appended<'h> {
         Some(Self { question: format!("domain={domain}"), target })
     }
 
-    /// What came as headers of another gateway is the client's here.
+    /// Headers of another gateway are the client's here.
     fn original(&self, head: &'h Parts) -> Original<'h> {
         let host = head.uri.authority().map(|authority| Cow::Borrowed(authority.as_str()));
         let host = host.or_else(|| text(&head.headers, HOST.as_str()));
@@ -198,7 +198,7 @@ fn refuse_page(head: &Parts, cost: Cost) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What the route's own query asks.
+/// The fields of the route's own query.
 struct AuthorizeQuery {
     domain: Cow<'static, str>,
     cost: Cost,

@@ -11,7 +11,7 @@ use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::core::uri::escaped;
 
-/// How much of a body that is too long is read and thrown away, so that its sender gets to read why.
+/// The most of a body that is too long that is read and thrown away, so that its sender gets to read why.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 
 /// Reads the whole body of a request that should bring JSON. Bytes that are not UTF-8 count as they do at

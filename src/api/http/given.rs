@@ -20,7 +20,7 @@ use crate::engine::decide::Decisions;
 /// Reads the one check of a body.
 pub(super) type ReadCheck = for<'b> fn(&'b [u8]) -> Result<Check<'b>, Refusal>;
 
-/// What was decided, with what it gives.
+/// A decision with what it gives.
 pub(super) struct GivenDecision {
     pub(super) decisions: Decisions,
     pub(super) reservation: Option<(Reservation, Span)>,

@@ -43,7 +43,7 @@ fn refuse(message: &'static str) -> Refusal {
     Refusal::new(Code::Head, message)
 }
 
-/// Why there is no request in what was read, if bytes came that are none.
+/// Returns why there is no request in what was read, if bytes came that are none.
 pub(super) fn refusal(error: &hyper::Error, read: &Bytes) -> Option<Refusal> {
     if error.is_parse_too_large() {
         let line_ended = read.contains(&b'\n');

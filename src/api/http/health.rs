@@ -9,7 +9,7 @@ use super::routes::ROUTES;
 use crate::api::reply::{self, Answered, Reply};
 use crate::api::{Servers, admin};
 
-/// How old the metrics that are told may be.
+/// The age that metrics may have when they are told.
 const METRICS_AGE_MAX: Duration = Duration::from_secs(1);
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 

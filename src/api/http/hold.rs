@@ -1,7 +1,7 @@
 //! `POST /v1/acquire`, `/v1/renew` and `/v1/release`: requests in flight.
 //!
 //! An acquisition is decided as a check is, and besides asks the `concurrency` rules, which no check asks.
-//! What it then holds is named by a lease, which any daemon on the same store takes back.
+//! A lease names what it then holds; any daemon on the same store takes it back.
 
 use http::request::Parts;
 use hyper::body::Incoming;

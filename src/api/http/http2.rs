@@ -26,13 +26,14 @@ const STREAMS_MAX: u32 = 256;
 const HEADERS_BYTES_MAX: u32 = 64 * 1_024;
 /// Bytes of all bodies of one connection that may wait unread.
 const WINDOW_BYTES: u32 = 1 << 20;
-/// How often a connection without frames is asked whether anybody is there, and how long it may take to say.
+/// Time after which a connection without frames is asked whether anybody is there, and the time it may take
+/// to say.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// How long a request may take from its head to its answer. The routes that take longest answer in a minute;
+/// Time that a request may take from its head to its answer. The routes that take longest answer in a minute;
 /// what is over then is a body that does not arrive.
 const ANSWER_WITHIN: Duration = Duration::from_secs(90);
 
-/// What the requests of one connection share.
+/// The state that the requests of one connection share.
 struct Http2Connection {
     servers: Arc<Servers>,
     peer: Peer,

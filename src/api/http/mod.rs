@@ -109,7 +109,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
             ended = &mut served => {
                 let parts = served.into_parts();
                 let watched = parts.io.into_inner();
-                // How else a connection ends is its client's affair.
+                // Any other end of a connection is its client's affair.
                 let Err(error) = ended else {
                     // Closed with bytes unread, it would take the answer along.
                     if !parts.read_buf.is_empty() {
@@ -119,7 +119,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
                 };
                 if let Some(refusal) = head::refusal(&error, &parts.read_buf) {
                     servers.http.rejected.increment(1);
-                    // Where nothing was left unread, the library has answered already.
+                    // The library has answered already if nothing was left unread.
                     let refusal = Some(&refusal).filter(|_| !watched.answered);
                     head::close_with(watched.socket, refusal).await;
                 }
@@ -238,7 +238,7 @@ impl AsyncWrite for WatchedSocket {
     }
 }
 
-/// What a request needs to know of its connection.
+/// The facts of its connection that a request needs.
 #[derive(Clone, Copy)]
 struct ConnectionContext<'c> {
     servers: &'c Arc<Servers>,
@@ -256,7 +256,7 @@ struct Sending {
     body: Full<Bytes>,
     /// Its bytes, which are counted already, until hyper holds them.
     made: usize,
-    /// What follows in place of the body, where the answer goes on.
+    /// The stream that follows in place of the body, for an answer that goes on.
     stream: Option<EventStream>,
     unsent: Arc<Unsent>,
 }

@@ -31,10 +31,10 @@ pub(super) struct Check<'b> {
     attributes: CheckAttributes<'b>,
     #[serde(default, deserialize_with = "cost")]
     cost: Option<Cost>,
-    /// How the caller names the request, where it acquires.
+    /// Name that the caller has for the request, if it acquires.
     #[serde(skip)]
     id: Option<Cow<'b, str>>,
-    /// How long it reserves, as written.
+    /// Time for which it reserves, as written.
     #[serde(skip)]
     ttl: Option<Cow<'b, str>>,
 }
@@ -47,12 +47,12 @@ impl Check<'_> {
         Request::new(domain, attributes, self.cost.unwrap_or(Cost::Take(1)))
     }
 
-    /// How the caller names the request.
+    /// Returns how the caller names the request.
     pub(super) fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// How long it reserves.
+    /// Returns how long it reserves.
     pub(super) fn ttl(&self) -> Option<&str> {
         self.ttl.as_deref()
     }

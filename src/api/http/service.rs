@@ -19,7 +19,7 @@ const DEBUG_ROUTES: [(&str, &str); 4] = [
     ("/metrics", "all metrics for Prometheus"),
 ];
 
-/// Whether the service has this path at a listener.
+/// Returns whether the service has this path at a listener.
 pub(super) fn knows(servers: &Servers, path: &str, only_watches: bool) -> bool {
     servers.service.is_some()
         && (ROUTES.contains(&path)

@@ -28,7 +28,7 @@ pub(super) fn throttle(arguments: &[Cow<'_, [u8]>]) -> Result<Operation, Cow<'st
     }
     let mut numbers = [0, 0, 0, 1];
     for (read, text) in numbers.iter_mut().zip(arguments) {
-        // As the module reads them, which takes a plus and zeros in front.
+        // Numbers are read as the module reads them, which takes a plus and zeros in front.
         let text = String::from_utf8_lossy(text);
         *read = text
             .parse()

@@ -31,9 +31,9 @@ const READ_BYTES: usize = 16 << 10;
 const ANSWER_BYTES: usize = 64 << 10;
 /// Most bytes of commands that one connection holds: one command of the largest size fits.
 const INPUT_BYTES_MAX: usize = 2 << 20;
-/// How long a connection may be idle.
+/// Time for which a connection may be idle.
 const IDLE_MAX: Duration = Duration::from_secs(300);
-/// How long the rest of a command may take to come, and an answer to be read.
+/// Time that the rest of a command may take to come, and an answer to be read.
 const DAWDLE_MAX: Duration = Duration::from_secs(20);
 
 /// The passwords that clients may show; none: everybody may ask.

@@ -22,9 +22,8 @@ impl Protocol {
 /// Answers that wait to be sent.
 #[derive(Debug)]
 pub(super) struct Answers {
-    /// The bytes.
     pub(super) bytes: Vec<u8>,
-    /// How the client reads them.
+    /// RESP2 until the client asks for RESP3 with `HELLO 3`.
     pub(super) protocol: Protocol,
 }
 

@@ -11,7 +11,7 @@ const KNOWN_MAX: usize = 256;
 /// A script of the form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ThrottleScript {
-    /// How many of `ARGV` it passes on: 3 or 4.
+    /// Number of values of `ARGV` that it passes on: 3 or 4.
     pub(super) arguments: usize,
     /// The element of the answer that it returns, from 0; `None`: all of it.
     pub(super) only: Option<usize>,

@@ -29,7 +29,7 @@ const NO_SCRIPTS: &str = "ERR Unknown Redis command called from script: scripts 
     return redis.call('cl.throttle',KEYS[1],ARGV[1],ARGV[2],ARGV[3],ARGV[4])";
 const NOT_A_COMMAND_OF_OURS: &str = "ERR unknown command 'THROTTLE': use CL.THROTTLE, which answers in another order and whose limit is max_burst + 1";
 
-/// How many commands of each kind were answered.
+/// The counts of commands that were answered, by kind.
 #[derive(Debug)]
 pub(super) struct CommandCounters {
     throttle: Counter,
@@ -180,7 +180,7 @@ impl<'s> Session<'s> {
         Ok(())
     }
 
-    /// How long a key is kept, in this unit of nanoseconds.
+    /// Returns how long a key is kept, in this unit of nanoseconds.
     async fn left(&mut self, words: &[Cow<'_, [u8]>], name: &str, unit: i64) -> Done {
         let [key] = words else { return Err(arity(name)) };
         let now = crate::core::cell::nanos(self.servers.engine.now());

@@ -9,7 +9,7 @@ use super::{Invalid, TokenSettings};
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::time::Timestamp;
 
-/// What a token says of its signature.
+/// The header of a token, which describes its signature.
 #[derive(Debug, Deserialize)]
 pub(super) struct Header {
     pub(super) alg: String,
@@ -29,7 +29,7 @@ impl Header {
     }
 }
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug)]
 pub(super) struct Claims(serde_json::Map<String, Value>);
 

@@ -91,13 +91,13 @@ impl KeySet {
         Ok(Self { keys, skipped })
     }
 
-    /// How many keys there are.
+    /// Returns how many keys there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()

@@ -36,22 +36,22 @@ const CANDIDATES_MAX: usize = 5;
 /// Most checked tokens remembered; more push out those used least.
 const REMEMBERED_MAX: usize = 20_000;
 
-/// What a token must be.
+/// The conditions that a token must meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSettings {
     /// The claim that names the user.
     pub user_claim: String,
-    /// Accepted issuers (`iss`); empty: any.
+    /// Issuers (`iss`) that a token may name; empty accepts any.
     pub issuers: Vec<String>,
     /// Accepted audiences (`aud`), one of which the token must name; empty: any.
     pub audiences: Vec<String>,
-    /// How far clocks may differ.
+    /// Time by which a token may be over, or not have begun, because clocks differ.
     pub leeway: Span,
-    /// What happens with a token that is not valid.
+    /// The treatment of a token that is not valid.
     pub on_invalid: OnInvalid,
 }
 
-/// What happens with a token that is not valid.
+/// The treatment of a token that is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnInvalid {
     /// The request counts by its address, as if it had brought none.
@@ -60,7 +60,7 @@ pub enum OnInvalid {
     Refuse,
 }
 
-/// Why a token is not valid.
+/// Reasons why a token is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// It is too long.
@@ -157,7 +157,7 @@ impl TokenReader {
             None => {
                 let (checked, is_exact) = self.verify(&keys, token)?;
                 let checked = Arc::new(checked);
-                // Of one token there are any number of lax spellings: they must not push out others.
+                // A token has any number of lax spellings: they must not push out others.
                 if is_exact {
                     self.remembered.insert(name, Arc::clone(&checked));
                 }

@@ -1,4 +1,4 @@
-//! Where the demand of the demo is: nearly all of it in one region, and after a while in the next.
+//! The demand of the demo: nearly all of it is in one region, and after a while in the next.
 //!
 //! Demand that is the same everywhere would make all ways of holding a limit look alike: fixed shares are the
 //! right ones then.
@@ -17,7 +17,6 @@ const STAY_MAX: Span = Span::from_secs(20);
 /// being told.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
-    /// Requests per second worldwide.
     rate: f64,
     regions: u64,
     stay: Span,

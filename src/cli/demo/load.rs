@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Windows remembered.
 const WINDOWS_MAX: usize = 64;
 
-/// What one region did in one window.
+/// The counts of one region in one window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) window: u64,
@@ -32,7 +32,7 @@ pub(super) struct Count {
     pub(super) believed: u64,
 }
 
-/// What the load on one region has seen, by window.
+/// The counts of the load on one region, by window.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counts(Arc<Mutex<Vec<Count>>>);
 
@@ -67,14 +67,14 @@ impl Counts {
 
 /// The load on one region.
 pub(super) struct Load {
-    /// The region's HTTP port.
+    /// The region's HTTP port, to which the requests go.
     pub(super) target: SocketAddr,
     /// The demand on all regions, and which of them this is.
     pub(super) demand: Demand,
     pub(super) place: u64,
-    /// The rule's window.
+    /// Window of the rule by which the load is counted.
     pub(super) window: Span,
-    /// Where it is counted.
+    /// Counts of this region's load, which the screen reads.
     pub(super) counts: Counts,
     /// Starts the sequence of random numbers.
     pub(super) seed: u64,
@@ -145,8 +145,8 @@ impl Load {
         }
     }
 
-    /// How many arrive where `mean` are expected (Knuth's product of uniforms, in parts so that it never
-    /// underflows).
+    /// Returns how many arrive where `mean` are expected (Knuth's product of uniforms, in parts so that it
+    /// never underflows).
     fn poisson(&mut self, mean: f64) -> u64 {
         let mut left = mean;
         let mut arrivals = 0;

@@ -11,19 +11,19 @@ use crate::core::rule::Mode;
 pub(super) struct Row {
     pub(super) region: String,
     pub(super) count: Count,
-    /// What it gave to others and was given by them, under `escrow`.
+    /// Permits that it gave to others and was given by them, under `escrow`.
     pub(super) moved: Option<Moved>,
     /// Longest round trip to another region, and oldest news of one, in ms.
     pub(super) rtt_ms: Option<u64>,
     pub(super) lag_ms: Option<u64>,
 }
 
-/// What a window's figures stand for.
+/// The time that a window's figures stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Regions were not yet ready when it began: it is not counted.
     Starting,
-    /// What has happened of it so far.
+    /// The part of it that has happened so far.
     Running,
     /// All of it.
     Ended,
@@ -55,9 +55,9 @@ pub(super) struct History {
     pub(super) windows: u64,
     pub(super) asked: u64,
     pub(super) admitted: u64,
-    /// What a perfect limiter would have admitted.
+    /// Permits that a perfect limiter would have admitted.
     pub(super) possible: u64,
-    /// What was admitted of that.
+    /// Permits admitted in each window, up to its limit and to what was asked for.
     pub(super) useful: u64,
     /// Worst window, in permits above the limit.
     pub(super) over_max: u64,
@@ -101,7 +101,7 @@ impl History {
     }
 }
 
-/// Where the picture goes.
+/// The terminal or pipe that the picture goes to.
 pub(super) struct Screen {
     in_place: bool,
     drawn_lines: usize,

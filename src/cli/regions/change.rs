@@ -14,7 +14,7 @@ use crate::daemon::operator::OperatorKey;
 use crate::daemon::read_span;
 use crate::engine::clock::Clock;
 
-/// How often to look whether the others hold their new shares.
+/// Time between two looks whether the others hold their new shares.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A change of the regions that share limits. Any daemon may be asked: it tells all others what an operator

@@ -1,7 +1,7 @@
 //! `[[tiers]]`, `[[users]]` and `[[keys]]` of a rules file: how they differ from a daemon's, making them so,
 //! and writing the daemon's out.
 //!
-//! Those that the file lacks stay, as does what an entry does not say of a block or a key.
+//! Entries that the file lacks stay, and so do the parts of a block or a key that an entry does not name.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const PAGE: u32 = 1_000;
 
 /// One entry that differs, and the request that makes it so.
 pub(super) struct EntryChange {
-    /// `tier`, `user` or `key`.
+    /// The kind of entry as the routes name it: `tier`, `user` or `key`.
     kind: &'static str,
     name: String,
     before: Value,

@@ -124,7 +124,7 @@ fn draw_rows(screen: &TopScreen, frame: &mut Frame<'_>, area: Rect) {
         frame.render_stateful_widget(table, area, &mut state);
         return;
     }
-    // How far worldwide rules may be off stands below the daemons.
+    // The bounds of worldwide rules stand below the daemons.
     let height = u16::try_from(rows.len() + 2).unwrap_or(u16::MAX);
     let [above, below] = Layout::vertical([Constraint::Length(height), Constraint::Min(0)]).areas(area);
     frame.render_stateful_widget(table, above, &mut state);
@@ -211,7 +211,7 @@ fn region_cells(row: &Value, cut_off: &Value) -> Vec<String> {
     ]
 }
 
-/// How far worldwide rules may be off; nothing of those that are exact.
+/// Returns how far worldwide rules may be off; nothing of those that are exact.
 fn bounds(regions: &Value) -> String {
     let rules = regions["rules"].as_array().map_or(&[][..], Vec::as_slice);
     let off = rules.iter().filter(|rule| rule["error_bound"].as_u64().is_some_and(|bound| bound > 0));

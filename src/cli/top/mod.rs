@@ -22,7 +22,7 @@ mod screen;
 
 /// Time between two questions to the daemon.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often keys and answers are looked for.
+/// Time between two looks for keys and answers.
 const TICK: Duration = Duration::from_millis(100);
 /// Rows that are asked for, and that a filter looks through.
 const ROWS: u32 = 200;
@@ -93,7 +93,7 @@ impl Top {
         if self.server.json || self.once || !std::io::stdout().is_terminal() {
             return self.print();
         }
-        // Whoever is not reached is said so on a screen that is left as it was.
+        // A daemon that cannot be reached is named before the screen is taken over.
         let first = fetch(&self.server, self.by)?;
         let mut screen = TopScreen::new(self.by);
         screen.take(Fetched::Now(Ok(first)));

@@ -11,7 +11,7 @@ const FILTER_MAX: usize = 64;
 /// Rows that page up and page down move.
 const PAGE: usize = 10;
 
-/// What is listed.
+/// The kind of rows that are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pane {
     /// The heaviest buckets.
@@ -57,11 +57,11 @@ pub(super) enum Step {
 /// One bucket, looked at closely.
 #[derive(Debug)]
 pub(super) struct Closer {
-    /// What names it.
+    /// Name of what is shown closer, such as `RULE for KEY`.
     pub(super) title: String,
     /// Its route, asked again each time it is shown anew.
     route: String,
-    /// What was answered; empty: nothing yet.
+    /// Lines of the answer; empty: there is none yet.
     pub(super) lines: Vec<String>,
     pub(super) scroll: u16,
 }
@@ -223,7 +223,7 @@ impl TopScreen {
         Step::Ask
     }
 
-    /// Of a bucket asks why, of a rule shows its buckets.
+    /// Asks why for a bucket, and shows the buckets of a rule.
     fn enter(&mut self) -> Step {
         let Some(row) = self.rows().get(self.selected()).map(|row| (*row).clone()) else {
             return Step::Nothing;

@@ -72,7 +72,7 @@ const REFUSED: [(&str, &[&str], &str); 5] = [
 const FALSE: &[&str] = &["false", "0", "f", "F", "FALSE", "False"];
 const TRUE: &[&str] = &["true", "1", "t", "T", "TRUE", "True"];
 
-/// What the names of the service's variables begin with.
+/// The prefixes of the service's variables.
 const FAMILY: [&str; 15] = [
     "BACKEND_",
     "CACHE_KEY_",
@@ -195,7 +195,7 @@ impl Variables {
         pairs.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect()
     }
 
-    /// What is not used, and what is wrong.
+    /// Returns the variables that are not used, and the problems of the others.
     pub(super) fn finish(mut self) -> (Vec<String>, Vec<String>) {
         for (name, why) in IGNORED {
             if self.left.remove(name).is_some() {

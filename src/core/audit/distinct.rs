@@ -16,14 +16,14 @@ pub const OTHERS: &str = OTHER_PATHS;
 const VALUES_MAX: usize = 1_000_000;
 const DAY: Span = Span::from_secs(86_400);
 
-/// How many users, paths and keys of one rule get sums of their own on one day.
+/// Bounds on the users, paths and keys of one rule that get sums of their own on one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistinctMax {
-    /// Users.
+    /// Most users of one rule on one day with sums of their own.
     pub users: usize,
-    /// Paths.
+    /// Most paths of one rule on one day with sums of their own.
     pub paths: usize,
-    /// API keys.
+    /// Most API keys of one rule on one day with sums of their own.
     pub keys: usize,
 }
 
@@ -40,7 +40,7 @@ pub struct Distinct {
     day: u64,
     rules: HashMap<String, SeenValues, RandomState>,
     hasher: RandomState,
-    /// Values in all.
+    /// Values that are remembered of all rules together; bounds the memory they take.
     len: usize,
     /// Records whose user, path or key went to the others, since the start.
     merged: u64,

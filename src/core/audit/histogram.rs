@@ -1,4 +1,4 @@
-//! How long decisions took, in a form that adds up: counts by log-linear buckets.
+//! The durations of decisions, in a form that adds up: counts by log-linear buckets.
 //!
 //! The average of two percentiles is no percentile; the sum of two of these is what one histogram over
 //! everything would have been. Values are microseconds: 0 to 3 exactly, then four buckets to each doubling,

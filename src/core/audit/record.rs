@@ -26,7 +26,7 @@ impl Outcome {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::ShadowDenied, Self::Committed];
 
-    /// As metrics, the database and the API spell it.
+    /// Returns the spelling of metrics, the database and the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -56,39 +56,40 @@ impl Outcome {
 /// One decision as it is remembered. Region and node are those of the daemon that holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When it was decided.
+    /// Instant of the decision, by this daemon's clock.
     pub at: Timestamp,
-    /// The request's domain.
+    /// Domain that the request named; rules of other domains took no part.
     pub domain: &'a str,
     /// The deciding rule; `None` where none applied.
     pub rule: Option<&'a str>,
-    /// Who asked: the user.
+    /// Id of the user who asked; `None` where none was named.
     pub user: Option<&'a str>,
-    /// Who asked: the public name of the API key, or a fingerprint, never the key.
+    /// The client's API key: its public name, or a fingerprint, never the key.
     pub key: Option<&'a str>,
-    /// Who asked: the address, as it was given.
+    /// The client's address, as it was given.
     pub address: Option<&'a str>,
-    /// What was asked for.
+    /// Path that was asked for, as rules saw it; `None` where none was named.
     pub path: Option<&'a str>,
-    /// How it was asked for.
+    /// HTTP method of the request; `None` where none was named.
     pub method: Option<&'a str>,
-    /// The outcome.
+    /// Outcome of the decision, or of the commit that followed it.
     pub outcome: Outcome,
     /// Permits asked for; negative for a refund. For a commit: what was used less what was reserved.
     pub cost: i64,
-    /// Permits in use after it.
+    /// Permits in use of the deciding bucket after the decision.
     pub count: u64,
     /// The limit that held, in permits.
     pub limit: u32,
-    /// HTTP status.
+    /// HTTP status that the answer asked for; 200 when allowed.
     pub status: u16,
-    /// Until it could pass, in milliseconds; `None` where it passed, or never can.
+    /// Milliseconds until it could pass; `None` where it passed, or never can.
     pub retry_ms: Option<u64>,
-    /// Why it was denied; `None` where it passed, or where nobody wrote it down.
+    /// Reason for a denial; `None` where it passed, or where nobody wrote it down.
     pub cause: Option<DenialCause>,
-    /// Time to decide, in microseconds.
+    /// Time to decide inside the daemon, in microseconds.
     pub latency_us: u32,
-    /// How many decisions this one stands for: 1 for a denial, the sampling's inverse for an allowed one.
+    /// Number of decisions that this one stands for: 1 for a denial, the sampling's inverse for an allowed
+    /// one.
     pub weight: u32,
 }
 

@@ -14,7 +14,7 @@ use crate::time::{Span, Timestamp};
 /// Most paths that get sums of their own among those that are added up together; the rest share
 /// [`OTHER_PATHS`].
 pub const PATHS_MAX: usize = 256;
-/// What the paths beyond [`PATHS_MAX`] are called.
+/// The name that paths beyond [`PATHS_MAX`] have together.
 pub const OTHER_PATHS: &str = "*";
 
 /// A sum of permits stops here, and below zero alike: one absurd cost must not make a sum that no database
@@ -24,14 +24,14 @@ pub const COST_MAX: i64 = 1 << 50;
 const MINUTE: Span = Span::from_secs(60);
 const DAY: Span = Span::from_secs(86_400);
 
-/// Whose sum. An empty user, path or key: of all.
+/// The subject of a sum. An empty user, path or key: of all.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UsageKey {
-    /// Where the minute (or hour, or day) begins; of a key, where the day begins.
+    /// Begin of the minute (or hour, or day); of a key's sum, of the day.
     pub minute: Timestamp,
     /// The rule; empty where none applied.
     pub rule: String,
-    /// The user, or empty.
+    /// Id of the user; empty in the sums of all users.
     pub user: String,
     /// The path without its query, or empty.
     pub path: String,
@@ -58,11 +58,11 @@ impl UsageKey {
 pub struct Usage {
     /// Decisions that let pass, those that were not sampled included by estimate.
     pub allowed: u64,
-    /// Decisions that denied.
+    /// Decisions that denied, those without a row of their own included.
     pub denied: u64,
     /// Permits that were let pass, estimated likewise; at most [`COST_MAX`], and as far below zero.
     pub cost: i64,
-    /// How long they took; nothing of API keys.
+    /// Durations of the decisions; nothing of API keys.
     pub latency: Histogram,
 }
 
@@ -163,7 +163,7 @@ impl Sums {
         }
     }
 
-    /// How many sums there are.
+    /// Returns how many sums there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sums.len()

@@ -4,7 +4,7 @@
 
 use super::{CellChange, CellValue, Nanos, Number, Reply, Stored};
 
-/// How much is added.
+/// The number that is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum By {
     /// A whole number.
@@ -39,7 +39,7 @@ pub enum Expiry {
 /// One call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Increx {
-    /// How much to add.
+    /// Number to add: whole (`BYINT`) or with fractions (`BYFLOAT`).
     pub by: By,
     /// The bounds of a whole count.
     pub whole: Bounds<i64>,
@@ -47,7 +47,7 @@ pub struct Increx {
     pub fraction: Bounds<f64>,
     /// True if a count that would leave its bounds stops there, rather than staying as it is.
     pub saturate: bool,
-    /// When the key expires.
+    /// Expiry that the call sets, unless `only_new_expiry` keeps an earlier one.
     pub expiry: Expiry,
     /// True if an expiry that is there stays.
     pub only_new_expiry: bool,
@@ -69,13 +69,13 @@ impl Default for Increx {
 /// The two numbers that `INCREX` answers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Counted {
-    /// The count after the call.
+    /// Count as it stands after the call.
     pub value: Number,
-    /// How much was added.
+    /// Number that was really added: zero where a bound refused it.
     pub applied: Number,
 }
 
-/// What cannot be done to this value.
+/// The reason why a value cannot be changed so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IncrexError {
     /// A whole number is to be added to a count with a fraction.

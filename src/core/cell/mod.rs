@@ -51,7 +51,7 @@ pub enum CellValue {
 /// A value, and until when it is kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stored {
-    /// The value.
+    /// Value of the counter: a count, or an arrival time of `CL.THROTTLE`.
     pub value: CellValue,
     /// The instant from which on the key is free again; `None`: it stays.
     pub expires: Option<Nanos>,
@@ -89,7 +89,7 @@ impl CellValue {
     }
 }
 
-/// What a client asks of one key.
+/// The call of a client on one key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
     /// `CL.THROTTLE`.
@@ -113,7 +113,7 @@ pub enum Reply {
     Seen(Option<Stored>),
     /// The key holds the value of another command.
     WrongKind,
-    /// What `INCREX` was asked for cannot be done to this value.
+    /// The call of `INCREX` cannot be carried out on this value.
     Refused(IncrexError),
 }
 

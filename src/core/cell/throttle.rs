@@ -76,7 +76,7 @@ impl Terms {
 pub struct Throttled {
     /// True if the call is refused.
     pub limited: bool,
-    /// Permits at once.
+    /// Permits that can be taken at once, `max_burst` and one more.
     pub limit: i64,
     /// Permits that are left at once.
     pub remaining: i64,

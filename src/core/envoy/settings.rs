@@ -1,6 +1,6 @@
-//! How a daemon that stands in for Envoy's rate limit service answers, by the variables of that service.
+//! The answers of a daemon that stands in for Envoy's rate limit service, by the variables of that service.
 
-/// How the service answers besides what its rules say.
+/// The options of the service's answers besides what its rules say.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceSettings {
     /// `SHADOW_MODE`: whether every call passes; the descriptors are told what they would be.

@@ -1,4 +1,4 @@
-//! What the reference service counts of each limit, and by which name.
+//! The counts that the reference service has of each limit, and their names.
 
 use std::borrow::Cow;
 
@@ -7,15 +7,15 @@ use super::DescriptorLimit;
 /// Hits of one answer, by what became of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hits {
-    /// All.
+    /// All hits: permits that calls asked of the limit.
     pub total: u64,
-    /// Those above the limit.
+    /// Hits by which the count lies above the limit.
     pub over: u64,
-    /// Those between the threshold that is near the limit, and the limit.
+    /// Hits between the threshold that is near the limit, and the limit.
     pub near: u64,
-    /// Those of a descriptor that passed within its limit.
+    /// Hits of a descriptor that passed within its limit.
     pub within: u64,
-    /// Those of a descriptor that only a shadow limit would have denied.
+    /// Hits of a descriptor that only a shadow limit would have denied.
     pub shadow: u64,
 }
 
@@ -114,7 +114,7 @@ impl DescriptorLimit {
         Cow::Owned(name(&self.domain, shown))
     }
 
-    /// Whether its name in statistics depends on the values of requests.
+    /// Returns whether its name in statistics depends on the values of requests.
     #[must_use]
     pub fn shows_values(&self) -> bool {
         !self.real_values.is_empty()

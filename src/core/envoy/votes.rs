@@ -1,17 +1,17 @@
-//! What the descriptors of one call come to together.
+//! The outcome of the descriptors of one call together.
 
 use serde_json::{Map, Value};
 
-/// What one descriptor says.
+/// The vote of one descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vote {
-    /// Whether it is over its limit.
+    /// True if the descriptor is over its limit.
     pub over: bool,
-    /// How that counts.
+    /// Weight of the vote: it denies by itself, with other quotas, or not at all.
     pub kind: VoteKind,
 }
 
-/// How a descriptor counts among the others of its call.
+/// The weight of a descriptor among the others of its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VoteKind {
     /// It denies by itself.
@@ -22,7 +22,7 @@ pub enum VoteKind {
     Absent,
 }
 
-/// Whether a call is denied: an ordinary limit is over, or there are quotas and all of them are.
+/// Returns whether a call is denied: an ordinary limit is over, or there are quotas and all of them are.
 #[must_use]
 pub fn is_over(votes: impl IntoIterator<Item = Vote>) -> bool {
     let (mut ordinary, mut quotas, mut left) = (false, false, false);

@@ -1,4 +1,4 @@
-//! Whether regions hold the same rules: a short digest of each worldwide rule, told with the membership.
+//! The comparison of rules between regions: a short digest of each worldwide rule, told with the membership.
 //!
 //! A digest names a rule by a hash and its settings by another, so it takes seventeen bytes of text. Two
 //! different rules that share both hashes would look the same; nothing depends on it but what operators are
@@ -65,7 +65,7 @@ impl Digests {
         Self { rules, more }
     }
 
-    /// As it travels.
+    /// Returns the form in which it travels.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(self.rules.len() * DIGITS + 1);
@@ -94,7 +94,7 @@ impl Digests {
         Some(Self { rules, more })
     }
 
-    /// How many rules of these `ours` does not name; none where either is not told whole.
+    /// Returns how many rules of these `ours` does not name; none where either is not told whole.
     #[must_use]
     pub fn unknown_to(&self, ours: &Self) -> usize {
         if self.more || ours.more {
@@ -104,7 +104,7 @@ impl Digests {
         self.rules.iter().filter(|(name, _)| !known(*name)).count()
     }
 
-    /// How `theirs` holds the rule of this name and these settings.
+    /// Returns how `theirs` holds the rule of this name and these settings.
     #[must_use]
     pub fn compare(theirs: &Self, name: &Digest, settings: &Digest) -> Compared {
         let (name, settings) = (name.short(), settings.short());
@@ -117,7 +117,7 @@ impl Digests {
     }
 }
 
-/// How another daemon holds a rule.
+/// The relation of another daemon's rule to ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compared {
     /// Alike, or nothing is known of it.

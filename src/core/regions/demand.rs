@@ -1,4 +1,4 @@
-//! How much is asked of one bucket: a smoothed rate that jumps when the demand does.
+//! The demand for one bucket: a smoothed rate that jumps when the demand does.
 //!
 //! A slow average is told to others; a fast one beside it notices when the two differ by more than chance,
 //! and then the slow one takes the fast one's value. Without the jump every onset would be believed seconds

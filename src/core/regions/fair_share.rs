@@ -20,17 +20,17 @@ const SLICES: i128 = 10;
 /// One region's part in a division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionInput {
-    /// Its weight, at least 1.
+    /// Weight of the region among all, at least 1.
     pub weight: u64,
     /// Its part of what nobody asks for, as a weight too; at least 1.
     pub reserve: u64,
     /// The newest that it told, if anything.
     pub told: Option<ReportFigures>,
-    /// What it was given before in this window; the whole limit if nothing was.
+    /// Permits that it was given before in this window; the whole limit if it was given none.
     pub before: u64,
-    /// What it has used, where that is known exactly.
+    /// Permits that it has used, if that is known exactly.
     pub exact: Option<u64>,
-    /// What it admitted in the window before that still counts: of a `sliding_log`.
+    /// Permits that it admitted in the window before and that still count: of a `sliding_log`.
     pub lingering: u64,
     /// Nothing more will be heard of it: what it told last stands for as long as the window.
     pub silent: bool,
@@ -39,28 +39,28 @@ pub struct RegionInput {
 /// The figures that a region told of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportFigures {
-    /// When it told.
+    /// Instant of the report, by the reporting region's clock.
     pub stamp: Timestamp,
-    /// What it had admitted in the window by then.
+    /// Permits that it had admitted in the window by then.
     pub admitted: u64,
-    /// What it is asked for, per second, in millionths.
+    /// Permits per second that it is asked for, in millionths.
     pub demand: u64,
 }
 
 /// The limit that is divided, and by which terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DivisionInput {
-    /// Permits.
+    /// Permits of the limit that is divided among all regions.
     pub limit: u64,
-    /// When the window begins.
+    /// Instant at which the window begins.
     pub start: Timestamp,
-    /// When it ends.
+    /// Instant at which the window ends; after `start`.
     pub end: Timestamp,
     /// The instant for which use is guessed.
     pub cut: Timestamp,
-    /// How many standard deviations more than it asks for a region is taken to want, in thousandths.
+    /// Standard deviations more than it asks for that a region is taken to want, in thousandths.
     pub caution: u64,
-    /// Where fractions of a permit tip over, in millionths; the same in every region.
+    /// The point at which fractions of a permit tip over, in millionths; the same in every region.
     pub rounding_offset: u64,
     /// For so long a demand counts that has not lasted: until a later division takes force. `None`: all that
     /// is asked for until the end counts, and nothing is kept for those that ask for nothing.
@@ -82,7 +82,7 @@ impl DivisionInput {
         if usable == limit { amount } else { (amount * limit + usable - 1) / usable.max(1) }
     }
 
-    /// How much of a budget may be used.
+    /// Returns how much of a budget may be used.
     fn usable_of(&self, budget: u64) -> i128 {
         let usable = i128::from(budget) * i128::from(self.limit.saturating_sub(self.fading));
         usable * UNIT / i128::from(self.limit.max(1))
@@ -113,9 +113,9 @@ pub fn common_cut(start: Timestamp, horizon: Span, inputs: &[RegionInput]) -> Ti
 /// Returns what each region may admit in the whole window, in whole permits. The sum is the limit, unless
 /// more is known to have been admitted already.
 ///
-/// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it
-/// is the weighted max-min division of all wishes, never below what was probably used. Every region keeps a
-/// slice of what nobody will soon need, whether or not it asks.
+/// Everyone gets its wish and a part of the rest by its reserve, while all wishes fit. Else it is the
+/// weighted max-min division of all wishes, never below what was probably used. Every region keeps a slice of
+/// what nobody will soon need, whether or not it asks.
 pub fn budgets(division: DivisionInput, inputs: &[RegionInput]) -> Budgets {
     let limit = i128::from(division.limit) * UNIT;
     let claims: SmallVec<[Projection; 8]> = inputs.iter().map(|input| claim(division, input)).collect();
@@ -201,8 +201,8 @@ fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128
     let least = if division.fading > 0 { ((least + UNIT - 1) / UNIT + 1) * UNIT } else { least };
     let slice = (unclaimed / SLICES / regions / UNIT * UNIT).max(least);
     let floor = |claim: &Projection| budget(claim.used) + slice;
-    // Needs that all fit are met, and so is the need of a region that alone asks. Where several do not fit,
-    // each is cut anyway.
+    // Needs that all fit are met, and so is the need of a region that alone asks. Each of several that do not
+    // fit is cut anyway.
     let several = claims.iter().filter(|claim| claim.soon > claim.used).count() > 1;
     let cut = division.whole && several && soon > limit;
     let kept = |claim: &Projection| if cut { floor(claim) } else { budget(claim.soon).max(floor(claim)) };
@@ -253,7 +253,7 @@ fn with_reserve(rest: i128, claims: &[Projection]) -> SmallVec<[i128; 8]> {
     parts
 }
 
-/// What is needed soon comes before what a region wants because its demand has lasted: that may have ended.
+/// Needs of the near future come before wishes of a region whose demand has lasted: that may have ended.
 fn soon_first(limit: i128, claims: &[Projection]) -> SmallVec<[Projection; 8]> {
     let soon: i128 = claims.iter().map(|claim| claim.soon).sum();
     let first = |claim: &Projection| match soon <= limit {

@@ -5,7 +5,7 @@ use super::NodeName;
 /// A daemon of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its region and node.
+    /// Region and node of the member, unique in the cluster.
     pub name: NodeName,
     /// True if membership believes it alive.
     pub live: bool,

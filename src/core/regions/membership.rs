@@ -41,9 +41,9 @@ pub(super) struct Region {
     pub(super) name: String,
     /// Its live daemons that are not draining.
     pub(super) ring: Ring,
-    /// When a frame from any of its daemons came last.
+    /// Instant at which a frame from any of its daemons came last.
     pub(super) heard: Option<Timestamp>,
-    /// When one of its daemons last said that another frame of this one has come.
+    /// Instant at which one of its daemons last said that another frame of this one has come.
     answered: Option<Timestamp>,
     /// True if all its daemons went in good order: it admits nothing, and nothing is kept for it.
     pub(super) left: bool,
@@ -56,11 +56,11 @@ pub(super) struct Region {
     pub(super) deaf: bool,
     /// After it was cut off: until when all that it admitted meanwhile has been heard.
     mending: Option<Timestamp>,
-    /// When the newest process of a daemon of it began that followed another one.
+    /// Begin of the newest process of a daemon of it that followed another one.
     pub(super) reborn: Option<Timestamp>,
     /// The rules of which any of its live daemons cannot follow all buckets in use.
     pub(super) crowded: CrowdedRules,
-    /// Since when it is expected to speak.
+    /// Instant since which it is expected to speak.
     pub(super) expected: Timestamp,
     delay: Delay,
     trip: Trip,
@@ -175,12 +175,12 @@ impl Regions {
         self.order.iter().copied()
     }
 
-    /// How many places there are.
+    /// Returns how many places there are.
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// How many regions take part, the own one included.
+    /// Returns how many regions take part, the own one included.
     pub(super) fn listed_len(&self) -> usize {
         self.order.len()
     }
@@ -304,7 +304,7 @@ impl Regions {
     /// Marks regions that were silent for longer than `patience` allows, and those that speak again:
     /// `mending` later all that they admitted meanwhile has been heard. A region that does not hear this
     /// daemon takes it for cut off, so it is taken for that too: else the two would divide by different
-    /// rules. Whether any changed.
+    /// rules. Returns whether any changed.
     pub(super) fn mark_cut_off(&mut self, now: Timestamp, patience: Patience, mending: Span) -> bool {
         let mut changed = false;
         for region in self.list.iter_mut().skip(1) {
@@ -322,7 +322,7 @@ impl Regions {
         changed
     }
 
-    /// When [`Self::judge`] would next find a region silent for too long.
+    /// Returns when [`Self::judge`] would next find a region silent for too long.
     pub(super) fn next_judgement(&self, patience: Patience) -> Option<Timestamp> {
         let waiting = self.list.iter().skip(1).filter(|region| !region.cut_off && !region.left);
         let doubted = waiting.map(|region| region.doubted_from(patience));
@@ -352,10 +352,10 @@ impl Regions {
     }
 }
 
-/// How long a region may be silent before it counts as cut off.
+/// The silence of a region that is borne before it counts as cut off.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
-    /// Without a frame of it.
+    /// Longest time without a frame of a region before it is cut off.
     pub(super) unheard: Span,
     /// Without word that a frame of this daemon has come to it; forever where that is not judged.
     pub(super) unanswered: Option<Span>,
@@ -369,8 +369,8 @@ impl Region {
         patience.unanswered.map_or(silent, |patience| silent.min(answered + patience + Span(1)))
     }
 
-    /// When news last went both ways: since then either side may have used what refilled without a word of
-    /// it.
+    /// Returns when news last went both ways: since then either side may have used what refilled without a
+    /// word of it.
     pub(super) fn spoken_with(&self) -> Timestamp {
         let either = self.heard.unwrap_or(self.expected).min(self.answered.unwrap_or(self.expected));
         // Before this daemon began, and while the region was not listed, it was not expected.
@@ -387,7 +387,7 @@ impl Region {
         self.cut_off || self.mending.is_some()
     }
 
-    /// How long its newest frame took, clock offset included.
+    /// Returns how long its newest frame took, clock offset included.
     pub(super) const fn delay(&self) -> Option<Span> {
         self.delay.latest
     }

@@ -36,7 +36,7 @@ pub use refused::Refused;
 /// A daemon as the others know it: from its certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct NodeName {
-    /// Its region.
+    /// Region that the node counts for.
     pub region: String,
     /// Its own name, unique in the region.
     pub node: String,
@@ -45,22 +45,22 @@ pub struct NodeName {
 /// A bucket as the world knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorldKey {
-    /// The rule.
+    /// Domain and name of the rule that counts the bucket.
     pub rule: RuleName,
-    /// Whose bucket.
+    /// Values of the rule's `per`, which name the bucket among those of the rule.
     pub identity: Vec<u8>,
 }
 
 /// The facts of a worldwide rule that the protocol must know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorldRule {
-    /// Its name.
+    /// Domain and name of the rule, by which regions tell of its buckets.
     pub name: RuleName,
-    /// How it counts.
+    /// Algorithm of the rule, which says whether it has windows.
     pub algorithm: Algorithm,
-    /// What it admits worldwide.
+    /// Limit in all regions together, before any is divided.
     pub limit: Limit,
-    /// How it is shared.
+    /// Mode by which regions share the limit, and its options.
     pub global: Global,
 }
 
@@ -75,15 +75,15 @@ impl WorldRule {
 /// The changes that this region made to one bucket since it was last told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Touched {
-    /// The bucket.
+    /// Bucket that decisions touched since it was last taken.
     pub key: WorldKey,
     /// The window it happened in; zero for algorithms without windows.
     pub window: u64,
     /// Permits asked for, admitted or not.
     pub offered: u64,
-    /// Permits admitted.
+    /// Permits admitted since the bucket was last taken.
     pub admitted: u64,
-    /// Permits given back.
+    /// Permits given back since the bucket was last taken.
     pub returned: u64,
     /// The largest cost that was refused; zero if none was.
     pub refused: u64,
@@ -91,7 +91,7 @@ pub struct Touched {
     pub largest: u64,
     /// By which limit it was decided, where that was not the rule's.
     pub own: Option<OwnLimit>,
-    /// What the store's answers show of its memory.
+    /// The memory of the store, as its answers show it.
     pub store: StoreSeen,
 }
 
@@ -111,27 +111,27 @@ pub struct StoreSeen {
 pub enum Effect {
     /// Enforce this from now on.
     View {
-        /// The bucket.
+        /// Bucket that the store is to hold to `view`.
         key: WorldKey,
-        /// What the world leaves this region.
+        /// The allowance that the world leaves this region.
         view: Allowance,
-        /// How far the worldwide count may lie above `own + view.others`, in permits.
+        /// Permits by which the worldwide count may lie above `own + view.others`.
         error_bound: u64,
     },
     /// Count at least so much as used here: the store forgot a part of it.
     Restore {
-        /// The bucket.
+        /// Bucket of which the store forgot what this region used.
         key: WorldKey,
-        /// What this region used of it.
+        /// The use of the bucket by this region.
         known: RegionUse,
         /// By which limit the bucket is decided, where that is not the rule's.
         own: Option<OwnLimit>,
     },
     /// Charge what another region admitted (`token_bucket`, `leaky_bucket`, `gcra`).
     Debit {
-        /// The bucket.
+        /// Bucket whose level other regions filled.
         key: WorldKey,
-        /// Permits.
+        /// Permits that another region admitted, charged once.
         permits: u64,
         /// By which limit the bucket is decided, where that is not the rule's.
         own: Option<OwnLimit>,

@@ -1,11 +1,11 @@
-//! Why a frame of another daemon is refused, in every mode.
+//! The reasons why a frame of another daemon is refused, in every mode.
 
 use super::super::time::Span;
 
 /// Farther ahead of the own clock nothing is believed.
 pub(super) const FUTURE_MAX: Span = Span::from_secs(10);
 
-/// Why a frame was refused. Nothing of it was taken.
+/// Reasons why a frame was refused. Nothing of it was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// It names this very daemon as its sender.

@@ -54,16 +54,16 @@ pub const REMOVED_MAX: usize = 1_000;
 /// The facts of a `split` rule that the machine must know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitRule {
-    /// Its name.
+    /// Domain and name of the rule whose limit is split.
     pub name: RuleName,
-    /// Its weights, as loaded.
+    /// Weights of all regions, as this daemon loaded them.
     pub weights: Weights,
-    /// How it counts, which says when a larger share may begin.
+    /// Algorithm by which the rule counts, which says when a larger share may begin.
     pub algorithm: Algorithm,
-    /// What it admits worldwide.
+    /// Limit in all regions together, which the shares add up to.
     pub limit: Limit,
-    /// How long others may still use what a region lent, or forwarded, of a larger share; zero where nothing
-    /// is.
+    /// Time for which others may still use what a region lent, or forwarded, of a larger share; zero where
+    /// nothing is.
     pub recall: Span,
 }
 
@@ -76,7 +76,7 @@ pub struct Saved {
     /// The list of regions that all of them have agreed on.
     #[serde(default)]
     regions: Option<BTreeSet<String>>,
-    /// How the process began that noted this.
+    /// Beginning of the process that noted this.
     #[serde(default)]
     birth: Birth,
     /// Regions that were removed after they had said that they have no part.
@@ -115,7 +115,7 @@ struct SavedRule {
     former: Vec<EarlierShare>,
 }
 
-/// Whether a rule may be spent from, before any change of its weights.
+/// The state of a rule before any change of its weights: whether it may be spent from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     /// No: the regions have not agreed.
@@ -133,7 +133,7 @@ struct RuleShares {
     rule: Option<SplitRule>,
     /// Oldest first; the target last. One alone is settled.
     weights: Vec<Weights>,
-    /// More were pending than [`PENDING_MAX`].
+    /// True once more weights were pending than [`PENDING_MAX`] allows.
     overrun: bool,
     /// The target may be taken alone from here on, as long as everybody still agrees; and since when they
     /// have.
@@ -141,9 +141,9 @@ struct RuleShares {
     /// From when the share in force was taken, and what it was held to before, in case the clock goes back
     /// behind that.
     grown: Option<(Timestamp, Vec<Weights>)>,
-    /// No share grows before this.
+    /// Instant before which no share of the rule grows.
     earliest: Timestamp,
-    /// Oldest first.
+    /// Earlier shares, the oldest first; at most [`FORMER_MAX`].
     former: Vec<EarlierShare>,
 }
 
@@ -160,7 +160,7 @@ impl RuleShares {
         self.weights.len() <= 1 && !self.overrun && self.start != Start::Waits
     }
 
-    /// Takes the target alone if its time has come. Whether it has.
+    /// Takes the target alone if its time has come. Returns whether it has.
     fn grow(&mut self, now: Timestamp) -> bool {
         let Some((from, agreed)) = self.from.filter(|(from, _)| *from <= now && !self.settled()) else {
             return false;
@@ -172,7 +172,7 @@ impl RuleShares {
         let target = self.weights.last().cloned().into_iter().collect();
         let before = std::mem::replace(&mut self.weights, target);
         let before = if self.overrun { Vec::new() } else { before };
-        // Where the regions agreed for the first time, and at once, nothing had been spent.
+        // Nothing had been spent if the regions agreed for the first time, and at once.
         if from > Timestamp(0) {
             self.remember(EarlierShare { agreed, weights: before.clone() });
         }
@@ -192,8 +192,8 @@ impl RuleShares {
         }
     }
 
-    /// A clock that went back is in windows again of which others may have spent their larger shares. Whether
-    /// it did.
+    /// A clock that went back is in windows again of which others may have spent their larger shares. Returns
+    /// whether it did.
     fn shrink_back(&mut self, now: Timestamp) -> bool {
         let Some((from, before)) = self.grown.take_if(|(from, _)| now < *from) else { return false };
         let missing = before.iter().filter(|weights| !self.weights.contains(weights));
@@ -207,10 +207,10 @@ impl RuleShares {
     }
 }
 
-/// How a rule's share stands, for people.
+/// The state of a rule's share, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareStatus {
-    /// The rule.
+    /// Domain and name of the rule whose share it is.
     pub rule: RuleName,
     /// True if the share is what the rules in force say.
     pub settled: bool,
@@ -230,15 +230,15 @@ pub struct Split {
     agreed: Option<BTreeSet<String>>,
     /// Regions that were taken out of the list.
     removed: BTreeSet<String>,
-    /// Those of them whose daemons run no more: their word is not waited for.
+    /// Regions among them whose daemons run no more: their word is not waited for.
     gone: BTreeSet<String>,
     /// Regions of the list that have no part of any rule.
     drained: BTreeSet<String>,
     /// Regions that were removed once they had no part, and what their daemons say who know that they have
     /// none.
     leaving: BTreeMap<String, WeightsStatement>,
-    /// Those of them whose daemons all said it: they spend nothing of what was shared then, whatever they
-    /// hear later.
+    /// Regions among them whose daemons all said it: they spend nothing of what was shared then, whatever
+    /// they hear later.
     left: BTreeSet<String>,
     held: BTreeMap<RuleName, RuleShares>,
     others: BTreeMap<NodeName, Option<WeightsStatement>>,
@@ -406,7 +406,7 @@ impl Split {
         self.word.phase = self.phase();
     }
 
-    /// Who is known now, and what each last said. `None`: it says nothing of shares.
+    /// Takes in who is known now, and what each last said. `None`: it says nothing of shares.
     pub fn handle_members(
         &mut self,
         now: Timestamp,
@@ -489,7 +489,7 @@ impl Split {
         }
     }
 
-    /// How each rule stands.
+    /// Returns how each rule stands.
     #[must_use]
     pub fn standings(&self) -> Vec<ShareStatus> {
         let known = self.held.iter().filter(|(_, held)| held.rule.is_some());
@@ -514,8 +514,7 @@ impl Split {
         if !self.has_agreed() && self.missing_at_start().next().is_none() && self.begins(now) {
             self.agreed.clone_from(&self.regions);
         }
-        // Where nobody's share has shrunk lately, nothing was spent that a first share could count together
-        // with.
+        // Nothing was spent that a first share could count together with if nobody's share has shrunk lately.
         let calm = self.others.values().flatten().all(|word| word.phase != Phase::Changing);
         let pending: Vec<RuleName> =
             self.held.iter().filter(|(_, held)| !held.settled()).map(|(name, _)| name.clone()).collect();
@@ -561,7 +560,7 @@ impl Split {
         }
     }
 
-    /// Whose word is missing before this rule's share may grow.
+    /// Returns whose word is missing before this rule's share may grow.
     fn missing<'a>(&'a self, held: &'a RuleShares) -> Box<dyn Iterator<Item = String> + 'a> {
         if held.start == Start::Waits {
             return Box::new(self.missing_at_start());
@@ -594,8 +593,8 @@ impl Split {
         self.gone.contains(region) || self.left.contains(region)
     }
 
-    /// Whose word is missing before anything is spent at the first start: every listed region's and that of
-    /// all of its daemons. A daemon of a region that is not listed must not have spent anything.
+    /// Returns whose word is missing before anything is spent at the first start: every listed region's and
+    /// that of all of its daemons. A daemon of a region that is not listed must not have spent anything.
     fn missing_at_start(&self) -> impl Iterator<Item = String> + '_ {
         let rules = self.held.values().filter_map(|held| held.rule.as_ref());
         let named = rules.flat_map(|rule| rule.weights.regions());

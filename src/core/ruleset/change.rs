@@ -13,7 +13,7 @@ use super::splice::{Splice, precedence};
 use super::{Compiled, Conflict, RuleSet, Shapes, unruled};
 use crate::rule::Rule;
 
-/// What goes from a domain and what comes, each in order of precedence.
+/// The rules that go from a domain and those that come, each in order of precedence.
 #[derive(Debug, Default)]
 struct Exchange<'a> {
     gone: Vec<&'a Arc<Compiled>>,

@@ -34,40 +34,40 @@ type Groups = HashMap<Arc<str>, u32, FixedState>;
 pub(super) struct Domain {
     pub(super) names: Names,
     groups: Groups,
-    /// In order of precedence.
+    /// Rules of the domain in order of precedence, each with its conditions.
     pub(super) selectors: Vec<Arc<Selector>>,
     /// Finds the rules that were there when it was made, by their numbers: their places at that time.
     candidates: Arc<Found>,
     later: Option<Later>,
 }
 
-/// What changed since the index was made.
+/// The changes since the index was made.
 #[derive(Debug)]
 struct Later {
-    /// Places by number.
+    /// Place of each rule in the order of precedence, by its number.
     places: Vec<u32>,
     /// The first number that the index does not find.
     from: usize,
-    /// Finds the others.
+    /// Finds the rules that the index does not know.
     candidates: Found,
 }
 
-/// What decides whether one rule takes part.
+/// The tests that decide whether one rule takes part.
 #[derive(Debug)]
 pub(super) struct Selector {
-    /// What the domain's indexes find it by.
+    /// Number by which the domain's indexes find it.
     number: u32,
     tests: SmallVec<[Test; 2]>,
     per: SmallVec<[u32; 4]>,
     group: Option<u32>,
-    // Of the rule, here so that deciding reads few cache lines.
+    // Action of the rule, here so that deciding reads few cache lines.
     action: Action,
     exact: bool,
     /// Counts holders, and so only those who ask to hold.
     holds: bool,
     shape: Shape,
     limit: Limit,
-    /// Which place in `per` is an address.
+    /// Place in `per` of the attribute that is an address.
     address: Option<usize>,
     pub(super) compiled: Arc<Compiled>,
     /// Every attribute that `match` and `per` name.
@@ -319,7 +319,7 @@ impl Domain {
         }
     }
 
-    /// Why each rule takes part in the decision on what is seen, or not.
+    /// Returns why each rule takes part in the decision on what is seen, or not.
     pub(super) fn reasons(&self, seen: &mut SeenAttributes<'_>) -> Vec<Reason> {
         let deciding = self.deciding(seen);
         let explain = |(place, selector): (u32, &Arc<Selector>)| {

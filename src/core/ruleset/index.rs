@@ -1,8 +1,8 @@
 //! Finds the few rules that may match a request without looking at the others.
 //!
-//! Each rule waits at its anchor: the condition whose value the fewest rules share. Where many rules share
-//! even that (a hundred users times a hundred paths), what they wait at is again such an index, by their
-//! other conditions. The rules found are a superset, to be verified.
+//! Each rule waits at its anchor: the condition whose value the fewest rules share. Rules that share even
+//! that (a hundred users times a hundred paths) wait at again such an index, by their other conditions. The
+//! rules found are a superset, to be verified.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -28,7 +28,7 @@ const PLACES_MAX: usize = 4_000_000;
 /// Numbers of rules that may match.
 pub(super) type Candidates = SmallVec<[u32; 16]>;
 
-/// What is found at one place.
+/// The rules that are found at one place.
 #[derive(Debug)]
 pub(super) enum Found {
     /// This rule.
@@ -59,15 +59,15 @@ struct ValueIndex {
 
 /// A rule while the index is built.
 pub(super) struct Anchored<'r> {
-    /// Its number.
+    /// Number of the rule, by which it is found.
     pub(super) rule: u32,
-    /// What must hold, besides what the way here has tested.
+    /// Tests that must hold, besides what the way here has tested.
     pub(super) tests: Vec<&'r Test>,
-    /// Attributes that must be present.
+    /// Numbers of the attributes that must be present, whatever their values.
     pub(super) present: Vec<u32>,
 }
 
-/// Where a rule can be found. The order is that of preference among equally shared ones.
+/// The places at which a rule can be found. The order is that of preference among equally shared ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Anchor<'r> {
     Exact(u32, &'r str),
@@ -226,7 +226,7 @@ fn hash(text: &str) -> u64 {
     FixedState::default().hash_one(text)
 }
 
-/// How many rules could wait at each anchor.
+/// Returns how many rules could wait at each anchor.
 fn count<'r>(rules: &[Anchored<'r>]) -> Shared<'r> {
     let mut shared = Shared::default();
     let mut count = |anchor| *shared.entry(anchor).or_insert(0) += 1;

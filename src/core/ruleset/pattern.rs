@@ -13,7 +13,7 @@ use crate::uri;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Glob {
     text: Box<str>,
-    /// Where the first star stands; the length where there is none.
+    /// Place of the first star; the length if there is none.
     first_star: u32,
     /// Behind the last star; the length where there is none.
     behind_stars: u32,
@@ -84,7 +84,7 @@ pub(super) struct Test {
     pub(super) wanted: Wanted,
 }
 
-/// What the value must be. One pattern, the usual case, lies in place.
+/// The patterns that the value must match. One pattern, the usual case, lies in place.
 #[derive(Debug)]
 pub(super) enum Wanted {
     Text(Box<str>),
@@ -96,7 +96,7 @@ pub(super) enum Wanted {
 /// Several patterns, by kind.
 #[derive(Debug, Default)]
 pub(super) struct AnyOf {
-    /// Sorted.
+    /// Exact texts, sorted, so that one is found by halving.
     pub(super) texts: Vec<Box<str>>,
     pub(super) globs: Vec<Glob>,
     pub(super) networks: Vec<IpNet>,

@@ -27,7 +27,7 @@ pub(super) struct Names {
 struct Name {
     tag: (u64, usize),
     text: Arc<str>,
-    /// How many rules name it.
+    /// Number of rules of the domain that name it.
     rules: u32,
 }
 
@@ -83,7 +83,7 @@ impl Names {
         }
     }
 
-    /// How many numbers belong to no name any more.
+    /// Returns how many numbers belong to no name any more.
     pub(super) fn spent(&self) -> usize {
         self.names.len() - self.numbers.len()
     }
@@ -113,7 +113,7 @@ impl Names {
     }
 }
 
-/// What a domain sees of a request.
+/// The part of a request that a domain sees.
 #[derive(Debug, Default)]
 pub(super) struct SeenAttributes<'r> {
     values: SmallVec<[(u32, &'r str); 8]>,
@@ -125,7 +125,7 @@ pub(super) struct SeenAttributes<'r> {
     ipv6_prefix: u8,
     /// An attribute that no rule of the domain names.
     foreign: Option<&'r str>,
-    /// What was looked up rather than brought: the user of a key, the tier.
+    /// Attributes that were looked up rather than brought: the user of a key, the tier.
     added: [Option<u32>; 2],
     /// The attribute last read as an address.
     address: Option<(u32, Option<IpAddr>)>,

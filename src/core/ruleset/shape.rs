@@ -38,7 +38,7 @@ pub struct Shapes {
     kept: HashMap<String, Shape>,
 }
 
-/// What a shape's buckets count; any change here means fresh buckets.
+/// The identity of a shape's buckets; any change here means fresh buckets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Identity {
     domain: String,

@@ -9,10 +9,10 @@ pub(super) fn precedence(rule: &Rule) -> (i32, &str) {
     (rule.priority, &rule.name)
 }
 
-/// Which places of a list are given up, and before which places new members stand.
+/// The places of a list that are given up, and those before which new members stand.
 #[derive(Debug)]
 pub(super) struct Splice {
-    /// Sorted.
+    /// Places of the old list that are given up, sorted.
     gone: Vec<usize>,
     /// Sorted; places of the old list.
     put: Vec<usize>,

@@ -24,7 +24,7 @@ const PAIRS_MAX: usize = 2_000_000;
 pub struct Warning {
     /// The rule; `None`: the set as a whole.
     pub rule: Option<String>,
-    /// What is odd, and what to write instead.
+    /// A sentence on what is odd, and what to write instead.
     pub text: String,
 }
 

@@ -11,7 +11,7 @@ const SHARED_KEY_BYTES_MAX: usize = 512;
 /// Gaps smaller than this are not worth packing.
 const GAPS_MIN: usize = PAGE_BYTES;
 
-/// Where a key's bytes are.
+/// The place of a key's bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct KeyAt {
     page: u16,
@@ -25,7 +25,7 @@ pub(super) struct KeyBytes {
     pages: Vec<Box<[u8]>>,
     /// The shared page that is being filled, and how far.
     open: Option<(u16, usize)>,
-    /// Bytes of all pages.
+    /// Bytes that all pages take, used or not.
     paged: usize,
     live: usize,
     gaps: usize,

@@ -16,13 +16,13 @@ pub const READINGS_MAX: usize = 32;
 /// Most bytes of all readings of one path together.
 pub const READINGS_BYTES_MAX: usize = 256 << 10;
 
-/// How the origin reads paths.
+/// The habits of an origin in reading paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
     /// Nobody knows: a path is held to every reading.
     #[default]
     Any,
-    /// As it came, such as Express and other routers of Node.
+    /// The path as it came, such as Express and other routers of Node take it.
     Literal,
     /// All of it decoded and nothing removed, such as WSGI (Django, Flask) and routers of Go and Ruby.
     Decoded,
@@ -34,7 +34,7 @@ pub enum Origin {
     Collapsed,
 }
 
-/// Why a path cannot be held to all of its readings.
+/// Reasons why a path cannot be held to all of its readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this path has more than {READINGS_MAX} readings, or they are too long: write it in one of them")]
 pub struct TooManyReadings;
@@ -112,10 +112,10 @@ impl Origin {
     }
 }
 
-/// How much of the percent-encoding is undone.
+/// The part of the percent-encoding that is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decoded {
-    /// What no client can send otherwise, such as spaces and letters beyond ASCII.
+    /// Signs that no client can send otherwise, such as spaces and letters beyond ASCII.
     Little,
     /// All but slashes and backslashes.
     Most,

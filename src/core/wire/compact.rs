@@ -60,7 +60,7 @@ const fn limit_flags(version: WireVersion, decided_by: DecidedBy) -> u8 {
 /// In place of a number of crowded rules: all may be.
 const ALL_CROWDED: usize = CROWDED_MAX + 1;
 
-/// Why bytes are no frame.
+/// Reasons why bytes are no frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// They end in the middle, or say what no frame says.
@@ -188,7 +188,7 @@ pub fn read(version: WireVersion, bytes: &[u8]) -> Result<Frame, Unreadable> {
     Ok(Frame { incarnation, seq, sent, seen, slowest: Span(slowest), crowded, reports })
 }
 
-/// What is still to be read.
+/// The bytes that are still to be read.
 struct Rest<'a> {
     bytes: &'a [u8],
     version: WireVersion,

@@ -17,9 +17,9 @@ pub const TOTALS_MAX: usize = 128;
 pub struct RightsFrame {
     /// The sender's clock when it sent this.
     pub sent: Timestamp,
-    /// What the sender's region holds and wants.
+    /// Rights that the sender's region holds and wants.
     pub statements: Vec<Statement>,
-    /// Rights for the receiver's region.
+    /// Rights that the sender gave to the receiver's region.
     pub transfers: Vec<Transfer>,
 }
 
@@ -27,11 +27,11 @@ pub struct RightsFrame {
 /// in one.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
-    /// The rule's domain and name.
+    /// Domain and name of the rule that counts the bucket.
     pub rule: RuleName,
     /// The values of its `per`, as [`crate::key::Key::identity`] gives them.
     pub identity: Vec<u8>,
-    /// When it was said, by the sender's clock.
+    /// Instant at which it was said, by the sender's clock.
     pub stamp: Timestamp,
     /// Names the memory of the sender's store: another number means that what it held before is lost.
     pub session: u64,
@@ -41,17 +41,17 @@ pub struct Statement {
     pub demand: u64,
     /// The largest cost that was refused lately; zero if none was.
     pub wanted: u64,
-    /// What went to other regions and came from them.
+    /// Rights that went to other regions and came from them.
     pub totals: MovedTotals,
     /// By which limit the sender counts the bucket.
     #[serde(skip)]
     pub limit: CountedLimit,
 }
 
-/// Which rights of a bucket a message speaks of.
+/// The rights of a bucket that a message speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum RightKind {
-    /// Those of one window, by its index. They may be spent in no other. The later window is the larger.
+    /// Rights of one window, by its index. They may be spent in no other. The later window is the larger.
     Window(u64),
     /// Permits of a level.
     Level,
@@ -73,31 +73,31 @@ pub enum MovedTotals {
 /// Rights of one window that moved.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WindowTotals {
-    /// The index of the window.
+    /// Index of the window since the epoch.
     pub window: u64,
     /// Rights received in this window, by region and session of the giver.
     pub taken: Vec<Total>,
     /// Rights given in this window, by region and session of the receiver.
     pub given: Vec<Total>,
-    /// What was admitted in the window before, once that is over.
+    /// Permits that were admitted in the window before, once that is over.
     pub closed: Option<ClosedWindow>,
 }
 
 /// Permits that were used of a window that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClosedWindow {
-    /// Its index.
+    /// Index of the window since the epoch.
     pub window: u64,
-    /// Permits admitted in it.
+    /// Permits that the sender's region admitted in it.
     pub used: u64,
 }
 
 /// Permits of a level that were received, by region and session of the giver.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LevelTotals {
-    /// Those that are in the level, or were: their giver need not be charged for them any more.
+    /// Rights that are in the level, or were: their giver need not be charged for them any more.
     pub settled: Vec<Total>,
-    /// Those that are kept beyond the capacity, part of what is free. Their giver is charged for them.
+    /// Rights that are kept beyond the capacity, part of what is free. Their giver is charged for them.
     pub kept: Vec<Total>,
 }
 
@@ -124,7 +124,7 @@ impl RightKind {
 }
 
 impl MovedTotals {
-    /// Which rights it speaks of.
+    /// Returns which rights it speaks of.
     #[must_use]
     pub const fn kind(&self) -> RightKind {
         match self {
@@ -158,9 +158,9 @@ pub struct CountedLimit {
 /// Rights that went from one region to another, all together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Total {
-    /// The other region.
+    /// Region that gave these rights, or received them.
     pub region: String,
-    /// The other region's session.
+    /// Session of the other region when the rights moved.
     pub session: u64,
     /// Permits since the window began; of levels and places since the two sessions met.
     pub permits: u64,
@@ -170,13 +170,13 @@ pub struct Total {
 /// over.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Transfer {
-    /// The rule's domain and name.
+    /// Domain and name of the rule that counts the bucket.
     pub rule: RuleName,
-    /// The values of its `per`.
+    /// Values of the rule's `per`, which name the bucket among those of the rule.
     pub identity: Vec<u8>,
-    /// Which rights they are.
+    /// Kind of the rights: of a window, of a level, or places.
     pub kind: RightKind,
-    /// The giver's session.
+    /// Session of the giver's store when it gave the rights.
     pub session: u64,
     /// The receiver's session: another one must not take them.
     pub to_session: u64,

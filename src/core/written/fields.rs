@@ -8,7 +8,7 @@ use crate::time::Span;
 #[derive(Debug)]
 pub struct Fields<'n> {
     entries: &'n [TreeEntry],
-    /// Where the table stands.
+    /// Place of the table in its text, for messages about missing names.
     pub at: &'n At,
     known: Vec<&'static str>,
 }

@@ -8,9 +8,9 @@ use super::At;
 /// One value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreeNode {
-    /// The value.
+    /// Value as it was read, without its place.
     pub value: Value,
-    /// Where it stands.
+    /// Place of the value, for messages about it.
     pub at: At,
 }
 
@@ -39,11 +39,11 @@ pub enum Value {
 /// A named value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreeEntry {
-    /// Its name.
+    /// Name of the entry in its table.
     pub key: String,
-    /// Where the name stands.
+    /// Place of the name, for messages about unknown names.
     pub at: At,
-    /// The value.
+    /// Value of the entry, with its own place.
     pub node: TreeNode,
 }
 

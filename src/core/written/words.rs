@@ -49,7 +49,7 @@ pub fn suggestion<'w>(written: &str, known: impl IntoIterator<Item = &'w str>) -
     (distance <= 1 + word.len() / 3).then_some(word)
 }
 
-/// How many letters must be added, dropped or replaced (Levenshtein).
+/// Returns how many letters must be added, dropped or replaced (Levenshtein).
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

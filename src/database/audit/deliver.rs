@@ -1,7 +1,7 @@
 //! From a batch to the database, exactly once.
 //!
-//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). Whether an
-//! earlier attempt arrived, even if its answer was lost, the id tells. Each attempt has a connection that is
+//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). The id tells
+//! whether an earlier attempt arrived, even if its answer was lost. Each attempt has a connection that is
 //! thrown away when anything goes wrong with it.
 
 use std::collections::BTreeSet;
@@ -59,7 +59,8 @@ impl Deliverer {
         let slow = || Failure::Slow { name: self.database.name().to_owned(), after: DEADLINE }.into();
         let outcome = attempt.unwrap_or_else(|_| Err(slow()));
         if outcome.is_err() {
-            // What is half said on it is of no use, and what was known of partitions may be why.
+            // A transaction that is half said on it is of no use, and what was known of partitions may be
+            // why.
             self.connection = None;
             self.days.clear();
         }
@@ -110,7 +111,7 @@ impl Deliverer {
         .await;
         let Some(number) = read(&self.database, noted)? else {
             read(&self.database, transaction.rollback().await)?;
-            // Whether its sums are there, too, the other attempt knew.
+            // The other attempt knew whether its sums are there, too.
             self.unsummed.look_elsewhere();
             return Ok(Delivered::Before);
         };
@@ -134,11 +135,11 @@ impl Deliverer {
     }
 }
 
-/// When a batch's decisions were made.
+/// The time in which a batch's decisions were made.
 struct Extent {
     first: Timestamp,
     last: Timestamp,
-    /// Their months must be there.
+    /// Days of the decisions; the tables of their months must be there.
     days: BTreeSet<Timestamp>,
 }
 

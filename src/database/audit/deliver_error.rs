@@ -1,4 +1,4 @@
-//! Why a batch, or what it adds up to, did not come to the database.
+//! The reasons why a batch, or what it adds up to, did not come to the database.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::database::postgres::{Database, Failure};
 /// Longest time for one batch.
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Why a batch was not delivered.
+/// Reasons why a batch was not delivered.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliverError {
     /// The database did not take it.

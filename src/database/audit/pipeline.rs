@@ -2,8 +2,8 @@
 //!
 //! Three tasks that never wait for each other. One empties the queue into a file of the spool, about once a
 //! second or when a storm fills it; the next delivers the oldest file until the database has it; the last
-//! adds up what was delivered, the more rarely the longer that takes. Where the spool cannot be written, a
-//! few batches wait in memory instead; what finds no room there either is dropped and counted.
+//! adds up what was delivered, the more rarely the longer that takes. A few batches wait in memory instead
+//! while the spool cannot be written; what finds no room there either is dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,31 +46,31 @@ const READS_MAX: u32 = 7;
 /// the writing.
 const SUMS_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 const SUMS_PAUSE_FACTOR: u32 = 20;
-/// How often a daemon looks for sums that others owe.
+/// Time between two looks of a daemon for sums that others owe.
 const SWEEP: Duration = Duration::from_secs(60);
 /// Rows that nobody has added up for so long belong to a daemon that is gone.
 const ABANDONED: Duration = Duration::from_secs(600);
 
-/// What a pipeline is made of.
+/// The parts that a pipeline is made of.
 #[derive(Debug)]
 pub struct PipelineSetup {
-    /// Who decides.
+    /// Daemon whose decisions these are, named in every row.
     pub node: NodeName,
-    /// When this process began, in milliseconds since the epoch.
+    /// Begin of this process, in milliseconds since the epoch.
     pub incarnation: u64,
-    /// Where records come from.
+    /// Queue in memory that decisions leave their records in.
     pub queue: Arc<Queue>,
-    /// Where they wait.
+    /// Folder in which batches wait for the database.
     pub spool: Arc<Spool>,
-    /// Where they go.
+    /// Database that takes the records and their sums.
     pub database: Database,
-    /// How long they are collected.
+    /// Time in which records are collected into one batch.
     pub flush: Duration,
-    /// How many users and paths get sums of their own.
+    /// Bounds on the users and paths that get sums of their own.
     pub distinct: DistinctMax,
-    /// What tests are told.
+    /// Hook by which tests end the work after a step.
     pub steps: Steps,
-    /// Where it is counted.
+    /// Metrics that count what becomes of the records.
     pub metrics: Arc<Metrics>,
 }
 
@@ -337,7 +337,7 @@ fn gauge(gauge: &metrics::Gauge, value: u64) {
     gauge.set(value as f64);
 }
 
-/// Where a batch came from.
+/// The source of a batch.
 enum Source {
     Spool(Segment),
     Memory,
@@ -347,14 +347,14 @@ enum Source {
 struct Courier {
     shared: Arc<PipelineShared>,
     deliverer: Deliverer,
-    /// How often the database took exception to the batch at hand.
+    /// Number of times that the database took exception to the batch at hand.
     refusals: u32,
-    /// How often the oldest file could not be read.
+    /// Number of times that the oldest file could not be read.
     unread: u32,
     failing: bool,
 }
 
-/// What there is to deliver.
+/// The next batch to deliver, or none.
 enum Next {
     Batch(Batch, Source),
     Nothing,
@@ -510,7 +510,7 @@ impl Courier {
         }
     }
 
-    /// Whether to go on with the next batch.
+    /// Returns whether to go on with the next batch.
     async fn failed(&mut self, batch: Batch, source: &Source, error: &DeliverError) -> bool {
         self.shared.counts.failed.increment(1);
         if !std::mem::replace(&mut self.failing, true) {

@@ -22,7 +22,7 @@ use crate::engine::history::{
 };
 use crate::engine::port::Later;
 
-/// Where the month ends that holds the moment before this one. The months are those of UTC, whatever zone the
+/// The end of the month that holds the moment before this one. The months are those of UTC, whatever zone the
 /// session is in.
 macro_rules! month_after {
     ($second:literal) => {
@@ -273,10 +273,10 @@ impl History for Past {
     }
 }
 
-/// Which sums answer a question.
+/// The sums that answer a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SumsOf {
-    /// Those of all rules together.
+    /// Sums of all rules together.
     Everything,
     Rules,
     Users,

@@ -14,15 +14,16 @@ use crate::database::postgres::{Database, Failure};
 use crate::engine::clock::Clock;
 use crate::telemetry::Metrics;
 
-/// How often it looks.
+/// Time between two looks for old rows.
 const PERIOD: Duration = Duration::from_secs(3_600);
-/// How soon it looks again after a failure.
+/// Time until it looks again after a failure.
 const RETRY: Duration = Duration::from_secs(60);
 /// Months made ahead: this one and so many further.
 const AHEAD: u64 = 2;
 /// Shorter than every month: steps of it skip none.
 const MONTH: Span = Span::from_secs(27 * 86_400);
-/// How long a batch's id is remembered at least: no batch waits longer in a spool without people noticing.
+/// Time for which a batch's id is remembered at least: no batch waits longer in a spool without people
+/// noticing.
 const BATCHES_KEPT: Span = Span::from_secs(35 * 86_400);
 
 /// Rows that one statement forgets, and statements for one table at a time.

@@ -17,22 +17,22 @@ const RECORD_BYTES_MIN: usize = 32;
 /// starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId {
-    /// When the process began, in milliseconds since the epoch.
+    /// Begin of the process, in milliseconds since the epoch.
     pub incarnation: u64,
-    /// Which of its batches.
+    /// Number of the batch in its process; grows with each one.
     pub sequence: u64,
 }
 
 /// Records on their way to the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Its name, with the node's.
+    /// Name of the batch, unique together with the node's.
     pub id: BatchId,
-    /// Who decided.
+    /// Daemon that made the decisions of the batch.
     pub node: NodeName,
-    /// How many records.
+    /// Number of records in `bytes`, each a row of the database.
     pub rows: u32,
-    /// The records.
+    /// Records one after the other, each with its length before it.
     pub bytes: Vec<u8>,
 }
 
@@ -71,7 +71,8 @@ impl Batch {
         Self::read(bytes).ok_or(Damaged)
     }
 
-    /// How many records a file that is not to be believed says it holds, if that is possible; one at least.
+    /// Returns how many records a file that is not to be believed says it holds, if that is possible; one at
+    /// least.
     #[must_use]
     pub fn rows_claimed(bytes: &[u8]) -> u32 {
         let rows = bytes.get(HEAD + 16..).and_then(|rest| rest.split_first_chunk::<4>());

@@ -9,16 +9,16 @@ use crate::core::time::Span;
 /// The terms of their keeping, and where old months go.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Who does it, for the notes in `audit_archives`.
+    /// Name of the daemon that archives, for the notes in `audit_archives`.
     pub node: NodeName,
-    /// How long decisions stay.
+    /// Age at which rows of decisions leave the database.
     pub retain: Span,
-    /// How long sums by hour and day stay, and those of keys.
+    /// Time for which sums by hour and day stay, and those of keys.
     pub retain_sums: Span,
-    /// Where they go then; `None`: they stay.
+    /// URL of the archive that they go to; `None`: they stay.
     pub archive: Option<String>,
     /// A folder for files on their way to the archive.
     pub scratch: PathBuf,
-    /// What tests are told.
+    /// Hook by which tests end the work after a step.
     pub steps: Steps,
 }

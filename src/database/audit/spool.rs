@@ -17,26 +17,26 @@ use crate::database::private;
 
 const WHOLE: &str = "batch";
 const PART: &str = "part";
-/// What is damaged or refused is kept for people to look at, as long as it is no more than this many files.
+/// Files that are damaged or refused are kept for people to look at, up to this many.
 const ASIDE_MAX: usize = 64;
 
-/// Why a batch did not get into the spool.
+/// Reasons why a batch did not get into the spool.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
     /// It holds as much as it may.
     #[error("the spool {} is full: {bytes_max} bytes are waiting for the database", folder.display())]
     Full {
-        /// Where.
+        /// Folder of the spool that has no room.
         folder: PathBuf,
-        /// The bound.
+        /// Most bytes that may wait in the folder.
         bytes_max: u64,
     },
     /// The disk is full, read-only, broken, or the folder is not ours.
     #[error("the spool {} cannot be written: {why}", folder.display())]
     Disk {
-        /// Where.
+        /// Folder of the spool that cannot be written.
         folder: PathBuf,
-        /// What the system says.
+        /// Reason that the operating system gives.
         why: io::Error,
     },
     /// A test ended it.
@@ -47,37 +47,37 @@ pub enum SpoolError {
 /// A file of the spool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// The batch it holds.
+    /// Name of the batch that the file holds.
     pub id: BatchId,
-    /// Its size.
+    /// Size of the file, which counts against the spool's bound.
     pub bytes: u64,
-    /// How many records it holds; 0 where an earlier process wrote it.
+    /// Number of records that it holds; 0 where an earlier process wrote it.
     pub rows: u32,
 }
 
-/// What is wrong with a file.
+/// The faults of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It holds no whole batch. It was set aside.
     #[error("{}: {}", path.display(), super::segment::Damaged)]
     Damaged {
-        /// Which.
+        /// File in which no whole batch was found.
         path: PathBuf,
-        /// How many records are lost, as far as is known.
+        /// Number of records that are lost, as far as is known.
         rows: u32,
     },
     /// Somebody took it away. It is forgotten.
     #[error("{} is gone: somebody removed it", path.display())]
     Removed {
-        /// Which.
+        /// File that was there when the spool was last looked at.
         path: PathBuf,
     },
     /// It cannot be read now.
     #[error("{}: {why}", path.display())]
     Disk {
-        /// Which.
+        /// File that could not be read; it is tried again.
         path: PathBuf,
-        /// What the system says.
+        /// Reason that the operating system gives.
         why: io::Error,
     },
 }
@@ -221,7 +221,7 @@ impl Spool {
 
     /// Forgets a batch that was delivered.
     pub fn remove(&self, segment: Segment) {
-        // If it stays, it is delivered again one day, and the database knows that it has it.
+        // A file that stays is delivered again one day, and the database knows that it has it.
         let _ = fs::remove_file(self.path(segment.id, WHOLE));
         self.forget(segment);
     }

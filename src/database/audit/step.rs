@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-/// Where something stands. Each is named after what has just been done.
+/// The stages of the work. Each is named after what has just been done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum ArchiveStep {
@@ -59,7 +59,7 @@ impl ArchiveStep {
 #[error("ended after {0:?}")]
 pub struct Ended(pub ArchiveStep);
 
-/// What is told of each step.
+/// The hook that is told of each step.
 #[derive(Clone, Default)]
 pub struct Steps(Option<Arc<dyn Fn(ArchiveStep) -> bool + Send + Sync>>);
 

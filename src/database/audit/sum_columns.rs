@@ -1,4 +1,4 @@
-//! How the columns that all tables of sums have are written.
+//! The text of the columns that all tables of sums have.
 
 use crate::core::audit::Histogram;
 

@@ -30,7 +30,7 @@ const SUMS_MAX: usize = 200_000;
 /// Most batches that are added up from their rows at once.
 const ADOPTED_MAX: i64 = 20;
 
-/// What was delivered and is not in the sums yet. Clones share it.
+/// The batches that were delivered and are not in the sums yet. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Unsummed(Arc<SumsShared>);
 
@@ -164,8 +164,7 @@ impl Summer {
             Some(connection) => connection,
             none => {
                 let mut fresh = self.database.connect().await?;
-                // What a crash of the server undoes of sums it undoes with their note: they are added up
-                // anew.
+                // A crash of the server undoes sums together with their note: they are added up anew.
                 let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
                               SET idle_in_transaction_session_timeout = '60s'; SET synchronous_commit = off";
                 read(&self.database, fresh.execute(limits).await)?;
@@ -190,7 +189,7 @@ impl Summer {
     }
 }
 
-/// Whose batches are to be added up from their rows.
+/// The batches that are to be added up from their rows.
 #[derive(Clone, Copy)]
 enum Whose<'a> {
     Node(&'a NodeName),
@@ -213,7 +212,7 @@ macro_rules! unsummed {
 /// Waits for whoever has one: it may be an attempt of this daemon whose connection was cut, and which is
 /// about to be undone.
 const OWN: &str = unsummed!("");
-/// What another has he is adding up.
+/// The batches that another daemon holds are left to it: it is adding them up.
 const ABANDONED: &str = unsummed!(" SKIP LOCKED");
 
 struct SumsWriter<'a> {

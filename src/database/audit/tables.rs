@@ -29,7 +29,7 @@ macro_rules! add_to {
     };
 }
 
-/// Those of days go in one: the database keeps `usage_denied` by them, whose rows must come after all of
+/// Sums of days go in one: the database keeps `usage_denied` by them, whose rows must come after all of
 /// theirs.
 const DAYS: &str = add_to!("usage_day");
 

@@ -23,7 +23,8 @@ const HEADER_VALUE_BYTES_MAX: usize = 1_024;
 const UNIT_BYTES_MAX: usize = 32;
 /// Most prices of one rule: each request is compared with all of them.
 const PRICES_MAX: usize = 256;
-/// Whether the daemon holds the answer back, or tells the gateway to delay the request.
+/// The values of `delay`, and whether the daemon then holds the answer back; else it tells the gateway to
+/// delay the request.
 const DELAYS: [(&str, bool); 2] = [("header", false), ("hold", true)];
 /// Headers that frame the answer or that Tidegate writes itself.
 const HEADERS_REFUSED: [&str; 15] = [
@@ -43,10 +44,10 @@ const HEADERS_REFUSED: [&str; 15] = [
     "upgrade",
     "www-authenticate",
 ];
-/// What such headers begin with.
+/// The prefixes of headers that a rule may not set.
 const PREFIXES_REFUSED: [&str; 5] = ["x-ratelimit-", "x-tidegate-", "x-envoy-", "proxy-", "grpc-"];
 
-/// What kind of rule it is.
+/// The part of a rule that decides which answer options it may have.
 #[derive(Clone, Copy)]
 pub(super) struct RuleKind {
     pub(super) action: Action,
@@ -169,7 +170,7 @@ fn read_told_as(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems
     }
 }
 
-/// Why a rule of this kind has nothing that belongs to charges, if it has none.
+/// Returns why a rule of this kind has nothing that belongs to charges, if it has none.
 pub(super) fn uncounted(kind: RuleKind) -> Option<&'static str> {
     match kind {
         RuleKind { action, .. } if !action.counts() => {

@@ -16,7 +16,7 @@ const THRESHOLD_MAX: i64 = 1_000_000;
 /// Largest multiplier.
 const MULTIPLIER_MAX: i64 = 1_000_000;
 
-/// What else of the rule decides whether it may have a penalty.
+/// The other options of the rule that decide whether it may have a penalty.
 #[derive(Clone, Copy)]
 pub(super) struct Punishing {
     pub(super) kind: RuleKind,

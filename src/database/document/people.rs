@@ -12,7 +12,7 @@ use crate::core::written::{Fields, Problems, TreeNode, parse_moment};
 /// Longest reason of a block, in bytes.
 const REASON_BYTES_MAX: usize = 4_096;
 
-/// What users and keys may name.
+/// The names that users and keys may use.
 #[derive(Clone, Copy)]
 pub(super) struct KnownNames<'k> {
     pub(super) rules: &'k [Rule],

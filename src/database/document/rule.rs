@@ -144,7 +144,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     })
 }
 
-/// What a rule counts.
+/// The kind of a rule, and whether several counts make up one bucket.
 #[derive(Clone, Copy)]
 struct RuleCounts {
     kind: RuleKind,
@@ -152,7 +152,7 @@ struct RuleCounts {
     several: bool,
 }
 
-/// Which calls are charged, and what becomes of what exceeds the limit.
+/// Reads which calls are charged, and what becomes of what exceeds the limit.
 fn read_charge(
     fields: &mut Fields<'_>,
     RuleCounts { kind: RuleKind { action, algorithm, .. }, several }: RuleCounts,
@@ -232,7 +232,7 @@ fn read_split_keys(
     parts
 }
 
-/// How much a rule admits.
+/// The limit of a rule: what it admits, and how it counts.
 struct Counted {
     algorithm: Algorithm,
     limit: u32,
@@ -299,7 +299,7 @@ fn read_hold(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'_
     hold
 }
 
-/// What is held elsewhere cannot be told soon enough to be counted here.
+/// Places that are held elsewhere cannot be told soon enough to be counted here.
 fn refuse_gossip(
     fields: &mut Fields<'_>,
     algorithm: Algorithm,

@@ -15,7 +15,8 @@ use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnParti
 use crate::core::time::Span;
 use crate::core::written::format_span;
 
-/// A rule in the shape of `rules.toml`, with every default spelled out. What does not apply is left out.
+/// A rule in the shape of `rules.toml`, with every default spelled out. Options that do not apply are left
+/// out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "the fields are those of the rule, which documents them")]
 pub struct RuleDoc<'r> {
@@ -178,7 +179,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
     }
 }
 
-/// How a rule's reservations are estimated.
+/// The terms by which a rule's reservations are estimated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EstimateDoc<'r> {
     percentile: u8,

@@ -6,12 +6,12 @@ use ipnet::IpNet;
 
 use crate::core::uri;
 
-/// Which values an entry is for.
+/// The values that an entry is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Wanted {
     /// This one.
     Value(String),
-    /// Those that this text fits, in which `*` stands for any run of characters.
+    /// Values that this text fits, in which `*` stands for any run of characters.
     Glob(String),
     /// Whichever.
     Any,
@@ -22,7 +22,7 @@ pub(super) enum Wanted {
 pub(super) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
     let text = match wanted {
         Wanted::Value(text) => text.clone(),
-        // Whatever stands there, the rest of it has to have the form in which rules see values.
+        // The rest of it has to have the form in which rules see values, whatever the star stands for.
         Wanted::Glob(text) => text.strip_suffix('*').unwrap_or(text).replace('*', "x"),
         Wanted::Any => return None,
     };

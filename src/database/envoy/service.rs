@@ -1,5 +1,5 @@
-//! The rules of the reference service as they are, from its files or from a server of xDS. What that service
-//! refuses is refused.
+//! The rules of the reference service as they are, from its files or from a server of xDS. Rules that that
+//! service refuses are refused.
 
 use serde_json::{Map, Value, json};
 

@@ -11,13 +11,13 @@ use crate::core::envoy::glob_fits;
 const DEPTH_MAX: usize = 16;
 const ENTRIES_MAX: usize = 100_000;
 
-/// Why a text gives no rules at all.
+/// Reasons why a text gives no rules at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {why}")]
 pub struct Unread {
-    /// The file.
+    /// File that holds the field, as it was given.
     pub file: String,
-    /// What was expected.
+    /// A sentence on what was expected of the field.
     pub why: String,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct DescriptorEntry {
     pub(super) descriptors: Vec<DescriptorEntry>,
 }
 
-/// What is let pass.
+/// The amount of requests that is let pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Amount {
     /// So many in each window.
@@ -87,7 +87,7 @@ impl DescriptorEntry {
         self.key == other.key && self.wanted == other.wanted
     }
 
-    /// How a sentence names it.
+    /// Returns how a sentence names it.
     pub(super) fn shown(&self) -> String {
         match &self.wanted {
             Wanted::Value(text) | Wanted::Glob(text) => format!("the descriptor {}={text}", self.key),
@@ -106,7 +106,7 @@ impl DescriptorEntry {
     }
 }
 
-/// What a tree is read for.
+/// The purpose for which a tree is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Rules in the shape of `rules.toml`: what these cannot say is reported.
@@ -148,7 +148,7 @@ struct Reader<'f> {
     entries: usize,
 }
 
-/// What becomes of a fault where the rest is read all the same.
+/// The fate of a faulty part if the rest is read all the same.
 const LEFT_OUT: &str = "left out";
 const DESCRIPTOR_LEFT_OUT: &str = "its descriptor is left out";
 

@@ -1,7 +1,7 @@
 //! Rules from a server of xDS: one stream, on which the server sends the whole state whenever it changes.
 //!
-//! Each answer is accepted or refused as a whole, and the server is told which. What was accepted last stays
-//! in force while the server is away; a new stream begins with its version.
+//! Each answer is accepted or refused as a whole, and the server is told which. The last accepted answer
+//! stays in force while the server is away; a new stream begins with its version.
 
 pub(super) mod messages;
 
@@ -33,9 +33,10 @@ use crate::engine::clock::Stopwatch;
 use crate::engine::names;
 
 const STREAM: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// How long a connection may take to open, TLS and HTTP/2 included.
+/// Time that a connection may take to open, TLS and HTTP/2 included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How often a server that says nothing is asked whether it is there, and how long it may take to say so.
+/// Time after which a server that says nothing is asked whether it is there, and the time it may take to say
+/// so.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// A stream that lived so long was a good one: the next one waits no longer than the first did.
 const GOOD_STREAM: Duration = Duration::from_secs(60);
@@ -51,20 +52,20 @@ const DETAIL_CHARS_MAX: usize = 4_000;
 /// Makes the TLS of one connection, of files as they are then.
 pub type MakeTls = Arc<dyn Fn() -> Result<Arc<ClientConfig>, String> + Send + Sync>;
 
-/// Where rules are asked for, and how.
+/// The server that is asked for rules, and how.
 #[derive(Clone)]
 pub struct XdsSettings {
-    /// `host:port`.
+    /// Address of the xDS server, as `host:port`.
     pub server: String,
     /// TLS, with the name that the server's certificate must have where that is not its host.
     pub tls: Option<(MakeTls, Option<String>)>,
-    /// The name of this node.
+    /// Name by which this daemon asks the server for its resources.
     pub node: String,
-    /// What the server is told of it besides.
+    /// Facts about this daemon that the server is told besides.
     pub metadata: Vec<(String, String)>,
-    /// Further headers.
+    /// Headers that are sent with the stream besides gRPC's own, by name and value.
     pub headers: Vec<(String, String)>,
-    /// Longest message.
+    /// Longest message that is accepted from the server, in bytes.
     pub message_bytes_max: usize,
     /// Wait before a connection is tried again that did not open.
     pub connect_retry: Duration,
@@ -72,9 +73,9 @@ pub struct XdsSettings {
     pub backoff: (Duration, Duration),
     /// By which part of itself a wait is longer or shorter by chance.
     pub jitter: f64,
-    /// Whether one domain may stand in several resources.
+    /// True if one domain may stand in several resources.
     pub merge: bool,
-    /// Where the last rules are kept, to start from while the server is away.
+    /// File that keeps the last rules, to start from while the server is away.
     pub saved: PathBuf,
 }
 
@@ -84,7 +85,7 @@ impl std::fmt::Debug for XdsSettings {
     }
 }
 
-/// Why no rules come just now.
+/// Reasons why no rules come just now.
 #[derive(Debug, thiserror::Error)]
 enum StreamEnd {
     #[error("{0}")]
@@ -100,7 +101,7 @@ fn ended(error: impl std::fmt::Display) -> StreamEnd {
 /// Puts rules in force; an error refuses them.
 pub type Accept = dyn Fn(ServiceRules) -> Result<(), String> + Send + Sync;
 
-/// What became of rules by xDS.
+/// The fate of rules that came by xDS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum XdsNews {
     /// They are in force.
@@ -118,7 +119,7 @@ pub struct XdsClient {
     tell: Box<dyn Fn(XdsNews) + Send + Sync>,
     /// The version and the nonce of the last answers, kept from one stream to the next.
     last: std::sync::Mutex<(String, String)>,
-    /// Whether it was said that nothing is kept.
+    /// True once it was said that nothing is kept.
     unsaved: AtomicBool,
 }
 

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::engine::clock::Deadline;
 use crate::engine::tasks::Tasks;
 
-/// How long events are collected before they are written.
+/// Time for which events are collected before they are written.
 const FLUSH: Duration = Duration::from_millis(100);
 /// Most events of one batch.
 const BATCH_EVENTS_MAX: usize = 100;
@@ -38,20 +38,20 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// Shortest secret, in bytes: what can be guessed signs nothing.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// What sends events.
+/// The setup of the courier that sends events.
 #[derive(Debug, Clone)]
 pub struct EventCourierSetup {
-    /// Where to.
+    /// URL of the receiver that takes the events.
     pub url: String,
     /// The file of the secret that signs them.
     pub secret: PathBuf,
-    /// Where they wait.
+    /// Folder in which batches wait for the receiver.
     pub spool: PathBuf,
-    /// How much may wait there.
+    /// Most bytes that may wait in the spool.
     pub spool_max_bytes: u64,
-    /// The time for one attempt.
+    /// Longest time for one attempt to deliver a batch.
     pub timeout: Duration,
-    /// How long a batch is sent again and again.
+    /// Time for which a batch is sent again and again.
     pub keep: Span,
 }
 
@@ -64,7 +64,7 @@ pub struct EventCourier {
 #[derive(Debug)]
 struct EventCourierShared {
     engine: Arc<Engine>,
-    /// `None`: events are only logged.
+    /// Receiver and spool; `None`: events are only logged.
     sending: Option<Sending>,
     /// Batches that the spool did not take, oldest first. All are newer than those in it.
     held: Mutex<VecDeque<EventBatch>>,
@@ -407,7 +407,7 @@ fn log(events: &[EventRecord]) {
         let rule = event.rule.as_ref().map_or("", |(_, name)| name.as_str());
         let subject = event.subject.as_deref().unwrap_or_default();
         let kind = event.kind.as_str();
-        // Whose it is stands in the event alone: logs are read by more people.
+        // The log leaves out whose event it is: logs are read by more people than the event.
         tracing::info!(kind, rule, subject, "event: {}", event.text);
     }
     if let Some(more) = events.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {

@@ -17,23 +17,23 @@ use crate::database::private;
 const WHOLE: &str = "events";
 const PART: &str = "part";
 
-/// Why a batch did not get into the spool.
+/// Reasons why a batch did not get into the spool.
 #[derive(Debug, thiserror::Error)]
 pub enum EventSpoolError {
     /// It holds as much as it may.
     #[error("the spool of events {} is full: {bytes_max} bytes wait for the receiver", folder.display())]
     Full {
-        /// Where.
+        /// Folder of the spool that has no room.
         folder: PathBuf,
-        /// The bound.
+        /// Most bytes that may wait in the folder.
         bytes_max: u64,
     },
     /// The disk is full, read-only, broken, or the folder is not ours.
     #[error("the spool of events {} cannot be written: {why}", folder.display())]
     Disk {
-        /// Where.
+        /// Folder of the spool that cannot be written.
         folder: PathBuf,
-        /// What the system says.
+        /// Reason that the operating system gives.
         why: io::Error,
     },
 }
@@ -41,13 +41,13 @@ pub enum EventSpoolError {
 /// Events that are sent together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventBatch {
-    /// When the process began, in milliseconds since the epoch, and the number of the batch.
+    /// Begin of the process, in milliseconds since the epoch, and the number of the batch.
     pub id: (u64, u64),
-    /// When it was made.
+    /// Instant at which the batch was made; its age counts from then.
     pub at: Timestamp,
-    /// The events that it holds.
+    /// Number of events that the batch holds.
     pub events: u32,
-    /// What is sent.
+    /// Body that is sent, byte for byte.
     pub body: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ pub struct EventBatch {
 pub struct EventSpool {
     folder: PathBuf,
     bytes_max: u64,
-    /// Names and sizes, oldest first.
+    /// Names and sizes of the batches that wait, oldest first.
     waiting: Mutex<VecDeque<((u64, u64), u64)>>,
 }
 
@@ -148,7 +148,7 @@ impl EventSpool {
     pub fn remove_oldest(&self) {
         let oldest = self.lock().pop_front();
         if let Some((id, _)) = oldest {
-            // If it stays it is sent again one day.
+            // A file that stays is sent again one day.
             let _ = fs::remove_file(self.path(id, WHOLE));
         }
     }

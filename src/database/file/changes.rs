@@ -33,12 +33,12 @@ pub struct ChangeFile {
 struct Kept {
     /// The last id that was given; `None`: the file has not been looked at.
     last: Option<u64>,
-    /// Where there is no file.
+    /// Newest changes, kept in memory where there is no file to write them to.
     records: VecDeque<ChangeRecord>,
 }
 
 impl ChangeFile {
-    /// Those beside this rules file, or in memory.
+    /// Returns the changes beside this rules file, or in memory.
     #[must_use]
     pub fn new(rules: Option<&Path>, name: NodeName, clock: Clock) -> Self {
         let path = rules.map(|rules| beside(rules, ".changes"));

@@ -15,19 +15,19 @@ const ENTRIES_MAX: usize = 200;
 /// One revision of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRevision {
-    /// Its number.
+    /// Number of the revision; later ones have higher numbers.
     pub revision: u64,
-    /// When it took force, RFC 3339 in UTC.
+    /// Instant at which it took force, RFC 3339 in UTC.
     pub at: String,
-    /// Who made it: a token's name, or `file` for whoever edited the file.
+    /// Author of the revision: a token's name, or `file` for whoever edited the file.
     pub actor: String,
-    /// From which address.
+    /// Address that the change came from; `None` where none is known.
     pub source: Option<String>,
-    /// What was done.
+    /// Action as the history shows it, such as `put`.
     pub action: String,
-    /// Why.
+    /// Reason that the actor gave; `None` for none.
     pub reason: Option<String>,
-    /// The whole file.
+    /// Text of the whole file as it was then.
     pub text: String,
 }
 

@@ -1,12 +1,12 @@
-//! Why PostgreSQL did not do what was asked: the kinds that somebody branches on, each with a sentence for
-//! people.
+//! The reasons why PostgreSQL did not do what was asked: the kinds that somebody branches on, each with a
+//! sentence for people.
 
 use std::time::Duration;
 
 use crate::core::time::Span;
 use crate::core::written::format_span;
 
-/// Why PostgreSQL did not do what was asked.
+/// Reasons why PostgreSQL did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The URL cannot be read.
@@ -17,23 +17,23 @@ pub enum Failure {
     /// Nobody answers, or the connection broke.
     #[error("PostgreSQL at {name} does not answer: {why}")]
     Away {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
-        /// What the system says.
+        /// Reason that the operating system or the connection gives.
         why: String,
     },
     /// It took too long.
     #[error("PostgreSQL at {name} did not answer within {}", shown(*after))]
     Slow {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
-        /// The deadline.
+        /// Time that the call was given at most.
         after: Duration,
     },
     /// It does not take connections yet, or no longer.
     #[error("PostgreSQL at {name} takes no connections now: {why}")]
     NotServing {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
         /// Its own words: it starts, recovers, shuts down, or is full.
         why: String,
@@ -43,37 +43,37 @@ pub enum Failure {
         "PostgreSQL at {name} is read only (a standby, or default_transaction_read_only): name the primary in postgres.url"
     )]
     ReadOnly {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
     },
     /// No room: disk, memory, connections.
     #[error("PostgreSQL at {name} has no room: {why}")]
     Full {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
-        /// Its own words.
+        /// Message of the server, in its own words.
         why: String,
     },
     /// Wrong password, or a role without the right.
     #[error("PostgreSQL at {name} does not let this role in or do that: {why}")]
     Forbidden {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
-        /// Its own words.
+        /// Message of the server, in its own words.
         why: String,
     },
     /// An old server.
     #[error("PostgreSQL at {name} is version {major}: tidegate needs 15 or later")]
     ServerTooOld {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
-        /// Its major version.
+        /// Major version of the server, below 15.
         major: i32,
     },
     /// No schema yet, or an older one.
     #[error("PostgreSQL at {name} lacks tables that this version needs: run `tidegate migrate`")]
     SchemaTooOld {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
     },
     /// A schema that this build cannot use.
@@ -81,9 +81,9 @@ pub enum Failure {
         "PostgreSQL at {name} has schema version {version}, made by a newer tidegate that this one cannot work with: upgrade this daemon"
     )]
     SchemaTooNew {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
-        /// The migration in question.
+        /// Number of the migration that forbids this build.
         version: i64,
     },
     /// A pooler between here and there gives each transaction another session.
@@ -91,9 +91,9 @@ pub enum Failure {
         "PostgreSQL at {name} is behind a pooler that gives each transaction another session, which loses what a session holds ({why}): set pool_mode = session there, or name the server itself in postgres.url"
     )]
     Pooled {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
-        /// Its own words.
+        /// Message of the server from which that is concluded.
         why: String,
     },
     /// A constraint refused it.
@@ -101,7 +101,7 @@ pub enum Failure {
     Refused {
         /// The constraint's name, where it has one.
         constraint: Option<String>,
-        /// Its own words.
+        /// Message of the server, in its own words.
         why: String,
     },
     /// Somebody else changed the same at the same time.
@@ -112,15 +112,15 @@ pub enum Failure {
         "PostgreSQL at {name}: somebody holds a lock on what is asked for, and has not let go of it in time: try again later"
     )]
     Locked {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
     },
     /// Anything else.
     #[error("PostgreSQL at {name}: {why}")]
     Other {
-        /// Which.
+        /// Host, port and database, without the password.
         name: String,
-        /// Its own words.
+        /// Message of the server or the driver, in its own words.
         why: String,
     },
 }

@@ -14,11 +14,11 @@ pub const RULES: &str = "tidegate_rules";
 pub const IDENTITIES: &str = "tidegate_identities";
 /// Notifications that may wait for whoever listens. Full: they are dropped, and [`Heard::Anything`] is told.
 const HEARD_WAITING_MAX: usize = 1_024;
-/// How long to wait before connecting again.
+/// Time to wait before connecting again.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What a listener hears.
+/// The messages that a listener hears.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// A notification's payload.

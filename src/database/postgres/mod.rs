@@ -26,7 +26,7 @@ pub use self::migrate::Migrated;
 
 /// The oldest server that will do, as `server_version_num` says it.
 pub const SERVER_VERSION_MIN: i32 = 150_000;
-/// How long a connection may be used before it is replaced, so that a changed address or certificate is
+/// Time for which a connection may be used before it is replaced, so that a changed address or certificate is
 /// noticed.
 const CONNECTION_LIFE: Duration = Duration::from_secs(30 * 60);
 
@@ -38,16 +38,16 @@ async fn set(connection: &mut PgConnection, settings: String) -> Result<(), sqlx
     sqlx::raw_sql(sqlx::AssertSqlSafe(settings)).execute(connection).await.map(drop)
 }
 
-/// How to reach PostgreSQL.
+/// The settings of connections to PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresSettings {
-    /// `postgres://user:password@host:port/database?sslmode=…`
+    /// URL with password and options: `postgres://user:password@host:port/database?sslmode=…`
     pub url: String,
     /// Longest time for one call, connecting included.
     pub timeout: Duration,
     /// Most connections at once, besides the one that listens.
     pub connections: u32,
-    /// How PostgreSQL's own views name this daemon.
+    /// Name that PostgreSQL's own views have for this daemon.
     pub application: String,
 }
 
@@ -224,7 +224,7 @@ impl Database {
             set(&mut connection, SESSION.to_owned()).await?;
             Ok(connection)
         };
-        // Whoever migrates asks before any schema fits.
+        // A migration asks before any schema fits.
         let connect = async { connect.await.map_err(|error| self.failure(&error, self.timeout)) };
         self.in_time(self.timeout, Box::pin(connect)).await
     }
@@ -237,7 +237,7 @@ impl Database {
             .connect_lazy_with(self.options.clone())
     }
 
-    /// Listens on a channel. When its connection is lost the caller gives the listener up and asks for
+    /// Listens on a channel. The caller gives the listener up when its connection is lost, and asks for
     /// another: the driver would connect anew by itself, and look the name up where nobody can call it off.
     pub(super) async fn listener(&self, pool: &PgPool, channel: &str) -> Result<PgListener, Failure> {
         self.can_look_up(self.timeout).await?;

@@ -1,5 +1,5 @@
-//! Whether the database is there, and its schema still for this build: looked at for all who ask, and not
-//! again for as long as the answer is fresh.
+//! The presence of the database, with a schema that still is for this build: looked at for all who ask, and
+//! not again for as long as the answer is fresh.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,15 +16,15 @@ pub(super) const OLDEST: &str = "SELECT oldest_version FROM schema_compatibility
 const PROBE: Duration = Duration::from_secs(1);
 /// For so long a sign of life, or its absence, holds for others who ask.
 const FRESH: Duration = Duration::from_millis(500);
-/// How often the schema is looked at by whoever calls the database next.
+/// Time after which whoever calls the database next looks at the schema.
 const SCHEMA_LOOK: Duration = Duration::from_secs(4);
 
 /// The facts known of it.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
-    /// The newest sign of life.
+    /// Newest sign of life or failure, and when it came; `None` before the first.
     sign: tokio::sync::Mutex<Option<(Stopwatch, Result<(), Failure>)>>,
-    /// When the schema was last looked at.
+    /// Time since the schema was last looked at.
     looked: Mutex<Option<Stopwatch>>,
     /// The version that forbids this build; zero: none does.
     forbidding: AtomicI64,

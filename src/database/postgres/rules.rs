@@ -44,7 +44,7 @@ const VERSION: &str = concat!(
     ", (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
       WHERE rule_revisions.revision = rules_head.revision) FROM rules_head"
 );
-/// Whoever writes holds this row, so that a set is checked against what it will really replace.
+/// A writer holds this row, so that a set is checked against what it will really replace.
 const LOCKED: &str = concat!("SELECT revision, ", generation!(), " FROM rules_head FOR UPDATE");
 const READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
@@ -114,12 +114,12 @@ async fn read(
     Ok(Stored { version: version_of(revision, generation), mark, docs })
 }
 
-/// What a daemon decides by when it makes an edit.
+/// The set that a daemon decides by when it makes an edit.
 #[derive(Debug, Clone, Copy)]
 pub struct InForce {
-    /// Which set.
+    /// Place of the set in the order of all sets.
     pub version: Version,
-    /// How many rules it has.
+    /// Number of rules that the set has.
     pub rules: usize,
     /// False for a set that another daemon gave: what it says of its version goes into no table.
     pub of_database: bool,
@@ -134,8 +134,8 @@ impl InForce {
 
 /// Makes an edit in one transaction. The new revision exceeds the one in force.
 ///
-/// Where the tables hold the set that is in force here, every rule in it is known to be right, so a change of
-/// one rule reads and checks that one; else the whole set.
+/// A change of one rule reads and checks that one if the tables hold the set that is in force here, of which
+/// every rule is known to be right; else the whole set.
 ///
 /// # Errors
 /// What is wrong with it, or why the database does not take it. Nothing was changed.

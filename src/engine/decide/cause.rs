@@ -1,4 +1,5 @@
-//! Why a charge was denied: told from what its store answered and what is known here of the other regions.
+//! The reasons why a charge was denied: told from what its store answered and what is known here of the other
+//! regions.
 
 use crate::core::algorithm::{Allowance, Counting};
 use crate::core::decision::RuleOutcome;
@@ -14,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::port::ChargeResult;
 
 impl Engine {
-    /// Why a charge was denied. Apart from what passes, which never comes here.
+    /// Returns why a charge was denied. Apart from what passes, which never comes here.
     #[cold]
     pub(super) fn cause_of(
         &self,
@@ -76,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// True if what this region lacks may lie in other regions. What those have spent nobody tells it.
+    /// True if what this region lacks may lie in other regions. Nobody tells it what those have spent.
     fn may_lie_elsewhere(
         &self,
         found: &Match<'_>,

@@ -251,8 +251,9 @@ pub(in crate::engine) fn taken_of(taken: TakenCost, counted: &ChargeResult) -> u
     }
 }
 
-/// Permits that have to come from other regions before one is free here: what is owed, and that one. Where
-/// costs are charged afterwards, a gateway that asks with a cost of nothing is what says that more is wanted.
+/// Permits that have to come from other regions before one is free here: what is owed, and that one. A
+/// gateway that asks with a cost of nothing is what says that more is wanted, if costs are charged
+/// afterwards.
 fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
     let held = match counted.view {
         Some(Allowance::Window(view)) => u64::from(view.budget),

@@ -16,7 +16,7 @@ use crate::engine::identity::{Persons, rewritten};
 use crate::engine::loaded::Loaded;
 use crate::engine::port::{Answer, Intent, Later};
 
-/// How a store that may have to be waited for is asked.
+/// The ways in which a store that may have to be waited for is asked.
 pub(super) enum Tries {
     /// First without a wait; if that answers nothing, the buckets that are touched are told to who asked, and
     /// nothing is begun before somebody waits.

@@ -17,11 +17,12 @@ use crate::telemetry::Metrics;
 const BATCH_MAX: usize = 256;
 /// Most calls at once: a database with many daemons must not drown in them.
 const CALLS_MAX: usize = 4;
-/// How long a call that failed keeps its place, so that a database that is away is not asked all the time.
+/// Time for which a call that failed keeps its place, so that a database that is away is not asked all the
+/// time.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long facts lie on the shelf.
+/// Time for which facts lie on the shelf.
 const SHELF_TIME: Duration = Duration::from_secs(60);
-/// How long a change keeps facts off the shelf: longer than any read from before it takes.
+/// Time for which a change keeps facts off the shelf: longer than any read from before it takes.
 const BAR_TIME: Duration = Duration::from_secs(10);
 
 /// One call's work.

@@ -30,11 +30,12 @@ const USER: &str = "user";
 const RETRY: Duration = Duration::from_secs(1);
 /// A request needs the key, then the key's user, and one look more to gather both.
 const ROUNDS_MAX: usize = 3;
-/// How long an operator's question waits for a fact.
+/// Time for which an operator's question waits for a fact.
 const OPERATOR_WAIT: Duration = Duration::from_secs(1);
 /// Timers are that coarse: a wait ends by so much later.
 const TIMER: Duration = Duration::from_millis(1);
-/// What an entry takes in the cache besides its texts, in bytes: measured with `tests/bench/identity.rs`.
+/// The memory that an entry takes in the cache besides its texts, in bytes: measured with
+/// `tests/bench/identity.rs`.
 const ENTRY_BYTES: usize = 208;
 
 /// Looks people up. Shared by every decision of a daemon.
@@ -89,7 +90,7 @@ impl Weighter<IdentityName, Arc<KeptFact>> for Bytes {
     }
 }
 
-/// What is to be done.
+/// The work that is to be done.
 #[derive(Debug)]
 pub(super) enum Wanted {
     /// Look this one up.
@@ -102,7 +103,7 @@ pub(super) enum Wanted {
     BarAll,
 }
 
-/// What is near at hand of somebody.
+/// The answer of the cache for one identity.
 pub(super) enum Near {
     /// The fact.
     Fact(Fact),
@@ -112,14 +113,14 @@ pub(super) enum Near {
     Without(Option<Fact>),
 }
 
-/// How full the cache is.
+/// The fill of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Facts held.
+    /// Number of facts that the cache holds.
     pub entries: usize,
-    /// What they take, in bytes.
+    /// Memory that the facts take, in bytes.
     pub bytes: u64,
-    /// Lookups under way.
+    /// Number of look-ups that are under way.
     pub look_ups: usize,
 }
 
@@ -173,7 +174,7 @@ impl Lookups {
         let _ = self.queue.try_send(Wanted::BarAll);
     }
 
-    /// How full it is.
+    /// Returns how full it is.
     #[must_use]
     pub fn held(&self) -> Held {
         Held { entries: self.cache.len(), bytes: self.cache.weight(), look_ups: self.look_ups.len() }
@@ -297,7 +298,7 @@ impl Lookups {
         self.cache.insert(name, Arc::new(KeptFact { fact, generation, fresh_until }));
     }
 
-    /// How long the last lookup took; `None`: it failed.
+    /// Notes how long the last lookup took; `None`: it failed.
     pub(super) fn took(&self, time: Option<Duration>) {
         self.slow.store(time.is_none_or(|time| time >= self.settings.timeout), Ordering::Relaxed);
     }
@@ -315,17 +316,17 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where people are known from.
+/// The source from which people are known.
 #[derive(Clone, Copy)]
 pub(in crate::engine) enum Directory<'a> {
-    /// What is written beside the rules.
+    /// The people who are written beside the rules.
     Rules(&'a RuleSet),
     /// The same, and a database for whoever is not there.
     Lookups(&'a RuleSet, &'a Lookups),
 }
 
 impl Directory<'_> {
-    /// What is known of those who ask; `soon` gets what would be worth a short wait.
+    /// Returns what is known of those who ask; `soon` gets what would be worth a short wait.
     pub(in crate::engine) fn persons(
         self,
         requests: &[Request<'_>],

@@ -3,7 +3,7 @@
 //! Facts live in a database. Near at hand is a bounded cache ([`lookups`]); behind it the region's Redis,
 //! where there is one ([`Shelf`]); behind that the database ([`Source`]). A fact that is not at hand is
 //! waited for a few milliseconds at most; after that the request is decided without it, and it is there for
-//! the next one. Where nothing is configured, users and keys are those written beside the rules.
+//! the next one. Users and keys are those written beside the rules if nothing is configured.
 
 pub mod lookups;
 pub mod register;
@@ -37,7 +37,7 @@ pub enum Kind {
 /// The name of somebody.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdentityName {
-    /// What kind.
+    /// Kind of identity: a user or an API key.
     pub kind: Kind,
     /// The user's id, or the key's public name.
     pub id: Box<str>,
@@ -46,7 +46,7 @@ pub struct IdentityName {
 /// The same, borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameRef<'a> {
-    /// What kind.
+    /// Kind of identity: a user or an API key.
     pub kind: Kind,
     /// The user's id, or the key's public name.
     pub id: &'a str,
@@ -111,12 +111,12 @@ impl Fact {
     }
 }
 
-/// Why nobody could be looked up just now: a sentence for the log.
+/// Reasons why nobody could be looked up just now: a sentence for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreachable(pub String);
 
-/// Where facts come from in the end. Each call has a deadline of its own.
+/// The last source of facts. Each call has a deadline of its own.
 pub trait Source: Send + Sync + 'static {
     /// Looks these up. A name that is not in the answer does not exist.
     fn load<'a>(
@@ -137,7 +137,7 @@ pub trait Shelf: Send + Sync + 'static {
     fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, ()>;
 }
 
-/// How to look up.
+/// The settings of look-ups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookupSettings {
     /// Longest time that a decision waits for a fact.

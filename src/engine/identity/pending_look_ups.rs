@@ -26,7 +26,7 @@ struct PendingLookUp {
     again: bool,
 }
 
-/// What came of asking for a flight.
+/// The outcome of asking for a flight.
 #[derive(Debug)]
 pub(super) enum Joined {
     /// It is new: somebody has to carry it out.
@@ -59,7 +59,7 @@ impl LookUps {
         Joined::New(landed)
     }
 
-    /// What is on the way may be outdated on arrival. Whether there is such a flight.
+    /// Marks what is on the way, which may be outdated on arrival. Returns whether there is such a flight.
     pub(super) fn taint(&self, name: &IdentityName) -> bool {
         self.open().get_mut(name).map(|flight| flight.again = true).is_some()
     }
@@ -95,7 +95,7 @@ impl LookUps {
         }
     }
 
-    /// How many are under way.
+    /// Returns how many are under way.
     pub(super) fn len(&self) -> usize {
         self.open().len()
     }

@@ -13,7 +13,7 @@ use crate::core::time::{Span, Timestamp};
 /// One for each question of a call; empty where nothing is known of anybody.
 pub(in crate::engine) type Persons = SmallVec<[Person; 1]>;
 
-/// Why somebody is looked up.
+/// Reasons why somebody is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) enum Inquiry {
     /// A decision waits: it waits briefly, and a key counts only with its secret.
@@ -33,7 +33,7 @@ pub(in crate::engine) struct Person {
     /// Users who stand beside that one: the owner of the key where the request names another user, and who
     /// else is named.
     pub(super) beside: Vec<Arc<User>>,
-    /// Those who show the further credentials of the request, one for each.
+    /// People who show the further credentials of the request, one for each.
     pub(super) others: Vec<Person>,
 }
 
@@ -63,13 +63,13 @@ pub(in crate::engine) enum KeyFound {
     NotInTime,
 }
 
-/// Why somebody is refused.
+/// Reasons why somebody is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::engine) struct IdentityRefused {
     pub(in crate::engine) why: Refusal,
-    /// What the refused one reads.
+    /// Sentence that the refused client reads.
     pub(in crate::engine) message: Arc<str>,
-    /// Until it is over; `None`: nobody knows.
+    /// Time until it is over; `None`: nobody knows.
     pub(in crate::engine) retry: Option<Span>,
 }
 
@@ -100,7 +100,7 @@ impl Person {
         self.key.as_deref()?.user.as_deref()
     }
 
-    /// Why this one may not ask at all, if so.
+    /// Returns why this one may not ask at all, if so.
     pub(in crate::engine) fn refused(&self, now: Timestamp) -> Option<IdentityRefused> {
         if let Some(why) = self.key.as_deref().and_then(|key| key_refusal(key, now)) {
             return Some(IdentityRefused { why, message: why.sentence().into(), retry: None });

@@ -103,33 +103,33 @@ pub struct TierRecord {
     pub description: String,
 }
 
-/// Which users or keys to list.
+/// The users or keys to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Of this tier.
+    /// Only users or keys of this tier.
     pub tier: Option<String>,
-    /// Keys of this user.
+    /// Only keys that belong to this user.
     pub user: Option<String>,
     /// Users that are blocked, or are not.
     pub blocked: Option<bool>,
-    /// Those whose name comes after this one.
+    /// Only names that come after this one.
     pub after: Option<String>,
     /// At most so many, up to [`PAGE_MAX`].
     pub limit: u32,
 }
 
-/// What changes of a user. `None`: stays.
+/// The changes to a user. `None`: stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserChange {
-    /// Another tier, or none.
+    /// `Some(None)` takes the tier away; `Some(Some)` sets another.
     pub tier: Option<Option<String>>,
-    /// Other limits.
+    /// Limits of the user's own, in place of those before.
     pub overrides: Option<Vec<UserLimit>>,
-    /// Blocked, or not any more.
+    /// `Some(None)` lifts the block; `Some(Some)` sets one.
     pub blocked: Option<Option<Block>>,
-    /// As the record names it.
+    /// Action as the record names it, such as `user.block`.
     pub action: &'static str,
-    /// Why, in the actor's words.
+    /// Reason in the actor's own words; `None` where none was given.
     pub reason: Option<String>,
 }
 
@@ -144,7 +144,7 @@ pub struct KeyDraft {
     pub note: String,
 }
 
-/// What changes of a key. `None`: stays.
+/// The changes to a key. `None`: stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the key, which documents them")]
 pub struct KeyChange {
@@ -153,21 +153,21 @@ pub struct KeyChange {
     pub active: Option<bool>,
     pub expires: Option<Option<Timestamp>>,
     pub note: Option<String>,
-    /// Takes it back, for ever.
+    /// True to take the key back, for ever.
     pub revoke: bool,
-    /// As the record names it.
+    /// Action as the record names it, such as `key.revoke`.
     pub action: &'static str,
-    /// Why, in the actor's words.
+    /// Reason in the actor's own words; `None` where none was given.
     pub reason: Option<String>,
 }
 
-/// Why something was not shown or changed: each with a sentence.
+/// Reasons why something was not shown or changed: each with a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// There is nobody of this name.
     #[error("there is no {0} {1:?}")]
     Nobody(&'static str, String),
-    /// What was asked cannot be: which field, and why.
+    /// The request cannot be met: which field, and why.
     #[error("{1}")]
     Refused(&'static str, String),
     /// The database is away, slow, or cannot take it now.
@@ -176,7 +176,7 @@ pub enum RegisterError {
     /// Here nothing of this kind can be changed.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// What cannot happen.
+    /// This cannot happen.
     #[error("{0}")]
     Failed(String),
 }
@@ -201,10 +201,10 @@ impl RegisterError {
     }
 }
 
-/// What comes of it.
+/// The result of a call of the register.
 pub type Registered<'a, T> = Later<'a, Result<T, RegisterError>>;
 
-/// Where users, keys and tiers are kept. Every change is recorded, with who made it and from where.
+/// The store of users, keys and tiers. Every change is recorded, with who made it and from where.
 pub trait Register: Send + Sync + 'static {
     /// Users, by id.
     fn users(&self, filter: Filter) -> Registered<'_, Vec<UserRecord>>;
@@ -240,7 +240,7 @@ pub trait Register: Send + Sync + 'static {
     fn remove_tier<'a>(&'a self, actor: &'a Actor, name: &'a str) -> Registered<'a, ()>;
 }
 
-/// Where nobody is written down, and nobody can be.
+/// The register of a daemon without one: nobody is written down, and nobody can be.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoRegister;
 

@@ -24,13 +24,13 @@ pub struct NoRandomness;
 /// A new key: what its holder gets, once, and what is kept of it.
 #[derive(Clone)]
 pub struct NewKey {
-    /// The whole key.
+    /// Whole key that its holder gets, once. A secret.
     pub text: String,
-    /// Its public name.
+    /// Public name of the key, by which it is found and shown.
     pub id: String,
-    /// The salt.
+    /// Random salt that makes each key's hash another function.
     pub salt: [u8; 16],
-    /// What is kept of the secret.
+    /// Hash of the secret, which alone is kept.
     pub hash: [u8; 32],
 }
 

@@ -19,7 +19,7 @@ const fn word(phase: Phase) -> &'static str {
     }
 }
 
-/// How the servers are, as last seen.
+/// Returns how the servers are, as last seen.
 pub(super) fn of(places: &Places, daemons: &Daemons) -> StoreHealth {
     let map = places.map();
     let closed = map.nodes().iter().filter(|node| node.phase() == Phase::Closed).count();

@@ -3,8 +3,8 @@
 //! A decision is split into parts, one for each slot that it touches ([`servers::plan`]). Each part is one
 //! atomic script call ([`batch::call`], `lua/decide.lua`), joined with others for the same node (in a cluster
 //! for the same slot) and sent there ([`servers::dispatcher`], [`servers::topology`], [`servers::node`]). Its
-//! reply is replayed by the machines of the store in memory ([`batch::replay`]). Where no answer comes in
-//! time, each rule's failure policy answers ([`policy::fallback`]).
+//! reply is replayed by the machines of the store in memory ([`batch::replay`]). Each rule's failure policy
+//! answers if no answer comes in time ([`policy::fallback`]).
 //!
 //! Four rooms, each importing only those before it: [`client`], [`batch`], [`servers`], [`policy`].
 
@@ -60,7 +60,7 @@ pub use self::policy::cells::RedisCells;
 pub use self::policy::shelf::RedisShelf;
 pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
 
-/// How long a start waits for Redis before the daemon begins without it.
+/// Time that a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);
 
 /// The SHA-1 under which Redis knows the script that decides, for measuring it by other means.
@@ -83,7 +83,7 @@ impl Drop for RedisStore {
 }
 
 impl RedisStore {
-    /// Has connections from now on use these certificates. Those that are open stay.
+    /// Has connections from now on use these certificates. Open connections stay as they are.
     ///
     /// # Errors
     /// Why they cannot be used; those before stay in force.
@@ -94,8 +94,8 @@ impl RedisStore {
 
     /// Connects and begins. `live` is the number of live daemons of this region, kept current by the caller.
     ///
-    /// Where no server answers within two seconds the store starts all the same, and failure policies answer
-    /// until one does.
+    /// The store starts all the same if no server answers within two seconds; failure policies answer until
+    /// one does.
     ///
     /// # Errors
     /// When the settings contradict themselves, or a server answers that cannot do what is needed.

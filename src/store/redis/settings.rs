@@ -1,4 +1,4 @@
-//! What a store in Redis is started with, and why it may refuse to start.
+//! The settings that a store in Redis is started with, and the reasons why it may refuse to start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::core::rule::OnFailure;
 use crate::engine::clock::Clock;
 use crate::engine::tasks::Tasks;
 
-/// How the servers are arranged.
+/// Arrangements of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
@@ -40,7 +40,7 @@ impl Topology {
     }
 }
 
-/// How `rediss://` servers prove who they are, and this daemon to them; all in PEM.
+/// The proofs of who `rediss://` servers are, and of who this daemon is to them; all in PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RedisTls {
     /// The authorities that signed the servers' certificates; `None`: the system's.
@@ -72,27 +72,27 @@ impl RedisTls {
 pub struct LeaseSettings {
     /// Permits drawn at once at most; zero: never.
     pub permits_max: u32,
-    /// How long permits are kept before they go back.
+    /// Time for which permits are kept before they go back.
     pub ttl: Duration,
 }
 
-/// What a [`RedisStore`] is started with.
+/// The settings that a [`RedisStore`] is started with.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
-    /// How the servers are arranged.
+    /// Single server, ring, cluster or sentinels.
     pub topology: Topology,
     /// `redis://user:password@host:port`, or `rediss://` for TLS: the server, the ring's servers, some of the
     /// cluster's, or the sentinels.
     pub nodes: Vec<String>,
-    /// For `rediss://`.
+    /// TLS towards the servers, used for `rediss://` only.
     pub tls: RedisTls,
-    /// What the sentinels call the primary; the other topologies do not read it.
+    /// Name that the sentinels have for the primary; the other topologies do not read it.
     pub sentinel_master: String,
-    /// For one decision, everything included.
+    /// Longest time for one decision, everything included.
     pub timeout: Duration,
     /// For rules that name no policy of their own.
     pub on_failure: OnFailure,
-    /// Permits drawn ahead.
+    /// Settings of permits that are drawn ahead of their use.
     pub lease: LeaseSettings,
     /// Keys that one server may hold before no new ones are made; `None`: as many as its memory allows.
     pub server_keys_max: Option<u64>,
@@ -102,7 +102,7 @@ pub struct RedisSettings {
     pub keys_max: usize,
     /// A clock in place of the servers' `TIME`, for tests; buckets then live for a minute whatever they hold.
     pub clock: Option<Arc<Clock>>,
-    /// Where its background tasks are watched.
+    /// Tasks that watch its background work.
     pub tasks: Tasks,
 }
 
@@ -125,7 +125,7 @@ impl Default for RedisSettings {
     }
 }
 
-/// Why a store could not be started.
+/// Reasons why a store could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No address was given.
@@ -173,7 +173,7 @@ pub enum StartError {
     /// The script that decides does not run there.
     #[error("{0} cannot run the script that decides: {1}")]
     Unusable(String, String),
-    /// What was given for TLS cannot be used.
+    /// The certificates or keys given for TLS cannot be used.
     #[error("store.redis.tls: {0}")]
     Tls(String),
 }

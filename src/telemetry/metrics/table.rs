@@ -1,6 +1,6 @@
 //! The table of all metrics. Documentation and tests read it.
 
-/// What kind of number a metric is.
+/// The kind of a metric's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
     /// Only grows.

@@ -84,7 +84,7 @@ pub(super) struct Span {
     /// Its outcome.
     #[prost(message, optional, tag = "15")]
     pub(super) status: Option<Status>,
-    /// Those of W3C, and whether the parent is another process's.
+    /// The flags of W3C, and whether the parent is another process's.
     #[prost(fixed32, tag = "16")]
     pub(super) flags: u32,
 }

@@ -1,5 +1,5 @@
 //! Spans on their way to a collector of traces: which are told, what they are named, and the bounded queue
-//! that nobody waits for. Whoever is measured opens a span; when it is dropped it has ended.
+//! that nobody waits for. Code that is measured opens a span; when it is dropped it has ended.
 //!
 //! Absent a configuration there is no [`Tracer`], and who would open a span finds none.
 
@@ -28,7 +28,7 @@ pub use parent::TraceParent;
 const WAITING_MAX: usize = 4_096;
 /// Most spans that are sent at once.
 const BATCH_SPANS_MAX: usize = 512;
-/// How long spans are collected before they are sent.
+/// Time for which spans are collected before they are sent.
 const FLUSH: Duration = Duration::from_secs(1);
 /// Longest text of a span, in bytes; the rest is cut off.
 const TEXT_BYTES_MAX: usize = 1_024;
@@ -36,7 +36,7 @@ const TEXT_BYTES_MAX: usize = 1_024;
 const SAMPLED_BITS: u32 = 56;
 const MILLION: u128 = 1_000_000;
 
-/// Who takes part in what a span is about.
+/// The parties to what a span is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SpanKind {
     /// Nobody else.
@@ -97,16 +97,16 @@ pub struct SpanRecord {
     error: Option<String>,
 }
 
-/// What tells spans.
+/// The setup of a tracer.
 #[derive(Debug, Clone, Copy)]
 pub struct TracerSetup {
     /// Random: the ids of spans are made from it.
     pub key: (u64, u64),
     /// Decisions in a million that are told without a sampled parent.
     pub sample_millionths: u32,
-    /// What keeps buckets, as spans name it.
+    /// The store of the buckets, as spans name it.
     pub store: &'static str,
-    /// The clock.
+    /// Clock of the daemon, from which spans take their begin and end.
     pub now: fn() -> Timestamp,
 }
 
@@ -118,7 +118,7 @@ pub struct Tracer {
     named: AtomicU64,
     waiting: Mutex<VecDeque<SpanRecord>>,
     arrived: Notify,
-    /// A whole batch waits.
+    /// Notified when a whole batch of spans waits.
     enough: Notify,
     full: Counter,
 }
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Takes spans from now on. Those that find no room are counted.
+    /// Takes spans from now on. Spans that find no room are counted.
     #[must_use]
     pub fn new(setup: TracerSetup, metrics: &Metrics) -> Arc<Self> {
         let below = (u128::from(setup.sample_millionths) << SAMPLED_BITS) / MILLION;
@@ -230,7 +230,7 @@ impl Tracer {
         }
     }
 
-    /// How many spans wait.
+    /// Returns how many spans wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.lock().len()

@@ -15,14 +15,14 @@ const FLAGS_REMOTE: u32 = 0x300;
 const STATUS_ERROR: i32 = 2;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Whose spans they are.
+/// The daemon whose spans they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceResource {
-    /// `service.name`.
+    /// Value of `service.name`, as collectors show it.
     pub service: String,
-    /// The daemon's region.
+    /// Region of the daemon, an attribute of its resource.
     pub region: String,
-    /// Its name within it.
+    /// Name of the daemon within its region.
     pub node: String,
 }
 
@@ -45,7 +45,8 @@ pub fn encode(of: &TraceResource, spans: Vec<SpanRecord>) -> Vec<u8> {
     Export { resource_spans: vec![spans] }.encode_to_vec()
 }
 
-/// How many spans a collector that took an export did not take, and why. An answer that is none says nothing.
+/// Returns how many spans a collector that took an export did not take, and why. An answer that is none says
+/// nothing.
 #[must_use]
 pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
     let answer = Exported::decode(answer).ok()?;

@@ -6,10 +6,10 @@ const LEN: usize = 55;
 const VERSION_INVALID: u8 = 0xff;
 const FLAG_SAMPLED: u8 = 1;
 
-/// What a caller's `traceparent` says.
+/// The words of a caller's `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace.
+    /// Id of the trace, as the caller sent it.
     pub trace: [u8; 16],
     /// The caller's own span, which is the parent of ours.
     pub span: [u8; 8],

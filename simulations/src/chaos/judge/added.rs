@@ -6,7 +6,7 @@ use super::{Evidence, Promise, STALL, Verdict};
 use crate::number::float;
 use crate::plan::{FaultKind, Way};
 
-/// How long the daemons may take to agree, and a share to come into force.
+/// The time that the daemons may take to agree, and a share to come into force.
 const AGREED: Duration = Duration::from_secs(6);
 /// So much of the limit the others use without the region that was removed. With its share unspent two of
 /// three use two thirds.

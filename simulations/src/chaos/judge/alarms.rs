@@ -34,13 +34,14 @@ const ALARMS: [&str; 24] = [
 ];
 /// Gauges that are zero where something is wrong.
 const UP: [&str; 2] = ["tidegate_rules_source_up", "tidegate_peer_connected"];
-/// Of `escrow` alone an alarm.
+/// This metric is an alarm of `escrow` alone.
 const OVERSHOOT: &str = "tidegate_global_overshoot_permits_total";
 /// News of a region is late beyond this.
 const LAG: f64 = 1.0;
 /// Gauges among them: zero again when nothing is wrong any more.
 const STATES: [&str; 2] = ["tidegate_store_trouble", "tidegate_notices"];
-/// How long daemons may take to notice that all is right again: they look at their stores every few seconds.
+/// The time that daemons may take to notice that all is right again: they look at their stores every few
+/// seconds.
 const RIGHT_AGAIN: Duration = Duration::from_secs(6);
 /// A link over which nothing comes ends within this.
 const LINKS_END: Duration = Duration::from_secs(5);
@@ -81,7 +82,7 @@ impl Evidence<'_> {
 
     /// The gauges of a daemon that should be above zero and are not.
     fn is_down(&self, page: &Page) -> Vec<String> {
-        // Of its own region a daemon with nobody beside it has no link, nor of one that is added later.
+        // A daemon with nobody beside it has no link to its own region, nor to one that is added later.
         let away = |line: &str| {
             let regions = self.plan.regions.iter().enumerate();
             let mut named = regions.filter(|(_, region)| line.contains(&format!("\"{}\"", region.name)));
@@ -114,7 +115,7 @@ impl Evidence<'_> {
         Verdict::new(promise, (looked > 0).then_some((raised.is_empty(), found)))
     }
 
-    /// What is looked at while a fault lasts: the alarm that it raises, and the daemons that tell it.
+    /// Returns what is looked at while a fault lasts: the alarm that it raises, and the daemons that tell it.
     fn told_by(&self, fault: &Happened) -> Option<(&'static str, Vec<&Page>)> {
         let lasts = matches!(fault.kind, FaultKind::LogLost { .. } | FaultKind::Join { listed: false, .. });
         let around = |at: Duration| at > fault.from && (at <= fault.until || lasts);
@@ -209,7 +210,7 @@ impl Evidence<'_> {
         let (mut told, mut missing) = (Vec::new(), Vec::new());
         for fault in &self.told.faults {
             let span = (fault.from, fault.until);
-            // Whatever else happens, these are told by the daemon that they happen to.
+            // The daemon that these happen to tells them, whatever else happens.
             let own = matches!(
                 fault.kind,
                 FaultKind::LogLost { .. } | FaultKind::DiskFull { .. } | FaultKind::CertificatesEnd { .. }

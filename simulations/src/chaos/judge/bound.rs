@@ -1,4 +1,4 @@
-//! What regions believe to be used worldwide, beside what was.
+//! The worldwide use that regions believe in, beside what was used.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -75,7 +75,8 @@ impl Evidence<'_> {
         })
     }
 
-    /// What the first user's answers say, for a plot: of each short span of time the one that believed least.
+    /// Returns what the first user's answers say, for a plot: of each short span of time the one that
+    /// believed least.
     pub(in super::super) fn beliefs(&self) -> Vec<Belief> {
         let span = Duration::from_micros(self.plan.length.0) / POINTS_MAX;
         let mut points: BTreeMap<u128, Belief> = BTreeMap::new();

@@ -9,7 +9,7 @@ use crate::plan::FaultKind;
 
 /// A process may have begun so long before the first request, and its clock drifts from then on.
 const BEFORE: Duration = Duration::from_secs(60);
-/// How long a daemon may take until it knows that a clock is another one.
+/// The time that a daemon may take until it knows that a clock is another one.
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// A daemon goes by the fastest frame of the last minute, which is that of the clock that was ahead most.
 const REMEMBERED: Duration = Duration::from_secs(65);
@@ -23,8 +23,8 @@ pub(super) fn moved(at: Duration, ahead: i64) -> Duration {
 }
 
 impl Evidence<'_> {
-    /// How far a region's clock was ahead between two instants since the first request: at least, and at
-    /// most.
+    /// Returns how far a region's clock was ahead between two instants since the first request: at least, and
+    /// at most.
     pub(super) fn clock(&self, region: usize, (from, until): (Duration, Duration)) -> (i64, i64) {
         let Some(planned) = self.plan.regions.get(region) else { return (0, 0) };
         let running = Duration::from_micros(self.plan.length.0) + BEFORE;

@@ -1,8 +1,8 @@
 //! False denials of real daemons: refusals that came while the world surely had room.
 //!
-//! What may have been used is counted as high as it can be: everything that was admitted, or that nobody
-//! knows the answer of, and that was sent before the refusal was told, in any window that it may belong to.
-//! So each false denial that is found was one.
+//! The possible use is counted as high as it can be: everything that was admitted, or that nobody knows the
+//! answer of, and that was sent before the refusal was told, in any window that it may belong to. So each
+//! false denial that is found was one.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -75,8 +75,8 @@ impl Evidence<'_> {
         denials
     }
 
-    /// The most that all regions may have had in use of a user's bucket when a request was answered. What was
-    /// used a window ago, or two of a sliding one, does not count any more; of a bucket without windows all
+    /// The most that all regions may have had in use of a user's bucket when a request was answered. The use
+    /// of a window ago, or of two of a sliding one, does not count any more; of a bucket without windows all
     /// that was used since counts in full.
     fn used_at_most(&self, list: &[&Seen], judged: &Seen) -> u64 {
         let since = match windowed(self.plan.rule.algorithm) {

@@ -52,7 +52,7 @@ impl Evidence<'_> {
         Verdict::new(PROMISE, found)
     }
 
-    /// How often a region was without its Redis between two instants.
+    /// Returns how often a region was without its Redis between two instants.
     fn outages(&self, region: usize, from: Duration, until: Duration) -> usize {
         let of_region = self.told.faults.iter().filter(|fault| match fault.kind {
             FaultKind::StoreLost { region: of }

@@ -20,7 +20,7 @@ const STOOD: Duration = Duration::from_millis(50);
 /// Fewer intervals than this show nothing.
 const ENOUGH: u64 = 500;
 
-/// What was surely admitted in an interval.
+/// The permits that were surely admitted in an interval.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
     from: Duration,

@@ -15,7 +15,7 @@ const SKIPPED: u64 = 2;
 /// manual are of a thousand permits; of a hundred one permit is a hundredth.
 const OVER_MEAN: f64 = 0.005;
 const OVER_MAX: f64 = 0.05;
-/// Of smaller limits one permit is more than that.
+/// One permit of smaller limits is more than that.
 const LIMIT_MIN: u32 = 100;
 /// Fewer windows than this show nothing.
 const ENOUGH: usize = 3;
@@ -85,8 +85,8 @@ impl Evidence<'_> {
         Verdict::new(PROMISE, (overs.len() >= ENOUGH).then_some((kept, found)))
     }
 
-    /// Of a `sliding_window`: the limit in any aligned window, and in the estimate that fades. Each region
-    /// rounds its own down.
+    /// Judges a `sliding_window`: the limit in any aligned window, and in the estimate that fades. Each
+    /// region rounds its own down.
     pub(super) fn fullest_of_sliding(
         &self,
         judged: impl Fn(Duration, Duration) -> bool,

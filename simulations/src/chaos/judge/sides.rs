@@ -1,4 +1,4 @@
-//! What both sides of a cut admit, by `on_partition`.
+//! The permits that both sides of a cut admit, by `on_partition`.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Evidence<'_> {
         Verdict::new(PROMISE, cuts.filter_map(|cut| self.sides_of(cut)).min_by_key(|(kept, _)| *kept))
     }
 
-    /// What was found of one cut, if anything could be judged.
+    /// Returns what was found of one cut, if anything could be judged.
     fn sides_of(&self, cut: &Happened) -> Option<(bool, String)> {
         let FaultKind::Cut { regions, .. } = &cut.kind else { return None };
         let policy = self.plan.rule.on_partition;

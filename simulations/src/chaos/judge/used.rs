@@ -1,4 +1,4 @@
-//! How much of a limit is used while nothing is broken.
+//! The part of a limit that is used while nothing is broken.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ const SKIPPED: u64 = 2;
 const ENOUGH: usize = 8;
 /// The longest way for which the manual gives figures.
 const FARTHEST: Duration = Duration::from_millis(125);
-/// Of a window's answers at most this part may take longer than that; else its daemons had too little time.
+/// The part of a window's answers that may at most take longer than that; else its daemons had too little
+/// time.
 const SLOW_PART: f64 = 0.02;
 const SLOW: Duration = Duration::from_millis(25);
 
-/// What was asked for and admitted in a window, and how many of its answers were slow.
+/// The permits that were asked for and admitted in a window, and how many of its answers were slow.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Use {
     pub(super) asked: u64,
@@ -48,7 +49,7 @@ impl Evidence<'_> {
         let (mut could, mut did, mut judged) = (0, 0, 0_usize);
         for (at, window) in windows.iter().enumerate().skip(index(SKIPPED)) {
             let from = self.window() * u32::try_from(at).unwrap_or(u32::MAX);
-            // What a region could not tell in time before this window is missing in it.
+            // Permits that a region could not tell in time before this window are missing in it.
             let before = at.checked_sub(1).and_then(|before| windows.get(before));
             let starved = before.is_some_and(Use::is_starved)
                 || window.is_starved()
@@ -69,7 +70,7 @@ impl Evidence<'_> {
         Verdict::new(PROMISE, (judged >= ENOUGH).then_some((part >= USED, found)))
     }
 
-    /// Whether daemons had too little of the machine between two instants since the first request.
+    /// Returns whether daemons had too little of the machine between two instants since the first request.
     pub(super) fn is_starved(&self, (from, until): (Duration, Duration)) -> bool {
         let mut all = Use::default();
         for seen in self.seen.iter().filter(|seen| (from..=until).contains(&self.since(seen.sent))) {
@@ -102,7 +103,7 @@ impl Use {
         self.slow += usize::from(seen.answered.saturating_sub(seen.sent) > SLOW);
     }
 
-    /// Whether its daemons had too little of the machine.
+    /// Returns whether its daemons had too little of the machine.
     pub(super) fn is_starved(&self) -> bool {
         len(self.slow) > SLOW_PART * len(self.answers)
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{Evidence, Promise, STALL, Seen, Verdict};
 use crate::number::len;
 
-/// Of those who waited, and beside whom nobody asked the same bucket, so many must be admitted.
+/// The part that must be admitted of those who waited, and beside whom nobody asked the same bucket.
 const ADMITTED: f64 = 0.95;
 /// Fewer than this show nothing.
 const ENOUGH: usize = 20;

@@ -1,4 +1,5 @@
-//! What all regions together have truly used of one bucket, and what is wrong with an answer about it.
+//! The permits that all regions together have truly used of one bucket, and what is wrong with an answer
+//! about it.
 
 use std::collections::VecDeque;
 
@@ -16,9 +17,9 @@ pub(super) const ROUND_TRIP: Span = Span::from_secs(1);
 pub(super) struct TrueUse {
     algorithm: Algorithm,
     limit: Limit,
-    /// Those that may still count.
+    /// Admissions that may still count.
     admitted: VecDeque<(Timestamp, u64)>,
-    /// Of a bucket without windows: what it held, and when.
+    /// Level of a bucket without windows, and when it held that.
     level: (f64, Timestamp),
 }
 
@@ -81,19 +82,19 @@ impl TrueUse {
         used.saturating_sub(self.capacity().saturating_add(rounding))
     }
 
-    /// Whether the world had room for a cost that was refused.
+    /// Returns whether the world had room for a cost that was refused.
     pub(super) fn has_room(&self, now: Timestamp, cost: u64) -> bool {
         self.used(now).saturating_add(cost) <= self.capacity()
     }
 
-    /// Whether more than a tenth of the limit was free when it was refused.
+    /// Returns whether more than a tenth of the limit was free when it was refused.
     pub(super) fn has_a_tenth(&self, now: Timestamp, cost: u64) -> bool {
         let free = self.capacity().saturating_sub(self.used(now));
         self.has_room(now, cost) && free.saturating_sub(cost) > self.capacity() / 10
     }
 }
 
-/// Whether what a refusal says of when to come back cannot be true, as far as that is seen at once.
+/// Returns whether what a refusal says of when to come back cannot be true, as far as that is seen at once.
 pub(super) fn says_too_long(truth: &TrueUse, now: Timestamp, cost: u64, retry: Option<Span>) -> bool {
     truth.has_room(now, cost) && retry.is_none_or(|retry| retry > ROUND_TRIP)
 }

@@ -39,7 +39,7 @@ impl Allocation {
         self.0.iter().filter(|part| **part != Self::NONE).map(|part| u64::from(*part)).sum()
     }
 
-    /// Of each region the larger part.
+    /// Takes the larger part of each region.
     pub(super) fn raise(&mut self, other: &Self) {
         for region in 0..other.0.len() {
             if let Some(part) = other.get(region) {
@@ -48,7 +48,7 @@ impl Allocation {
         }
     }
 
-    /// Of each region the smaller part, where both have one.
+    /// Takes the smaller part of each region that has a part in both.
     pub(super) fn lower(&mut self, other: &Self) {
         for (part, other) in self.0.iter_mut().zip(&other.0) {
             *part = (*part).min(*other);
@@ -74,7 +74,7 @@ impl LargestAllocation {
         Self { now, before: Allocation::default(), turned: at, unknown: !follows }
     }
 
-    /// What single regions may have used of a bucket without windows.
+    /// Notes what single regions may have used of a bucket without windows.
     pub(super) fn note_each(&mut self, at: Timestamp, each: impl IntoIterator<Item = (RegionId, u64)>) {
         let mut parts = Allocation::default();
         each.into_iter().for_each(|(region, part)| parts.set(region, part));

@@ -60,17 +60,17 @@ pub(super) struct GossipBucket {
     /// With the bucket's own limit in place of the rule's, where it has one.
     pub(super) rule: Arc<WorldRule>,
     own: Own,
-    /// When this daemon began to count it.
+    /// Instant at which this daemon began to count it.
     pub(super) since: Timestamp,
-    /// By window, ascending.
+    /// Windows that still count, by window, ascending.
     periods: SmallVec<[Period; 1]>,
     demand: Demand,
     unmet: Unmet,
     /// Daemons of the own region that count it too, with what they are asked for.
     pub(super) siblings: Vec<SiblingReport>,
-    /// What was last told, and when.
+    /// The last report, and when it was told.
     pub(super) told: Option<LastReport>,
-    /// Since when all regions know of it.
+    /// Instant since which all regions know of it.
     known_since: KnownSince,
     /// Without windows: the most that each region may have used lately without telling.
     given: LargestAllocation,
@@ -80,13 +80,13 @@ pub(super) struct GossipBucket {
     pub(super) queued: bool,
     enforced: Option<(Allowance, u64)>,
     cut: CommonCuts,
-    /// Where fractions of a permit tip over.
+    /// Decides where fractions of a permit tip over, for this bucket.
     rounding_seed: u64,
-    /// Without windows: the common level.
+    /// The level that all regions share, of an algorithm without windows.
     shared_level: SharedLevel,
     /// The store's charges for each region, by [`RegionId`]; the own one's place is for its siblings.
     charged: SmallVec<[Debited; 4]>,
-    /// What the store counted itself so far.
+    /// Permits that the store counted itself so far.
     stored: u64,
     debt: u64,
     /// True if the own region will soon be refused. With windows, it would have used more than three quarters
@@ -94,7 +94,7 @@ pub(super) struct GossipBucket {
     near_limit: bool,
     /// True if `enforced` has changed since the store was told.
     moved_since: bool,
-    /// When the store was last told it, or will be at once.
+    /// Instant at which the store was last told it, or will be at once.
     store_told: Timestamp,
     lost: LostStore,
     changed: Timestamp,
@@ -131,7 +131,7 @@ pub(super) struct LastReport {
 /// The outcome of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ReportOutcome {
-    /// Something in it was new.
+    /// True if something in the report was new.
     pub(super) changed: bool,
     /// There was no room for all of its counts.
     pub(super) full: bool,
@@ -146,20 +146,20 @@ pub(super) struct ReportOutcome {
 /// The charges of the store for one region.
 #[derive(Debug, Clone, Copy)]
 struct Debited {
-    /// How much of its count is dealt with.
+    /// Permits of its count that are dealt with.
     counted: u64,
-    /// How much more of it is believed.
+    /// Bound on how much more of it is believed.
     plausible: PlausibilityLimit,
 }
 
 #[derive(Debug)]
 pub(super) struct Period {
     pub(super) window: u64,
-    /// What the own region admitted, as far as is known here.
+    /// Permits that the own region admitted, as far as is known here.
     pub(super) live: Counts,
     live_version: u32,
     overshoot: Overshoot,
-    /// What each region told; the own one's is what its owner told the others.
+    /// Reports of each region; the own one's is what its owner told the others.
     told: ByRegion<RegionReport>,
 }
 
@@ -172,7 +172,7 @@ pub(super) struct RegionReport {
     pub(super) demand: u64,
     pub(super) counts: Counts,
     version: u32,
-    /// How its count grew, where a window is not over at its end: of a `sliding_log`.
+    /// Growth of its count, where a window is not over at its end: of a `sliding_log`.
     trail: Option<Box<CountHistory>>,
 }
 
@@ -218,7 +218,7 @@ impl GossipBucket {
         self.rule.counting()
     }
 
-    /// How long a window is whose end is not the end of what was admitted in it: of a `sliding_log`.
+    /// Returns how long a window is whose end is not the end of what was admitted in it: of a `sliding_log`.
     fn slides(&self) -> Option<Span> {
         (self.rule.algorithm == Algorithm::SlidingLog).then_some(self.rule.limit.window)
     }
@@ -255,7 +255,7 @@ impl GossipBucket {
         self.periods.iter().find(|period| period.window == window)
     }
 
-    /// Whose it is, what is known of a window, and under which key ids it is told.
+    /// Returns whose it is, what is known of a window, and under which key ids it is told.
     pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Own, &Period, &mut KeyIds)> {
         let period = self.periods.iter().find(|period| period.window == window)?;
         Some((&self.key, &self.own, period, &mut self.own_key_ids))
@@ -285,7 +285,7 @@ impl GossipBucket {
         self.periods.get_mut(index)
     }
 
-    /// What happened here.
+    /// Counts what happened here.
     pub(super) fn count(&mut self, now: Timestamp, node: &Arc<str>, touched: &crate::regions::Touched) {
         self.changed = now;
         self.demand.offered(now, touched.offered, touched.largest);
@@ -299,7 +299,7 @@ impl GossipBucket {
         }
     }
 
-    /// Returns what a sibling counted itself. Whether any of it was new.
+    /// Returns what a sibling counted itself. Returns whether any of it was new.
     pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &ReceivedReport) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
@@ -402,9 +402,9 @@ impl GossipBucket {
         others.map(|(_, told)| self.believed(told.counts.net())).fold(0, u64::saturating_add)
     }
 
-    /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a
-    /// reload has just lowered, may have admitted more than the limit, and one that lies may say anything. In
-    /// a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
+    /// Returns the part of what a region told of a window that is believed: a region whose store was lost, or
+    /// whose limit a reload has just lowered, may have admitted more than the limit, and one that lies may
+    /// say anything. In a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
     fn believed(&self, net: u64) -> u64 {
         match self.counting() {
             Counting::Window => {
@@ -459,7 +459,7 @@ impl GossipBucket {
         windows
     }
 
-    /// Gives a report to the cut. Whether it came too late to be used by all at once.
+    /// Gives a report to the cut. Returns whether it came too late to be used by all at once.
     fn give_to_cut(
         &mut self,
         now: Timestamp,
@@ -512,8 +512,8 @@ impl GossipBucket {
         }
     }
 
-    /// By which limit `region` decides requests for it. Whether another is in force now: then it has to
-    /// [`Self::follow`].
+    /// Takes in by which limit `region` decides requests for it. Returns whether another is in force now:
+    /// then it has to [`Self::follow`].
     pub(super) fn hear_limit(
         &mut self,
         times: (Timestamp, Timestamp),
@@ -578,8 +578,8 @@ impl GossipBucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths. Nobody
-    /// here misses what only others ask for, whatever they say of it.
+    /// Returns how much would be missed if it were forgotten: the part of its limit in use, in thousandths.
+    /// Nobody here misses what only others ask for, whatever they say of it.
     pub(super) fn retention_priority(&self, now: Timestamp) -> u64 {
         if self.own_net(self.window_at(now)) == 0 && self.demand_at(now) == 0 {
             return 0;
@@ -587,8 +587,9 @@ impl GossipBucket {
         self.in_use(now)
     }
 
-    /// The part of its limit that all regions have in use now, in thousandths. When a window has just begun
-    /// nothing is, so what was in use in the one before counts as well: the same is asked for again.
+    /// The part of its limit that all regions have in use now, in thousandths. Nothing is in use when a
+    /// window has just begun, so what was in use in the one before counts as well: the same is asked for
+    /// again.
     pub(super) fn in_use(&self, now: Timestamp) -> u64 {
         let used_in = |period: &Period| period.live.net().saturating_add(self.told_by_others(period));
         let (used, whole) = match self.counting() {

@@ -7,9 +7,9 @@ use crate::regions::WorldKey;
 use crate::time::Timestamp;
 use crate::wire::RuleName;
 
-/// While less than this part of the table is left, or one place, it counts as nearly full.
+/// The table counts as nearly full while less than this part of it is left, or one place.
 const NEARLY_FULL: usize = 20;
-/// How many entries are looked at to find the one that is missed least when the table is full.
+/// Entries that are looked at to find the one that is missed least when the table is full.
 const SAMPLE: usize = 8;
 
 /// From this part of its limit on, in thousandths, a bucket is not forgotten for a new one.
@@ -22,7 +22,7 @@ const USE_MISSED: u64 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct BucketId {
     pub(super) slot: u32,
-    /// How many were born before it; round again only after four thousand million.
+    /// Number of entries born before it; round again only after four thousand million.
     pub(super) born: u32,
 }
 

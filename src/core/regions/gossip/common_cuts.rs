@@ -26,8 +26,8 @@ const HOME_WINDOWS: u64 = 16;
 /// Nine tenths of what nobody asks for lie at home, for the burst that comes from there again.
 const HOME_PARTS: u64 = 9;
 /// A budget grows only if all cuts of this time allow it: when several regions start at once their first
-/// words come one by one and are still rough, and the first to be heard must not get it all. As long as
-/// clocks that agree may differ: nobody uses what has grown before all know of the cut.
+/// words come one by one and are still rough, and the first to be heard must not get it all. This is as long
+/// as clocks that agree may differ: nobody uses what has grown before all know of the cut.
 pub(super) const GROWTH_DELAY: Span = Span::from_millis(20);
 /// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. Permits
 /// that are kept for chance are missing where more is asked for than there is: a whole deviation costs a
@@ -40,15 +40,15 @@ const STEPS_MAX: usize = 32;
 /// One report, as a cut uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WindowReport {
-    /// The window of its stamp.
+    /// Window that the report's stamp lies in.
     pub(super) window: u64,
     pub(super) account: ReportFigures,
 }
 
-/// What a division is made on: the same in every region that can reach the same others.
+/// The basis of a division: the same in every region that can reach the same others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DivisionScope<'a> {
-    /// What is left to divide after what is kept for regions that are cut off.
+    /// The permits to divide after some are kept for regions that are cut off.
     pub(super) limit: u64,
     pub(super) windows: Windows,
     pub(super) horizon: Span,
@@ -56,14 +56,14 @@ pub(super) struct DivisionScope<'a> {
     pub(super) ahead: Span,
     /// The regions that take part, by name, with their weights.
     pub(super) parties: &'a [(RegionId, u64)],
-    /// Those of them that are silent: their last words stand.
+    /// Regions among them that are silent: their last words stand.
     pub(super) silent: &'a [RegionId],
     /// True if all regions take part and speak.
     pub(super) whole: bool,
     pub(super) policy: Policy,
-    /// Where fractions tip over for this bucket.
+    /// Decides where fractions tip over for this bucket.
     pub(super) rounding_seed: u64,
-    /// What regions admitted in the window before that still counts: of a `sliding_log`.
+    /// Permits that regions admitted in the window before and that still count: of a `sliding_log`.
     pub(super) lingering: &'a [(RegionId, u64)],
     /// True if a part of what was admitted in the window before still counts: of a `sliding_window`.
     pub(super) fades: bool,
@@ -85,26 +85,26 @@ pub(super) struct CommonCuts {
     waiting: usize,
     /// The window that `before` speaks of.
     window: u64,
-    /// What the last cut of this window gave.
+    /// Permits that the last cut of this window gave.
     before: Allocation,
     /// The same of the window before.
     ended: Allocation,
-    /// What was admitted in it.
+    /// Permits admitted in the window before, that of `ended`.
     ended_with: u64,
     /// The most that each region may hold in this window, and in the next one.
     most: LargestAllocation,
     to_come: LargestAllocation,
     /// True if that was more than the limit: more was admitted already.
     over: bool,
-    /// What the last cut gave in which all could be heard and any was in play.
+    /// Permits that the last cut gave in which all could be heard and any was in play.
     settled: Allocation,
     /// The cuts of the last [`GROWTH_DELAY`] and the one before, the newest last.
     steps: VecDeque<CutRecord>,
-    /// What the own region may admit until something changes.
+    /// Permits that the own region may admit until something changes.
     lasting: Option<WindowBudgets>,
     /// Rules or regions have changed since the last cut, which was made in another scope.
     outdated: bool,
-    /// What all reports that had arrived gave when last looked at.
+    /// Permits that all reports that had arrived gave when last looked at.
     foreseen: Option<ExpectedBudgets>,
     /// The same before later reports arrived, until the first of those is used.
     expected: VecDeque<(Timestamp, ExpectedBudgets)>,
@@ -114,7 +114,7 @@ pub(super) struct CommonCuts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExpectedBudgets {
     window: u64,
-    /// When the last of them is used.
+    /// Instant at which the last of them is used.
     at: Timestamp,
     allowance: WindowBudgets,
 }
@@ -134,11 +134,11 @@ impl ExpectedBudgets {
 struct CutRecord {
     at: Timestamp,
     window: u64,
-    /// What it gave each region.
+    /// Permits that the cut gave each region.
     parts: Allocation,
-    /// What each region could use of it, with what [`GROWTH_DELAY`] held back.
+    /// Permits of it that each region could use, with what [`GROWTH_DELAY`] held back.
     usable: Allocation,
-    /// What it gave the own region of the window after.
+    /// Permits that it gave the own region of the window after.
     next: u64,
 }
 
@@ -165,18 +165,18 @@ impl DelayedReports {
     }
 }
 
-/// Which reports a division uses.
+/// The reports that a division uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReportsUsed {
-    /// Those whose instant has come: the same everywhere.
+    /// Reports whose instant has come: the same everywhere.
     InForce,
     /// All that have arrived, and what the own region did until now.
     Arrived(ReportFigures),
 }
 
 impl CommonCuts {
-    /// Takes in a report; older ones than those known do nothing. Whether it came too late to be used by all
-    /// at once.
+    /// Takes in a report; older ones than those known do nothing. Returns whether it came too late to be used
+    /// by all at once.
     pub(super) fn hear(
         &mut self,
         now: Timestamp,
@@ -243,7 +243,7 @@ impl CommonCuts {
         let window = scope.windows.index(at);
         if window > self.window {
             let follows = self.window + 1 == window;
-            // Of the reports in force, so that all regions take the same.
+            // The reports in force decide, so that all regions take the same.
             self.ended_with = if follows { self.admitted(ReportsUsed::InForce) } else { 0 };
             self.window = window;
             self.ended = std::mem::take(&mut self.before);
@@ -283,7 +283,7 @@ impl CommonCuts {
         steps.find_map(|step| step.usable.get(region))
     }
 
-    /// When the next report waits for its instant, or a budget may grow.
+    /// Returns when the next report waits for its instant, or a budget may grow.
     pub(super) fn next_instant(&self, now: Timestamp) -> Option<Timestamp> {
         let waiting = (self.waiting > 0).then(|| self.delayed_reports.iter()).into_iter().flatten();
         let reports = waiting.filter_map(|(_, delayed)| delayed.waiting.front().map(|(at, _)| *at));
@@ -492,7 +492,7 @@ impl CommonCuts {
                 let lingering = scope.lingering.iter().find(|(of, _)| *of == id && window == self.window);
                 let lingering = lingering.map_or(0, |(_, permits)| *permits);
                 let before = if window == self.window { self.usable(id) } else { None };
-                // Where what lingers counts, the turn of a window gives nothing back.
+                // The turn of a window gives nothing back if permits of the window before still count.
                 let ended = if lingering > 0 { self.ended.get(id) } else { None };
                 let before = before.or(ended).unwrap_or(scope.limit);
                 let told = report.map(|report| ReportFigures {

@@ -29,7 +29,7 @@ impl Count {
 /// The counts of one region for one bucket and window.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Counts {
-    /// Sorted by counter.
+    /// Counts sorted by counter, so that merging two of them is one pass.
     entries: SmallVec<[Count; 1]>,
     /// Sum of the counts that were settled.
     settled: u64,
@@ -103,7 +103,7 @@ impl Counts {
         })
     }
 
-    /// Takes in everything that `other` knows. Whether anything was new.
+    /// Takes in everything that `other` knows. Returns whether anything was new.
     pub(super) fn merge_all(&mut self, counts: &[Count]) -> bool {
         counts.iter().fold(false, |changed, count| changed | (self.merge(count) == Merged::Changed))
     }

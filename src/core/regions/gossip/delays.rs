@@ -1,14 +1,14 @@
-//! How long a report takes, and for how long a silence is borne.
+//! The time that a report takes, and for how long a silence is borne.
 
 use super::replica::Replica;
 use crate::regions::membership::Patience;
 use crate::time::{Span, Timestamp};
 
-/// What is added to the longest delay: the time that clocks and ticks differ by.
+/// The time that is added to the longest delay, because clocks and ticks differ.
 const DELAY_MARGIN: Span = Span::from_millis(5);
 /// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
 const DELAY_STEP: Span = Span::from_millis(5);
-/// What is added to the time that news of a cut take: a link may have to be dialled first, and something be
+/// The time that is added to what news of a cut take: a link may have to be dialled first, and something be
 /// said twice.
 const MENDING: Span = Span::from_millis(300);
 /// A region counts as cut off after at least this long without a frame.
@@ -23,7 +23,7 @@ impl Replica {
         Span(self.config.interval.0.saturating_mul(2).clamp(50_000, 1_000_000))
     }
 
-    /// How long a region may be silent before it counts as cut off.
+    /// Returns how long a region may be silent before it counts as cut off.
     pub(super) fn patience(&self) -> Span {
         Span(self.heartbeat().0.saturating_mul(4)).max(PATIENCE_MIN) + self.horizon_of(Span::ZERO)
     }
@@ -40,8 +40,8 @@ impl Replica {
         self.newest + PATIENCE_MIN < now
     }
 
-    /// How long after the end of a cut all that a region admitted meanwhile is in force: it must hear this
-    /// side first, and then tell.
+    /// Returns how long after the end of a cut all that a region admitted meanwhile is in force: it must hear
+    /// this side first, and then tell.
     pub(super) fn mending(&self) -> Span {
         Span(self.heartbeat().0.saturating_mul(2).saturating_add(self.horizon.0.saturating_mul(3))) + MENDING
     }

@@ -6,14 +6,13 @@
 
 use crate::rule::Global;
 
-/// By what one region's first shares of a rule's limits are worked out.
+/// The numbers by which one region's first shares of a rule's limits are worked out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstShare {
-    /// The region's weight.
     weight: u64,
     /// The weights of all regions that the rule names.
     whole: u64,
-    /// How many those are.
+    /// Number of the regions that the rule names.
     named: u64,
 }
 

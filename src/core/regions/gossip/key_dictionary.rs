@@ -51,7 +51,7 @@ impl AcknowledgedKeyIds {
 pub(super) struct KeyIdMeaning {
     /// `None`: nothing that is followed here.
     pub(super) key: Option<BucketId>,
-    /// `None`: the daemon itself.
+    /// Region that the key id speaks for; `None`: the daemon itself.
     pub(super) speaker: Option<RegionId>,
     counters: SmallVec<[Counter; 1]>,
 }
@@ -82,7 +82,7 @@ impl KeyIdMeaning {
     }
 }
 
-/// What another daemon's key ids stand for: those of late, in two generations, so that old ones go without
+/// The meaning of another daemon's key ids: of late ones, in two generations, so that old ones go without
 /// being counted.
 #[derive(Debug, Default)]
 pub(super) struct PeerKeyIds {
@@ -111,7 +111,7 @@ impl PeerKeyIds {
         self.recent.get(&key_id)
     }
 
-    /// What stood for nothing may stand for something now.
+    /// Key ids that stood for nothing may stand for something now.
     pub(super) fn retry_unfollowed(&mut self) {
         for generation in [&mut self.recent, &mut self.older] {
             generation.retain(|_, meaning| meaning.key.is_some());

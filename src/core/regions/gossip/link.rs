@@ -20,7 +20,7 @@ const FLIGHTS_MAX: usize = 256;
 pub const BYTES_PER_SECOND: u64 = 1_000_000;
 /// See [`BYTES_PER_SECOND`].
 pub const BYTES_AT_ONCE: u64 = 32 * 1_024;
-/// How often the allowance is looked at.
+/// Time between two looks at the allowance.
 const PACE: Span = Span::from_millis(10);
 /// Reports that wait for one daemon. More are not taken; the next change of their bucket brings them again.
 const QUEUED_MAX: usize = 65_536;
@@ -50,11 +50,11 @@ pub(super) struct OwedReport {
 #[derive(Debug)]
 pub(super) struct GossipLink {
     pub(super) name: NodeName,
-    /// The node of its name.
+    /// Node part of `name`, shared so that counters need no copy.
     pub(super) node: Arc<str>,
     pub(super) region: RegionId,
     pub(super) live: bool,
-    /// Its newest incarnation heard of.
+    /// Newest incarnation of it that was heard of, in ms since the epoch.
     pub(super) incarnation: u64,
     pub(super) heard: Option<Timestamp>,
     /// True if it has acknowledged a frame of this process.
@@ -68,7 +68,7 @@ pub(super) struct GossipLink {
     seen: Option<Acknowledgement>,
     /// The newest frame of ours that it has, and by when it had it.
     landed: Option<(u64, Timestamp)>,
-    /// When the newest frames of ours went out.
+    /// Instants at which the newest frames of ours went out.
     departures: VecDeque<(u64, Timestamp)>,
     unanswered: u32,
     last_sent: Option<Timestamp>,
@@ -83,7 +83,7 @@ pub(super) struct GossipLink {
     pub(super) dropped: u64,
     /// The own key ids that it knows.
     pub(super) named: AcknowledgedKeyIds,
-    /// What its key ids stand for.
+    /// The meaning of its key ids.
     pub(super) key_ids: PeerKeyIds,
 }
 
@@ -278,8 +278,8 @@ impl GossipLink {
         }
     }
 
-    /// Takes in what it says it has received of ours: those frames have landed. Whether none of them is
-    /// missing. Where nothing else is to be said it says so within a `heartbeat`.
+    /// Takes in what it says it has received of ours: those frames have landed. Returns whether none of them
+    /// is missing. It says so within a `heartbeat` even if nothing else is to be said.
     pub(super) fn landed(
         &mut self,
         now: Timestamp,
@@ -309,8 +309,8 @@ impl GossipLink {
         !has_gaps(seen)
     }
 
-    /// By when it had a frame of ours of which it speaks now for the first time. Of what came before it could
-    /// not be heard for a while it speaks late.
+    /// Returns by when it had a frame of ours of which it speaks now for the first time. It speaks late of
+    /// frames before a time in which it could not be heard.
     fn reached_by(&mut self, now: Timestamp, seq: u64, heartbeat: Span) -> Timestamp {
         while self.departures.get(1).is_some_and(|(newer, _)| *newer <= seq) {
             self.departures.pop_front();
@@ -348,8 +348,8 @@ impl GossipLink {
         }
     }
 
-    /// How long a frame may stay unacknowledged: one and a half round trips, and the time that the other side
-    /// may wait before it answers.
+    /// Returns how long a frame may stay unacknowledged: one and a half round trips, and the time that the
+    /// other side may wait before it answers.
     fn patience(&self, interval: Span) -> Span {
         let rtt = self.rtt.unwrap_or(RTT_DEFAULT).0;
         Span((rtt / 2).saturating_mul(3)) + interval + PACE
@@ -372,7 +372,7 @@ impl GossipLink {
         idle || ((self.owes() || echoes) && !mute && self.bytes_left > 0) || self.unanswered >= UNANSWERED_MAX
     }
 
-    /// When [`Self::due`] next answers yes if nothing happens.
+    /// Returns when [`Self::due`] next answers yes if nothing happens.
     pub(super) fn next_due(&self, heartbeat: Span, interval: Span, silence: Span) -> Option<Timestamp> {
         if !self.live {
             return None;

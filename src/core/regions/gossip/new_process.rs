@@ -1,9 +1,9 @@
-//! Where one life of a daemon ends and the next begins: the last one tells the others what it admitted, and
+//! The border between one life of a daemon and the next: the last one tells the others what it admitted, and
 //! they tell the next.
 //!
-//! A store in memory forgets with its daemon, and the others have counted what it used. Until they had the
-//! time to say so, and to count with this region again, a daemon that has just begun keeps to its region's
-//! share.
+//! A store in memory forgets with its daemon, and the others have counted what it used. A daemon that has
+//! just begun keeps to its region's share until they had the time to say so, and to count with this region
+//! again.
 //!
 //! A store that outlives its daemon goes on with what the last one told it: the others divided with that one,
 //! and cannot know yet that there is another. So until they have answered, the new one tells it nothing else.
@@ -58,8 +58,7 @@ impl Replica {
         let answered = |id| of(id).next().is_some() && of(id).all(|link| link.answered);
         let shared = self.config.shared_store;
         let told = others().all(|(id, region)| region.left || answered(id) || (shared && region.cut_off));
-        // Where they took this region for cut off they divide without it for as long as it takes to mend
-        // that.
+        // Regions that took this one for cut off divide without it for as long as it takes to mend that.
         let until = match told {
             true if shared => now,
             true => until.min(now + self.mending()),

@@ -49,7 +49,7 @@ impl KeyIds {
 }
 
 impl KeyId {
-    /// Takes in who counts now. Those before them stay, so that windows in which not all counted share a
+    /// Takes in who counts now. Counters before them stay, so that windows in which not all counted share a
     /// key id.
     fn add(&mut self, counts: &[Count]) {
         for Count { counter, .. } in counts {

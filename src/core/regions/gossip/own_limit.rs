@@ -23,11 +23,11 @@ pub(super) struct Own(Option<Box<KnownOwnLimit>>);
 
 #[derive(Debug)]
 struct KnownOwnLimit {
-    /// `None`: the rule's again.
+    /// `None`: the region decides by the rule's limit again.
     limit: Option<OwnLimit>,
-    /// Who said so.
+    /// Region that said so last, and whose word is in force.
     from: RegionId,
-    /// When it was last decided by here, or said.
+    /// Instant at which it was last decided by here, or said.
     at: Timestamp,
     /// The largest number of permits before, and until when it was in force.
     before: (u32, Timestamp),
@@ -44,7 +44,7 @@ impl Own {
         self.0.as_ref()?.limit
     }
 
-    /// Which region said so.
+    /// Returns which region said so.
     pub(super) fn from(&self) -> Option<RegionId> {
         Some(self.0.as_ref()?.from)
     }
@@ -54,7 +54,8 @@ impl Own {
     pub(super) fn said_by(&self, region: RegionId, counted: bool) -> DecidedBy {
         match self.0.as_deref() {
             Some(known) if known.from == region => known.limit.map_or(DecidedBy::Rule, DecidedBy::Own),
-            // Of an own limit by which the region decides, its daemons would have said.
+            // Daemons of the own region say by which own limit they decide; without such a word it is the
+            // rule's.
             None if region == Regions::OWN && counted => DecidedBy::Rule,
             _ => DecidedBy::Unknown,
         }

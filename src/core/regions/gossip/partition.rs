@@ -77,9 +77,9 @@ pub(super) fn plan(
 /// The regions that divide a bucket without windows in a cut, and how much of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LevelPartitionPlan {
-    /// Of the limit's permits, those that are divided on this side.
+    /// Permits of the limit that are divided on this side.
     pub(super) permits: u64,
-    /// The regions of this side.
+    /// Regions of this side, among which `permits` are divided.
     pub(super) parties: Parties,
     /// The others, which are cut off or were until just now, or keep to their shares for want of room: a bit
     /// for each [`RegionId`].

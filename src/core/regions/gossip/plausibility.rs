@@ -1,5 +1,5 @@
-//! How much of what a region tells of a bucket without windows is believed: twice what the bucket holds, and
-//! twice what refills meanwhile.
+//! The part of what a region tells of a bucket without windows that is believed: twice what the bucket holds,
+//! and twice what refills meanwhile.
 //!
 //! An honest region whose store was lost again and again may have admitted more, and somebody who holds its
 //! key may claim anything. Either way the others hear of all of it, and hold back for no more than this.
@@ -16,7 +16,7 @@ pub(super) const BELIEVED_TIMES: u64 = 2;
 /// The use that one region may still be believed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlausibilityLimit {
-    /// Of what is believed at once, what was used up lately, in millionths.
+    /// Part of what is believed at once that was used up lately, in millionths.
     used: i128,
     at: Timestamp,
 }
@@ -27,7 +27,8 @@ impl PlausibilityLimit {
         Self { used: 0, at }
     }
 
-    /// Of `more` permits that the region tells to have admitted since it told last, those that are believed.
+    /// Returns how many are believed of `more` permits that the region tells to have admitted since it told
+    /// last.
     pub(super) fn believe(&mut self, now: Timestamp, more: u64, limit: Limit, capacity: u64) -> u64 {
         let times = i128::from(BELIEVED_TIMES);
         let refilled = times * refill(limit, now.since(self.at));

@@ -1,4 +1,4 @@
-//! How fast a bucket without windows refills.
+//! The speed at which a bucket without windows refills.
 
 use crate::algorithm::Limit;
 use crate::regions::fair_share::UNIT;

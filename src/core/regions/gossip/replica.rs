@@ -32,7 +32,7 @@ const STEPPED_BACK: Span = Span::from_millis(50);
 #[derive(Debug)]
 pub struct Replica {
     pub(super) config: ReplicaConfig,
-    /// The node of its name.
+    /// Node part of the daemon's name, shared so that counters need no copy.
     pub(super) node: Arc<str>,
     pub(super) regions: Regions,
     pub(super) rules: HashMap<RuleName, Arc<WorldRule>>,
@@ -51,9 +51,10 @@ pub struct Replica {
     next_interval: Timestamp,
     /// The instant that it was last told.
     pub(super) newest: Timestamp,
-    /// When this daemon last went on after it had stood still: what was sent before waited for it.
+    /// Instant at which this daemon last went on after it had stood still: what was sent before waited for
+    /// it.
     pub(super) stood_until: Timestamp,
-    /// Which link is asked first for the next frame.
+    /// Place of the link that is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
     /// True if the last cut had more to tell than all of it is worth.
@@ -70,28 +71,28 @@ pub struct Replica {
     pub(super) crowd_changed: bool,
     /// True if another daemon may have said something new of the rules that it has no room for.
     pub(super) crowds_heard: bool,
-    /// When shares were last left to other regions, or taken back.
+    /// Instant at which shares were last left to other regions, or taken back.
     pub(super) shares_left: Timestamp,
-    /// Until when it waits to hear what its former life admitted; see [`super::new_process`].
+    /// Instant until which it waits to hear what its former life admitted; see [`super::new_process`].
     pub(super) waits: Option<Timestamp>,
-    /// Until then regions may divide by other reports than this one.
+    /// Instant until which regions may divide by other reports than this one.
     pub(super) unsettled: Timestamp,
     /// The longest that a region was not heard since then, less what drained meanwhile.
     pub(super) silence: Span,
-    /// When that was last worked out.
+    /// Instant at which that was last worked out.
     pub(super) measured: Timestamp,
 }
 
 /// Counts of what the replica has seen since it began, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Frames taken in.
+    /// Frames of other daemons that were taken in.
     pub frames_in: u64,
-    /// Frames handed out.
+    /// Frames that were handed out to be sent.
     pub frames_out: u64,
-    /// Reports taken in.
+    /// Reports in the frames that were taken in.
     pub reports_in: u64,
-    /// Reports handed out.
+    /// Reports in the frames that were handed out.
     pub reports_out: u64,
     /// Frames that came a second time.
     pub duplicates: u64,
@@ -101,7 +102,7 @@ pub struct Tally {
     pub other_windows: u64,
     /// Reports of windows that were over, or had not begun, by a little.
     pub past_windows: u64,
-    /// Reports that found no room.
+    /// Reports that found no room among the buckets that are followed.
     pub no_room: u64,
     /// Reports under a key id that was not understood; they come again with their name.
     pub unnamed: u64,
@@ -193,7 +194,8 @@ impl Replica {
         self.revision
     }
 
-    /// What this region did with one bucket since it was last told. Buckets of unknown rules are ignored.
+    /// Takes in what this region did with one bucket since it was last told. Buckets of unknown rules are
+    /// ignored.
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
         self.begin(now);
         let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
@@ -211,7 +213,7 @@ impl Replica {
         self.note_store(now, id, touched);
     }
 
-    /// Who is in the cluster now.
+    /// Takes in who is in the cluster now.
     pub fn handle_members(&mut self, now: Timestamp, members: &[Member]) {
         self.begin(now);
         let before: Vec<_> = self.regions.iter().map(|(_, region)| region.ring.clone()).collect();
@@ -309,7 +311,7 @@ impl Replica {
         }
     }
 
-    /// When [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
+    /// Returns when [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let (heartbeat, patience) = (self.heartbeat(), self.patience());
@@ -346,7 +348,7 @@ impl Replica {
     }
 
     /// Something happened to a bucket here: tells the others at once if it is urgent, else at the next cut.
-    /// Whether it told them, and so has looked at the bucket already.
+    /// Returns whether it told them, and so has looked at the bucket already.
     pub(super) fn changed(&mut self, now: Timestamp, id: BucketId) -> bool {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return false };
@@ -468,7 +470,7 @@ impl Replica {
         }
     }
 
-    /// Whatever was in frames that must be taken for lost is owed again, unless something newer of it went
+    /// The reports of frames that must be taken for lost are owed again, unless something newer of them went
     /// out since.
     fn resend_lost(&mut self, now: Timestamp) {
         let mut lost = Vec::new();
@@ -548,7 +550,7 @@ impl Replica {
         }
     }
 
-    /// What the store's answers show of its memory: it is told again what it forgot.
+    /// Notes what the store's answers show of its memory: it is told again what it forgot.
     fn note_store(&mut self, now: Timestamp, id: BucketId, touched: &Touched) {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
@@ -630,7 +632,7 @@ impl Replica {
         self.newest = now;
     }
 
-    /// What was noted of an instant that is to come again was now: else everything would wait until it has
+    /// Notes of an instant that is to come again count as made now: else everything would wait until it has
     /// come.
     fn clock_went_back(&mut self, now: Timestamp) {
         self.stood_until = self.stood_until.min(now);

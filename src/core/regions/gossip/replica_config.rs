@@ -12,19 +12,19 @@ pub const INTERVAL_DEFAULT: Span = Span::from_millis(50);
 /// The settings of a replica.
 #[derive(Debug, Clone)]
 pub struct ReplicaConfig {
-    /// This daemon.
+    /// Region and node of this daemon, unique in the cluster.
     pub name: NodeName,
     /// Every region that may hold a share, present or not; empty means those seen.
     pub regions: Vec<String>,
-    /// When this process began, in ms since the epoch.
+    /// Begin of this process, in ms since the epoch.
     pub incarnation: u64,
     /// Between two reports of a bucket.
     pub interval: Span,
-    /// Most buckets followed.
+    /// Most buckets that the replica follows at once.
     pub keys_max: usize,
     /// True where the daemons of this region share one store: it counts what the siblings admitted already.
     pub shared_store: bool,
-    /// How budgets are worked out.
+    /// Policy by which budgets are worked out of reports.
     pub policy: Policy,
     /// Rules that only simulations switch off.
     pub safety: GossipSafety,
@@ -33,8 +33,8 @@ pub struct ReplicaConfig {
     pub suppresses_reports: bool,
 }
 
-/// How the budget of a region is worked out. Anything but the default is for measuring what the default is
-/// worth.
+/// Policies by which the budget of a region is worked out. Anything but the default is for measuring what the
+/// default is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// Common cuts, and most of what nobody asks for is kept where the bucket is at home.

@@ -13,9 +13,9 @@ pub struct GossipSafety {
     pub notices_who_is_deaf: bool,
     /// After something came late or was lost, every other region may have used the whole limit.
     pub doubts_what_is_late: bool,
-    /// Since it told a region may have used all that it was given lately, also what was taken back since.
+    /// A region may have used, since it told, all that it was given lately, also what was taken back since.
     pub counts_all_given: bool,
-    /// What the others know of a daemon's former life is used.
+    /// The others' knowledge of a daemon's former life is used.
     pub hears_former: bool,
     /// A new daemon leaves a store that outlived the last one the allowances that it had, until the others
     /// know of it.

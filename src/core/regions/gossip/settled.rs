@@ -1,5 +1,5 @@
-//! Whether all regions divide by the same reports, as far as can be seen from here: where all that was told
-//! for long came in time.
+//! Agreement of the regions: whether all divide by the same reports, as far as can be seen from here. They do
+//! if all that was told for long came in time.
 //!
 //! Only then is it known what the others were given. A report that is lost shows when a later frame has come,
 //! and one that is late when it comes, so what was found once is held against the links for a while.

@@ -58,28 +58,28 @@ const REFILLS: u64 = 4;
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedLevel {
     delayed_reports: Vec<DelayedLevels>,
-    /// Since when it is followed here.
+    /// Instant since which it is followed here.
     since: Timestamp,
-    /// What the reports in force leave of this side's part, in millionths, as of `at`, the newest stamp of
+    /// The part of this side that the reports in force leave, in millionths, as of `at`, the newest stamp of
     /// them; below zero is debt. In a cut the rest is in `apart`.
     level: i128,
     at: Timestamp,
     apart: Option<OtherSide>,
     late: LateReports,
-    /// What the own store holds as used, in millionths, as of `used_at`.
+    /// The level that the own store holds as used, in millionths, as of `used_at`.
     used: i128,
     used_at: Timestamp,
-    /// What the own region had admitted in all, at instants since the cut before the present.
+    /// Permits that the own region had admitted in all, at instants since the cut before the present.
     own: VecDeque<(Timestamp, u64)>,
 }
 
 /// The part of the level that is kept for regions that are cut off.
 #[derive(Debug, Clone, Copy, Default)]
 struct OtherSide {
-    /// Which regions: a bit for each.
+    /// The regions that this is of: a bit for each.
     regions: u64,
-    /// What they may have left, in millionths, as of the same instant as the level of this side. It may lie
-    /// above what their part of the bucket holds until they have told what they used.
+    /// The level that they may have left, in millionths, as of the same instant as the level of this side. It
+    /// may lie above what their part of the bucket holds until they have told what they used.
     level: i128,
     /// Their part of the refill, in permits a window, and of the bucket, in millionths.
     rate: u64,
@@ -102,23 +102,22 @@ impl OtherSide {
 /// The own part of what all know of the bucket.
 #[derive(Debug, Clone, Copy)]
 struct OwnPart {
-    /// Of the level at the cut, in millionths.
+    /// Part of the level at the cut, in millionths.
     level: i128,
-    /// Of the refill, in permits a window.
+    /// Part of the refill, in permits a window.
     rate: u64,
-    /// Of the whole bucket, in millionths.
+    /// Part of the whole bucket, in millionths.
     most: i128,
 }
 
 /// The amount that is divided, and among whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LevelScope<'a> {
-    /// The rule's own.
+    /// The rule's own limit, of which `permits` may be a part.
     pub(super) limit: Limit,
-    /// What the bucket holds at most.
+    /// The most permits that the bucket holds.
     pub(super) capacity: u64,
-    /// Of the limit's permits, those that are divided here: less where some are kept for regions that are cut
-    /// off.
+    /// Permits of the limit that are divided here: less if some are kept for regions that are cut off.
     pub(super) permits: u64,
     pub(super) parties: &'a [(RegionId, u64)],
     /// The regions that are cut off: a bit for each.
@@ -140,13 +139,13 @@ impl LevelScope<'_> {
         amount * i128::from(self.permits) / i128::from(self.limit.permits.max(1))
     }
 
-    /// How the refill is divided: by demand alone.
+    /// Returns how the refill is divided: by demand alone.
     fn of_refill(&self, now: Timestamp) -> DivisionInput {
         division_by_demand(self.permits, (now, now + self.limit.window), self.rounding_offset)
     }
 
-    /// How so many permits of the level, or of the bucket, are divided. Permits that are too few to tell the
-    /// store of come out of a slice.
+    /// Returns how so many permits of the level, or of the bucket, are divided. Permits that are too few to
+    /// tell the store of come out of a slice.
     fn of_level(&self, permits: u64, now: Timestamp) -> DivisionInput {
         let lasts = lasts(self.limit, self.capacity, self.horizon);
         let (ahead, slice_min) = (Some(lasts), self.little() + 1);
@@ -196,7 +195,7 @@ impl SharedLevel {
         u64::try_from((self.used - refill(limit, now.since(self.used_at))) / UNIT).unwrap_or(0)
     }
 
-    /// Takes in a report. Whether it came too late to be used by all at once.
+    /// Takes in a report. Returns whether it came too late to be used by all at once.
     pub(super) fn hear(
         &mut self,
         now: Timestamp,
@@ -447,7 +446,7 @@ impl SharedLevel {
         share.parties.iter().all(alone).then_some((last, parts))
     }
 
-    /// When the next report waits for its instant.
+    /// Returns when the next report waits for its instant.
     pub(super) fn next_instant(&self) -> Option<Timestamp> {
         self.delayed_reports.iter().filter_map(|delayed| delayed.waiting.front().map(|(at, _)| *at)).min()
     }
@@ -551,7 +550,7 @@ impl SharedLevel {
         share: LevelScope<'_>,
     ) -> i128 {
         let limit = Limit { permits: u32::try_from(part.rate).unwrap_or(u32::MAX), ..share.limit };
-        // Where the cut went back, with a longer horizon, the level did not.
+        // The level stays if the cut went back, with a longer horizon.
         let (mut at, mut known, mut level) = (cut(now, share).max(self.at), counted, part.level);
         for (time, admitted) in self.own.iter().copied().chain([(now, own)]) {
             if time > at {
@@ -598,9 +597,9 @@ impl SharedLevel {
     }
 }
 
-/// For so long a part of the level must last: until the next report is in force. Of a small bucket no longer
-/// than it takes to refill several times: who asks for little would be given all of it, and who begins to ask
-/// would find nothing, however little is used of the rate.
+/// For so long a part of the level must last: until the next report is in force. A part of a small bucket
+/// lasts no longer than the bucket takes to refill several times: who asks for little would be given all of
+/// it, and who begins to ask would find nothing, however little is used of the rate.
 pub(super) fn lasts(limit: Limit, capacity: u64, horizon: Span) -> Span {
     let refill = u128::from(capacity) * u128::from(limit.window.0) / u128::from(limit.permits.max(1));
     let refills = Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(REFILLS));

@@ -15,9 +15,9 @@ pub const STATUS_KEYS_MAX: usize = 64;
 /// The knowledge of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The other regions.
+    /// Every other region, with how long it was not heard.
     pub regions: Vec<RegionStatus>,
-    /// The other daemons.
+    /// Every other daemon that the replica speaks with.
     pub peers: Vec<PeerView>,
     /// The buckets nearest to their limits, at most [`STATUS_KEYS_MAX`].
     pub keys: Vec<KeyStatus>,
@@ -27,22 +27,22 @@ pub struct Status {
     /// For each rule: permits above the limit in all closed windows of the buckets that this daemon speaks
     /// for.
     pub overshoot: Vec<(RuleName, u64)>,
-    /// Buckets followed.
+    /// Number of buckets that the replica follows.
     pub keys_len: usize,
     /// After this long a report has reached everyone.
     pub horizon: Span,
-    /// Counters since the start.
+    /// Counts of frames and reports since the start.
     pub tally: Tally,
 }
 
 /// One other region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionStatus {
-    /// Its name.
+    /// Name of the region, as its daemons' certificates have it.
     pub name: String,
     /// Age of the newest frame heard from it.
     pub lag: Option<Span>,
-    /// How long its newest frame took, clock offset included.
+    /// Time that its newest frame took, clock offset included.
     pub delay: Option<Span>,
     /// True if it was silent for too long: the limits that span it follow `on_partition`.
     pub cut_off: bool,
@@ -53,13 +53,13 @@ pub struct RegionStatus {
 /// One other daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerView {
-    /// Its region and node.
+    /// Region and node of the other daemon, unique in the cluster.
     pub name: NodeName,
     /// True if membership believes it alive.
     pub live: bool,
     /// Age of the newest frame heard from it.
     pub lag: Option<Span>,
-    /// Round trip.
+    /// Round trip of frames and their acknowledgements; `None` before the first.
     pub rtt: Option<Span>,
     /// Reports waiting to be sent to it.
     pub backlog: usize,
@@ -68,26 +68,27 @@ pub struct PeerView {
 /// One bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyStatus {
-    /// The bucket.
+    /// Rule and identity of the bucket.
     pub key: WorldKey,
-    /// What the own region admitted in the current window (since the bucket is followed, without windows).
+    /// Permits that the own region admitted in the current window (since the bucket is followed, without
+    /// windows).
     pub own: u64,
-    /// What each other region is known to have admitted alike.
+    /// Permits that each other region is known to have admitted alike.
     pub others: Vec<(String, u64)>,
-    /// What the store was told to enforce, if anything.
+    /// Allowance that the store was told to enforce, if any.
     pub view: Option<Allowance>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,
 }
 
 impl Replica {
-    /// How many buckets are followed.
+    /// Returns how many buckets are followed.
     #[must_use]
     pub fn keys_len(&self) -> usize {
         self.keys.len()
     }
 
-    /// How many regions there are, the own one included.
+    /// Returns how many regions there are, the own one included.
     #[must_use]
     pub fn regions_len(&self) -> usize {
         self.regions.listed_len()

@@ -11,9 +11,10 @@ pub struct BucketAnswer {
     pub used: u64,
     /// Permits that it would still admit.
     pub remaining: u64,
-    /// What the world leaves it, if it was told.
+    /// Allowance that the world leaves it, if it was told.
     pub view: Option<Allowance>,
-    /// How far the worldwide count may lie above `used` and `view.others`, as it was told with the view.
+    /// Permits by which the worldwide count may lie above `used` and `view.others`, as it was told with the
+    /// view.
     pub error_bound: u64,
 }
 
@@ -39,7 +40,7 @@ pub struct OtherStores {
     pub regions: u64,
     /// True if every region divides by the same reports; see [`super::Replica::elsewhere`].
     pub settled: bool,
-    /// What the own store may have forgotten.
+    /// The memory that the own store may have lost.
     pub own_store: OwnStore,
     /// The longest that any other region was not heard since all was settled.
     pub silence: Span,
@@ -50,7 +51,7 @@ pub struct OtherStores {
 /// The regions as a decision finds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionsKnown {
-    /// How many there are, the own one included.
+    /// Number of regions, the own one included.
     pub count: u64,
     /// True if one of them is cut off.
     pub is_cut: bool,
@@ -114,7 +115,7 @@ pub fn has_room(
     used.saturating_add(cost.max(1)) <= limit.capacity(algorithm)
 }
 
-/// How much more than [`believed`] all regions may have used.
+/// Returns how much more than [`believed`] all regions may have used.
 ///
 /// Until the protocol has looked at a bucket in this window, and while reports come late, every other store
 /// may have admitted the whole limit. So may the own one before it forgot, and every other one that forgot

@@ -27,12 +27,12 @@ pub enum Birth {
     Known,
     /// It knows of no earlier life of anybody.
     New {
-        /// Names its process.
+        /// Number that names the process of the daemon.
         life: u64,
     },
     /// The same, and these processes are all that there are. It never says so of others.
     First {
-        /// Names its process.
+        /// Number that names the process of the daemon.
         life: u64,
         /// Names all processes of the listed regions.
         all: u64,
@@ -77,7 +77,7 @@ impl Birth {
 pub struct StartSafety {
     /// A daemon does not take its own word for it.
     pub others_vouch: bool,
-    /// What is said of one process is not said of the next.
+    /// A statement on one process is not made of the next.
     pub processes_are_named: bool,
 }
 
@@ -86,15 +86,15 @@ impl StartSafety {
     pub const ALL: Self = Self { others_vouch: true, processes_are_named: true };
 }
 
-/// How this daemon begins.
+/// The beginning of this daemon.
 #[derive(Debug)]
 pub(super) struct Beginning {
     birth: Birth,
-    /// Whether its store remembers nothing; `None`: it has not been asked.
+    /// True if its store remembers nothing; `None`: it has not been asked.
     store_is_new: Option<bool>,
-    /// Since when it waits for the others.
+    /// Instant since which it waits for the others.
     since: Option<Timestamp>,
-    /// Whether this is the first start of all, once that is settled.
+    /// True if this is the first start of all, once that is settled.
     is_first: Option<bool>,
     pub(super) safety: StartSafety,
 }
@@ -150,9 +150,9 @@ impl Beginning {
         }
     }
 
-    /// Every listed region has said the same. Whether this daemon may begin: it is settled how, and nobody is
-    /// new any more, so that whoever comes back without its disk is known to the others. `others` are the
-    /// daemons of the other listed regions, and its siblings.
+    /// Every listed region has said the same. Returns whether this daemon may begin: it is settled how, and
+    /// nobody is new any more, so that whoever comes back without its disk is known to the others. `others`
+    /// are the daemons of the other listed regions, and its siblings.
     pub(super) fn settles(
         &mut self,
         now: Timestamp,

@@ -1,4 +1,5 @@
-//! What a rule is held to: its share now, and what was spent of earlier ones that may count still.
+//! The permits that a rule is held to: its share now, and what was spent of earlier ones that may count
+//! still.
 
 use smallvec::SmallVec;
 
@@ -16,18 +17,18 @@ const CLOCKS_APART: Span = Span::from_secs(2);
 pub struct InForce {
     /// The newest last; empty: nothing may be spent.
     pub(super) weights: Vec<Weights>,
-    /// Whether the other regions have not said yet that they hold the same.
+    /// True if the other regions have not said yet that they hold the same.
     pub(super) waits: bool,
     /// By which something was spent that may count still, of limits that count for longer than the rule's.
     pub(super) former: Vec<EarlierShare>,
-    /// How the rule counts, and how long others may use what a region lent.
+    /// Algorithm of the rule, and the time for which others may use what a region lent.
     pub(super) counts: Option<(Algorithm, Span)>,
 }
 
-/// What a rule was held to until its share grew.
+/// The share that a rule was held to until it grew.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct EarlierShare {
-    /// When everybody had said that it holds the newer weights: since then nobody has spent more.
+    /// Instant at which everybody had said that it holds the newer weights: since then nobody has spent more.
     pub(super) agreed: Timestamp,
     /// The least share by any of them; empty: nothing.
     pub(super) weights: Vec<Weights>,
@@ -38,14 +39,14 @@ fn least(weights: &[Weights], total: u64, region: &str) -> u64 {
 }
 
 impl InForce {
-    /// Whether nothing may be spent because the regions have not agreed yet. Then the store is not to be
-    /// asked at all: it would remember a share of nothing.
+    /// Returns whether nothing may be spent because the regions have not agreed yet. Then the store is not to
+    /// be asked at all: it would remember a share of nothing.
     #[must_use]
     pub const fn waits(&self) -> bool {
         self.waits
     }
 
-    /// What `region` may spend of `total` permits.
+    /// Returns what `region` may spend of `total` permits.
     #[must_use]
     pub fn of(&self, total: u64, region: &str) -> u64 {
         least(&self.weights, total, region)
@@ -95,10 +96,10 @@ pub(super) fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Time
             windows.end(windows.index(now + CLOCKS_APART))
         }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
-        // What was held before the shares changed is given back by then, or ends: above a share nothing is
-        // renewed.
+        // Places that were held before the shares changed are given back by then, or end: above a share
+        // nothing is renewed.
         Algorithm::Concurrency => now + times(window, 2) + recall,
-        // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as
+        // A full bucket takes this long to drain; shares are whole, so a small one's may take nearly twice as
         // long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
             let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));

@@ -31,13 +31,13 @@ impl Phase {
 /// A daemon's word on the weights it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WeightsStatement {
-    /// Orders what is said.
+    /// Orders the statements of one daemon: the highest one holds.
     pub stamp: u64,
     /// Names all of its weights, and its list of regions.
     pub digest: u64,
-    /// What it spends of them.
+    /// Phase of the change, which says what the daemon spends of the weights.
     pub phase: Phase,
-    /// How it began.
+    /// Beginning of the daemon's process, as far as it knows.
     #[serde(default)]
     pub birth: Birth,
 }

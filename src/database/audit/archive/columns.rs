@@ -106,7 +106,7 @@ pub(super) fn empty() -> Vec<Cells> {
     COLUMNS.iter().map(|(_, kind)| Cells::new(*kind)).collect()
 }
 
-/// How much was written or read, and what it was.
+/// The amount that was written or read, and what it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) rows: u64,

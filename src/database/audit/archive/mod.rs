@@ -1,8 +1,8 @@
 //! Old months leave the database: written as Parquet to the archive, read back and compared, and only then
 //! dropped.
 //!
-//! One daemon at a time, by a lock of the database's. Whatever happens in between, the month is either still
-//! in the database, and everything is done again over the same file, or it is gone and noted in
+//! One daemon at a time, by a lock of the database's. The month, at any moment in between, is either still in
+//! the database, and everything is done again over the same file, or it is gone and noted in
 //! `audit_archives`. Records that a spool delivers for a month that has left make the month anew and leave
 //! later as another part.
 
@@ -34,9 +34,9 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// A month that has left, or would.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archived {
-    /// The month, as `2026-08`.
+    /// Month that has left or is due, as `2026-08`.
     pub month: String,
-    /// Where it is.
+    /// Location of the file in the archive.
     pub location: String,
     /// Rows; of a month that has not left yet: about how many.
     pub rows: u64,
@@ -44,7 +44,7 @@ pub struct Archived {
     pub bytes: u64,
 }
 
-/// Why a month stays.
+/// Reasons why a month stays.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// None is configured.
@@ -63,44 +63,44 @@ pub enum ArchiveError {
     /// The database does not do what it should.
     #[error(transparent)]
     Database(#[from] Failure),
-    /// What came back from the archive is not what went there.
+    /// The archive gave back something else than went there.
     #[error(
         "{location} does not hold what was written: {rows_read} of {rows} rows, or a checksum that differs. The month stays in the database"
     )]
     Different {
-        /// Where.
+        /// Location of the file in the archive that was read back.
         location: String,
-        /// Rows written.
+        /// Rows that the database gave and the file should hold.
         rows: u64,
-        /// Rows read back.
+        /// Rows that were found when the file was read back.
         rows_read: u64,
     },
-    /// What came back is no file of the archive.
+    /// The archive gave back no file of its kind.
     #[error("{location} was read back and is damaged: {why}. The month stays in the database")]
     Damaged {
-        /// Where.
+        /// Location of the file in the archive that was read back.
         location: String,
-        /// Why.
+        /// Reason for which it cannot be read as a file of the archive.
         why: String,
     },
     /// Rows came while the month was written.
     #[error("rows of {month} arrived while it was archived: it is done again later")]
     Changed {
-        /// Which.
+        /// Month to which rows were added, as `2026-08`.
         month: String,
     },
-    /// What was decided then is not in the sums yet.
+    /// Some decisions of the month are not in the sums yet.
     #[error("not everything of {month} is in the sums by minute, hour and day yet: it is archived later")]
     Unsummed {
-        /// Which.
+        /// Month whose sums are not whole yet, as `2026-08`.
         month: String,
     },
     /// The file cannot be written here, or what came back cannot be read.
     #[error("{}: {why}", path.display())]
     File {
-        /// Which.
+        /// Local file on its way to the archive or back.
         path: PathBuf,
-        /// Why.
+        /// Reason for which it cannot be written or read.
         why: String,
     },
     /// A test ended it.

@@ -1,4 +1,4 @@
-//! Where the archive is: a folder, or a bucket of an S3-compatible store.
+//! The place of the archive: a folder, or a bucket of an S3-compatible store.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -17,7 +17,7 @@ const PART_BYTES: usize = 8 << 20;
 const PARTS_MAX: usize = 4;
 /// Longest wait for one answer of the store.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// What settings of the store begin with in the environment.
+/// The prefix of the store's settings in the environment.
 const SETTINGS: &str = "AWS_";
 
 /// The archive does not do what was asked.
@@ -34,8 +34,8 @@ pub(super) struct ArchivePlace {
     url: String,
     store: Box<dyn ObjectStore>,
     prefix: Key,
-    /// Of an archive on this machine: its files and folders are for this daemon's user alone, which the store
-    /// does not do.
+    /// Folder of an archive on this machine: its files and folders are for this daemon's user alone, which
+    /// the store does not do.
     folder: Option<PathBuf>,
 }
 
@@ -53,7 +53,7 @@ impl ArchivePlace {
         Ok(Self { url: url.trim_end_matches('/').to_owned(), store, prefix, folder })
     }
 
-    /// How people name a file in it.
+    /// Returns how people name a file in it.
     pub(super) fn location(&self, name: &str) -> String {
         format!("{}/{name}", self.url)
     }

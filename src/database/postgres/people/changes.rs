@@ -21,9 +21,9 @@ use crate::engine::identity::lookups::Lookups;
 use crate::engine::identity::{IdentityName, Kind};
 
 const CHANNEL: &str = "tidegate_identities";
-/// How often to look without being told.
+/// Time between two looks without being told.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long to wait before listening again.
+/// Time to wait before listening again.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 /// More changes than this are one: of anybody.
 const CHANGES_MAX: i64 = 5_000;
@@ -31,19 +31,19 @@ const CHANGES_MAX: i64 = 5_000;
 const KEPT_MINUTES: i32 = 60;
 /// After so long without a look, rows may be missing.
 const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
-/// How often old rows are deleted.
+/// Time between two deletions of old rows.
 const FORGET_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Where reading goes on.
+/// The place at which reading goes on.
 #[derive(Debug, Default)]
 struct ReadFrom {
     /// The oldest transaction that was open; `None` before the first look.
     transaction: Option<String>,
     /// The highest `seq` there was; `None` before the first look.
     last: Option<i64>,
-    /// When the server was started, as it says it; `None` before the first look.
+    /// Start of the server, as it says it; `None` before the first look.
     server: Option<String>,
-    /// What was read of it and of later ones.
+    /// Ids of it and of later ones that were read.
     seen: HashSet<i64>,
 }
 
@@ -82,7 +82,7 @@ pub async fn watch(database: Database, lookups: Arc<Lookups>, stop: Cancellation
         loop {
             match place.look(&database).await {
                 Ok(changes) => {
-                    // What was looked up before the first look may have changed before it, too.
+                    // Identities that were looked up before the first look may have changed before it, too.
                     let first = !std::mem::replace(&mut began, true) && lookups.held().entries > 0;
                     let lost = first || looked.elapsed() > LOST_AFTER;
                     (looked, away) = (Stopwatch::start(), false);
@@ -109,7 +109,7 @@ pub async fn watch(database: Database, lookups: Arc<Lookups>, stop: Cancellation
     }
 }
 
-/// What changed: these, or (`None`) anybody.
+/// The identities that changed: these, or (`None`) anybody.
 type Changes = Option<Vec<IdentityName>>;
 
 fn apply(lookups: &Lookups, changes: Changes, lost: bool) {
@@ -173,12 +173,13 @@ async fn forget(database: &Database) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Wakes whoever reads at every notification. Whatever happens to the connection, the reader looks by itself.
+/// Wakes whoever reads at every notification. The reader looks by itself all the same, whatever happens to
+/// the connection.
 async fn listen(database: Database, told: tokio::sync::mpsc::Sender<()>) {
     let pool = database.listening_pool();
     loop {
         if let Ok(mut listener) = database.listener(&pool, CHANNEL).await {
-            // What was told while nobody listened.
+            // A notification may have come while nobody listened.
             let _ = told.try_send(());
             // `None`: the connection was lost.
             while let Ok(Some(_)) = listener.try_recv().await {

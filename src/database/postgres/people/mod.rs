@@ -24,7 +24,7 @@ pub struct IdentityStore {
 }
 
 impl IdentityStore {
-    /// Those of this database, as this daemon sees them.
+    /// Returns the people of this database, as this daemon sees them.
     #[must_use]
     pub fn new(database: Database, region: &str, node: &str) -> Self {
         Self { database, region: region.to_owned(), node: node.to_owned() }

@@ -59,7 +59,7 @@ impl Register for IdentityStore {
     }
 }
 
-/// What was changed, by whom, from what to what.
+/// The record of a change: of what, by whom, from what to what.
 pub(super) struct Recorded<'r, T> {
     pub(super) actor: &'r Actor,
     pub(super) action: &'static str,

@@ -76,7 +76,7 @@ impl IdentityStore {
         }
     }
 
-    /// Why a tier cannot be removed: who has it.
+    /// Returns why a tier cannot be removed: who has it.
     async fn holders(&self, name: &str) -> RegisterError {
         let mut ids = [Vec::new(), Vec::new()];
         let tables = [

@@ -18,20 +18,20 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The set that is known: its version, and the mark that its revision had in the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownSet {
-    /// Which.
+    /// Place of the set in the order of all sets.
     pub version: Version,
-    /// When and by which transaction its revision was made: another database may have given the same number.
+    /// Time and transaction by which its revision was made: another database may have given the same number.
     pub mark: String,
 }
 
-/// What the tables hold now, told by what changed since.
+/// The present contents of the tables, told by what changed since.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
-    /// Which set it leads to.
+    /// Set that the changes lead to from the known one.
     pub now: KnownSet,
     /// The rules that changed, or whose quotas did.
     pub names: Vec<String>,
-    /// Those of them that are there, with their quotas.
+    /// Rules among them that are there, with their quotas.
     pub docs: RuleDocs,
 }
 

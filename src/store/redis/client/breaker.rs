@@ -15,9 +15,9 @@ const IN_A_ROW_MAX: u32 = 4;
 const PROBES_MAX: u32 = 2;
 /// Successes in a row that close it.
 const SUCCESSES_MIN: u32 = 3;
-/// How long it stays open at least; doubled each time a probe fails.
+/// Time for which it stays open at least; doubled each time a probe fails.
 const OPEN_MIN: Duration = Duration::from_millis(50);
-/// How long it stays open at most before the next probe.
+/// Time for which it stays open at most before the next probe.
 const OPEN_MAX: Duration = Duration::from_millis(500);
 
 /// The state of the breaker.

@@ -176,7 +176,7 @@ impl Conditions {
             tracing::warn!(node, kind = cause.word(), error = %text, "{} still", cause.sentence());
             return;
         }
-        // What is away since it suffers from something that was told is no second piece of news.
+        // A server that is away since it suffers from something that was told is no second piece of news.
         let follows = cause == Cause::Away && known;
         if spell.told || follows || !shows(cause, spell) {
             return;

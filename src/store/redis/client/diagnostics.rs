@@ -17,13 +17,13 @@ pub(in crate::store::redis) struct NodeDiagnostics {
     rtt: AtomicU64,
     trouble: Mutex<Option<(String, Duration)>>,
     warning: Mutex<Option<String>>,
-    /// Why the server refuses this daemon's user, if that is why there is no connection.
+    /// Reason why the server refuses this daemon's user, if that is why there is no connection.
     refusal: Mutex<Option<String>>,
     inspected: AtomicBool,
     memory: Mutex<Option<Memory>>,
 }
 
-/// Of a server's `maxmemory`, the tenths that may be used before no new keys are made. The rest is for keys
+/// The tenths of a server's `maxmemory` that may be used before no new keys are made. The rest is for keys
 /// that are there.
 const FILLED_TENTHS: u64 = 8;
 /// Bytes that a key takes: as little and as much as is believed, and where too few are held to tell.
@@ -32,8 +32,8 @@ const KEY_BYTES: (u64, u64, u64) = (120, 1_000, 200);
 const TELLING_KEYS: u64 = 2_000;
 
 impl Memory {
-    /// How many keys the server may hold before no new ones are made: as its memory allows, and `most`.
-    /// `None`: no bound.
+    /// Returns how many keys the server may hold before no new ones are made: as its memory allows, and
+    /// `most`. `None`: no bound.
     pub(in crate::store::redis) fn keys_bound(&self, most: Option<u64>) -> Option<u64> {
         let (least, largest, usual) = KEY_BYTES;
         let by_memory = || {
@@ -56,15 +56,15 @@ impl Memory {
 /// The newest word of a server on its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::store::redis) struct Memory {
-    /// Bytes in use.
+    /// Memory that the server uses, in bytes.
     pub(in crate::store::redis) used: u64,
     /// Bytes that it used before it held anything.
     pub(in crate::store::redis) startup: u64,
-    /// The bound; zero for none.
+    /// Most memory the server may use, in bytes; zero for no bound.
     pub(in crate::store::redis) max: u64,
     /// Keys evicted since the server started.
     pub(in crate::store::redis) evicted: u64,
-    /// Keys in this daemon's database.
+    /// Number of keys in this daemon's database.
     pub(in crate::store::redis) keys: u64,
 }
 
@@ -130,7 +130,7 @@ impl NodeDiagnostics {
         *locked(&self.refusal) = refusal;
     }
 
-    /// Why the server refuses this daemon's user.
+    /// Returns why the server refuses this daemon's user.
     pub(in crate::store::redis) fn refusal(&self) -> Option<String> {
         locked(&self.refusal).clone()
     }

@@ -21,7 +21,7 @@ use crate::store::redis::client::link::Link;
 use crate::store::redis::client::resp;
 use crate::store::redis::settings::RedisTls;
 
-/// What a connection is read with once it is open.
+/// The reading side of a connection once it is open.
 pub(in crate::store::redis) enum Opened {
     /// Readable half of a plain connection.
     Plain(tokio::net::tcp::OwnedReadHalf),
@@ -46,8 +46,8 @@ pub(in crate::store::redis) fn can_dial(info: &ConnectionInfo) -> Result<(), &'s
     }
 }
 
-/// How servers prove who they are, and this daemon to them, from the next connection on; `None`: by the
-/// system's authorities, or those of `SSL_CERT_FILE`.
+/// The proofs of who servers are, and of who this daemon is to them, from the next connection on; `None`: by
+/// the system's authorities, or those of `SSL_CERT_FILE`.
 pub(in crate::store::redis) type SharedTls = Arc<ArcSwapOption<ClientConfig>>;
 
 /// Longest time to look a server's name up for one attempt; the look-up itself goes on.
@@ -124,7 +124,7 @@ async fn connect(addresses: &[IpAddr], port: u16) -> std::io::Result<TcpStream> 
 /// The system's authorities, or those of `SSL_CERT_FILE`.
 static TLS: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| secured(&RedisTls::default()));
 
-/// How servers prove who they are, and this daemon to them. The error is a sentence.
+/// Returns how servers prove who they are, and this daemon to them. The error is a sentence.
 pub(in crate::store::redis) fn secured(tls: &RedisTls) -> Result<Arc<ClientConfig>, String> {
     let mut roots = RootCertStore::empty();
     match &tls.authorities {

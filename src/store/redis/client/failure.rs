@@ -1,12 +1,12 @@
-//! Why a call to Redis brought no answer, and what follows from that.
+//! The reasons why a call to Redis brought no answer, and what follows from each.
 
-/// Why a call brought no answer.
+/// Reasons why a call brought no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The deadline passed. Whether it was carried out is not known.
+    /// The deadline passed. The outcome of the call is not known.
     #[error("no answer in time")]
     Timeout,
-    /// The connection broke. Whether it was carried out is not known.
+    /// The connection broke. The outcome of the call is not known.
     #[error("the connection broke: {0}")]
     Broken(String),
     /// There is no connection, or the breaker is open.

@@ -245,7 +245,7 @@ impl Link {
         if garbled { Err(resp::Garbled) } else { Ok(()) }
     }
 
-    /// Gives up what has waited long enough. When to look again; `None` once nothing is in flight.
+    /// Gives up what has waited long enough. Returns when to look again; `None` once nothing is in flight.
     fn expire(&self, also: Option<Deadline>) -> Option<Deadline> {
         let now = Deadline::after(Duration::ZERO);
         let mut next = also;
@@ -268,7 +268,7 @@ impl Link {
     }
 }
 
-/// Writes without waiting. Whether that was all.
+/// Writes without waiting. Returns whether that was all.
 fn write_some(socket: &OwnedWriteHalf, bytes: &mut Vec<u8>) -> std::io::Result<bool> {
     let mut written = 0;
     while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {

@@ -12,19 +12,19 @@ const DEPTH_MAX: u8 = 8;
 /// Room made for an array before its items have arrived.
 const ITEMS_EXPECTED_MAX: usize = 1_024;
 
-/// What came is not RESP: the connection cannot be read any further.
+/// The bytes that came are not RESP: the connection cannot be read any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server's reply cannot be read")]
 pub(in crate::store::redis) struct Garbled;
 
-/// Why no value can be read now.
+/// Reasons why no value can be read now.
 enum Stop {
     /// Some of it has yet to arrive.
     Early,
     Garbled,
 }
 
-/// What a server replied: a value, or why there is none.
+/// The reply of a server: a value, or why there is none.
 pub(in crate::store::redis) type Answer = Result<Value, Failure>;
 
 /// The first reply in `bytes` and its length; `None` while some of it has yet to arrive.

@@ -1,6 +1,6 @@
-//! Which of several independent servers serves a slot: a consistent-hash ring with virtual nodes, so that a
-//! server that joins or leaves moves only its share. Daemons of different builds must agree, so what is
-//! hashed, and how, never changes: `tests/golden/redis_ring.txt` holds it.
+//! The server, of several independent ones, that serves a slot: a consistent-hash ring with virtual nodes, so
+//! that a server that joins or leaves moves only its share. Daemons of different builds must agree, so what
+//! is hashed, and how, never changes: `tests/golden/redis_ring.txt` holds it.
 
 use crate::core::ring::Ring;
 use crate::store::redis::client::slots::SLOTS;

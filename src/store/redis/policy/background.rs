@@ -26,7 +26,7 @@ use crate::store::redis::servers::plan::bucket_of;
 /// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest
 /// matter is kept where it can be, and is counted as lost where it cannot.
 pub(in crate::store::redis) const BACKGROUND_MAX: usize = 1_024;
-/// How often leases that have ended are looked for.
+/// Time between two looks for leases that have ended.
 const RETURN_EVERY: Duration = Duration::from_millis(50);
 
 impl Core {
@@ -170,8 +170,8 @@ impl Core {
         }
     }
 
-    /// Charges what was admitted without Redis. Until that is known, this daemon goes on with what it counted
-    /// by itself.
+    /// Charges what was admitted without Redis. This daemon goes on with what it counted by itself until that
+    /// is known.
     pub(in crate::store::redis) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
         self.metrics.untold(std::mem::take(&mut owed.untold));
         let holds = owed.holders.iter().map(|(holder, places)| {
@@ -194,7 +194,7 @@ impl Core {
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| match answer {
             Ok(answered) => {
                 let state = answered.charges.into_iter().next().and_then(|charged| charged.state);
-                // Of logs and holders nothing is told here; the next decision tells.
+                // Logs and holders are told nothing here; the next decision tells them.
                 let more = state.and_then(|state| {
                     core.fallback.learn(&owed.key, owed.bucket.limit, Some(state), answered.now)
                 });
@@ -202,7 +202,7 @@ impl Core {
                     core.pay(more, now);
                 }
             }
-            // What is reserved once more takes nothing more, so that is tried again in any case.
+            // A reservation that is made once more takes nothing more, so that is tried again in any case.
             Err(failure) if failure.is_uncertain() => {
                 owed.permits = 0;
                 if !owed.reserved.is_empty() {
@@ -241,7 +241,7 @@ impl Core {
         }
     }
 
-    /// Writes one allowance. Whether Redis has it.
+    /// Writes one allowance. Returns whether Redis has it.
     pub(in crate::store::redis) async fn put_allowance(
         &self,
         key: &[u8],

@@ -1,4 +1,4 @@
-//! How many daemons share this Redis, as far as peers and the registry tell.
+//! The number of daemons that share this Redis, as far as peers and the registry tell.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ pub(in crate::store::redis) struct Daemons {
     peers: Arc<AtomicUsize>,
     /// The same as the registry in Redis last told.
     registered: AtomicUsize,
-    /// Those of them that list other servers.
+    /// Daemons among them that list other servers.
     apart: Mutex<Vec<String>>,
 }
 

@@ -41,7 +41,7 @@ const DRAW_BOOKED: Duration = Duration::from_millis(1);
 /// Most times that a denied decision is asked once more, because permits that were drawn went back.
 const PUT_BACK_MAX: u32 = 8;
 
-/// What decisions and background calls share.
+/// The state that decisions and background calls share.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Core {
     pub(in crate::store::redis) dispatcher: Arc<Dispatcher>,
@@ -145,7 +145,7 @@ impl Core {
     }
 
     /// Returns what a bucket holds; `None` if it is unused. Permits that this daemon has drawn ahead and not
-    /// used are free. Where Redis does not answer, what this daemon knows by itself.
+    /// used are free. Returns what this daemon knows by itself if Redis does not answer.
     pub(in crate::store::redis) async fn bucket(
         &self,
         rule: &Compiled,
@@ -201,7 +201,7 @@ impl Core {
         };
         let (slot, bucket) = plan::bucket_of(&charge);
         let mut command = redis::cmd("DEL");
-        // Where daemons have two versions of the rule, either may stand beside the other.
+        // Either key may stand beside the other while daemons have two versions of the rule.
         for key in [names::beside(&bucket.key, bucket.shape), bucket.key] {
             let notes = names::notes(&key);
             command.arg(names::penalty(&key)).arg(key).arg(&notes);
@@ -261,8 +261,8 @@ impl Core {
         futures_util::future::join_all(asked).await.into()
     }
 
-    /// Where an answer shows that Redis has lost what it was told: tells it what is known here of the
-    /// buckets, and asks it once more. A bucket that it cannot be told of is not decided by it.
+    /// Tells Redis what is known here of the buckets if an answer shows that it has lost what it was told,
+    /// and asks it once more. A bucket that it cannot be told of is not decided by it.
     async fn ask_restored(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
@@ -318,7 +318,7 @@ impl Core {
         lost.collect()
     }
 
-    /// Tells Redis what is known here of a bucket. Whether it was told.
+    /// Tells Redis what is known here of a bucket. Returns whether it was told.
     async fn restore_known(
         self: &Arc<Self>,
         charge: &Charge<'_>,

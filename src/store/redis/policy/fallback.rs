@@ -48,18 +48,18 @@ const DEBTORS_LOOKED_AT: usize = 20_000;
 pub(in crate::store::redis) struct Fallback {
     shelves: Box<[Mutex<FallbackSlot>]>,
     spread: Spread,
-    /// Locked after shelves.
+    /// Locked only after shelves, never before, so that no two wait for each other.
     stand_ins: Mutex<StandIns>,
     keys_max: usize,
     policy: OnFailure,
     daemons: Arc<Daemons>,
     /// The servers' time less this daemon's, in microseconds, as last heard.
     offset: AtomicI64,
-    /// When a server last did not answer, by the servers' time.
+    /// Instant at which a server last did not answer, by the servers' time.
     trouble: AtomicU64,
     /// Keys that wait to have their debts charged.
     debtors: AtomicUsize,
-    /// Charges that found no room.
+    /// Charges that found no room since the start.
     full: AtomicU64,
     full_told: AtomicBool,
 }
@@ -73,12 +73,12 @@ struct FallbackSlot {
     evicted: u64,
 }
 
-/// How the policies decided.
+/// The decisions of the policies.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Policies {
-    /// True if everything enforced passes.
+    /// True if everything that is enforced passes.
     pub(in crate::store::redis) admitted: bool,
-    /// One for each charge.
+    /// Results in the order of the charges, one for each.
     pub(in crate::store::redis) counted: SmallVec<[ChargeResult; 2]>,
 }
 
@@ -91,7 +91,7 @@ struct Trial<'a> {
     entry: Entry,
 }
 
-/// Where a trial's bucket is kept.
+/// The place that keeps a trial's bucket.
 #[derive(Clone, Copy)]
 enum Kept {
     /// In its shelf's table; `made` for this decision.
@@ -247,7 +247,7 @@ impl Fallback {
         let is_gone =
             !before.has_allowance && confirmed.is_some_and(|confirmed| confirmed.holds(sent, elapsed));
         let known = entry.known.as_ref().filter(|known| known.used(limit, before.now) > 0);
-        // What could not be written says the same as an answer that did not come.
+        // An allowance that could not be written says the same as an answer that did not come.
         let trouble = match entry.unsure {
             true => before.now,
             false => Timestamp(self.trouble.load(Ordering::Relaxed)),
@@ -331,7 +331,7 @@ impl Fallback {
         policies
     }
 
-    /// Of a decision that is denied, charges what was reported: it has happened.
+    /// Charges what was reported by a decision that is denied: it has happened.
     fn report(&self, charges: &[Unanswered<'_>], now: Timestamp) {
         for unanswered in charges.iter().filter(|unanswered| unanswered.charge.cost.is_report()) {
             // Nobody is asked, so nothing is denied.
@@ -519,7 +519,7 @@ impl Fallback {
         }
     }
 
-    /// How full it is.
+    /// Returns how full it is.
     pub(in crate::store::redis) fn len(&self) -> StoreLen {
         let full = self.full.load(Ordering::Relaxed);
         let mut len = StoreLen { keys_max: self.keys_max, full, ..StoreLen::default() };
@@ -557,7 +557,7 @@ pub(in crate::store::redis) fn passed(charge: &Charge<'_>) -> ChargeResult {
     })
 }
 
-/// Until Redis is back nobody knows when it would pass: a second is soon enough to ask again.
+/// Nobody knows when it would pass until Redis is back: a second is soon enough to ask again.
 fn refused(charge: &Charge<'_>) -> ChargeResult {
     let admitted = matches!(
         charge.cost,

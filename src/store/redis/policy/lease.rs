@@ -66,7 +66,7 @@ struct DrawnPermits {
     whole: u64,
     drained: u64,
     until: Duration,
-    /// When the window that they belong to ends, for algorithms with windows.
+    /// End of the window that they belong to, for algorithms with windows.
     window_ends: Option<Duration>,
     /// The bucket after the draw, at the server's time and ours.
     state: State,
@@ -91,7 +91,7 @@ struct Denied {
 pub(in crate::store::redis) struct Leftover {
     pub(in crate::store::redis) slot: ClusterSlot,
     pub(in crate::store::redis) bucket: Bucket,
-    /// So many are not used.
+    /// Permits of the draw that are not used.
     pub(in crate::store::redis) permits: u64,
     /// So many of them can go back at most. None where their window has ended, and of a level what may have
     /// drained.
@@ -115,9 +115,9 @@ pub(in crate::store::redis) struct Drawn {
     pub(in crate::store::redis) permits: u64,
     pub(in crate::store::redis) state: State,
     pub(in crate::store::redis) server: Timestamp,
-    /// Names what was charged.
+    /// Names the charge in Redis, so that it can be undone.
     pub(in crate::store::redis) taken: UndoneCharge,
-    /// When the call was sent.
+    /// Time since the start at which the call was sent.
     pub(in crate::store::redis) sent: Duration,
     pub(in crate::store::redis) bucket: Bucket,
     pub(in crate::store::redis) slot: ClusterSlot,
@@ -164,7 +164,7 @@ impl Leases {
         }
         let Some(hot) = shard.get_mut(charge.key) else { return (Advice::Ask, None) };
         if hot.limit != charge.limit {
-            // What is held goes back with the next sweep.
+            // The permits that are held go back with the next sweep.
             hot.limit = charge.limit;
             hot.denied = None;
             if let Some(held) = &mut hot.held {

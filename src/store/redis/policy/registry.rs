@@ -1,8 +1,8 @@
-//! Which daemons share this Redis: each notes every few seconds in the same Redis that it is alive, and reads
-//! who else is.
+//! The daemons that share this Redis: each notes every few seconds in the same Redis that it is alive, and
+//! reads who else is.
 //!
-//! So they know of each other with or without peers, and `local` divides limits by their number. While Redis
-//! is away the number last read holds. On a ring each notes itself on every server that it lists, so that
+//! So they know of each other with or without peers, and `local` divides limits by their number. The number
+//! last read holds while Redis is away. On a ring each notes itself on every server that it lists, so that
 //! daemons with other lists meet it on those that both list.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +21,9 @@ use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::servers::dispatcher::Dispatcher;
 use crate::store::redis::settings::Topology;
 
-/// How often a daemon notes itself.
+/// Time between two notes of a daemon.
 pub(in crate::store::redis) const BEAT: Duration = Duration::from_secs(2);
-/// How long a note holds.
+/// Time for which a note holds.
 const HOLDS: Duration = Duration::from_secs(10);
 /// For one call.
 const CALL_MAX: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ const TAG: &str = "daemons";
 /// This daemon's view of those that share its Redis.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Registry {
-    /// What is noted: number, name and digest.
+    /// Number, name and digest, as they are noted.
     note: String,
     daemons: Arc<Daemons>,
     /// Every daemon known, and for how many readings it has been missing.
@@ -45,7 +45,7 @@ pub(in crate::store::redis) struct Registry {
 }
 
 impl Registry {
-    /// A registry for the daemon of this name. Of a ring, `addresses` are the servers that it lists.
+    /// A registry for the daemon of this name. In a ring, `addresses` are the servers that it lists.
     pub(in crate::store::redis) fn new(
         name: &str,
         topology: Topology,

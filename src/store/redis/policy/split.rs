@@ -45,7 +45,7 @@ struct Asked {
 }
 
 impl Core {
-    /// Decides charges as one. Those of split keys are charged to a sub-key each.
+    /// Decides charges as one. Charges of split keys go to a sub-key each.
     pub(in crate::store::redis) async fn decide_whole(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
@@ -165,7 +165,7 @@ impl Core {
     }
 
     /// Settles a reservation in the sub-key that holds it. That it is settled is remembered in the sub-key
-    /// that its id names first, whoever held it. What none of them holds any more is a report.
+    /// that its id names first, whoever held it. A reservation that none of them holds any more is a report.
     async fn commit_over_parts(
         self: &Arc<Self>,
         charge: &Charge<'_>,
@@ -395,8 +395,8 @@ fn note(charges: &[Charge<'_>], asked: &mut [Asked], outcome: &Outcome) -> bool 
     helps && !final_
 }
 
-/// Speaks of the whole key. What passed knows one sub-key and takes the others for like it; what was denied
-/// has asked them all.
+/// Speaks of the whole key. A charge that passed knows one sub-key and takes the others for like it; one that
+/// was denied has asked them all.
 fn put_into_words(charge: &Charge<'_>, asked: &Asked, counted: &mut ChargeResult) {
     let parts = u64::from(parts_of(&charge.rule.rule));
     if parts == 1 {

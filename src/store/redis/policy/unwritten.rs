@@ -20,7 +20,7 @@ pub(in crate::store::redis) struct AllowanceWrite {
     pub(in crate::store::redis) bucket: Key,
     pub(in crate::store::redis) slot: ClusterSlot,
     pub(in crate::store::redis) value: Vec<u8>,
-    /// When Redis forgets it, by the time since this daemon began.
+    /// Instant at which Redis forgets it, by the time since this daemon began.
     pub(in crate::store::redis) until: Duration,
 }
 
@@ -35,7 +35,7 @@ pub(in crate::store::redis) enum Entered {
     Full,
 }
 
-/// Where the write of a bucket's allowance stands.
+/// The progress of writing a bucket's allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// The newest allowance is on its way.
@@ -102,7 +102,7 @@ impl Unwritten {
     }
 
     /// Keys of at most `most` allowances that wait and whose servers have room: they go on their way again.
-    /// Those that Redis would have forgotten by now are dropped.
+    /// Allowances that Redis would have forgotten by now are dropped.
     pub(in crate::store::redis) fn again(
         &self,
         now: Duration,

@@ -89,8 +89,8 @@ impl Dispatcher {
         Ok(answered)
     }
 
-    /// Puts a part in line. What is begun later for the same buckets is decided later, as long as they stay
-    /// where they are.
+    /// Puts a part in line. Parts that are begun later for the same buckets are decided later, as long as
+    /// they stay where they are.
     pub(in crate::store::redis) fn begin(
         self: &Arc<Self>,
         part: Arc<Part>,
@@ -363,8 +363,8 @@ impl Begun {
     /// Waits for its answer.
     pub(in crate::store::redis) async fn answer(self) -> Result<Answered, Failure> {
         if let Some(next_batch) = self.next_batch {
-            // Who else is about to ask comes along. Only where something is under way anyway: to yield wakes
-            // another thread.
+            // Other requests that are about to ask come along. Only where something is under way anyway: to
+            // yield wakes another thread.
             tokio::task::yield_now().await;
             drop(next_batch);
         }

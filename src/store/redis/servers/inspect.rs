@@ -1,5 +1,5 @@
-//! Whether a server can do what is needed: asked once for each connection. At the start an answer that is not
-//! enough keeps the daemon from starting; later it is logged, and shown with the server.
+//! The check whether a server can do what is needed: asked once for each connection. At the start an answer
+//! that is not enough keeps the daemon from starting; later it is logged, and shown with the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,8 +160,8 @@ fn trial_key(tag: &str, name: &str) -> String {
     format!("tg:{{{tag}}}:{name}")
 }
 
-/// Which of the scripts' commands the user may not run, as the end of a sentence. A server tells of a script
-/// only that it did what it must not.
+/// Returns which of the scripts' commands the user may not run, as the end of a sentence. A server tells of a
+/// script only that it did what it must not.
 async fn missing_rights(node: &Arc<Node>, tag: &str) -> String {
     let key = trial_key(tag, "right");
     let commands: [(&str, &[&str]); 26] = [

@@ -1,4 +1,4 @@
-//! Which node serves which slot, as last seen.
+//! The node that serves each slot, as last seen.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub(in crate::store::redis) struct Map {
     pub(super) nodes: Vec<Arc<Node>>,
     /// One for each slot: the node's place, or beyond them all for none.
     pub(super) slots: Vec<u16>,
-    /// Who stands by, by `host:port`.
+    /// Addresses of the replicas that stand by, as `host:port`.
     pub(super) replicas: Vec<String>,
 }
 

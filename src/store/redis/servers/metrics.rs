@@ -111,7 +111,7 @@ impl StoreMetrics {
         }
     }
 
-    /// Of a bucket, where too many others were not written yet.
+    /// Counts an allowance that was lost because too many others were not written yet.
     pub(in crate::store::redis) fn allowance_lost(&self) {
         self.allowance_lost.increment(1);
     }

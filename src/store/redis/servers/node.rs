@@ -39,18 +39,18 @@ const MEMORY_MAX: Duration = Duration::from_millis(500);
 
 /// One server.
 pub(in crate::store::redis) struct Node {
-    /// `host:port`.
+    /// Address of the server, as `host:port`.
     pub(in crate::store::redis) address: String,
     /// Parts on their way to it.
     pub(in crate::store::redis) queue: BatchQueue,
     info: ConnectionInfo,
     tls: SharedTls,
-    /// For its operator.
+    /// Facts about the server that are shown to its operator.
     pub(in crate::store::redis) notes: NodeDiagnostics,
     conditions: Conditions,
     /// Keys that it may hold before no new ones are made; the largest number for no bound.
     keys_bound: AtomicU64,
-    /// The same by configuration.
+    /// Bound on its keys by configuration; `None`: as its memory allows.
     keys_max: Option<u64>,
     /// In milliseconds since the start: until then nothing is decided there, since another server may take
     /// over.
@@ -61,7 +61,7 @@ pub(in crate::store::redis) struct Node {
     /// Told when something is wrong that a new look at the topology may cure.
     trouble: Arc<Notify>,
     started: Stopwatch,
-    /// How soon a node that wants to be asked again must answer.
+    /// Time within which a node that wants to be asked again must answer.
     timeout: Duration,
     stop: CancellationToken,
 }
@@ -336,8 +336,8 @@ impl Node {
         }
     }
 
-    /// Lets go of a connection. A later one is left alone. Why one ended by itself, the next attempt to
-    /// connect tells.
+    /// Lets go of a connection. A later one is left alone. The next attempt to connect tells why one ended by
+    /// itself.
     fn let_go(&self, link: &Weak<Link>) -> bool {
         let current = self.link.load();
         let Some(current) = current.as_ref().filter(|current| Weak::as_ptr(link) == Arc::as_ptr(current))
@@ -543,7 +543,7 @@ pub(in crate::store::redis) struct BreakerPermit {
 }
 
 impl BreakerPermit {
-    /// Whose call it is.
+    /// Returns the node whose call it is.
     pub(in crate::store::redis) const fn node(&self) -> &Arc<Node> {
         &self.node
     }

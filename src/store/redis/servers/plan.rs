@@ -1,8 +1,8 @@
 //! From charges to parts, one for each slot (or node), and from their answers to one outcome.
 //!
 //! Charges of several identities lie in several slots, and no call reaches over two. They are reserved
-//! everywhere at once; where one denies, the others give back what they took. What that leaves uncertain is
-//! told in `docs/concepts/counting-in-redis.md`.
+//! everywhere at once; where one denies, the others give back what they took. The page
+//! `docs/concepts/counting-in-redis.md` tells what that leaves uncertain.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::store::slot::refunds_whole;
 /// One part, and which charges it holds.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Planned {
-    /// What goes to Redis.
+    /// Part of the decision that goes to Redis together.
     pub(in crate::store::redis) part: Arc<Part>,
     /// Places in the decision's charges, in the order of the part's.
     pub(in crate::store::redis) places: SmallVec<[usize; 2]>,
@@ -141,7 +141,7 @@ pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<
             Cost::Reserve(reserve) if charged.counted.reservation == Some(ReservationFate::Held) => {
                 Cost::Commit(Commit { id: reserve.id, actual: 0, debt_max: 0 })
             }
-            // Who held already keeps what an earlier decision gave.
+            // A holder who held already keeps what an earlier decision gave.
             Cost::Hold(hold) if hold.step == HoldStep::Acquire && charged.counted.returned > 0 => {
                 Cost::Hold(Hold { step: HoldStep::Release, ..hold })
             }
@@ -158,14 +158,15 @@ pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<
     })
 }
 
-/// What a charge that fitted is answered, now that another part has denied the whole and its permits go back.
+/// Changes the answer of a charge that fitted, now that another part has denied the whole and its permits go
+/// back.
 pub(in crate::store::redis) fn untaken(counted: &mut ChargeResult, cost: Cost) {
     let permits = match cost {
-        // Of a holder who held already nothing goes back.
+        // Nothing goes back of a holder who held already.
         Cost::Hold(_) => counted.returned,
-        // What was reported stays charged.
+        // Reported permits stay charged.
         Cost::Report(_) | Cost::Commit(_) => 0,
-        // Of what was reserved before nothing goes back.
+        // Nothing goes back of permits that were reserved before.
         Cost::Reserve(_) if counted.reservation != Some(ReservationFate::Held) => 0,
         cost => cost.taken(),
     };

@@ -1,19 +1,19 @@
-//! How a region's count of one window grew, as far as it told: what of it still lies in an interval that ends
-//! in the window after.
+//! The growth of a region's count of one window, as far as it told: what of it still lies in an interval that
+//! ends in the window after.
 
 use crate::time::{Span, Timestamp};
 
 /// Instants of a window, evenly apart, at which the count is remembered.
 const MARKS: u64 = 32;
 const MARKS_LEN: usize = 32;
-/// Whoever admits says so within this long: what a report adds was admitted no longer before it.
+/// A region that admits says so within this long: what a report adds was admitted no longer before it.
 const TOLD_WITHIN: Span = Span::from_millis(100);
 
 /// The count at so many instants of the window.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CountHistory {
     marks: [u32; MARKS_LEN],
-    /// How much of the window had passed at the newest report, and what it told.
+    /// Part of the window that had passed at the newest report, and what it told.
     newest: (u64, u64),
 }
 
@@ -53,7 +53,7 @@ impl CountHistory {
     }
 }
 
-/// When the window has reached a mark.
+/// Returns when the window has reached a mark.
 fn mark_at(mark: u64, length: Span) -> u64 {
     u64::try_from(u128::from(length.0) * u128::from(mark) / u128::from(MARKS)).unwrap_or(u64::MAX)
 }

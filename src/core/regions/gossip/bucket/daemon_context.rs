@@ -10,14 +10,14 @@ use crate::time::{Span, Timestamp};
 
 /// For at least so long a demand counts that has not lasted.
 pub(super) const AHEAD_MIN: Span = Span::from_secs(1);
-/// What that is rounded up to.
+/// The step that it is rounded up to.
 const AHEAD_STEP: Span = Span::from_millis(500);
 
-/// Who asks: what a bucket must know of the daemon that follows it.
+/// The daemon that asks: what a bucket must know of the daemon that follows it.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct DaemonContext<'a> {
     pub(in super::super) node: &'a Arc<str>,
-    /// When the process began.
+    /// Instant at which the daemon's process began.
     pub(in super::super) started: Timestamp,
     /// True if the daemons of this region share one store.
     pub(in super::super) shared_store: bool,
@@ -52,7 +52,7 @@ impl DaemonContext<'_> {
         Span(ahead).max(AHEAD_MIN)
     }
 
-    /// How many daemons a region has, at least one.
+    /// Returns how many daemons a region has, at least one.
     pub(in super::super) fn daemons(&self, region: RegionId) -> u64 {
         let nodes = self.regions.get(region).map_or(1, |region| region.ring.nodes().len());
         u64::try_from(nodes).unwrap_or(u64::MAX).max(1)

@@ -1,4 +1,4 @@
-//! How far a worldwide count may be off now.
+//! The error that a worldwide count may have now.
 
 use super::pending_report::REMINDED;
 use super::{DaemonContext, GossipBucket};
@@ -34,7 +34,7 @@ pub enum UncertaintyCause {
 }
 
 impl UncertaintyCause {
-    /// As operators read it.
+    /// Returns the word that operators read.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -71,8 +71,8 @@ impl KnownSince {
 }
 
 impl GossipBucket {
-    /// How long after a report the stores of all regions still hold what it made them hold: a view of a
-    /// window speaks of the next one too.
+    /// Returns how long after a report the stores of all regions still hold what it made them hold: a view of
+    /// a window speaks of the next one too.
     pub(super) fn agreed_for(&self) -> Span {
         match self.counting() {
             Counting::Window => self.windows().shortest(),
@@ -85,11 +85,11 @@ impl GossipBucket {
         now <= self.known_since.last + self.agreed_for() + self.agreed_for()
     }
 
-    /// How far the worldwide count may lie above what is believed, and what most of that is due to.
+    /// Returns how far the worldwide count may lie above what is believed, and what most of that is due to.
     ///
-    /// Where all was told in time lately, all regions divide by the same reports: then a region may have used
-    /// since it told as much as it was given. Otherwise, and where a region may not know the bucket, its
-    /// store may have admitted the whole limit, and once more if its process was followed by another one.
+    /// Regions divide by the same reports if all was told in time lately: then a region may have used since
+    /// it told as much as it was given. Otherwise, and where a region may not know the bucket, its store may
+    /// have admitted the whole limit, and once more if its process was followed by another one.
     pub(in super::super) fn error_bound(
         &self,
         now: Timestamp,
@@ -220,9 +220,9 @@ impl GossipBucket {
         self.lived_until(now, reborn, window).is_some()
     }
 
-    /// When the newest process of a region's daemons may have followed another one. Nobody has told this
-    /// process what came before it: only a counter that is older than all that still counts shows that there
-    /// was one process all the time.
+    /// Returns when the newest process of a region's daemons may have followed another one. Nobody has told
+    /// this process what came before it: only a counter that is older than all that still counts shows that
+    /// there was one process all the time.
     fn reborn(
         &self,
         region: &Region,
@@ -237,7 +237,7 @@ impl GossipBucket {
         Some(newest.map_or(here.started, |since| since.min(here.started)))
     }
 
-    /// When a process began, if what was used before it still counts in a window.
+    /// Returns when a process began, if what was used before it still counts in a window.
     fn lived_until(&self, now: Timestamp, begun: Option<Timestamp>, window: u64) -> Option<Timestamp> {
         let counts = |at: &Timestamp| match self.counting() {
             Counting::Window => self.window_at(*at) >= window,

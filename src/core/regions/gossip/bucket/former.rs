@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 
 impl GossipBucket {
     /// Takes in what another region was told by this one. Only counts that began before this process are
-    /// taken: of those that go on, whoever counts knows more. Whether any of it was new.
+    /// taken: of those that go on, whoever counts knows more. Returns whether any of it was new.
     pub(in super::super) fn hear_former(
         &mut self,
         now: Timestamp,

@@ -21,9 +21,9 @@ const LOST_AFTER_ALONE: Span = Span::from_millis(50);
 /// The suspicions of this daemon about its store's memory of one bucket.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LostStore {
-    /// Since when all answers showed less than the region used, in one window.
+    /// Instant since which all answers showed less than the region used, in one window.
     short: Option<(Timestamp, u64)>,
-    /// What the store is to be told next.
+    /// The use that the store is to be told next.
     restore: Option<RegionUse>,
 }
 
@@ -38,8 +38,8 @@ impl LostStore {
 }
 
 impl GossipBucket {
-    /// Looks whether the store's answers show less than what the own region used in the window. Whether the
-    /// store is to be told of it.
+    /// Looks whether the store's answers show less than what the own region used in the window. Returns
+    /// whether the store is to be told of it.
     pub(in super::super) fn note_store(
         &mut self,
         now: Timestamp,

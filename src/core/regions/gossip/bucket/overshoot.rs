@@ -67,7 +67,7 @@ impl GossipBucket {
         self.periods.iter_mut().for_each(|period| period.overshoot.grown = None);
     }
 
-    /// When an excess of an open window is to be looked at again.
+    /// Returns when an excess of an open window is to be looked at again.
     pub(super) fn judges_overshoot_at(&self) -> Option<Timestamp> {
         let grown = self.periods.iter().filter_map(|period| period.overshoot.grown);
         grown.map(|(since, _)| since + LASTS).min()

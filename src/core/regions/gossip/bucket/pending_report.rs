@@ -1,4 +1,4 @@
-//! Whether there is anything to tell of a bucket, and how soon.
+//! The time to tell of a bucket: whether there is anything to tell, and how soon.
 
 use super::{DaemonContext, GossipBucket, LastReport};
 use crate::algorithm::Counting;

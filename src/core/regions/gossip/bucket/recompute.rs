@@ -24,7 +24,7 @@ const UNTOLD: Span = Span::from_millis(200);
 const LOOKS_PER_WINDOW: u64 = 50;
 /// So many times in a window what still counts of the one before is worked out anew for a log.
 const LOOKS_PER_LOG: u64 = 25;
-/// What a store is told arrives there within so long, or never.
+/// A message to a store arrives there within so long, or never.
 const ARRIVES: Span = Span::from_millis(100);
 
 impl GossipBucket {
@@ -36,8 +36,8 @@ impl GossipBucket {
     }
 
     /// Returns what the store is told that all other regions admitted in `before`, the window that has ended:
-    /// it takes that as spread evenly. Of a log each admission counts until it leaves the interval, so there
-    /// it is what a whole window would hold that was like the part of it that still counts.
+    /// it takes that as spread evenly. A log counts each admission until it leaves the interval, so there it
+    /// is what a whole window would hold that was like the part of it that still counts.
     fn others_before(&self, now: Timestamp, here: DaemonContext<'_>, before: u64) -> u64 {
         let (Some(length), Some(period)) = (self.slides(), self.period(before)) else {
             return self.others_in(here, before);
@@ -71,14 +71,14 @@ impl GossipBucket {
         period.live.entries().iter().filter(unknown).map(Count::net).fold(0, u64::saturating_add)
     }
 
-    /// Works out what the store must be told. Whether it has changed.
+    /// Works out what the store must be told. Returns whether it has changed.
     pub(in super::super) fn recompute(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if self.counting() != Counting::Window {
             return self.look_at_level(now, here);
         }
         let window = self.window_at(now);
         let limit = self.rule.limit.permits;
-        // What a log's bound is changes with time alone.
+        // The bound of a log changes with time alone.
         let mut doubted = self.slides().is_some() && self.enforced.is_some();
         let allowance = match self.cut.lasting(window) {
             Some(lasting) => lasting,
@@ -90,7 +90,7 @@ impl GossipBucket {
                 let lingering = self.lingering(now, window);
                 let scope = self.scope(&plan, here, &lingering);
                 self.cut.advance(now, scope);
-                // What others admitted in a cut that has just ended is not all known yet.
+                // The permits that others admitted in a cut that has just ended are not all known yet.
                 if !here.regions.is_any_mending() {
                     self.cut.renew(now, scope);
                 }
@@ -165,8 +165,8 @@ impl GossipBucket {
         let admitted = i128::from(stored) - i128::from(self.stored);
         self.stored = stored;
         self.shared_level.stored(now, admitted, share);
-        // What was told late has refilled in part: the store must hold no more as used than all regions have
-        // in use.
+        // A late report has refilled in part: the store must hold no more as used than all regions have in
+        // use.
         let debt = match here.policy {
             Policy::Sum => heard,
             _ if !self.shared_level.catches_up() => heard,
@@ -177,13 +177,13 @@ impl GossipBucket {
             ),
         };
         self.shared_level.stored(now, i128::from(debt), share);
-        // Of the daemons that share a store one charges it for all.
+        // One of the daemons that share a store charges it for all.
         if !here.shared_store || here.regions.owned_by(here.node, &self.key) {
             self.debt = self.debt.saturating_add(debt);
         }
         self.shared_level.admitted(now, own, here.horizon);
         if here.settled {
-            // What was used since the report in force, and what waits to be told.
+            // The permits that were used since the report in force, and those that wait to be told.
             let untold = here.horizon + here.horizon + UNTOLD;
             self.given.note_each(now, self.shared_level.given(now, false, untold, share));
             // Between two looks here another region uses what has arrived, and so does one whose clock is a
@@ -214,7 +214,7 @@ impl GossipBucket {
             || soon(&view).abs_diff(soon(&before)) >= little
             || view.growth.abs_diff(before.growth) > limit.permits / 50
             || (view.held_back == 0 && before.held_back > 0)
-            // Where all is held back there is no room above it for what is too little to be told.
+            // An allowance that is all held back leaves no room above it for what is too little to be told.
             || (view.held_back >= share.capacity && at(&before) < at(&view));
         // Other regions use what refills until this is looked at again.
         let bound = self.error_bound(now, here).0.saturating_add(self.refilled_unseen());
@@ -235,8 +235,8 @@ impl GossipBucket {
         (self.moved_since, self.store_told) = (true, now);
     }
 
-    /// The store decided without what it was told: it lost that, or never had it. Whether it is to be told
-    /// again, and not because the decision was before what is still on its way.
+    /// The store decided without what it was told: it lost that, or never had it. Returns whether it is to be
+    /// told again, and not because the decision was before what is still on its way.
     pub(in super::super) fn tell_store_again(&mut self, now: Timestamp) -> bool {
         let on_its_way = self.store_told <= now && now.since(self.store_told) < ARRIVES;
         if self.enforced.is_none() || on_its_way {
@@ -256,7 +256,7 @@ impl GossipBucket {
         let others = others.map(|(id, told)| (id, told.counts.net()));
         let totals: SmallVec<[(RegionId, u64); 4]> =
             std::iter::once((Regions::OWN, siblings)).chain(others).collect();
-        // What was told late has refilled in part, and what is not believed of it never is.
+        // A late report has refilled in part, and the part of it that is not believed never is.
         let is_late = self.shared_level.catches_up();
         let mut debt = 0_u64;
         for (id, total) in totals {
@@ -294,7 +294,7 @@ impl GossipBucket {
         Some(Effect::View { key: self.key.clone(), view, error_bound })
     }
 
-    /// How often a bucket without windows is looked at while it is asked for.
+    /// Returns how often a bucket without windows is looked at while it is asked for.
     fn pause(&self) -> Span {
         Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000))
     }
@@ -304,11 +304,11 @@ impl GossipBucket {
         u64::try_from(refill(self.rule.limit, self.pause()) / UNIT).unwrap_or(u64::MAX)
     }
 
-    /// When it should be looked at again if nothing happens.
+    /// Returns when it should be looked at again if nothing happens.
     pub(in super::super) fn next_look(&self, now: Timestamp) -> Timestamp {
         let expiry = self.expiry();
         if self.counting() != Counting::Window {
-            // What is held back grows by itself, but shares move with time too.
+            // The part that is held back grows by itself, but shares move with time too.
             let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
             let again = active.then_some(now + self.pause());
             // Once more when all is there again: nobody looks between the end of its demand and its next
@@ -344,7 +344,7 @@ impl GossipBucket {
             let newest =
                 self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
             let over = self.windows().start(newest.saturating_add(3)) + Span::from_secs(1);
-            // Whose it was is remembered for its next burst.
+            // Its owner is remembered for its next burst.
             return over.max(self.changed + remembered(limit.window));
         }
         self.changed + self.drained().max(STILL)

@@ -13,7 +13,7 @@ const UNMET_FOR: Span = Span::from_secs(3);
 /// The dearest request that was refused lately, as a demand.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Unmet {
-    /// Per second, in millionths.
+    /// Permits per second that the refused cost stands for, in millionths.
     demand: u64,
     until: Timestamp,
 }

@@ -15,11 +15,11 @@ use crate::time::Timestamp;
 pub(super) struct DelayedLevels {
     pub(super) in_force: Option<ReportFigures>,
     pub(super) waiting: VecDeque<(Timestamp, LevelReport)>,
-    /// How much of its count the level knows of.
+    /// Permits of its count that the level knows of.
     pub(super) counted: u64,
-    /// How much more of it is believed.
+    /// Bound on how much more of it is believed.
     pub(super) plausible: PlausibilityLimit,
-    /// When a report in force last showed that something was asked for.
+    /// Instant at which a report in force last showed that something was asked for.
     pub(super) stirred: Option<Timestamp>,
     /// This daemon stood still since the last report: of what the next one tells no debt is made.
     pub(super) missed: bool,
@@ -37,9 +37,9 @@ pub(in super::super) struct LevelReport {
 /// The effect of one region's words.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TakenOut {
-    /// How much the level falls, in millionths.
+    /// Millionths of a permit by which the level falls.
     pub(super) level: i128,
-    /// How much of its count the level knows of then, and how much more is believed.
+    /// Permits of its count that the level knows of then, and how much more is believed.
     pub(super) counted: u64,
     pub(super) plausible: PlausibilityLimit,
 }

@@ -8,15 +8,15 @@ use crate::time::{Span, Timestamp};
 /// For so long after a cut something may be told of it: it was said twice, or on its way.
 const TOLD_LATE: Span = Span::from_secs(1);
 
-/// How much of what is told late does not lower the level, in millionths.
+/// The part of late reports that does not lower the level, in millionths.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LateReports {
     /// So much refilled into a full bucket during a cut, and nobody used it: reports of that time that come
     /// later come out of it first.
     spare: i128,
-    /// Which regions the last cut set apart: a bit for each.
+    /// Regions that the last cut set apart: a bit for each.
     regions: u64,
-    /// When the last cut ended; `None` while it lasts.
+    /// End of the last cut; `None` while it lasts.
     healed: Option<Timestamp>,
     /// The level may be so much higher: other regions told of more than had refilled as far as is known
     /// here, and it was assumed that they left nothing.
@@ -59,15 +59,15 @@ impl LateReports {
         self.regions & bit(region) != 0 && self.healed.is_none_or(|healed| stamp <= healed + TOLD_LATE)
     }
 
-    /// How much of what is told of a cut the level falls by.
+    /// Returns how much of what is told of a cut the level falls by.
     pub(super) fn spare(&mut self, taken: i128) -> i128 {
         let spared = self.spare.min(taken.max(0));
         self.spare -= spared;
         taken - spared
     }
 
-    /// Of `taken` no more than the level holds, as most of it was refilled before it was told: how much that
-    /// is. They may have left as much as the bucket has room for.
+    /// Returns no more of `taken` than the level holds, as most of it was refilled before it was told. They
+    /// may have left as much as the bucket has room for.
     pub(super) fn assume(&mut self, taken: i128, level: i128, room: i128) -> i128 {
         let taken = taken.min(level.max(0));
         self.assumed = self.assumed.max(room - (level - taken));
@@ -75,7 +75,7 @@ impl LateReports {
     }
 
     /// Another region admitted `taken`, which it can only where the level held as much: what is missing here
-    /// was there, as far as that was only assumed to be used. How much is taken of what is known.
+    /// was there, as far as that was only assumed to be used. Returns how much is taken of what is known.
     pub(super) fn correct(&mut self, taken: i128, level: i128) -> i128 {
         let missing = (taken - level.max(0)).clamp(0, self.assumed);
         self.assumed -= missing;

@@ -27,26 +27,26 @@ const HOLDERS_MAX: usize = 1_000;
 pub(super) struct Entry {
     /// The region's, as Redis last told.
     pub(super) known: Option<State>,
-    /// When that was, by the server's clock.
+    /// Instant of that, by the server's clock.
     pub(super) known_at: Timestamp,
     /// True if Redis could not be told something of it since.
     pub(super) unsure: bool,
-    /// What Redis was told of the other regions, for a worldwide bucket.
+    /// Allowance of the other regions that Redis was told, for a worldwide bucket.
     pub(super) told: Option<Box<ToldAllowance>>,
     /// This daemon's own while Redis is away.
     pub(super) own: Option<Box<Own>>,
 }
 
-/// What this daemon counts by itself.
+/// The counts that this daemon makes by itself.
 #[derive(Debug, Clone)]
 pub(super) struct Own {
     pub(super) state: State,
     pub(super) share: Limit,
     /// Admitted and not yet charged in Redis.
     pub(super) owed: u64,
-    /// Where something was reported: the most that the bucket owes beyond its limit.
+    /// The most that the bucket owes beyond its limit; `None` unless something was reported.
     pub(super) debt_max: Option<u32>,
-    /// What is reserved of it. Redis is told of it when it is back, so that a commit finds it there.
+    /// Notes on what is reserved of it. Redis is told of it when it is back, so that a commit finds it there.
     pub(super) notes: Option<Box<ReservationNotes>>,
     /// True if its key waits among the debtors.
     pub(super) listed: bool,
@@ -54,25 +54,25 @@ pub(super) struct Own {
     pub(super) slot: ClusterSlot,
 }
 
-/// What one bucket owes Redis.
+/// The debts of one bucket to Redis.
 #[derive(Debug, Clone)]
 pub(in crate::store::redis) struct Owed {
     /// The bucket's key in this process.
     pub(in crate::store::redis) key: Key,
-    /// Where it lies in Redis.
+    /// Cluster slot of the bucket's key in Redis.
     pub(in crate::store::redis) slot: ClusterSlot,
-    /// The same in Redis.
+    /// The bucket as calls to Redis name it.
     pub(in crate::store::redis) bucket: Bucket,
-    /// What was admitted without Redis and still matters.
+    /// Permits that were admitted without Redis and still matter.
     pub(in crate::store::redis) permits: u64,
-    /// Of `concurrency`, who holds it, at most [`HOLDERS_MAX`].
+    /// Holders of a `concurrency` bucket, at most [`HOLDERS_MAX`].
     pub(in crate::store::redis) holders: Vec<(Holder, u64)>,
-    /// How many more hold it.
+    /// Number of holders beyond those in `holders`, which are counted and not told.
     pub(in crate::store::redis) untold: usize,
-    /// What is reserved, at most [`HOLDERS_MAX`]: who reserves it once more takes nothing more, so it does
-    /// not matter whether Redis has heard of it before.
+    /// Reservations, at most [`HOLDERS_MAX`]: who reserves once more takes nothing more, so it does not
+    /// matter whether Redis has heard of it before.
     pub(in crate::store::redis) reserved: Vec<(ReservationId, ReservedCharge)>,
-    /// Where something was reported: the most that the bucket owes beyond its limit.
+    /// The most that the bucket owes beyond its limit; `None` unless something was reported.
     pub(in crate::store::redis) debt_max: Option<u32>,
 }
 
@@ -138,8 +138,8 @@ impl Own {
         (verdict, Some(ReservationFate::Held))
     }
 
-    /// Charges what was used, and owes it to Redis. What Redis has noted is not known here, so there it is
-    /// charged in full.
+    /// Charges what was used, and owes it to Redis. Notes in Redis are not known here, so there it is charged
+    /// in full.
     fn commit(&mut self, commit: &Commit, view: Option<&Allowance>, now: Timestamp) -> CommitResult {
         let notes = self.notes.get_or_insert_default();
         let reserved = notes.permits_of(commit.id);
@@ -173,7 +173,7 @@ impl Own {
     /// Returns what is owed to Redis of it, which then owes nothing; `None` where nothing that matters is
     /// owed.
     pub(super) fn settle(&mut self, key: &Key, now: Timestamp) -> Option<Owed> {
-        // What has drained or left its window meanwhile no longer matters to Redis either.
+        // Permits that have drained or left their window meanwhile no longer matter to Redis either.
         let mut permits = std::mem::take(&mut self.owed).min(self.state.used(&self.share, now));
         let notes = self.notes.take().into_iter().flat_map(|notes| notes.into_held());
         let reserved: Vec<_> = notes.filter(|(_, charge)| charge.due > now).take(HOLDERS_MAX).collect();
@@ -200,8 +200,9 @@ impl Own {
 }
 
 impl Entry {
-    /// When it no longer matters, and how much it would be missed until then. What this daemon admitted by
-    /// itself is never forgotten before; of what Redis told, the most used is kept longest.
+    /// Returns when it no longer matters, and how much it would be missed until then. Permits that this
+    /// daemon admitted by itself are never forgotten before; of what Redis told, the most used is kept
+    /// longest.
     pub(super) fn rating(&self, limit: &Limit, now: Timestamp) -> (Timestamp, u8) {
         let own = self.own.as_ref().map(|own| own.state.expiry(&own.share));
         let known = self.known.as_ref().map(|known| known.expiry(limit));

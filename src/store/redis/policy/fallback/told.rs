@@ -11,7 +11,7 @@ use crate::core::time::Timestamp;
 pub(in crate::store::redis) struct ToldAllowance {
     pub(in crate::store::redis) allowance: Allowance,
     pub(in crate::store::redis) error_bound: u64,
-    /// When Redis forgets it, by its clock.
+    /// Instant at which Redis forgets it, by its clock.
     pub(super) until: Timestamp,
     /// The newest one that Redis has confirmed.
     pub(super) confirmed: Option<Confirmed>,
@@ -20,10 +20,10 @@ pub(in crate::store::redis) struct ToldAllowance {
 /// An allowance that is in Redis, by the time since this daemon began.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct Confirmed {
-    /// When its write was confirmed: an answer to a decision that was sent before may have been made without
-    /// it.
+    /// Time at which its write was confirmed: an answer to a decision that was sent before may have been made
+    /// without it.
     pub(in crate::store::redis) from: Duration,
-    /// When Redis forgets it.
+    /// Time since this daemon began at which Redis forgets it.
     pub(in crate::store::redis) until: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Confirmed {
 
 impl ToldAllowance {
     /// This daemon's part of it, of so many that share the region's: at least one permit, so that no budget
-    /// becomes a ban. Of a level the parts follow from the capacity.
+    /// becomes a ban. The parts of a level follow from the capacity.
     pub(super) fn part(&self, daemons: u32) -> Allowance {
         let part = |permits: u32| if permits == 0 { 0 } else { (permits / daemons.max(1)).max(1) };
         match self.allowance {
@@ -59,7 +59,7 @@ pub(in crate::store::redis) struct BucketBefore {
     pub(in crate::store::redis) newest: Option<Timestamp>,
     /// True if nothing of it was in use.
     pub(in crate::store::redis) was_empty: bool,
-    /// When it was asked, by the server's clock.
+    /// Instant at which it was asked, by the server's clock.
     pub(in crate::store::redis) now: Timestamp,
 }
 
@@ -76,12 +76,12 @@ impl BucketBefore {
     }
 }
 
-/// What Redis has forgotten of a bucket, as far as this daemon knows it.
+/// The memory of a bucket that Redis has lost, as far as this daemon knows it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct Forgotten {
-    /// What the region had used.
+    /// Use of the bucket by the region, as far as is known here.
     pub(in crate::store::redis) used: Option<RegionUse>,
-    /// What Redis was told of the other regions.
+    /// Allowance of the other regions that Redis was told.
     pub(in crate::store::redis) told: Option<ToldAllowance>,
 }
 

@@ -1,4 +1,4 @@
-//! Which node serves which slot, in each of the four topologies, and a task that looks again when something
+//! The node that serves each slot, in each of the four topologies, and a task that looks again when something
 //! is wrong.
 
 mod sentinel;
@@ -102,7 +102,7 @@ impl Places {
         Arc::new(self)
     }
 
-    /// How the servers are arranged.
+    /// Returns how the servers are arranged.
     pub(in crate::store::redis) const fn topology(&self) -> Topology {
         self.topology
     }
@@ -183,7 +183,8 @@ impl Places {
         }
     }
 
-    /// Looks whether servers that came back are still enough. What is not is told, and asked all the same.
+    /// Looks whether servers that came back are still enough. A server that is not enough is told, and asked
+    /// all the same.
     async fn inspect_newly_connected(&self) {
         let map = self.map.load_full();
         for node in map.nodes().iter().filter(|node| node.is_connected()) {
@@ -302,17 +303,17 @@ impl Places {
         &self.master
     }
 
-    /// Which of their words is in force.
+    /// Returns which of their words is in force.
     pub(in crate::store::redis) const fn in_force(&self) -> &Mutex<InForce> {
         &self.in_force
     }
 
-    /// How to connect to the server that is listed at this place.
+    /// Returns how to connect to the server that is listed at this place.
     pub(in crate::store::redis) fn seed(&self, place: usize) -> Option<(&ConnectionInfo, &SharedTls)> {
         Some((self.seeds.get(place)?, &self.common.tls))
     }
 
-    /// Since the store was started.
+    /// Returns the time since the store was started.
     pub(in crate::store::redis) fn elapsed(&self) -> Duration {
         self.common.started.elapsed()
     }
@@ -344,7 +345,7 @@ fn read_seed(url: &str) -> Result<ConnectionInfo, StartError> {
 struct Range {
     from: usize,
     to: usize,
-    /// The primary's address.
+    /// Address of the primary, as `host:port`.
     primary: String,
     replicas: Vec<String>,
 }

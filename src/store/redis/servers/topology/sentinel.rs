@@ -26,19 +26,19 @@ use crate::store::redis::settings::StartError;
 
 /// Nothing is decided on a primary for so long after a failover of it began, at most.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// What all sentinels say is believed after so long, whatever its epoch: they may have been set up anew.
+/// The word of all sentinels is believed after so long, whatever its epoch: they may have been set up anew.
 const EPOCH_DOUBTED: Duration = Duration::from_secs(10);
 /// To connect to a sentinel, and before the next attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_millis(500);
-/// How often a sentinel that tells nothing is asked for a sign of life, and how often in vain before it is
-/// given up.
+/// Time after which a sentinel that tells nothing is asked for a sign of life, and how often in vain before
+/// it is given up.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const SILENT_MAX: u32 = 2;
 /// Names of primaries that are told.
 const NAMES_MAX: usize = 20;
 
-/// What a failover is followed by.
+/// The messages by which a failover is followed.
 const CHANNELS: [&str; 6] = [
     "+switch-master",
     "+elected-leader",
@@ -48,7 +48,7 @@ const CHANNELS: [&str; 6] = [
     "-failover-abort-*",
 ];
 
-/// What one sentinel says when it is asked.
+/// The answer of one sentinel.
 pub(in crate::store::redis) enum Said {
     Primary {
         address: String,
@@ -63,7 +63,7 @@ pub(in crate::store::redis) enum Said {
 #[derive(Debug, Default)]
 pub(in crate::store::redis) struct InForce {
     epoch: u64,
-    /// Since when only older epochs are told.
+    /// Instant since which only older epochs are told.
     doubted: Option<Duration>,
 }
 
@@ -293,7 +293,7 @@ impl Completion for Nobody {
     }
 }
 
-/// What comes over a connection that only listens.
+/// The messages of a connection that only listens.
 struct Events<S> {
     socket: S,
     bytes: Vec<u8>,
