@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::listeners::Bound;
+use super::bound::Bound;
 use crate::api::Listener;
 use crate::config;
 

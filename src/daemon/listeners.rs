@@ -1,11 +1,11 @@
 //! The addresses on which a daemon listens. All are bound before any is served, so that one that is taken
 //! stops the start.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
 
+use super::bound::Bound;
 use super::listener_tls::WatchedTls;
 use super::setup::Setup;
 use crate::api::{self, Listener, Servers, Shutdown};
@@ -36,13 +36,6 @@ pub(super) struct Addresses {
     pub(super) watching: Option<Bound>,
     /// Address of the admin socket, for the user of the daemon.
     pub(super) owner: Option<Bound>,
-}
-
-/// The address on which a server listens.
-pub(super) struct Bound {
-    /// `None`: a socket in the file system.
-    pub(super) address: Option<SocketAddr>,
-    pub(super) text: String,
 }
 
 impl Listeners {
@@ -104,12 +97,6 @@ impl Served<'_> {
             serve(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
         });
         Some(bound)
-    }
-}
-
-impl Bound {
-    fn of(listener: &Listener) -> Self {
-        Self { address: listener.local_addr(), text: listener.to_string() }
     }
 }
 

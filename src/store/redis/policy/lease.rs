@@ -56,6 +56,8 @@ struct Hot {
     drawing: bool,
     held: Option<DrawnPermits>,
     denied: Option<Denied>,
+    /// When permits last went back before their time: a denial that was asked for before is none now.
+    freed: Duration,
 }
 
 /// Permits drawn and not yet used.
@@ -254,7 +256,7 @@ impl Leases {
         // Somebody may give permits back or raise the limit elsewhere: that is seen this much later at most.
         let until = sent + retry.to_std().min(self.ttl);
         let held = hot.held.as_ref().is_some_and(|held| held.left > 0);
-        if hot.limit == charge.limit && !held {
+        if hot.limit == charge.limit && !held && hot.freed < sent {
             let (verdict, used) = (counted.verdict, counted.used);
             hot.denied = Some(Denied { cost, until, verdict, at: sent, used });
         }
@@ -267,8 +269,11 @@ impl Leases {
 
     /// Takes out what is held of a key, to go back at once.
     pub(in crate::store::redis) fn take_out(&self, key: &Key, now: Duration) -> Option<Leftover> {
-        let held = self.shard(key)?.get_mut(key)?.held.take()?;
-        (held.left > 0).then(|| held.leftover(now))
+        let mut shard = self.shard(key)?;
+        let hot = shard.get_mut(key)?;
+        let held = hot.held.take().filter(|held| held.left > 0)?;
+        (hot.denied, hot.freed) = (None, now);
+        Some(held.leftover(now))
     }
 
     /// Permits of a key that are charged in Redis and not yet used.
@@ -316,7 +321,16 @@ fn make_room(shard: &mut HashMap<Key, Hot, RandomState>, now: Duration) -> bool 
 
 impl Hot {
     const fn new(limit: Limit, now: Duration) -> Self {
-        Self { limit, count: 0, since: now, rate: 0.0, drawing: false, held: None, denied: None }
+        Self {
+            limit,
+            count: 0,
+            since: now,
+            rate: 0.0,
+            drawing: false,
+            held: None,
+            denied: None,
+            freed: Duration::ZERO,
+        }
     }
 
     fn measure(&mut self, now: Duration) {
