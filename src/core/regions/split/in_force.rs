@@ -94,10 +94,11 @@ pub(super) fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Time
             let windows = limit.windows();
             windows.end(windows.index(now + CLOCKS_APART))
         }
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
-        // What was held before the shares changed is given back by then, or ends: above a share nothing is
-        // renewed.
-        Algorithm::Concurrency => now + times(window, 2) + recall,
+        // What was used or held before the shares changed counts no more by then, or is given back: above a
+        // share nothing is renewed.
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => {
+            now + times(window, 2) + recall
+        }
         // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as
         // long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
