@@ -351,8 +351,8 @@ impl State {
         permits > 0 || !owes
     }
 
-    /// Charges a report as [`Self::report`] does, also where nothing is left here of a limit that is not zero:
-    /// what could pay may come back.
+    /// Charges a report as [`Self::report`] does, also where nothing is left here of a limit that is not
+    /// zero: what could pay may come back.
     pub fn report_beyond(
         &mut self,
         limit: &Limit,
