@@ -1,6 +1,6 @@
 //! Sliding rules, by what was asked and answered here. A `sliding_log` under `gossip`: its limit holds in
-//! every interval as long as its window. Under `escrow` capacity follows demand, and nothing is ever above the
-//! limit.
+//! every interval as long as its window. Under `escrow` capacity follows demand, and nothing is ever above
+//! the limit.
 
 use std::time::Duration;
 
