@@ -56,13 +56,12 @@ local function account_report(b, count, debt, room, cost, debt_max)
   return cost - (beyond - kept)
 end
 
--- For how many windows after its own a debt lasts. Where rights move, a window pays with what its region
--- mints.
+-- For how many windows after its own a debt lasts. Where rights move, a window pays with its region's own.
 local function debt_windows(b)
   if b.debt == 0 then return 0 end
-  if b.permits == 0 then return 1 end
-  local each = b.permits
-  if b.rights and b.kind == FIXED_WINDOW and b.burst > 0 then each = math.min(b.burst, each) end
+  local each = b.limit or b.permits
+  if each == 0 then return 1 end
+  if b.rights and b.burst > 0 then each = math.min(b.burst, each) end
   return math.ceil(b.debt / each)
 end
 

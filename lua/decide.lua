@@ -84,11 +84,16 @@ for i = 1, count do
     b.rights = KEYS[views]
     b.before_at, b.before_first, b.before_debt = b.at, b.first, b.debt
     rights_terms(b, epoch, now)
-    if b.kind == CONCURRENCY then
-      bucket_bring_back(b, now)
-      places_terms(b, epoch, now, flags == 2)
+    if b.kind == CONCURRENCY then bucket_bring_back(b, now) end
+    if b.hold then places_terms(b, epoch, now, flags == 2) end
+    if slides(b) then
+      b.most = b.permits
+      -- What an earlier memory of this region admitted may still count.
+      if now < b.doubt then b.permits, b.shut = 0, b.doubt - now end
+      reply[2 + views] = struct.pack(">I5I7", b.permits, b.shut or 0)
+    else
+      reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
     end
-    reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
   else
     bucket_bring_back(b, now)
   end

@@ -10,6 +10,10 @@ local FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, TOKEN_BUCKET, LEAKY_BUCKET, GCR
 local function counts_by_level(b)
   return b.kind == TOKEN_BUCKET or b.kind == LEAKY_BUCKET or b.kind == GCRA
 end
+-- True of what counts by a sliding window or log.
+local function slides(b)
+  return b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG
+end
 local kinds, escrowed = {}, #ARGV[2] == 22
 for i = 1, #ARGV[2], 23 do
   kinds[string.byte(ARGV[2], i)] = true

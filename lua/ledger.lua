@@ -161,10 +161,8 @@ if escrowed then
 
   -- What a bucket is held to now. Sets its view, and moves it on where the ledger is ahead of the clock.
   function rights_terms(b, epoch, now)
-    local _, index = place(b, now)
     if b.kind == FIXED_WINDOW then
-      local counted
-      _, counted = place(b, math.max(now, b.at))
+      local _, counted = place(b, math.max(now, b.at))
       local l = read_ledger(redis.call("GET", b.rights))
       local window = math.max(counted, l and l.window or 0)
       local budget = minted(b, epoch, window, l)
@@ -182,14 +180,10 @@ if escrowed then
         b.at, b.first, b.debt, b.start = start, 0, debt, start
         b.raw = struct.pack(">I4I7I4", b.shape, b.at, b.first) .. pack_debt(b)
       end
-    elseif b.kind == SLIDING_WINDOW then
-      if now < epoch.begun + 2 * b.window + DOUBT_MARGIN then
-        b.view = { window = index, budget = 0, next_budget = 0, others = 0, others_before = 0 }
-      end
-    elseif b.kind == SLIDING_LOG then
-      if now < epoch.begun + b.window + DOUBT_MARGIN then b.permits = 0 end
-    elseif b.kind == CONCURRENCY then
-      b.doubt = epoch.begun + b.window + DOUBT_MARGIN
+    elseif b.kind == CONCURRENCY or slides(b) then
+      -- For so long at most a permit counts after it was admitted, or a place is held.
+      b.hold = b.kind == SLIDING_WINDOW and 2 * b.window or b.window
+      b.doubt = epoch.begun + b.hold + DOUBT_MARGIN
     else
       b.begun = epoch.begun
       -- Of an earlier replication epoch; what it may have held is not known.

@@ -1,4 +1,4 @@
--- Places of an escrow rule of concurrency that are lent between regions.
+-- Places of an escrow rule of concurrency that are lent between regions, and the capacity of one that slides.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket:
 -- replication epoch (40), places that are the region's own (5), places that could be held when this was
@@ -8,7 +8,7 @@
 -- Mirrors: PlacesTerms of src/core/regions/escrow/places.rs, and the terms of src/store/rights.rs.
 
 local places_terms, places_step
-if escrowed and kinds[CONCURRENCY] then
+if escrowed and (kinds[CONCURRENCY] or kinds[SLIDING_WINDOW] or kinds[SLIDING_LOG]) then
   -- For so long after its owner was heard a region may use what it borrowed; for so long a ledger with loans
   -- is kept.
   local LOAN_LIFE, LENT_KEPT = 60000000, 2592000000000
@@ -39,7 +39,7 @@ if escrowed and kinds[CONCURRENCY] then
   end
 
   -- Until everything lent is back or over.
-  local function recall(b) return MESSAGE_LIFE + LOAN_LIFE + b.window + DOUBT_MARGIN end
+  local function recall(b) return MESSAGE_LIFE + LOAN_LIFE + b.hold + DOUBT_MARGIN end
 
   local function is_past(b, now) return now >= b.begun + recall(b) end
 
@@ -57,7 +57,7 @@ if escrowed and kinds[CONCURRENCY] then
 
   local function is_alive(partner, now) return now < partner.heard + LOAN_LIFE end
 
-  local function is_over(b, partner, now) return now >= partner.heard + LOAN_LIFE + b.window end
+  local function is_over(b, partner, now) return now >= partner.heard + LOAN_LIFE + b.hold end
 
   local function capacity(b, l, now)
     local mine = own(b, l, now)
@@ -75,14 +75,14 @@ if escrowed and kinds[CONCURRENCY] then
     end
   end
 
-  -- The limit that a bucket's holders are held to now. A user's own limit keeps its static share, as does a
-  -- daemon without peers.
+  -- The limit that a bucket's holders are held to now. A daemon without peers keeps its static share, as does
+  -- a request's own window.
   function places_terms(b, epoch, now, moves)
     b.begun = epoch.begun
     b.places = read_places(redis.call("GET", b.rights), epoch)
     local held_to = math.min(capacity(b, b.places, now), U32_MAX)
     if moves then
-      b.whole, b.permits = b.permits, held_to
+      b.whole, b.permits = b.permits, math.min(held_to, b.permits)
     else
       -- What is lent all the same is not here.
       b.permits = b.places and math.min(b.burst, held_to) or b.burst

@@ -14,7 +14,7 @@
 -- ARGV[7]  see calendar.lua; [5] and [6] are empty where it is given
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8);
 --          the replication epoch (55) if the caller did not know it, or an empty string
---          of places the value of places.lua, and how many are held
+--          of places the value of places.lua, and how many are held; what slides has them, too
 --          -1 where the key holds a bucket of another shape, or without windows where it is too early to name
 --          this memory
 -- Mirrors  WindowLedger::carry_out of src/core/regions/escrow/window.rs; without windows
@@ -37,7 +37,7 @@ local b = {
   key = KEYS[1], rights = KEYS[2], shape = shape, kind = floor(shape / 16777216),
   permits = permits, window = window, burst = burst, queue = queue, stretches = calendars and calendars[1],
 }
-if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or not bucket_load(b) then return { -1 } end
+if not bucket_load(b) then return { -1 } end
 local epoch = read_epoch(ARGV[3], now)
 rights_terms(b, epoch, now)
 
@@ -45,10 +45,13 @@ local first, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", A
 local region = string.sub(ARGV[4], next_at)
 local GIVEN, TAKEN, ACKNOWLEDGED, KEPT_BEYOND = 0, 1, 2, 3
 
-if b.kind == CONCURRENCY then
+if b.hold then
   if now < b.doubt then return { -1 } end
   places_terms(b, epoch, now, true)
-  local held = b.len and b.len - redis.call("ZCOUNT", b.key, "-inf", string.format("%.0f", now)) or 0
+  local held
+  if b.kind == SLIDING_LOG then held = log_used(b, now)
+  elseif b.kind == SLIDING_WINDOW then held = sliding_window_used(b, now)
+  else held = b.len and b.len - redis.call("ZCOUNT", b.key, "-inf", string.format("%.0f", now)) or 0 end
   local step = { at = first, kind = kind, session = session, own = own, amount = amount, region = region }
   local value, own_session, kept = places_step(b, epoch, held, now, step)
   local ttl = ttl_fixed or math.ceil(kept / 1000)

@@ -149,7 +149,10 @@ if kinds[SLIDING_LOG] then
     local reset = newest > 0 and math.max(newest + b.window - now, 0) or 0
     if reset > 0 then reset = reset + behind end
     local retry = 0
-    if not fits and asked <= b.permits then retry = log_retry(b, now, asked) + behind + 1 end
+    if not fits and asked <= b.permits then retry = log_retry(b, now, asked) + behind + 1
+    -- What other regions have would do.
+    elseif not fits and asked <= (b.whole or 0) then retry = b.hold + 1 end
+    if b.shut then return false, 0, reset, b.shut + 1 end
     return fits, fits and free - cost or free, reset, retry
   end
 
@@ -201,7 +204,7 @@ if kinds[SLIDING_LOG] then
 
   -- An entry beyond the limit is one like any other. Returns the permits charged.
   function log_report(b, now, cost, debt_max)
-    local charged = math.min(cost, math.max(0, b.limit + debt_max - log_used(b, now)))
+    local charged = math.min(cost, math.max(0, (b.most or b.limit) + debt_max - log_used(b, now)))
     if charged > 0 then log_put(b, now, charged) end
     return charged
   end

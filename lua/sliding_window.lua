@@ -4,7 +4,7 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingWindow of src/core/algorithm/sliding_window.rs.
 
-local sliding_window_free, sliding_window_put, sliding_window_report, sliding_window_refund,
+local sliding_window_free, sliding_window_used, sliding_window_put, sliding_window_report, sliding_window_refund,
   sliding_window_returnable, sliding_window_restore, sliding_window_expiry
 if kinds[SLIDING_WINDOW] then
   -- Both counts and what is owed as of `now`, and where that lies.
@@ -34,6 +34,12 @@ if kinds[SLIDING_WINDOW] then
   function sliding_window_free(b, now)
     local current, debt, previous, index, elapsed = sliding_window_counts(b, now)
     return math.max(0, sliding_window_room(b, previous, index, elapsed) - current - debt)
+  end
+
+  -- Permits that it counts now, what is owed included.
+  function sliding_window_used(b, now)
+    local current, debt, previous, _, elapsed = sliding_window_counts(b, now)
+    return current + debt + multiply_divide(b.window - elapsed, previous, b.window)
   end
 
   function sliding_window_put(b, now, cost)

@@ -26,8 +26,9 @@ const BUCKETS: &str = include_str!("../figures/buckets.csv");
 const PATTERNS: &str = include_str!("../figures/patterns.csv");
 /// The word for the rows of demand that moves.
 const MOVING_ROWS: &str = "moving";
-/// The word for the rows of a `sliding_log`.
+/// The words for the rows of a `sliding_log` and of a `sliding_window`.
 const LOG_ROWS: &str = "logs";
+const SLIDING_ROWS: &str = "sliding";
 /// Largest difference from true time of a clock.
 const SKEW: u64 = 3_000;
 
@@ -35,9 +36,9 @@ const SKEW: u64 = 3_000;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
     /// Tables of these limits: 100/s, 1000/s, 100k/min, 100/h (takes long), and `buckets`; `moving` is 1000/s
-    /// under demand that moves in ways that the page does not have, and `logs` a `sliding_log` of 1000/s
-    /// under all patterns.
-    #[arg(long, value_delimiter = ',', default_value = "100/s,1000/s,100k/min,buckets,moving,logs")]
+    /// under demand that moves in ways that the page does not have, and `logs` and `sliding` a `sliding_log`
+    /// and a `sliding_window` of 1000/s under all patterns.
+    #[arg(long, value_delimiter = ',', default_value = "100/s,1000/s,100k/min,buckets,moving,logs,sliding")]
     limits: Vec<String>,
     /// Only these ways.
     #[arg(long, value_delimiter = ',')]
@@ -101,6 +102,7 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
             "buckets" => buckets()?,
             MOVING_ROWS => moving(MOVING_ROWS, Algorithm::FixedWindow),
             LOG_ROWS => moving(LOG_ROWS, Algorithm::SlidingLog),
+            SLIDING_ROWS => moving(SLIDING_ROWS, Algorithm::SlidingWindow),
             _ => windows(limit)?,
         };
         let rows = chosen(rows, settings);
@@ -123,7 +125,7 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         } else {
             print(&measured, out)?
         }
-        if settings.patterns || limit == MOVING_ROWS || limit == LOG_ROWS {
+        if settings.patterns || [MOVING_ROWS, LOG_ROWS, SLIDING_ROWS].contains(&limit.as_str()) {
             print_patterns(&measured, out)?;
         }
     }
@@ -147,7 +149,7 @@ fn moving(limit: &str, algorithm: Algorithm) -> Vec<Row> {
         },
         given: Vec::new(),
     };
-    let ways: &[Way] = if limit == LOG_ROWS { &[Way::Gossip] } else { &[Way::Gossip, Way::Escrow] };
+    let ways = [Way::Gossip, Way::Escrow];
     ways.iter().flat_map(|way| [20, 80, 150, 250].map(|rtt| row(*way, rtt))).collect()
 }
 
@@ -238,7 +240,7 @@ fn chosen(mut rows: Vec<Row>, settings: &Settings) -> Vec<Row> {
 fn names(row: &Row) -> Vec<&'static str> {
     match row.limit.as_str() {
         MOVING_ROWS => MOVING.to_vec(),
-        LOG_ROWS => [&TABLE[..], &MOVING].concat(),
+        LOG_ROWS | SLIDING_ROWS => [&TABLE[..], &MOVING].concat(),
         _ => TABLE.to_vec(),
     }
 }
@@ -473,5 +475,16 @@ mod tests {
         let figures = measured(Way::Escrow);
         assert!(mean(&figures, |one| one.used) >= 98.5, "{figures:#?}");
         assert!(figures.iter().all(|one| one.over_permits == 0), "{figures:#?}");
+    }
+
+    #[test]
+    fn escrow_uses_what_slides_wherever_it_is_asked_for() {
+        for (rows, algorithm) in [(LOG_ROWS, Algorithm::SlidingLog), (SLIDING_ROWS, Algorithm::SlidingWindow)]
+        {
+            let figures = measured_of(Way::Escrow, moving(rows, algorithm));
+            assert!(mean(&figures, |one| one.used) >= 96.0, "{algorithm:?}: {figures:#?}");
+            let over = figures.iter().map(|one| one.over_max).fold(0.0, f64::max);
+            assert!(over == 0.0, "{algorithm:?}: {figures:#?}");
+        }
     }
 }

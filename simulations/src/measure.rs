@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tidegate::core::algorithm::{Algorithm, Limit, State};
+use tidegate::core::regions::escrow::slides;
 use tidegate::core::time::{Span, Timestamp};
 
 use crate::model::shell::{limit, windowed};
@@ -81,7 +82,7 @@ struct Window {
 /// Debts are measured from here on: daemons that have not met do not know how long their words take.
 const MET: Span = Span::from_secs(1);
 
-/// One log for the whole world.
+/// What the whole world admitted of a bucket that slides, and one for the whole world.
 #[derive(Debug)]
 struct Log {
     /// When each permit was admitted.
@@ -174,9 +175,9 @@ impl Measure {
         if windowed(self.algorithm) {
             let window = now.window_index(self.limit.window);
             self.windows.entry((ask.user, window)).or_default().asked += ask.cost;
-            if self.algorithm == Algorithm::SlidingLog {
-                let (limit, begun) = (self.limit, self.begun());
-                let log = self.logs.entry(ask.user).or_insert_with(Log::new);
+            if slides(self.algorithm) {
+                let (limit, begun, algorithm) = (self.limit, self.begun(), self.algorithm);
+                let log = self.logs.entry(ask.user).or_insert_with(|| Log::new(algorithm));
                 if log.perfect.check(&limit, None, now, ask.cost).admitted {
                     log.perfect.take(&limit, now, ask.cost);
                     log.perfect_admitted += if now >= begun { ask.cost } else { 0 };
@@ -208,8 +209,10 @@ impl Measure {
             // A late answer was decided earlier: then the window that it was counted in tells best.
             let then = if delay == Span::ZERO { now.window_index(self.limit.window) } else { window };
             self.windows.entry((ask.user, then)).or_default().admitted_then += ask.cost;
-            if self.algorithm == Algorithm::SlidingLog {
-                self.logs.entry(ask.user).or_insert_with(Log::new).admitted.push((now, ask.cost));
+            if slides(self.algorithm) {
+                let algorithm = self.algorithm;
+                let log = self.logs.entry(ask.user).or_insert_with(|| Log::new(algorithm));
+                log.admitted.push((now, ask.cost));
             }
             return;
         }
@@ -272,8 +275,13 @@ impl Measure {
     /// The figures of the whole run but its first windows.
     pub(crate) fn figures(&self) -> Figures {
         let mut figures = if windowed(self.algorithm) { self.of_windows() } else { self.of_levels() };
-        if self.algorithm == Algorithm::SlidingLog {
-            (figures.over_max, figures.over_mean, figures.used) = self.of_logs();
+        match self.algorithm {
+            Algorithm::SlidingLog => {
+                (figures.over_max, figures.over_mean, figures.used) = self.of_logs();
+            }
+            // Of a window that slides the most that it may admit in one is what any window may.
+            Algorithm::SlidingWindow => figures.used = self.of_logs().2,
+            _ => {}
         }
         figures.falsely_denied = percent(float(self.falsely_denied), float(self.asked), 0.0);
         figures.delay = if self.admitted > 0 { self.delays / float(self.admitted) } else { 0.0 };
@@ -315,7 +323,8 @@ impl Measure {
     }
 
     /// Returns the worst and the mean above the limit, in percent, of all intervals as long as the window
-    /// that end with an admission. And how much of what one log for the whole world would have admitted was.
+    /// that end with an admission. And how much of what one bucket for the whole world would have admitted
+    /// was.
     fn of_logs(&self) -> (f64, f64, f64) {
         let begun = self.begun();
         let (mut worst, mut sum, mut intervals) = (0.0_f64, 0.0, 0.0);
@@ -366,8 +375,8 @@ impl Measure {
 }
 
 impl Log {
-    fn new() -> Self {
-        Self { admitted: Vec::new(), perfect: State::new(Algorithm::SlidingLog), perfect_admitted: 0 }
+    fn new(algorithm: Algorithm) -> Self {
+        Self { admitted: Vec::new(), perfect: State::new(algorithm), perfect_admitted: 0 }
     }
 }
 

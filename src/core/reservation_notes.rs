@@ -164,12 +164,13 @@ impl ReservationNotes {
         self.due.first().is_some_and(|(due, _)| due <= now)
     }
 
-    /// Releases what is reserved and charges what was really used. A commit without a reservation is charged
-    /// in full; a second one is not charged at all.
+    /// Releases what is reserved and charges what was really used, unless a `whole` limit of so many permits
+    /// admits nothing that could pay. A commit without a reservation is charged in full; a second one is not
+    /// charged at all.
     pub fn commit(
         &mut self,
         state: &mut State,
-        limit: &Limit,
+        (limit, whole): (&Limit, u32),
         view: Option<&Allowance>,
         now: Timestamp,
         commit: &Commit,
@@ -191,7 +192,9 @@ impl ReservationNotes {
             let permits = commit.actual - reserved;
             let report = ReportedCost { permits, debt_max: commit.debt_max };
             done.fits = state.check(limit, view, now, permits).admitted;
-            done.reported = state.report(limit, view, now, &report);
+            if state.can_pay(whole, &report) {
+                done.reported = state.report_beyond(limit, view, now, &report);
+            }
         } else if let Some(charge) = held {
             done.returned = self.give_back(state, (limit, now), charge, reserved - commit.actual);
         }

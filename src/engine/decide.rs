@@ -21,7 +21,6 @@ use crate::core::decision::{AnswerGuards, Decision, RuleOutcome, Worldwide};
 use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
 use crate::core::key::Key;
-use crate::core::regions::escrow::can_move;
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, ROUND_TRIP, RegionsKnown};
 use crate::core::request::{Cost, ReportedCost, Request};
 use crate::core::reservation::{Commit, ReservedCost, TTL_MAX};
@@ -427,7 +426,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             // A request's own limit with another window counts where no other region knows of it.
             Mode::Escrow => {
                 let told = |key: &Key| key.shape() == found.rule.shape;
-                can_move(found.rule.rule.algorithm) && found.key.as_ref().is_some_and(told)
+                found.key.as_ref().is_some_and(told)
             }
         })
     }

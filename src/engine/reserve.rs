@@ -21,7 +21,6 @@ use crate::core::estimate::{CostKind, Teacher};
 use crate::core::hold::{HELD_RULES_MAX, ReservedFor};
 use crate::core::key::Key;
 use crate::core::price::Price;
-use crate::core::regions::escrow::can_move;
 use crate::core::request::Cost;
 use crate::core::reservation::{
     COMMIT_MAX, Commit, RESERVATION_BYTES, Reservation, ReservationFate, ReservationId,
@@ -240,9 +239,8 @@ impl Engine {
     fn tell_commit(&self, named: &ReservedRule<'_>, counted: &ChargeResult, now: Timestamp) {
         let rule = &named.rule.rule;
         let speaks = rule.global.as_ref().is_some_and(|global| match global.mode {
-            Mode::Gossip => true,
+            Mode::Gossip | Mode::Escrow => true,
             Mode::Split => false,
-            Mode::Escrow => can_move(rule.algorithm),
         });
         let (charged, returned) = counted.moved(counted.reported, counted.returned);
         if !speaks || (charged == 0 && returned == 0) {

@@ -9,12 +9,13 @@ use arc_swap::ArcSwap;
 
 use super::Engine;
 use super::port::HeldLimit;
-use crate::core::algorithm::{Algorithm, Counting, Limit};
+use crate::core::algorithm::{Counting, Limit};
 use crate::core::key::Shape;
 use crate::core::region_list::RegionList;
 use crate::core::regions::NodeName;
 use crate::core::regions::escrow::level::RECOVERY_WINDOW;
-use crate::core::regions::escrow::places::Margins;
+use crate::core::regions::escrow::moves_as;
+use crate::core::regions::escrow::places::{Margins, counted_for};
 use crate::core::regions::split::{
     InForce, Saved, ShareStatus, Split, SplitRule, StartSafety, WeightsStatement,
 };
@@ -81,7 +82,7 @@ impl Share {
 #[derive(Debug)]
 pub(super) struct Shares {
     regions: ArcSwap<RegionList>,
-    /// True if this daemon speaks with others, so that places of `concurrency` rules can be lent.
+    /// True if this daemon speaks with others, so that places and capacity can be lent.
     pub(super) lends: bool,
     split: Mutex<Split>,
 }
@@ -112,17 +113,18 @@ impl Shares {
         };
         let rule = |compiled: &Arc<Compiled>| {
             let global = compiled.rule.global.as_ref()?;
-            let recall = match compiled.counting() {
+            let algorithm = compiled.rule.algorithm;
+            let recall = match moves_as(algorithm) {
                 _ if global.mode != Mode::Escrow => Span::ZERO,
                 Counting::Window => Span::ZERO,
                 // Permits that a larger capacity was charged with must have come, and be kept no more.
                 Counting::Level => RECOVERY_WINDOW,
-                Counting::Concurrency => Margins::USUAL.recall(compiled.limit.window),
+                Counting::Concurrency => Margins::USUAL.recall(counted_for(algorithm, compiled.limit.window)),
             };
             Some(SplitRule {
                 name: RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() },
                 weights: Weights::among(&global.shares, &global.minimums, &regions),
-                algorithm: compiled.rule.algorithm,
+                algorithm,
                 limit: compiled.limit,
                 recall,
             })
@@ -135,7 +137,11 @@ impl Shares {
 pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>, lends: bool) -> Option<Share> {
     let global = compiled.rule.global.as_ref().filter(|global| global.mode != Mode::Gossip)?;
     let algorithm = compiled.rule.algorithm;
-    let whole = algorithm == Algorithm::FixedWindow || (algorithm == Algorithm::Concurrency && lends);
+    let whole = match moves_as(algorithm) {
+        Counting::Window => true,
+        Counting::Concurrency => lends,
+        Counting::Level => false,
+    };
     let moves = global.mode == Mode::Escrow && whole;
     let rule = RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() };
     let in_force = split.in_force(&rule)?;

@@ -18,6 +18,7 @@ use super::world::Tally;
 use crate::core::algorithm::Algorithm;
 use crate::core::key::Key;
 use crate::core::regions::WorldKey;
+use crate::core::regions::escrow::{dry_mark, slides};
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
@@ -35,7 +36,7 @@ const DRY_MAX: usize = 65_536;
 #[derive(Debug)]
 pub(super) struct Waits {
     room: Arc<WaitingRoom>,
-    /// By bucket: the window in which no region has rights left.
+    /// By bucket: the window in which no region has rights left; see [`dry_mark`].
     dry: Mutex<HashMap<Key, u64, foldhash::fast::RandomState>>,
     /// Waits that ended with rights, without, or did not begin for want of room.
     ended: [Counter; 3],
@@ -76,9 +77,10 @@ fn patience(waits: &Waits, charges: &[Charge<'_>], outcome: &Outcome, now: Times
     for (charge, counted) in denied {
         let rule = &charge.rule.rule;
         let wait = rule.global.as_ref().filter(|global| global.mode == Mode::Escrow)?.wait;
-        let moves = rule.algorithm == Algorithm::FixedWindow && charge.key.shape() == charge.rule.shape;
+        let moves_windows = rule.algorithm == Algorithm::FixedWindow || slides(rule.algorithm);
+        let moves = moves_windows && charge.key.shape() == charge.rule.shape;
         let fits = charge.cost.taken() <= u64::from(charge.limit.permits);
-        let window = charge.limit.windows().index(now);
+        let window = dry_mark(rule.algorithm, charge.limit.windows(), now);
         if wait == Span::ZERO || !moves || !fits || counted.degraded || waits.is_dry(charge.key, window) {
             return None;
         }

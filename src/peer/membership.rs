@@ -46,6 +46,9 @@ const REGIONS: &str = "regions";
 const REGION_CHANGES: &str = "region_changes";
 const REGION_ORDERS: &str = "region_orders";
 const DIGESTS: &str = "digests";
+/// Said by every daemon whose version sees what capacity of sliding `escrow` rules is lent.
+const CAPACITY: &str = "capacity";
+const SEEN: &str = "seen";
 /// A longer list of regions is not told.
 const REGIONS_BYTES_MAX: usize = 4_096;
 
@@ -60,6 +63,8 @@ pub struct Member {
     pub incarnation: u64,
     /// True if it is shutting down.
     pub draining: bool,
+    /// Whether its version sees in a store what capacity of sliding `escrow` rules is lent.
+    pub sees_capacity: bool,
     /// True if membership believes it alive.
     pub live: bool,
     /// Weights of `split` rules that it holds, once it has said so.
@@ -96,7 +101,8 @@ pub(super) struct Facts {
 
 impl Facts {
     fn pairs(&self) -> Vec<(&'static str, String)> {
-        let mut pairs = vec![(DRAINING, self.draining.load(Ordering::Relaxed).to_string())];
+        let mut pairs =
+            vec![(DRAINING, self.draining.load(Ordering::Relaxed).to_string()), (CAPACITY, SEEN.to_owned())];
         let shares = *self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         pairs.extend(shares.map(|word| (SHARES, said(&word))));
         pairs.extend(self.rules.word().map(|word| (RULES, word.text())));
@@ -317,6 +323,7 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
         address: id.gossip_advertise_addr,
         incarnation: id.generation_id,
         draining: state.get(DRAINING)? == "true",
+        sees_capacity: state.get(CAPACITY) == Some(SEEN),
         live,
         shares: state.get(SHARES).and_then(word),
         rules: state.get(RULES).and_then(RulesStatement::read),

@@ -172,7 +172,8 @@ impl Driver {
         };
         begin_counting(&*port, &config);
         let (rights, told) = Rights::new(escrow, Arc::clone(&port), Arc::clone(&peers));
-        let own = regions::Member { name: config.name.clone(), live: true, draining: false };
+        let own =
+            regions::Member { name: config.name.clone(), live: true, draining: false, sees_capacity: true };
         let driver = Self {
             port,
             peers,
@@ -259,6 +260,7 @@ impl Driver {
             name: member.name.clone(),
             live: member.live,
             draining: member.draining,
+            sees_capacity: member.sees_capacity,
         });
         // Ourselves only when we go: that we are here goes without saying.
         let members: Vec<_> = others.chain(self.leaving.then(|| self.own.clone())).collect();

@@ -166,8 +166,9 @@ impl KeySlot {
         }
         counted.paid = state.settle(limit, view, now);
         counted.owed = -i64::from(state.debt());
-        let done = notes.commit(state, limit, view, now, commit);
-        let after = state.check(limit, view, now, 0);
+        let done = notes.commit(state, (limit, charge.limit.permits), view, now, commit);
+        let mut after = state.check(limit, view, now, 0);
+        looked.hope(&mut after);
         let retry = after.retry.filter(|_| !done.fits);
         counted.verdict = Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after };
         (counted.returned, counted.reported) = (done.returned, done.reported);

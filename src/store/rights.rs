@@ -7,14 +7,14 @@
 
 use std::borrow::Cow;
 
-use super::escrowed::{gathered, has_rights, lends, moving};
+use super::escrowed::{gathered, lends, moving};
 use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{
     Algorithm, Allowance, Counting, Limit, PLACES_PER_HOLDER_MAX, State, Verdict, WindowAllowance,
 };
 use crate::core::key::Key;
 use crate::core::regions::escrow::level::{LevelLedger, LevelStep, LevelTerms, MESSAGE_LIFE};
-use crate::core::regions::escrow::places::{Margins, PlacesLedger, PlacesStep, PlacesTerms};
+use crate::core::regions::escrow::places::{Margins, PlacesLedger, PlacesStep, PlacesTerms, counted_for};
 use crate::core::regions::escrow::window::{WindowLedger, WindowStep, is_known};
 use crate::core::regions::escrow::{Ledger, RECOVERY_MARGIN, Step, StepRequest, StepResult};
 use crate::core::ruleset::Compiled;
@@ -39,7 +39,7 @@ pub(super) struct ChargeTerms {
     /// Limit that the charge is counted against.
     pub(super) limit: Limit,
     /// Permits that would fit if all that can come from other regions were here, and when they may.
-    most: (u64, Span),
+    pub(super) most: (u64, Span),
 }
 
 impl ChargeTerms {
@@ -76,34 +76,32 @@ impl KeySlot {
         let terms = ChargeTerms { view: None, now, recovery, limit: *limit, most: (0, Span::ZERO) };
         if moving(rule) == Some(Counting::Level) {
             let ledger = self.ledger(named).and_then(Ledger::as_level);
-            let most = (gathered(rule, limit, whole), GATHERING);
+            let most = (gathered(rule, named.key, held, whole), GATHERING);
             return ChargeTerms { view: LevelTerms::view(ledger, now), most, ..terms };
         }
-        // The time for which what was admitted still counts.
-        let matters = match rule.rule.algorithm {
-            Algorithm::SlidingWindow => Span(limit.window.0.saturating_mul(2)),
-            Algorithm::SlidingLog | Algorithm::Concurrency => limit.window,
-            _ => Span::ZERO,
-        };
-        let begun = self.known(named.key);
-        let known = begun + matters + RECOVERY_MARGIN;
-        let recovers = matters > Span::ZERO && begun > Timestamp(0) && self.safety.doubt_is_burnt;
-        let recovery = recovers.then(|| known.since(now)).filter(|left| left.0 > 0).or(recovery);
         if moving(rule) == Some(Counting::Concurrency) {
-            let moves = lends(rule, limit, whole);
+            let algorithm = rule.rule.algorithm;
+            // The time for which what was admitted still counts.
+            let matters = counted_for(algorithm, limit.window);
+            let begun = self.known(named.key);
+            let known = begun + matters + RECOVERY_MARGIN;
+            let recovers = begun > Timestamp(0) && self.safety.doubt_is_burnt;
+            let recovery = recovers.then(|| known.since(now)).filter(|left| left.0 > 0).or(recovery);
+            let moves = lends(rule, named.key, held, whole);
             let ledger = self.ledger(named).and_then(Ledger::as_places);
-            let held_to = self.places(held, named.key).limit(ledger, now);
+            let held_to = self.places(rule, held, named.key).limit(limit, ledger, now);
             let limit = match (moves, ledger) {
                 (true, _) => held_to,
                 // Permits that are lent all the same are not here.
                 (false, Some(_)) => Limit { permits: held.own().min(held_to.permits), ..*limit },
                 (false, None) => Limit { permits: held.own(), ..*limit },
             };
-            let most = if moves { u64::from(whole.permits).min(PLACES_PER_HOLDER_MAX) } else { 0 };
-            return ChargeTerms { recovery, limit, most: (most, limit.window), ..terms };
-        }
-        if !has_rights(rule) {
-            return ChargeTerms { recovery, ..terms };
+            let most = match algorithm {
+                _ if !moves => 0,
+                Algorithm::Concurrency => u64::from(whole.permits).min(PLACES_PER_HOLDER_MAX),
+                _ => u64::from(whole.permits),
+            };
+            return ChargeTerms { recovery, limit, most: (most, matters), ..terms };
         }
         let place = self.find(named);
         let counted =
@@ -136,8 +134,9 @@ impl KeySlot {
         self.memory(key).1
     }
 
-    fn places(&self, held: &HeldLimit, key: &Key) -> PlacesTerms {
-        let (share, hold) = (u64::from(held.own()), held.limit.window);
+    fn places(&self, rule: &Compiled, held: &HeldLimit, key: &Key) -> PlacesTerms {
+        let share = u64::from(held.own());
+        let hold = counted_for(rule.rule.algorithm, held.limit.window);
         PlacesTerms { share, hold, begun: self.known(key), margins: Margins::USUAL, safety: self.safety }
     }
 
@@ -258,9 +257,9 @@ impl KeySlot {
             (Counting::Level, Step::Level(step)) => {
                 self.level_rights(rule, &held.limit, named, Some(step), now)
             }
-            (Counting::Concurrency, Step::Read) => self.lent(held, named, None, now),
+            (Counting::Concurrency, Step::Read) => self.lent(rule, held, named, None, now),
             (Counting::Concurrency, Step::Places { heard, step }) => {
-                self.lent(held, named, Some((*heard, step)), now)
+                self.lent(rule, held, named, Some((*heard, step)), now)
             }
             _ => None,
         }
@@ -320,16 +319,17 @@ impl KeySlot {
         Some(StepResult { ledger: Ledger::Window(ledger), used })
     }
 
-    /// Carries out one step on places that are lent, or only looks.
+    /// Carries out one step on places that are lent, or on capacity of what slides, or only looks.
     fn lent(
         &mut self,
+        rule: &Compiled,
         held_to: &HeldLimit,
         named: Named<'_>,
         step: Option<(Timestamp, &PlacesStep)>,
         now: Timestamp,
     ) -> Option<StepResult> {
         let now = now.max(self.newest);
-        let (terms, limit) = (self.places(held_to, named.key), &held_to.limit);
+        let (terms, limit) = (self.places(rule, held_to, named.key), &held_to.limit);
         if !terms.is_settled(now) {
             return None;
         }
@@ -341,7 +341,9 @@ impl KeySlot {
                 self.rights.insert(named.hash, named.key.bytes(), ledger, now, |_| false).ok()?.place
             }
         };
-        let used = self.state(self.find(named)).map_or(0, |state| state.used(limit, now));
+        let known = self.rights.get(at).and_then(Ledger::as_places);
+        let held = terms.limit(limit, known, now);
+        let used = self.state(self.find(named)).map_or(0, |state| state.used(&held, now));
         let Some(Ledger::Places(ledger)) = self.rights.get_mut(at) else { return None };
         terms.carry_out(ledger, used, step, now);
         let (ledger, kept) = (ledger.clone(), terms.kept(ledger));

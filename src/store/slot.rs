@@ -95,6 +95,8 @@ pub(super) struct Evaluation {
     pub(super) limit: Limit,
     /// How much is left of the recovery window, in which nothing is admitted.
     recovery: Option<Span>,
+    /// What would fit if all that can come from other regions were here, and when it may.
+    most: (u64, Span),
     /// Permits of lapsed reservations that were given back for this look.
     pub(super) lapsed: u64,
     /// Where the notes of its reservations are, looked for where the charge speaks of one.
@@ -149,6 +151,7 @@ impl Evaluation {
     fn after_report(&self, after: &Verdict) -> Verdict {
         let admitted = self.verdict.admitted;
         let mut verdict = Verdict { admitted, delay: Span::ZERO, ..*after };
+        self.hope(&mut verdict);
         if admitted {
             verdict.retry = None;
         }
@@ -156,6 +159,13 @@ impl Evaluation {
             (verdict.remaining, verdict.retry) = (0, Some(left));
         }
         verdict
+    }
+
+    /// Has hope for one permit where what other regions have would do.
+    pub(super) fn hope(&self, verdict: &mut Verdict) {
+        if verdict.remaining == 0 && verdict.retry.is_none() && self.most.0 > 0 {
+            verdict.retry = Some(self.most.1);
+        }
     }
 
     /// The answer where the bucket found no room; see [`Newcomers`].
@@ -285,7 +295,8 @@ impl KeySlot {
             }
             Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
-        let recovery = terms.and_then(|terms| terms.recovery);
+        let recovery = terms.as_ref().and_then(|terms| terms.recovery);
+        let most = terms.map_or((0, Span::ZERO), |terms| terms.most);
         Evaluation {
             place,
             verdict,
@@ -295,6 +306,7 @@ impl KeySlot {
             now: at,
             limit,
             recovery,
+            most,
             lapsed: 0,
             notes,
             fate: held.then_some(ReservationFate::HeldBefore),
@@ -443,7 +455,10 @@ impl KeySlot {
             }
             Cost::Commit(_) => {}
             Cost::Report(report) => {
-                counted.reported = state.report(limit, looked.view.as_ref(), now, &report);
+                // Of what is lent nothing may be left here, and it comes back.
+                if state.can_pay(charge.limit.permits, &report) {
+                    counted.reported = state.report_beyond(limit, looked.view.as_ref(), now, &report);
+                }
                 counted.verdict = looked.after_report(&state.check(limit, looked.view.as_ref(), now, 0));
             }
             Cost::Hold(hold) => {

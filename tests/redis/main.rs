@@ -18,6 +18,7 @@
 
 mod access;
 mod batch;
+mod capacity;
 mod cells;
 mod chaos;
 mod daemon;

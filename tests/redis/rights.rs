@@ -14,7 +14,9 @@ use tidegate::core::regions::WorldKey;
 use tidegate::core::regions::escrow::level::{LevelStep, LevelTerms, RECOVERY_WINDOW};
 use tidegate::core::regions::escrow::places::{self, Margins, PlacesStep};
 use tidegate::core::regions::escrow::window::WindowStep;
-use tidegate::core::regions::escrow::{EscrowSafety, Giving, Ledger, Step, StepRequest, StepResult, Taking};
+use tidegate::core::regions::escrow::{
+    EscrowSafety, Giving, Ledger, Step, StepRequest, StepResult, Taking, moves_as,
+};
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::reservation::{Commit, ReservationId, ReservedCost};
 use tidegate::core::reservation_terms::OnLapse;
@@ -31,15 +33,15 @@ use tidegate::store::redis::{RedisSettings, Topology};
 #[expect(dead_code, reason = "simulations use the rest")]
 mod reference_store;
 
-use reference_store::ReferenceStore;
+pub(crate) use reference_store::ReferenceStore;
 
 const START: Timestamp = Timestamp(1_790_000_000_000_000);
 const SECOND: Span = Span::from_secs(1);
 
 /// A rule and what this region is held to of its limit.
 pub struct Escrowed {
-    rule: Compiled,
-    held: HeldLimit,
+    pub rule: Compiled,
+    pub held: HeldLimit,
 }
 
 /// A rule of which this region mints `minted` of `permits`.
@@ -53,6 +55,7 @@ pub fn escrowed(
     let windows = windows.into();
     let (permits, share) = match algorithm {
         Algorithm::FixedWindow => (permits, Some(minted)),
+        // What slides is held to this, as of a daemon without peers.
         _ => (minted, None),
     };
     let (window, calendar) = (windows.length(), windows.calendar());
@@ -178,7 +181,7 @@ fn step_of(act: &Act, own: u64, window: Option<u64>) -> Option<StepRequest> {
 }
 
 /// All that must be equal whatever the store calls its own memory.
-fn shown(balance: &StepResult) -> String {
+pub fn shown(balance: &StepResult) -> String {
     let mut ledger = balance.ledger.clone();
     match &mut ledger {
         Ledger::Window(ledger) => {
@@ -357,10 +360,12 @@ fn a_step_of_another_way_to_count_changes_nothing_in_any_store() {
         (Counting::Level, ask(Step::Level(LevelStep::Give(giving())))),
         (Counting::Concurrency, ask(Step::Places { heard: now, step: PlacesStep::Give(giving()) })),
     ];
-    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra, Algorithm::Concurrency] {
+    for algorithm in
+        [Algorithm::FixedWindow, Algorithm::Gcra, Algorithm::Concurrency, Algorithm::SlidingWindow]
+    {
         let rule = escrowed(&format!("{algorithm:?}"), algorithm, 20, 8, SECOND);
         for (counting, step) in &steps {
-            if *counting == algorithm.counting() {
+            if *counting == moves_as(algorithm) {
                 continue;
             }
             for store in [&memory as &dyn Store, &redis] {
@@ -423,7 +428,7 @@ fn what_is_owed_is_paid_with_the_next_rights_in_memory_and_in_redis() {
 }
 
 #[derive(Debug, Clone)]
-enum Lending {
+pub enum Lending {
     Hold { step: HoldStep, who: u8, places: u64, own_limit: bool },
     Read,
     Give { to: usize, session: u64, permits: u64 },
@@ -433,7 +438,7 @@ enum Lending {
     Pass(u64),
 }
 
-fn lendings() -> impl Strategy<Value = Vec<Lending>> {
+pub fn lendings() -> impl Strategy<Value = Vec<Lending>> {
     let step =
         prop_oneof![5 => Just(HoldStep::Acquire), 1 => Just(HoldStep::Renew), 2 => Just(HoldStep::Release)];
     let late = prop_oneof![4 => Just(0_u64), 1 => 0..90_000_000_u64];
@@ -455,7 +460,7 @@ fn lendings() -> impl Strategy<Value = Vec<Lending>> {
     proptest::collection::vec(act, 1..60)
 }
 
-fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<StepRequest> {
+pub fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<StepRequest> {
     let name = |region: &usize| REGIONS[*region].to_owned();
     let places = |late: u64, step| ask(Step::Places { heard: Timestamp(now.0 - late), step });
     Some(match act {
@@ -482,6 +487,16 @@ fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<StepRequest> 
 }
 
 fn hold(store: &dyn Store, escrowed: &Escrowed, held: HeldLimit, hold: Hold, now: Timestamp) -> Outcome {
+    decide(store, escrowed, held, Cost::Hold(hold), now)
+}
+
+pub fn decide(
+    store: &dyn Store,
+    escrowed: &Escrowed,
+    held: HeldLimit,
+    cost: Cost,
+    now: Timestamp,
+) -> Outcome {
     let rule = &escrowed.rule;
     let key = key(rule, "u");
     let charge = Charge {
@@ -491,8 +506,8 @@ fn hold(store: &dyn Store, escrowed: &Escrowed, held: HeldLimit, hold: Hold, now
         share: held.share,
         whole: &rule.limit,
         first: None,
-        cost: Cost::Hold(hold),
-        enforced: true,
+        cost,
+        enforced: !matches!(cost, Cost::Commit(_)),
     };
     match store.try_decide(&[charge], Intent::Charge, now) {
         Some(outcome) => outcome,
@@ -540,7 +555,7 @@ fn places_do_the_same(server: &Server, cases: u32) {
             margins: Margins::USUAL,
             safety: EscrowSafety::ALL,
         };
-        let mut vault = ReferenceStore::places(terms);
+        let mut vault = ReferenceStore::places(Algorithm::Concurrency, limit, terms);
         let (mut now, mut own_limits) = (begin, false);
         for act in &acts {
             clock.set(now);

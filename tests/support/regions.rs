@@ -69,8 +69,10 @@ impl World {
         let names: Vec<NodeName> = (0..stores.len())
             .map(|at| NodeName { region: format!("region-{at}"), node: "1".to_owned() })
             .collect();
-        let members: Vec<Member> =
-            names.iter().map(|name| Member { name: name.clone(), live: true, draining: false }).collect();
+        let members: Vec<Member> = names
+            .iter()
+            .map(|name| Member { name: name.clone(), live: true, draining: false, sees_capacity: true })
+            .collect();
         let region = |(store, name): (Arc<dyn Store>, &NodeName)| {
             let clock = Clock::Manual(START.0.into());
             let engine = Engine::new(name.clone(), clock, store, Metrics::new()).among_others(true);

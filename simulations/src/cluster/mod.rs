@@ -282,6 +282,7 @@ fn member(at: usize, name: &NodeName) -> Member {
         address: SocketAddr::new(turmoil::lookup(host_name(at)), PORT),
         incarnation: 1,
         draining: false,
+        sees_capacity: true,
         live: true,
         shares: None,
         rules: None,

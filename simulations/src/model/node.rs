@@ -9,7 +9,7 @@ use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::decision::Decision;
 use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::{
-    Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult, can_move, rights_frame_bytes,
+    Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult, dry_mark, rights_frame_bytes,
 };
 use tidegate::core::regions::gossip::uncertainty::{self, OtherStores, OwnStore};
 use tidegate::core::regions::split::{InForce, Saved, Split, WeightsStatement};
@@ -258,8 +258,7 @@ impl Host for Node {
                     match event {
                         Event::Closed { used, limit, .. } => self.alarms += u64::from(used > limit),
                         Event::Dry { key, window } => {
-                            let newest = self.dry.entry(key).or_default();
-                            *newest = window.max(*newest);
+                            self.dry.insert(key, window);
                         }
                         _ => {}
                     }
@@ -517,9 +516,9 @@ impl Node {
             Mode::Escrow => self.duties.minted(part),
             Mode::Gossip | Mode::Split => part,
         });
-        if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
+        if let Some(part) = share.filter(|_| self.mode == Mode::Escrow) {
             // A clock that went back does not bring back a window: rights of the newest one are used.
-            let admitted = self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part);
+            let admitted = self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, (part, whole));
             return (admitted, Decided { admitted: admitted.is_some(), ..Decided::default() });
         }
         let limit = share.unwrap_or_else(|| self.held_to(whole));
@@ -554,14 +553,15 @@ impl Node {
         let limit = self.limit_of(ask.own);
         let part = self.part_of(limit, now).unwrap_or(Limit { permits: 0, burst: 0, ..limit });
         let part = self.duties.minted(part);
-        self.books.vaults.borrow_mut().carry_out(now, ask, part)
+        self.books.vaults.borrow_mut().carry_out(now, ask, (part, limit))
     }
 
     /// Returns whether a request of this cost that was refused may wait for rights, by the rules of the
     /// engine.
     pub(crate) fn may_wait(&self, user: u64, cost: u64, now: Timestamp) -> bool {
         let limit = self.limit(user);
-        let dry = self.dry.get(&world_key(user)).is_some_and(|dry| *dry >= now.window_index(limit.window));
+        let mark = dry_mark(self.algorithm, limit.windows(), now);
+        let dry = self.dry.get(&world_key(user)).is_some_and(|dry| *dry >= mark);
         !dry && cost <= u64::from(limit.permits)
     }
 

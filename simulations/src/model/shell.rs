@@ -8,8 +8,9 @@ use anyhow::anyhow;
 use serde_json::json;
 use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::key::Key;
-use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::regions::escrow::level::RECOVERY_WINDOW;
+use tidegate::core::regions::escrow::places::{Margins, counted_for};
+use tidegate::core::regions::escrow::{EscrowSafety, moves_as};
 use tidegate::core::regions::gossip::uncertainty::BucketAnswer;
 use tidegate::core::regions::split::SplitRule;
 use tidegate::core::regions::{Effect, FirstShare, StoreSeen, Touched, WorldKey, WorldRule};
@@ -115,8 +116,14 @@ impl RuleInForce {
             algorithm: rule.algorithm,
             limit: self.compiled.limit,
             recall: match global.mode {
-                Mode::Escrow if rule.algorithm.counting() == Counting::Level => RECOVERY_WINDOW,
-                _ => Span::ZERO,
+                Mode::Escrow => match moves_as(rule.algorithm) {
+                    Counting::Window => Span::ZERO,
+                    Counting::Level => RECOVERY_WINDOW,
+                    Counting::Concurrency => {
+                        Margins::USUAL.recall(counted_for(rule.algorithm, self.compiled.limit.window))
+                    }
+                },
+                Mode::Gossip | Mode::Split => Span::ZERO,
             },
         })
     }

@@ -91,7 +91,7 @@ impl<H> Seat<H> {
     }
 
     fn member(&self) -> Member {
-        Member { name: self.name.clone(), live: self.alive, draining: false }
+        Member { name: self.name.clone(), live: self.alive, draining: false, sees_capacity: true }
     }
 }
 

@@ -25,8 +25,11 @@ enum Bucket {
         state: State,
         ledger: LevelLedger,
     },
+    /// Places that are held, or what a sliding window or log counts.
     Places {
         terms: PlacesTerms,
+        /// That of all regions together.
+        whole: Limit,
         state: State,
         /// Its memory is named when it is first asked for, once it may be.
         ledger: Option<PlacesLedger>,
@@ -64,18 +67,19 @@ impl ReferenceStore {
         Self(Bucket::Level { terms, state: terms.fresh(now), ledger: LevelLedger::new(now) })
     }
 
-    /// One of places that are lent.
-    pub(crate) fn places(terms: PlacesTerms) -> Self {
-        Self(Bucket::Places { terms, state: State::new(Algorithm::Concurrency), ledger: None })
+    /// One of places, or of what slides, of which parts of the `whole` limit are lent.
+    pub(crate) fn places(algorithm: Algorithm, whole: Limit, terms: PlacesTerms) -> Self {
+        Self(Bucket::Places { terms, whole, state: State::new(algorithm), ledger: None })
     }
 
-    /// Another part of the limit is in force, where windows or levels count: as with every request to a store
-    /// of a daemon.
-    pub(crate) fn set_part(&mut self, part: Limit) {
+    /// Another part of the `whole` limit is in force: as with every request to a store of a daemon.
+    pub(crate) fn set_part(&mut self, part: Limit, whole: Limit) {
         match &mut self.0 {
             Bucket::Window(windows) => windows.minted = u64::from(part.permits),
             Bucket::Level { terms, .. } => terms.limit = part,
-            Bucket::Places { .. } => {}
+            Bucket::Places { terms, whole: limit, .. } => {
+                (terms.share, *limit) = (u64::from(part.permits), whole);
+            }
         }
     }
 
@@ -88,8 +92,8 @@ impl ReferenceStore {
 
     /// A holder's step. Returns whether it may, and the places that it newly took, kept or gave back.
     pub(crate) fn step(&mut self, now: Timestamp, hold: &Hold) -> (bool, u64) {
-        let Bucket::Places { terms, state, ledger } = &mut self.0 else { return (false, 0) };
-        let limit = terms.limit(ledger.as_ref(), now);
+        let Bucket::Places { terms, whole, state, ledger } = &mut self.0 else { return (false, 0) };
+        let limit = terms.limit(whole, ledger.as_ref(), now);
         let known = hold.step != HoldStep::Acquire;
         let settled = terms.is_settled(now) || !terms.safety.doubt_is_burnt;
         let may = (known || settled) && state.check_hold(&limit, now, hold).admitted;
@@ -116,8 +120,38 @@ impl ReferenceStore {
                 }
                 fits.then_some(0)
             }
-            Bucket::Places { .. } => None,
+            Bucket::Places { terms, whole, state, ledger } => {
+                let limit = terms.limit(whole, ledger.as_ref(), now);
+                let settled = terms.is_settled(now) || !terms.safety.doubt_is_burnt;
+                let fits = settled && state.check(&limit, None, now, cost).admitted;
+                if fits {
+                    state.take(&limit, now, cost);
+                }
+                fits.then(|| state.window_at(&limit, now))
+            }
         }
+    }
+
+    /// Gives back permits that were counted. Returns how many.
+    pub(crate) fn refund(&mut self, now: Timestamp, permits: u64) -> u64 {
+        match &mut self.0 {
+            Bucket::Places { terms, whole, state, ledger } => {
+                state.refund(&terms.limit(whole, ledger.as_ref(), now), now, permits)
+            }
+            Bucket::Window(_) | Bucket::Level { .. } => 0,
+        }
+    }
+
+    /// Decides by the region's share alone, as a daemon does whose version does not see what is lent.
+    pub(crate) fn decide_blindly(&mut self, now: Timestamp, cost: u64) -> bool {
+        let Bucket::Places { terms, whole, state, .. } = &mut self.0 else { return false };
+        let permits = u32::try_from(terms.share).unwrap_or(u32::MAX);
+        let limit = Limit { permits, ..*whole };
+        let fits = terms.is_settled(now) && state.check(&limit, None, now, cost).admitted;
+        if fits {
+            state.take(&limit, now, cost);
+        }
+        fits
     }
 
     /// Carries out a step and shows the ledger. `None`: it is too early to name this memory to others, or the
@@ -137,14 +171,14 @@ impl ReferenceStore {
             (Bucket::Places { terms, .. }, _) if !terms.is_settled(now) && terms.safety.doubt_is_burnt => {
                 return None;
             }
-            (Bucket::Places { terms, state, ledger }, step) => {
+            (Bucket::Places { terms, whole, state, ledger }, step) => {
                 let step = match step {
                     Step::Read => None,
                     Step::Places { heard, step } => Some((*heard, step)),
                     Step::Window { .. } | Step::Level(_) => return None,
                 };
                 let ledger = ledger.get_or_insert_with(|| PlacesLedger::new(now.0.max(1)));
-                let held = state.used(&terms.limit(Some(ledger), now), now);
+                let held = state.used(&terms.limit(whole, Some(ledger), now), now);
                 terms.carry_out(ledger, held, step, now);
             }
             _ => return None,
@@ -164,8 +198,8 @@ impl ReferenceStore {
                 let used = terms.used(&state, ledger, now);
                 StepResult { ledger: Ledger::Level(ledger.clone()), used }
             }
-            Bucket::Places { terms, state, ledger } => {
-                let used = state.used(&terms.limit(ledger.as_ref(), now), now);
+            Bucket::Places { terms, whole, state, ledger } => {
+                let used = state.used(&terms.limit(whole, ledger.as_ref(), now), now);
                 let shown = ledger.as_ref().map_or_else(
                     || terms.shown(&PlacesLedger::new(0), now),
                     |ledger| terms.shown(ledger, now),

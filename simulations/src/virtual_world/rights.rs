@@ -43,11 +43,14 @@ pub(crate) struct RightsHost<S> {
     asks: Vec<StepRequest>,
     /// Everything that the machine said, and nobody took yet.
     pub(crate) events: Vec<Event>,
+    /// A daemon of the same region that is believed dead, and whose version does not see what of a sliding
+    /// rule is lent.
+    pub(crate) older: Option<NodeName>,
 }
 
 impl<S: RightsStore> RightsHost<S> {
     pub(crate) const fn new(machine: Escrow, store: S, slow: bool) -> Self {
-        Self { machine, store, slow, asks: Vec::new(), events: Vec::new() }
+        Self { machine, store, slow, asks: Vec::new(), events: Vec::new(), older: None }
     }
 
     /// The daemon begins anew with this machine, and its store stays.
@@ -66,7 +69,9 @@ impl<S: RightsStore> Host for RightsHost<S> {
     type Message = RightsFrame;
 
     fn meet(&mut self, now: Timestamp, members: &[(Member, Span)]) {
-        let list: Vec<Member> = members.iter().map(|(member, _)| member.clone()).collect();
+        let mut list: Vec<Member> = members.iter().map(|(member, _)| member.clone()).collect();
+        let older = self.older.iter().cloned();
+        list.extend(older.map(|name| Member { name, live: false, draining: false, sees_capacity: false }));
         self.machine.handle_members(now, &list);
         for (member, trip) in members {
             self.machine.handle_link(now, &member.name, *trip);

@@ -11,11 +11,12 @@ use tidegate::core::wire::rights::RightKind;
 use super::case::{Case, STEP};
 use super::intervals::Intervals;
 use super::play::{Game, Truth};
+use super::serves::everyone_serves;
 use crate::model::Model;
 use crate::model::daemons::{Daemon, World};
 use crate::model::shell::{mode, windowed, world_key};
 use crate::number::{float, place, seconds};
-use crate::plan::{Plan, Way};
+use crate::plan::Way;
 
 /// Steps between two looks at what is dear to look at.
 const LOOK_STEPS: u64 = 10;
@@ -32,6 +33,8 @@ const REFILLS: u128 = 30;
 const NOBODY: u64 = u64::MAX;
 /// For so long after a user's own limit was changed regions that are not asked may not have heard of it.
 const ON_ITS_WAY: Span = Span::from_secs(5);
+/// What was lent of a larger limit may be used for so long and two windows more.
+const LENT: Span = Span::from_secs(62);
 
 /// The permits that were really admitted.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ pub(crate) struct Books {
     untold: BTreeMap<(usize, u64, u64), (usize, u64)>,
     /// By user and window: what all stores remember to have admitted, and the largest limit that was in
     /// force.
-    world: BTreeMap<(u64, u64), (u64, u64)>,
+    pub(super) world: BTreeMap<(u64, u64), (u64, u64)>,
     /// Permits that stores forgot, by region, user and window.
     forgotten: BTreeMap<(usize, u64, u64), u64>,
     /// Regions that have lost a store.
@@ -89,7 +92,11 @@ impl Books {
             limits: users().map(|user| (user, limit(user))).collect(),
             before: Vec::new(),
             given: BTreeMap::new(),
-            lasts: if case.faults.own > 0.0 { ON_ITS_WAY } else { Span::ZERO },
+            lasts: match case.way {
+                Way::Escrow if Intervals::judges(rule.algorithm) => LENT,
+                _ if case.faults.own > 0.0 => ON_ITS_WAY,
+                _ => Span::ZERO,
+            },
             clock_max: Span(case.faults.clock_max),
             // A bucket that is lost with its daemon begins full again, unless rights are burnt.
             exact: match case.way {
@@ -106,7 +113,7 @@ impl Books {
             levels: BTreeMap::new(),
             curves: users().map(|user| (user, curve(user))).collect(),
             intervals: (case.way != Way::Gossip && Intervals::judges(rule.algorithm))
-                .then(|| Intervals::new(rule.algorithm, rule.window)),
+                .then(|| Intervals::new(case.way != Way::Split, rule.algorithm, rule.window)),
         }
     }
 
@@ -340,6 +347,11 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                     continue;
                 };
                 if other.kind() != balance.ledger.kind() || other.session() != taken.session {
+                    continue;
+                }
+                // It was borrowed from a memory that is lost, and the next one has not counted it.
+                let places = balance.ledger.as_places().and_then(|places| places.partner(taken.region));
+                if places.is_some_and(|partner| partner.is_uncounted) {
                     continue;
                 }
                 let given = other.given_to(names[one], balance.ledger.session());
@@ -599,87 +611,6 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn daemons(game: &Game<'_>) -> u64 {
+pub(super) fn daemons(game: &Game<'_>) -> u64 {
     place(game.world.daemons().len())
-}
-
-/// Eighths of a window within which somebody serves a user whose own limit has no whole permit for every
-/// region. Not halves: whoever asks in all regions twice a window, while their clocks differ by half of one,
-/// may find the only permit on its way each time.
-const EIGHTHS: u32 = 16;
-
-fn served_by_anybody(game: &mut Game<'_>, user: u64) -> Result<bool, String> {
-    let mut served = false;
-    for at in 0..game.world.daemons().len() {
-        served |= game.request(at, user, 1)?;
-    }
-    Ok(served)
-}
-
-/// A user whom nobody has seen yet is served by every daemon whose region holds a share of the limit, and all
-/// others somewhere once their windows are over, whatever moved in them.
-fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
-    let plan: &Plan = &game.world.plan;
-    let weights: u64 = plan.regions.iter().map(|region| u64::from(region.weight)).sum();
-    let smallest = plan.regions.iter().map(|region| u64::from(region.weight)).min().unwrap_or(0);
-    let asked = daemons(game);
-    let enough = |permits: u32| u64::from(permits) * smallest >= weights * asked;
-    // Without windows a small burst has no whole permit for everybody.
-    if !enough(plan.rule.limit) || !windowed(game.case.plan.rule.algorithm) {
-        return Ok(());
-    }
-    for at in 0..game.world.daemons().len() {
-        let stranger = 1_000 + place(at);
-        if !game.request(at, stranger, 1)? {
-            return Err(format!("daemon {at} refuses a user whom nobody has seen yet"));
-        }
-    }
-    if game.case.way == Way::Gossip {
-        return Ok(());
-    }
-    let window = plan_window(game);
-    let own = game.case.faults.own > 0.0 || !game.case.own.is_empty();
-    for user in game.users() {
-        let newest = game.books.world.range((user, 0)..(user + 1, 0)).map(|((_, window), _)| *window).max();
-        // The permits that were used of a sliding bucket count in the window after it too.
-        let counts = u64::from(Intervals::judges(game.case.plan.rule.algorithm));
-        if newest.is_some_and(|newest| newest + counts >= window) {
-            continue;
-        }
-        // Rights that one region gives are of use to another only while its clock is in the same window.
-        if own && clocks_apart(game).0 > game.world.plan.rule.window.0 / 4 {
-            continue;
-        }
-        // Its rights may lie wherever it was asked for last. The last permit of a user's own limit may be
-        // under way when all are asked at once, as of a rule's that is too small; and one that has just grown
-        // counts by what it was before.
-        let mut served = served_by_anybody(game, user)?;
-        let eighths = if own { EIGHTHS } else { 0 };
-        for _ in 0..eighths {
-            if served {
-                break;
-            }
-            let steps = game.world.plan.rule.window.0 / STEP.0 / 8 + 1;
-            (0..steps).for_each(|_| game.world.step(STEP));
-            served = served_by_anybody(game, user)?;
-        }
-        if !served {
-            return Err(format!("nobody serves user {user} in a window in which nothing was used"));
-        }
-    }
-    Ok(())
-}
-
-/// Returns how far the clocks of two regions are apart at most.
-fn clocks_apart(game: &Game<'_>) -> Span {
-    let clocks = || (0..game.world.plan.regions.len()).map(|region| game.world.clock(region));
-    clocks().max().zip(clocks().min()).map_or(Span::ZERO, |(last, first)| last.since(first))
-}
-
-/// The window that every region is in, or a later one.
-fn plan_window(game: &Game<'_>) -> u64 {
-    let world = &game.world;
-    let regions = 0..world.plan.regions.len();
-    let window = |region| world.clock(region).window_index(world.plan.rule.window);
-    regions.map(window).min().unwrap_or(0)
 }

@@ -65,6 +65,9 @@ pub(crate) struct Vopr {
     /// Worlds under `escrow` that are started for the first time, and lose daemons and disks.
     #[arg(long, group = "kind")]
     starts: bool,
+    /// Worlds of sliding windows and logs under `escrow`, whose capacity is lent between regions.
+    #[arg(long, group = "kind")]
+    slides: bool,
     /// Says what each seed drew.
     #[arg(long)]
     verbose: bool,
@@ -112,6 +115,7 @@ impl Vopr {
             (self.levels, Kind::Levels),
             (self.people, Kind::People),
             (self.starts, Kind::Starts),
+            (self.slides, Kind::Slides),
         ];
         flags.into_iter().find(|(is_set, _)| *is_set).map_or(Kind::Ordinary, |(_, kind)| kind)
     }

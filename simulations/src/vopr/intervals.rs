@@ -1,7 +1,13 @@
-//! The permits that all regions together admit of sliding buckets under `split` and `escrow`, judged at each
-//! admission, each region by its own clock: never above the limit in any interval of a window, or by the
-//! estimate of `sliding_window`, which each region rounds down to whole permits, and there at most twice the
-//! limit in any interval.
+//! What all regions together admit of sliding buckets under `split` and `escrow`, judged at each admission,
+//! each region by its own clock: never above the limit in any interval of a window; or by the estimate of
+//! `sliding_window`, whose fading part each region rounds down to whole permits.
+//!
+//! An estimate keeps no limit in an interval: one store for the whole world admits at most twice the limit
+//! there, and so do regions that have fixed shares, or whose clocks agree. Under `escrow` what fades in one
+//! region is used in another, where it begins to fade before a whole window has passed if their clocks are
+//! apart. However far they are, no interval admits more than e times what the estimates may come to: what is
+//! used in it is at most that, and so much of it again as has faded since it began. Where a clock was set the
+//! interval is not the same for all regions, and the estimates alone are judged.
 //!
 //! A clock that is set forward lets a region use again what it had used, as the manual says. So an admission
 //! counts from what the clock showed until a window after that by the latest that it ever showed.
@@ -21,13 +27,24 @@ struct Admission {
     cost: u64,
 }
 
+/// A hundred times e, rounded up: clocks that run a little fast or slow are within it.
+const E_HUNDREDTHS: u128 = 272;
+/// By so many millionths at most a clock runs fast or slow; what differs by more was set.
+const DRIFT_MAX: u128 = 300;
+
 /// The admissions that may still count.
 #[derive(Debug)]
 pub(super) struct Intervals {
+    /// Whether what is free in one region may be used in another.
+    moves: bool,
     algorithm: Algorithm,
     window: Span,
     /// By region: the latest that its clock ever showed.
     latest: Vec<Timestamp>,
+    /// When all clocks were last read, and what they showed.
+    read: Option<(Timestamp, Vec<Timestamp>)>,
+    /// When a clock was last found to be set, or behind what it had shown before.
+    set: Option<Timestamp>,
     /// By user.
     admitted: BTreeMap<u64, VecDeque<Admission>>,
 }
@@ -37,8 +54,16 @@ impl Intervals {
         matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog)
     }
 
-    pub(super) fn new(algorithm: Algorithm, window: Span) -> Self {
-        Self { algorithm, window, latest: Vec::new(), admitted: BTreeMap::new() }
+    pub(super) fn new(moves: bool, algorithm: Algorithm, window: Span) -> Self {
+        Self {
+            moves,
+            algorithm,
+            window,
+            latest: Vec::new(),
+            read: None,
+            set: None,
+            admitted: BTreeMap::new(),
+        }
     }
 
     /// Time has passed, or a clock was set.
@@ -47,6 +72,53 @@ impl Intervals {
         for (region, latest) in self.latest.iter_mut().enumerate() {
             *latest = world.clock(region).max(*latest);
         }
+        let shown: Vec<Timestamp> = (0..self.latest.len()).map(|region| world.clock(region)).collect();
+        let (then, before) = self.read.take().unwrap_or_else(|| (world.now(), shown.clone()));
+        let passed = world.now().since(then).0;
+        let is_set = |(before, now): (&Timestamp, &Timestamp)| {
+            let off = u128::from(now.since(*before).0.abs_diff(passed));
+            now < before || off > u128::from(passed) * DRIFT_MAX / 1_000_000 + 1
+        };
+        let is_behind = shown.iter().zip(&self.latest).any(|(now, latest)| now < latest);
+        if is_behind || before.iter().zip(&shown).any(is_set) {
+            self.set = Some(world.now());
+        }
+        self.read = Some((world.now(), shown));
+    }
+
+    /// The most permits of a sliding window that may be admitted within an interval, in hundredths.
+    fn most_within(&self, world: &World, limit: u64) -> Option<u128> {
+        let (now, twice) = (world.now(), u128::from(limit) * 200);
+        if !self.moves {
+            return Some(twice);
+        }
+        if self.set.is_some_and(|set| now.since(set).0 < self.window.0.saturating_mul(2)) {
+            return None;
+        }
+        if self.latest.iter().all(|latest| *latest == now) {
+            return Some(twice);
+        }
+        // Of what each region estimates less than a permit is rounded away.
+        let regions = u128::try_from(self.latest.len()).unwrap_or(u128::MAX);
+        Some((u128::from(limit) + regions) * E_HUNDREDTHS)
+    }
+
+    /// What each region estimates to be used of a sliding window.
+    fn estimates(&self, admitted: &VecDeque<Admission>) -> Vec<u64> {
+        let window = self.window;
+        let of = |(region, now): (usize, &Timestamp)| {
+            let index = now.window_index(window);
+            let left = Timestamp::window_start(index + 1, window).since(*now).0;
+            let used = |back: u64| -> u64 {
+                let in_window = |one: &&Admission| {
+                    one.region == region && index.checked_sub(back) == Some(one.at.window_index(window))
+                };
+                admitted.iter().filter(in_window).map(|one| one.cost).sum()
+            };
+            let fading = u128::from(used(1)) * u128::from(left) / u128::from(window.0.max(1));
+            used(0).saturating_add(u64::try_from(fading).unwrap_or(u64::MAX))
+        };
+        self.latest.iter().enumerate().map(of).collect()
     }
 
     /// A region's store lost what it had admitted, and may admit it again.
@@ -68,46 +140,47 @@ impl Intervals {
         limit: u64,
     ) -> Result<(), String> {
         self.follow(world);
-        let Self { algorithm, window, latest, admitted } = self;
-        let latest = |region: usize| latest.get(region).copied().unwrap_or_default();
-        let admitted = admitted.entry(user).or_default();
+        let mut admitted = self.admitted.remove(&user).unwrap_or_default();
+        let latest = |region: usize| self.latest.get(region).copied().unwrap_or_default();
         // Two windows back nothing counts for either of the algorithms.
-        admitted.retain(|one| latest(one.region).since(one.at).0 < window.0.saturating_mul(2));
+        admitted.retain(|one| latest(one.region).since(one.at).0 < self.window.0.saturating_mul(2));
         admitted.push_back(Admission { region, at: world.clock(region), cost });
-        let within = admitted.iter().filter(|one| latest(one.region).since(one.at) < *window);
-        let within: u64 = within.map(|one| one.cost).sum();
-        let by_region = || -> Vec<u64> {
-            let of = |region| admitted.iter().filter(move |one| one.region == region);
-            (0..world.plan.regions.len()).map(|region| of(region).map(|one| one.cost).sum()).collect()
+        let judged = self.judge(world, user, &admitted, limit);
+        self.admitted.insert(user, admitted);
+        judged
+    }
+
+    fn judge(
+        &self,
+        world: &World,
+        user: u64,
+        admitted: &VecDeque<Admission>,
+        limit: u64,
+    ) -> Result<(), String> {
+        let of = |(region, now): (usize, &Timestamp)| -> u64 {
+            let within = |one: &&Admission| one.region == region && now.since(one.at) < self.window;
+            admitted.iter().filter(within).map(|one| one.cost).sum()
         };
-        if *algorithm == Algorithm::SlidingLog {
-            if within > limit {
-                return Err(format!(
-                    "{within} permits of user {user} admitted of {limit} within one interval, in two of them by region {:?}",
-                    by_region()
-                ));
-            }
-            return Ok(());
+        let within: Vec<u64> = self.latest.iter().enumerate().map(of).collect();
+        let sum: u64 = within.iter().sum();
+        if self.algorithm == Algorithm::SlidingLog {
+            return match sum > limit {
+                true => Err(format!(
+                    "{sum} permits of user {user} admitted of {limit} within one interval, by region {within:?}"
+                )),
+                false => Ok(()),
+            };
         }
-        let weigh = |one: &Admission| {
-            let now = latest(one.region);
-            let left = Timestamp::window_start(now.window_index(*window) + 1, *window).since(now).0;
-            match now.window_index(*window) - one.at.window_index(*window) {
-                0 => u128::from(one.cost) * u128::from(window.0),
-                1 => u128::from(one.cost) * u128::from(left),
-                _ => 0,
-            }
-        };
-        let estimate: u128 = admitted.iter().map(weigh).sum();
-        // Each region rounds away less than a permit of its estimate.
-        let regions = u128::try_from(world.plan.regions.len()).unwrap_or(u128::MAX);
-        if estimate >= (u128::from(limit) + regions) * u128::from(window.0) || within > limit * 2 {
-            return Err(format!(
-                "user {user} is estimated to use {} of {limit} permits, and used {within} within one interval, in two of them by region {:?}",
-                estimate.div_ceil(u128::from(window.0)),
-                by_region()
-            ));
+        let estimates = self.estimates(admitted);
+        if estimates.iter().sum::<u64>() > limit {
+            return Err(format!("user {user} is estimated to use {estimates:?} of {limit} permits"));
         }
-        Ok(())
+        match self.most_within(world, limit) {
+            Some(most) if u128::from(sum) * 100 > most => Err(format!(
+                "user {user} was admitted {within:?} of {limit} permits within one interval, where {} may be",
+                most / 100
+            )),
+            _ => Ok(()),
+        }
     }
 }

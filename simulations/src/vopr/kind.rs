@@ -34,10 +34,11 @@ pub(super) enum Kind {
     Levels,
     People,
     Starts,
+    Slides,
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Ordinary,
         Self::Places,
         Self::Cuts,
@@ -50,6 +51,7 @@ impl Kind {
         Self::Levels,
         Self::People,
         Self::Starts,
+        Self::Slides,
     ];
 
     /// Its word among the kept seeds, and behind `--` as a flag.
@@ -67,6 +69,7 @@ impl Kind {
             Self::Levels => "levels",
             Self::People => "people",
             Self::Starts => "starts",
+            Self::Slides => "slides",
         }
     }
 
@@ -84,6 +87,7 @@ impl Kind {
             Self::Levels => LevelsCase::draw(seed).describe(),
             Self::People => PeopleCase::draw(seed).describe(),
             Self::Starts => StartsCase::draw(seed).describe(),
+            Self::Slides => PlacesCase::sliding(seed).describe(),
         }
     }
 
@@ -93,6 +97,9 @@ impl Kind {
             Self::Ordinary => return play_case(&Case::draw(seed, Focus::All)),
             Self::Places => {
                 places::play(&PlacesCase::draw(seed), EscrowSafety::ALL, None).map(|(sum, _)| sum)
+            }
+            Self::Slides => {
+                places::play(&PlacesCase::sliding(seed), EscrowSafety::ALL, None).map(|(sum, _)| sum)
             }
             Self::Cuts => cuts::play(&CutsCase::draw(seed), GossipSafety::ALL),
             Self::Bounds => bounds::play(&BoundsCase::draw(seed), GossipSafety::ALL),

@@ -22,6 +22,7 @@ mod play;
 mod reports;
 mod reservations;
 mod restarts;
+mod serves;
 mod starts;
 mod tables;
 mod waits;

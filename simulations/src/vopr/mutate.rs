@@ -81,6 +81,11 @@ fn mutations() -> Vec<Mutation> {
         let wrong = move |seed| places::play(&PlacesCase::draw(seed), safety, None).err();
         Mutation { places: true, ..Mutation::new(format!("places without {rule}"), wrong) }
     });
+    let in_sight = ("lends_only_in_sight", EscrowSafety { lends_only_in_sight: false, ..EscrowSafety::ALL });
+    let capacity = switches::OF_PLACES.into_iter().chain([in_sight]).map(|(rule, safety)| {
+        let wrong = move |seed| places::play(&PlacesCase::sliding(seed), safety, None).err();
+        Mutation { places: true, ..Mutation::new(format!("capacity without {rule}"), wrong) }
+    });
     let gossip = switches::OF_CUTS.map(|(rule, care)| {
         let wrong = move |seed| match care.hears_former {
             true => cuts::play(&CutsCase::draw(seed), care).err(),
@@ -105,7 +110,7 @@ fn mutations() -> Vec<Mutation> {
     let agrees = Mutation::new("joins without agrees".to_owned(), |seed| {
         joins::play(&JoinsCase::draw(seed), false).err()
     });
-    let all = escrow.chain(places).chain(gossip).chain(bounds).chain(shares).chain(kept);
+    let all = escrow.chain(places).chain(capacity).chain(gossip).chain(bounds).chain(shares).chain(kept);
     let tells = Mutation::new("reports without tells".to_owned(), |seed| {
         reports::play(&ReportsCase::draw(seed), false).err()
     });

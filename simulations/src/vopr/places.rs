@@ -1,5 +1,6 @@
 //! Worlds of holders: places of a `concurrency` rule under `escrow`, lent between regions whose memories,
-//! clocks and links fail.
+//! clocks and links fail. The same worlds are played with sliding windows and logs, whose capacity is lent in
+//! the same way.
 //!
 //! The machine and the store's steps are the daemon's. A holder counts until it has given back or its hold is
 //! over by the clock of its region, also when the store that admitted it has forgotten: what is checked at
@@ -8,11 +9,13 @@
 use std::fmt::Write as _;
 use std::mem::{replace, take};
 
-use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::algorithm::Limit;
 use tidegate::core::hold::{Hold, HoldStep, Holder};
 use tidegate::core::region_list::RegionList;
 use tidegate::core::regions::escrow::places::PlacesTerms;
-use tidegate::core::regions::escrow::{Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult};
+use tidegate::core::regions::escrow::{
+    Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult, slides,
+};
 use tidegate::core::regions::{NodeName, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::share::Weights;
@@ -21,6 +24,7 @@ use tidegate::core::wire::RuleName;
 
 mod case;
 mod check;
+mod sliding;
 
 pub(super) use self::case::PlacesCase;
 
@@ -49,6 +53,9 @@ struct Region {
     holders: Vec<(usize, Holder, u64, Timestamp)>,
     /// Holders whom it has forgotten.
     ghosts: Vec<(usize, u64, Timestamp)>,
+    /// What it admitted of a rule that slides, and the latest that its clock ever showed.
+    admitted: Vec<sliding::Admission>,
+    latest: Timestamp,
     tallies: Vec<Touched>,
     mood: f64,
 }
@@ -132,12 +139,19 @@ impl<'c> World<'c> {
                 vaults: Vec::new(),
                 holders: Vec::new(),
                 ghosts: Vec::new(),
+                admitted: Vec::new(),
+                latest: Timestamp(0),
                 tallies: (0..world.users()).map(|user| untouched(world_key(user))).collect(),
                 mood: 1.0,
             };
             let host = RightsHost::new(world.machine(&name), region, case.slow);
             world.world.seat(|begins| Seat::new(name, at, host, begins));
             world.begin_store(at, begun);
+        }
+        if let Some((at, _)) = case.older
+            && let Some(seat) = world.world.daemons.get_mut(at)
+        {
+            seat.node.older = Some(NodeName { region: format!("r{at}"), node: "older".to_owned() });
         }
         world.world.meet();
         world
@@ -166,14 +180,13 @@ impl<'c> World<'c> {
     fn rule(&self) -> WorldRule {
         let weights = self.next.as_ref().map_or(&self.weights, |(weights, _)| weights);
         let global = Global { shares: Self::named(weights), ..Global::new(Mode::Escrow) };
-        let limit = Limit {
-            calendar: None,
-            permits: self.case.limit,
-            window: self.case.hold,
-            burst: self.case.limit,
-            queue: 0,
-        };
-        WorldRule { name: rule_name(), algorithm: Algorithm::Concurrency, limit, global }
+        let limit = self.limit();
+        WorldRule { name: rule_name(), algorithm: self.case.algorithm, limit, global }
+    }
+
+    const fn limit(&self) -> Limit {
+        let PlacesCase { limit, hold, .. } = *self.case;
+        Limit { calendar: None, permits: limit, window: hold, burst: limit, queue: 0 }
     }
 
     /// What a region may own now: the least by all weights that somebody may still hold to.
@@ -188,14 +201,15 @@ impl<'c> World<'c> {
     fn begin_store(&mut self, at: usize, begun: Timestamp) {
         let terms = PlacesTerms {
             share: self.share(at),
-            hold: self.case.hold,
+            hold: self.case.counts(),
             begun,
             margins: self.case.margins,
             safety: self.safety,
         };
-        let users = self.users();
+        let (users, algorithm, limit) = (self.users(), self.case.algorithm, self.limit());
         let Some(region) = self.region_mut(at) else { return };
-        region.vaults = (0..users).map(|_| ReferenceStore::places(terms)).collect();
+        region.vaults = (0..users).map(|_| ReferenceStore::places(algorithm, limit, terms)).collect();
+        region.admitted.iter_mut().for_each(|one| one.is_forgotten = true);
         let forgotten = take(&mut region.holders);
         region.ghosts.extend(forgotten.into_iter().map(|(user, _, places, ends)| (user, places, ends)));
     }
@@ -268,6 +282,9 @@ impl<'c> World<'c> {
     }
 
     fn acquire(&mut self, at: usize, user: usize, places: u64) -> bool {
+        if slides(self.case.algorithm) {
+            return self.charge(at, user, places);
+        }
         self.names += 1;
         let mut name = [0; 16];
         name.iter_mut().zip(self.names.to_be_bytes()).for_each(|(to, from)| *to = from);
@@ -291,6 +308,8 @@ impl<'c> World<'c> {
                 let places = self.dice.between(1, self.case.cost_max);
                 self.acquire(at, user, places);
             }
+            self.ask_older(at);
+            self.refund(at);
             let known = self.region(at).map_or(0, |region| region.holders.len());
             for _ in 0..known.min(20) {
                 if !self.dice.chance(0.05) {
@@ -349,7 +368,8 @@ impl<'c> World<'c> {
                 self.weights.iter().map(|_| u32::try_from(self.dice.between(0, 4)).unwrap_or(1)).collect();
             if weights.iter().any(|weight| *weight > 0) {
                 // All agree at once, which is the earliest that larger shares may come.
-                let from = self.world.now + case.hold + case.margins.recall(case.hold);
+                let counts = case.counts();
+                let from = self.world.now + counts + case.margins.recall(counts);
                 self.next = Some((weights, from));
                 self.set_shares();
                 self.faults += 1;
@@ -397,6 +417,7 @@ impl<'c> World<'c> {
 
     fn step(&mut self) -> Result<(), String> {
         self.world.step(STEP);
+        self.end_older();
         if let Some((weights, _)) = self.next.clone().filter(|(_, from)| *from <= self.world.now) {
             self.weights = weights;
             self.next = None;

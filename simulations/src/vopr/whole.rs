@@ -13,6 +13,7 @@ use tidegate::core::request::Cost;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::{Span, Timestamp};
 
+use super::intervals::Intervals;
 use super::play::Summary;
 use crate::model::Model;
 use crate::model::daemons::{Daemon, World};
@@ -140,6 +141,9 @@ pub(super) struct Play {
     pub(super) admitted: BTreeMap<(u64, u64), Vec<u64>>,
     /// By user, where there are no windows.
     levels: BTreeMap<u64, Level>,
+    /// Under `escrow` what slides is judged by the clock of each region, and what was wrong with it first:
+    /// what left one region's window may be used in another's, whose clock is behind.
+    intervals: Option<(Intervals, Option<String>)>,
     pub(super) faults: u64,
     sum: u64,
 }
@@ -156,7 +160,9 @@ impl Play {
         }
         let dice = Dice::new(plan.seed, 72);
         let (admitted, levels) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { world, dice, held, admitted, levels, faults: 0, sum: 0 })
+        let slides = way == Way::Escrow && Intervals::judges(held.algorithm);
+        let intervals = slides.then(|| (Intervals::new(true, held.algorithm, held.window), None));
+        Ok(Self { world, dice, held, admitted, levels, intervals, faults: 0, sum: 0 })
     }
 
     /// Nobody asks until the regions have agreed and have heard of each other.
@@ -178,6 +184,11 @@ impl Play {
                 *admitted += permits;
             }
             self.sum += permits;
+            if let Some((intervals, wrong)) = &mut self.intervals {
+                let limit = u64::from(self.held.limit);
+                let judged = intervals.admitted(&self.world, region, (user, permits), limit);
+                *wrong = wrong.take().or(judged.err());
+            }
             self.draw(user, permits);
         }
         Some(decision)
@@ -211,6 +222,9 @@ impl Play {
 
     /// Judges one user after an admission: no more is admitted than the limit.
     pub(super) fn never_above(&self, user: u64, region: usize) -> Result<(), String> {
+        if let Some((_, wrong)) = &self.intervals {
+            return wrong.clone().map_or(Ok(()), Err);
+        }
         let window = match windowed(self.held.algorithm) {
             true => self.world.clock(region).window_index(self.held.window),
             false => 0,
@@ -225,6 +239,9 @@ impl Play {
 
     pub(super) fn step(&mut self) {
         self.world.step(STEP);
+        if let Some((intervals, _)) = &mut self.intervals {
+            intervals.follow(&self.world);
+        }
     }
 
     pub(super) fn summary(&self) -> Summary {

@@ -341,10 +341,25 @@ impl State {
         now: Timestamp,
         report: &ReportedCost,
     ) -> u64 {
+        if self.can_pay(limit.permits, report) { self.report_beyond(limit, view, now, report) } else { 0 }
+    }
+
+    /// True if a report is charged under a limit of so many permits.
+    #[must_use]
+    pub const fn can_pay(&self, permits: u32, report: &ReportedCost) -> bool {
         let owes = !matches!(self, Self::FixedWindow(_)) || report.debt_max != ReportedCost::COUNTED_BEYOND;
-        if limit.permits == 0 && owes {
-            return 0;
-        }
+        permits > 0 || !owes
+    }
+
+    /// Charges a report as [`Self::report`] does, also where nothing is left here of a limit that is not
+    /// zero: what could pay may come back.
+    pub fn report_beyond(
+        &mut self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        report: &ReportedCost,
+    ) -> u64 {
         let window = Allowance::window_of(view);
         match self {
             Self::FixedWindow(machine) => machine.report(limit, window, now, report),

@@ -11,7 +11,7 @@ use super::RuleSet;
 use super::pattern::Glob;
 use crate::algorithm::Algorithm;
 use crate::request::PATH;
-use crate::rule::{Action, Condition, Mode, Pattern, Rule};
+use crate::rule::{Action, Condition, Pattern, Rule};
 use crate::time::Span;
 use crate::uri;
 
@@ -74,14 +74,6 @@ impl RuleSet {
             }
             let written = rule.conditions.iter().flat_map(|condition| unmet(condition, normal));
             warnings.extend(written.map(&warn));
-            let escrowed = rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
-            if escrowed && matches!(rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog) {
-                warnings.push(warn(
-                    "mode = \"escrow\" moves no rights of sliding windows, so each region keeps its fixed share: write \
-                     algorithm = \"fixed_window\" or \"token_bucket\", or mode = \"split\", which says so"
-                        .to_owned(),
-                ));
-            }
             earlier.add(rule);
         }
         warnings

@@ -4,7 +4,7 @@
 use crate::core::algorithm::{Allowance, Counting};
 use crate::core::decision::RuleOutcome;
 use crate::core::denial_cause::DenialCause;
-use crate::core::regions::escrow::can_move;
+use crate::core::regions::escrow::{dry_mark, moves_as, slides};
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
@@ -60,20 +60,23 @@ impl Engine {
         let algorithm = found.rule.rule.algorithm;
         let needed = counted.used.saturating_add(asked);
         let own = u64::from(found.share.unwrap_or(found.limit.permits));
-        match (algorithm.counting(), counted.view.as_ref()) {
+        let world = self.world();
+        let name = &found.rule.rule.name;
+        let rights = world.rights.iter().find(|rights| rights.rule == *name);
+        let in_doubt = rights.is_some_and(|rights| rights.in_doubt > 0);
+        match (moves_as(algorithm), counted.view.as_ref()) {
             // The budget lacks what was not minted of the region's share.
-            (Counting::Window, Some(Allowance::Window(view))) if can_move(algorithm) => {
+            (Counting::Window, Some(Allowance::Window(view))) => {
                 let missing = own.saturating_sub(u64::from(view.next_budget));
                 missing > 0 && needed <= u64::from(view.budget).saturating_add(missing)
             }
-            // A bucket that is held to its share, and denies within it, is shut until it knows.
-            (Counting::Window, _) if !can_move(algorithm) => needed <= own,
             (Counting::Window, _) => false,
-            (Counting::Level | Counting::Concurrency, _) => {
-                let world = self.world();
-                let rule = &found.rule.rule.name;
-                world.rights.iter().any(|rights| rights.rule == *rule && rights.in_doubt > 0)
+            // A bucket that denies within its share, of which nothing was lent, is shut until it knows.
+            (Counting::Concurrency, _) if slides(algorithm) => {
+                let lends = rights.is_some_and(|rights| rights.given.values().any(|given| *given > 0));
+                needed <= own && (in_doubt || !lends)
             }
+            (Counting::Level | Counting::Concurrency, _) => in_doubt,
         }
     }
 
@@ -86,7 +89,7 @@ impl Engine {
         now: Timestamp,
     ) -> bool {
         let algorithm = found.rule.rule.algorithm;
-        let window = found.limit.windows().index(now);
+        let window = dry_mark(algorithm, found.limit.windows(), now);
         let is_dry = || {
             algorithm.counting() == Counting::Window
                 && found.key.as_ref().is_some_and(|key| self.waits.is_dry(key, window))

@@ -43,7 +43,7 @@ use self::servers::node::{Common, Node};
 use self::servers::plan::bucket_of;
 use self::servers::topology::Places;
 use super::cells::MemoryCells;
-use super::escrowed::has_rights;
+use super::escrowed::is_escrowed;
 use crate::core::algorithm::{Allowance, Counting, Limit, RegionUse};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};
@@ -297,7 +297,7 @@ impl Store for RedisStore {
         ask: &'a StepRequest,
         _: Timestamp,
     ) -> Answer<'a, Option<StepResult>> {
-        if !has_rights(rule) {
+        if !is_escrowed(rule) {
             return Answer::Now(None);
         }
         Answer::Later(Box::pin(async move {

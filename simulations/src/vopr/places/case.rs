@@ -1,16 +1,19 @@
 //! What a seed draws for a world of holders.
 
-use tidegate::core::regions::escrow::places::Margins;
+use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::escrow::places::{Margins, counted_for};
 use tidegate::core::time::Span;
 
-use crate::number::index;
+use crate::number::{index, place};
 use crate::virtual_world::{Dice, Weather};
 
 /// A world and its fate.
 #[derive(Debug, Clone)]
 pub(in crate::vopr) struct PlacesCase {
     pub(in crate::vopr) seed: u64,
+    pub(super) algorithm: Algorithm,
     pub(super) limit: u32,
+    /// How long places are held, or the window.
     pub(super) hold: Span,
     pub(super) margins: Margins,
     pub(super) weights: Vec<u32>,
@@ -26,6 +29,8 @@ pub(in crate::vopr) struct PlacesCase {
     pub(super) reshare: f64,
     /// A store answers a step later, and decides meanwhile.
     pub(super) slow: bool,
+    /// Until this step a region has a daemon whose version does not see what is lent.
+    pub(super) older: Option<(usize, u64)>,
 }
 
 impl PlacesCase {
@@ -51,6 +56,7 @@ impl PlacesCase {
         let rate = |dice: &mut Dice, most: f64| if dice.chance(0.7) { dice.unit() * most } else { 0.0 };
         Self {
             seed,
+            algorithm: Algorithm::Concurrency,
             limit: u32::try_from(limit).unwrap_or(1),
             hold: Span::from_millis(dice.between(30, 200) * 10),
             margins: Margins {
@@ -75,20 +81,41 @@ impl PlacesCase {
             clock: rate(&mut dice, 0.01),
             reshare: if dice.chance(0.3) { 0.002 } else { 0.0 },
             slow: dice.chance(0.3),
+            older: None,
         }
+    }
+
+    /// The same world, whose rule counts by a sliding window or log.
+    pub(in crate::vopr) fn sliding(seed: u64) -> Self {
+        let mut case = Self::draw(seed);
+        let mut dice = Dice::new(seed, 23);
+        let algorithms = [Algorithm::SlidingWindow, Algorithm::SlidingLog];
+        case.algorithm = dice.pick(&algorithms).copied().unwrap_or(Algorithm::SlidingLog);
+        if dice.chance(0.2) {
+            let region = index(dice.below(place(case.weights.len())));
+            case.older = Some((region, dice.between(100, case.steps)));
+        }
+        case
+    }
+
+    /// For so long what was admitted counts at most.
+    pub(super) const fn counts(&self) -> Span {
+        counted_for(self.algorithm, self.hold)
     }
 
     /// In words, for who reads of a failure.
     pub(in crate::vopr) fn describe(&self) -> String {
         format!(
-            "{} places held for {} ms, weights {:?}, {} users, cost up to {}, loss {:.0} %, loans last {} ms",
+            "{} by {:?} for {} ms, weights {:?}, {} users, cost up to {}, loss {:.0} %, loans last {} ms{}",
             self.limit,
+            self.algorithm,
             self.hold.0 / 1_000,
             self.weights,
             self.users,
             self.cost_max,
             self.weather.loss * 100.0,
-            self.margins.loan_life.0 / 1_000
+            self.margins.loan_life.0 / 1_000,
+            if self.older.is_some() { ", an older daemon" } else { "" }
         )
     }
 }

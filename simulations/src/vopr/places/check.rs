@@ -1,13 +1,14 @@
 //! What must hold in a world of holders at every step, and after peace.
 
 use tidegate::core::hold::{Hold, HoldStep, Holder};
+use tidegate::core::regions::escrow::slides;
 
 use super::{FLYING_MAX, LOOK_STEPS, Region, World};
 use crate::virtual_world::{RightsHost, Seat};
 
 /// So long all places may take to come to one region: whoever was refused before wants its own for two
 /// seconds more, and then come a few round trips.
-const GATHER_STEPS: u64 = 500;
+pub(super) const GATHER_STEPS: u64 = 500;
 
 impl World<'_> {
     /// How many places of a user's bucket have holders, whoever remembers them, by region.
@@ -23,7 +24,7 @@ impl World<'_> {
     }
 
     /// Who has a user's places, for who reads of a failure.
-    fn places_of(&self, user: usize) -> String {
+    pub(super) fn places_of(&self, user: usize) -> String {
         let of = |(at, seat): (usize, &Seat<RightsHost<Region>>)| {
             let region = &seat.node.store;
             let Some(balance) = region.vaults.get(user).map(|vault| vault.balance(self.world.clock(at)))
@@ -50,6 +51,7 @@ impl World<'_> {
                 region.ghosts.retain(|one| one.2 > now);
             }
         }
+        self.judge_what_slides()?;
         for user in 0..self.users() {
             let held = self.held(user);
             let sum: u64 = held.iter().sum();
@@ -114,6 +116,9 @@ impl World<'_> {
         // What was under way when a share shrank below what is lent stays there.
         if self.case.reshare > 0.0 {
             return Ok(());
+        }
+        if slides(self.case.algorithm) {
+            return self.everyone_is_admitted();
         }
         for at in 0..self.regions().len() {
             for user in 0..self.users() {

@@ -72,6 +72,8 @@ pub(super) enum BucketNotes {
     Places {
         /// When the store was last asked to own its whole share.
         asked_to_recover: Option<Timestamp>,
+        /// Of what slides the newest [`super::dry_mark`] up to which nobody has any; zero: somebody may have.
+        dry: u64,
     },
 }
 
@@ -250,7 +252,7 @@ impl EscrowBucket {
         let (window, notes) = match rule.counting() {
             Counting::Window => (limit.window, BucketNotes::Window(WindowNotes::default())),
             Counting::Level => (limit.window, BucketNotes::Level),
-            Counting::Concurrency => (PLACES_WINDOW, BucketNotes::Places { asked_to_recover: None }),
+            Counting::Concurrency => (PLACES_WINDOW, BucketNotes::Places { asked_to_recover: None, dry: 0 }),
         };
         Self {
             key,

@@ -4,8 +4,8 @@
 //! Rights move while the window runs: whoever has too many pushes them to whoever will run dry, before it
 //! does. Nothing outlives its window, so every error heals with the next one. What a store has forgotten it
 //! does not mint again: it burns it. Buckets without windows forward what refills ([`level`]), and places are
-//! lent and come home ([`places`]). Each of the three has a ledger, steps and a planner of its own; what they
-//! share is beside them.
+//! lent and come home ([`places`]); so is what a sliding window or log may count. Each of the three has a
+//! ledger, steps and a planner of its own; what they share is beside them.
 //!
 //! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`].
 //! Only the store is trusted with rights; whatever this machine forgets or gets wrong costs use, never
@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::super::algorithm::{Algorithm, Counting, Limit};
+use super::super::calendar::Windows;
 use super::super::region_list::RegionList;
 use super::super::rule::Mode;
 use super::super::share::Weights;
@@ -88,6 +89,8 @@ pub struct EscrowSafety {
     pub never_forgets_for_room: bool,
     /// Nobody waits for rights of a bucket of which no region has any.
     pub says_who_is_dry: bool,
+    /// Nothing of a sliding rule is lent beside a daemon whose version would not see it in their store.
+    pub lends_only_in_sight: bool,
 }
 
 impl EscrowSafety {
@@ -108,6 +111,7 @@ impl EscrowSafety {
         seals_what_is_left: true,
         never_forgets_for_room: true,
         says_who_is_dry: true,
+        lends_only_in_sight: true,
     };
 }
 
@@ -182,7 +186,7 @@ pub enum Event {
     Dry {
         /// The bucket.
         key: WorldKey,
-        /// The window.
+        /// The window; see [`dry_mark`]. Zero: somebody has rights again.
         window: u64,
     },
     /// A window is over and every region that used it has said how much.
@@ -275,9 +279,9 @@ impl FollowedRule {
         self.share(region).minted
     }
 
-    /// What its buckets count, and so which rights move.
+    /// Which rights of its buckets move.
     const fn counting(&self) -> Counting {
-        self.rule.counting()
+        moves_as(self.rule.algorithm)
     }
 
     /// The regions that may have places of a region's share.
@@ -302,6 +306,9 @@ pub struct Escrow {
     vacant: Vec<usize>,
     alarms: BTreeSet<(Timestamp, usize)>,
     links: BTreeMap<NodeName, EscrowLink>,
+    /// Whether a daemon of the own region may decide by its store that does not see what of a sliding rule is
+    /// lent. While one may, none is.
+    unseen: bool,
     /// One way to each region's nearest and farthest daemon, by [`RegionId`].
     ways: Vec<Option<(Span, Span)>>,
     asks: VecDeque<StepRequest>,
@@ -325,6 +332,7 @@ impl Escrow {
             vacant: Vec::new(),
             alarms: BTreeSet::new(),
             links: BTreeMap::new(),
+            unseen: false,
             ways: Vec::new(),
             asks: VecDeque::new(),
             events: VecDeque::new(),
@@ -333,8 +341,7 @@ impl Escrow {
         }
     }
 
-    /// The worldwide rules now in force; those of other modes are passed over, and those whose rights do not
-    /// move (see [`can_move`]) have static shares, of which nothing needs to be said.
+    /// The worldwide rules now in force; those of other modes are passed over.
     pub fn handle_rules(&mut self, now: Timestamp, rules: &[WorldRule]) {
         let regions = self.config.all_regions();
         self.variants = Variants::default();
@@ -401,6 +408,9 @@ impl Escrow {
     /// Who is in the cluster now.
     pub fn handle_members(&mut self, now: Timestamp, members: &[Member]) {
         self.regions.set_members(now, &self.config.name, members);
+        // One that is believed dead may only be cut off from here.
+        let blind = |member: &Member| member.name.region == self.config.name.region && !member.sees_capacity;
+        self.unseen = self.config.safety.lends_only_in_sight && members.iter().any(blind);
         for link in self.links.values_mut() {
             link.live = false;
         }
@@ -554,16 +564,33 @@ impl Escrow {
     }
 }
 
-/// Whether rights of a rule that counts in this way can move between regions; if not, each region is held to
-/// its share.
+/// How rights of a rule that counts in this way move between regions: as those of windows, of levels or of
+/// places. What a sliding window or log counts never ends with a window, so its rights are not minted by the
+/// window: they are capacity that stays, and is lent as places are.
 #[must_use]
-pub const fn can_move(algorithm: Algorithm) -> bool {
-    match algorithm.counting() {
-        Counting::Window => matches!(algorithm, Algorithm::FixedWindow),
-        Counting::Level | Counting::Concurrency => true,
+pub const fn moves_as(algorithm: Algorithm) -> Counting {
+    match algorithm {
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => Counting::Concurrency,
+        _ => algorithm.counting(),
     }
 }
 
+/// Whether a rule counts by a sliding window or log.
+#[must_use]
+pub const fn slides(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog)
+}
+
+/// The number that an [`Event::Dry`] of a bucket names at this instant: the window that it is dry in. What
+/// slides becomes free at any time, so it is dry for the seconds up to the one that is named.
+#[must_use]
+pub fn dry_mark(algorithm: Algorithm, windows: Windows, now: Timestamp) -> u64 {
+    if slides(algorithm) { now.window_index(DRY_SECOND) } else { windows.index(now) }
+}
+
+/// See [`dry_mark`].
+const DRY_SECOND: Span = Span::from_secs(1);
+
 fn moves_rights(rule: &WorldRule) -> bool {
-    rule.global.mode == Mode::Escrow && can_move(rule.algorithm) && rule.limit.window > Span::ZERO
+    rule.global.mode == Mode::Escrow && rule.limit.window > Span::ZERO
 }

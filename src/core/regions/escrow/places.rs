@@ -1,4 +1,5 @@
-//! Places of a `concurrency` rule, lent between regions.
+//! Places of a `concurrency` rule, lent between regions; and the capacity of sliding windows and logs, which
+//! is lent in the same way.
 //!
 //! Each region owns its share of the places and may hold as many, less what it lent, plus what it has
 //! borrowed. Both are read from cumulative totals of each pair of regions, as rights of windows are
@@ -35,8 +36,17 @@
 //!
 //! A share that shrinks below what is lent lets the loans run out: the owner stops confirming them, and
 //! others grow only when [`Margins::recall`] has passed.
+//!
+//! **What slides.** Each permit of a `sliding_log` has a place until it leaves the window; of a
+//! `sliding_window` as many places are held as the region estimates to be used, what fades of the window
+//! before included. Without admissions that only falls, at the turn of a window too. So *held* is what the
+//! bucket counts, a hold is as long as a permit can count ([`counted_for`]), and all of the above is true of
+//! it: a log of the whole world never holds more than the limit. Each region rounds its own fading part down
+//! to whole permits, so an estimate of the world stays below the limit and one permit for each region. No
+//! window admits more than the limit by clocks that agree: what a region counts in it stays within its
+//! capacity, and is not lent.
 
-use super::super::super::algorithm::Limit;
+use super::super::super::algorithm::{Algorithm, Limit};
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{PlacesTotals, TOTALS_MAX};
 use super::EscrowSafety;
@@ -53,6 +63,16 @@ pub const LOAN_LIFE: Span = Span::from_secs(60);
 /// A ledger with loans is kept for so long after it was last used: a clock that is set forward must not make
 /// an owner forget.
 pub const LENT_KEPT: Span = Span::from_secs(30 * 24 * 3_600);
+
+/// How long at most a permit counts after it was admitted, or a place is held without renewing.
+#[must_use]
+pub const fn counted_for(algorithm: Algorithm, window: Span) -> Span {
+    match algorithm {
+        // Until the window after its own is over.
+        Algorithm::SlidingWindow => Span(window.0.saturating_mul(2)),
+        _ => window,
+    }
+}
 
 /// How long what is sent and lent may last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +99,7 @@ impl Margins {
 pub struct PlacesTerms {
     /// The region's part of the limit.
     pub share: u64,
-    /// How long places are held without renewing.
+    /// How long places are held without renewing; see [`counted_for`].
     pub hold: Span,
     /// When the store's memory began.
     pub begun: Timestamp,
@@ -183,11 +203,12 @@ impl PlacesTerms {
         borrowed.fold(own.saturating_sub(ledger.lent()), u64::saturating_add)
     }
 
-    /// The limit that holders are checked against.
+    /// What of the `whole` limit may be held or counted here. Never more than it: what was borrowed of a
+    /// larger one may not be back yet.
     #[must_use]
-    pub fn limit(&self, ledger: Option<&PlacesLedger>, now: Timestamp) -> Limit {
-        let permits = u32::try_from(self.capacity(ledger, now)).unwrap_or(u32::MAX);
-        Limit { calendar: None, permits, window: self.hold, burst: permits, queue: 0 }
+    pub fn limit(&self, whole: &Limit, ledger: Option<&PlacesLedger>, now: Timestamp) -> Limit {
+        let capacity = u32::try_from(self.capacity(ledger, now)).unwrap_or(u32::MAX);
+        Limit { permits: capacity.min(whole.permits), ..*whole }
     }
 
     fn is_alive(&self, partner: &LoanPartner, now: Timestamp) -> bool {

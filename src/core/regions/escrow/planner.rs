@@ -167,8 +167,10 @@ impl Escrow {
         }
         self.owe_transfers(now, id);
         self.tell(now, id);
-        if counting == Counting::Window {
-            self.run_dry(now, id);
+        match counting {
+            Counting::Window => self.run_dry(now, id),
+            Counting::Concurrency => self.run_dry_of_capacity(now, id),
+            Counting::Level => {}
         }
     }
 

@@ -20,6 +20,7 @@ mod few;
 mod honest;
 mod levels;
 mod own;
+mod sliding;
 mod world;
 
 use world::{CALM, EscrowWorld, Weather};

@@ -280,6 +280,7 @@ fn what_a_daemon_hears_that_is_taken_for_the_owner_the_owner_hears_too() {
             name: name(region, node),
             live: (region, node) != ("a", unseen),
             draining: false,
+            sees_capacity: true,
         });
         cluster.replica_mut(&teller).handle_members(START, &members);
         cluster.admit(&teller, user, window, 500);
@@ -511,7 +512,12 @@ fn a_region_whose_daemons_went_in_good_order_keeps_nothing() {
     let rule = rule(Algorithm::FixedWindow, 90, Span::from_secs(1), OnPartition::Share);
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     cluster.run(Span::from_secs(1));
-    let member = |region: &str, live, draining| Member { name: name(region, "1"), live, draining };
+    let member = |region: &str, live, draining| Member {
+        name: name(region, "1"),
+        live,
+        draining,
+        sees_capacity: true,
+    };
     let hears = |cluster: &mut GossipCluster, b: Member| {
         let now = cluster.now();
         let replica = cluster.replica_mut(&name("a", "1"));

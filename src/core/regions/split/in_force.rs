@@ -95,10 +95,11 @@ pub(super) fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Time
             let windows = limit.windows();
             windows.end(windows.index(now + CLOCKS_APART))
         }
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
-        // Places that were held before the shares changed are given back by then, or end: above a share
-        // nothing is renewed.
-        Algorithm::Concurrency => now + times(window, 2) + recall,
+        // Permits that were used or places that were held before the shares changed count no more by then, or
+        // are given back: above a share nothing is renewed.
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => {
+            now + times(window, 2) + recall
+        }
         // A full bucket takes this long to drain; shares are whole, so a small one's may take nearly twice as
         // long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {

@@ -14,10 +14,11 @@ use crate::core::algorithm::{
 };
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
+use crate::core::regions::escrow::{moves_as, slides};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
 use crate::core::reservation_terms::OnLapse;
-use crate::core::time::Timestamp;
+use crate::core::time::{Span, Timestamp};
 use crate::engine::clock::Clock;
 use crate::engine::port::HeldLimit;
 use crate::store::redis::batch::bytes::{burst_or_share, pull, push, push_calendar};
@@ -83,7 +84,7 @@ pub(in crate::store::redis) struct Bucket {
     pub(in crate::store::redis) first: Option<u32>,
     /// Whether its rights are escrowed.
     pub(in crate::store::redis) escrowed: bool,
-    /// Whether its places are lent between regions.
+    /// Whether its places, or its capacity where it slides, are lent between regions.
     pub(in crate::store::redis) lends: bool,
     /// The largest cost that other regions' permits may come for; see `lua/rights.lua`.
     pub(in crate::store::redis) gathered: u64,
@@ -148,8 +149,18 @@ pub(in crate::store::redis) struct Before {
     pub(in crate::store::redis) undone: u32,
     /// What the world leaves, and by how much it may err.
     pub(in crate::store::redis) view: Option<(Allowance, u64)>,
+    /// Of what slides under `escrow` the permits that may count here.
+    pub(in crate::store::redis) capacity: Option<HeldCapacity>,
     /// What its client did. `None`: there was no room to note that.
     pub(in crate::store::redis) penalty: Option<PenaltyRecord>,
+}
+
+/// Permits of what slides that may count in a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store::redis) struct HeldCapacity {
+    pub(in crate::store::redis) permits: u32,
+    /// How much is left of the recovery window, in which nothing is admitted.
+    pub(in crate::store::redis) recovery: Span,
 }
 
 /// What the script says itself of a charge of a log or a lease, or of a bucket whose notes are looked at.
@@ -384,9 +395,9 @@ impl DecideCall {
             push(&mut bytes, u64::from(burst_or_share(bucket.algorithm, held)), 4);
             push(&mut bytes, u64::from(queue), 4);
             bytes.push(match bucket.algorithm {
-                Algorithm::Concurrency if bucket.escrowed && !bucket.lends => 3,
-                _ if bucket.escrowed => 2,
-                _ => u8::from(bucket.worldwide) | u8::from(bucket.refunds_whole) << 2,
+                _ if !bucket.escrowed => u8::from(bucket.worldwide) | u8::from(bucket.refunds_whole) << 2,
+                algorithm if moves_as(algorithm) == Counting::Concurrency && !bucket.lends => 3,
+                _ => 2,
             });
         }
         bytes
@@ -503,11 +514,17 @@ impl DecideCall {
             let undone = rest.get(DUE_BYTES..).and_then(|rest| rest.first_chunk().copied());
             let undone = undone.filter(|_| bucket.algorithm.counting() == Counting::Level);
             let undone = undone.map_or(0, u32::from_be_bytes);
-            before.push(Before { packed: packed.to_vec(), seen, undone, view: None, penalty: None });
+            let packed = packed.to_vec();
+            before.push(Before { packed, seen, undone, ..Before::default() });
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
             if bucket.worldwide || bucket.escrowed {
-                before.view = read_view(&next().ok_or_else(unexpected)?, bucket.algorithm.counting());
+                let bytes = next().ok_or_else(unexpected)?;
+                if bucket.escrowed && slides(bucket.algorithm) {
+                    before.capacity = read_capacity(&bytes);
+                } else {
+                    before.view = read_view(&bytes, bucket.algorithm.counting());
+                }
             }
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
@@ -567,6 +584,13 @@ const VIEW_MAX: u64 = 1 << 51;
 
 /// Of a bucket without windows under `escrow` only says what is kept beyond its capacity.
 const KEPT_BYTES: usize = 5;
+
+/// Reads the permits of what slides that may count here, and how much is left of the recovery window.
+fn read_capacity(bytes: &[u8]) -> Option<HeldCapacity> {
+    let mut rest = bytes;
+    let permits = u32::try_from(pull(&mut rest, 5)?).unwrap_or(u32::MAX);
+    Some(HeldCapacity { permits, recovery: Span(pull(&mut rest, 7)?) })
+}
 
 fn read_view(bytes: &[u8], counting: Counting) -> Option<(Allowance, u64)> {
     let mut rest = bytes;

@@ -9,12 +9,15 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, CountedCharge, Counting, Limit, State, Verdict};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
+use crate::core::regions::escrow::places::counted_for;
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{Commit, ReservationFate};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::penalties::{PenaltyRole, close};
-use crate::store::redis::batch::call::{Action, Before, Bucket, DecideCall, Item, PartFate, Reply, Told};
+use crate::store::redis::batch::call::{
+    Action, Before, Bucket, DecideCall, HeldCapacity, Item, PartFate, Reply, Told,
+};
 use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
 use crate::store::rights::GATHERING;
@@ -73,6 +76,10 @@ struct Live<'a> {
     told: bool,
     /// By how much what was told may err.
     error_bound: u64,
+    /// Permits of the rule's limit, whatever is left here of what is lent.
+    whole: u32,
+    /// How much is left of the recovery window, in which nothing is admitted.
+    recovery: Span,
     /// See [`Bucket::gathered`].
     gathered: u64,
     existed: bool,
@@ -107,7 +114,9 @@ pub(in crate::store::redis) fn replay<'c>(
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
         let counts_on = || state.brought_back(&bucket.limit, reply.now);
         let state = if bucket.escrowed { None } else { counts_on() }.unwrap_or(state);
-        let (limit, gathered) = (bucket.limit, bucket.gathered);
+        let HeldCapacity { permits, recovery } =
+            before.capacity.unwrap_or(HeldCapacity { permits: bucket.limit.permits, recovery: Span::ZERO });
+        let (limit, gathered) = (Limit { permits, ..bucket.limit }, bucket.gathered);
         let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
         let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
         Live {
@@ -117,6 +126,8 @@ pub(in crate::store::redis) fn replay<'c>(
             view,
             told: Allowance::is_told(view.as_ref(), known.as_ref()),
             error_bound,
+            whole: bucket.limit.permits,
+            recovery,
             gathered,
             existed,
             has_allowance: before.view.is_some(),
@@ -199,7 +210,13 @@ impl Live<'_> {
     fn check(&self, now: Timestamp, cost: u64) -> Verdict {
         let mut verdict = self.state.check(&self.limit, self.view.as_ref(), now, cost);
         if !verdict.admitted && verdict.retry.is_none() && cost.max(1) <= self.gathered {
-            verdict.retry = Some(GATHERING);
+            // What other regions have of a sliding window is free once no region has used anything of it.
+            let slides = self.algorithm == Algorithm::SlidingWindow;
+            let free = counted_for(self.algorithm, self.limit.window);
+            verdict.retry = Some(if slides { free } else { GATHERING });
+        }
+        if self.recovery > Span::ZERO {
+            verdict = Verdict { admitted: false, remaining: 0, retry: Some(self.recovery), ..verdict };
         }
         verdict
     }
@@ -335,7 +352,7 @@ impl Live<'_> {
         } else if item.lease.is_none() && charges {
             match item.cost {
                 Cost::Report(report) => {
-                    counted.reported = self.state.report(&self.limit, view.as_ref(), now, &report);
+                    counted.reported = self.report(&report, now);
                     let after = self.check(now, 0);
                     let retry = after.retry.filter(|_| !fits);
                     counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
@@ -383,6 +400,14 @@ impl Live<'_> {
         close(&mut charged.counted, penalty, role);
     }
 
+    /// Charges what was used, unless the rule's limit admits nothing that could pay.
+    fn report(&mut self, report: &ReportedCost, now: Timestamp) -> u64 {
+        if !self.state.can_pay(self.whole, report) {
+            return 0;
+        }
+        self.state.report_beyond(&self.limit, self.view.as_ref(), now, report)
+    }
+
     /// Gives back, and where a charge is named, what of that one still counts.
     fn give_back(&mut self, item: &Item, permits: u64, now: Timestamp) -> u64 {
         let Some(undoes) = &item.undoes else { return self.state.refund(&self.limit, now, permits) };
@@ -404,7 +429,7 @@ impl Live<'_> {
         } else if commit.actual > reserved {
             let report = ReportedCost { permits: commit.actual - reserved, debt_max: commit.debt_max };
             fits = self.check(now, report.permits).admitted;
-            counted.reported = self.state.report(&self.limit, self.view.as_ref(), now, &report);
+            counted.reported = self.report(&report, now);
         } else {
             counted.returned = told.moved;
             let part = told.noted.as_ref().map_or(0, |noted| noted.part);

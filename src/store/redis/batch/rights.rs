@@ -12,7 +12,7 @@ use crate::core::key::Key;
 use crate::core::regions::escrow::level::{Forwarded, LevelLedger, LevelStep, Reserve};
 use crate::core::regions::escrow::places::{LoanPartner, PlacesLedger, PlacesStep};
 use crate::core::regions::escrow::window::{WindowLedger, WindowStep};
-use crate::core::regions::escrow::{Giving, Ledger, Step, StepRequest, StepResult, Taking};
+use crate::core::regions::escrow::{Giving, Ledger, Step, StepRequest, StepResult, Taking, moves_as};
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
@@ -34,7 +34,7 @@ pub(in crate::store::redis) struct StepCall {
     bucket: Vec<u8>,
     step: Vec<u8>,
     calendar: Option<&'static Calendar>,
-    /// What the bucket counts.
+    /// How its rights move.
     pub(in crate::store::redis) counting: Counting,
 }
 
@@ -144,7 +144,7 @@ impl StepCall {
         push(&mut bucket, u64::from(burst_or_share(rule.rule.algorithm, held)), 4);
         push(&mut bucket, u64::from(limit.queue), 4);
         bucket.push(2);
-        let counting = rule.counting();
+        let counting = moves_as(rule.rule.algorithm);
         let fields = StepFields::of(counting, &ask.step)?;
         if fields.region.len() > NAME_BYTES_MAX || fields.permits > PERMITS_MAX {
             return None;

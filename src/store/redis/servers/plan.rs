@@ -46,8 +46,8 @@ pub(in crate::store::redis) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, B
         refunds_whole: refunds_whole(charge.rule),
         first: charge.first,
         escrowed: is_escrowed(charge.rule),
-        lends: lends(charge.rule, &charge.limit, charge.whole),
-        gathered: gathered(charge.rule, &charge.limit, charge.whole),
+        lends: lends(charge.rule, charge.key, &charge.held(), charge.whole),
+        gathered: gathered(charge.rule, charge.key, &charge.held(), charge.whole),
         noted: false,
         penalty: rule.penalty.clone(),
     };

@@ -3,11 +3,11 @@
 //!
 //! Nothing here matters to exactness: the store lends only what is its own and free.
 
-use super::super::Escrow;
 use super::super::bucket::{BucketNotes, EscrowBucket, LastStatement, RegionStatement};
 use super::super::ledger::{Step, StepResult};
 use super::super::planner::{GAP, UNIT};
 use super::super::window::{RegionEstimate, SpendingTime, need, window_transfers};
+use super::super::{Escrow, Event, dry_mark, slides};
 use super::{PlacesLedger, PlacesStep};
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
@@ -17,6 +17,9 @@ use crate::wire::rights::{RightKind, Total, Transfer};
 const INTRODUCTION_GAP: Span = Span::from_millis(200);
 /// Places never wait for a window to end: nothing is kept back for a surprise.
 const SPENDING: Span = Span::from_secs(1);
+/// For so many seconds after it was seen that no region has anything left of what slides, nobody waits for
+/// any.
+const DRY_FOR: u64 = 2;
 
 impl Escrow {
     /// How often what was lent is confirmed.
@@ -28,7 +31,7 @@ impl Escrow {
     pub(in super::super) fn open_sessions(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some((_, ledger)) = bucket.current_places(now) else { return };
-        let BucketNotes::Places { asked_to_recover } = bucket.notes else { return };
+        let BucketNotes::Places { asked_to_recover, .. } = bucket.notes else { return };
         let own = self.own_region();
         let mut steps = Vec::new();
         let (mut noted, mut strangers) = (Vec::new(), Vec::new());
@@ -75,8 +78,8 @@ impl Escrow {
             steps.push((now, PlacesStep::ConfirmRecovery { regions }));
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
-        if recovers {
-            bucket.notes = BucketNotes::Places { asked_to_recover: Some(now) };
+        if let (true, BucketNotes::Places { asked_to_recover, .. }) = (recovers, &mut bucket.notes) {
+            *asked_to_recover = Some(now);
         }
         for region in noted {
             if let Some(places) = bucket.partner_mut(region).as_places_mut() {
@@ -102,6 +105,7 @@ impl Escrow {
     pub(in super::super) fn give_places(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some((balance, ledger)) = bucket.current_places(now) else { return };
+        let unseen = self.unseen && slides(bucket.rule.rule.algorithm);
         let ahead = self.config.interval + self.owd_max() + self.owd_max();
         let holdings: Vec<RegionEstimate> = (0..self.regions.len())
             .map(|region| self.places_of(now, bucket, (balance, ledger), (region, ahead)))
@@ -113,7 +117,7 @@ impl Escrow {
             owd_max: self.owd_max(),
         };
         let mut gifts = window_transfers(spending, &holdings);
-        let mut lendable = ledger.owned.saturating_sub(ledger.lent());
+        let mut lendable = if unseen { 0 } else { ledger.owned.saturating_sub(ledger.lent()) };
         let mut homeward = 0_u64;
         for (region, gift) in gifts.iter_mut().enumerate().skip(1) {
             let back = (*gift).min(ledger.borrowed_from(self.regions.name(region)));
@@ -142,6 +146,34 @@ impl Escrow {
         }
         let step = |giving| Step::Places { heard: now, step: PlacesStep::Give(giving) };
         self.give(now, id, (&gifts, u64::MAX), step);
+    }
+
+    /// Says that no region has anything left of what slides, and says when one has again.
+    pub(in super::super) fn run_dry_of_capacity(&mut self, now: Timestamp, id: usize) {
+        let Some(bucket) = self.bucket(id).filter(|bucket| slides(bucket.rule.rule.algorithm)) else {
+            return;
+        };
+        let Some((balance, _)) = bucket.current_places(now) else { return };
+        let BucketNotes::Places { dry, .. } = bucket.notes else { return };
+        let wanted = bucket.wanted(RightKind::Places);
+        let lately = |heard: Timestamp| now.since(heard) < Span::from_secs(DRY_FOR);
+        let has = |region: RegionId| {
+            let audible = self.heard(region).is_some_and(lately);
+            let said = bucket.partner(region).filter(|partner| partner.heard.is_some_and(lately));
+            audible && said.is_none_or(|partner| partner.free > 0)
+        };
+        let others_have = (1..self.regions.len()).any(has);
+        let mark = dry_mark(bucket.rule.rule.algorithm, bucket.windows(), now);
+        let says = match wanted > balance.free() && !others_have && self.config.safety.says_who_is_dry {
+            true if dry < mark + DRY_FOR => mark + DRY_FOR,
+            false if dry >= mark && (others_have || balance.free() > 0) => 0,
+            _ => return,
+        };
+        let key = bucket.key.clone();
+        if let Some(BucketNotes::Places { dry, .. }) = self.bucket_mut(id).map(|bucket| &mut bucket.notes) {
+            *dry = says;
+        }
+        self.note(Event::Dry { key, window: says });
     }
 
     /// What is believed of one region's places.

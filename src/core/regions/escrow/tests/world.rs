@@ -129,6 +129,16 @@ impl EscrowWorld {
                 level::LevelTerms { algorithm: self.algorithm, limit: part, begun, safety: self.safety };
             return ReferenceStore::level(terms, self.now());
         }
+        if slides(self.algorithm) {
+            let terms = places::PlacesTerms {
+                share: u64::from(part.permits),
+                hold: places::counted_for(self.algorithm, self.limit.window),
+                begun,
+                margins: Margins::USUAL,
+                safety: self.safety,
+            };
+            return ReferenceStore::places(self.algorithm, self.limit, terms);
+        }
         ReferenceStore::new(session, begun, self.limit.windows(), u64::from(part.permits), self.safety)
     }
 
@@ -323,7 +333,7 @@ impl TestedStore {
             return;
         }
         let limit = own.map_or(self.limit, |own| own.in_place_of(self.limit));
-        self.ledger.set_part(part_of(limit, &self.regions, &self.region));
+        self.ledger.set_part(part_of(limit, &self.regions, &self.region), limit);
     }
 }
 

@@ -73,7 +73,8 @@ fn buckets_that_only_others_ask_for_make_room_for_those_that_are_asked_for_here(
 fn a_daemon_is_spoken_with_however_many_came_and_went_before_it() {
     let (rule, _) = minute();
     let mut replica = listening(100, rule);
-    let member = |node: &str, live| Member { name: name("b", node), live, draining: false };
+    let member =
+        |node: &str, live| Member { name: name("b", node), live, draining: false, sees_capacity: true };
     for n in 0..LINKS_MAX + 10 {
         let node = format!("n{n}");
         replica.handle_members(START, &[member(&node, true)]);

@@ -79,8 +79,12 @@ fn a_region_that_is_cut_off_stays_so_until_it_is_heard_though_its_daemon_is_seen
     let former = cluster.remove(&a);
     cluster.start(&b, &rule);
     let told = |cluster: &mut GossipCluster, live| {
-        let members =
-            [(&a, live), (&b, true)].map(|(name, live)| Member { name: name.clone(), live, draining: false });
+        let members = [(&a, live), (&b, true)].map(|(name, live)| Member {
+            name: name.clone(),
+            live,
+            draining: false,
+            sees_capacity: true,
+        });
         let now = cluster.now();
         cluster.replica_mut(&b).handle_members(now, &members);
     };

@@ -143,7 +143,8 @@ impl Own {
     fn commit(&mut self, commit: &Commit, view: Option<&Allowance>, now: Timestamp) -> CommitResult {
         let notes = self.notes.get_or_insert_default();
         let reserved = notes.permits_of(commit.id);
-        let done = notes.commit(&mut self.state, &self.share, view, now, commit);
+        let whole = self.share.permits;
+        let done = notes.commit(&mut self.state, (&self.share, whole), view, now, commit);
         if done.fate != ReservationFate::Repeated && commit.actual > 0 {
             let used = commit.actual.min(reserved).saturating_add(done.reported);
             self.owed = self.owed.saturating_add(used);
