@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::daemon::Daemon;
 use crate::support::not_judged;
 
-const RULES: &str = include_str!("../../clients/rules.toml");
+pub(crate) const RULES: &str = include_str!("../../clients/rules.toml");
 
 fn client(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(name)

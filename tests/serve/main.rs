@@ -51,6 +51,7 @@ mod regions;
 mod reports;
 mod reservations;
 mod resp;
+mod rust_client;
 mod spellings;
 mod split;
 #[path = "../support/mod.rs"]

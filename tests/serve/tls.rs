@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
+use tidegate_client::{Tidegate, WhenAway};
 
 use crate::support::command::{self, Ran};
 use crate::support::process::Process;
@@ -92,6 +95,30 @@ impl Secured {
 
 const EVENTS: &str = "tidegate_events_total{kind=\"certificate\"}";
 const ENDS: &str = "tidegate_certificate_expires_timestamp_seconds{certificate=\"http\"}";
+
+#[test]
+fn the_client_for_rust_connects_over_tls_by_a_connector_of_ones_own() {
+    let secured = Secured::start();
+    let read = |name: &str| std::fs::read(secured.path().join(name)).unwrap();
+    let chain = |name: &str| CertificateDer::pem_slice_iter(&read(name)).map(Result::unwrap).collect::<Vec<_>>();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(chain("ca.pem").remove(0)).unwrap();
+    let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain("client.pem"), PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap())
+        .unwrap();
+    let connector =
+        hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1().build();
+    let client = Tidegate::builder(format!("https://localhost:{}", secured.http.port()))
+        .connector(connector)
+        .timeout(Duration::from_secs(10))
+        .when_away(WhenAway::Fail);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = runtime.block_on(async { client.build().unwrap().check([("path", "/x")]).await }).unwrap();
+    assert_eq!(answer.remaining, Some(999));
+}
 
 #[test]
 fn a_client_gets_http2_or_http1_over_tls_and_shows_its_certificate() {

@@ -1,0 +1,131 @@
+//! Failures of a call.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use crate::answer::Decision;
+
+/// Why a call has no answer that its caller can go on with.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The daemon refused the call itself: a mistake in it, or a right that the caller lacks.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// No daemon answered in time, and the client was told to fail, or nothing may be made up for this call.
+    #[error(transparent)]
+    Away(#[from] Away),
+    /// The request may not pass. Nothing was charged for it.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+}
+
+/// The daemon refused a call: a mistake in it, or a right that the caller lacks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}{}", .field.as_ref().map(|field| format!(" (at {field})")).unwrap_or_default())]
+#[non_exhaustive]
+pub struct Refused {
+    /// The status of the answer.
+    pub status: u16,
+    /// One word of a fixed list, such as `invalid_request`; `unexpected` where the answer is no daemon's.
+    pub code: String,
+    /// A sentence.
+    pub message: String,
+    /// Which field of the request is wrong.
+    pub field: Option<String>,
+}
+
+impl Refused {
+    pub(crate) fn unexpected(status: u16, message: String) -> Self {
+        Self { status, code: "unexpected".to_owned(), message, field: None }
+    }
+}
+
+/// No daemon answered in time.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{url} was not answered: {cause}")]
+#[non_exhaustive]
+pub struct Away {
+    /// The address and the route that were asked.
+    pub url: String,
+    /// What happened.
+    #[source]
+    pub cause: Arc<dyn StdError + Send + Sync>,
+}
+
+/// What happened to a call that was not answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AwayCause {
+    #[error("no answer within {0:?}")]
+    Deadline(std::time::Duration),
+    #[error("{}", chain(.0.as_ref()))]
+    Transport(Box<dyn StdError + Send + Sync>),
+    #[error("status {status}: {text}")]
+    Unavailable { status: u16, text: String },
+    #[error("the runtime that sent its batch has ended")]
+    Stopped,
+}
+
+/// Writes an error with the reasons beneath it: those of HTTP say by themselves only which step failed.
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(reason) = source {
+        text.push_str(": ");
+        text.push_str(&reason.to_string());
+        source = reason.source();
+    }
+    text
+}
+
+/// A request may not pass. Nothing was charged for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.sentence())]
+#[non_exhaustive]
+pub struct Denied {
+    /// What was decided.
+    pub decision: Box<Decision>,
+}
+
+impl Denied {
+    pub(crate) fn by(decision: Decision) -> Self {
+        Self { decision: Box::new(decision) }
+    }
+
+    fn sentence(&self) -> String {
+        let decision = &self.decision;
+        let text = decision.message.clone().unwrap_or_else(|| match &decision.rule {
+            Some(rule) => format!("{rule} is used up"),
+            None => "a limit is used up".to_owned(),
+        });
+        match decision.retry_after {
+            Some(wait) => format!("{text}; again in {wait:?}"),
+            None => text,
+        }
+    }
+}
+
+/// Why a client cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The address is none of a daemon.
+    #[error("address {address:?}: {reason}; expected http://HOST:PORT or unix:/PATH")]
+    Address {
+        /// The address.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The token cannot stand in a header.
+    #[error("the token holds a character that no header can hold, such as a line's end: is it a whole file?")]
+    Token,
+    /// A local share would let nothing pass, ever.
+    #[error("WhenAway::LocalShare: limit and window must be more than 0, not {limit} and {window:?}")]
+    LocalShare {
+        /// The limit.
+        limit: u64,
+        /// The window.
+        window: std::time::Duration,
+    },
+}
