@@ -100,17 +100,24 @@ const ENDS: &str = "tidegate_certificate_expires_timestamp_seconds{certificate=\
 fn the_client_for_rust_connects_over_tls_by_a_connector_of_ones_own() {
     let secured = Secured::start();
     let read = |name: &str| std::fs::read(secured.path().join(name)).unwrap();
-    let chain = |name: &str| CertificateDer::pem_slice_iter(&read(name)).map(Result::unwrap).collect::<Vec<_>>();
+    let chain =
+        |name: &str| CertificateDer::pem_slice_iter(&read(name)).map(Result::unwrap).collect::<Vec<_>>();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(chain("ca.pem").remove(0)).unwrap();
     let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
-        .with_client_auth_cert(chain("client.pem"), PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap())
+        .with_client_auth_cert(
+            chain("client.pem"),
+            PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap(),
+        )
         .unwrap();
-    let connector =
-        hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1().build();
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(config)
+        .https_only()
+        .enable_http1()
+        .build();
     let client = Tidegate::builder(format!("https://localhost:{}", secured.http.port()))
         .connector(connector)
         .timeout(Duration::from_secs(10))

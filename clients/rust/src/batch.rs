@@ -44,7 +44,11 @@ impl Queue {
     }
 
     /// Decides one check, with others where there are any.
-    pub(crate) async fn check(self: &Arc<Self>, to: &Arc<Transport>, check: Vec<u8>) -> Result<Decision, Failure> {
+    pub(crate) async fn check(
+        self: &Arc<Self>,
+        to: &Arc<Transport>,
+        check: Vec<u8>,
+    ) -> Result<Decision, Failure> {
         let (answer, answered) = oneshot::channel();
         if self.push(Waiting { check, answer }) {
             let call = Call { queue: self.clone(), ended: false };
@@ -223,7 +227,8 @@ mod tests {
             field: Some(field.to_owned()),
             ..Refused::unexpected(400, "no".to_owned())
         };
-        let found = |field: &str| wrong_one(&refused(field), 3).map(|(place, refused)| (place, refused.field));
+        let found =
+            |field: &str| wrong_one(&refused(field), 3).map(|(place, refused)| (place, refused.field));
         assert_eq!(found("checks[2].attributes.user"), Some((2, Some("attributes.user".to_owned()))));
         assert_eq!(found("checks[0]"), Some((0, None)));
         assert_eq!((found("checks[3].cost"), found("checks"), found("domain")), (None, None, None));

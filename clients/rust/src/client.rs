@@ -268,8 +268,9 @@ impl Inner {
 }
 
 fn encode(body: &impl Serialize) -> Result<Vec<u8>, Failure> {
-    serde_json::to_vec(body)
-        .map_err(|error| Failure::Refused(Refused::unexpected(0, format!("the call cannot be written: {error}"))))
+    serde_json::to_vec(body).map_err(|error| {
+        Failure::Refused(Refused::unexpected(0, format!("the call cannot be written: {error}")))
+    })
 }
 
 fn signed(cost: u64) -> i64 {

@@ -100,7 +100,11 @@ impl<B: From<String>> Refuse<B> for PlainText {
                 decision.message.clone().unwrap_or_else(|| "Too many requests".to_owned()),
             ),
             // The reason is for those who run the service, not for its clients.
-            _ => (StatusCode::INTERNAL_SERVER_ERROR, Default::default(), "The request was not decided".to_owned()),
+            _ => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                Default::default(),
+                "The request was not decided".to_owned(),
+            ),
         };
         let mut response = Response::new(B::from(text));
         *response.status_mut() = status;

@@ -232,7 +232,8 @@ mod tests {
     fn a_question_is_written_as_the_daemon_reads_it() {
         let asked = Attributes::from([("user", "u")]).with("path", "/");
         assert_eq!(written(&Check::from(&asked)), r#"{"attributes":{"path":"/","user":"u"},"cost":1}"#);
-        let reserve = Reserve::new([("team", "t")]).amount(9).ttl(Duration::from_secs(2)).id("x").domain("web");
+        let reserve =
+            Reserve::new([("team", "t")]).amount(9).ttl(Duration::from_secs(2)).id("x").domain("web");
         assert_eq!(
             written(&reserve),
             r#"{"domain":"web","attributes":{"team":"t"},"amount":9,"ttl":"2000ms","id":"x"}"#

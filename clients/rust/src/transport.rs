@@ -214,7 +214,9 @@ fn base(address: &str, connected: bool) -> Result<(String, Box<dyn Send_>), Buil
     match (uri.scheme_str(), uri.host()) {
         (Some("http"), Some(_)) => {}
         (Some("https"), Some(_)) if connected => {}
-        (Some("https"), Some(_)) => return Err(wrong(address, "https needs a connector (Builder::connector)")),
+        (Some("https"), Some(_)) => {
+            return Err(wrong(address, "https needs a connector (Builder::connector)"));
+        }
         (Some(other), Some(_)) => return Err(wrong(address, &format!("{other} is no scheme of a daemon"))),
         _ => return Err(wrong(address, "it names no scheme and host")),
     }
