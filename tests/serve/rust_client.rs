@@ -123,7 +123,8 @@ fn parallel_callers_get_the_limit_and_no_more_also_in_batches() {
                 let (answers, mistake) = join(asked, client.check([("", "a name without letters")])).await;
                 let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
                 assert_eq!(answers.iter().filter(|answer| answer.allowed).count(), 3);
-                // Who is beside a mistake is none the worse for it, and the mistake is told as if it were alone.
+                // Who is beside a mistake is none the worse for it, and the mistake is told as if it were
+                // alone.
                 let Err(Error::Refused(refused)) = mistake else { panic!("{mistake:?}") };
                 assert_eq!(refused.field.as_deref(), Some("attributes"));
             },

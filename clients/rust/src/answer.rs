@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use serde::{Deserialize, Deserializer};
 
-/// Whether a request may pass. `rule`, `limit`, `remaining` and `reset` are those of the tightest rule, absent
+/// The decision on a request. `rule`, `limit`, `remaining` and `reset` are those of the tightest rule, absent
 /// where none applied.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub struct Decision {
     pub status: u16,
     /// The denying rule's text.
     pub message: Option<String>,
-    /// What it costs.
+    /// Its cost.
     pub cost: i64,
     /// The tightest rule.
     pub rule: Option<String>,
@@ -27,10 +27,10 @@ pub struct Decision {
     /// Until its bucket is unused again, or its window ends.
     #[serde(default, rename = "reset_ms", deserialize_with = "milliseconds")]
     pub reset: Option<Duration>,
-    /// After which time it could pass; `None` where waiting does not help.
+    /// The time after which it could pass; `None` where waiting does not help.
     #[serde(rename = "retry_after_ms", deserialize_with = "milliseconds")]
     pub retry_after: Option<Duration>,
-    /// How long to hold an admitted request back, by a rule that throttles.
+    /// The time to hold an admitted request back, by a rule that throttles.
     #[serde(rename = "delay_ms", deserialize_with = "known_milliseconds")]
     pub delay: Duration,
     /// The store did not answer, so the daemon decided by itself.
@@ -38,7 +38,7 @@ pub struct Decision {
     /// No daemon answered, so this client decided.
     #[serde(skip)]
     pub away: bool,
-    /// Why it is denied.
+    /// The reason of a denial.
     pub cause: Option<Cause>,
     /// The region that answered; empty where the client decided.
     pub region: String,
@@ -47,7 +47,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Returns what lets a request pass while no daemon answers.
+    /// Lets a request pass while no daemon answers.
     pub(crate) fn passed_here(cost: i64) -> Self {
         Self {
             allowed: true,
@@ -68,7 +68,7 @@ impl Decision {
         }
     }
 
-    /// Returns what refuses a request while no daemon answers.
+    /// Refuses a request while no daemon answers.
     pub(crate) fn refused_here(cost: i64, status: u16, message: &str, retry_after: Option<Duration>) -> Self {
         let message = Some(message.to_owned());
         Self { allowed: false, status, message, retry_after, ..Self::passed_here(cost) }
@@ -108,12 +108,12 @@ pub struct RuleAnswer {
     /// Until its bucket is unused again, or its window ends.
     #[serde(rename = "reset_ms", deserialize_with = "known_milliseconds")]
     pub reset: Duration,
-    /// After which time this cost could pass; `None` where it never can.
+    /// The time after which this cost could pass; `None` where it never can.
     #[serde(rename = "retry_after_ms", deserialize_with = "milliseconds")]
     pub retry_after: Option<Duration>,
     /// Its failure policy answered, since the store did not.
     pub degraded: bool,
-    /// Why it denies.
+    /// The reason of its denial.
     pub cause: Option<Cause>,
     /// Its "no" is only logged.
     #[serde(default)]
@@ -123,7 +123,7 @@ pub struct RuleAnswer {
     pub warning: bool,
 }
 
-/// Why a rule denies.
+/// The reason of a denial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -155,12 +155,12 @@ pub enum Cause {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reservation {
-    /// Whether they are held. Look at its `allowed`.
+    /// The decision: look at its `allowed`.
     pub decision: Decision,
-    /// What the daemon knows it by. `None` where no rule counted, where it was denied, and where no daemon
+    /// The daemon's name for it. `None` where no rule counted, where it was denied, and where no daemon
     /// answered and the client let the call pass.
     pub token: Option<String>,
-    /// How long they are held.
+    /// The time for which they are held.
     pub expires: Option<Duration>,
 }
 
@@ -175,16 +175,16 @@ impl Reservation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lease {
-    /// Whether they are held. Look at its `allowed`.
+    /// The decision: look at its `allowed`.
     pub decision: Decision,
-    /// What the daemon knows it by. `None` where no rule counted, where it was denied, and where no daemon
+    /// The daemon's name for it. `None` where no rule counted, where it was denied, and where no daemon
     /// answered and the client let the request pass.
     pub token: Option<String>,
-    /// How long they are held.
+    /// The time for which they are held.
     pub expires: Option<Duration>,
 }
 
-/// What became of a reservation.
+/// The fate of a reservation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Settled {

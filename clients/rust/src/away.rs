@@ -1,4 +1,4 @@
-//! What a client decides while no daemon answers.
+//! Decisions of a client while no daemon answers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::answer::Decision;
 use crate::error::{Away, BuildError};
 
-/// What is decided while no daemon answers within the deadline.
+/// The decision while no daemon answers within the deadline.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenAway {
@@ -17,9 +17,10 @@ pub enum WhenAway {
     Open,
     /// None passes; the status is 503.
     Closed,
-    /// This client lets `limit` of cost pass in each `window`, all that ask it together: its process's own share.
+    /// This client lets `limit` of cost pass in each `window`, all that ask it together: its process's own
+    /// share.
     LocalShare {
-        /// How much passes at once, and in each window.
+        /// The cost that passes at once, and in each window.
         limit: u64,
         /// The time in which as much comes back.
         window: Duration,

@@ -129,7 +129,8 @@ impl Drop for Call {
     }
 }
 
-/// Sends checks until all but the wrong ones are decided: a daemon charges nothing of a batch with a wrong one.
+/// Sends checks until all but the wrong ones are decided: a daemon charges nothing of a batch with a wrong
+/// one.
 async fn decide(to: &Transport, mut batch: Vec<Waiting>) {
     while !batch.is_empty() {
         match send(to, &batch).await {

@@ -13,11 +13,12 @@ use crate::away::{Policy, WhenAway};
 use crate::batch::Queue;
 use crate::error::{BuildError, Error, Refused};
 use crate::request::{Acquire, Check, Report, Reserve};
-use crate::transport::{Failure, Route, Send_, Transport, connections};
+use crate::transport::{Connections, Failure, Route, Transport, connections};
 
 /// Asks a daemon whether requests may pass, and tells it what they cost.
 ///
-/// A clone asks over the same connections, and shares the local share. A client belongs to one runtime of tokio.
+/// A clone asks over the same connections, and shares the local share. A client belongs to one runtime of
+/// tokio.
 #[derive(Clone)]
 pub struct Tidegate {
     inner: Arc<Inner>,
@@ -36,7 +37,7 @@ impl fmt::Debug for Tidegate {
     }
 }
 
-/// How a daemon is asked. [`Tidegate::builder`] begins one.
+/// The way in which a daemon is asked. [`Tidegate::builder`] begins one.
 #[must_use]
 pub struct Builder {
     address: String,
@@ -45,7 +46,7 @@ pub struct Builder {
     domain: Option<String>,
     token: Option<String>,
     batch_calls: usize,
-    connector: Option<Box<dyn Send_>>,
+    connector: Option<Box<dyn Connections>>,
 }
 
 impl fmt::Debug for Builder {
@@ -86,8 +87,8 @@ impl Builder {
         self
     }
 
-    /// Has at most so many calls of [`check`](Tidegate::check) under way at once: checks that come meanwhile go
-    /// together in the next one. 0, which it is unless said, sends each by itself.
+    /// Has at most so many calls of [`check`](Tidegate::check) under way at once: checks that come meanwhile
+    /// go together in the next one. 0, which it is unless said, sends each by itself.
     pub fn batch_calls(mut self, calls: usize) -> Self {
         self.batch_calls = calls;
         self

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::answer::Decision;
 
-/// Why a call has no answer that its caller can go on with.
+/// A call without an answer that its caller can go on with.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -31,7 +31,7 @@ pub struct Refused {
     pub code: String,
     /// A sentence.
     pub message: String,
-    /// Which field of the request is wrong.
+    /// The field of the request that is wrong.
     pub field: Option<String>,
 }
 
@@ -48,12 +48,12 @@ impl Refused {
 pub struct Away {
     /// The address and the route that were asked.
     pub url: String,
-    /// What happened.
+    /// The reason.
     #[source]
     pub cause: Arc<dyn StdError + Send + Sync>,
 }
 
-/// What happened to a call that was not answered.
+/// The reason why a call was not answered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AwayCause {
     #[error("no answer within {0:?}")]
@@ -83,7 +83,7 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
 #[error("{}", self.sentence())]
 #[non_exhaustive]
 pub struct Denied {
-    /// What was decided.
+    /// The decision.
     pub decision: Box<Decision>,
 }
 
@@ -105,7 +105,7 @@ impl Denied {
     }
 }
 
-/// Why a client cannot be made.
+/// The reason why no client can be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -114,7 +114,7 @@ pub enum BuildError {
     Address {
         /// The address.
         address: String,
-        /// What is wrong with it.
+        /// Its fault.
         reason: String,
     },
     /// The token cannot stand in a header.

@@ -1,4 +1,5 @@
-//! What is held while work is done, and given back however that ends: also where its future is dropped.
+//! Permits and places that are held while work is done, and given back however that ends: also where its
+//! future is dropped.
 
 use tokio::runtime::Handle;
 
@@ -7,7 +8,7 @@ use crate::client::Tidegate;
 use crate::error::{Denied, Error};
 use crate::request::{Acquire, Reserve};
 
-/// How long a budget is held for a call, unless said.
+/// The time for which a budget is held for a call, unless said.
 const BUDGET_TTL: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Places in flight, which are given back when this is dropped.
@@ -54,8 +55,8 @@ impl Drop for InFlight {
 }
 
 impl Tidegate {
-    /// Holds places of `concurrency` rules until the answer is dropped; fails with [`Error::Denied`] where there
-    /// are none.
+    /// Holds places of `concurrency` rules until the answer is dropped; fails with [`Error::Denied`] where
+    /// there are none.
     pub async fn in_flight(&self, acquire: impl Into<Acquire>) -> Result<InFlight, Error> {
         let lease = self.acquire(acquire).await?;
         if !lease.decision.allowed {
@@ -64,11 +65,12 @@ impl Tidegate {
         Ok(InFlight { client: self.clone(), lease: Some(lease) })
     }
 
-    /// Makes a call if the budget has room for its reservation, and charges what `used` reads from its result.
+    /// Makes a call if the budget has room for its reservation, and charges what `used` reads from its
+    /// result.
     ///
-    /// [`Error::Denied`] comes before anything is spent. A call that fails, or is dropped, gives its reservation
-    /// back. A result that does not say what it used is charged the whole amount, so that nobody spends by
-    /// leaving the usage out. The reservation is held for two minutes unless it has a
+    /// [`Error::Denied`] comes before anything is spent. A call that fails, or is dropped, gives its
+    /// reservation back. A result that does not say what it used is charged the whole amount, so that nobody
+    /// spends by leaving the usage out. The reservation is held for two minutes unless it has a
     /// [`ttl`](Reserve::ttl).
     pub async fn within_budget<T, E, F>(
         &self,

@@ -19,9 +19,9 @@ type Naming = Arc<dyn Fn(&Parts) -> Option<Check> + Send + Sync>;
 
 /// Asks before each request, and answers what may not pass in the service's place.
 ///
-/// The [`Decision`](crate::Decision) is put into the extensions of a request that passes, and its headers onto
-/// the response. Where the call itself is refused, or no daemon answers and the client was told to fail, the
-/// answer is 500, and the extensions of that response hold the [`Error`].
+/// The [`Decision`](crate::Decision) is put into the extensions of a request that passes, and its headers
+/// onto the response. Where the call itself is refused, or no daemon answers and the client was told to fail,
+/// the answer is 500, and the extensions of that response hold the [`Error`].
 ///
 /// ```
 /// use tidegate_client::{Check, LimitLayer, Tidegate};
@@ -74,10 +74,10 @@ fn by_path(request: &Parts) -> Check {
     Check::new([("method", request.method.as_str()), ("path", request.uri.path())])
 }
 
-/// How a request that may not pass is answered. Every function of the error is one.
+/// The answer to a request that may not pass. Every function of the error is one.
 pub trait Refuse<B> {
-    /// Returns the answer: to [`Error::Denied`] that of its decision, to any other one that says whose fault it
-    /// is.
+    /// Returns the answer: to [`Error::Denied`] that of its decision, to any other one that says whose fault
+    /// it is.
     fn refuse(&self, error: &Error) -> Response<B>;
 }
 

@@ -11,6 +11,8 @@ mod held;
 mod layer;
 mod request;
 mod transport;
+#[cfg(unix)]
+mod unix;
 
 pub use answer::{Cause, Decision, Lease, Reservation, RuleAnswer, Settled};
 pub use away::WhenAway;

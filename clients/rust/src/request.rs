@@ -41,8 +41,8 @@ impl From<&Attributes> for Attributes {
     }
 }
 
-/// A request that is to be decided, and charged if it may pass. [`Tidegate::check`](crate::Tidegate::check) takes
-/// attributes in its place where the cost is 1.
+/// A request that is to be decided, and charged if it may pass. [`Tidegate::check`](crate::Tidegate::check)
+/// takes attributes in its place where the cost is 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,8 +174,8 @@ fn as_written<S: Serializer>(ttl: &Option<Duration>, to: S) -> Result<S::Ok, S::
     }
 }
 
-/// Places of `concurrency` rules that a request is to hold. [`Tidegate::acquire`](crate::Tidegate::acquire) takes
-/// attributes in its place where it is one place.
+/// Places of `concurrency` rules that a request is to hold. [`Tidegate::acquire`](crate::Tidegate::acquire)
+/// takes attributes in its place where it is one place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Acquire {
     #[serde(skip_serializing_if = "Option::is_none")]

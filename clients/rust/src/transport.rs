@@ -1,8 +1,6 @@
 //! One call over HTTP/1.1, on connections that are kept, within a deadline.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,18 +10,20 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::client::legacy::{Client, ResponseFuture};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Deserialize;
 
 use crate::error::{Away, AwayCause, BuildError, Refused};
+#[cfg(unix)]
+use crate::unix::UnixConnector;
 
-/// The most that is read of an answer: what a thousand checks under dozens of rules each come to.
+/// The most that is read of an answer: a thousand checks, each under dozens of rules, come to less.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// How long an unused connection is kept.
+/// The time for which an unused connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// What is asked of a daemon.
+/// A route of the daemon.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Route {
     Check,
@@ -62,17 +62,17 @@ impl Route {
     }
 }
 
-/// Why a call has no answer.
+/// The reason why a call has no answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
     Away(Away),
     Refused(Refused),
 }
 
-/// Where the daemon is, and how it is asked.
+/// The daemon's address, and the connections to it.
 pub(crate) struct Transport {
-    connections: Box<dyn Send_>,
-    /// As it was written, for messages.
+    connections: Box<dyn Connections>,
+    /// The address as it was written, for messages.
     address: String,
     /// By route.
     targets: Vec<Uri>,
@@ -86,7 +86,7 @@ impl Transport {
         address: String,
         token: Option<&str>,
         timeout: Duration,
-        connector: Option<Box<dyn Send_>>,
+        connector: Option<Box<dyn Connections>>,
     ) -> Result<Self, BuildError> {
         let base = base(&address, connector.is_some())?;
         let targets = Route::ALL.iter().map(|route| {
@@ -196,15 +196,18 @@ fn wrong(address: &str, reason: &str) -> BuildError {
     BuildError::Address { address: address.to_owned(), reason: reason.to_owned() }
 }
 
-/// Returns what routes are appended to, and connections to the address.
-fn base(address: &str, connected: bool) -> Result<(String, Box<dyn Send_>), BuildError> {
+/// Returns the beginning of every target, and connections to the address.
+fn base(address: &str, connected: bool) -> Result<(String, Box<dyn Connections>), BuildError> {
     if let Some(path) = address.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         if !path.starts_with('/') {
             return Err(wrong(address, "the socket's path must begin with /"));
         }
         // HTTP wants a host; the socket is the address.
-        return Ok(("http://localhost".to_owned(), unix(path)));
+        #[cfg(unix)]
+        return Ok(("http://localhost".to_owned(), connections(UnixConnector::new(path))));
+        #[cfg(not(unix))]
+        return Err(wrong(address, "this system has no Unix sockets"));
     }
     let base = address.trim_end_matches('/');
     let uri: Uri = base.parse().map_err(|error: http::uri::InvalidUri| wrong(address, &error.to_string()))?;
@@ -225,48 +228,22 @@ fn base(address: &str, connected: bool) -> Result<(String, Box<dyn Send_>), Buil
     Ok((base.to_owned(), connections(tcp)))
 }
 
-/// Anything that sends a request.
-pub(crate) trait Send_: Send + Sync {
+/// Connections that send requests.
+pub(crate) trait Connections: Send + Sync {
     fn send(&self, request: Request<Full<Bytes>>) -> ResponseFuture;
 }
 
-impl<C: Connect + Clone + Send + Sync + 'static> Send_ for Client<C, Full<Bytes>> {
+impl<C: Connect + Clone + Send + Sync + 'static> Connections for Client<C, Full<Bytes>> {
     fn send(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
         self.request(request)
     }
 }
 
 /// Returns a pool of the connections that a connector makes.
-pub(crate) fn connections<C: Connect + Clone + Send + Sync + 'static>(connector: C) -> Box<dyn Send_> {
+pub(crate) fn connections<C: Connect + Clone + Send + Sync + 'static>(connector: C) -> Box<dyn Connections> {
     let mut pool = Client::builder(TokioExecutor::new());
     pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_MAX);
     Box::new(pool.build::<_, Full<Bytes>>(connector))
-}
-
-#[cfg(unix)]
-fn unix(path: &str) -> Box<dyn Send_> {
-    connections(UnixConnector(PathBuf::from(path).into()))
-}
-
-/// Connects to a Unix socket, whatever is asked of it.
-#[cfg(unix)]
-#[derive(Debug, Clone)]
-struct UnixConnector(Arc<std::path::Path>);
-
-#[cfg(unix)]
-impl tower_service::Service<Uri> for UnixConnector {
-    type Response = TokioIo<tokio::net::UnixStream>;
-    type Error = std::io::Error;
-    type Future = std::pin::Pin<Box<dyn Future<Output = std::io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let path = self.0.clone();
-        Box::pin(async move { Ok(TokioIo::new(tokio::net::UnixStream::connect(path).await?)) })
-    }
 }
 
 #[cfg(test)]
