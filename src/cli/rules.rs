@@ -115,7 +115,7 @@ pub(super) enum Rules {
     },
     /// Prints the rules of another rate limiter as ours, and what cannot be expressed.
     Import {
-        /// Which one: `envoy` is the reference rate limit service.
+        /// Which one: `envoy` is the reference rate limit service, `nginx` its `limit_req` and `limit_conn`.
         #[arg(long)]
         from: From,
         /// Its files.
@@ -129,6 +129,8 @@ pub(super) enum Rules {
 pub(super) enum From {
     /// The Envoy rate limit service.
     Envoy,
+    /// `limit_req` and `limit_conn` of nginx.
+    Nginx,
 }
 
 impl Rules {
@@ -151,7 +153,8 @@ impl Rules {
                 };
                 validate(&file, regions.as_deref(), json)
             }
-            Self::Import { from: From::Envoy, files } => import(&files),
+            Self::Import { from: From::Envoy, files } => import(daemon::import_envoy(&files)),
+            Self::Import { from: From::Nginx, files } => import(daemon::import_nginx(&files)),
         }
     }
 }
@@ -274,8 +277,8 @@ fn show(name: &str, server: &Server) -> Ended {
 
 /// The rules go to standard output, what they lack to standard error; it ends as failed where they lack
 /// something.
-fn import(files: &[PathBuf]) -> Ended {
-    let foreign = daemon::import_envoy(files).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+fn import(read: Result<daemon::Foreign, Vec<String>>) -> Ended {
+    let foreign = read.map_err(|problems| Failure::Usage(problems.join("\n")))?;
     for note in &foreign.notes {
         say(format_args!("# {note}"));
     }

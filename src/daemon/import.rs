@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::database::envoy;
-use crate::database::file;
+use crate::database::{envoy, file, nginx};
 
 /// The outcome of an import of another rate limiter's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +20,24 @@ pub struct Foreign {
 /// # Errors
 /// A file that cannot be read, or rules that are none here: a sentence each.
 pub fn import_envoy(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
+    let imported = read(files, envoy::import)?;
+    foreign(envoy::to_toml(imported.rules), imported.inexact, imported.notes)
+}
+
+/// Reads files of nginx, as if one included the others.
+///
+/// # Errors
+/// A file that cannot be read, or rules that are none here: a sentence each.
+pub fn import_nginx(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
+    let imported = read(files, nginx::import)?;
+    foreign(nginx::to_toml(imported.rules), imported.inexact, imported.notes)
+}
+
+/// Has files read by their names and texts, and says of every one why it cannot be.
+fn read<T, E: ToString>(
+    files: &[PathBuf],
+    import: impl FnOnce(&[(String, String)]) -> Result<T, Vec<E>>,
+) -> Result<T, Vec<String>> {
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in files {
         match file::read(path) {
@@ -28,17 +45,24 @@ pub fn import_envoy(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
             Err(problem) => problems.push(problem.to_string()),
         }
     }
-    let imported = envoy::import(&texts).unwrap_or_else(|unread| {
-        problems.extend(unread.iter().map(ToString::to_string));
-        envoy::Imported::default()
-    });
-    if !problems.is_empty() {
-        return Err(problems);
+    match import(&texts) {
+        Ok(imported) if problems.is_empty() => Ok(imported),
+        Ok(_) => Err(problems),
+        Err(unread) => {
+            problems.extend(unread.iter().map(ToString::to_string));
+            Err(problems)
+        }
     }
-    let toml = envoy::to_toml(imported.rules)
-        .map_err(|error| vec![format!("the rules cannot be written: {error}")])?;
+}
+
+fn foreign(
+    toml: Result<String, toml::ser::Error>,
+    inexact: Vec<String>,
+    notes: Vec<String>,
+) -> Result<Foreign, Vec<String>> {
+    let toml = toml.map_err(|error| vec![format!("the rules cannot be written: {error}")])?;
     // Values that no rule can have show here, at their rule.
     crate::database::document::from_toml("the rules that came of it", &toml, &[])
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    Ok(Foreign { toml, inexact: imported.inexact, notes: imported.notes })
+    Ok(Foreign { toml, inexact, notes })
 }
