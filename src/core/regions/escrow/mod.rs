@@ -564,9 +564,9 @@ impl Escrow {
     }
 }
 
-/// Returns how rights of a rule that counts in this way move between regions: as those of windows, of levels or of
-/// places. What a sliding window or log counts never ends with a window, so its rights are not minted by the
-/// window: they are capacity that stays, and is lent as places are.
+/// Returns how rights of a rule that counts in this way move between regions: as those of windows, of levels
+/// or of places. The count of a sliding window or log never ends with a window, so its rights are not minted
+/// by the window: they are capacity that stays, and is lent as places are.
 #[must_use]
 pub const fn moves_as(algorithm: Algorithm) -> Counting {
     match algorithm {

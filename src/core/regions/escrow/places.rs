@@ -203,8 +203,8 @@ impl PlacesTerms {
         borrowed.fold(own.saturating_sub(ledger.lent()), u64::saturating_add)
     }
 
-    /// Returns what of the `whole` limit may be held or counted here. Never more than it: what was borrowed of a
-    /// larger one may not be back yet.
+    /// Returns what of the `whole` limit may be held or counted here. Never more than it: permits that were
+    /// borrowed of a larger one may not be back yet.
     #[must_use]
     pub fn limit(&self, whole: &Limit, ledger: Option<&PlacesLedger>, now: Timestamp) -> Limit {
         let capacity = u32::try_from(self.capacity(ledger, now)).unwrap_or(u32::MAX);
