@@ -82,7 +82,7 @@ struct Window {
 /// Debts are measured from here on: daemons that have not met do not know how long their words take.
 const MET: Span = Span::from_secs(1);
 
-/// What the whole world admitted of a bucket that slides, and one for the whole world.
+/// Permits that the whole world admitted of a bucket that slides, and one for the whole world.
 #[derive(Debug)]
 struct Log {
     /// When each permit was admitted.

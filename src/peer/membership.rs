@@ -63,7 +63,7 @@ pub struct Member {
     pub incarnation: u64,
     /// True if it is shutting down.
     pub draining: bool,
-    /// Whether its version sees in a store what capacity of sliding `escrow` rules is lent.
+    /// True if its version sees in a store what capacity of sliding `escrow` rules is lent.
     pub sees_capacity: bool,
     /// True if membership believes it alive.
     pub live: bool,

@@ -13,7 +13,7 @@ pub(super) fn is_escrowed(rule: &Compiled) -> bool {
     rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow)
 }
 
-/// How the rule's rights move between regions, where they do.
+/// Returns how the rule's rights move between regions, where they do.
 pub(super) fn moving(rule: &Compiled) -> Option<Counting> {
     is_escrowed(rule).then(|| moves_as(rule.rule.algorithm))
 }

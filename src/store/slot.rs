@@ -93,9 +93,9 @@ pub(super) struct Evaluation {
     pub(super) now: Timestamp,
     /// What it is counted against.
     pub(super) limit: Limit,
-    /// How much is left of the recovery window, in which nothing is admitted.
+    /// Rest of the recovery window, in which nothing is admitted.
     recovery: Option<Span>,
-    /// What would fit if all that can come from other regions were here, and when it may.
+    /// Permits that would fit if all that can come from other regions were here, and when they may.
     most: (u64, Span),
     /// Permits of lapsed reservations that were given back for this look.
     pub(super) lapsed: u64,

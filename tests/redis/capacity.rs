@@ -36,7 +36,7 @@ fn the_same_steps_on_what_slides_do_the_same_in_memory_and_in_every_server() {
     }
 }
 
-/// What an act of a holder stands for where permits are counted.
+/// Returns what an act of a holder stands for where permits are counted.
 fn counted(step: HoldStep, who: u8, places: u64) -> Cost {
     match step {
         HoldStep::Acquire if who == 1 => Cost::Reserve(ReservedCost {

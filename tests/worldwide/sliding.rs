@@ -13,7 +13,7 @@ use super::world::{Plan, Store, World, rules};
 /// anything in time.
 const MEASURED: u64 = 8;
 const RUNS: usize = 3;
-/// What an `escrow` rule that names no algorithm counts by.
+/// Stands for an `escrow` rule that names no algorithm.
 const DEFAULT: &str = "";
 
 fn every_interval_is_held(pattern: &str) {

@@ -33,7 +33,7 @@ const REFILLS: u128 = 30;
 const NOBODY: u64 = u64::MAX;
 /// For so long after a user's own limit was changed regions that are not asked may not have heard of it.
 const ON_ITS_WAY: Span = Span::from_secs(5);
-/// What was lent of a larger limit may be used for so long and two windows more.
+/// Permits that were lent of a larger limit may be used for so long and two windows more.
 const LENT: Span = Span::from_secs(62);
 
 /// The permits that were really admitted.

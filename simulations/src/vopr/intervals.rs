@@ -1,6 +1,6 @@
-//! What all regions together admit of sliding buckets under `split` and `escrow`, judged at each admission,
-//! each region by its own clock: never above the limit in any interval of a window; or by the estimate of
-//! `sliding_window`, whose fading part each region rounds down to whole permits.
+//! The permits that all regions together admit of sliding buckets under `split` and `escrow`, judged at each
+//! admission, each region by its own clock: never above the limit in any interval of a window; or by the
+//! estimate of `sliding_window`, whose fading part each region rounds down to whole permits.
 //!
 //! An estimate keeps no limit in an interval: one store for the whole world admits at most twice the limit
 //! there, and so do regions that have fixed shares, or whose clocks agree. Under `escrow` what fades in one
@@ -29,21 +29,21 @@ struct Admission {
 
 /// A hundred times e, rounded up: clocks that run a little fast or slow are within it.
 const E_HUNDREDTHS: u128 = 272;
-/// By so many millionths at most a clock runs fast or slow; what differs by more was set.
+/// A clock runs fast or slow by so many millionths at most; one that differs by more was set.
 const DRIFT_MAX: u128 = 300;
 
 /// The admissions that may still count.
 #[derive(Debug)]
 pub(super) struct Intervals {
-    /// Whether what is free in one region may be used in another.
+    /// True if permits that are free in one region may be used in another.
     moves: bool,
     algorithm: Algorithm,
     window: Span,
     /// By region: the latest that its clock ever showed.
     latest: Vec<Timestamp>,
-    /// When all clocks were last read, and what they showed.
+    /// Instant at which all clocks were last read, and what they showed.
     read: Option<(Timestamp, Vec<Timestamp>)>,
-    /// When a clock was last found to be set, or behind what it had shown before.
+    /// Instant at which a clock was last found to be set, or behind what it had shown before.
     set: Option<Timestamp>,
     /// By user.
     admitted: BTreeMap<u64, VecDeque<Admission>>,
@@ -103,7 +103,7 @@ impl Intervals {
         Some((u128::from(limit) + regions) * E_HUNDREDTHS)
     }
 
-    /// What each region estimates to be used of a sliding window.
+    /// Returns the permits that each region estimates to be used of a sliding window.
     fn estimates(&self, admitted: &VecDeque<Admission>) -> Vec<u64> {
         let window = self.window;
         let of = |(region, now): (usize, &Timestamp)| {

@@ -53,7 +53,7 @@ struct Region {
     holders: Vec<(usize, Holder, u64, Timestamp)>,
     /// Holders whom it has forgotten.
     ghosts: Vec<(usize, u64, Timestamp)>,
-    /// What it admitted of a rule that slides, and the latest that its clock ever showed.
+    /// Permits that it admitted of a rule that slides, and the latest that its clock ever showed.
     admitted: Vec<sliding::Admission>,
     latest: Timestamp,
     tallies: Vec<Touched>,

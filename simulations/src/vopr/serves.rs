@@ -62,7 +62,7 @@ pub(super) fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     let own = game.case.faults.own > 0.0 || !game.case.own.is_empty();
     for user in game.users() {
         let newest = game.books.world.range((user, 0)..(user + 1, 0)).map(|((_, window), _)| *window).max();
-        // What was used of a sliding bucket counts in the window after it too.
+        // The permits that were used of a sliding bucket count in the window after it too.
         let counts = u64::from(Intervals::judges(game.case.plan.rule.algorithm));
         if newest.is_some_and(|newest| newest + counts >= window) {
             continue;
@@ -75,7 +75,7 @@ pub(super) fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
         if own && clocks_apart(game).0 > game.world.plan.rule.window.0 / 4 {
             continue;
         }
-        // Its rights may lie wherever it was asked for last. Of a user's own limit the last permit may be
+        // Its rights may lie wherever it was asked for last. The last permit of a user's own limit may be
         // under way when all are asked at once, as of a rule's that is too small; and one that has just grown
         // counts by what it was before.
         let mut served = served_by_anybody(game, user)?;
@@ -95,7 +95,7 @@ pub(super) fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// How far the clocks of two regions are apart at most.
+/// Returns how far the clocks of two regions are apart at most.
 fn clocks_apart(game: &Game<'_>) -> Span {
     let clocks = || (0..game.world.plan.regions.len()).map(|region| game.world.clock(region));
     clocks().max().zip(clocks().min()).map_or(Span::ZERO, |(last, first)| last.since(first))

@@ -11,6 +11,6 @@ pub struct Member {
     pub live: bool,
     /// True if it is shutting down: it still speaks, but owns nothing any more.
     pub draining: bool,
-    /// Whether its version sees in a store what capacity of sliding `escrow` rules is lent.
+    /// True if its version sees in a store what capacity of sliding `escrow` rules is lent.
     pub sees_capacity: bool,
 }

@@ -13,7 +13,7 @@ pub(in crate::vopr) struct PlacesCase {
     pub(in crate::vopr) seed: u64,
     pub(super) algorithm: Algorithm,
     pub(super) limit: u32,
-    /// How long places are held, or the window.
+    /// Time for which places are held, or the window.
     pub(super) hold: Span,
     pub(super) margins: Margins,
     pub(super) weights: Vec<u32>,

@@ -1,5 +1,5 @@
-//! What sliding windows and logs admit in a world whose regions lend each other capacity, and what is judged
-//! of it: by the clock of each region, what all of them count never exceeds the limit.
+//! Permits that sliding windows and logs admit in a world whose regions lend each other capacity, and what is
+//! judged of them: by the clock of each region, what all of them count never exceeds the limit.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::time::{Span, Timestamp};
@@ -14,7 +14,7 @@ pub(super) struct Admission {
     user: usize,
     at: Timestamp,
     cost: u64,
-    /// Whether the store that admitted it is lost.
+    /// True if the store that admitted it is lost.
     pub(super) is_forgotten: bool,
 }
 

@@ -72,7 +72,7 @@ pub(super) enum BucketNotes {
     Places {
         /// When the store was last asked to own its whole share.
         asked_to_recover: Option<Timestamp>,
-        /// Of what slides the newest [`super::dry_mark`] up to which nobody has any; zero: somebody may have.
+        /// Newest [`super::dry_mark`] up to which nobody has any of what slides; zero: somebody may have.
         dry: u64,
     },
 }

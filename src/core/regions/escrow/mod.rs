@@ -306,7 +306,7 @@ pub struct Escrow {
     vacant: Vec<usize>,
     alarms: BTreeSet<(Timestamp, usize)>,
     links: BTreeMap<NodeName, EscrowLink>,
-    /// Whether a daemon of the own region may decide by its store that does not see what of a sliding rule is
+    /// True if a daemon of the own region may decide by its store that does not see what of a sliding rule is
     /// lent. While one may, none is.
     unseen: bool,
     /// One way to each region's nearest and farthest daemon, by [`RegionId`].
@@ -564,9 +564,9 @@ impl Escrow {
     }
 }
 
-/// How rights of a rule that counts in this way move between regions: as those of windows, of levels or of
-/// places. What a sliding window or log counts never ends with a window, so its rights are not minted by the
-/// window: they are capacity that stays, and is lent as places are.
+/// Returns how rights of a rule that counts in this way move between regions: as those of windows, of levels
+/// or of places. The count of a sliding window or log never ends with a window, so its rights are not minted
+/// by the window: they are capacity that stays, and is lent as places are.
 #[must_use]
 pub const fn moves_as(algorithm: Algorithm) -> Counting {
     match algorithm {
@@ -575,7 +575,7 @@ pub const fn moves_as(algorithm: Algorithm) -> Counting {
     }
 }
 
-/// Whether a rule counts by a sliding window or log.
+/// True of a rule that counts by a sliding window or log.
 #[must_use]
 pub const fn slides(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog)

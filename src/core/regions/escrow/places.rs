@@ -64,7 +64,7 @@ pub const LOAN_LIFE: Span = Span::from_secs(60);
 /// an owner forget.
 pub const LENT_KEPT: Span = Span::from_secs(30 * 24 * 3_600);
 
-/// How long at most a permit counts after it was admitted, or a place is held without renewing.
+/// Returns how long at most a permit counts after it was admitted, or a place is held without renewing.
 #[must_use]
 pub const fn counted_for(algorithm: Algorithm, window: Span) -> Span {
     match algorithm {
@@ -203,8 +203,8 @@ impl PlacesTerms {
         borrowed.fold(own.saturating_sub(ledger.lent()), u64::saturating_add)
     }
 
-    /// What of the `whole` limit may be held or counted here. Never more than it: what was borrowed of a
-    /// larger one may not be back yet.
+    /// Returns what of the `whole` limit may be held or counted here. Never more than it: permits that were
+    /// borrowed of a larger one may not be back yet.
     #[must_use]
     pub fn limit(&self, whole: &Limit, ledger: Option<&PlacesLedger>, now: Timestamp) -> Limit {
         let capacity = u32::try_from(self.capacity(ledger, now)).unwrap_or(u32::MAX);

@@ -84,7 +84,7 @@ pub(in crate::store::redis) struct Bucket {
     pub(in crate::store::redis) first: Option<u32>,
     /// Whether its rights are escrowed.
     pub(in crate::store::redis) escrowed: bool,
-    /// Whether its places, or its capacity where it slides, are lent between regions.
+    /// True if its places, or its capacity where it slides, are lent between regions.
     pub(in crate::store::redis) lends: bool,
     /// The largest cost that other regions' permits may come for; see `lua/rights.lua`.
     pub(in crate::store::redis) gathered: u64,
@@ -149,7 +149,7 @@ pub(in crate::store::redis) struct Before {
     pub(in crate::store::redis) undone: u32,
     /// What the world leaves, and by how much it may err.
     pub(in crate::store::redis) view: Option<(Allowance, u64)>,
-    /// Of what slides under `escrow` the permits that may count here.
+    /// Permits that may count here of what slides under `escrow`.
     pub(in crate::store::redis) capacity: Option<HeldCapacity>,
     /// What its client did. `None`: there was no room to note that.
     pub(in crate::store::redis) penalty: Option<PenaltyRecord>,
@@ -159,7 +159,7 @@ pub(in crate::store::redis) struct Before {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) struct HeldCapacity {
     pub(in crate::store::redis) permits: u32,
-    /// How much is left of the recovery window, in which nothing is admitted.
+    /// Rest of the recovery window, in which nothing is admitted.
     pub(in crate::store::redis) recovery: Span,
 }
 

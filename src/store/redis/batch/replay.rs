@@ -78,7 +78,7 @@ struct Live<'a> {
     error_bound: u64,
     /// Permits of the rule's limit, whatever is left here of what is lent.
     whole: u32,
-    /// How much is left of the recovery window, in which nothing is admitted.
+    /// Rest of the recovery window, in which nothing is admitted.
     recovery: Span,
     /// See [`Bucket::gathered`].
     gathered: u64,

@@ -34,7 +34,7 @@ pub(in crate::store::redis) struct StepCall {
     bucket: Vec<u8>,
     step: Vec<u8>,
     calendar: Option<&'static Calendar>,
-    /// How its rights move.
+    /// Way in which its rights move.
     pub(in crate::store::redis) counting: Counting,
 }
 
