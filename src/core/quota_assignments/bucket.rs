@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use super::divide::level;
 use super::spending::{LostPermits, Spending};
-use super::{MARGIN, TTL, Terms};
+use super::{MARGIN, TTL, QuotaTerms};
 use crate::time::{Span, Timestamp};
 
 /// The need of a stream that has not been heard of for long enough to be known: a part of what there is.
 const NEED_UNKNOWN_PART: u64 = 4;
 /// The least need of a stream, in thousandths of a permit a second.
 const NEED_LEAST: u64 = 200;
-/// Terms stay as they are while they are so many eighths of what the stream would be assigned now.
+/// QuotaTerms stay as they are while they are so many eighths of what the stream would be assigned now.
 const KEEP_LEAST: u64 = 7;
 const KEEP_MOST: u64 = 11;
 /// The division between streams is worked out again after so long, or at once where they are few.
 const LEVEL_HOLDS: Span = Span::from_millis(100);
 const FEW_STREAMS: usize = 64;
-/// Terms in force that live longer than that outlive the next report.
+/// QuotaTerms in force that live longer than that outlive the next report.
 const NEXT_REPORT: Span = Span::from_millis(5_500);
 /// A stream that finds too little is looked at again after so long, while more may come back.
 const RETRY: Span = Span::from_millis(250);
@@ -55,7 +55,7 @@ pub struct RightsLeft {
 /// An assignment as it is planned, before its permits are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssignmentPlan {
-    terms: Terms,
+    terms: QuotaTerms,
     ttl: Span,
     ends: Timestamp,
     /// Permits to take from the rule's bucket first, all or none.
@@ -66,13 +66,13 @@ pub struct AssignmentPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
     /// The token bucket.
-    pub terms: Terms,
+    pub terms: QuotaTerms,
     /// Its time to live, in whole seconds.
     pub ttl_s: u32,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Share {
+struct StreamShare {
     spending: Spending,
     /// Thousandths of a request a second; `None`: not known yet.
     demand: Option<u64>,
@@ -80,7 +80,7 @@ struct Share {
     due: Option<Timestamp>,
 }
 
-impl Share {
+impl StreamShare {
     fn need(&self, whole: u64) -> u64 {
         match self.demand {
             Some(demand) => demand.saturating_add(demand / 8).max(NEED_LEAST),
@@ -97,7 +97,7 @@ pub struct BucketAssignments {
     /// Permits taken that no stream has.
     pool: u64,
     lost: Vec<LostPermits>,
-    streams: BTreeMap<u64, Share>,
+    streams: BTreeMap<u64, StreamShare>,
     level: Option<(u64, Timestamp)>,
 }
 
@@ -132,7 +132,7 @@ impl BucketAssignments {
     }
 
     /// Notes what a stream did, and puts permits that it cannot spend any more into the pool.
-    fn settle(&mut self, stream: u64, note: impl FnOnce(&mut Share)) {
+    fn settle(&mut self, stream: u64, note: impl FnOnce(&mut StreamShare)) {
         let Some(share) = self.streams.get_mut(&stream) else { return };
         note(share);
         let back = share.spending.charged.saturating_sub(share.spending.worst());
@@ -153,7 +153,7 @@ impl BucketAssignments {
         (self.ends, self.pool, self.level) = (None, 0, None);
         self.lost.retain(|lost| lost.until > at);
         let lost: u64 = self.lost.iter().map(|lost| lost.permits).sum();
-        let turn = |share: &mut Share| {
+        let turn = |share: &mut StreamShare| {
             share.due = Some(at + SETTLE);
             share.spending.turn(at)
         };
@@ -182,7 +182,7 @@ impl BucketAssignments {
         let ttl = Span::from_secs((rest - MARGIN).0 / 1_000_000).min(TTL);
         let lives = ttl + MARGIN;
         let available = left.permits.saturating_add(self.pool);
-        let (in_force, last) = (share.spending.terms(now), share.spending.last_terms());
+        let in_force = share.spending.terms(now);
         if ttl == Span::ZERO {
             return None;
         }
@@ -193,18 +193,18 @@ impl BucketAssignments {
         let kept = in_force.map(|(terms, _)| terms).filter(|terms| {
             let eighths = terms.rate().saturating_mul(8);
             let kept = rate.saturating_mul(KEEP_LEAST)..=rate.saturating_mul(KEEP_MOST);
-            *terms != Terms::DENY && kept.contains(&eighths)
+            *terms != QuotaTerms::DENY && kept.contains(&eighths)
         });
-        let wanted = kept.unwrap_or_else(|| Terms::of_rate(rate));
+        let wanted = kept.unwrap_or_else(|| QuotaTerms::of_rate(rate));
         let afforded =
-            if wanted.worst(lives) <= available { Some(wanted) } else { Terms::worth(available, lives) };
+            if wanted.worst(lives) <= available { Some(wanted) } else { QuotaTerms::worth(available, lives) };
         if afforded != Some(wanted) && self.awaits_any_receipt() {
             // Permits that the one before was worth come back as soon as its successor's receipt is known.
             self.streams.get_mut(&stream)?.due = Some(now + RETRY);
             return None;
         }
         let lives_on =
-            in_force.filter(|(terms, until)| *terms != Terms::DENY && until.since(now) > NEXT_REPORT);
+            in_force.filter(|(terms, until)| *terms != QuotaTerms::DENY && until.since(now) > NEXT_REPORT);
         let terms = match (afforded, lives_on) {
             // What it has is worth more than what could take its place.
             (None, Some(_)) => return None,
@@ -212,12 +212,8 @@ impl BucketAssignments {
                 return None;
             }
             (None, None) if self.is_spendable(stream, now) => return None,
-            (None, None) => Terms::DENY,
+            (None, None) => QuotaTerms::DENY,
             (Some(terms), _) => terms,
-        };
-        let terms = match last {
-            Some(last) if terms.told_from(last).worst(lives) <= available => terms.told_from(last),
-            _ => terms,
         };
         let take = terms.worst(lives).saturating_sub(self.pool);
         Some(AssignmentPlan { terms, ttl, ends: left.ends, take })
@@ -230,7 +226,7 @@ impl BucketAssignments {
     /// True if a stream still has something to spend.
     fn is_spendable(&self, stream: u64, now: Timestamp) -> bool {
         let terms = self.streams.get(&stream).and_then(|share| share.spending.terms(now));
-        terms.is_some_and(|(terms, _)| terms != Terms::DENY)
+        terms.is_some_and(|(terms, _)| terms != QuotaTerms::DENY)
     }
 
     /// The rate that all streams together may have while an assignment lives, in thousandths of a permit a
@@ -281,12 +277,12 @@ impl BucketAssignments {
             self.pool = self.pool.saturating_add(plan.take);
         }
         let share = self.streams.get_mut(&stream)?;
-        let spendable = share.spending.terms(now).is_some_and(|(terms, _)| terms != Terms::DENY);
-        let terms = match Terms::worth(self.pool, lives) {
+        let spendable = share.spending.terms(now).is_some_and(|(terms, _)| terms != QuotaTerms::DENY);
+        let terms = match QuotaTerms::worth(self.pool, lives) {
             _ if plan.terms.worst(lives) <= self.pool => plan.terms,
             _ if spendable => return None,
-            Some(terms) if share.spending.last_terms().is_none() => terms,
-            _ => Terms::DENY,
+            Some(terms) => terms,
+            None => QuotaTerms::DENY,
         };
         let worst = terms.worst(lives);
         self.pool -= worst;

@@ -25,7 +25,7 @@ mod tests;
 
 pub use bucket::{Assignment, AssignmentPlan, BucketAssignments, RightsLeft, UsageReport};
 pub use table::{QuotaTable, TableFull};
-pub use terms::Terms;
+pub use terms::QuotaTerms;
 
 use super::time::Span;
 

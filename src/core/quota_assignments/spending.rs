@@ -3,13 +3,13 @@
 //! All of it is a sum of three: permits spent before an instant (the anchor), permits that the assignment in
 //! force can still be worth from there to its end, and permits of an assignment whose receipt is not known.
 
-use super::{DELIVERED_WITHIN, MARGIN, RECEIPT_WITHIN, Terms};
+use super::{DELIVERED_WITHIN, MARGIN, RECEIPT_WITHIN, QuotaTerms};
 use crate::time::{Span, Timestamp};
 
 /// An assignment that is known to be received.
 #[derive(Debug, Clone, Copy)]
-struct InForce {
-    terms: Terms,
+struct ReceivedAssignment {
+    terms: QuotaTerms,
     /// From here on it is counted.
     anchor: Timestamp,
     /// When its receipt was known.
@@ -22,8 +22,8 @@ struct InForce {
 
 /// An assignment whose receipt is not known.
 #[derive(Debug, Clone, Copy)]
-struct Sent {
-    terms: Terms,
+struct SentAssignment {
+    terms: QuotaTerms,
     ttl: Span,
     at: Timestamp,
     /// When the connection had it.
@@ -44,19 +44,19 @@ pub(super) struct Spending {
     spent: u64,
     /// Permits that the stream has reported in this window.
     reported: u64,
-    in_force: Option<InForce>,
-    sent: Option<Sent>,
+    in_force: Option<ReceivedAssignment>,
+    sent: Option<SentAssignment>,
     /// Permits taken for it.
     pub(super) charged: u64,
 }
 
-impl Sent {
+impl SentAssignment {
     fn worst(self) -> u64 {
         self.terms.worst(self.ttl + MARGIN)
     }
 }
 
-impl InForce {
+impl ReceivedAssignment {
     fn worst(&self) -> u64 {
         self.terms.worst(self.end.since(self.anchor))
     }
@@ -66,7 +66,7 @@ impl Spending {
     /// Permits that it may have spent, and may still spend.
     pub(super) fn worst(&self) -> u64 {
         let in_force = self.in_force.map_or(0, |in_force| in_force.worst());
-        self.spent.saturating_add(in_force).saturating_add(self.sent.map_or(0, Sent::worst))
+        self.spent.saturating_add(in_force).saturating_add(self.sent.map_or(0, SentAssignment::worst))
     }
 
     /// Permits charged that may still be spent.
@@ -75,13 +75,8 @@ impl Spending {
     }
 
     /// The terms in force, until when.
-    pub(super) fn terms(&self, now: Timestamp) -> Option<(Terms, Timestamp)> {
+    pub(super) fn terms(&self, now: Timestamp) -> Option<(QuotaTerms, Timestamp)> {
         self.in_force.filter(|in_force| in_force.alive > now).map(|in_force| (in_force.terms, in_force.alive))
-    }
-
-    /// The terms that the gateway compares new ones with.
-    pub(super) fn last_terms(&self) -> Option<Terms> {
-        self.in_force.map(|in_force| in_force.terms)
     }
 
     /// True while the receipt of an assignment is not known.
@@ -95,8 +90,8 @@ impl Spending {
     }
 
     /// An assignment leaves. At most one is on its way.
-    pub(super) fn send(&mut self, terms: Terms, ttl: Span, now: Timestamp) {
-        self.sent = Some(Sent { terms, ttl, at: now, written: None });
+    pub(super) fn send(&mut self, terms: QuotaTerms, ttl: Span, now: Timestamp) {
+        self.sent = Some(SentAssignment { terms, ttl, at: now, written: None });
     }
 
     /// The connection has the assignment.
@@ -108,7 +103,7 @@ impl Spending {
 
     /// Everything that the connection had before `pinged` is received by `now`.
     pub(super) fn received(&mut self, pinged: Timestamp, now: Timestamp) {
-        let received = |sent: &Sent| sent.written.is_some_and(|written| written < pinged);
+        let received = |sent: &SentAssignment| sent.written.is_some_and(|written| written < pinged);
         let Some(sent) = self.sent.filter(received) else { return };
         self.sent = None;
         let end = now + sent.ttl + MARGIN;
@@ -118,14 +113,14 @@ impl Spending {
             && before.terms == sent.terms
             && now < before.alive
         {
-            *before = InForce { known, alive, end, ..*before };
+            *before = ReceivedAssignment { known, alive, end, ..*before };
             return;
         }
         if let Some(before) = self.in_force {
             let used = before.terms.worst(before.end.min(now).since(before.anchor));
             self.spent = self.spent.saturating_add(used);
         }
-        self.in_force = Some(InForce { terms: sent.terms, anchor: sent.at, known, alive, end });
+        self.in_force = Some(ReceivedAssignment { terms: sent.terms, anchor: sent.at, known, alive, end });
     }
 
     /// A report of `allowed` permits, which was written after `anchor`: all that was spent before it is in
@@ -139,7 +134,7 @@ impl Spending {
         }
         let before = self.spent.saturating_add(in_force.worst());
         let after =
-            (anchor < in_force.end).then(|| InForce { anchor: anchor.max(in_force.anchor), ..in_force });
+            (anchor < in_force.end).then(|| ReceivedAssignment { anchor: anchor.max(in_force.anchor), ..in_force });
         if self.reported.saturating_add(after.map_or(0, |after| after.worst())) < before {
             (self.spent, self.in_force) = (self.reported, after);
         }

@@ -10,8 +10,11 @@ const FILL_SLOW: u32 = 10;
 const RATE_MAX: u64 = 10_000_000;
 
 /// A token bucket; all zero denies everything.
+///
+/// Envoy compares the tokens of two buckets and not the seconds between their fills: one that differs in the
+/// latter alone changes nothing. So the tokens say the interval: from 2 of them on it is a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct QuotaTerms {
     /// Permits that it holds at most, and when it is new.
     pub max_tokens: u32,
     /// Permits that come with each fill.
@@ -20,24 +23,23 @@ pub struct Terms {
     pub fill_interval: u32,
 }
 
-impl Terms {
-    /// Terms under which nothing passes.
+impl QuotaTerms {
+    /// QuotaTerms under which nothing passes.
     pub const DENY: Self = Self { max_tokens: 0, tokens_per_fill: 0, fill_interval: 1 };
     /// The least that is assigned.
     const LEAST: Self = Self { max_tokens: 1, tokens_per_fill: 1, fill_interval: FILL_LONGEST };
 
-    /// Terms of at most this rate, in thousandths of a permit a second, and of at least a permit a minute.
+    /// QuotaTerms of at most this rate, in thousandths of a permit a second, and of at least a permit a minute.
     #[must_use]
     pub fn of_rate(millis: u64) -> Self {
         let tokens = |per: u64| u32::try_from((millis / per).min(RATE_MAX)).unwrap_or(u32::MAX);
-        let terms = |tokens_per_fill: u32, max_tokens: u32, fill_interval: u32| Self {
-            max_tokens,
-            tokens_per_fill,
-            fill_interval,
-        };
         match millis {
-            1_000.. => terms(tokens(1_000), tokens(1_000).div_ceil(2), 1),
-            100.. => terms(tokens(100), tokens(100).div_ceil(4), FILL_SLOW),
+            1_000.. => Self {
+                max_tokens: tokens(1_000).div_ceil(2).max(2),
+                tokens_per_fill: tokens(1_000),
+                fill_interval: 1,
+            },
+            200.. => Self { max_tokens: 1, tokens_per_fill: tokens(100), fill_interval: FILL_SLOW },
             _ => Self::LEAST,
         }
     }
@@ -58,16 +60,6 @@ impl Terms {
             millis = (millis - millis / 8).saturating_sub(100);
         }
         (Self::LEAST.worst(during) <= permits).then_some(Self::LEAST)
-    }
-
-    /// The same terms where a gateway would tell them from `before`. Envoy compares the tokens and not the
-    /// seconds between fills: terms that differ in the latter alone would change nothing.
-    #[must_use]
-    pub const fn told_from(self, before: Self) -> Self {
-        let looks_equal = self.max_tokens == before.max_tokens
-            && self.tokens_per_fill == before.tokens_per_fill
-            && self.fill_interval != before.fill_interval;
-        if looks_equal { Self { max_tokens: self.max_tokens.saturating_add(1), ..self } } else { self }
     }
 
     /// Thousandths of a permit that they give a second.

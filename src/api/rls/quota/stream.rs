@@ -22,7 +22,7 @@ use crate::api::client_identity::ClientIdentity;
 use crate::api::connection::Held;
 use crate::api::error::{Code, Refusal};
 use crate::api::unsent_bytes::CountedWriter;
-use crate::core::quota_assignments::{Assignment, RECEIPT_WITHIN, RightsLeft, TTL, Terms};
+use crate::core::quota_assignments::{Assignment, RECEIPT_WITHIN, RightsLeft, TTL, QuotaTerms};
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::assignable::Assignable;
@@ -51,7 +51,7 @@ struct OwnBucket {
 }
 
 /// Why a stream ends.
-enum End {
+enum StreamEnd {
     /// The gateway or its connection ended it.
     Ended,
     /// A receipt was not known in time.
@@ -60,7 +60,7 @@ enum End {
     Refused(Refusal),
 }
 
-struct Stream {
+struct QuotaStream {
     servers: Arc<Servers>,
     way: Way,
     receipts: Arc<Receipts>,
@@ -73,13 +73,13 @@ struct Stream {
 }
 
 /// Messages of gRPC, as they arrive.
-struct Incoming {
+struct IncomingReports {
     body: RecvStream,
     gathered: BytesMut,
     held: Held,
 }
 
-impl Incoming {
+impl IncomingReports {
     /// The next message without its prefix; `None` at the end.
     async fn next(&mut self, bytes_max: usize) -> Option<Result<Bytes, Refusal>> {
         loop {
@@ -125,8 +125,8 @@ pub(in crate::api::rls) async fn serve(
     let mut newest = receipts.follow();
     let looked = servers.engine.now();
     let held = servers.rls.budget.hold();
-    let mut incoming = Incoming { body, gathered: BytesMut::new(), held };
-    let mut stream = Stream {
+    let mut incoming = IncomingReports { body, gathered: BytesMut::new(), held };
+    let mut stream = QuotaStream {
         servers,
         way,
         receipts,
@@ -141,30 +141,30 @@ pub(in crate::api::rls) async fn serve(
         let pause = stream.pause();
         let actions = tokio::select! {
             biased;
-            _ = poll_fn(|cx| answers.poll_reset(cx)) => break End::Ended,
-            () = closing.cancelled() => break End::Ended,
+            _ = poll_fn(|cx| answers.poll_reset(cx)) => break StreamEnd::Ended,
+            () = closing.cancelled() => break StreamEnd::Ended,
             changed = newest.changed() => {
                 if changed.is_err() {
-                    break End::Ended;
+                    break StreamEnd::Ended;
                 }
                 let receipt = *newest.borrow_and_update();
                 stream.received(receipt);
                 continue;
             }
             message = incoming.next(bytes_max) => match message {
-                None => break End::Ended,
-                Some(Err(refusal)) => break End::Refused(refusal),
+                None => break StreamEnd::Ended,
+                Some(Err(refusal)) => break StreamEnd::Refused(refusal),
                 Some(Ok(message)) => {
                     incoming.held = stream.servers.rls.budget.hold();
                     match stream.reported(&message).await {
                         Ok(actions) => actions,
-                        Err(refusal) => break End::Refused(refusal),
+                        Err(refusal) => break StreamEnd::Refused(refusal),
                     }
                 }
             },
             () = sleep(pause) => match stream.look().await {
                 Some(actions) => actions,
-                None => break End::NoReceipt,
+                None => break StreamEnd::NoReceipt,
             },
         };
         if let Err(end) = stream.send(&mut answers, actions).await {
@@ -174,15 +174,15 @@ pub(in crate::api::rls) async fn serve(
     stream.end();
     let [ended, receipt, refused] = &stream.servers.quotas.metrics.lost;
     match end {
-        End::Ended => {
+        StreamEnd::Ended => {
             ended.increment(1);
             answers.send_reset(h2::Reason::CANCEL);
         }
-        End::NoReceipt => {
+        StreamEnd::NoReceipt => {
             receipt.increment(1);
             answers.send_reset(h2::Reason::CANCEL);
         }
-        End::Refused(refusal) => {
+        StreamEnd::Refused(refusal) => {
             refused.increment(1);
             stream.servers.rls.rejected.increment(1);
             let _ = answers.send_trailers(trailers(&refusal));
@@ -200,7 +200,7 @@ fn trailers(refusal: &Refusal) -> HeaderMap {
     trailers
 }
 
-impl Stream {
+impl QuotaStream {
     /// How long until something is due.
     fn pause(&self) -> Duration {
         if self.buckets.is_empty() {
@@ -227,7 +227,7 @@ impl Stream {
     }
 
     /// Reads a report. Returns what the gateway is told.
-    async fn reported(&mut self, message: &[u8]) -> Result<Vec<Told>, Refusal> {
+    async fn reported(&mut self, message: &[u8]) -> Result<Vec<ToldAction>, Refusal> {
         let reports = decode(message)?;
         match &self.domain {
             None if reports.domain.is_empty() => {
@@ -248,7 +248,7 @@ impl Stream {
         Ok(actions)
     }
 
-    async fn row(&mut self, domain: &str, row: &Row<'_>) -> Option<Told> {
+    async fn row(&mut self, domain: &str, row: &Row<'_>) -> Option<ToldAction> {
         let now = self.servers.engine.now();
         let name = name_of(domain, &row.pairs);
         let is_asked = row.usage.allowed > 0 || row.usage.denied > 0;
@@ -259,7 +259,7 @@ impl Stream {
                 let [_, full, _] = &self.servers.quotas.metrics.refused;
                 full.increment(1);
                 let strategy = if is_asked { Strategy::Deny } else { Strategy::Abandon };
-                return Some(Told::blanket(Bytes::copy_from_slice(row.id), strategy, whole_seconds(TTL)));
+                return Some(ToldAction::blanket(Bytes::copy_from_slice(row.id), strategy, whole_seconds(TTL)));
             }
             let own = OwnBucket { id: Bytes::copy_from_slice(row.id), asked: now, is_blanket: false };
             self.buckets.insert(Arc::clone(&name), own);
@@ -270,7 +270,7 @@ impl Stream {
         } else if now.since(own.asked) >= IDLE {
             let id = own.id.clone();
             self.forget(&name, now);
-            return Some(Told::blanket(id, Strategy::Abandon, 0));
+            return Some(ToldAction::blanket(id, Strategy::Abandon, 0));
         }
         // After the answer to a PING everything is written later than the PING was sent.
         let anchor = self.receipt.map(|receipt| receipt.pinged);
@@ -291,7 +291,7 @@ impl Stream {
     }
 
     /// Does what is due by itself; `None` where a receipt is overdue.
-    async fn look(&mut self) -> Option<Vec<Told>> {
+    async fn look(&mut self) -> Option<Vec<ToldAction>> {
         let now = self.servers.engine.now();
         let before = std::mem::replace(&mut self.looked, now);
         let mut due = Vec::new();
@@ -321,7 +321,7 @@ impl Stream {
     }
 
     /// Works out what the gateway is told of one bucket, and takes its permits.
-    async fn assign(&mut self, name: &Arc<[u8]>) -> Option<Told> {
+    async fn assign(&mut self, name: &Arc<[u8]>) -> Option<ToldAction> {
         let servers = Arc::clone(&self.servers);
         let questions = question_of(name);
         let identity = ClientIdentity::read(&servers, &questions);
@@ -355,13 +355,13 @@ impl Stream {
     }
 
     /// A blanket rule takes the place of an assignment, which stays spent.
-    fn blanket(&mut self, name: &Arc<[u8]>, strategy: Strategy, ttl_s: u32) -> Option<Told> {
+    fn blanket(&mut self, name: &Arc<[u8]>, strategy: Strategy, ttl_s: u32) -> Option<ToldAction> {
         let own = self.buckets.get_mut(name)?;
         if !std::mem::replace(&mut own.is_blanket, true) {
             let now = self.servers.engine.now();
             self.servers.quotas.table().leave(self.id, name, now);
         }
-        Some(Told::blanket(own.id.clone(), strategy, ttl_s))
+        Some(ToldAction::blanket(own.id.clone(), strategy, ttl_s))
     }
 
     fn end_blanket(&mut self, name: &Arc<[u8]>) -> Option<()> {
@@ -378,7 +378,7 @@ impl Stream {
         servers: &Servers,
         question: &crate::core::request::Request<'_>,
         (name, left): (&Arc<[u8]>, RightsLeft),
-    ) -> Option<Told> {
+    ) -> Option<ToldAction> {
         let now = servers.engine.now();
         let forced = servers.quotas.table().enter(name, left.ends, now);
         charge(servers, name, forced).await;
@@ -394,18 +394,18 @@ impl Stream {
             table.get(name)?.assign(self.id, plan, taken, now)?
         };
         let Assignment { terms, ttl_s } = assignment;
-        let strategy = if terms == Terms::DENY { Strategy::Deny } else { Strategy::Bucket(terms) };
+        let strategy = if terms == QuotaTerms::DENY { Strategy::Deny } else { Strategy::Bucket(terms) };
         let id = self.buckets.get(name)?.id.clone();
-        Some(Told { name: Some(Arc::clone(name)), action: BucketAction { id, strategy, ttl_s } })
+        Some(ToldAction { name: Some(Arc::clone(name)), action: BucketAction { id, strategy, ttl_s } })
     }
 
     /// Sends what the gateway is told, and asks for its receipt.
-    async fn send(&self, answers: &mut SendStream<CountedWriter>, told: Vec<Told>) -> Result<(), End> {
+    async fn send(&self, answers: &mut SendStream<CountedWriter>, told: Vec<ToldAction>) -> Result<(), StreamEnd> {
         let [tokens, deny, allow, abandon] = &self.servers.quotas.metrics.actions;
         let mut told = told.into_iter().peekable();
         while told.peek().is_some() {
             let (mut names, mut actions) = (Vec::new(), Vec::new());
-            for Told { name, action } in told.by_ref().take(ACTIONS_MAX) {
+            for ToldAction { name, action } in told.by_ref().take(ACTIONS_MAX) {
                 let counter = match action.strategy {
                     Strategy::Bucket(_) => tokens,
                     Strategy::Deny => deny,
@@ -419,8 +419,8 @@ impl Stream {
             let written = self.write(answers, encode(&actions));
             match timeout(RECEIPT_WITHIN.to_std(), written).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Err(End::Ended),
-                Err(_) => return Err(End::NoReceipt),
+                Ok(Err(_)) => return Err(StreamEnd::Ended),
+                Err(_) => return Err(StreamEnd::NoReceipt),
             }
             if names.is_empty() {
                 continue;
@@ -468,12 +468,12 @@ impl Stream {
 }
 
 /// What a gateway is told of one bucket; `name` where that is an assignment whose receipt counts.
-struct Told {
+struct ToldAction {
     name: Option<Arc<[u8]>>,
     action: BucketAction,
 }
 
-impl Told {
+impl ToldAction {
     const fn blanket(id: Bytes, strategy: Strategy, ttl_s: u32) -> Self {
         Self { name: None, action: BucketAction { id, strategy, ttl_s } }
     }

@@ -5,7 +5,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 
 use super::super::answer::{begin, bytes_len, framed, number, number_len};
 use super::super::wire::{Decoded, bytes, next, skip, text, varint};
-use crate::core::quota_assignments::{Terms, UsageReport};
+use crate::core::quota_assignments::{QuotaTerms, UsageReport};
 use crate::core::time::Span;
 
 /// Most buckets that are read of one report.
@@ -110,7 +110,7 @@ pub(super) enum Strategy {
     /// Lets nothing pass.
     Deny,
     /// Lets pass what this bucket has.
-    Bucket(Terms),
+    Bucket(QuotaTerms),
     /// Forgets it.
     Abandon,
 }
@@ -155,7 +155,7 @@ fn assignment(strategy: Strategy, ttl_s: u32) -> BytesMut {
     match strategy {
         // A choice of several is written also where it is zero.
         Strategy::Allow => blanket(0, &mut limit),
-        Strategy::Bucket(terms) if terms != Terms::DENY => nested(3, &token_bucket(terms), &mut limit),
+        Strategy::Bucket(terms) if terms != QuotaTerms::DENY => nested(3, &token_bucket(terms), &mut limit),
         Strategy::Deny | Strategy::Bucket(_) | Strategy::Abandon => blanket(1, &mut limit),
     }
     nested(3, &limit, &mut message);
@@ -167,7 +167,7 @@ fn blanket(rule: u64, limit: &mut BytesMut) {
     encode_varint(rule, limit);
 }
 
-fn token_bucket(terms: Terms) -> BytesMut {
+fn token_bucket(terms: QuotaTerms) -> BytesMut {
     let mut bucket = BytesMut::new();
     let (tokens, interval) = (u64::from(terms.tokens_per_fill), u64::from(terms.fill_interval.max(1)));
     number(1, u64::from(terms.max_tokens), &mut bucket);
@@ -227,11 +227,11 @@ mod tests {
     #[test]
     fn an_answer_is_read_by_the_generated_types() {
         let own = id(&[("user", "ann")]);
-        let terms = Terms { max_tokens: 7, tokens_per_fill: 5, fill_interval: 10 };
+        let terms = QuotaTerms { max_tokens: 7, tokens_per_fill: 5, fill_interval: 10 };
         let strategies = [
             Strategy::Allow,
             Strategy::Deny,
-            Strategy::Bucket(Terms::DENY),
+            Strategy::Bucket(QuotaTerms::DENY),
             Strategy::Bucket(terms),
             Strategy::Abandon,
         ];

@@ -1,6 +1,6 @@
 //! One gateway process with one bucket, by what a stock Envoy 1.40.0 was seen to do.
 
-use crate::quota_assignments::{Assignment, Terms};
+use crate::quota_assignments::{Assignment, QuotaTerms};
 use crate::time::{Span, Timestamp};
 
 /// Between two reports, whatever happens.
@@ -9,7 +9,7 @@ pub(super) const TICK: Span = Span::from_secs(5);
 /// The limiter of the bucket.
 #[derive(Debug, Clone, Copy)]
 struct Limiter {
-    terms: Terms,
+    terms: QuotaTerms,
     /// Tokens, in millionths.
     tokens: u64,
     filled: Timestamp,

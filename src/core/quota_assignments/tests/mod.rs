@@ -4,7 +4,7 @@ mod client;
 mod played;
 mod world;
 
-use super::{MARGIN, TTL, Terms, divide};
+use super::{MARGIN, TTL, QuotaTerms, divide};
 use crate::time::Span;
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ proptest! {
     #[test]
     fn terms_are_worth_no_more_than_asked(permits in 0_u64..100_000, seconds in 2_u64..17) {
         let during = Span::from_secs(seconds);
-        if let Some(terms) = Terms::worth(permits, during) {
+        if let Some(terms) = QuotaTerms::worth(permits, during) {
             prop_assert!(terms.worst(during) <= permits);
             prop_assert!(terms.fill_interval >= 1 && terms.tokens_per_fill >= 1 && terms.max_tokens >= 1);
             // Rounding to whole tokens takes a permit a second, slow rates a fill, and half a second is unused.
@@ -24,9 +24,8 @@ proptest! {
 
     #[test]
     fn terms_that_differ_are_told_apart_by_their_tokens(a in 0_u64..20_000, b in 0_u64..20_000) {
-        let before = Terms::of_rate(a);
-        let after = Terms::of_rate(b).told_from(before);
-        let tokens = |terms: Terms| (terms.max_tokens, terms.tokens_per_fill);
+        let (before, after) = (QuotaTerms::of_rate(a), QuotaTerms::of_rate(b));
+        let tokens = |terms: QuotaTerms| (terms.max_tokens, terms.tokens_per_fill);
         prop_assert!(tokens(before) != tokens(after) || before == after);
     }
 
