@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use super::divide::level;
 use super::spending::{LostPermits, Spending};
-use super::{MARGIN, TTL, QuotaTerms};
+use super::{MARGIN, QuotaTerms, TTL};
 use crate::time::{Span, Timestamp};
 
 /// The need of a stream that has not been heard of for long enough to be known: a part of what there is.
 const NEED_UNKNOWN_PART: u64 = 4;
 /// The least need of a stream, in thousandths of a permit a second.
 const NEED_LEAST: u64 = 200;
-/// QuotaTerms stay as they are while they are so many eighths of what the stream would be assigned now.
+/// Terms stay as they are while they are so many eighths of what the stream would be assigned now.
 const KEEP_LEAST: u64 = 7;
 const KEEP_MOST: u64 = 11;
 /// The division between streams is worked out again after so long, or at once where they are few.
-const LEVEL_HOLDS: Span = Span::from_millis(100);
+const DIVISION_HOLDS: Span = Span::from_millis(100);
 const FEW_STREAMS: usize = 64;
-/// QuotaTerms in force that live longer than that outlive the next report.
+/// Terms in force that live longer than that outlive the next report.
 const NEXT_REPORT: Span = Span::from_millis(5_500);
 /// A stream that finds too little is looked at again after so long, while more may come back.
 const RETRY: Span = Span::from_millis(250);
@@ -89,6 +89,16 @@ impl StreamShare {
     }
 }
 
+/// How a bucket's rate is divided, in thousandths of a permit a second.
+#[derive(Debug, Clone, Copy)]
+struct Division {
+    /// The rate of all streams together.
+    whole: u64,
+    /// The most that one stream has of it.
+    level: u64,
+    at: Timestamp,
+}
+
 /// The assigned part of one bucket.
 #[derive(Debug, Clone, Default)]
 pub struct BucketAssignments {
@@ -98,7 +108,7 @@ pub struct BucketAssignments {
     pool: u64,
     lost: Vec<LostPermits>,
     streams: BTreeMap<u64, StreamShare>,
-    level: Option<(u64, Timestamp)>,
+    division: Option<Division>,
 }
 
 impl BucketAssignments {
@@ -150,7 +160,7 @@ impl BucketAssignments {
     }
 
     fn turn_at(&mut self, at: Timestamp) -> u64 {
-        (self.ends, self.pool, self.level) = (None, 0, None);
+        (self.ends, self.pool, self.division) = (None, 0, None);
         self.lost.retain(|lost| lost.until > at);
         let lost: u64 = self.lost.iter().map(|lost| lost.permits).sum();
         let turn = |share: &mut StreamShare| {
@@ -186,8 +196,7 @@ impl BucketAssignments {
         if ttl == Span::ZERO {
             return None;
         }
-        let whole = self.rate_of_all(available, lives, rest);
-        let level = self.level(whole, now);
+        let Division { whole, level, .. } = self.divide(available, (lives, rest), now);
         let share = self.streams.get(&stream)?;
         let rate = share.need(whole).min(level);
         let kept = in_force.map(|(terms, _)| terms).filter(|terms| {
@@ -246,17 +255,18 @@ impl BucketAssignments {
         rate(whole.saturating_sub(aside), lives)
     }
 
-    /// The most that one stream has of it.
-    fn level(&mut self, whole: u64, now: Timestamp) -> u64 {
-        let fresh =
-            |(_, at): &(u64, Timestamp)| self.streams.len() > FEW_STREAMS && now.since(*at) < LEVEL_HOLDS;
-        if let Some((level, _)) = self.level.filter(fresh) {
-            return level;
+    /// How the rate is divided now. Between many streams it is worked out ten times a second at most.
+    fn divide(&mut self, available: u64, (lives, rest): (Span, Span), now: Timestamp) -> Division {
+        let is_many = self.streams.len() > FEW_STREAMS;
+        if let Some(division) = self.division.filter(|known| is_many && now.since(known.at) < DIVISION_HOLDS)
+        {
+            return division;
         }
+        let whole = self.rate_of_all(available, lives, rest);
         let mut needs: Vec<u64> = self.streams.values().map(|share| share.need(whole)).collect();
-        let level = level(whole, &mut needs);
-        self.level = Some((level, now));
-        level
+        let division = Division { whole, level: level(whole, &mut needs), at: now };
+        self.division = Some(division);
+        division
     }
 
     /// Assigns what was planned; `taken`: its permits were taken. `None`: there is nothing to send.

@@ -3,7 +3,7 @@
 //! All of it is a sum of three: permits spent before an instant (the anchor), permits that the assignment in
 //! force can still be worth from there to its end, and permits of an assignment whose receipt is not known.
 
-use super::{DELIVERED_WITHIN, MARGIN, RECEIPT_WITHIN, QuotaTerms};
+use super::{DELIVERED_WITHIN, MARGIN, QuotaTerms, RECEIPT_WITHIN};
 use crate::time::{Span, Timestamp};
 
 /// An assignment that is known to be received.
@@ -133,8 +133,8 @@ impl Spending {
             return;
         }
         let before = self.spent.saturating_add(in_force.worst());
-        let after =
-            (anchor < in_force.end).then(|| ReceivedAssignment { anchor: anchor.max(in_force.anchor), ..in_force });
+        let after = (anchor < in_force.end)
+            .then(|| ReceivedAssignment { anchor: anchor.max(in_force.anchor), ..in_force });
         if self.reported.saturating_add(after.map_or(0, |after| after.worst())) < before {
             (self.spent, self.in_force) = (self.reported, after);
         }

@@ -24,12 +24,12 @@ pub struct QuotaTerms {
 }
 
 impl QuotaTerms {
-    /// QuotaTerms under which nothing passes.
+    /// Terms under which nothing passes.
     pub const DENY: Self = Self { max_tokens: 0, tokens_per_fill: 0, fill_interval: 1 };
     /// The least that is assigned.
     const LEAST: Self = Self { max_tokens: 1, tokens_per_fill: 1, fill_interval: FILL_LONGEST };
 
-    /// QuotaTerms of at most this rate, in thousandths of a permit a second, and of at least a permit a minute.
+    /// Terms of at most this rate, in thousandths of a permit a second, and of at least a permit a minute.
     #[must_use]
     pub fn of_rate(millis: u64) -> Self {
         let tokens = |per: u64| u32::try_from((millis / per).min(RATE_MAX)).unwrap_or(u32::MAX);

@@ -19,9 +19,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::question::Questions;
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
-use crate::core::quota_assignments::QuotaTable;
+use crate::core::quota_assignments::{QuotaTable, WINDOW_LEAST};
 use crate::core::request::{Attributes, Cost, Request};
-use crate::core::time::Span;
+use crate::core::time::{Span, Timestamp};
+use crate::engine::assignable::Assignable;
 use crate::telemetry::Metrics;
 
 pub(super) use receipts::Receipts;
@@ -164,10 +165,27 @@ async fn turn(servers: &Servers) {
         };
         for (name, permits) in forced.0 {
             charge(servers, &name, permits).await;
+            // What a lost stream may still spend may reach further windows, also where no stream is left.
+            let ends = window_end(servers, &name).await;
+            let more = servers.quotas.table().enter(&name, ends, servers.engine.now());
+            charge(servers, &name, more).await;
         }
         if forced.1 {
             return;
         }
+    }
+}
+
+/// Returns when the window ends that the rules of a bucket count in now.
+async fn window_end(servers: &Servers, name: &[u8]) -> Timestamp {
+    let questions = question_of(name);
+    let identity = ClientIdentity::read(servers, &questions);
+    let questions = identity.put(questions);
+    let now = servers.engine.now();
+    let Some(question) = questions.first() else { return now + WINDOW_LEAST };
+    match servers.engine.rights_left(question).await {
+        Assignable::Left(left) => left.ends,
+        _ => now + WINDOW_LEAST,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::api::client_identity::ClientIdentity;
 use crate::api::connection::Held;
 use crate::api::error::{Code, Refusal};
 use crate::api::unsent_bytes::CountedWriter;
-use crate::core::quota_assignments::{Assignment, RECEIPT_WITHIN, RightsLeft, TTL, QuotaTerms};
+use crate::core::quota_assignments::{Assignment, QuotaTerms, RECEIPT_WITHIN, RightsLeft, TTL};
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::assignable::Assignable;
@@ -34,7 +34,7 @@ const IDLE: Span = Span::from_secs(180);
 /// Longest time of a stream between two looks at what is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Least time between two such looks.
-const LOOK_LEAST: Duration = Duration::from_millis(20);
+const LOOK_LEAST: Duration = Duration::from_millis(100);
 /// Actions of one message.
 const ACTIONS_MAX: usize = 1_000;
 /// How long rules that do not limit a bucket are believed.
@@ -259,7 +259,11 @@ impl QuotaStream {
                 let [_, full, _] = &self.servers.quotas.metrics.refused;
                 full.increment(1);
                 let strategy = if is_asked { Strategy::Deny } else { Strategy::Abandon };
-                return Some(ToldAction::blanket(Bytes::copy_from_slice(row.id), strategy, whole_seconds(TTL)));
+                return Some(ToldAction::blanket(
+                    Bytes::copy_from_slice(row.id),
+                    strategy,
+                    whole_seconds(TTL),
+                ));
             }
             let own = OwnBucket { id: Bytes::copy_from_slice(row.id), asked: now, is_blanket: false };
             self.buckets.insert(Arc::clone(&name), own);
@@ -400,7 +404,11 @@ impl QuotaStream {
     }
 
     /// Sends what the gateway is told, and asks for its receipt.
-    async fn send(&self, answers: &mut SendStream<CountedWriter>, told: Vec<ToldAction>) -> Result<(), StreamEnd> {
+    async fn send(
+        &self,
+        answers: &mut SendStream<CountedWriter>,
+        told: Vec<ToldAction>,
+    ) -> Result<(), StreamEnd> {
         let [tokens, deny, allow, abandon] = &self.servers.quotas.metrics.actions;
         let mut told = told.into_iter().peekable();
         while told.peek().is_some() {

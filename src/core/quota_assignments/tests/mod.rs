@@ -4,7 +4,7 @@ mod client;
 mod played;
 mod world;
 
-use super::{MARGIN, TTL, QuotaTerms, divide};
+use super::{MARGIN, QuotaTerms, TTL, divide};
 use crate::time::Span;
 use proptest::prelude::*;
 

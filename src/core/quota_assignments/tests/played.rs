@@ -154,3 +154,21 @@ proptest! {
         run(&mut world, 70);
     }
 }
+
+#[test]
+fn buckets_that_nobody_has_any_more_are_forgotten() {
+    let mut world = world(3_000, &[20, 20]);
+    run(&mut world, 20);
+    world.stall(0, Span::from_secs(60));
+    run(&mut world, 8);
+    for at in 0..2 {
+        world.gateways[at].demand = 0;
+        world.cut(at);
+    }
+    assert_eq!(world.buckets(), 1, "what is lost is spent in later windows too");
+    for gateway in &mut world.gateways {
+        gateway.retire();
+    }
+    run(&mut world, 300);
+    assert_eq!(world.buckets(), 0);
+}

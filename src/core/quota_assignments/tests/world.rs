@@ -70,7 +70,19 @@ pub(super) struct World {
     pub(super) messages: u64,
 }
 
+impl Gateway {
+    /// It ends for good, and asks nobody any more.
+    pub(super) fn retire(&mut self) {
+        self.client = Client::default();
+    }
+}
+
 impl World {
+    /// Buckets that the daemon remembers.
+    pub(super) fn buckets(&self) -> usize {
+        self.table.len()
+    }
+
     pub(super) fn new(limit: u64, window: Span) -> Self {
         Self {
             now: Timestamp(1_800_000_000_000_000),
@@ -145,8 +157,12 @@ impl World {
 
     pub(super) fn step(&mut self) {
         self.now = self.now + STEP;
-        let forced: u64 = self.table.turn(self.now, 100).into_iter().map(|(_, permits)| permits).sum();
-        self.count(forced, true);
+        let ends = Timestamp::window_start(self.index() + 1, self.window);
+        for (name, permits) in self.table.turn(self.now, 100) {
+            self.count(permits, true);
+            let more = self.table.enter(&name, ends, self.now);
+            self.count(more, true);
+        }
         for at in 0..self.gateways.len() {
             self.ask(at);
             self.carry(at);
