@@ -12,6 +12,7 @@ mod kuadrant;
 mod message;
 mod others;
 mod question;
+mod quota;
 mod reflection;
 pub(super) mod service;
 mod services;
@@ -42,6 +43,7 @@ use super::traces::{DecisionSpan, parent};
 use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::{AnswerGuards, Decision};
 use crate::core::request::{Cost, Request as Question};
+use crate::core::time::Timestamp;
 use crate::engine::Engine;
 use crate::engine::decide::Decisions;
 use crate::engine::port::Answer;
@@ -51,6 +53,9 @@ use message::Message;
 use question::{Questions, RateLimitCall};
 
 pub(super) use others::Others;
+pub(super) use quota::QuotaStreams;
+use quota::Receipts;
+pub(super) use quota::turn_windows as turn_quota_windows;
 use service::Service;
 
 /// The one call of the service.
@@ -86,6 +91,7 @@ struct Line {
     closing: CancellationToken,
     way: Way,
     others: others::Share,
+    receipts: Arc<Receipts>,
 }
 
 /// How answers leave a connection.
@@ -163,8 +169,10 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     };
     let Ok(Ok(mut connection)) = shaken else { return };
     let way = Way { unsent: servers.rls.unsent.connection(), deliveries, waiting: Arc::default() };
-    let line = Line { servers, closing: shutdown.closing.clone(), way, others: others::Share::default() };
-    let mut watch = Watch { pings: connection.ping_pong(), calls: 0, has_begun: false, waiting: false };
+    let closing = shutdown.closing.clone();
+    let (others, receipts) = (others::Share::default(), Arc::default());
+    let line = Line { servers, closing, way, others, receipts };
+    let mut watch = Watch::new(connection.ping_pong());
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut unread = UnreadLooks::default();
     let mut closing = pin!(shutdown.closing.cancelled());
@@ -189,6 +197,9 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             }
             if ending.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Event::MakeRoom);
+            }
+            if watch.poll_receipt(&line, cx).is_ready() {
+                return Poll::Ready(Event::Pinged);
             }
             look.poll_tick(cx).map(|_| Event::Look)
         });
@@ -216,7 +227,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
                 return place.count_unread();
             }
             Event::Look if watch.is_silent() => return,
-            Event::Look => {}
+            Event::Look | Event::Pinged => {}
             Event::Closed => return,
             // Resets that were still to be read are lost with it.
             Event::Broken => return line.way.deliveries.lost(),
@@ -231,6 +242,8 @@ enum Event {
     Close,
     Look,
     MakeRoom,
+    /// A PING is to be written.
+    Pinged,
 }
 
 /// Moves the connection on, and takes every call that has arrived. `None`: nothing happened.
@@ -269,12 +282,29 @@ struct Watch {
     /// True if there ever was a call.
     has_begun: bool,
     waiting: bool,
+    /// When the PING of a receipt was sent that is on its way.
+    pinged: Option<Timestamp>,
+    /// The same at the look before.
+    pinged_before: Option<Timestamp>,
 }
 
 impl Watch {
+    const fn new(pings: Option<PingPong>) -> Self {
+        Self { pings, calls: 0, has_begun: false, waiting: false, pinged: None, pinged_before: None }
+    }
+
+    /// Ready where the PING of a receipt was begun.
+    fn poll_receipt(&mut self, line: &Line, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(pings) = &mut self.pings else { return Poll::Pending };
+        line.receipts.poll(pings, &mut self.pinged, (&line.servers.engine, &line.way.unsent), cx)
+    }
+
     /// One look: pings a connection without calls, and finds it silent if it has not answered by the next.
     fn is_silent(&mut self) -> bool {
         let quiet = std::mem::take(&mut self.calls) == 0;
+        if let Some(pinged) = self.pinged {
+            return self.pinged_before.replace(pinged) == Some(pinged) && quiet;
+        }
         let Some(pings) = &mut self.pings else { return false };
         let mut nobody = Context::from_waker(Waker::noop());
         if self.waiting && pings.poll_pong(&mut nobody).is_pending() {
@@ -290,6 +320,9 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     let servers = &line.servers;
     let call = kuadrant::Call::of(request.uri().path());
     if call.is_none() && request.uri().path() != SHOULD_RATE_LIMIT {
+        if request.uri().path() == quota::STREAM_RATE_LIMIT_QUOTAS {
+            return begin_quotas(line, request, respond);
+        }
         let Some(place) = servers.others.place(&line.others, request.uri().path()) else {
             let sentence = "as many calls besides decisions are open as may be";
             return refuse(servers, respond, &Refusal::new(Code::Overloaded, sentence));
@@ -331,6 +364,23 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
         },
         Poll::Ready(Err(refusal)) => refuse(servers, respond, &refusal),
         Poll::Pending => drop(tokio::spawn(wait_for_message(line.call(), message, respond))),
+    }
+}
+
+/// Begins a stream of quotas.
+fn begin_quotas(line: &Line, request: Request<RecvStream>, respond: Respond) {
+    let servers = &line.servers;
+    let begun = check_head(&request).and_then(|()| servers.knows_rules()).and_then(|()| {
+        let sentence = "as many streams of quotas are open as may be";
+        servers.quotas.place().ok_or_else(|| Refusal::new(Code::Overloaded, sentence))
+    });
+    match begun {
+        Ok(place) => {
+            line.receipts.begin();
+            let body = request.into_body();
+            drop(tokio::spawn(quota::serve(line.call(), Arc::clone(&line.receipts), body, respond, place)));
+        }
+        Err(refusal) => refuse(servers, respond, &refusal),
     }
 }
 
