@@ -16,6 +16,7 @@ mod quota;
 mod reflection;
 pub(super) mod service;
 mod services;
+mod watch;
 mod wire;
 
 use std::future::Future as _;
@@ -26,8 +27,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::RecvStream;
 use h2::server::SendResponse;
-use h2::{Ping, PingPong, RecvStream};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -43,7 +44,6 @@ use super::traces::{DecisionSpan, parent};
 use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::{AnswerGuards, Decision};
 use crate::core::request::{Cost, Request as Question};
-use crate::core::time::Timestamp;
 use crate::engine::Engine;
 use crate::engine::decide::Decisions;
 use crate::engine::port::Answer;
@@ -57,6 +57,7 @@ pub(super) use quota::QuotaStreams;
 use quota::Receipts;
 pub(super) use quota::turn_windows as turn_quota_windows;
 use service::Service;
+use watch::Watch;
 
 /// The one call of the service.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -273,46 +274,6 @@ fn poll_calls(
         }
     }
     (!turn.is_empty()).then_some(Event::Calls)
-}
-
-/// Whether there is still someone at the other end.
-struct Watch {
-    pings: Option<PingPong>,
-    calls: usize,
-    /// True if there ever was a call.
-    has_begun: bool,
-    waiting: bool,
-    /// When the PING of a receipt was sent that is on its way.
-    pinged: Option<Timestamp>,
-    /// The same at the look before.
-    pinged_before: Option<Timestamp>,
-}
-
-impl Watch {
-    const fn new(pings: Option<PingPong>) -> Self {
-        Self { pings, calls: 0, has_begun: false, waiting: false, pinged: None, pinged_before: None }
-    }
-
-    /// Ready where the PING of a receipt was begun.
-    fn poll_receipt(&mut self, line: &Line, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(pings) = &mut self.pings else { return Poll::Pending };
-        line.receipts.poll(pings, &mut self.pinged, (&line.servers.engine, &line.way.unsent), cx)
-    }
-
-    /// One look: pings a connection without calls, and finds it silent if it has not answered by the next.
-    fn is_silent(&mut self) -> bool {
-        let quiet = std::mem::take(&mut self.calls) == 0;
-        if let Some(pinged) = self.pinged {
-            return self.pinged_before.replace(pinged) == Some(pinged) && quiet;
-        }
-        let Some(pings) = &mut self.pings else { return false };
-        let mut nobody = Context::from_waker(Waker::noop());
-        if self.waiting && pings.poll_pong(&mut nobody).is_pending() {
-            return quiet;
-        }
-        self.waiting = quiet && pings.send_ping(Ping::opaque()).is_ok();
-        false
-    }
 }
 
 /// Answers a call at once where it can be.

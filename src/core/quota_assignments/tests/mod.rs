@@ -15,7 +15,7 @@ proptest! {
         if let Some(terms) = QuotaTerms::worth(permits, during) {
             prop_assert!(terms.worst(during) <= permits);
             prop_assert!(terms.fill_interval >= 1 && terms.tokens_per_fill >= 1 && terms.max_tokens >= 1);
-            // Rounding to whole tokens takes a permit a second, slow rates a fill, and half a second is unused.
+            // Rounding to whole tokens takes a permit a second, and slow rates a fill.
             prop_assert!(terms.worst(during) + permits / 4 + 2 * seconds + 12 > permits, "{terms:?}");
         } else {
             prop_assert!(permits < 2);
