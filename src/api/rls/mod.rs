@@ -282,7 +282,7 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     let call = kuadrant::Call::of(request.uri().path());
     if call.is_none() && request.uri().path() != SHOULD_RATE_LIMIT {
         if request.uri().path() == quota::STREAM_RATE_LIMIT_QUOTAS {
-            return begin_quotas(line, request, respond);
+            return quota::begin(line, request, respond);
         }
         let Some(place) = servers.others.place(&line.others, request.uri().path()) else {
             let sentence = "as many calls besides decisions are open as may be";
@@ -325,23 +325,6 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
         },
         Poll::Ready(Err(refusal)) => refuse(servers, respond, &refusal),
         Poll::Pending => drop(tokio::spawn(wait_for_message(line.call(), message, respond))),
-    }
-}
-
-/// Begins a stream of quotas.
-fn begin_quotas(line: &Line, request: Request<RecvStream>, respond: Respond) {
-    let servers = &line.servers;
-    let begun = check_head(&request).and_then(|()| servers.knows_rules()).and_then(|()| {
-        let sentence = "as many streams of quotas are open as may be";
-        servers.quotas.place().ok_or_else(|| Refusal::new(Code::Overloaded, sentence))
-    });
-    match begun {
-        Ok(place) => {
-            line.receipts.begin();
-            let body = request.into_body();
-            drop(tokio::spawn(quota::serve(line.call(), Arc::clone(&line.receipts), body, respond, place)));
-        }
-        Err(refusal) => refuse(servers, respond, &refusal),
     }
 }
 

@@ -87,7 +87,7 @@ impl NginxReader<'_> {
                 Token::Semicolon => break None,
                 // Lua has quotes and braces of its own.
                 Token::Open if name.ends_with("_by_lua_block") => {
-                    self.skip_braces()?;
+                    self.skip_lua()?;
                     break Some(Vec::new());
                 }
                 Token::Open => break Some(self.block(depth + 1)?),
@@ -159,12 +159,15 @@ impl NginxReader<'_> {
         while self.next().is_some_and(|letter| letter != '\n') {}
     }
 
-    fn skip_braces(&mut self) -> Result<(), SyntaxError> {
+    /// Passes over Lua, whose texts and comments may hold braces that open nothing.
+    fn skip_lua(&mut self) -> Result<(), SyntaxError> {
         let mut open = 1_usize;
         while open > 0 {
             match self.next() {
                 Some('{') => open += 1,
                 Some('}') => open -= 1,
+                Some(quote @ ('"' | '\'')) => drop(self.quoted(quote)?),
+                Some('-') if self.rest.peek() == Some(&'-') => self.skip_line(),
                 Some(_) => {}
                 None => return Err(self.fault("the file ends within a block of Lua")),
             }

@@ -152,7 +152,7 @@ server { server_name a.example; limit_req zone=b burst=1; }
         "nginx.conf:11: rules match paths by texts and `*`, not by regular expressions",
         "nginx.conf:12: fast is unknown and dropped",
         "nginx.conf:12: no limit_conn_zone of these files is called b",
-        "zone=b is used with different parameters: 2 rules count it",
+        "zone=b is used with different parameters: 3 rules count it",
     ] {
         assert!(said.contains(sentence), "{sentence}: {said}");
     }

@@ -13,12 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use h2::RecvStream;
 use metrics::{Counter, Gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::question::Questions;
+use super::{Line, Respond, check_head, refuse};
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
+use crate::api::error::{Code, Refusal};
 use crate::core::quota_assignments::{QuotaTable, WINDOW_LEAST};
 use crate::core::request::{Attributes, Cost, Request};
 use crate::core::time::{Span, Timestamp};
@@ -26,7 +29,7 @@ use crate::engine::assignable::Assignable;
 use crate::telemetry::Metrics;
 
 pub(super) use receipts::Receipts;
-pub(super) use stream::serve;
+use stream::serve;
 
 /// The one call of the service.
 pub(super) const STREAM_RATE_LIMIT_QUOTAS: &str =
@@ -39,6 +42,23 @@ const PAIRS_MAX: usize = 250_000;
 const TURNS_AT_ONCE: usize = 1_000;
 /// Longest pause between two looks at windows that end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Begins a stream.
+pub(super) fn begin(line: &Line, request: http::Request<RecvStream>, respond: Respond) {
+    let servers = &line.servers;
+    let begun = check_head(&request).and_then(|()| servers.knows_rules()).and_then(|()| {
+        let sentence = "as many streams of quotas are open as may be";
+        servers.quotas.place().ok_or_else(|| Refusal::new(Code::Overloaded, sentence))
+    });
+    match begun {
+        Ok(place) => {
+            line.receipts.begin();
+            let body = request.into_body();
+            drop(tokio::spawn(serve(line.call(), Arc::clone(&line.receipts), body, respond, place)));
+        }
+        Err(refusal) => refuse(servers, respond, &refusal),
+    }
+}
 
 /// All streams of a daemon.
 pub(in crate::api) struct QuotaStreams {
