@@ -22,7 +22,6 @@ pub mod key;
 pub mod notice;
 pub mod penalty;
 pub mod price;
-pub mod quota_assignments;
 pub mod region_list;
 pub mod regions;
 pub mod request;
