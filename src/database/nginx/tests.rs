@@ -84,11 +84,13 @@ fn a_request_is_held_to_the_limits_of_its_server_and_location() {
     let names: Vec<_> = imported.rules.iter().map(|rule| rule.name.as_str()).collect();
     let set = set(imported.rules.clone());
     let holds = |host: &str, path: &str| holds(&set, host, path).join(" ");
-    assert_eq!(holds("shop.example", "/"), "perip perserver", "{names:?}");
-    assert_eq!(holds("shop.example", "/login"), "login perserver");
-    assert_eq!(holds("shop.example", "/login/x"), "perip perserver", "only that path is the login");
-    assert_eq!(holds("shop.example", "/api/x"), "perip perserver tenant");
-    assert_eq!(holds("elsewhere.example", "/api/x"), "perip perserver tenant", "by the default server");
+    // Limits of connections hold what asks for a place, and no check.
+    assert_eq!(holds("shop.example", "/"), "perip-2", "{names:?}");
+    assert_eq!(holds("shop.example", "/login"), "login");
+    assert_eq!(holds("shop.example", "/login/x"), "perip-2", "only that path is the login");
+    assert_eq!(holds("shop.example", "/api/x"), "perip-2 tenant-2");
+    assert_eq!(holds("shop.example", "/api/batch/x"), "perip tenant", "the dry run");
+    assert_eq!(holds("elsewhere.example", "/api/x"), "perip-2 tenant-2", "by the default server");
     assert_eq!(holds("static.example", "/x"), "");
     assert_eq!(holds("cdn.static.example", "/api/"), "");
 }
@@ -96,7 +98,7 @@ fn a_request_is_held_to_the_limits_of_its_server_and_location() {
 #[test]
 fn rates_bursts_and_delays_become_buckets_of_the_same_size() {
     let imported = imported(FILE);
-    let perip = rule(&imported, "perip");
+    let perip = rule(&imported, "perip-2");
     assert_eq!(
         (perip.limit, perip.window, perip.burst, perip.status),
         (Some(10), Some("1s"), Some(21), Some(429))
@@ -112,7 +114,7 @@ fn rates_bursts_and_delays_become_buckets_of_the_same_size() {
         (login.action, login.max_delay.as_deref(), login.delay),
         (Some("throttle"), Some("40000ms"), Some("hold"))
     );
-    let tenant = rule(&imported, "tenant");
+    let tenant = rule(&imported, "tenant-2");
     assert_eq!((tenant.burst, tenant.max_delay.as_deref()), (Some(31), Some("200ms")));
     assert_eq!(tenant.per, ["x-tenant", "method"]);
     let dry = imported.rules.iter().find(|rule| rule.action == Some("log_only")).unwrap();

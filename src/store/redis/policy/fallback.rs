@@ -227,7 +227,7 @@ impl Fallback {
         if let Some(place) = shelf.entries.find(hash, key.bytes())
             && let Some(told) = shelf.entries.get_mut(place).and_then(|entry| entry.told.as_mut())
         {
-            told.confirmed = Some(confirmed);
+            told.confirmed = Some(confirmed.after(told.confirmed));
         }
     }
 

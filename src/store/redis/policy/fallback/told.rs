@@ -17,17 +17,23 @@ pub(in crate::store::redis) struct ToldAllowance {
     pub(super) confirmed: Option<Confirmed>,
 }
 
-/// An allowance that is in Redis, by the time since this daemon began.
+/// The time in which an allowance of a bucket is in Redis, since this daemon began.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::redis) struct Confirmed {
-    /// Time at which its write was confirmed: an answer to a decision that was sent before may have been made
-    /// without it.
+    /// When the first write was confirmed, of those that followed each other: an answer to a decision that
+    /// was sent before may have been made without any.
     pub(in crate::store::redis) from: Duration,
-    /// Time since this daemon began at which Redis forgets it.
+    /// When Redis forgets the newest.
     pub(in crate::store::redis) until: Duration,
 }
 
 impl Confirmed {
+    /// The same, behind an earlier one: in between Redis has one or the other.
+    pub(super) fn after(self, before: Option<Self>) -> Self {
+        let from = before.filter(|before| self.from < before.until).map_or(self.from, |before| before.from);
+        Self { from, ..self }
+    }
+
     /// True if a decision that was sent then, and was answered by now, finds it.
     pub(super) fn holds(self, sent: Duration, now: Duration) -> bool {
         self.from < sent && now < self.until
@@ -96,5 +102,10 @@ mod tests {
         assert!(confirmed.holds(after, after));
         assert!(!confirmed.holds(before, after), "it may have been answered before the write");
         assert!(!confirmed.holds(after, until), "it has lapsed");
+        let next = Confirmed { from: after, until: Duration::from_secs(9) };
+        assert!(next.after(Some(confirmed)).holds(after, after), "the one before was there");
+        assert!(!next.after(None).holds(after, after));
+        let late = Confirmed { from: until, ..next };
+        assert!(!late.after(Some(confirmed)).holds(until, until), "between the two there was none");
     }
 }
