@@ -134,6 +134,21 @@ impl Entry {
         (self.hosts.is_empty() || !other.hosts.is_empty() && other.hosts.iter().all(host))
             && (self.paths.is_empty() || !other.paths.is_empty() && other.paths.iter().all(path))
     }
+
+    /// True if both may take the same request. Patterns of hosts may fit any.
+    fn overlaps(&self, other: &Self) -> bool {
+        let host = |host: &String| host.contains('*') || other.hosts.contains(host);
+        let patterns = || other.hosts.iter().any(|host| host.contains('*'));
+        let hosts =
+            self.hosts.is_empty() || other.hosts.is_empty() || patterns() || self.hosts.iter().any(host);
+        let prefix = |path: &String| path.trim_end_matches('*').to_owned();
+        let (own, others): (Vec<_>, Vec<_>) =
+            (self.paths.iter().map(prefix).collect(), other.paths.iter().map(prefix).collect());
+        let path = |path: &String| {
+            others.iter().any(|other| path.starts_with(other.as_str()) || other.starts_with(path.as_str()))
+        };
+        hosts && (own.is_empty() || others.is_empty() || own.iter().any(path))
+    }
 }
 
 /// Returns the places of one limit among those of a place, without those that change nothing.
@@ -145,8 +160,12 @@ fn entries(places: &[Place], counted: LimitFamily, ordinal: usize) -> Vec<Entry>
     });
     let all: Vec<Entry> = all.collect();
     let changes = |index: usize, entry: &Entry| {
-        let behind = all.iter().skip(index + 1).find(|later| later.covers(entry));
-        behind.map_or(entry.limit.is_some(), |behind| behind.limit != entry.limit)
+        // Up to the first that would take all of its requests, each that would take some counts.
+        let behind = all.get(index + 1..).unwrap_or_default();
+        let covering = behind.iter().position(|later| later.covers(entry));
+        let mut taking = behind.iter().take(covering.map_or(behind.len(), |place| place + 1));
+        (covering.is_none() && entry.limit.is_some())
+            || taking.any(|later| later.overlaps(entry) && later.limit != entry.limit)
     };
     let mut kept: Vec<Entry> = Vec::new();
     for (_, entry) in all.iter().enumerate().filter(|(index, entry)| changes(*index, entry)) {
