@@ -88,7 +88,7 @@ for i = 1, count do
     if b.hold then places_terms(b, epoch, now, flags == 2) end
     if slides(b) then
       b.most = b.permits
-      -- What an earlier memory of this region admitted may still count.
+      -- Permits that an earlier memory of this region admitted may still count.
       if now < b.doubt then b.permits, b.shut = 0, b.doubt - now end
       reply[2 + views] = struct.pack(">I5I7", b.permits, b.shut or 0)
     else

@@ -72,7 +72,7 @@ if kinds[CONCURRENCY] then
         c.retry = b.window + 1
       end
     end
-    -- What an earlier memory of this region admitted may still be held.
+    -- Places that an earlier memory of this region admitted may still be held.
     if b.doubt and now < b.doubt and c.kind < 2 then
       c.fits, c.remaining, c.retry = false, 0, b.doubt - now + 1
     end

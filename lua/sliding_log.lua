@@ -150,7 +150,7 @@ if kinds[SLIDING_LOG] then
     if reset > 0 then reset = reset + behind end
     local retry = 0
     if not fits and asked <= b.permits then retry = log_retry(b, now, asked) + behind + 1
-    -- What other regions have would do.
+    -- Permits that other regions have would do.
     elseif not fits and asked <= (b.whole or 0) then retry = b.hold + 1 end
     if b.shut then return false, 0, reset, b.shut + 1 end
     return fits, fits and free - cost or free, reset, retry

@@ -1,4 +1,4 @@
-//! What proxies say of a client's address.
+//! Addresses of clients, as proxies tell them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

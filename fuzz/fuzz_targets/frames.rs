@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let bytes = Bytes::copy_from_slice(data);
     for version in WireVersion::SPOKEN {
         match codec::decode(version, &bytes) {
-            // What was read is written and read again as the same.
+            // A message that was read is written and read again as the same.
             Ok(Message::Sync(frame)) => {
                 let written = codec::encode_frame(version, &frame).expect("it was read");
                 assert_eq!(codec::decode(version, &written), Ok(Message::Sync(frame)));

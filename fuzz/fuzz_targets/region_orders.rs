@@ -1,4 +1,4 @@
-//! What a member says of regions.
+//! Changes of regions, as members tell them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     for order in RegionChanges::read_orders(text).into_iter().flatten() {
         known.hear(now, order, |_| false);
     }
-    // What it tells on is read as what it knows.
+    // The changes that it tells on are read as those that it knows.
     let mut again = RegionChanges::default();
     for order in RegionChanges::read_orders(&known.orders()).expect("it was written here") {
         again.hear(now, order, |_| false);

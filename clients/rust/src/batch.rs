@@ -136,7 +136,7 @@ async fn decide(to: &Transport, mut batch: Vec<Waiting>) {
         match send(to, &batch).await {
             Ok(decisions) => {
                 for (waiting, decision) in batch.into_iter().zip(decisions) {
-                    // Whoever waits no longer has decided already.
+                    // A caller that waits no longer has decided already.
                     let _ = waiting.answer.send(Ok(decision));
                 }
                 return;

@@ -67,7 +67,7 @@ pub(super) fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
         if newest.is_some_and(|newest| newest + counts >= window) {
             continue;
         }
-        // What was under way when a share shrank below what is lent is of use to nobody for a while.
+        // Permits under way when a share shrank below what is lent are of use to nobody for a while.
         if lends && game.case.faults.reload > 0.0 {
             continue;
         }
