@@ -197,6 +197,7 @@ local function settle(charges, admitted, action)
     local moved = 0
     -- What is owed is paid whatever is decided, so that the other regions hear of it.
     if action == 0 and b.gossip and b.debt > 0 then bucket_settle(b, now) end
+    if action == 0 and not c.fits then b.denied = true end
     if b.kind == CONCURRENCY then
       local released = keep and c.kind == REFUND
       if keep and c.fits and c.kind ~= PEEK then moved = held_step(b, now, c) end
@@ -259,7 +260,10 @@ while at <= #input do
       b.roomed = true
       local fits = bucket_fits(b, now, permits)
       if fits then bucket_put(b, now, permits)
-      elseif b.gossip and b.debt > 0 then bucket_settle(b, now) end
+      else
+        b.denied = true
+        if b.gossip and b.debt > 0 then bucket_settle(b, now) end
+      end
       if fits then verdicts[#verdicts + 1] = "1"
       elseif b.due and b.due <= now then verdicts[#verdicts + 1] = "3"
       else verdicts[#verdicts + 1] = flags < 4 and "1" or "0" end
@@ -349,6 +353,8 @@ for i = 1, count do
       local ttl = ttl_fixed or math.min(math.max(1, math.ceil((window_start(b, l.window + 2) + KEPT - now) / 1000)), 4e12)
       redis.call("SET", b.rights, write_ledger(l), "PX", string.format("%.0f", ttl))
     end
+  elseif b.denied and not ttl_fixed then
+    bucket_keep_denied(b, now, b.rights and KEPT or 0)
   end
 end
 if epoch and epoch.learned then reply[#reply + 1] = epoch.learned end

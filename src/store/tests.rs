@@ -71,6 +71,28 @@ fn a_client_that_a_clock_a_year_ahead_counted_is_free_in_two_windows_however_oft
     }
 }
 
+#[test]
+fn what_is_owed_is_kept_as_long_as_a_lowered_limit_takes_to_pay_it() {
+    let debtors = [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Gcra,
+    ];
+    for (algorithm, asked) in debtors.into_iter().flat_map(|one| [(one, Cost::Take(1)), (one, Cost::Peek)]) {
+        let (store, key) = (MemoryStore::new(100), key("u"));
+        let (before, lower) = (rule(algorithm, 100, MINUTE), rule(algorithm, 20, MINUTE));
+        let report = Cost::Report(ReportedCost { permits: 400, debt_max: 1_000 });
+        decide(&store, &[Charge { cost: report, ..charge(&before, &key, 0) }], NOW);
+        assert!(!decide(&store, &[Charge { cost: asked, ..charge(&lower, &key, 0) }], NOW).admitted);
+        let later = NOW + Span::from_secs(60 * 10);
+        store.sweep(later);
+        let counted = decide(&store, &[charge(&lower, &key, 1)], later);
+        assert!(!counted.admitted, "{algorithm:?} {asked:?}: at 20 a minute it owes for 15 minutes");
+    }
+}
+
 fn one(store: &MemoryStore, rule: &Compiled, key: &Key, cost: i64, now: Timestamp) -> ChargeResult {
     decide(store, &[charge(rule, key, cost)], now).counted[0]
 }

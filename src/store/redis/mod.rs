@@ -196,6 +196,7 @@ impl RedisStore {
     pub async fn drain(&self) {
         let now = self.core.started.elapsed();
         for leftover in self.core.leases.sweep(now, true) {
+            self.core.leases.went_back(&leftover.key, false, now);
             let Some(part) = self.core.leftover(&leftover) else { continue };
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             let answer = self.core.dispatcher.ask(Arc::new(part), deadline).await;

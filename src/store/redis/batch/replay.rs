@@ -14,6 +14,7 @@ use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{Commit, ReservationFate};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
+use crate::store::evaluation::CROWDED_RETRY;
 use crate::store::penalties::{PenaltyRole, close};
 use crate::store::redis::batch::call::{
     Action, Before, Bucket, DecideCall, HeldCapacity, Item, PartFate, Reply, Told,
@@ -21,7 +22,6 @@ use crate::store::redis::batch::call::{
 use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
 use crate::store::rights::GATHERING;
-use crate::store::slot::CROWDED_RETRY;
 
 /// What became of one charge.
 #[derive(Debug, Clone, PartialEq, Eq)]

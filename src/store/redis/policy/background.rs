@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
 use smallvec::SmallVec;
 
 use crate::core::hold::{Hold, HoldStep};
@@ -26,6 +27,9 @@ use crate::store::redis::servers::plan::bucket_of;
 /// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest
 /// matter is kept where it can be, and is counted as lost where it cannot.
 pub(in crate::store::redis) const BACKGROUND_MAX: usize = 1_024;
+/// A draw waits this long for its answer, in decisions' timeouts. Permits whose answer nobody waits for stay
+/// charged until their window ends, which may be a month, while a server stalls for a second.
+const DRAW_PATIENCE: u32 = 100;
 /// Time between two looks for leases that have ended.
 const RETURN_EVERY: Duration = Duration::from_millis(50);
 
@@ -36,8 +40,16 @@ impl Core {
     where
         F: FnOnce(&Arc<Self>, Result<Answered, Failure>) + Send + 'static,
     {
+        self.with_patience(BACKGROUND_PATIENCE, part, after)
+    }
+
+    /// Does the same, and waits for the answer as long as so many decisions may take.
+    fn with_patience<F>(self: &Arc<Self>, patience: u32, part: Part, after: F) -> bool
+    where
+        F: FnOnce(&Arc<Self>, Result<Answered, Failure>) + Send + 'static,
+    {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return false };
-        let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
+        let deadline = Deadline::after(self.timeout * patience);
         let begun = self.dispatcher.begin(Arc::new(part), deadline);
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
@@ -89,7 +101,7 @@ impl Core {
                 core.give_back(leftover);
             }
         };
-        if !self.in_background(part, after) {
+        if !self.with_patience(DRAW_PATIENCE, part, after) {
             self.leases.drawn(&own_key, None);
         }
     }
@@ -148,13 +160,17 @@ impl Core {
 
     pub(in crate::store::redis) fn give_back(self: &Arc<Self>, leftover: Leftover) {
         let permits = leftover.permits;
-        let Some(part) = self.leftover(&leftover) else { return };
+        let Some(part) = self.leftover(&leftover) else {
+            return self.leases.went_back(&leftover.key, false, self.started.elapsed());
+        };
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
             core.returned(permits, answer);
         };
-        if !self.in_background(part, after) {
+        let in_line = self.in_background(part, after);
+        if !in_line {
             self.metrics.leased(Leased::Lost, permits);
         }
+        self.leases.went_back(&leftover.key, in_line, self.started.elapsed());
     }
 
     /// Gives back what a denied decision took. Lost, it stays charged: too strict by that much, never too
@@ -248,19 +264,21 @@ impl Core {
         write: &AllowanceWrite,
         deadline: Deadline,
     ) -> bool {
-        let ttl = write.until.saturating_sub(self.started.elapsed());
+        let sent = self.started.elapsed();
+        let ttl = write.until.saturating_sub(sent);
         let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1);
         let mut command = redis::cmd("SET");
-        command.arg(key).arg(&write.value).arg("PX").arg(ttl);
-        let written = self.dispatcher.plain(&command, write.slot, deadline).await.is_ok();
-        match written {
-            true => {
+        command.arg(key).arg(&write.value).arg("PX").arg(ttl).arg("GET");
+        let before = self.dispatcher.plain(&command, write.slot, deadline).await;
+        match &before {
+            Ok(before) => {
                 let confirmed = Confirmed { from: self.started.elapsed(), until: write.until };
-                self.fallback.confirm(&write.bucket, confirmed);
+                let was_there = *before != Value::Nil;
+                self.fallback.confirm(&write.bucket, confirmed, (sent, was_there));
             }
-            false => self.fallback.doubt(&write.bucket),
+            Err(_) => self.fallback.doubt(&write.bucket),
         }
-        written
+        before.is_ok()
     }
 
     /// Writes a bucket's allowances one after the other until the newest is there.

@@ -26,7 +26,7 @@ use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::policy::fallback::{BucketBefore, Fallback, Forgotten, ToldAllowance};
 use crate::store::redis::policy::first_start::Marking;
-use crate::store::redis::policy::lease::Leases;
+use crate::store::redis::policy::lease::{DrawnAhead, Leases};
 use crate::store::redis::policy::registry::Registry;
 use crate::store::redis::policy::unwritten::{AllowanceWrite, Unwritten};
 use crate::store::redis::servers::dispatcher::Dispatcher;
@@ -85,7 +85,7 @@ impl Core {
         // What this daemon drew ahead is charged in Redis: it must refuse nobody here. Others may draw again
         // while this is asked once more.
         for _ in 0..PUT_BACK_MAX {
-            if outcome.admitted || !self.put_back_drawn(charges, &outcome, deadline).await {
+            if outcome.admitted || !self.put_back_drawn(charges, &outcome, (sent, deadline)).await {
                 break;
             }
             sent = self.started.elapsed();
@@ -96,7 +96,19 @@ impl Core {
         {
             self.leases.denied(charge, counted, sent);
         }
+        self.show_drawn(charges, &mut outcome);
         outcome
+    }
+
+    /// A look finds free what this daemon drew ahead and did not use.
+    fn show_drawn(&self, charges: &[Charge<'_>], outcome: &mut Outcome) {
+        for (charge, counted) in charges.iter().zip(&mut outcome.counted) {
+            if charge.cost == Cost::Peek && !counted.degraded {
+                let unused = self.leases.unused(charge.key, self.started.elapsed()).min(counted.used);
+                counted.used -= unused;
+                counted.verdict.remaining += unused;
+            }
+        }
     }
 
     async fn ask_and_judge(
@@ -113,13 +125,13 @@ impl Core {
         self.outcome_of_parts(charges, planned, answers, intent, now)
     }
 
-    /// Gives back, before a denied decision is asked once more, what was drawn ahead for the keys that deny
-    /// it. Whether there was any. What is charged whatever the answer is asked once.
+    /// Gives back what was drawn ahead for the keys that deny a decision asked at `sent`. Returns whether that
+    /// is worth asking once more. What is charged whatever the answer is asked once.
     async fn put_back_drawn(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
         outcome: &Outcome,
-        deadline: Deadline,
+        (sent, deadline): (Duration, Deadline),
     ) -> bool {
         let once = |charge: &Charge<'_>| {
             charge.cost.is_report() || matches!(charge.cost, Cost::Commit(_) | Cost::Refund(_))
@@ -132,13 +144,21 @@ impl Core {
             if counted.verdict.admitted || !charge.enforced {
                 continue;
             }
-            // A draw that was sent before is answered before, and its books are kept a moment later.
-            while self.leases.is_drawing(charge.key) && !deadline.left().is_zero() {
-                tokio::time::sleep(DRAW_BOOKED).await;
-            }
-            if let Some(leftover) = self.leases.take_out(charge.key, self.started.elapsed()) {
-                any |= leftover.back > 0;
-                self.give_back(leftover);
+            loop {
+                match self.leases.behind_denial(charge.key, sent, self.started.elapsed()) {
+                    // A draw that was sent before is answered before, and its books are kept a moment later.
+                    DrawnAhead::Moving if !deadline.left().is_zero() => {
+                        tokio::time::sleep(DRAW_BOOKED).await;
+                        continue;
+                    }
+                    DrawnAhead::Held(leftover) => {
+                        any |= leftover.back > 0;
+                        self.give_back(*leftover);
+                    }
+                    DrawnAhead::WentBack => any = true,
+                    DrawnAhead::Moving | DrawnAhead::Nothing => {}
+                }
+                break;
             }
         }
         any && !deadline.left().is_zero()

@@ -220,14 +220,23 @@ impl Fallback {
         }
     }
 
-    /// Redis has what it was told of a bucket.
-    pub(in crate::store::redis) fn confirm(&self, key: &Key, confirmed: Confirmed) {
+    /// Redis has what it was told of a bucket. Where the write was sent while an earlier one held, and found
+    /// nothing there, Redis has lost what it had, the bucket with it.
+    pub(in crate::store::redis) fn confirm(
+        &self,
+        key: &Key,
+        confirmed: Confirmed,
+        (sent, was_there): (Duration, bool),
+    ) {
         let (index, hash) = self.spread.place(key);
         let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
         if let Some(place) = shelf.entries.find(hash, key.bytes())
-            && let Some(told) = shelf.entries.get_mut(place).and_then(|entry| entry.told.as_mut())
+            && let Some(entry) = shelf.entries.get_mut(place)
+            && let Some(told) = entry.told.as_mut()
         {
-            told.confirmed = Some(confirmed.after(told.confirmed));
+            let before = told.confirmed;
+            told.confirmed = Some(confirmed.after(before));
+            entry.unsure |= !was_there && before.is_some_and(|before| before.holds(sent, confirmed.from));
         }
     }
 
