@@ -404,6 +404,19 @@ fn a_delay_that_is_not_held_back_is_told_to_the_client() {
 }
 
 #[test]
+fn a_rules_own_body_reaches_the_client_with_its_media_type() {
+    let text = rules(1);
+    let line = text.lines().find(|line| line.starts_with("message = ")).unwrap();
+    let own = "message = '{\"error\": \"slow down\"}'\nmessage_type = \"application/json\"";
+    let daemon = Daemon::with_rules(&text.replace(line, own));
+    let front = Front::start(daemon.grpc);
+    assert_eq!(front.get("ann", "/api/x").status, 200);
+    let denied = front.get("ann", "/api/x");
+    assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/json")), "{denied:?}");
+    assert_eq!(denied.json(), serde_json::json!({ "error": "slow down" }));
+}
+
+#[test]
 fn a_rules_own_headers_and_its_problem_document_reach_the_client() {
     let own =
         "headers = { X-Reason = \"1 a day\" }\nheaders_admitted = { X-Plan = \"free\" }\nproblem = true\n";
