@@ -188,7 +188,7 @@ local function bucket_ttl(b, now, kept)
   elseif b.kind == SLIDING_WINDOW then expiry = sliding_window_expiry(b)
   elseif b.kind == SLIDING_LOG then expiry = log_expiry(b)
   elseif b.kind == CONCURRENCY then expiry = b.newest
-  else expiry = level_expiry(b) + (b.undone and UNDONE_KEPT or 0)
+  else expiry = level_expiry(b) + (b.undone and level_undone_kept(b) or 0)
   end
   return math.min(math.max(1, math.ceil((expiry + kept - now) / 1000)), 4e12)
 end

@@ -64,7 +64,7 @@ fn answer(mut socket: TcpStream) -> std::io::Result<()> {
         "HTTP/1.1 {status}\r\n{tokens}content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )?;
-    // A request's body may still be under way: what is closed before it was read is reset, the answer with it.
+    // A request's body may still be under way: a connection that is closed before that is reset.
     socket.shutdown(Shutdown::Write)?;
     while socket.read(&mut buffer)? > 0 {}
     Ok(())
