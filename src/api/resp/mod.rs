@@ -29,6 +29,8 @@ use crate::telemetry::Metrics;
 const READ_BYTES: usize = 16 << 10;
 /// Bytes of answers that are sent although more commands are there.
 const ANSWER_BYTES: usize = 64 << 10;
+/// Commands that one connection has answered before others have their turn on its thread.
+const TURN_COMMANDS: u32 = 32;
 /// Most bytes of commands that one connection holds: one command of the largest size fits.
 const INPUT_BYTES_MAX: usize = 2 << 20;
 /// Time for which a connection may be idle.
@@ -138,7 +140,12 @@ async fn answer_all(
     input: &mut BytesMut,
     socket: &mut Socket,
 ) -> Next {
+    let mut answered = 0_u32;
     loop {
+        if answered > 0 && answered.is_multiple_of(TURN_COMMANDS) {
+            tokio::task::yield_now().await;
+        }
+        answered = answered.wrapping_add(1);
         let used = match parse::next(input) {
             Ok(None) => return Next::GoOn,
             Ok(Some((command, used))) => {
