@@ -64,7 +64,7 @@ impl CredentialHeaders {
             } else {
                 values(value).map(trimmed).flat_map(readings).map(Cow::Borrowed).collect()
             };
-            // A token is judged as one; what stands beside it is a credential all the same, whatever its form.
+            // A token is judged as one; what stands beside it is a credential whatever its form.
             let is_judged = is_token && *name == AUTHORIZATION;
             let counts_besides = |secret: &[u8]| !is_judged || !is_token_like(secret);
             secrets.retain(|secret| !secret.is_empty() && counts_besides(secret));

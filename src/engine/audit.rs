@@ -396,7 +396,7 @@ impl Queue {
         self.urgent.notified().await;
     }
 
-    /// Records what became of a request, if it is to be recorded. `charged`: it was a report, which is charged
+    /// Records what became of a request, if it is to be recorded. `charged`: a report, which is charged
     /// whatever the decision. `used`: permits in use after it under the rule of this index.
     pub(super) fn tell(
         &self,
