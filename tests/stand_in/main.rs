@@ -17,6 +17,7 @@ mod gateway;
 mod ports;
 #[path = "../support/redis_servers.rs"]
 mod redis_servers;
+mod rows;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;
