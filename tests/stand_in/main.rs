@@ -21,4 +21,5 @@ mod rows;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;
+mod verdicts;
 mod xds;
