@@ -8,6 +8,7 @@ pub mod events;
 pub mod file;
 pub mod given;
 pub mod held;
+pub mod imported;
 pub mod nginx;
 pub mod postgres;
 pub mod private;
