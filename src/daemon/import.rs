@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::database::imported::{self, Imported, Unread};
-use crate::database::{envoy, file, nginx};
+use crate::database::{envoy, file, kong, limitador, nginx};
 
 /// The outcome of an import of another rate limiter's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,22 @@ pub struct Foreign {
 /// A file that cannot be read, or rules that are none here: a sentence each.
 pub fn import_envoy(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
     import(files, envoy::import)
+}
+
+/// Reads declarative files of Kong, as if they were one.
+///
+/// # Errors
+/// A file that cannot be read, or rules that are none here: a sentence each.
+pub fn import_kong(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
+    import(files, kong::import)
+}
+
+/// Reads files of Limitador's limits.
+///
+/// # Errors
+/// A file that cannot be read, or rules that are none here: a sentence each.
+pub fn import_limitador(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
+    import(files, limitador::import)
 }
 
 /// Reads files of nginx, as if one included the others.

@@ -9,6 +9,8 @@ pub mod file;
 pub mod given;
 pub mod held;
 pub mod imported;
+pub mod kong;
+pub mod limitador;
 pub mod nginx;
 pub mod postgres;
 pub mod private;
