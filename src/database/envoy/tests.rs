@@ -4,6 +4,7 @@ use super::*;
 use crate::core::request::{Attributes, Cost, Request};
 use crate::core::ruleset::{RuleSet, Shapes};
 use crate::database::document::from_toml;
+use crate::database::imported::to_toml;
 
 const FILE: &str = "
 domain: shop
@@ -92,7 +93,7 @@ fn an_entry_without_a_value_counts_each_value_and_shadow_mode_only_logs() {
     assert_eq!(named("shop.path.remote_address").per, ["path", "ip"]);
     let beta = named("shop.tenant_beta-*");
     assert_eq!(
-        (beta.per.as_slice(), beta.action, beta.window),
+        (beta.per.as_slice(), beta.action, beta.window.as_deref()),
         (&["tenant".to_owned()][..], Some("log_only"), Some("1h"))
     );
     assert_eq!(named("shop.tenant_house").action, Some("allow"));
@@ -183,6 +184,22 @@ fn keys_that_are_attributes_of_ours_are_listed_where_they_would_mean_something_e
     let noted = imported(&format!("domain: d\ndescriptors:\n{entries}"));
     assert_eq!((noted.inexact.len(), noted.notes.len()), (0, 7), "{:?}", noted.notes);
     assert!(noted.notes[0].starts_with("f.yaml: descriptors[0].key: \"path\" is read in its normal form"));
+}
+
+#[test]
+fn words_that_yaml_once_took_for_truth_values_stay_texts() {
+    let text = "
+domain: no
+descriptors:
+  - key: on
+    value: yes
+    shadow_mode: yes
+    rate_limit: { unit: day, requests_per_unit: 1 }
+";
+    let imported = imported(text);
+    assert_eq!(imported.inexact, [""; 0]);
+    let [rule] = imported.rules.as_slice() else { panic!("{:?}", imported.rules) };
+    assert_eq!((rule.name.as_str(), rule.action), ("no.on_yes", Some("log_only")));
 }
 
 #[test]
