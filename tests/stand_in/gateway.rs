@@ -48,7 +48,7 @@ impl Gateway {
     fn try_get(&self, user: &str, path: &str) -> Option<String> {
         let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\nx-user: {user}\r\n", self.front);
         let reply = http::raw(self.front, format!("{head}connection: close\r\n\r\n").as_bytes())?;
-        let header = |name| reply.header(name).unwrap_or("-").to_owned();
+        let header = |name| reply.joined(name).unwrap_or_else(|| "-".to_owned());
         let [limit, left] = ["x-ratelimit-limit", "x-ratelimit-remaining"].map(header);
         Some(format!("{} | {limit} | {left}", reply.status))
     }

@@ -70,8 +70,8 @@ impl Tidegate {
     ///
     /// [`Error::Denied`] comes before anything is spent. A call that fails, or is dropped, gives its
     /// reservation back. A result that does not say what it used is charged the whole amount, so that nobody
-    /// spends by leaving the usage out; the log says so. The reservation is held for two minutes unless it has
-    /// a [`ttl`](Reserve::ttl).
+    /// spends by leaving the usage out; the log says so. The reservation is held for two minutes unless it
+    /// has a [`ttl`](Reserve::ttl).
     pub async fn within_budget<T, E, F>(
         &self,
         reserve: impl Into<Reserve>,
