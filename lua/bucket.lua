@@ -136,11 +136,13 @@ local function bucket_put(b, now, cost)
   return level_put(b, now, cost)
 end
 
--- Permits that could be given back. Mirrors: State::returnable of src/core/algorithm/mod.rs.
+-- Permits that could be given back, a started one of a level counted. Mirrors: State::returnable of
+-- src/core/algorithm/mod.rs.
 local function bucket_returnable(b, now)
   if b.kind == FIXED_WINDOW then return fixed_window_returnable(b, now) end
   if b.kind == SLIDING_WINDOW then return sliding_window_returnable(b, now) end
-  return (level_amount(b, now))
+  local whole, part = level_amount(b, now)
+  return (part > 0 and whole + 1 or whole) - (b.rights and level_unreturnable(b) or 0)
 end
 
 -- Gives back what of an earlier charge still counts, in the window that counted it. Returns how many permits.

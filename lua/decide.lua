@@ -29,8 +29,8 @@
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for
 --          a new key, or 3 where it did not fit and something reserved has lapsed: then nothing was decided,
 --          and who asks again has the notes looked at; each bucket's value as it was before (empty: none, or
---          holders; of a log the shape and the newest instant seen); each view (empty: none; 5 bytes: permits
---          that may be used beyond the capacity);
+--          holders; of a log the shape and the newest instant seen); each view (empty: none; of a level under
+--          escrow the permits that may be used beyond the capacity (5) and that no refund gives back (6));
 --          each record of a penalty as it was before (empty: none), see penalty.lua;
 --          then for each charge of a log, of holders or of a lease, in order, 35 bytes: fits (1), remaining
 --          (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased, reported or moved
@@ -92,7 +92,7 @@ for i = 1, count do
       if now < b.doubt then b.permits, b.shut = 0, b.doubt - now end
       reply[2 + views] = struct.pack(">I5I7", b.permits, b.shut or 0)
     else
-      reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
+      reply[2 + views] = counts_by_level(b) and struct.pack(">I5I6", b.kept, level_unreturnable(b)) or pack_view(b.view)
     end
   else
     bucket_bring_back(b, now)

@@ -7,7 +7,7 @@
 -- time the level takes to drain, so the same sum decides.
 
 local level_amount, level_capacity, level_view, level_free, level_hold, level_put, level_report, level_refund,
-  level_restore, level_expiry
+  level_unreturnable, level_restore, level_expiry
 local level_read_tail, level_tail, level_take_back, level_undo, level_undone_kept
 if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
   -- Whole permits and the part of one in use at `now`.
@@ -97,6 +97,12 @@ if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
     end
     level_hold(b, now, whole - cost, part)
     return cost
+  end
+
+  -- Permits that a level under escrow holds and a refund here cannot give back: those charged to its capacity
+  -- or not known, and kept ones, which their givers' levels paid for. Mirrors: LevelTerms::unreturnable.
+  function level_unreturnable(b)
+    return b.least + (b.ledger and b.ledger.taken or 0)
   end
 
   function level_restore(b, now, known)

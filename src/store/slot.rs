@@ -94,13 +94,12 @@ fn keeps_more(rule: &Compiled) -> bool {
 }
 
 /// True of a rule of which a refund gives back all that it asks for or is refused: where this region counts
-/// less, another one charged it, and only there it can be given back. Of a level under `gossip` each region
-/// counts what all used.
+/// less, another one charged it, and only there it can be given back. What was charged to rights that another
+/// region lent counts here. Of a level under `gossip` each region counts what all used.
 pub(in crate::store) fn refunds_whole(rule: &Compiled) -> bool {
     rule.rule.global.as_ref().is_some_and(|global| match global.mode {
         Mode::Gossip => rule.counting() == Counting::Window,
-        Mode::Split => true,
-        Mode::Escrow => false,
+        Mode::Split | Mode::Escrow => true,
     })
 }
 
@@ -191,9 +190,13 @@ impl KeySlot {
             Cost::Reserve(_) if held => (verdict.admitted, verdict.retry) = (true, None),
             Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
+            // The next process gives it back.
+            Cost::Refund(_) if self.is_sealed && is_escrowed(charge.rule) => {}
             Cost::Refund(permits) => {
+                let counted = || state.returnable(&limit, view.as_ref(), at);
+                let theirs = || self.unreturnable(charge.rule, &charge.limit, named, at);
                 verdict.admitted =
-                    !refunds_whole(charge.rule) || state.returnable(&limit, view.as_ref(), at) >= permits;
+                    !refunds_whole(charge.rule) || counted().saturating_sub(theirs()) >= permits;
                 verdict.retry = None;
             }
             Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),

@@ -31,6 +31,7 @@ use crate::store::escrowed::is_escrowed;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::servers::plan::Unanswered;
+use crate::store::slot::refunds_whole;
 use crate::store::spread::Spread;
 
 pub(in crate::store::redis) use self::entry::{Owed, reserved_again};
@@ -568,10 +569,11 @@ pub(in crate::store::redis) fn passed(charge: &Charge<'_>) -> ChargeResult {
 
 /// Nobody knows when it would pass until Redis is back: a second is soon enough to ask again.
 fn refused(charge: &Charge<'_>) -> ChargeResult {
-    let admitted = matches!(
-        charge.cost,
-        Cost::Refund(_) | Cost::Commit(_) | Cost::Hold(Hold { step: HoldStep::Release, .. })
-    );
+    let admitted = match charge.cost {
+        Cost::Refund(_) => !refunds_whole(charge.rule),
+        Cost::Commit(_) | Cost::Hold(Hold { step: HoldStep::Release, .. }) => true,
+        _ => false,
+    };
     let retry = Span::from_secs(1);
     degraded_result(Verdict {
         admitted,
