@@ -45,6 +45,8 @@ mod odd_costs;
 mod paced;
 mod penalties;
 mod recipes;
+#[path = "../support/redis_servers.rs"]
+mod redis_servers;
 mod reference;
 mod region_changes;
 mod regions;
