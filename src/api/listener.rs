@@ -241,6 +241,16 @@ impl Socket {
         !matches!(error, Ok(None))
     }
 
+    /// Bytes that have arrived and were not read, as they are on the wire.
+    pub(super) fn unread(&self) -> u64 {
+        let bytes = match self {
+            Self::Tcp(stream) => rustix::io::ioctl_fionread(stream),
+            Self::Unix(stream) => rustix::io::ioctl_fionread(stream),
+            Self::Tls(stream) => rustix::io::ioctl_fionread(stream.get_ref().0),
+        };
+        bytes.unwrap_or_default()
+    }
+
     /// The same connection after the handshake of this listener, if it has one.
     async fn secured(self, tls: Option<&ListenerTls>) -> io::Result<Self> {
         match (self, tls) {

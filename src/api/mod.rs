@@ -12,8 +12,10 @@ mod client_identity;
 mod connection;
 mod console;
 mod credentials;
+mod delivering_socket;
 mod delivery;
 mod error;
+mod frames;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzed;
 mod headers;

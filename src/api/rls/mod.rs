@@ -5,8 +5,6 @@
 //! has to be waited for.
 
 mod answer;
-mod header_fields;
-mod heads;
 mod in_flight;
 mod kuadrant;
 mod message;
@@ -35,9 +33,11 @@ use tokio_util::sync::CancellationToken;
 use super::Servers;
 use super::client_identity::ClientIdentity;
 use super::connection::{END_WITHIN, GIVEN_UP_MAX, LOOK_EVERY};
+use super::delivering_socket::DeliveringSocket;
 use super::delivery::{Deliveries, Given, Undelivered};
 use super::error::{Code, GRPC_OK, Refusal};
-use super::listener::Accepted;
+use super::frames::WatchedFrames;
+use super::listener::{Accepted, Socket};
 use super::traces::{DecisionSpan, parent};
 use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::{AnswerGuards, Decision};
@@ -46,7 +46,6 @@ use crate::engine::Engine;
 use crate::engine::decide::Decisions;
 use crate::engine::port::Answer;
 use answer::{encode, over_limit};
-use heads::SmallHeads;
 use message::Message;
 use question::{Questions, RateLimitCall};
 
@@ -60,7 +59,7 @@ static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 /// Calls that one connection may have open. More are refused by HTTP/2 itself.
 const STREAMS_MAX: u32 = 1_024;
-/// Longest list of headers of one call, in bytes, without the long values that [`SmallHeads`] leaves out.
+/// Longest list of headers of one call, in bytes, without the long values that [`WatchedFrames`] leaves out.
 const HEADERS_BYTES_MAX: u32 = 64 * 1_024;
 /// Bytes of all messages of one connection that may wait unread.
 const WINDOW_BYTES: u32 = 256 * 1_024;
@@ -78,7 +77,7 @@ const TURN_LEN_MAX: usize = 256;
 
 type Respond = SendResponse<CountedWriter>;
 type Stream = (Request<RecvStream>, Respond);
-type Connection = h2::server::Connection<SmallHeads, CountedWriter>;
+type Connection = h2::server::Connection<WatchedFrames<DeliveringSocket>, CountedWriter>;
 
 /// What the calls of one connection share.
 struct Line {
@@ -152,7 +151,10 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_window_size(WINDOW_BYTES);
     let deliveries = Deliveries::new(&servers.engine);
-    let handshake = builder.handshake::<_, CountedWriter>(SmallHeads::new(socket, &deliveries));
+    let is_unix = matches!(socket, Socket::Unix(_));
+    let socket = DeliveringSocket::by_number(socket, &deliveries);
+    let socket = WatchedFrames::small(socket, is_unix, &deliveries);
+    let handshake = builder.handshake::<_, CountedWriter>(socket);
     // Who speaks no HTTP/2, or not in time, is let go.
     let handshake = tokio::time::timeout(HANDSHAKE_WITHIN, handshake);
     let shaken = tokio::select! {
