@@ -1,0 +1,236 @@
+//! Stock Envoys that spend quotas by themselves: `deploy/envoy/quotas.yaml` as users get it.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::budgets::three_regions;
+use super::support::daemon::Daemon;
+use super::support::http;
+use super::support::process::Process;
+use super::support::{envoy, eventually, free_tcp, origin};
+use tempfile::TempDir;
+
+const QUOTAS: &str = include_str!("../../deploy/envoy/quotas.yaml");
+/// What follows this key is what an Envoy does before its first assignment.
+const BLANKET: &str = "no_assignment_behavior:\n                                fallback_rate_limit: { blanket_rule: DENY_ALL }";
+
+/// An Envoy that has a stream.
+struct Gateway {
+    envoy: Process,
+    addr: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Gateway {
+    fn start(grpc: SocketAddr) -> Self {
+        Self::with(grpc, QUOTAS)
+    }
+
+    fn with(grpc: SocketAddr, config: &str) -> Self {
+        let (folder, addr, admin, service) =
+            (TempDir::new().unwrap(), free_tcp(), free_tcp(), origin::start());
+        let mut config = config.to_owned();
+        for (from, to) in [("10000", addr), ("9901", admin), ("8000", service), ("8081", grpc)] {
+            let from = format!("port_value: {from}");
+            assert_eq!(config.matches(&from).count(), 1, "deploy/envoy/quotas.yaml says {from} once");
+            config = config.replace(&from, &format!("port_value: {}", to.port()));
+        }
+        let mut envoy = envoy::start(folder.path(), &config);
+        eventually("Envoy serves", || {
+            assert!(envoy.ended().is_none(), "Envoy ended:\n{}", envoy.output());
+            http::raw(admin, b"GET /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                .filter(|reply| reply.status == 200)
+        });
+        Self { envoy, addr, _folder: folder }
+    }
+}
+
+/// The status of one request; `None` where nobody answers.
+fn status(addr: SocketAddr, user: &str) -> Option<u16> {
+    let head = format!("GET / HTTP/1.1\r\nhost: x\r\nx-user: {user}\r\nconnection: close\r\n\r\n");
+    http::raw(addr, head.as_bytes()).map(|reply| reply.status)
+}
+
+fn rule(name: &str, more: &str) -> String {
+    format!("[[rules]]\nname = \"{name}\"\nmatch = {{ user = \"{name}\" }}\n{more}\n")
+}
+
+#[test]
+fn a_stock_envoy_spends_what_it_was_assigned_and_asks_nobody() {
+    let windowed = "algorithm = \"fixed_window\"\nwindow = \"24h\"\n";
+    let rules = [
+        rule("ann", &format!("{windowed}limit = 300")),
+        rule("slow", "algorithm = \"token_bucket\"\nlimit = 100\nwindow = \"1s\""),
+        rule("eve", "action = \"block\""),
+    ];
+    let daemon = Daemon::with_rules(&rules.concat());
+    let gateway = Gateway::start(daemon.grpc);
+    let passes = |user: &str| status(gateway.addr, user) == Some(200);
+    assert_eq!(status(gateway.addr, "ann"), Some(429), "nothing is assigned before the first request");
+    eventually("an assignment is there", || passes("ann").then_some(()));
+    eventually("nothing limits bob", || passes("bob").then_some(()));
+    assert!((0..50).all(|_| passes("bob")));
+    for user in ["eve", "slow"] {
+        assert!(!(0..20).any(|_| passes(user)), "{user} is denied");
+    }
+    let (mut passed, begun) = (1, Instant::now());
+    while passed < 150 {
+        passed += u64::from(passes("ann"));
+        assert!(begun.elapsed() < Duration::from_secs(60), "{passed} of 300 passed");
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    for _ in 0..600 {
+        passed += u64::from(passes("ann"));
+    }
+    assert!(passed <= 300, "{passed}");
+    let actions: f64 = ["tokens", "deny", "allow"]
+        .iter()
+        .filter_map(|kind| daemon.metric(&format!("tidegate_quota_actions_total{{kind=\"{kind}\"}}")))
+        .sum();
+    eprintln!("{passed} of 300 passed in {:?}, {actions} actions", begun.elapsed());
+    assert!(actions < 4.0 + 8.0 * begun.elapsed().as_secs_f64(), "{actions}");
+    assert!(daemon.log().contains("permits cannot be assigned"), "{}", daemon.log());
+    assert_eq!(daemon.metric("tidegate_quota_streams"), Some(1.0));
+    let used = daemon.get("/v1/buckets?rule=ann&user=ann").json()["used"].as_u64().unwrap();
+    assert!((passed..=300).contains(&used), "{passed} passed, {used} counted");
+}
+
+/// A relay of TCP that holds bytes back while it is told to.
+struct Relay {
+    addr: SocketAddr,
+    holds: Arc<AtomicBool>,
+}
+
+impl Relay {
+    fn start(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (addr, holds) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let held = Arc::clone(&holds);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(to) else { continue };
+                let ways = [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)];
+                for (from, into) in ways {
+                    let held = Arc::clone(&held);
+                    std::thread::spawn(move || carry(from, into, &held));
+                }
+            }
+        });
+        Self { addr, holds }
+    }
+}
+
+fn carry(mut from: TcpStream, mut into: TcpStream, holds: &AtomicBool) {
+    let mut bytes = [0; 65_536];
+    while let Ok(len) = from.read(&mut bytes) {
+        while holds.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if len == 0 || into.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = into.shutdown(std::net::Shutdown::Both);
+}
+
+/// Sends about 50 requests a second until it is told to stop.
+fn load(addr: &Mutex<SocketAddr>, passed: &AtomicU64, asked: &AtomicU64, stop: &AtomicBool) {
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut next = Instant::now();
+                while !stop.load(Ordering::Relaxed) {
+                    let to = *addr.lock().unwrap();
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    if status(to, "ann") == Some(200) {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    next += Duration::from_millis(40);
+                    std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                }
+            });
+        }
+    });
+}
+
+/// Three Envoys in two of three regions that have 1,500 permits each. Two are in one region; that of another
+/// is killed and started again, after its connection stood still for nine seconds.
+#[test]
+fn three_stock_envoys_never_exceed_a_limit_with_a_kill_and_a_connection_that_stands_still() {
+    let rules = "[[rules]]\nname = \"ann\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 4500\n\
+                 window = \"24h\"\n[rules.global]\nmode = \"split\"\n";
+    let daemons = three_regions(rules, [const { String::new() }; 3]);
+    let relay = Relay::start(daemons[1].grpc);
+    let mut gateways =
+        [Gateway::start(daemons[0].grpc), Gateway::start(daemons[0].grpc), Gateway::start(relay.addr)];
+    let addrs = [0, 1, 2].map(|at: usize| Mutex::new(gateways[at].addr));
+    let passed = [const { AtomicU64::new(0) }; 3];
+    let (asked, stop, phase) = (AtomicU64::new(0), AtomicBool::new(false), AtomicUsize::new(0));
+    let steady = || passed[0].load(Ordering::Relaxed) + passed[1].load(Ordering::Relaxed);
+    let begun = Instant::now();
+    let (all_asked, stops) = (&asked, &stop);
+    std::thread::scope(|scope| {
+        for (addr, passed) in addrs.iter().zip(&passed) {
+            scope.spawn(move || load(addr, passed, all_asked, stops));
+        }
+        while begun.elapsed() < Duration::from_secs(50) {
+            let now = begun.elapsed().as_secs();
+            match (phase.load(Ordering::Relaxed), now) {
+                (0, 4..) => relay.holds.store(true, Ordering::Relaxed),
+                (1, 13..) => relay.holds.store(false, Ordering::Relaxed),
+                (2, 18..) => {
+                    gateways[2].envoy.signal("KILL");
+                    gateways[2] = Gateway::start(relay.addr);
+                    *addrs[2].lock().unwrap() = gateways[2].addr;
+                }
+                _ => {
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
+            }
+            phase.fetch_add(1, Ordering::Relaxed);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let unsteady = passed[2].load(Ordering::Relaxed);
+    let asked = asked.load(Ordering::Relaxed);
+    eprintln!("{} and {unsteady} of 1,500 each passed, {asked} asked in {:?}", steady(), begun.elapsed());
+    assert!(steady() <= 1_500 && unsteady <= 1_500);
+    // The fewer are left, the slower they are assigned; and a machine that is busy asks for few.
+    assert!(steady() >= 300 && unsteady > 50, "{} and {unsteady}", steady());
+    let lost = daemons[1].metric("tidegate_quota_streams_lost_total{reason=\"receipt\"}");
+    assert!(lost >= Some(1.0), "a receipt that does not come ends a stream: {lost:?}");
+    for daemon in &daemons {
+        assert_eq!(daemon.metric("tidegate_requests_rejected_total{listener=\"rls\"}"), Some(0.0));
+    }
+}
+
+/// The settings of Envoy 1.40 that the manual warns of, each of which does what it says.
+#[test]
+fn settings_that_the_manual_warns_of_do_what_it_says() {
+    let rules = rule("ann", "algorithm = \"fixed_window\"\nwindow = \"24h\"\nlimit = 300");
+    let daemon = Daemon::with_rules(&rules);
+    let nobody = free_tcp();
+    assert_eq!(QUOTAS.matches(BLANKET).count(), 1);
+    // Without the key every request passes while nobody has answered.
+    let gateway = Gateway::with(nobody, &QUOTAS.replace(BLANKET, ""));
+    assert!((0..400).all(|_| status(gateway.addr, "ann") == Some(200)));
+    // With blanket rules none does.
+    let gateway = Gateway::start(nobody);
+    assert!((0..20).all(|_| status(gateway.addr, "ann") == Some(429)));
+    // A header that a request lacks leaves its pair out, and no rule counts it.
+    let gateway = Gateway::start(daemon.grpc);
+    let bare = || http::get(gateway.addr, "/", &[]).status;
+    assert_eq!(bare(), 429);
+    eventually("a request without the header passes", || (bare() == 200).then_some(()));
+    // A token bucket there ends Envoy.
+    let bucket = "no_assignment_behavior:\n                                fallback_rate_limit: { token_bucket: { max_tokens: 5, tokens_per_fill: 5, fill_interval: 1s } }";
+    let mut gateway = Gateway::with(nobody, &QUOTAS.replace(BLANKET, bucket));
+    eventually("Envoy 1.40 crashes", || {
+        let _ = status(gateway.addr, "ann");
+        gateway.envoy.ended()
+    });
+}
