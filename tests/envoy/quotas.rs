@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ fn a_stock_envoy_spends_what_it_was_assigned_and_asks_nobody() {
         assert!(!(0..20).any(|_| passes(user)), "{user} is denied");
     }
     let (mut passed, begun) = (1, Instant::now());
-    while passed < 150 {
+    while passed < 285 {
         passed += u64::from(passes("ann"));
         assert!(begun.elapsed() < Duration::from_secs(60), "{passed} of 300 passed");
         std::thread::sleep(Duration::from_millis(4));
@@ -101,25 +101,31 @@ fn a_stock_envoy_spends_what_it_was_assigned_and_asks_nobody() {
 /// A relay of TCP that holds bytes back while it is told to.
 struct Relay {
     addr: SocketAddr,
-    holds: Arc<AtomicBool>,
+    /// Of bytes to the daemon, and to the gateway.
+    holds: [Arc<AtomicBool>; 2],
 }
 
 impl Relay {
     fn start(to: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (addr, holds) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-        let held = Arc::clone(&holds);
+        let (addr, holds) =
+            (listener.local_addr().unwrap(), [const { AtomicBool::new(false) }; 2].map(Arc::new));
+        let held = holds.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(to) else { continue };
                 let ways = [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)];
-                for (from, into) in ways {
-                    let held = Arc::clone(&held);
+                for ((from, into), held) in ways.into_iter().zip(held.clone()) {
                     std::thread::spawn(move || carry(from, into, &held));
                 }
             }
         });
         Self { addr, holds }
+    }
+
+    fn hold(&self, to_daemon: bool, to_gateway: bool) {
+        self.holds[0].store(to_daemon, Ordering::Relaxed);
+        self.holds[1].store(to_gateway, Ordering::Relaxed);
     }
 }
 
@@ -156,10 +162,11 @@ fn load(addr: &Mutex<SocketAddr>, passed: &AtomicU64, asked: &AtomicU64, stop: &
     });
 }
 
-/// Three Envoys in two of three regions that have 1,500 permits each. Two are in one region; that of another
-/// is killed and started again, after its connection stood still for nine seconds.
+/// Three Envoys in two of three regions that have 1,500 permits each. Two are in one region. To that of
+/// another nothing is delivered until its stream is given up; then its connection stands still for nine
+/// seconds; then it is killed and started again.
 #[test]
-fn three_stock_envoys_never_exceed_a_limit_with_a_kill_and_a_connection_that_stands_still() {
+fn three_stock_envoys_use_a_limit_and_never_exceed_it_with_a_kill_and_a_connection_that_stands_still() {
     let rules = "[[rules]]\nname = \"ann\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 4500\n\
                  window = \"24h\"\n[rules.global]\nmode = \"split\"\n";
     let daemons = three_regions(rules, [const { String::new() }; 3]);
@@ -168,52 +175,64 @@ fn three_stock_envoys_never_exceed_a_limit_with_a_kill_and_a_connection_that_sta
         [Gateway::start(daemons[0].grpc), Gateway::start(daemons[0].grpc), Gateway::start(relay.addr)];
     let addrs = [0, 1, 2].map(|at: usize| Mutex::new(gateways[at].addr));
     let passed = [const { AtomicU64::new(0) }; 3];
-    let (asked, stop, phase) = (AtomicU64::new(0), AtomicBool::new(false), AtomicUsize::new(0));
+    let (asked, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let steady = || passed[0].load(Ordering::Relaxed) + passed[1].load(Ordering::Relaxed);
+    let given_up = || {
+        let lost = |reason| format!("tidegate_quota_streams_lost_total{{reason=\"{reason}\"}}");
+        ["receipt", "ended"].iter().filter_map(|reason| daemons[1].metric(&lost(reason))).sum::<f64>()
+    };
     let begun = Instant::now();
     let (all_asked, stops) = (&asked, &stop);
     std::thread::scope(|scope| {
+        let _stops = StopsAtEnd(stops);
         for (addr, passed) in addrs.iter().zip(&passed) {
             scope.spawn(move || load(addr, passed, all_asked, stops));
         }
-        while begun.elapsed() < Duration::from_secs(50) {
-            let now = begun.elapsed().as_secs();
-            match (phase.load(Ordering::Relaxed), now) {
-                (0, 4..) => relay.holds.store(true, Ordering::Relaxed),
-                (1, 13..) => relay.holds.store(false, Ordering::Relaxed),
-                (2, 18..) => {
-                    gateways[2].envoy.signal("KILL");
-                    gateways[2] = Gateway::start(relay.addr);
-                    *addrs[2].lock().unwrap() = gateways[2].addr;
-                }
-                _ => {
-                    std::thread::sleep(Duration::from_millis(100));
-                    continue;
-                }
-            }
-            phase.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(given_up() < 1.0, "nothing is wrong yet");
+        relay.hold(false, true);
+        eventually("a stream that reads nothing is given up", || (given_up() >= 1.0).then_some(()));
+        relay.hold(true, true);
+        std::thread::sleep(Duration::from_secs(9));
+        relay.hold(false, false);
+        std::thread::sleep(Duration::from_secs(5));
+        gateways[2].envoy.signal("KILL");
+        gateways[2] = Gateway::start(relay.addr);
+        *addrs[2].lock().unwrap() = gateways[2].addr;
+        // A machine that is busy asks for few; what is judged is how many of them pass in the end.
+        while steady() < 1_425 && begun.elapsed() < Duration::from_secs(90) {
+            std::thread::sleep(Duration::from_millis(100));
         }
-        stop.store(true, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_secs(7));
     });
     let unsteady = passed[2].load(Ordering::Relaxed);
     let asked = asked.load(Ordering::Relaxed);
     eprintln!("{} and {unsteady} of 1,500 each passed, {asked} asked in {:?}", steady(), begun.elapsed());
     assert!(steady() <= 1_500 && unsteady <= 1_500);
-    // The fewer are left, the slower they are assigned; and a machine that is busy asks for few.
-    assert!(steady() >= 300 && unsteady > 50, "{} and {unsteady}", steady());
-    let lost = daemons[1].metric("tidegate_quota_streams_lost_total{reason=\"receipt\"}");
-    assert!(lost >= Some(1.0), "a receipt that does not come ends a stream: {lost:?}");
+    assert!(steady() >= 1_425 && unsteady > 50, "{} and {unsteady} of {asked}", steady());
     for daemon in &daemons {
         assert_eq!(daemon.metric("tidegate_requests_rejected_total{listener=\"rls\"}"), Some(0.0));
+    }
+}
+
+/// Tells threads to stop, also where a test fails before its end.
+struct StopsAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopsAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
 /// The settings of Envoy 1.40 that the manual warns of, each of which does what it says.
 #[test]
 fn settings_that_the_manual_warns_of_do_what_it_says() {
-    let rules = rule("ann", "algorithm = \"fixed_window\"\nwindow = \"24h\"\nlimit = 300");
-    let daemon = Daemon::with_rules(&rules);
-    let nobody = free_tcp();
+    let rules = "[[rules]]\nname = \"per-user\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\n\
+                 window = \"24h\"\nlimit = 30\n";
+    let daemon = Daemon::with_rules(rules);
+    // Takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = silent.local_addr().unwrap();
     assert_eq!(QUOTAS.matches(BLANKET).count(), 1);
     // Without the key every request passes while nobody has answered.
     let gateway = Gateway::with(nobody, &QUOTAS.replace(BLANKET, ""));
@@ -221,11 +240,18 @@ fn settings_that_the_manual_warns_of_do_what_it_says() {
     // With blanket rules none does.
     let gateway = Gateway::start(nobody);
     assert!((0..20).all(|_| status(gateway.addr, "ann") == Some(429)));
-    // A header that a request lacks leaves its pair out, and no rule counts it.
+    // Without the header no bucket is named: the request passes, and nobody hears of it.
     let gateway = Gateway::start(daemon.grpc);
-    let bare = || http::get(gateway.addr, "/", &[]).status;
-    assert_eq!(bare(), 429);
-    eventually("a request without the header passes", || (bare() == 200).then_some(()));
+    assert!((0..60).all(|_| http::get(gateway.addr, "/", &[]).status == 200));
+    assert_eq!(daemon.metric("tidegate_quota_buckets"), Some(0.0));
+    // An empty one leaves its pair out, and of an id without pairs Envoy takes no assignment.
+    let empty = || status(gateway.addr, "");
+    assert_eq!(empty(), Some(429));
+    eventually("the daemon hears of it", || {
+        (daemon.metric("tidegate_quota_streams") == Some(1.0)).then_some(())
+    });
+    eventually("an assignment is there", || (status(gateway.addr, "ann") == Some(200)).then_some(()));
+    assert!((0..20).all(|_| empty() == Some(429)));
     // A token bucket there ends Envoy.
     let bucket = "no_assignment_behavior:\n                                fallback_rate_limit: { token_bucket: { max_tokens: 5, tokens_per_fill: 5, fill_interval: 1s } }";
     let mut gateway = Gateway::with(nobody, &QUOTAS.replace(BLANKET, bucket));

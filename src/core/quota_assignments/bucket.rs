@@ -7,8 +7,22 @@ use super::spending::{LostPermits, Spending};
 use super::{MARGIN, QuotaTerms, TTL};
 use crate::time::{Span, Timestamp};
 
-/// The need of a stream that has not been heard of for long enough to be known: a part of what there is.
-const NEED_UNKNOWN_PART: u64 = 4;
+/// A stream whose need is not known yet is given one of so many parts of what is left, within these bounds.
+const UNKNOWN_PART: u64 = 4;
+const UNKNOWN_LEAST: u64 = 8;
+const UNKNOWN_MOST: u64 = 10_000;
+/// Where there is too little for longer, a stream has as much as it needs for so long.
+const STEADY_LEAST: Span = Span::from_secs(7);
+/// An amount lasts for so long: until the next report, and a while.
+const AMOUNT_LASTS: Span = Span::from_millis(6_500);
+/// An amount that lasts no longer is followed by the next.
+const NEARLY_SPENT: Span = Span::from_millis(250);
+/// So long before the end of an amount its stream is looked at.
+const NEXT_AHEAD: Span = Span::from_millis(150);
+/// So late in the time of a report an assignment may come that its denials are said of.
+const ARRIVES_WITHIN: Span = Span::from_secs(1);
+/// The least amount.
+const AMOUNT_LEAST: u64 = 2;
 /// The least need of a stream, in thousandths of a permit a second.
 const NEED_LEAST: u64 = 200;
 /// Terms stay as they are while they are so many eighths of what the stream would be assigned now.
@@ -58,6 +72,7 @@ pub struct AssignmentPlan {
     terms: QuotaTerms,
     ttl: Span,
     ends: Timestamp,
+    is_fresh: bool,
     /// Permits to take from the rule's bucket first, all or none.
     pub take: u64,
 }
@@ -69,6 +84,16 @@ pub struct Assignment {
     pub terms: QuotaTerms,
     /// Its time to live, in whole seconds.
     pub ttl_s: u32,
+    /// The gateway begins it full: what is left of the one before it is void.
+    pub is_fresh: bool,
+}
+
+/// The newest report of a stream, as far as plans need it.
+#[derive(Debug, Clone, Copy)]
+struct LastReport {
+    at: Timestamp,
+    /// It tells of denials while the assignment in force was there: that is spent.
+    is_dry: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -76,25 +101,62 @@ struct StreamShare {
     spending: Spending,
     /// Thousandths of a request a second; `None`: not known yet.
     demand: Option<u64>,
+    last: Option<LastReport>,
     /// When the stream is to be looked at although it reports nothing.
     due: Option<Timestamp>,
 }
 
 impl StreamShare {
-    fn need(&self, whole: u64) -> u64 {
-        match self.demand {
-            Some(demand) => demand.saturating_add(demand / 8).max(NEED_LEAST),
-            None => (whole / NEED_UNKNOWN_PART).max(NEED_LEAST),
+    /// Permits that it needs in `during`, by its demand and a little more; `None` where that is not known.
+    fn need(&self, during: Span) -> Option<u64> {
+        Some(permits(rate_needed(self.demand?), during))
+    }
+
+    /// Permits that it has spent of this window, and needs for the rest of it.
+    fn total(&self, rest: Span) -> u64 {
+        match self.need(rest + MARGIN) {
+            Some(need) => self.spending.used().saturating_add(need.max(AMOUNT_LEAST)),
+            None => self.spending.charged,
         }
+    }
+
+    /// Permits of an amount in force that are left, by all that is known.
+    fn left_of_amount(&self, now: Timestamp) -> u64 {
+        let Some(last) = self.last.filter(|last| !last.is_dry) else { return 0 };
+        let demand = self.demand.unwrap_or(0);
+        // What was void when it came is not reported either, so its size counts as well.
+        let whole = self.spending.terms(now).map_or(0, |(terms, _)| terms.max_tokens.into());
+        let known = self.spending.known();
+        let by_size = u64::saturating_sub(whole, permits(demand, now.since(known)));
+        let by_report = permits(demand, now.since(last.at.max(known)));
+        self.spending.unreported().saturating_sub(by_report).min(by_size)
     }
 }
 
-/// How a bucket's rate is divided, in thousandths of a permit a second.
+/// The rate for a demand, in thousandths of a permit a second.
+fn rate_needed(demand: u64) -> u64 {
+    demand.saturating_add(demand / 8).max(NEED_LEAST)
+}
+
+/// As much of it as is whole seconds.
+fn whole_seconds(span: Span) -> Span {
+    Span(span.0 - span.0 % 1_000_000)
+}
+
+/// Permits that this rate comes to.
+fn permits(millis: u64, during: Span) -> u64 {
+    u64::try_from(u128::from(millis) * u128::from(during.0) / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
+/// How long so many permits last at this rate.
+fn lasting(permits: u64, millis: u64) -> Span {
+    let micros = u128::from(permits) * 1_000_000_000 / u128::from(millis.max(1));
+    Span(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+/// How a window is divided: the most that one stream has of it in all.
 #[derive(Debug, Clone, Copy)]
 struct Division {
-    /// The rate of all streams together.
-    whole: u64,
-    /// The most that one stream has of it.
     level: u64,
     at: Timestamp,
 }
@@ -118,14 +180,18 @@ impl BucketAssignments {
     }
 
     /// Notes a report. `anchor`: an instant after which it was surely written.
-    pub fn report(&mut self, stream: u64, usage: UsageReport, anchor: Option<Timestamp>) {
+    pub fn report(&mut self, stream: u64, usage: UsageReport, anchor: Option<Timestamp>, now: Timestamp) {
         self.settle(stream, |share| {
-            share.spending.report(usage.allowed, anchor);
+            share.spending.report(usage.allowed, anchor, now);
             let asked = usage.allowed.saturating_add(usage.denied);
             if let Some(per_second) = asked.saturating_mul(1_000_000_000).checked_div(usage.elapsed.0) {
                 let before = share.demand.unwrap_or(0);
                 share.demand = Some(per_second.max(before / 2));
             }
+            // What was denied before the assignment came says nothing of it.
+            let was_there = share.spending.known() <= now - (usage.elapsed - ARRIVES_WITHIN);
+            let is_dry = was_there && lasting(usage.denied, share.demand.unwrap_or(0)) >= NEARLY_SPENT;
+            share.last = Some(LastReport { at: now, is_dry });
         });
     }
 
@@ -189,43 +255,105 @@ impl BucketAssignments {
         if share.due.is_some() || share.spending.awaits_receipt() || self.ends != Some(left.ends) {
             return None;
         }
-        let ttl = Span::from_secs((rest - MARGIN).0 / 1_000_000).min(TTL);
-        let lives = ttl + MARGIN;
-        let available = left.permits.saturating_add(self.pool);
-        let in_force = share.spending.terms(now);
+        let ttl = whole_seconds(rest - MARGIN).min(TTL);
         if ttl == Span::ZERO {
             return None;
         }
-        let Division { whole, level, .. } = self.divide(available, (lives, rest), now);
-        let share = self.streams.get(&stream)?;
-        let rate = share.need(whole).min(level);
-        let kept = in_force.map(|(terms, _)| terms).filter(|terms| {
+        let available = left.permits.saturating_add(self.pool);
+        let (terms, ttl) = match self.streams.get(&stream)?.demand {
+            None if self.is_spendable(stream, now) => return None,
+            None => {
+                let part = (available / UNKNOWN_PART).clamp(UNKNOWN_LEAST, UNKNOWN_MOST);
+                (QuotaTerms::amount(part.min(available)).unwrap_or(QuotaTerms::DENY), ttl)
+            }
+            Some(demand) => {
+                let allowed = self.allowance(stream, available, rest, now).min(available);
+                let steady = self.steady(stream, demand, now);
+                match steady.lives_of(allowed).map(|lives| whole_seconds(lives - MARGIN).min(ttl)) {
+                    Some(fits) if fits >= STEADY_LEAST.min(ttl) => (steady, fits),
+                    _ => (self.amount(stream, (allowed, available), ttl, now)?, ttl),
+                }
+            }
+        };
+        let is_fresh = terms.is_amount();
+        let take = terms.worst(ttl + MARGIN).saturating_sub(self.pool);
+        Some(AssignmentPlan { terms, ttl, ends: left.ends, is_fresh, take })
+    }
+
+    /// The terms of a stream that has as much as it needs: those in force as long as they are near.
+    fn steady(&self, stream: u64, demand: u64, now: Timestamp) -> QuotaTerms {
+        let rate = rate_needed(demand);
+        let in_force = self.streams.get(&stream).and_then(|share| share.spending.terms(now));
+        let is_near = |terms: &QuotaTerms| {
             let eighths = terms.rate().saturating_mul(8);
-            let kept = rate.saturating_mul(KEEP_LEAST)..=rate.saturating_mul(KEEP_MOST);
-            *terms != QuotaTerms::DENY && kept.contains(&eighths)
-        });
-        let wanted = kept.unwrap_or_else(|| QuotaTerms::of_rate(rate));
-        let afforded =
-            if wanted.worst(lives) <= available { Some(wanted) } else { QuotaTerms::worth(available, lives) };
-        if afforded != Some(wanted) && self.awaits_any_receipt() {
-            // Permits that the one before was worth come back as soon as its successor's receipt is known.
-            self.streams.get_mut(&stream)?.due = Some(now + RETRY);
+            !terms.is_amount()
+                && (rate.saturating_mul(KEEP_LEAST)..=rate.saturating_mul(KEEP_MOST)).contains(&eighths)
+        };
+        in_force.map(|(terms, _)| terms).filter(is_near).unwrap_or_else(|| QuotaTerms::of_rate(rate))
+    }
+
+    /// The terms of a stream that cannot have as much as it needs for as long as an assignment lives: permits
+    /// until its next report, which it may use as fast as it likes. An amount that takes the place of one
+    /// before makes what is left of that void, which only later reports give back: so it waits until the one
+    /// before is nearly spent. `allowed`: what the stream may have, and what there is.
+    fn amount(
+        &mut self,
+        stream: u64,
+        (allowed, available): (u64, u64),
+        ttl: Span,
+        now: Timestamp,
+    ) -> Option<QuotaTerms> {
+        let awaits_any = self.awaits_any_receipt();
+        let level = self.division.map_or(u64::MAX, |division| division.level);
+        let share = self.streams.get_mut(&stream)?;
+        let is_amount = share.spending.terms(now).is_some_and(|(terms, _)| terms.is_amount());
+        let allowed =
+            if is_amount { allowed.min(level.saturating_sub(share.spending.charged)) } else { allowed };
+        let wanted = share.need(AMOUNT_LASTS.min(ttl))?.max(AMOUNT_LEAST);
+        let rate = rate_needed(share.demand?);
+        if let Some((before, until)) = share.spending.terms(now) {
+            let alive = until.since(now);
+            if before == QuotaTerms::DENY {
+                if alive > NEXT_REPORT && allowed < AMOUNT_LEAST {
+                    return None;
+                }
+            } else {
+                let left = if before.is_amount() { share.left_of_amount(now) } else { before.filled(alive) };
+                let lasts = lasting(left, rate).min(alive);
+                if lasts >= NEXT_REPORT.min(ttl) {
+                    return None;
+                }
+                if before.is_amount() && lasts > NEARLY_SPENT {
+                    share.due = Some(now + (lasts - NEXT_AHEAD));
+                    return None;
+                }
+                if wanted.min(allowed) <= left {
+                    share.due = awaits_any.then_some(now + RETRY);
+                    return None;
+                }
+            }
+        }
+        if wanted > available && awaits_any {
+            // Permits that another was worth come back as soon as its successor's receipt is known.
+            share.due = Some(now + RETRY);
             return None;
         }
-        let lives_on =
-            in_force.filter(|(terms, until)| *terms != QuotaTerms::DENY && until.since(now) > NEXT_REPORT);
-        let terms = match (afforded, lives_on) {
-            // What it has is worth more than what could take its place.
-            (None, Some(_)) => return None,
-            (Some(terms), Some((before, _))) if terms != wanted && terms.rate() <= before.rate() => {
-                return None;
-            }
-            (None, None) if self.is_spendable(stream, now) => return None,
-            (None, None) => QuotaTerms::DENY,
-            (Some(terms), _) => terms,
-        };
-        let take = terms.worst(lives).saturating_sub(self.pool);
-        Some(AssignmentPlan { terms, ttl, ends: left.ends, take })
+        Some(QuotaTerms::amount(wanted.min(allowed)).unwrap_or(QuotaTerms::DENY))
+    }
+
+    /// The permits that a stream may still have of this window, with those that it has: by max-min of what
+    /// each has spent and needs for the rest of it.
+    fn allowance(&mut self, stream: u64, available: u64, rest: Span, now: Timestamp) -> u64 {
+        let is_many = self.streams.len() > FEW_STREAMS;
+        let known = self.division.filter(|known| is_many && now.since(known.at) < DIVISION_HOLDS);
+        let division = known.unwrap_or_else(|| {
+            let charged: u64 = self.streams.values().map(|share| share.spending.charged).sum();
+            let mut totals: Vec<u64> = self.streams.values().map(|share| share.total(rest)).collect();
+            Division { level: level(available.saturating_add(charged), &mut totals), at: now }
+        });
+        self.division = Some(division);
+        let Some(share) = self.streams.get(&stream) else { return 0 };
+        share.total(rest).min(division.level).saturating_sub(share.spending.used())
     }
 
     fn awaits_any_receipt(&self) -> bool {
@@ -236,37 +364,6 @@ impl BucketAssignments {
     fn is_spendable(&self, stream: u64, now: Timestamp) -> bool {
         let terms = self.streams.get(&stream).and_then(|share| share.spending.terms(now));
         terms.is_some_and(|(terms, _)| terms != QuotaTerms::DENY)
-    }
-
-    /// The rate that all streams together may have while an assignment lives, in thousandths of a permit a
-    /// second. What streams of little need want for the rest of the window is set aside for them.
-    fn rate_of_all(&self, available: u64, lives: Span, rest: Span) -> u64 {
-        let outstanding: u64 = self.streams.values().map(|share| share.spending.outstanding()).sum();
-        let whole = available.saturating_add(outstanding);
-        let rate = |permits: u64, during: Span| {
-            u64::try_from(u128::from(permits) * 1_000_000_000 / u128::from(during.0.max(1)))
-                .unwrap_or(u64::MAX)
-        };
-        let mut known: Vec<u64> = self.streams.values().filter_map(|share| share.demand).collect();
-        let even = level(rate(whole, rest), &mut known);
-        let modest: u64 = known.iter().filter(|demand| **demand < even).sum();
-        let later = u128::from(rest.0.saturating_sub(lives.0));
-        let aside = u64::try_from(u128::from(modest) * later / 1_000_000_000).unwrap_or(u64::MAX);
-        rate(whole.saturating_sub(aside), lives)
-    }
-
-    /// How the rate is divided now. Between many streams it is worked out ten times a second at most.
-    fn divide(&mut self, available: u64, (lives, rest): (Span, Span), now: Timestamp) -> Division {
-        let is_many = self.streams.len() > FEW_STREAMS;
-        if let Some(division) = self.division.filter(|known| is_many && now.since(known.at) < DIVISION_HOLDS)
-        {
-            return division;
-        }
-        let whole = self.rate_of_all(available, lives, rest);
-        let mut needs: Vec<u64> = self.streams.values().map(|share| share.need(whole)).collect();
-        let division = Division { whole, level: level(whole, &mut needs), at: now };
-        self.division = Some(division);
-        division
     }
 
     /// Assigns what was planned; `taken`: its permits were taken. `None`: there is nothing to send.
@@ -288,18 +385,18 @@ impl BucketAssignments {
         }
         let share = self.streams.get_mut(&stream)?;
         let spendable = share.spending.terms(now).is_some_and(|(terms, _)| terms != QuotaTerms::DENY);
-        let terms = match QuotaTerms::worth(self.pool, lives) {
-            _ if plan.terms.worst(lives) <= self.pool => plan.terms,
+        let (terms, is_fresh) = match QuotaTerms::amount(self.pool) {
+            _ if plan.terms.worst(lives) <= self.pool => (plan.terms, plan.is_fresh),
             _ if spendable => return None,
-            Some(terms) => terms,
-            None => QuotaTerms::DENY,
+            Some(terms) => (terms, true),
+            None => (QuotaTerms::DENY, false),
         };
         let worst = terms.worst(lives);
         self.pool -= worst;
         share.spending.charged = share.spending.charged.saturating_add(worst);
-        share.spending.send(terms, plan.ttl, now);
+        share.spending.send(terms, is_fresh, plan.ttl, now);
         let ttl_s = u32::try_from(plan.ttl.0 / 1_000_000).unwrap_or(u32::MAX);
-        Some(Assignment { terms, ttl_s })
+        Some(Assignment { terms, ttl_s, is_fresh })
     }
 
     /// When a stream is to be looked at again, besides at its reports.

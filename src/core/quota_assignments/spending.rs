@@ -24,6 +24,7 @@ struct ReceivedAssignment {
 #[derive(Debug, Clone, Copy)]
 struct SentAssignment {
     terms: QuotaTerms,
+    is_fresh: bool,
     ttl: Span,
     at: Timestamp,
     /// When the connection had it.
@@ -41,8 +42,8 @@ pub(super) struct LostPermits {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Spending {
     /// Permits spent before the anchor, at most.
-    spent: u64,
-    /// Permits that the stream has reported in this window.
+    pub(super) spent: u64,
+    /// Permits that the stream has reported in this window, as far as it can have spent them in it.
     reported: u64,
     in_force: Option<ReceivedAssignment>,
     sent: Option<SentAssignment>,
@@ -69,6 +70,28 @@ impl Spending {
         self.spent.saturating_add(in_force).saturating_add(self.sent.map_or(0, SentAssignment::worst))
     }
 
+    /// Permits that it can have spent by now.
+    fn spent_by(&self, now: Timestamp) -> u64 {
+        let in_force = self.in_force.map_or(0, |it| it.terms.worst(it.end.min(now).since(it.anchor)));
+        self.spent.saturating_add(in_force).saturating_add(self.sent.map_or(0, SentAssignment::worst))
+    }
+
+    /// Permits of the assignment in force that were not reported yet.
+    pub(super) fn unreported(&self) -> u64 {
+        let in_force = self.in_force.map_or(0, |in_force| in_force.worst());
+        self.spent.saturating_add(in_force).saturating_sub(self.reported)
+    }
+
+    /// When the assignment in force was known to be received.
+    pub(super) fn known(&self) -> Timestamp {
+        self.in_force.map_or(Timestamp::default(), |in_force| in_force.known)
+    }
+
+    /// Permits that it has spent, by all that is known.
+    pub(super) fn used(&self) -> u64 {
+        self.spent.max(self.reported)
+    }
+
     /// Permits charged that may still be spent.
     pub(super) const fn outstanding(&self) -> u64 {
         self.charged.saturating_sub(self.spent)
@@ -90,8 +113,8 @@ impl Spending {
     }
 
     /// An assignment leaves. At most one is on its way.
-    pub(super) fn send(&mut self, terms: QuotaTerms, ttl: Span, now: Timestamp) {
-        self.sent = Some(SentAssignment { terms, ttl, at: now, written: None });
+    pub(super) fn send(&mut self, terms: QuotaTerms, is_fresh: bool, ttl: Span, now: Timestamp) {
+        self.sent = Some(SentAssignment { terms, is_fresh, ttl, at: now, written: None });
     }
 
     /// The connection has the assignment.
@@ -110,6 +133,7 @@ impl Spending {
         let (known, alive) = (now, sent.at + sent.ttl);
         // Equal terms that come while those before are alive go on with the same bucket.
         if let Some(before) = &mut self.in_force
+            && !sent.is_fresh
             && before.terms == sent.terms
             && now < before.alive
         {
@@ -125,8 +149,9 @@ impl Spending {
 
     /// A report of `allowed` permits, which was written after `anchor`: all that was spent before it is in
     /// the sum of the stream's reports.
-    pub(super) fn report(&mut self, allowed: u64, anchor: Option<Timestamp>) {
-        self.reported = self.reported.saturating_add(allowed);
+    pub(super) fn report(&mut self, allowed: u64, anchor: Option<Timestamp>, now: Timestamp) {
+        // The first of a window tells also of the one before.
+        self.reported = self.reported.saturating_add(allowed).min(self.spent_by(now));
         let Some(anchor) = anchor else { return };
         let Some(in_force) = self.in_force else { return };
         if in_force.known > anchor {

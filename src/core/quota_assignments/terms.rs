@@ -6,6 +6,8 @@ use crate::time::Span;
 const FILL_LONGEST: u32 = 60;
 /// The fill interval of rates below one permit a second.
 const FILL_SLOW: u32 = 10;
+/// From so many permits on no terms of a rate have the tokens of an amount.
+const AMOUNT_DISTINCT: u64 = 4;
 /// Most permits a second that one stream is assigned.
 const RATE_MAX: u64 = 10_000_000;
 
@@ -29,7 +31,7 @@ impl QuotaTerms {
     /// The least that is assigned.
     const LEAST: Self = Self { max_tokens: 1, tokens_per_fill: 1, fill_interval: FILL_LONGEST };
 
-    /// Terms of at most this rate, in thousandths of a permit a second, and of at least a permit a minute.
+    /// Terms of at most this rate, in thousandths of a permit a second, and of at least a permit in ten seconds.
     #[must_use]
     pub fn of_rate(millis: u64) -> Self {
         let tokens = |per: u64| u32::try_from((millis / per).min(RATE_MAX)).unwrap_or(u32::MAX);
@@ -40,26 +42,27 @@ impl QuotaTerms {
                 fill_interval: 1,
             },
             200.. => Self { max_tokens: 1, tokens_per_fill: tokens(100), fill_interval: FILL_SLOW },
-            _ => Self::LEAST,
+            _ => Self { max_tokens: 1, tokens_per_fill: 1, fill_interval: FILL_SLOW },
         }
     }
 
-    /// The largest terms that are worth at most `permits` in `during`; `None` where nothing is.
+    /// Terms that are worth so many permits while an assignment lives, all at once; `None` where that is less
+    /// than the least that can be assigned.
     #[must_use]
-    pub fn worth(permits: u64, during: Span) -> Option<Self> {
-        // Permits that fill `during` and one fill to begin with: the largest rate comes near, and rounding
-        // takes a step or two more.
-        let micros = u128::from(during.0) + 1_000_000;
-        let millis = u128::from(permits) * 1_000_000_000 / micros;
-        let mut millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        for _ in 0..8 {
-            let terms = Self::of_rate(millis);
-            if terms.worst(during) <= permits {
-                return Some(terms);
-            }
-            millis = (millis - millis / 8).saturating_sub(100);
+    pub fn amount(permits: u64) -> Option<Self> {
+        // One of them comes with the fill, which no bucket can be without.
+        let max_tokens = u32::try_from(permits.saturating_sub(1)).unwrap_or(u32::MAX);
+        match permits {
+            0..2 => None,
+            2..AMOUNT_DISTINCT => Some(Self::LEAST),
+            _ => Some(Self { max_tokens, ..Self::LEAST }),
         }
-        (Self::LEAST.worst(during) <= permits).then_some(Self::LEAST)
+    }
+
+    /// True for terms that are spent once, and not filled again.
+    #[must_use]
+    pub fn is_amount(self) -> bool {
+        self.fill_interval == FILL_LONGEST
     }
 
     /// Thousandths of a permit that they give a second.
@@ -74,6 +77,15 @@ impl QuotaTerms {
         let interval = u128::from(self.fill_interval.max(1)) * 1_000_000;
         let filled = (u128::from(self.tokens_per_fill) * u128::from(during.0)).div_ceil(interval);
         u64::try_from(filled).unwrap_or(u64::MAX)
+    }
+
+    /// How long so many permits are enough for them, from a full bucket; `None`: they are not.
+    #[must_use]
+    pub fn lives_of(self, permits: u64) -> Option<Span> {
+        let filled = u128::from(permits.checked_sub(self.max_tokens.into())?);
+        let micros = filled * u128::from(self.fill_interval.max(1)) * 1_000_000
+            / u128::from(self.tokens_per_fill.max(1));
+        Some(Span(u64::try_from(micros).unwrap_or(u64::MAX)))
     }
 
     /// Permits that a gateway can spend in `during` if its bucket is full at first.

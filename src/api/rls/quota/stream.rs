@@ -279,7 +279,7 @@ impl QuotaStream {
         // After the answer to a PING everything is written later than the PING was sent.
         let anchor = self.receipt.map(|receipt| receipt.pinged);
         if let Some(bucket) = self.servers.quotas.table().get(&name) {
-            bucket.report(self.id, row.usage, anchor);
+            bucket.report(self.id, row.usage, anchor, now);
         }
         self.assign(&name).await
     }
@@ -397,8 +397,12 @@ impl QuotaStream {
             servers.quotas.count_buckets(&table);
             table.get(name)?.assign(self.id, plan, taken, now)?
         };
-        let Assignment { terms, ttl_s } = assignment;
-        let strategy = if terms == QuotaTerms::DENY { Strategy::Deny } else { Strategy::Bucket(terms) };
+        let Assignment { terms, ttl_s, is_fresh } = assignment;
+        let strategy = match terms {
+            QuotaTerms::DENY => Strategy::Deny,
+            _ if is_fresh => Strategy::Fresh(terms),
+            _ => Strategy::Bucket(terms),
+        };
         let id = self.buckets.get(name)?.id.clone();
         Some(ToldAction { name: Some(Arc::clone(name)), action: BucketAction { id, strategy, ttl_s } })
     }
@@ -415,7 +419,7 @@ impl QuotaStream {
             let (mut names, mut actions) = (Vec::new(), Vec::new());
             for ToldAction { name, action } in told.by_ref().take(ACTIONS_MAX) {
                 let counter = match action.strategy {
-                    Strategy::Bucket(_) => tokens,
+                    Strategy::Bucket(_) | Strategy::Fresh(_) => tokens,
                     Strategy::Deny => deny,
                     Strategy::Allow => allow,
                     Strategy::Abandon => abandon,

@@ -111,6 +111,8 @@ pub(super) enum Strategy {
     Deny,
     /// Lets pass what this bucket has.
     Bucket(QuotaTerms),
+    /// The same, and the bucket is full whatever it replaces.
+    Fresh(QuotaTerms),
     /// Forgets it.
     Abandon,
 }
@@ -129,16 +131,26 @@ pub(super) struct BucketAction {
 pub(super) fn encode(actions: &[BucketAction]) -> Bytes {
     framed(actions.len(), |message| {
         for action in actions {
-            let mut body = BytesMut::new();
-            begin(1, action.id.len(), &mut body);
-            body.extend_from_slice(&action.id);
-            match action.strategy {
-                Strategy::Abandon => begin(3, 0, &mut body),
-                strategy => nested(2, &assignment(strategy, action.ttl_s), &mut body),
+            // One token bucket inherits how full another was, and begins full after a blanket rule. All of a
+            // message takes effect at once.
+            if let Strategy::Fresh(_) = action.strategy {
+                nested(1, &body(action, Strategy::Deny), message);
             }
-            nested(1, &body, message);
+            nested(1, &body(action, action.strategy), message);
         }
     })
+}
+
+/// `BucketAction`.
+fn body(action: &BucketAction, strategy: Strategy) -> BytesMut {
+    let mut body = BytesMut::new();
+    begin(1, action.id.len(), &mut body);
+    body.extend_from_slice(&action.id);
+    match strategy {
+        Strategy::Abandon => begin(3, 0, &mut body),
+        strategy => nested(2, &assignment(strategy, action.ttl_s), &mut body),
+    }
+    body
 }
 
 fn nested(field: u32, message: &[u8], into: &mut BytesMut) {
@@ -155,8 +167,12 @@ fn assignment(strategy: Strategy, ttl_s: u32) -> BytesMut {
     match strategy {
         // A choice of several is written also where it is zero.
         Strategy::Allow => blanket(0, &mut limit),
-        Strategy::Bucket(terms) if terms != QuotaTerms::DENY => nested(3, &token_bucket(terms), &mut limit),
-        Strategy::Deny | Strategy::Bucket(_) | Strategy::Abandon => blanket(1, &mut limit),
+        Strategy::Bucket(terms) | Strategy::Fresh(terms) if terms != QuotaTerms::DENY => {
+            nested(3, &token_bucket(terms), &mut limit);
+        }
+        Strategy::Deny | Strategy::Bucket(_) | Strategy::Fresh(_) | Strategy::Abandon => {
+            blanket(1, &mut limit);
+        }
     }
     nested(3, &limit, &mut message);
     message
@@ -233,6 +249,7 @@ mod tests {
             Strategy::Deny,
             Strategy::Bucket(QuotaTerms::DENY),
             Strategy::Bucket(terms),
+            Strategy::Fresh(terms),
             Strategy::Abandon,
         ];
         let actions =
@@ -257,9 +274,10 @@ mod tests {
             })
             .collect();
         let deny = Some(Limit::BlanketRule(BlanketRule::DenyAll.into()));
-        let [allow, denied, empty, bucket, abandoned] = &*limits else { panic!("five") };
+        let [allow, denied, empty, bucket, before, fresh, abandoned] = &*limits else { panic!("seven") };
         assert_eq!(*allow, Some(Limit::BlanketRule(BlanketRule::AllowAll.into())));
         assert_eq!((denied, empty, abandoned), (&deny, &deny, &None));
+        assert_eq!((before, fresh), (&deny, bucket), "a blanket rule empties it, and then it is full");
         let Some(Limit::TokenBucket(bucket)) = bucket else { panic!("{bucket:?}") };
         let tokens = bucket.tokens_per_fill.as_ref().map(|tokens| tokens.value);
         assert_eq!((bucket.max_tokens, tokens), (7, Some(5)));

@@ -64,7 +64,9 @@ impl Client {
     /// An assignment arrives.
     pub(super) fn assigned(&mut self, assignment: Assignment, now: Timestamp) {
         self.fill(now);
-        let Assignment { terms, ttl_s } = assignment;
+        let Assignment { terms, ttl_s, is_fresh } = assignment;
+        // A blanket rule is told before it.
+        self.limiter = self.limiter.filter(|_| !is_fresh);
         let lapses = now + Span::from_secs(ttl_s.into());
         match &mut self.limiter {
             // It compares tokens alone: another interval would change nothing.

@@ -2,6 +2,7 @@
 
 mod client;
 mod played;
+mod usage;
 mod world;
 
 use super::{MARGIN, QuotaTerms, TTL, divide};
@@ -10,16 +11,21 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn terms_are_worth_no_more_than_asked(permits in 0_u64..100_000, seconds in 2_u64..17) {
-        let during = Span::from_secs(seconds);
-        if let Some(terms) = QuotaTerms::worth(permits, during) {
-            prop_assert!(terms.worst(during) <= permits);
-            prop_assert!(terms.fill_interval >= 1 && terms.tokens_per_fill >= 1 && terms.max_tokens >= 1);
-            // Rounding to whole tokens takes a permit a second, and slow rates a fill.
-            prop_assert!(terms.worst(during) + permits / 4 + 2 * seconds + 12 > permits, "{terms:?}");
+    fn an_amount_is_worth_what_is_asked(permits in 0_u64..100_000, seconds in 2_u64..17) {
+        if let Some(terms) = QuotaTerms::amount(permits) {
+            let worst = terms.worst(Span::from_secs(seconds));
+            prop_assert!(worst == permits || permits < 4 && worst <= permits, "{terms:?}");
+            prop_assert!(terms.is_amount());
         } else {
             prop_assert!(permits < 2);
         }
+    }
+
+    #[test]
+    fn an_amount_and_a_rate_are_told_apart_by_their_tokens(permits in 4_u64..20_000, rate in 0_u64..20_000) {
+        let (amount, rate) = (QuotaTerms::amount(permits).unwrap(), QuotaTerms::of_rate(rate));
+        let tokens = |terms: QuotaTerms| (terms.max_tokens, terms.tokens_per_fill);
+        prop_assert!(tokens(amount) != tokens(rate) && !rate.is_amount());
     }
 
     #[test]

@@ -257,10 +257,10 @@ impl World {
         if !std::mem::replace(&mut line.has_joined, true) {
             self.table.join(line.stream, &self.name).unwrap();
         }
-        let (stream, anchor) = (line.stream, line.anchor);
+        let (now, stream, anchor) = (self.now, line.stream, line.anchor);
         let usage = UsageReport { allowed: counters.allowed, denied: counters.denied, elapsed };
         if let Some(bucket) = self.table.get(&self.name) {
-            bucket.report(stream, usage, anchor);
+            bucket.report(stream, usage, anchor, now);
         }
         self.assign(at);
     }

@@ -1,0 +1,79 @@
+//! How much of a limit one to three gateways use whose demand of 50 requests a second each is steady.
+
+use super::world::{STEP, World};
+use crate::time::Span;
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 3_600;
+const DAY: u64 = 86_400;
+
+fn run(world: &mut World, seconds: u64) {
+    for _ in 0..seconds * 1_000_000 / STEP.0 {
+        world.step();
+    }
+    world.check();
+}
+
+fn world(limit: u64, window: u64, gateways: usize) -> World {
+    let mut world = World::new(limit, Span::from_secs(window));
+    (0..gateways).for_each(|_| world.add(50));
+    world
+}
+
+/// The least used of the whole windows, in thousandths of the limit.
+fn least(world: &World, limit: u64) -> u64 {
+    world.used.values().rev().skip(1).map(|used| used * 1_000 / limit).min().unwrap()
+}
+
+#[test]
+fn every_window_is_used_where_demand_is_as_high_as_the_limit() {
+    for (window, of_whole) in [(MINUTE, 955), (5 * MINUTE, 985), (HOUR, 995)] {
+        for gateways in 1..=3 {
+            let limit = 50 * window * u64::try_from(gateways).unwrap();
+            let mut world = world(limit, window, gateways);
+            run(&mut world, 3 * window + 2);
+            let least = least(&world, limit);
+            assert!(least >= of_whole, "{gateways} gateways, {window} s: {least} thousandths");
+        }
+    }
+}
+
+#[test]
+fn every_window_is_used_where_demand_is_higher_than_the_limit() {
+    for window in [MINUTE, 5 * MINUTE, HOUR] {
+        for gateways in 1..=3 {
+            for part in [2, 5, 20] {
+                let limit = 50 * window * u64::try_from(gateways).unwrap() / part;
+                let mut world = world(limit, window, gateways);
+                run(&mut world, 3 * window + 2);
+                let least = least(&world, limit);
+                assert!(least >= 970, "{gateways} gateways, {limit} in {window} s: {least} thousandths");
+            }
+        }
+    }
+}
+
+/// A limit that is a few seconds of demand is used in full in a few reports.
+#[test]
+fn what_is_left_is_used_up_soon() {
+    for (limit, gateways, seconds) in
+        [(300, 1, 11), (300, 3, 21), (1_500, 1, 41), (1_500, 2, 31), (1_500, 3, 26)]
+    {
+        let mut world = world(limit, DAY, gateways);
+        run(&mut world, seconds);
+        let used: u64 = world.used.values().sum();
+        assert!(used * 100 >= limit * 95, "{gateways} gateways: {used} of {limit} in {seconds} s");
+    }
+}
+
+/// What nobody needs is not assigned: of a limit that gateways hardly ask for others find nearly all, once it
+/// is known how little that is.
+#[test]
+fn a_small_demand_leaves_the_rest_to_others() {
+    let mut world = World::new(6_000, Span::from_secs(MINUTE));
+    (0..3).for_each(|_| world.add(1));
+    world.others = 100;
+    run(&mut world, 4 * MINUTE + 2);
+    let after_first: Vec<u64> = world.used.values().rev().skip(1).take(3).copied().collect();
+    assert!(after_first.iter().all(|used| *used >= 5_850), "{after_first:?} of 6,000");
+}
