@@ -8,7 +8,7 @@ use super::{MARGIN, QuotaTerms, TTL};
 use crate::time::{Span, Timestamp};
 
 /// A stream whose need is not known yet is given one of so many parts of what is left, within these bounds.
-const UNKNOWN_PART: u64 = 4;
+const UNKNOWN_PART: u64 = 8;
 const UNKNOWN_LEAST: u64 = 8;
 const UNKNOWN_MOST: u64 = 10_000;
 /// Where there is too little for longer, a stream has as much as it needs for so long.
