@@ -8,7 +8,7 @@ use crate::core::algorithm::Algorithm;
 use crate::core::decision::Decision;
 use crate::core::quota_assignments::{RightsLeft, WINDOW_LEAST};
 use crate::core::request::{Cost, Request};
-use crate::core::rule::{Action, Charging, Rule};
+use crate::core::rule::{Action, Charging, Mode, Rule};
 use crate::core::time::Timestamp;
 
 /// What can be assigned of the buckets that a request falls in.
@@ -37,6 +37,8 @@ fn refused(rule: &Rule) -> Option<&'static str> {
         Some("it counts neither in a fixed nor in a sliding window")
     } else if rule.windows().shortest() < WINDOW_LEAST {
         Some("its window is shorter than a minute")
+    } else if rule.split_keys > 1 {
+        Some("its bucket is split into several")
     } else if rule.action == Action::Throttle {
         Some("it delays requests")
     } else if rule.price.is_some() || rule.charge == Charging::Always {
@@ -73,11 +75,14 @@ impl Engine {
             let windows = compiled.rule.windows();
             let index = windows.index(now);
             let (begins, ends) = (windows.start(index), windows.end(index));
-            let own = RightsLeft { permits: ruled.remaining, begins, ends };
+            let mode = compiled.rule.global.as_ref().map(|global| global.mode);
+            let may_grow = matches!(mode, Some(Mode::Gossip | Mode::Escrow));
+            let own = RightsLeft { permits: ruled.remaining, begins, ends, may_grow };
             left = Some(left.map_or(own, |left| RightsLeft {
                 permits: left.permits.min(own.permits),
                 begins: left.begins.max(begins),
                 ends: left.ends.min(ends),
+                may_grow: left.may_grow || may_grow,
             }));
         }
         match left {

@@ -64,6 +64,8 @@ pub struct RightsLeft {
     pub begins: Timestamp,
     /// The end of their window.
     pub ends: Timestamp,
+    /// Others may give more where they hear that it is asked for.
+    pub may_grow: bool,
 }
 
 /// An assignment as it is planned, before its permits are taken.
@@ -75,6 +77,8 @@ pub struct AssignmentPlan {
     is_fresh: bool,
     /// Permits to take from the rule's bucket first, all or none.
     pub take: u64,
+    /// More than that to ask for before, where others may give more when they hear of it.
+    pub wish: Option<u64>,
 }
 
 /// An assignment that leaves.
@@ -260,10 +264,12 @@ impl BucketAssignments {
             return None;
         }
         let available = left.permits.saturating_add(self.pool);
-        let (terms, ttl) = match self.streams.get(&stream)?.demand {
+        let (mut wish, demand) = (0, self.streams.get(&stream)?.demand);
+        let (terms, ttl) = match demand {
             None if self.is_spendable(stream, now) => return None,
             None => {
                 let part = (available / UNKNOWN_PART).clamp(UNKNOWN_LEAST, UNKNOWN_MOST);
+                wish = if part > available { part } else { 0 };
                 (QuotaTerms::amount(part.min(available)).unwrap_or(QuotaTerms::DENY), ttl)
             }
             Some(demand) => {
@@ -271,13 +277,17 @@ impl BucketAssignments {
                 let steady = self.steady(stream, demand, now);
                 match steady.lives_of(allowed).map(|lives| whole_seconds(lives - MARGIN).min(ttl)) {
                     Some(fits) if fits >= STEADY_LEAST.min(ttl) => (steady, fits),
-                    _ => (self.amount(stream, (allowed, available), ttl, now)?, ttl),
+                    _ => {
+                        wish = permits(rate_needed(demand), AMOUNT_LASTS.min(ttl));
+                        (self.amount(stream, (allowed, available), ttl, now)?, ttl)
+                    }
                 }
             }
         };
         let is_fresh = terms.is_amount();
         let take = terms.worst(ttl + MARGIN).saturating_sub(self.pool);
-        Some(AssignmentPlan { terms, ttl, ends: left.ends, is_fresh, take })
+        let wish = Some(wish.saturating_sub(self.pool)).filter(|wish| left.may_grow && *wish > left.permits);
+        Some(AssignmentPlan { terms, ttl, ends: left.ends, is_fresh, take, wish })
     }
 
     /// The terms of a stream that has as much as it needs: those in force as long as they are near.
@@ -313,11 +323,7 @@ impl BucketAssignments {
         let rate = rate_needed(share.demand?);
         if let Some((before, until)) = share.spending.terms(now) {
             let alive = until.since(now);
-            if before == QuotaTerms::DENY {
-                if alive > NEXT_REPORT && allowed < AMOUNT_LEAST {
-                    return None;
-                }
-            } else {
+            if before != QuotaTerms::DENY {
                 let left = if before.is_amount() { share.left_of_amount(now) } else { before.filled(alive) };
                 let lasts = lasting(left, rate).min(alive);
                 if lasts >= NEXT_REPORT.min(ttl) {

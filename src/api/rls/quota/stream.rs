@@ -386,8 +386,14 @@ impl QuotaStream {
         let now = servers.engine.now();
         let forced = servers.quotas.table().enter(name, left.ends, now);
         charge(servers, name, forced).await;
-        let plan = servers.quotas.table().get(name)?.plan(self.id, left, now)?;
-        let taken = plan.take == 0 || servers.engine.take_rights(question, plan.take).await;
+        let mut plan = servers.quotas.table().get(name)?.plan(self.id, left, now)?;
+        let wish = match plan.wish {
+            // Refused where there is still not as much: by that the other regions hear of the need.
+            Some(wish) => servers.engine.take_rights(question, wish).await.then_some(wish),
+            None => None,
+        };
+        plan.take = wish.unwrap_or(plan.take);
+        let taken = wish.is_some() || plan.take == 0 || servers.engine.take_rights(question, plan.take).await;
         if taken {
             servers.quotas.metrics.taken.increment(plan.take);
         }

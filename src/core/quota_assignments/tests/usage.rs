@@ -77,3 +77,12 @@ fn a_small_demand_leaves_the_rest_to_others() {
     let after_first: Vec<u64> = world.used.values().rev().skip(1).take(3).copied().collect();
     assert!(after_first.iter().all(|used| *used >= 5_850), "{after_first:?} of 6,000");
 }
+
+/// Why windows below a minute are not assigned of.
+#[test]
+fn a_window_of_ten_seconds_would_leave_a_tenth_and_more_unused() {
+    let mut world = world(500, 10, 1);
+    run(&mut world, 62);
+    let least = least(&world, 500);
+    assert!((500..=900).contains(&least), "{least} thousandths");
+}

@@ -291,7 +291,7 @@ impl World {
         let forced = self.table.enter(&name, ends, now);
         self.count(forced, true);
         let counted = self.counted.get(&index).copied().unwrap_or(0);
-        let left = RightsLeft { permits: self.limit.saturating_sub(counted), begins, ends };
+        let left = RightsLeft { permits: self.limit.saturating_sub(counted), begins, ends, may_grow: false };
         let Some(line) = &self.gateways[at].line else { return };
         let stream = line.stream;
         let Some(plan) = self.table.get(&name).and_then(|bucket| bucket.plan(stream, left, now)) else {
