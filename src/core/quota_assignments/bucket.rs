@@ -313,38 +313,40 @@ impl BucketAssignments {
         ttl: Span,
         now: Timestamp,
     ) -> Option<QuotaTerms> {
-        let awaits_any = self.awaits_any_receipt();
         let level = self.division.map_or(u64::MAX, |division| division.level);
-        let share = self.streams.get_mut(&stream)?;
-        let is_amount = share.spending.terms(now).is_some_and(|(terms, _)| terms.is_amount());
+        let share = self.streams.get(&stream)?;
+        let in_force = share.spending.terms(now).filter(|(terms, _)| *terms != QuotaTerms::DENY);
+        let is_amount = in_force.is_some_and(|(terms, _)| terms.is_amount());
         let allowed =
             if is_amount { allowed.min(level.saturating_sub(share.spending.charged)) } else { allowed };
         let wanted = share.need(AMOUNT_LASTS.min(ttl))?.max(AMOUNT_LEAST);
-        let rate = rate_needed(share.demand?);
-        if let Some((before, until)) = share.spending.terms(now) {
+        let mut left = 0;
+        if let Some((before, until)) = in_force {
             let alive = until.since(now);
-            if before != QuotaTerms::DENY {
-                let left = if before.is_amount() { share.left_of_amount(now) } else { before.filled(alive) };
-                let lasts = lasting(left, rate).min(alive);
-                if lasts >= NEXT_REPORT.min(ttl) {
-                    return None;
-                }
-                if before.is_amount() && lasts > NEARLY_SPENT {
-                    share.due = Some(now + (lasts - NEXT_AHEAD));
-                    return None;
-                }
-                if wanted.min(allowed) <= left {
-                    share.due = awaits_any.then_some(now + RETRY);
-                    return None;
-                }
+            left = if is_amount { share.left_of_amount(now) } else { before.filled(alive) };
+            let lasts = lasting(left, rate_needed(share.demand?)).min(alive);
+            if lasts >= NEXT_REPORT.min(ttl) {
+                return None;
+            }
+            if is_amount && lasts > NEARLY_SPENT {
+                return self.look_at(stream, now + (lasts - NEXT_AHEAD));
             }
         }
-        if wanted > available && awaits_any {
+        let is_too_little = in_force.is_some() && wanted.min(allowed) <= left;
+        if (is_too_little || wanted > available) && self.awaits_any_receipt() {
             // Permits that another was worth come back as soon as its successor's receipt is known.
-            share.due = Some(now + RETRY);
+            return self.look_at(stream, now + RETRY);
+        }
+        if is_too_little {
             return None;
         }
         Some(QuotaTerms::amount(wanted.min(allowed)).unwrap_or(QuotaTerms::DENY))
+    }
+
+    /// Has a stream looked at again.
+    fn look_at(&mut self, stream: u64, due: Timestamp) -> Option<QuotaTerms> {
+        self.streams.get_mut(&stream)?.due = Some(due);
+        None
     }
 
     /// The permits that a stream may still have of this window, with those that it has: by max-min of what
@@ -362,8 +364,10 @@ impl BucketAssignments {
         share.total(rest).min(division.level).saturating_sub(share.spending.used())
     }
 
+    /// True while a receipt of few streams is not known, for which it is worth waiting.
     fn awaits_any_receipt(&self) -> bool {
-        self.streams.values().any(|share| share.spending.awaits_receipt())
+        self.streams.len() <= FEW_STREAMS
+            && self.streams.values().any(|share| share.spending.awaits_receipt())
     }
 
     /// True if a stream still has something to spend.

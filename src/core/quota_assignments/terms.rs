@@ -31,7 +31,7 @@ impl QuotaTerms {
     /// The least that is assigned.
     const LEAST: Self = Self { max_tokens: 1, tokens_per_fill: 1, fill_interval: FILL_LONGEST };
 
-    /// Terms of at most this rate, in thousandths of a permit a second, and of at least a permit in ten seconds.
+    /// Terms of at most this rate, in thousandths of a permit a second, and of at least one in ten seconds.
     #[must_use]
     pub fn of_rate(millis: u64) -> Self {
         let tokens = |per: u64| u32::try_from((millis / per).min(RATE_MAX)).unwrap_or(u32::MAX);
