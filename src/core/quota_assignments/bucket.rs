@@ -13,6 +13,10 @@ const UNKNOWN_LEAST: u64 = 8;
 const UNKNOWN_MOST: u64 = 10_000;
 /// Where there is too little for longer, a stream has as much as it needs for so long.
 const STEADY_LEAST: Span = Span::from_secs(7);
+/// The least where others may give more when they hear of it.
+const UNKNOWN_WISH: u64 = 64;
+/// So long after more was asked for than there is it may have come.
+const WISH_HEARD: Span = Span::from_millis(750);
 /// An amount lasts for so long: until the next report, and a while.
 const AMOUNT_LASTS: Span = Span::from_millis(6_500);
 /// An amount that lasts no longer is followed by the next.
@@ -106,6 +110,8 @@ struct StreamShare {
     /// Thousandths of a request a second; `None`: not known yet.
     demand: Option<u64>,
     last: Option<LastReport>,
+    /// More than there was has been asked for since the last report.
+    has_wished: bool,
     /// When the stream is to be looked at although it reports nothing.
     due: Option<Timestamp>,
 }
@@ -196,6 +202,7 @@ impl BucketAssignments {
             let was_there = share.spending.known() <= now - (usage.elapsed - ARRIVES_WITHIN);
             let is_dry = was_there && lasting(usage.denied, share.demand.unwrap_or(0)) >= NEARLY_SPENT;
             share.last = Some(LastReport { at: now, is_dry });
+            share.has_wished = false;
         });
     }
 
@@ -256,6 +263,9 @@ impl BucketAssignments {
         let share = self.streams.get_mut(&stream)?;
         let settled = left.begins + SETTLE;
         share.due = (now < settled).then_some(settled);
+        if share.has_wished && share.spending.awaits_receipt() {
+            share.due = share.due.or(Some(now + RETRY));
+        }
         if share.due.is_some() || share.spending.awaits_receipt() || self.ends != Some(left.ends) {
             return None;
         }
@@ -268,8 +278,9 @@ impl BucketAssignments {
         let (terms, ttl) = match demand {
             None if self.is_spendable(stream, now) => return None,
             None => {
-                let part = (available / UNKNOWN_PART).clamp(UNKNOWN_LEAST, UNKNOWN_MOST);
-                wish = if part > available { part } else { 0 };
+                let least = if left.may_grow { UNKNOWN_WISH } else { UNKNOWN_LEAST };
+                let part = (available / UNKNOWN_PART).clamp(least, UNKNOWN_MOST);
+                wish = part;
                 (QuotaTerms::amount(part.min(available)).unwrap_or(QuotaTerms::DENY), ttl)
             }
             Some(demand) => {
@@ -286,7 +297,12 @@ impl BucketAssignments {
         };
         let is_fresh = terms.is_amount();
         let take = terms.worst(ttl + MARGIN).saturating_sub(self.pool);
-        let wish = Some(wish.saturating_sub(self.pool)).filter(|wish| left.may_grow && *wish > left.permits);
+        let share = self.streams.get_mut(&stream)?;
+        let may_wish = left.may_grow && !share.has_wished;
+        let wish = Some(wish.saturating_sub(self.pool)).filter(|wish| may_wish && *wish > left.permits);
+        if wish.is_some() {
+            (share.has_wished, share.due) = (true, Some(now + WISH_HEARD));
+        }
         Some(AssignmentPlan { terms, ttl, ends: left.ends, is_fresh, take, wish })
     }
 
