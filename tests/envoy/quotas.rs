@@ -215,6 +215,29 @@ fn three_stock_envoys_use_a_limit_and_never_exceed_it_with_a_kill_and_a_connecti
     }
 }
 
+/// Under `gossip` a region has a slice of what nobody asked for. What its Envoy lacks comes from the others.
+#[test]
+fn an_envoy_uses_what_other_regions_do_not_need() {
+    let rules = "[[rules]]\nname = \"ann\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 600\n\
+                 window = \"24h\"\n[rules.global]\nmode = \"gossip\"\n";
+    let daemons = three_regions(rules, [const { String::new() }; 3]);
+    let gateway = Gateway::start(daemons[0].grpc);
+    let addr = Mutex::new(gateway.addr);
+    let (passed, asked, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let _stops = StopsAtEnd(&stop);
+        scope.spawn(|| load(&addr, &passed, &asked, &stop));
+        while passed.load(Ordering::Relaxed) < 570 && begun.elapsed() < Duration::from_secs(90) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::sleep(Duration::from_secs(6));
+    });
+    let passed = passed.load(Ordering::Relaxed);
+    eprintln!("{passed} of 600 passed, {} asked in {:?}", asked.load(Ordering::Relaxed), begun.elapsed());
+    assert!((570..=600).contains(&passed), "{passed}");
+}
+
 /// Tells threads to stop, also where a test fails before its end.
 struct StopsAtEnd<'a>(&'a AtomicBool);
 

@@ -1,7 +1,8 @@
 //! How much of a limit one to three gateways use whose demand of 50 requests a second each is steady.
 
 use super::world::{STEP, World};
-use crate::time::Span;
+use crate::quota_assignments::{BucketAssignments, RightsLeft, UsageReport};
+use crate::time::{Span, Timestamp};
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 3_600;
@@ -85,4 +86,32 @@ fn a_window_of_ten_seconds_would_leave_a_tenth_and_more_unused() {
     run(&mut world, 62);
     let least = least(&world, 500);
     assert!((500..=900).contains(&least), "{least} thousandths");
+}
+
+/// Where other regions may give more, what is lacking is asked for once a report, and what came is assigned.
+#[test]
+fn what_other_regions_may_give_is_asked_for() {
+    let (begins, name) = (Timestamp(1_800_000_000_000_000), 7);
+    let ends = begins + Span::from_secs(DAY);
+    let left = |permits| RightsLeft { permits, begins, ends, may_grow: true };
+    let usage = |allowed, denied, seconds| UsageReport { allowed, denied, elapsed: Span::from_secs(seconds) };
+    let at = |seconds: u64| begins + Span::from_secs(seconds);
+    let mut bucket = BucketAssignments::default();
+    bucket.join(name);
+    bucket.enter(ends, at(10));
+    bucket.report(name, usage(0, 1, 0), None, at(10));
+    let plan = bucket.plan(name, left(20), at(10)).unwrap();
+    assert_eq!((plan.take, plan.wish), (20, Some(64)));
+    assert_eq!(bucket.assign(name, plan, true, at(10)).unwrap().terms.max_tokens, 19);
+    bucket.written(name, at(10));
+    bucket.received(name, at(11), at(11));
+    bucket.report(name, usage(20, 230, 5), Some(at(14)), at(15));
+    let plan = bucket.plan(name, left(9), at(15)).unwrap();
+    assert_eq!((plan.take, plan.wish), (9, Some(365)), "6.5 s of 56 a second");
+    assert!(bucket.assign(name, plan, true, at(15)).is_some());
+    bucket.written(name, at(15));
+    bucket.received(name, at(16), at(16));
+    assert!(bucket.due(name, at(15)).is_some_and(|due| due <= at(16)));
+    let plan = bucket.plan(name, left(200), at(16)).unwrap();
+    assert_eq!((plan.take, plan.wish), (200, None), "asked for once");
 }
