@@ -5,8 +5,8 @@ mod played;
 mod usage;
 mod world;
 
-use super::{MARGIN, QuotaTerms, TTL, divide};
-use crate::time::Span;
+use super::{BucketAssignments, MARGIN, QuotaTerms, RightsLeft, TTL, divide};
+use crate::time::{Span, Timestamp};
 use proptest::prelude::*;
 
 proptest! {
@@ -50,4 +50,24 @@ proptest! {
 #[test]
 fn an_assignment_outlives_two_lost_reports() {
     assert!(TTL >= Span::from_secs(2 * 5 + 1) && MARGIN > Span::ZERO);
+}
+
+#[test]
+fn a_receipt_is_overdue_only_where_an_assignment_is_under_way() {
+    let (begins, stream) = (Timestamp(1_800_000_000_000_000), 7);
+    let left = RightsLeft { permits: 900, begins, ends: begins + Span::from_secs(3_600), may_grow: false };
+    let at = |millis: u64| begins + Span::from_millis(10_000 + millis);
+    let mut bucket = BucketAssignments::default();
+    bucket.join(stream);
+    bucket.enter(left.ends, at(0));
+    assert!(!bucket.is_overdue(stream, at(60_000)), "nothing was sent");
+    let plan = bucket.plan(stream, left, at(0)).unwrap();
+    assert!(bucket.assign(stream, plan, true, at(0)).is_some());
+    bucket.written(stream, at(10));
+    assert!(!bucket.is_overdue(stream, at(7_400)));
+    assert!(bucket.is_overdue(stream, at(7_500)));
+    bucket.received(stream, at(9), at(7_000));
+    assert!(bucket.is_overdue(stream, at(7_500)), "a PING from before proves nothing");
+    bucket.received(stream, at(20), at(7_100));
+    assert!(!bucket.is_overdue(stream, at(60_000)));
 }
