@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::core::algorithm::Algorithm;
-use crate::core::decision::Decision;
+use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::quota_assignments::{RightsLeft, WINDOW_LEAST};
 use crate::core::request::{Cost, Request};
 use crate::core::rule::{Action, Charging, Mode, Rule};
@@ -50,6 +50,16 @@ fn refused(rule: &Rule) -> Option<&'static str> {
     }
 }
 
+/// True if something other than a limit denies a request. A limit that has nothing left, because all of it is
+/// assigned, denies it too, and that ends no assignment.
+fn is_blocked(decision: &Decision) -> bool {
+    let denies = |counts| {
+        let denies = |ruled: &RuleOutcome| !ruled.allowed && !ruled.shadow && ruled.action.counts() == counts;
+        decision.rules.iter().any(denies)
+    };
+    !decision.allowed && (denies(false) || !denies(true))
+}
+
 impl Engine {
     /// Returns what is left of the rules that count a request. Charges nothing.
     pub async fn rights_left(&self, request: &Request<'_>) -> Assignable {
@@ -86,7 +96,7 @@ impl Engine {
             }));
         }
         match left {
-            _ if !decision.allowed => Assignable::Denied,
+            _ if is_blocked(decision) => Assignable::Denied,
             Some(left) => Assignable::Left(left),
             None => Assignable::Unlimited,
         }

@@ -188,10 +188,11 @@ fn three_stock_envoys_use_a_limit_and_never_exceed_it_with_a_kill_and_a_connecti
     let passed = [const { AtomicU64::new(0) }; 3];
     let (asked, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let steady = || passed[0].load(Ordering::Relaxed) + passed[1].load(Ordering::Relaxed);
-    let given_up = || {
-        let lost = |reason| format!("tidegate_quota_streams_lost_total{{reason=\"{reason}\"}}");
-        ["receipt", "ended"].iter().filter_map(|reason| daemons[1].metric(&lost(reason))).sum::<f64>()
+    let lost = |daemon: &Daemon| {
+        let of = |reason| daemon.metric(&format!("tidegate_quota_streams_lost_total{{reason=\"{reason}\"}}"));
+        ["receipt", "ended"].into_iter().filter_map(of).sum::<f64>()
     };
+    let given_up = || lost(&daemons[1]);
     let begun = Instant::now();
     let (all_asked, stops) = (&asked, &stop);
     std::thread::scope(|scope| {
@@ -220,6 +221,7 @@ fn three_stock_envoys_use_a_limit_and_never_exceed_it_with_a_kill_and_a_connecti
     let asked = asked.load(Ordering::Relaxed);
     eprintln!("{} and {unsteady} of 1,500 each passed, {asked} asked in {:?}", steady(), begun.elapsed());
     assert!(steady() <= 1_500 && unsteady <= 1_500);
+    assert!(lost(&daemons[0]) < 1.0, "a stream that is read goes on");
     assert!(steady() >= 1_425 && unsteady > 50, "{} and {unsteady} of {asked}", steady());
     for daemon in &daemons {
         assert_eq!(daemon.metric("tidegate_requests_rejected_total{listener=\"rls\"}"), Some(0.0));

@@ -28,7 +28,8 @@ impl Watch {
     /// Ready where the PING of a receipt was begun.
     pub(super) fn poll_receipt(&mut self, line: &Line, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pings) = &mut self.pings else { return Poll::Pending };
-        line.receipts.poll(pings, &mut self.pinged, (&line.servers.engine, &line.way.unsent), cx)
+        let own = (&mut self.pinged, &mut self.waiting);
+        line.receipts.poll(pings, own, (&line.servers.engine, &line.way.unsent), cx)
     }
 
     /// One look: pings a connection without calls, and finds it silent if it has not answered by the next.

@@ -62,11 +62,11 @@ impl Receipts {
     }
 
     /// Sends and receives PINGs. Ready where one was begun, which the connection has to write. `pinged`: the
-    /// one that is on its way.
+    /// one that is on its way; `looks`: one of another kind is.
     pub(in crate::api::rls) fn poll(
         &self,
         pings: &mut PingPong,
-        pinged: &mut Option<Timestamp>,
+        (pinged, looks): (&mut Option<Timestamp>, &mut bool),
         (engine, unsent): (&Engine, &Unsent),
         cx: &mut Context<'_>,
     ) -> Poll<()> {
@@ -93,9 +93,12 @@ impl Receipts {
             self.is_wanted.store(true, Ordering::SeqCst);
             return Poll::Pending;
         }
-        // One of another kind may be on its way, whose answer says nothing.
-        let begun = pings.send_ping(Ping::opaque()).is_ok()
-            || (pings.poll_pong(cx).is_ready() && pings.send_ping(Ping::opaque()).is_ok());
+        let mut begun = pings.send_ping(Ping::opaque()).is_ok();
+        // One of another kind may be on its way, whose answer says only that somebody is there.
+        if !begun && pings.poll_pong(cx).is_ready() {
+            *looks = false;
+            begun = pings.send_ping(Ping::opaque()).is_ok();
+        }
         if !begun {
             self.is_wanted.store(true, Ordering::SeqCst);
             return Poll::Pending;
