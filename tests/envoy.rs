@@ -14,6 +14,8 @@
 mod budgets;
 #[path = "envoy/in_flight.rs"]
 mod in_flight;
+#[path = "envoy/quotas.rs"]
+mod quotas;
 #[path = "support/redis_servers.rs"]
 mod redis_servers;
 mod support;
