@@ -600,7 +600,7 @@ impl GossipBucket {
                 (lately.map(used_in).max().unwrap_or(0), u64::from(self.rule.limit.permits))
             }
             Counting::Level | Counting::Concurrency => (
-                self.shared_level.in_use(now, self.rule.limit),
+                self.shared_level.store.in_use(now, self.rule.limit),
                 self.rule.limit.capacity(self.rule.algorithm),
             ),
         };
