@@ -615,6 +615,15 @@ impl GossipBucket {
         self.unsettle();
     }
 
+    /// Its rule is in force again: nobody told of it meanwhile, and the store may have forgotten its
+    /// allowance.
+    pub(super) fn come_back(&mut self, rule: Arc<WorldRule>) {
+        (self.waiting, self.queued, self.told, self.enforced) = (false, false, None, None);
+        self.own_key_ids = KeyIds::default();
+        self.stood_still();
+        self.follow(rule);
+    }
+
     pub(super) const fn view(&self) -> Option<(Allowance, u64)> {
         self.enforced
     }

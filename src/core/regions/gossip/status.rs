@@ -82,10 +82,10 @@ pub struct KeyStatus {
 }
 
 impl Replica {
-    /// Returns how many buckets are followed.
+    /// Returns how many buckets are followed, or kept until their rule is back.
     #[must_use]
     pub fn keys_len(&self) -> usize {
-        self.keys.len()
+        self.keys.len() + self.retired.len()
     }
 
     /// Returns how many regions there are, the own one included.
@@ -137,7 +137,7 @@ impl Replica {
             keys: hottest.into_iter().map(|(.., bucket)| self.key_status(now, bucket)).collect(),
             error_bounds,
             overshoot: self.overshoot.iter().map(|(rule, above)| (rule.clone(), *above)).collect(),
-            keys_len: self.keys.len(),
+            keys_len: self.keys_len(),
             horizon: self.horizon(now),
             tally: self.tally(),
         }
