@@ -20,9 +20,9 @@ const LENGTHS_BYTES: usize = 4;
 
 impl Replica {
     /// The rules whose buckets are to be held to this region's share, because some in use find no room to be
-    /// followed, or because they came here late, or all because this daemon has just begun; `None` where they are the same as when this was
-    /// last asked. Regions then admit no more than the limit together, although they cannot tell each other
-    /// what they admitted.
+    /// followed, or because they came here late, or all because this daemon has just begun; `None` where they
+    /// are the same as when this was last asked. Regions then admit no more than the limit together, although
+    /// they cannot tell each other what they admitted.
     pub fn poll_crowded(&mut self) -> Option<Vec<RuleName>> {
         let all = self.is_beginning();
         let held = || {

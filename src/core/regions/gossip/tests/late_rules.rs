@@ -52,7 +52,7 @@ impl Rollout {
         }
     }
 
-    /// A region is asked for a permit so many times, and each fifth of a second. Returns the permits admitted.
+    /// A region is asked for a permit so many times, each fifth of a second. Returns the permits admitted.
     fn ask(&mut self, region: usize, times: usize) -> u64 {
         let mut admitted = 0;
         for _ in 0..times {
