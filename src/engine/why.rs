@@ -110,7 +110,7 @@ impl Engine {
         let others = others.filter(|(other, _)| *other != region);
         let others: Vec<(String, u64)> = others.map(|(other, used)| (other.clone(), *used)).collect();
         // A store is charged for what other regions used of a level.
-        let charged = match compiled.rule.algorithm.counting() {
+        let charged: u64 = match compiled.rule.algorithm.counting() {
             Counting::Level if status.mode == Some(Mode::Gossip) => {
                 others.iter().map(|(_, used)| *used).sum()
             }
