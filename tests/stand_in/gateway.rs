@@ -93,7 +93,7 @@ fn routes() -> Value {
     ];
     json!([
         route("/quiet", &[all("quiet")], &[]),
-        route("/shared", &[], &[shared.clone()]),
+        route("/shared", &[], std::slice::from_ref(&shared)),
         route("/mixed", &[all("mixed")], &[shared]),
         route("/tokens/", &costs, &[]),
         route("/named", &[named], &[]),
