@@ -50,8 +50,8 @@ impl Gateway {
 
 /// The status of one request; `None` where nobody answers.
 ///
-/// Does not wait for the end of the connection: where a client asks for that, Envoy ends it up to a second after
-/// a denial, and the client would ask once a second.
+/// Does not wait for the end of the connection: where a client asks for that, Envoy ends it up to a second
+/// after a denial, and the client would ask once a second.
 fn ask(addr: SocketAddr, headers: &str) -> Option<u16> {
     let mut socket = TcpStream::connect_timeout(&addr, SOON).ok()?;
     socket.set_read_timeout(Some(SOON)).unwrap();

@@ -72,8 +72,8 @@ struct DecisionCall<'a> {
     report: Option<ReservationId>,
     /// True if the rules say how much is reserved.
     is_estimated: bool,
-    /// Where what is reserved is given back unless the answer is delivered. `None` also where the caller named
-    /// the reservation: it may be asking again under that name by now, and then has it.
+    /// Gives back what is reserved unless the answer is delivered. `None` also where the caller named the
+    /// reservation: it may be asking again under that name by now, and then has it.
     deliveries: Option<&'a Arc<Deliveries>>,
 }
 

@@ -8,7 +8,7 @@ use super::{CellChange, CellValue, Nanos, Reply, Stored};
 const SECOND: i64 = 1_000_000_000;
 /// Nanoseconds of a millisecond.
 const MILLISECOND: i64 = 1_000_000;
-/// The longest time that permits may be worth together, 70 years: twice that, from now on, is counted exactly.
+/// The longest time that permits may be worth together, 70 years: twice that, from now on, is exact.
 const WORTH_MAX: Nanos = 70 * 365 * 86_400 * SECOND;
 
 /// A rate, a burst and how much of it a call asks for.

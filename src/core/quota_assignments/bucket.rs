@@ -98,7 +98,7 @@ pub struct Assignment {
 
 /// The newest report of a stream, as far as plans need it.
 #[derive(Debug, Clone, Copy)]
-struct LastReport {
+struct LastHeard {
     at: Timestamp,
     /// It tells of denials while the assignment in force was there: that is spent.
     is_dry: bool,
@@ -109,7 +109,7 @@ struct StreamShare {
     spending: Spending,
     /// Thousandths of a request a second; `None`: not known yet.
     demand: Option<u64>,
-    last: Option<LastReport>,
+    last: Option<LastHeard>,
     /// More than there was has been asked for since the last report.
     has_wished: bool,
     /// When the stream is to be looked at although it reports nothing.
@@ -201,7 +201,7 @@ impl BucketAssignments {
             // What was denied before the assignment came says nothing of it.
             let was_there = share.spending.known() <= now - (usage.elapsed - ARRIVES_WITHIN);
             let is_dry = was_there && lasting(usage.denied, share.demand.unwrap_or(0)) >= NEARLY_SPENT;
-            share.last = Some(LastReport { at: now, is_dry });
+            share.last = Some(LastHeard { at: now, is_dry });
             share.has_wished = false;
         });
     }

@@ -5,7 +5,7 @@
 //! anew what it passed over. Until then it keeps to its region's share of the rule, as a daemon does that has
 //! just begun.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::replica::Replica;
@@ -13,68 +13,8 @@ use crate::regions::compared::{Digest, Digests};
 use crate::regions::variants::Variants;
 use crate::regions::{NodeName, WorldRule};
 use crate::rule::Mode;
-use crate::time::{Span, Timestamp};
+use crate::time::Timestamp;
 use crate::wire::RuleName;
-
-/// For so long a rule that came late keeps to the region's share: the others have told what they know by
-/// then.
-const LATE_FOR: Span = Span::from_secs(3);
-/// Most rules that are remembered because reports of them were passed over. More come without a share to
-/// keep to.
-const MISSED_MAX: usize = 1_024;
-
-/// Rules of which other daemons told before this one held them.
-#[derive(Debug, Default)]
-pub(super) struct LateRules {
-    /// Rules of which reports were passed over.
-    missed: BTreeSet<RuleName>,
-    /// Rules that came after that, and until when they keep to the region's share.
-    late: BTreeMap<RuleName, Timestamp>,
-}
-
-impl LateRules {
-    /// A report of a rule was passed over: the rule is not held here, or counts in other windows.
-    pub(super) fn miss(&mut self, rule: &RuleName) {
-        if self.missed.len() < MISSED_MAX && !self.missed.contains(rule) {
-            self.missed.insert(rule.clone());
-        }
-    }
-
-    /// Other rules are in force, of which these have come with them.
-    fn come(
-        &mut self,
-        now: Timestamp,
-        is_in_force: impl Fn(&RuleName) -> bool,
-        came: impl Fn(&RuleName) -> bool,
-    ) {
-        self.late.retain(|rule, _| is_in_force(rule));
-        let late: Vec<RuleName> = self.missed.iter().filter(|rule| came(rule)).cloned().collect();
-        for rule in late {
-            self.missed.remove(&rule);
-            self.late.insert(rule, now + LATE_FOR);
-        }
-    }
-
-    /// The rules that keep to the region's share.
-    pub(super) fn held(&self) -> impl Iterator<Item = &RuleName> {
-        self.late.keys()
-    }
-
-    /// Frees the rules of which the others had the time to tell. Returns whether there are any.
-    pub(super) fn end(&mut self, now: Timestamp) -> bool {
-        let held = self.late.len();
-        self.late.retain(|_, until| now < *until);
-        self.late.len() != held
-    }
-
-    pub(super) fn next_end(&self) -> Option<Timestamp> {
-        self.late.values().min().copied()
-    }
-
-    pub(super) fn clock_went_back(&mut self, now: Timestamp) {
-        self.late.values_mut().for_each(|until| *until = (*until).min(now + LATE_FOR));
-    }
-}
 
 impl Replica {
     /// The worldwide rules now in force. Buckets of a rule that is gone, or that counts in another way, are

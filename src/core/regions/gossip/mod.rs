@@ -16,6 +16,7 @@ mod key_dictionary;
 mod late_rules;
 mod link;
 mod listed;
+mod missed_rules;
 mod new_process;
 mod own_key_ids;
 mod own_limit;

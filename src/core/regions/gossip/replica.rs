@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::bucket::{DaemonContext, GossipBucket};
 use super::bucket_table::{BucketId, BucketTable};
-use super::late_rules::LateRules;
 use super::link::{GossipLink, OwedReport};
+use super::missed_rules::MissedRules;
 use super::replica_config::ReplicaConfig;
 use super::retired::RetiredBuckets;
 use super::safety::GossipSafety;
@@ -42,7 +42,7 @@ pub struct Replica {
     pub(super) revision: u64,
     pub(super) keys: BucketTable,
     pub(super) retired: RetiredBuckets,
-    pub(super) late_rules: LateRules,
+    pub(super) late_rules: MissedRules,
     pub(super) links: Vec<GossipLink>,
     /// Place in `links` by region and node.
     pub(super) speakers: Vec<BTreeMap<String, usize>>,
@@ -134,7 +134,7 @@ impl Replica {
             config,
             rules: HashMap::new(),
             retired: RetiredBuckets::default(),
-            late_rules: LateRules::default(),
+            late_rules: MissedRules::default(),
             variants: Variants::default(),
             revision: 0,
             links: Vec::new(),

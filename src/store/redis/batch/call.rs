@@ -587,7 +587,7 @@ pub(in crate::store::redis) fn pack_view(view: &Allowance, error_bound: u64) -> 
 /// Larger numbers of permits mean nothing and would not fit a double.
 const VIEW_MAX: u64 = 1 << 51;
 
-/// Reads what is kept beyond the capacity of a level under `escrow`, and what a refund cannot give back of it.
+/// Reads what is kept beyond the capacity of a level under `escrow`, and what no refund can give back of it.
 fn read_level(bytes: &[u8]) -> Option<(Option<(Allowance, u64)>, u64)> {
     let mut rest = bytes;
     let (permits, unreturnable) = (pull(&mut rest, 5)?, pull(&mut rest, 6)?);
