@@ -108,6 +108,13 @@ impl DeliveringSocket {
         let _ = timeout(LOST_WITHIN, finishing).await;
     }
 
+    /// Notes before each write what its client has sent: a quick one goes on before the write returns.
+    fn sends(&self) {
+        if self.in_order {
+            self.deliveries.sent(|| self.received.saturating_add(self.socket.unread()));
+        }
+    }
+
     fn wrote<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if matches!(written, Poll::Ready(Err(_))) {
             self.deliveries.lost();
@@ -134,15 +141,13 @@ impl AsyncRead for DeliveringSocket {
 
 impl AsyncWrite for DeliveringSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.sends();
         let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
         self.wrote(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
-        if self.in_order && matches!(flushed, Poll::Ready(Ok(()))) {
-            self.deliveries.sent(|| self.received.saturating_add(self.socket.unread()));
-        }
         self.wrote(flushed)
     }
 
@@ -155,6 +160,7 @@ impl AsyncWrite for DeliveringSocket {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.sends();
         let written = Pin::new(&mut self.socket).poll_write_vectored(cx, parts);
         self.wrote(written)
     }

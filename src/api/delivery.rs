@@ -140,7 +140,8 @@ impl Deliveries {
         }
     }
 
-    /// All answers so far were sent, in their order. `received`: the bytes that the client had sent by then.
+    /// All answers so far are about to be sent, in their order. `received`: the bytes that the client has
+    /// sent before.
     pub(super) fn sent(&self, received: impl FnOnce() -> u64) {
         if !self.gives.load(Ordering::Acquire) {
             return;
@@ -167,10 +168,13 @@ impl Deliveries {
         self.gives.store(!table.answers.is_empty(), Ordering::Release);
     }
 
-    /// The connection broke, or its client reads nothing: what was just answered was not delivered.
+    /// The connection broke, or its client reads nothing: what was just answered was not delivered. One that
+    /// breaks behind its end breaks because its client is gone by then, which had it.
     pub(super) fn lost(&self) {
         let mut table = self.table();
-        table.closed = true;
+        if std::mem::replace(&mut table.closed, true) {
+            return;
+        }
         for answer in std::mem::take(&mut table.answers) {
             if answer.is_younger_than(LOST_WITHIN) {
                 self.give_back(answer.given);
