@@ -57,7 +57,11 @@ impl DeliveringSocket {
         let before = into.filled().len();
         let read = ready!(Pin::new(&mut self.socket).poll_read(cx, into));
         let bytes = into.filled().len() - before;
-        if read.is_err() {
+        // Many clients of TLS end the connection without saying so first. It is no reset.
+        let ended = matches!(&read, Err(error) if error.kind() == io::ErrorKind::UnexpectedEof);
+        if ended {
+            return Poll::Ready(ready!(self.poll_end(is_asked, cx)).and(read));
+        } else if read.is_err() {
             self.deliveries.lost();
         } else if bytes == 0 {
             return self.poll_end(is_asked, cx);
