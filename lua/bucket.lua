@@ -214,11 +214,10 @@ local function bucket_write(b, now, ttl_fixed, kept)
   end
 end
 
--- Keeps a bucket that owes and denies for as long as it has told: since it was charged the limit may have
--- become a lower one, at whose pace it takes longer to pay.
--- Mirrors: KeySlot::keep_denied of src/store/slot.rs, which does so of every level.
+-- Keeps a bucket that denies for as long as it has told: since it was charged the limit may have become a
+-- lower one, at whose pace it takes longer until nothing is left of a level or a debt.
+-- Mirrors: KeySlot::keep_denied of src/store/slot.rs.
 local function bucket_keep_denied(b, now, kept)
-  if b.raw == "" then return end
-  local owes = b.debt > 0 or (counts_by_level(b) and level_amount(b, now) > level_capacity(b))
-  if owes then redis.call("PEXPIRE", b.key, string.format("%.0f", bucket_ttl(b, now, kept))) end
+  if b.raw == "" or not (counts_by_level(b) or b.debt > 0) then return end
+  redis.call("PEXPIRE", b.key, string.format("%.0f", bucket_ttl(b, now, kept)))
 end

@@ -88,8 +88,8 @@ impl DeliveringSocket {
                 self.deliveries.lost();
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            // Who has asked all may close its own half, and reads on. The library would drop the answer, and
-            // those that wait before it. Whoever left for good is noticed a moment later.
+            // A client that has asked all may close its own half, and reads on. The library would drop the answer,
+            // and those that wait before it. One that left for good is noticed a moment later.
             if is_asked || self.deliveries.ends(END_WITHIN) {
                 return Poll::Ready(Ok(()));
             }
@@ -113,9 +113,10 @@ impl DeliveringSocket {
     }
 
     /// Notes before each write what its client has sent: a quick one goes on before the write returns.
-    fn sends(&self) {
-        if self.in_order {
-            self.deliveries.sent(|| self.received.saturating_add(self.socket.unread()));
+    fn sends(&mut self) {
+        let Self { socket, deliveries, in_order, received, .. } = self;
+        if *in_order {
+            deliveries.sent(|| received.saturating_add(socket.unread()));
         }
     }
 

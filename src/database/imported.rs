@@ -1,6 +1,8 @@
 //! Rules that come of another rate limiter's files, whichever it is, and what was left out of them.
 
 pub(super) mod meaning;
+#[cfg(test)]
+pub(super) mod tests;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};

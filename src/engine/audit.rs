@@ -420,11 +420,10 @@ impl Queue {
         let ruled = index.and_then(|index| decision.rules.get(index));
         let rule = ruled.map(|ruled| &*ruled.rule);
         let is_listed = outcome == Outcome::Allowed
-            || charged
             || self.has_row(rule.unwrap_or_default(), now, sampled.denied_rows_max);
         let Question { request, owner } = question;
         let mut asked = AuditClient { user: owner, ..AuditClient::default() };
-        for (name, value) in request.attributes.iter().filter(|_| is_listed) {
+        for (name, value) in request.attributes.iter().filter(|_| is_listed || charged) {
             match *name {
                 "user" => asked.user = Some(value),
                 "api_key" => asked.key = Some(key_name(value)),
@@ -463,7 +462,7 @@ impl Queue {
             self.unlist(&record)
         }
         if charged && outcome == Outcome::Denied {
-            // Sums take no permits of what was denied.
+            // Sums take no permits of what was denied, and these must be in them however many rows there are.
             self.push(&Record {
                 outcome: Outcome::Committed,
                 status: 200,

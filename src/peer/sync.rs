@@ -268,7 +268,7 @@ impl Driver {
         self.replica.handle_members(now, &members);
         for member in &self.members {
             if let Some(digests) = &member.digests {
-                self.replica.handle_rules_of(now, &member.name, digests);
+                self.replica.handle_rules_of(now, (&member.name, member.incarnation), digests);
             }
         }
     }

@@ -53,7 +53,7 @@ impl<S> WatchedFrames<S> {
 
 /// Takes the number of its stream off a request.
 pub(super) fn take_number(headers: &mut HeaderMap) -> u32 {
-    // What the client itself sent under this name stands before it.
+    // A field of this name that the client itself sent stands before it.
     let number = headers.get_all(NUMBER_FIELD).iter().next_back();
     let number = number.and_then(|number| number.to_str().ok()?.parse().ok()).unwrap_or_default();
     headers.remove(NUMBER_FIELD);

@@ -36,7 +36,7 @@ pub(super) enum HeadError {
     Cut,
 }
 
-/// What is done to the heads of requests.
+/// The changes that are made to the heads of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heads {
     /// Long values are left out where a head takes several frames. `mends`: each `%` of an authority becomes
@@ -81,9 +81,9 @@ pub(super) struct Frames {
     at: At,
     head: [u8; HEAD_LEN],
     open: Option<Box<OpenHead>>,
-    /// What follows the frame that is passed on.
+    /// Bytes that follow the frame that is passed on.
     behind: Vec<u8>,
-    /// What was made anew and is still to be passed on, before anything that is read after it.
+    /// Bytes that were made anew and are still to be passed on, before anything that is read after them.
     pub(super) made: BytesMut,
     /// The streams that were reset.
     pub(super) reset: Vec<u32>,

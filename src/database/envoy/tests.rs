@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::core::request::{Attributes, Cost, Request};
-use crate::core::ruleset::{RuleSet, Shapes};
-use crate::database::document::from_toml;
-use crate::database::imported::to_toml;
+use crate::core::ruleset::RuleSet;
+use crate::database::imported::{self, to_toml};
 
 const FILE: &str = "
 domain: shop
@@ -48,10 +47,7 @@ fn imported(text: &str) -> Imported {
 }
 
 fn set(text: &str) -> RuleSet {
-    let toml = to_toml(imported(text).rules).unwrap();
-    let loaded =
-        from_toml("rules.toml", &toml, &[]).unwrap_or_else(|problems| panic!("{toml}\n{problems:?}"));
-    RuleSet::compile(loaded.rules, &mut Shapes::default()).unwrap()
+    imported::tests::set(imported(text).rules)
 }
 
 /// The limits that hold for a descriptor, with the names of their rules.
@@ -218,9 +214,7 @@ fn files_of_one_domain_are_one_tree() {
     let other = "domain: e\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 4 } }]";
     let imported = files(&[("1.yaml", any), ("2.yaml", one), ("3.yaml", other)]).unwrap();
     assert_eq!(imported.inexact, [""; 0]);
-    let toml = to_toml(imported.rules).unwrap();
-    let loaded = from_toml("rules.toml", &toml, &[]).unwrap();
-    let set = RuleSet::compile(loaded.rules, &mut Shapes::default()).unwrap();
+    let set = imported::tests::set(imported.rules);
     assert_eq!(holds(&set, &[("a", "x")]), [(9, "shop.a_x".to_owned())], "the value stands before the key");
     assert_eq!(holds(&set, &[("a", "y")]), [(1, "shop.a".to_owned())]);
     let twice = files(&[("1.yaml", any), ("2.yaml", any)]).unwrap();

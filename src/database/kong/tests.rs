@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::core::request::{Attributes, Cost, Request};
-use crate::core::ruleset::{RuleSet, Shapes};
-use crate::database::document::from_toml;
-use crate::database::imported::to_toml;
+use crate::core::ruleset::RuleSet;
+use crate::database::imported::tests::set;
 
 const FILE: &str = r#"
 _format_version: "3.0"
@@ -72,13 +71,6 @@ plugins:
 
 fn imported(text: &str) -> Imported {
     import(&[("kong.yaml".to_owned(), text.to_owned())]).unwrap()
-}
-
-fn set(rules: Vec<ImportedRule>) -> RuleSet {
-    let toml = to_toml(rules).unwrap();
-    let loaded =
-        from_toml("rules.toml", &toml, &[]).unwrap_or_else(|problems| panic!("{toml}\n{problems:?}"));
-    RuleSet::compile(loaded.rules, &mut Shapes::default()).unwrap()
 }
 
 /// The names of the rules that count a request from an address.

@@ -137,7 +137,7 @@ impl Engine {
         } else if let Some(leased) = &decision.lease {
             self.holds.count(HoldStep::Acquire, leased.lease.held.len());
         }
-        if decides {
+        if decides && self.audit.is_some() {
             // What a report says is used, also where a bucket owes so much that it counts no more of it.
             let is_charged = |counted: &ChargeResult| request.cost.is_report() || counted.reported > 0;
             let charged = own.iter().any(|counted| is_charged(counted) && !is_repeated(counted));

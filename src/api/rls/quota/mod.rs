@@ -185,7 +185,7 @@ async fn turn(servers: &Servers) {
         };
         for (name, permits) in forced.0 {
             charge(servers, &name, permits).await;
-            // What a lost stream may still spend may reach further windows, also where no stream is left.
+            // A lost stream may still spend in further windows, also where no stream is left.
             let ends = window_end(servers, &name).await;
             let more = servers.quotas.table().enter(&name, ends, servers.engine.now());
             charge(servers, &name, more).await;

@@ -2,26 +2,26 @@
 
 use proptest::prelude::*;
 
-use super::world::{STEP, World};
+use super::world::{QuotaWorld, STEP};
 use crate::time::Span;
 
 const MINUTE: Span = Span::from_secs(60);
 
-fn run(world: &mut World, seconds: u64) {
+fn run(world: &mut QuotaWorld, seconds: u64) {
     for _ in 0..seconds * 1_000_000 / STEP.0 {
         world.step();
     }
     world.check();
 }
 
-fn world(limit: u64, demands: &[u64]) -> World {
-    let mut world = World::new(limit, MINUTE);
+fn world(limit: u64, demands: &[u64]) -> QuotaWorld {
+    let mut world = QuotaWorld::new(limit, MINUTE);
     demands.iter().for_each(|demand| world.add(*demand));
     world
 }
 
 /// The permits used in the whole windows so far, by thousandths of the limit.
-fn use_of(world: &World, limit: u64) -> u64 {
+fn use_of(world: &QuotaWorld, limit: u64) -> u64 {
     let whole: Vec<u64> = world.used.values().copied().rev().skip(1).collect();
     let windows = u64::try_from(whole.len()).unwrap();
     whole.iter().sum::<u64>() * 1_000 / (limit * windows)
@@ -41,7 +41,7 @@ fn three_gateways_use_the_limit_and_ask_rarely() {
 #[test]
 fn longer_windows_are_used_nearly_in_full() {
     for demands in [[50, 50, 50], [67, 67, 67]] {
-        let mut world = World::new(45_000, Span::from_secs(300));
+        let mut world = QuotaWorld::new(45_000, Span::from_secs(300));
         demands.iter().for_each(|demand| world.add(*demand));
         run(&mut world, 910);
         let used = use_of(&world, 45_000);

@@ -1,6 +1,6 @@
 //! How much of a limit one to three gateways use whose demand of 50 requests a second each is steady.
 
-use super::world::{STEP, World};
+use super::world::{QuotaWorld, STEP};
 use crate::quota_assignments::{BucketAssignments, RightsLeft, UsageReport};
 use crate::time::{Span, Timestamp};
 
@@ -8,21 +8,21 @@ const MINUTE: u64 = 60;
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
 
-fn run(world: &mut World, seconds: u64) {
+fn run(world: &mut QuotaWorld, seconds: u64) {
     for _ in 0..seconds * 1_000_000 / STEP.0 {
         world.step();
     }
     world.check();
 }
 
-fn world(limit: u64, window: u64, gateways: usize) -> World {
-    let mut world = World::new(limit, Span::from_secs(window));
+fn world(limit: u64, window: u64, gateways: usize) -> QuotaWorld {
+    let mut world = QuotaWorld::new(limit, Span::from_secs(window));
     (0..gateways).for_each(|_| world.add(50));
     world
 }
 
 /// The least used of the whole windows, in thousandths of the limit.
-fn least(world: &World, limit: u64) -> u64 {
+fn least(world: &QuotaWorld, limit: u64) -> u64 {
     world.used.values().rev().skip(1).map(|used| used * 1_000 / limit).min().unwrap()
 }
 
@@ -71,7 +71,7 @@ fn what_is_left_is_used_up_soon() {
 /// is known how little that is.
 #[test]
 fn a_small_demand_leaves_the_rest_to_others() {
-    let mut world = World::new(6_000, Span::from_secs(MINUTE));
+    let mut world = QuotaWorld::new(6_000, Span::from_secs(MINUTE));
     (0..3).for_each(|_| world.add(1));
     world.others = 100;
     run(&mut world, 4 * MINUTE + 2);

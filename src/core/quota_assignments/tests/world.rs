@@ -53,7 +53,7 @@ pub(super) struct Gateway {
     pub(super) asked: u64,
 }
 
-pub(super) struct World {
+pub(super) struct QuotaWorld {
     pub(super) now: Timestamp,
     table: QuotaTable,
     name: Arc<[u8]>,
@@ -77,7 +77,7 @@ impl Gateway {
     }
 }
 
-impl World {
+impl QuotaWorld {
     /// Buckets that the daemon remembers.
     pub(super) fn buckets(&self) -> usize {
         self.table.len()

@@ -88,8 +88,7 @@ impl BucketTable {
 
     /// Follows a bucket that is not followed yet. `None`: there is no room, and every bucket looked at
     /// matters more.
-    pub(super) fn insert(&mut self, bucket: GossipBucket) -> Option<BucketId> {
-        let now = bucket.since;
+    pub(super) fn insert(&mut self, now: Timestamp, bucket: GossipBucket) -> Option<BucketId> {
         let nearly_full = self.index.len() >= self.keys_max - (self.keys_max / NEARLY_FULL).max(1);
         let least = if nearly_full { self.least(now) } else { None };
         // Just before there is no room the regions keep to their shares, so that none admits the whole limit

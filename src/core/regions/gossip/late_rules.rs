@@ -34,6 +34,9 @@ impl Replica {
             let (before, rule) = (before.get(name), rules.get(name));
             rule.is_some_and(|rule| before.is_none_or(|before| !counts_alike(before, rule)))
         };
+        // Reports of a rule that counted another way until now went into buckets that are gone.
+        let changed: Vec<RuleName> = before.keys().filter(|name| came(name)).cloned().collect();
+        changed.iter().for_each(|rule| self.late_rules.miss(now, rule));
         self.late_rules.come(now, |rule| rules.contains_key(rule), came);
         self.crowd_changed = true;
         self.links.iter_mut().for_each(|link| link.key_ids.retry_unfollowed());
@@ -71,20 +74,27 @@ impl Replica {
         }
     }
 
-    /// Takes in the digests of another daemon's rules, as membership tells them. Of rules that it lacked
-    /// until now, or held otherwise, it is told all that it should know.
-    pub fn handle_rules_of(&mut self, now: Timestamp, peer: &NodeName, digests: &Digests) {
+    /// Takes in the digests of another daemon's rules, as membership tells them of the process that began at
+    /// `incarnation`. Of rules that it lacked until now, or held otherwise, it is told all that it should
+    /// know. A process that has said nothing yet holds nothing: whatever it was told by then it passed over.
+    pub fn handle_rules_of(
+        &mut self,
+        now: Timestamp,
+        (peer, incarnation): (&NodeName, u64),
+        digests: &Digests,
+    ) {
         self.begin(now);
         let region = self.regions.find(&peer.region);
         let place = region.and_then(|region| self.speakers.get(region)?.get(&peer.node)).copied();
         let Some((place, link)) = place.and_then(|place| Some((place, self.links.get_mut(place)?))) else {
             return;
         };
-        if link.rules.as_ref() == Some(digests) {
+        let known = link.rules.take().filter(|(of, _)| *of == incarnation);
+        let before = known.map(|(_, known)| known).unwrap_or_default();
+        link.rules = Some((incarnation, digests.clone()));
+        if before == *digests {
             return;
         }
-        // The first that it says of its rules comes with its process, and that is told everything.
-        let Some(before) = link.rules.replace(digests.clone()) else { return };
         let anew = |rule: &&RuleName| digests.names_anew(&before, &Digest::of_rule(&rule.domain, &rule.name));
         let came: BTreeSet<RuleName> = self.rules.keys().filter(anew).cloned().collect();
         if !came.is_empty() {

@@ -64,8 +64,8 @@ pub(super) struct GossipLink {
     pub(super) slowest: Span,
     /// The rules of which it said that it cannot follow all buckets in use.
     pub(super) crowded: CrowdedRules,
-    /// The digests of its rules, once it has said them.
-    pub(super) rules: Option<Digests>,
+    /// The digests of its rules, once it has said them, and when the process began that said them.
+    pub(super) rules: Option<(u64, Digests)>,
     rtt: Option<Span>,
     seq: u64,
     seen: Option<Acknowledgement>,

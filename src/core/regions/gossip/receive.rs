@@ -126,7 +126,7 @@ impl Replica {
             self.follow(now, &key, subject.decided_by.own())
         } else {
             self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
-            self.late_rules.miss(&key.rule);
+            self.late_rules.miss(now, &key.rule);
             None
         };
         let (id, speaker) = match &subject.scope {
@@ -216,7 +216,7 @@ impl Replica {
             let count = if bucket.was_lately(word.window, now) {
                 &mut tally.past_windows
             } else {
-                self.late_rules.miss(&bucket.key.rule);
+                self.late_rules.miss(now, &bucket.key.rule);
                 &mut tally.other_windows
             };
             *count = count.saturating_add(1);

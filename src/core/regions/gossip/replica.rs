@@ -484,7 +484,7 @@ impl Replica {
     /// Follows a bucket, if there is room for it.
     pub(super) fn insert(&mut self, now: Timestamp, bucket: GossipBucket) -> Option<BucketId> {
         self.retired.make_room(self.keys.len(), self.config.keys_max);
-        let id = self.keys.insert(bucket);
+        let id = self.keys.insert(now, bucket);
         self.tally.dropped_keys = self.keys.dropped;
         if let Some(rule) = self.keys.missed.take() {
             self.crowd(now, rule);

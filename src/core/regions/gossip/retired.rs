@@ -47,6 +47,9 @@ impl RetiredBuckets {
     }
 
     pub(super) fn clock_went_back(&mut self, now: Timestamp) {
-        self.0.values_mut().for_each(|bucket| bucket.clock_went_back(now));
+        for (_, mut bucket) in std::mem::take(&mut self.0) {
+            bucket.clock_went_back(now);
+            self.0.insert((bucket.expiry(), bucket.key.clone()), bucket);
+        }
     }
 }

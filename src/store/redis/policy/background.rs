@@ -27,9 +27,6 @@ use crate::store::redis::servers::plan::bucket_of;
 /// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest
 /// matter is kept where it can be, and is counted as lost where it cannot.
 pub(in crate::store::redis) const BACKGROUND_MAX: usize = 1_024;
-/// A draw waits this long for its answer, in decisions' timeouts. Permits whose answer nobody waits for stay
-/// charged until their window ends, which may be a month, while a server stalls for a second.
-const DRAW_PATIENCE: u32 = 100;
 /// Time between two looks for leases that have ended.
 const RETURN_EVERY: Duration = Duration::from_millis(50);
 
@@ -40,16 +37,8 @@ impl Core {
     where
         F: FnOnce(&Arc<Self>, Result<Answered, Failure>) + Send + 'static,
     {
-        self.with_patience(BACKGROUND_PATIENCE, part, after)
-    }
-
-    /// Does the same, and waits for the answer as long as so many decisions may take.
-    fn with_patience<F>(self: &Arc<Self>, patience: u32, part: Part, after: F) -> bool
-    where
-        F: FnOnce(&Arc<Self>, Result<Answered, Failure>) + Send + 'static,
-    {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return false };
-        let deadline = Deadline::after(self.timeout * patience);
+        let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
         let begun = self.dispatcher.begin(Arc::new(part), deadline);
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
@@ -101,7 +90,7 @@ impl Core {
                 core.give_back(leftover);
             }
         };
-        if !self.with_patience(DRAW_PATIENCE, part, after) {
+        if !self.in_background(part, after) {
             self.leases.drawn(&own_key, None);
         }
     }

@@ -80,6 +80,7 @@ impl Core {
         if self.fallback.owes() {
             self.pay_first(&planned, charges, now);
         }
+        let drawn = self.drawn_for_looks(charges);
         let mut sent = self.started.elapsed();
         let mut outcome = self.ask_and_judge((charges, &planned), intent, now, (sent, deadline)).await;
         // What this daemon drew ahead is charged in Redis: it must refuse nobody here. Others may draw again
@@ -96,19 +97,19 @@ impl Core {
         {
             self.leases.denied(charge, counted, sent);
         }
-        self.show_drawn(charges, &mut outcome);
+        for (place, unused) in drawn {
+            if let Some(counted) = outcome.counted.get_mut(place).filter(|counted| !counted.degraded) {
+                free_drawn(counted, unused);
+            }
+        }
         outcome
     }
 
-    /// A look finds free what this daemon drew ahead and did not use.
-    fn show_drawn(&self, charges: &[Charge<'_>], outcome: &mut Outcome) {
-        for (charge, counted) in charges.iter().zip(&mut outcome.counted) {
-            if charge.cost == Cost::Peek && !counted.degraded {
-                let unused = self.leases.unused(charge.key, self.started.elapsed()).min(counted.used);
-                counted.used -= unused;
-                counted.verdict.remaining += unused;
-            }
-        }
+    /// Permits that this daemon drew ahead and did not use, by the place of a charge that only looks. They are
+    /// counted before Redis is asked: what is drawn later is in no answer to it.
+    fn drawn_for_looks(&self, charges: &[Charge<'_>]) -> SmallVec<[(usize, u64); 1]> {
+        let looks = charges.iter().enumerate().filter(|(_, charge)| charge.cost == Cost::Peek);
+        looks.map(|(place, charge)| (place, self.leases.unused(charge.key, self.started.elapsed()))).collect()
     }
 
     async fn ask_and_judge(
@@ -199,11 +200,9 @@ impl Core {
         let used = stays && charged.counted.used > 0;
         let known = charged.counted.view.is_some() || charged.counted.penalty.is_some();
         (charged.existed || used || known).then(|| {
-            let mut info = info_of(&charged.counted);
-            let unused = unused.min(info.used);
-            info.used -= unused;
-            info.verdict.remaining += unused;
-            info
+            let mut counted = charged.counted;
+            free_drawn(&mut counted, unused);
+            info_of(&counted)
         })
     }
 
@@ -439,6 +438,13 @@ impl Core {
             }
         }
     }
+}
+
+/// Shows as free what was drawn ahead and not used.
+fn free_drawn(counted: &mut ChargeResult, unused: u64) {
+    let unused = unused.min(counted.used);
+    counted.used -= unused;
+    counted.verdict.remaining += unused;
 }
 
 const fn info_of(counted: &ChargeResult) -> BucketInfo {

@@ -290,6 +290,9 @@ impl Leases {
         sent: Duration,
         now: Duration,
     ) -> DrawnAhead {
+        if self.permits_max == 0 {
+            return DrawnAhead::Nothing;
+        }
         let Some(mut shard) = self.shard(key) else { return DrawnAhead::Nothing };
         match shard.get_mut(key) {
             Some(hot) if hot.is_moving() => DrawnAhead::Moving,
@@ -318,6 +321,9 @@ impl Leases {
 
     /// Permits of a key that are charged in Redis and not yet used.
     pub(in crate::store::redis) fn unused(&self, key: &Key, now: Duration) -> u64 {
+        if self.permits_max == 0 {
+            return 0;
+        }
         let Some(shard) = self.shard(key) else { return 0 };
         let held = shard.get(key).and_then(|hot| hot.held.as_ref());
         held.filter(|held| !held.ended(now)).map_or(0, |held| held.left)

@@ -15,6 +15,7 @@ struct Rollout {
     names: [NodeName; 3],
     stores: [TestedStore; 3],
     revision: u64,
+    incarnation: u64,
 }
 
 impl Rollout {
@@ -26,7 +27,7 @@ impl Rollout {
         names.iter().for_each(|who| cluster.start(who, &rule));
         cluster.meet();
         let stores = names.each_ref().map(|who| TestedStore::of(&rule, who, "u"));
-        let mut rollout = Self { rule, cluster, names, stores, revision: 1 };
+        let mut rollout = Self { rule, cluster, names, stores, revision: 1, incarnation: 1 };
         (0..3).for_each(|region| rollout.tell_digests(region, true));
         rollout.run(Span::from_secs(5));
         rollout
@@ -34,21 +35,25 @@ impl Rollout {
 
     /// A region gets the rule, or loses it; the others hear of that by membership a little later.
     fn set_rule(&mut self, region: usize, holds: bool) {
-        self.revision += 1;
-        let now = self.cluster.now();
-        let rules = if holds { vec![self.rule.clone()] } else { Vec::new() };
-        self.cluster.replica_mut(&self.names[region]).handle_rules(now, self.revision, rules);
+        self.set_rule_untold(region, holds);
         self.run(TOLD_WITHIN);
         self.tell_digests(region, holds);
     }
 
+    fn set_rule_untold(&mut self, region: usize, holds: bool) {
+        self.revision += 1;
+        let now = self.cluster.now();
+        let rules = if holds { vec![self.rule.clone()] } else { Vec::new() };
+        self.cluster.replica_mut(&self.names[region]).handle_rules(now, self.revision, rules);
+    }
+
     fn tell_digests(&mut self, region: usize, holds: bool) {
         let RuleName { domain, name } = &self.rule.name;
-        let rule = (Digest::of_rule(domain, name), Digest::default().number(12));
+        let rule = (Digest::of_rule(domain, name), Digest::default().number(self.rule.algorithm as u64));
         let digests = Digests::of(holds.then_some(rule));
         let (now, who) = (self.cluster.now(), self.names[region].clone());
         for other in self.names.clone().iter().filter(|other| **other != who) {
-            self.cluster.replica_mut(other).handle_rules_of(now, &who, &digests);
+            self.cluster.replica_mut(other).handle_rules_of(now, (&who, self.incarnation), &digests);
         }
     }
 
@@ -83,6 +88,49 @@ fn a_region_that_gets_a_rule_later_is_told_what_the_others_used() {
         rollout.run(Span::from_secs(1));
         let more = rollout.ask(2, 30);
         assert!(used + more <= 12, "{algorithm:?}: {used} of 12 before the rule came, {more} after");
+    }
+}
+
+#[test]
+fn a_process_that_gets_its_rules_a_moment_after_it_begins_is_told_what_it_passed_over() {
+    for algorithm in Algorithm::OF_COSTS {
+        let mut rollout = Rollout::new(algorithm);
+        rollout.set_rule_untold(2, false);
+        let used = rollout.ask(0, 20);
+        rollout.run(Span::from_secs(5));
+        // It says of its rules what the process before it said.
+        rollout.incarnation += 1;
+        rollout.set_rule(2, true);
+        rollout.run(Span::from_secs(1));
+        let more = rollout.ask(2, 30);
+        assert!(used >= 11 && used + more <= 12, "{algorithm:?}: {used} of 12 before, {more} after");
+    }
+}
+
+#[test]
+fn a_region_that_changes_the_algorithm_later_is_told_what_the_others_used() {
+    for (from, to) in [
+        (Algorithm::FixedWindow, Algorithm::SlidingWindow),
+        (Algorithm::SlidingWindow, Algorithm::SlidingLog),
+        (Algorithm::TokenBucket, Algorithm::Gcra),
+    ] {
+        let mut rollout = Rollout::new(from);
+        let rule = WorldRule { algorithm: to, ..rollout.rule.clone() };
+        let names = rollout.names.clone();
+        let change = |rollout: &mut Rollout, region: usize| {
+            rollout.rule = rule.clone();
+            rollout.stores[region] = TestedStore::of(&rule, &names[region], "u");
+            rollout.set_rule(region, true);
+        };
+        change(&mut rollout, 0);
+        change(&mut rollout, 1);
+        let used = rollout.ask(0, 20);
+        rollout.cluster.replica_mut(&names[2]).poll_crowded();
+        change(&mut rollout, 2);
+        // Until it is told it may admit of its share.
+        rollout.run(Span::from_secs(1));
+        let more = rollout.ask(2, 30);
+        assert!(used + more <= 12, "{from:?} to {to:?}: {used} of 12 before, {more} after");
     }
 }
 
