@@ -270,7 +270,8 @@ async function spent(held, result, used, onUncharged) {
   } catch (error) {
     reason = error;
   }
-  hear(onUncharged, `what a call used cannot be read, so all ${held.cost} that were held are charged`, reason);
+  const charged = held.reservation ? `all ${held.cost} that were held are charged` : "no daemon held anything, so nothing is charged";
+  hear(onUncharged, `what a call used cannot be read; ${charged}`, reason);
   return held.cost;
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::redis_servers::{Cluster, Server, free_port, now, until};
 use crate::redis_store::{calendar, compiled, key, runtime, settings, store, store_with};
-use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::calendar::CalendarPeriod;
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::ruleset::Compiled;
@@ -241,6 +241,16 @@ fn what_is_owed_is_kept_as_long_as_a_lowered_limit_takes_to_pay_it() {
             assert!(lives() <= 60_000, "{algorithm:?}: four windows pay it, not {} ms", lives());
             assert!(!runtime().block_on(charge(&store, &rule(20), user, asked)).admitted);
             assert!(lives() >= 130_000, "{algorithm:?} {user}: {} ms, and it owes fifteen windows", lives());
+        }
+        if algorithm.counting() == Counting::Level {
+            // Full, and no more than that: what drains slower from now on is not forgotten either.
+            let slower = Limit { permits: 10, ..limit(100) };
+            let slower = compiled(&format!("r{index}"), algorithm, slower, index * 8);
+            assert!(runtime().block_on(take(&store, &rule(100), "full", 100)).admitted);
+            assert!(!runtime().block_on(take(&store, &slower, "full", 1)).admitted);
+            let answer = server.command(&["PTTL", &format!("tg:{{user=full}}:r{index}")]).unwrap_or_default();
+            let lives: u64 = answer.trim().trim_start_matches(':').parse().unwrap_or(0);
+            assert!(lives >= 90_000, "{algorithm:?}: {lives} ms, and it takes ten windows to drain");
         }
     }
 }

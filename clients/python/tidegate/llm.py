@@ -52,7 +52,10 @@ def _spent(held: Reservation, response: Response, used: Callable[[Response], flo
     try:
         return _permits(used(response))
     except Exception as error:
-        _log.warning("what a call used cannot be read, so all %d that were held are charged: %r", held.amount, error)
+        charged = "no daemon held anything, so nothing is charged"
+        if held.token is not None:
+            charged = f"all {held.amount} that were held are charged"
+        _log.warning("what a call used cannot be read; %s: %r", charged, error)
         return held.amount
 
 

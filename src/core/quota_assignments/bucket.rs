@@ -179,6 +179,9 @@ pub struct BucketAssignments {
     /// Permits taken that no stream has.
     pool: u64,
     lost: Vec<LostPermits>,
+    /// Permits that may be spent in this window although they were taken from the one before, and that are
+    /// still to be charged. Nothing is assigned meanwhile: it could be taken before them.
+    carried: u64,
     streams: BTreeMap<u64, StreamShare>,
     division: Option<Division>,
 }
@@ -245,7 +248,14 @@ impl BucketAssignments {
             share.spending.turn(at)
         };
         let streams: u64 = self.streams.values_mut().map(turn).sum();
-        lost.saturating_add(streams)
+        let carried = lost.saturating_add(streams);
+        self.carried = self.carried.saturating_add(carried);
+        carried
+    }
+
+    /// So many of the permits that [`Self::turn`] or [`Self::enter`] returned are charged now.
+    pub fn carried(&mut self, permits: u64) {
+        self.carried = self.carried.saturating_sub(permits);
     }
 
     /// Notes which window the rule counts in now. A rule that changed counts in another: what may still be
@@ -263,6 +273,9 @@ impl BucketAssignments {
         let share = self.streams.get_mut(&stream)?;
         let settled = left.begins + SETTLE;
         share.due = (now < settled).then_some(settled);
+        if self.carried > 0 {
+            share.due = share.due.or(Some(now + RETRY));
+        }
         if share.has_wished && share.spending.awaits_receipt() {
             share.due = share.due.or(Some(now + RETRY));
         }
@@ -451,6 +464,7 @@ impl BucketAssignments {
     /// A stream is gone. What it was assigned stays spent.
     pub fn leave(&mut self, stream: u64, now: Timestamp) {
         let Some(share) = self.streams.remove(&stream) else { return };
+        self.lost.retain(|lost| lost.until > now);
         self.lost.extend(share.spending.lose(now));
         while let (true, [first, second, ..]) = (self.lost.len() > LOST_MAX, self.lost.as_mut_slice()) {
             second.permits = second.permits.saturating_add(first.permits);
@@ -475,8 +489,19 @@ impl BucketAssignments {
     /// True if nothing of it has to be remembered.
     #[must_use]
     pub fn is_forgettable(&self, now: Timestamp) -> bool {
+        self.is_idle(now) && self.ends.is_none_or(|ends| ends <= now)
+    }
+
+    /// True if no stream has it.
+    #[must_use]
+    pub fn has_no_stream(&self) -> bool {
         self.streams.is_empty()
-            && self.lost.iter().all(|lost| lost.until <= now)
-            && self.ends.is_none_or(|ends| ends <= now)
+    }
+
+    /// True if nobody can spend anything of it. Where there is no room it may go before its window ends: what
+    /// it has in its pool stays charged.
+    #[must_use]
+    pub fn is_idle(&self, now: Timestamp) -> bool {
+        self.streams.is_empty() && self.lost.iter().all(|lost| lost.until <= now)
     }
 }

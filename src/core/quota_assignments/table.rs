@@ -11,12 +11,17 @@ use crate::time::Timestamp;
 #[error("as many buckets are assigned as may be")]
 pub struct TableFull;
 
+/// Buckets that are looked at for one that may give way.
+const LOOKED_AT: usize = 64;
+
 /// Buckets by what names them. Bounded by the pairs of a stream and a bucket.
 #[derive(Debug)]
 pub struct QuotaTable {
     buckets: BTreeMap<Arc<[u8]>, BucketAssignments>,
     /// When windows end, and of which buckets.
     ends: BTreeSet<(Timestamp, Arc<[u8]>)>,
+    /// The buckets that no stream has.
+    without_stream: BTreeSet<Arc<[u8]>>,
     pairs: usize,
     pairs_max: usize,
 }
@@ -25,21 +30,48 @@ impl QuotaTable {
     /// An empty table for so many pairs of a stream and a bucket, and as many buckets.
     #[must_use]
     pub fn new(pairs_max: usize) -> Self {
-        Self { buckets: BTreeMap::new(), ends: BTreeSet::new(), pairs: 0, pairs_max }
+        Self {
+            buckets: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            without_stream: BTreeSet::new(),
+            pairs: 0,
+            pairs_max,
+        }
     }
 
     /// A stream has a bucket from now on. Once for each pair.
     ///
     /// # Errors
     /// There is no room.
-    pub fn join(&mut self, stream: u64, name: &Arc<[u8]>) -> Result<(), TableFull> {
+    pub fn join(&mut self, stream: u64, name: &Arc<[u8]>, now: Timestamp) -> Result<(), TableFull> {
         let is_new = !self.buckets.contains_key(name);
-        if self.pairs >= self.pairs_max || (is_new && self.buckets.len() >= self.pairs_max) {
+        if self.pairs >= self.pairs_max || (is_new && !self.has_room(now)) {
             return Err(TableFull);
         }
         self.pairs += 1;
+        self.without_stream.remove(name);
         self.buckets.entry(Arc::clone(name)).or_default().join(stream);
         Ok(())
+    }
+
+    /// True if a bucket more finds room, where need be in the place of one that nobody can spend of.
+    fn has_room(&mut self, now: Timestamp) -> bool {
+        if self.buckets.len() < self.pairs_max {
+            return true;
+        }
+        let is_idle = |name: &&Arc<[u8]>| self.buckets.get(*name).is_none_or(|bucket| bucket.is_idle(now));
+        let Some(name) = self.without_stream.iter().take(LOOKED_AT).find(is_idle).cloned() else {
+            return false;
+        };
+        self.remove(&name);
+        true
+    }
+
+    fn remove(&mut self, name: &Arc<[u8]>) {
+        self.without_stream.remove(name);
+        if let Some(ends) = self.buckets.remove(name).and_then(|bucket| bucket.ends()) {
+            self.ends.remove(&(ends, Arc::clone(name)));
+        }
     }
 
     /// A stream has a bucket no longer.
@@ -48,7 +80,9 @@ impl QuotaTable {
         let Some(bucket) = self.buckets.get_mut(name) else { return };
         bucket.leave(stream, now);
         if bucket.is_forgettable(now) {
-            self.buckets.remove(name);
+            self.remove(name);
+        } else if bucket.has_no_stream() {
+            self.without_stream.insert(Arc::clone(name));
         }
     }
 
@@ -76,7 +110,7 @@ impl QuotaTable {
             let Some(bucket) = self.buckets.get_mut(&name) else { continue };
             let permits = bucket.turn(now);
             if bucket.is_forgettable(now) {
-                self.buckets.remove(&name);
+                self.remove(&name);
             } else if permits > 0 {
                 forced.push((name, permits));
             }

@@ -71,8 +71,8 @@ impl Origin {
     /// When there are too many.
     pub fn readings(self, text: &str) -> Result<Readings<'_>, TooManyReadings> {
         let target = path_of(text);
-        let end = text.find(['?', '#']);
-        let fragment = end.is_some_and(|end| text.as_bytes().get(end) == Some(&b'#'));
+        let mut ends = text.bytes().filter(|byte| matches!(byte, b'?' | b'#'));
+        let fragment = target.len() < text.len() && ends.next() == Some(b'#');
         let normal = path(text);
         let plain = is_normal(target) && !target.ends_with(['.', ' ']) && !fragment;
         if self == Self::Collapsed || plain {

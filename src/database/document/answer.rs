@@ -168,7 +168,7 @@ fn read_message_type(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Op
     if let Some(problem) =
         fields.take("problem").filter(|entry| matches!(entry.node.value, Value::Boolean(true)))
     {
-        let sentence = "problem = true writes a document around message: it goes without message_type";
+        let sentence = "problem and message_type exclude each other: a problem document has a type of its own";
         problems.report(&problem.node.at, sentence);
     }
     Some(written.to_owned())
@@ -303,6 +303,6 @@ mod tests {
         told(&format!("{json}message = \"{{\""), "message is no JSON");
         told("message = \"m\"\nmessage_type = \"json\"", "such as \"application/json\", not \"json\"");
         told("message = \"m\"\nmessage_type = \"a/b\\r\\nx: y\"", "must be a media type");
-        told(&format!("{json}message = \"1\"\nproblem = true"), "goes without message_type");
+        told(&format!("{json}message = \"1\"\nproblem = true"), "exclude each other");
     }
 }

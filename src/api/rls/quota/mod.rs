@@ -221,6 +221,9 @@ async fn charge(servers: &Servers, name: &[u8], permits: u64) {
     if let Some(question) = questions.first() {
         servers.engine.charge_spent(question, permits).await;
     }
+    if let Some(bucket) = servers.quotas.table().get(name) {
+        bucket.carried(permits);
+    }
 }
 
 #[cfg(test)]

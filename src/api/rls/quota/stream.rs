@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::super::answer::PREFIX_BYTES;
 use super::super::{GRPC, GRPC_MESSAGE, GRPC_STATUS, OwnCall, Respond, Way};
 use super::receipts::{Receipt, Receipts};
-use super::wire::{BucketAction, Row, Strategy, decode, encode};
+use super::wire::{BucketAction, PAIRS_MAX, Row, Strategy, decode, encode};
 use super::{StreamPlace, charge, name_of, question_of};
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
@@ -23,12 +23,13 @@ use crate::api::connection::Held;
 use crate::api::error::{Code, Refusal};
 use crate::api::unsent_bytes::CountedWriter;
 use crate::core::quota_assignments::{Assignment, QuotaTerms, RECEIPT_WITHIN, RightsLeft, TTL};
-use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::assignable::Assignable;
 
 /// Buckets of one stream.
 const BUCKETS_MAX: usize = 10_000;
+/// Most bytes of a bucket's id, which is kept as it came.
+const ID_BYTES_MAX: usize = 1_024;
 /// A bucket that nobody asked for so long is forgotten at both ends.
 const IDLE: Span = Span::from_secs(180);
 /// Longest time of a stream between two looks at what is due.
@@ -95,7 +96,12 @@ impl IncomingReports {
                 }
                 if self.gathered.len() - PREFIX_BYTES >= len {
                     self.gathered.advance(PREFIX_BYTES);
-                    return Some(Ok(self.gathered.split_to(len).freeze()));
+                    let message = self.gathered.split_to(len).freeze();
+                    if self.gathered.is_empty() {
+                        // The room of the longest message would stay for as long as the stream does.
+                        self.gathered = BytesMut::new();
+                    }
+                    return Some(Ok(message));
                 }
             }
             let part = poll_fn(|cx| self.body.poll_data(cx)).await?.ok()?;
@@ -253,9 +259,9 @@ impl QuotaStream {
         let name = name_of(domain, &row.pairs);
         let is_asked = row.usage.allowed > 0 || row.usage.denied > 0;
         if !self.buckets.contains_key(&name) {
-            let too_long = row.pairs.iter().any(|pair| pair.0.len() + pair.1.len() > 2 * TEXT_BYTES_MAX);
+            let too_long = row.id.len() > ID_BYTES_MAX || row.pairs.len() > PAIRS_MAX;
             let has_room = self.buckets.len() < BUCKETS_MAX && !too_long;
-            if !has_room || self.servers.quotas.table().join(self.id, &name).is_err() {
+            if !has_room || self.servers.quotas.table().join(self.id, &name, now).is_err() {
                 let [_, full, _] = &self.servers.quotas.metrics.refused;
                 full.increment(1);
                 let strategy = if is_asked { Strategy::Deny } else { Strategy::Abandon };
@@ -371,7 +377,7 @@ impl QuotaStream {
     fn end_blanket(&mut self, name: &Arc<[u8]>) -> Option<()> {
         let own = self.buckets.get_mut(name)?;
         if own.is_blanket {
-            self.servers.quotas.table().join(self.id, name).ok()?;
+            self.servers.quotas.table().join(self.id, name, self.servers.engine.now()).ok()?;
             own.is_blanket = false;
         }
         Some(())

@@ -65,7 +65,8 @@ fn row(mut message: &[u8]) -> Decoded<Row<'_>> {
         match field.number {
             1 => {
                 let pair = pair(bytes(&field, &mut id)?)?;
-                if row.pairs.len() < PAIRS_MAX {
+                // One more tells that there are too many.
+                if row.pairs.len() <= PAIRS_MAX {
                     row.pairs.push(pair);
                 }
             }

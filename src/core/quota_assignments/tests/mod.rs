@@ -5,7 +5,9 @@ mod played;
 mod usage;
 mod world;
 
-use super::{BucketAssignments, MARGIN, QuotaTerms, RightsLeft, TTL, divide};
+use std::sync::Arc;
+
+use super::{BucketAssignments, MARGIN, QuotaTable, QuotaTerms, RightsLeft, TTL, divide};
 use crate::time::{Span, Timestamp};
 use proptest::prelude::*;
 
@@ -50,6 +52,45 @@ proptest! {
 #[test]
 fn an_assignment_outlives_two_lost_reports() {
     assert!(TTL >= Span::from_secs(2 * 5 + 1) && MARGIN > Span::ZERO);
+}
+
+#[test]
+fn buckets_that_nobody_can_spend_of_give_way_to_others_before_their_window_ends() {
+    let now = Timestamp(1_800_000_000_000_000);
+    let mut table = QuotaTable::new(2);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| Arc::<[u8]>::from(name.as_bytes()));
+    for name in [&a, &b] {
+        table.join(1, name, now).unwrap();
+        table.enter(name, now + Span::from_secs(86_400 * 30), now);
+    }
+    assert!(table.join(1, &c, now).is_err(), "both are in use");
+    table.leave(1, &a, now);
+    table.join(1, &c, now).unwrap();
+    assert!(table.get(&a).is_none() && table.get(&b).is_some());
+    assert!(table.join(1, &d, now).is_err() && table.len() == 2);
+}
+
+#[test]
+fn nothing_is_assigned_before_what_is_carried_into_a_window_is_charged() {
+    let (begins, stream) = (Timestamp(1_800_000_000_000_000), 7);
+    let left = |index: u64| {
+        let begins = begins + Span::from_secs(60 * index);
+        RightsLeft { permits: 900, begins, ends: begins + Span::from_secs(60), may_grow: false }
+    };
+    let mut bucket = BucketAssignments::default();
+    bucket.join(stream);
+    bucket.enter(left(0).ends, begins);
+    let at = begins + Span::from_secs(40);
+    let plan = bucket.plan(stream, left(0), at).unwrap();
+    assert!(bucket.assign(stream, plan, true, at).is_some());
+    // It is not known when the assignment came, so it may be spent in the next window as well.
+    let next = left(1).begins + Span::from_secs(5);
+    let carried = bucket.turn(next);
+    bucket.enter(left(1).ends, next);
+    bucket.join(8);
+    assert!(carried > 0 && bucket.plan(8, left(1), next).is_none());
+    bucket.carried(carried);
+    assert!(bucket.plan(8, left(1), next).is_some());
 }
 
 #[test]

@@ -155,6 +155,12 @@ impl QuotaWorld {
         fits
     }
 
+    fn carried(&mut self, permits: u64) {
+        if let Some(bucket) = self.table.get(&self.name) {
+            bucket.carried(permits);
+        }
+    }
+
     pub(super) fn step(&mut self) {
         self.now = self.now + STEP;
         let ends = Timestamp::window_start(self.index() + 1, self.window);
@@ -162,6 +168,7 @@ impl QuotaWorld {
             self.count(permits, true);
             let more = self.table.enter(&name, ends, self.now);
             self.count(more, true);
+            self.carried(permits + more);
         }
         for at in 0..self.gateways.len() {
             self.ask(at);
@@ -255,7 +262,7 @@ impl QuotaWorld {
     fn reported(&mut self, at: usize, counters: Counters, elapsed: Span) {
         let Some(line) = &mut self.gateways[at].line else { return };
         if !std::mem::replace(&mut line.has_joined, true) {
-            self.table.join(line.stream, &self.name).unwrap();
+            self.table.join(line.stream, &self.name, self.now).unwrap();
         }
         let (now, stream, anchor) = (self.now, line.stream, line.anchor);
         let usage = UsageReport { allowed: counters.allowed, denied: counters.denied, elapsed };
@@ -290,6 +297,7 @@ impl QuotaWorld {
             (Timestamp::window_start(index, self.window), Timestamp::window_start(index + 1, self.window));
         let forced = self.table.enter(&name, ends, now);
         self.count(forced, true);
+        self.carried(forced);
         let counted = self.counted.get(&index).copied().unwrap_or(0);
         let left = RightsLeft { permits: self.limit.saturating_sub(counted), begins, ends, may_grow: false };
         let Some(line) = &self.gateways[at].line else { return };
