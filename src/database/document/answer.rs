@@ -168,7 +168,8 @@ fn read_message_type(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Op
     if let Some(problem) =
         fields.take("problem").filter(|entry| matches!(entry.node.value, Value::Boolean(true)))
     {
-        let sentence = "problem and message_type exclude each other: a problem document has a type of its own";
+        let sentence =
+            "problem and message_type exclude each other: a problem document has a type of its own";
         problems.report(&problem.node.at, sentence);
     }
     Some(written.to_owned())
