@@ -1,4 +1,5 @@
--- HAProxy's action `lua.tidegate`: asks Tidegate about the request, and answers it where Tidegate denies it.
+-- HAProxy's action `lua.tidegate` asks Tidegate about the request, and answers it where Tidegate denies it.
+-- `lua.tidegate_told` adds what Tidegate said of a request that passed to the answer of the service.
 --
 -- It uses nothing but HAProxy's own HTTP client. What it asks goes to the section `listen tidegate` of
 -- haproxy.cfg, which knows where daemons are and whether they are well.
@@ -13,11 +14,14 @@ local LONGEST_MS = 5000
 -- Headers that carry credentials, as `identity.credentials` names them. They are passed on as they came;
 -- nothing else that a client sent is.
 local OF_THE_CLIENT = { "authorization", "x-api-key" }
--- Headers of Tidegate's answers that a denied client gets.
-local OF_THE_DENIAL = {
-    "retry-after", "ratelimit", "ratelimit-policy",
-    "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-cost",
+-- Headers that frame an answer of Tidegate's. All others are for the client: the limit's, and those of the
+-- rules themselves (`headers`, `headers_admitted`).
+local FRAMING = {
+    ["connection"] = true, ["content-length"] = true, ["content-type"] = true, ["date"] = true,
+    ["keep-alive"] = true, ["server"] = true, ["transfer-encoding"] = true, ["x-tidegate-answered"] = true,
 }
+-- How long the service should hold a request back (`delay = "header"`): it gets this one, too.
+local DELAY = "x-ratelimit-delay-ms"
 -- Most bytes of a question: with its first line it must fit a buffer of HAProxy's (`tune.bufsize`, 16384).
 -- Longer ones get 431.
 local MOST_BYTES = 14000
@@ -75,12 +79,21 @@ local function question(txn)
     return headers
 end
 
+-- What an answer tells the client, a header's name and value each.
+local function told(answer)
+    local headers = {}
+    for name in pairs(answer.headers) do
+        if not FRAMING[name] then
+            for _, value in ipairs(list(answer.headers, name)) do headers[#headers + 1] = { name, value } end
+        end
+    end
+    return headers
+end
+
 local function refuse(txn, status, answer)
     local reply = txn:reply({ status = status })
     if answer then
-        for _, name in ipairs(OF_THE_DENIAL) do
-            for _, value in ipairs(list(answer.headers, name)) do reply:add_header(name, value) end
-        end
+        for _, header in ipairs(told(answer)) do reply:add_header(header[1], header[2]) end
         local kind = first(answer.headers, "content-type")
         if kind then reply:add_header("content-type", kind) end
         reply:set_body(answer.body or "")
@@ -103,9 +116,14 @@ core.register_action("tidegate", { "http-req" }, function(txn)
         return refuse(txn, 400)
     end
     if status < 200 or status > 299 then return refuse(txn, status, answer) end
-    for _, name in ipairs({ "limit", "remaining", "reset" }) do
-        local value = first(answer.headers, "x-ratelimit-" .. name)
-        if value then txn:set_var("txn.tidegate_" .. name, value) end
-    end
+    txn:set_priv(told(answer))
+    -- A client must not speak of it.
+    txn.http:req_del_header(DELAY)
+    local delay = first(answer.headers, DELAY)
+    if delay then txn.http:req_set_header(DELAY, delay) end
     txn:set_var("txn.tidegate", "passed")
+end)
+
+core.register_action("tidegate_told", { "http-res" }, function(txn)
+    for _, header in ipairs(txn:get_priv() or {}) do txn.http:res_set_header(header[1], header[2]) end
 end)

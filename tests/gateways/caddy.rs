@@ -1,6 +1,9 @@
 //! Debian's Caddy with `deploy/caddy`, which asks by `reverse_proxy`, as `forward_auth` does.
 
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 
@@ -79,6 +82,41 @@ fn without_tidegate_caddy_refuses_requests() {
     for status in front.statuses("key-a", "/api/x", 5) {
         assert!([502, 503, 504].contains(&status), "{status} without a daemon");
     }
+}
+
+#[test]
+fn client_and_service_learn_from_caddy_what_tidegate_says() {
+    every::tells_what_tidegate_says(start, true);
+}
+
+#[test]
+fn caddy_asks_once_where_a_daemon_took_the_question_and_does_not_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let daemon = listener.local_addr().unwrap();
+    let silent = Arc::new(AtomicBool::new(false));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (is_silent, count) = (Arc::clone(&silent), Arc::clone(&asked));
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let (is_silent, count) = (Arc::clone(&is_silent), Arc::clone(&count));
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4_096];
+                while let Ok(len @ 1..) = socket.read(&mut buffer) {
+                    if is_silent.load(Ordering::SeqCst) && !buffer[..len].starts_with(b"GET /readyz ") {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    } else {
+                        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+                    }
+                }
+            });
+        }
+    });
+    let as_shipped =
+        |config: String| replaced(&config, "response_header_timeout 5s", "response_header_timeout 250ms");
+    let front = start_with(&[daemon], as_shipped);
+    silent.store(true, Ordering::SeqCst);
+    assert_eq!(front.raw(b"/api/x", b"x-api-key: k"), 504);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
 #[test]

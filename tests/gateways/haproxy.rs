@@ -139,6 +139,11 @@ fn a_script_that_fails_lets_no_request_pass() {
 }
 
 #[test]
+fn client_and_service_learn_from_haproxy_what_tidegate_says() {
+    every::tells_what_tidegate_says(start, true);
+}
+
+#[test]
 fn a_rolling_restart_behind_haproxy_loses_no_request() {
     every::loses_nothing_in_a_rolling_restart(start);
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tempfile::TempDir;
 
 use super::support::{self, free_tcp, origin};
-use super::{Gateway, replaced};
+use super::{Gateway, every, replaced};
 
 pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     let folder = TempDir::new().unwrap();
@@ -18,4 +18,9 @@ pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> Stri
     let config = replaced(&config, "    server 127.0.0.1:8080 fail_timeout=1s;\n", &servers);
     let process = support::nginx::start(folder.path(), &change(config));
     Gateway::serving(addr, process, folder)
+}
+
+#[test]
+fn client_and_service_learn_from_nginx_what_tidegate_says() {
+    every::tells_what_tidegate_says(|daemons| start_with(daemons, |config| config), false);
 }

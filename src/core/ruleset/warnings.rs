@@ -74,6 +74,7 @@ impl RuleSet {
             }
             let written = rule.conditions.iter().flat_map(|condition| unmet(condition, normal));
             warnings.extend(written.map(&warn));
+            warnings.extend(idle_delay(rule).map(&warn));
             earlier.add(rule);
         }
         warnings
@@ -89,13 +90,31 @@ impl RuleSet {
             let waits = rule.global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
             let option = if holds { "delay = \"hold\"" } else { "wait" };
             let text = format!(
-                "each answer that {option} holds back is an open call of its gateway: let Envoy's timeout be longer, and raise \
-                 max_requests of its circuit_breakers, beyond which it lets every request pass; a dozen of one bucket wait"
+                "each answer that {option} holds back is an open call of its gateway: let its timeout be longer (Envoy's \
+                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 50 or 250 \
+                 ms as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
+                 a dozen of one bucket wait"
             );
             (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
         });
         waiting.collect()
     }
+}
+
+/// Says that a leaky bucket's queue is shorter than its longest delay, so that no request has that delay.
+fn idle_delay(rule: &Rule) -> Option<String> {
+    let throttles = rule.action == Action::Throttle && rule.algorithm == Algorithm::LeakyBucket;
+    let (queued, limit) = (u128::from(rule.burst), u128::from(rule.limit));
+    let drains_in = queued * u128::from(rule.window.micros()) / limit.max(1);
+    let longest = u128::from(rule.max_delay.micros());
+    let is_shorter = throttles && rule.calendar.is_none() && limit > 0 && drains_in < longest;
+    is_shorter.then(|| {
+        format!(
+            "a leaky_bucket queues its burst, and no more: with burst = {queued} no request is delayed for as long as \
+             max_delay says; raise burst to {}",
+            (longest * limit).div_ceil(u128::from(rule.window.micros()).max(1))
+        )
+    })
 }
 
 /// Says why no requests meet a condition as it is written, or only those in one odd spelling; a sentence for

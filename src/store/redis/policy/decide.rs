@@ -105,8 +105,8 @@ impl Core {
         outcome
     }
 
-    /// Permits that this daemon drew ahead and did not use, by the place of a charge that only looks. They are
-    /// counted before Redis is asked: what is drawn later is in no answer to it.
+    /// Permits that this daemon drew ahead and did not use, by the place of a charge that only looks. They
+    /// are counted before Redis is asked: what is drawn later is in no answer to it.
     fn drawn_for_looks(&self, charges: &[Charge<'_>]) -> SmallVec<[(usize, u64); 1]> {
         let looks = charges.iter().enumerate().filter(|(_, charge)| charge.cost == Cost::Peek);
         looks.map(|(place, charge)| (place, self.leases.unused(charge.key, self.started.elapsed()))).collect()
