@@ -124,6 +124,27 @@ fn a_value_that_no_request_has_is_named() {
 }
 
 #[test]
+fn a_longest_delay_that_a_leaky_buckets_queue_never_reaches_is_told_with_the_burst_that_does() {
+    let throttled = |algorithm: &str, burst: u32, longest: &str| {
+        let rest = format!(
+            "algorithm = \"{algorithm}\"\naction = \"throttle\"\nburst = {burst}\nmax_delay = \"{longest}\""
+        );
+        warnings(&rule("paced", &rest).replace("limit = 1\n", "limit = 10\n"))
+    };
+    let told = throttled("leaky_bucket", 1, "2s");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("rule \"paced\": a leaky_bucket queues its burst")
+            && told[0].ends_with("burst to 20")
+    );
+    for (algorithm, burst, longest) in
+        [("leaky_bucket", 20, "2s"), ("leaky_bucket", 20, "300ms"), ("gcra", 1, "2s")]
+    {
+        assert_eq!(throttled(algorithm, burst, longest), [""; 0], "{algorithm} {burst} {longest}");
+    }
+}
+
+#[test]
 fn values_as_they_came_may_be_anything() {
     let text = rule("odd", "match = { path = \"/api?x=1\", host = \"a:80\" }");
     let read = document::from_toml("rules.toml", &text, &[]).unwrap();
