@@ -65,6 +65,8 @@ local function question(txn)
     -- As they came, of any spelling: Tidegate reads path and host in their normal form.
     asked["x-original-uri"] = txn.f:url()
     asked["x-original-method"] = txn.f:method()
+    -- Names the request in Tidegate's audit log, as the client or the proxy before you named it.
+    asked["x-request-id"] = first(sent, "x-request-id")
     -- Without a host, or with what services take for another one (`x@host`), rules that name hosts would pass
     -- the request by.
     local host = first(sent, "host")

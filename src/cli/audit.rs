@@ -78,6 +78,9 @@ struct Filters {
     /// Denied for this cause, such as used_up or burnt.
     #[arg(long, value_parser = PossibleValuesParser::new(DenialCause::WORDS))]
     cause: Option<String>,
+    /// On the request that its gateway named so (X-Request-Id).
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
     /// From when on: a moment such as 2026-12-01T00:00:00Z, or how long ago. Default: 24h.
     #[arg(long)]
     from: Option<String>,
@@ -137,6 +140,7 @@ impl Filters {
                 ("region", self.region.clone()),
                 ("outcome", outcome.map(|outcome| outcome.get_name().to_owned())),
                 ("cause", self.cause.clone()),
+                ("request_id", self.request_id.clone()),
                 ("from", part.from),
                 ("to", part.to),
                 ("limit", part.limit.map(|limit| limit.to_string())),

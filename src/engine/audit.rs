@@ -20,7 +20,7 @@ use crate::core::audit::{Outcome, Record};
 use crate::core::decision::Decision;
 use crate::core::hold::ReservedFor;
 use crate::core::identity::is_key_name;
-use crate::core::request::Request;
+use crate::core::request::{REQUEST_ID, Request};
 use crate::core::rule_name::RuleName;
 use crate::core::time::Timestamp;
 use crate::engine::identity::secret::{FINGERPRINT_DIGITS, fingerprint};
@@ -136,6 +136,7 @@ impl TakenRecords {
                         status: of.status,
                         retry_ms: None,
                         cause: None,
+                        request_id: None,
                         latency_us: of.latency_us,
                         weight,
                     };
@@ -324,6 +325,7 @@ impl Queue {
             status: 200,
             retry_ms: None,
             cause: None,
+            request_id: None,
             latency_us: 0,
             weight,
         });
@@ -422,7 +424,8 @@ impl Queue {
         let is_listed = outcome == Outcome::Allowed
             || self.has_row(rule.unwrap_or_default(), now, sampled.denied_rows_max);
         let Question { request, owner } = question;
-        let mut asked = AuditClient { user: owner, ..AuditClient::default() };
+        let mut asked =
+            AuditClient { user: owner, request_id: request.forms.request_id, ..AuditClient::default() };
         for (name, value) in request.attributes.iter().filter(|_| is_listed || charged) {
             match *name {
                 "user" => asked.user = Some(value),
@@ -431,6 +434,7 @@ impl Queue {
                 // A query may hold secrets. It is remembered only where the server hands it on as such.
                 "path" => asked.path = request.forms.target.or_else(|| value.split(['?', '#']).next()),
                 "method" => asked.method = Some(value),
+                REQUEST_ID => asked.request_id = Some(value),
                 _ => {}
             }
         }
@@ -443,6 +447,7 @@ impl Queue {
             address: asked.address,
             path: asked.path,
             method: asked.method,
+            request_id: asked.request_id,
             outcome,
             cost: request.cost.to_signed(),
             count: index.map_or(0, used),
@@ -482,6 +487,7 @@ struct AuditClient<'a> {
     address: Option<&'a str>,
     path: Option<&'a str>,
     method: Option<&'a str>,
+    request_id: Option<&'a str>,
 }
 
 /// The name of a key in a record.
@@ -553,6 +559,7 @@ mod tests {
             status: 429,
             retry_ms: None,
             cause: None,
+            request_id: None,
             latency_us: 1,
             weight: 1,
         }

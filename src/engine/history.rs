@@ -32,6 +32,8 @@ pub struct DecisionsAsked {
     pub outcome: Option<Outcome>,
     /// Only denials for this cause; `None`: for any.
     pub cause: Option<DenialCause>,
+    /// Only decisions on the request that its gateway named so.
+    pub request_id: Option<String>,
     /// Most rows that one answer shows.
     pub limit: u32,
     /// After the last one of an earlier answer.
@@ -70,6 +72,7 @@ pub struct Decided {
     pub latency_us: Option<i64>,
     pub weight: i64,
     pub cause: Option<String>,
+    pub request_id: Option<String>,
 }
 
 /// The length of one step of time.

@@ -124,6 +124,30 @@ fn what_was_decided_is_shown_by_routes_and_commands() {
 }
 
 #[test]
+fn a_decision_is_found_by_the_name_that_a_gateway_gave_the_request() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let daemon = start(&server, folder.path(), "allowed_sample = 1");
+    let headers = [("x-forwarded-uri", "/a"), ("x-tidegate-user", "u_1"), ("x-request-id", "of-a-proxy")];
+    assert_eq!(http::get(daemon.http, "/v1/authorize", &headers).status, 200);
+    daemon.check(&[("user", "u_2"), ("path", "/a"), ("request_id", "of-a-descriptor")]);
+    daemon.check(&[("user", "u_3"), ("path", "/a")]);
+    wait_for_rows(&server, 3);
+    for (name, user) in [("of-a-proxy", "u_1"), ("of-a-descriptor", "u_2")] {
+        let page = daemon.get(&format!("/v1/audit?request_id={name}")).json();
+        let found = page["decisions"].as_array().unwrap();
+        assert_eq!(found.len(), 1, "{page}");
+        assert_eq!((&found[0]["request_id"], &found[0]["user"]), (&name.into(), &user.into()), "{page}");
+        let shown = daemon.run(&["audit", "--request-id", name]);
+        assert!(shown.code == 0 && shown.out.contains(user), "{shown:?}");
+    }
+    let page = daemon.get("/v1/audit?user=u_3").json();
+    assert!(page["decisions"][0]["request_id"].is_null(), "{page}");
+    let shown = daemon.run(&["audit", "--request-id", "nobody"]);
+    assert!(shown.out.contains("No decisions were recorded"), "{shown:?}");
+}
+
+#[test]
 fn bad_questions_are_refused_by_name() {
     let server = Server::start();
     let folder = TempDir::new().unwrap();

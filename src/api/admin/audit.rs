@@ -58,6 +58,7 @@ async fn decisions(call: AdminCall<'_>) -> Answered {
         region: given.take("region"),
         outcome: given.take("outcome").map(|text| outcome(&text)).transpose()?,
         cause: given.take("cause").map(|text| cause(&text)).transpose()?,
+        request_id: given.take("request_id").filter(|name| !name.is_empty()),
         limit: given.limit()?,
         after: given.take("after").map(|text| cursor(&text)).transpose()?,
     };

@@ -53,6 +53,8 @@ pub(super) struct DecidedJson<'a> {
     /// Why it was denied; null where it passed, and in rows of versions that did not write it down.
     #[cfg_attr(test, schemars(extend("enum" = crate::api::schema::CAUSES_OR_NULL)))]
     cause: Option<&'a str>,
+    /// The name that its gateway gave the request; null: none.
+    request_id: Option<&'a str>,
     /// Permits asked for.
     cost: i64,
     /// Permits in use after it.
@@ -84,6 +86,7 @@ impl<'a> DecidedJson<'a> {
             method: row.method.as_deref(),
             outcome: &row.outcome,
             cause: row.cause.as_deref(),
+            request_id: row.request_id.as_deref(),
             cost: row.cost,
             count: row.count,
             limit: row.limit,

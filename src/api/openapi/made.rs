@@ -213,6 +213,7 @@ const PAST_DECISIONS: &[Parameter] = &[
     ("region", "string", false, "In this region."),
     ("outcome", "string", false, "allowed, denied, shadow_denied or committed."),
     ("cause", "string", false, "Denied for this cause, such as used_up."),
+    ("request_id", "string", false, "On the request that its gateway named so (X-Request-Id)."),
     ("limit", "integer", false, "At most so many, from 1 to 1000; 100 unless said."),
     ("after", "string", false, "What follows an earlier answer: its `next`."),
 ];

@@ -72,6 +72,8 @@ pub struct Record<'a> {
     pub path: Option<&'a str>,
     /// HTTP method of the request; `None` where none was named.
     pub method: Option<&'a str>,
+    /// Name that the gateway gave the request (`X-Request-Id`); `None` where it gave none.
+    pub request_id: Option<&'a str>,
     /// Outcome of the decision, or of the commit that followed it.
     pub outcome: Outcome,
     /// Permits asked for; negative for a refund. For a commit: what was used less what was reserved.
@@ -98,8 +100,8 @@ const NO_RETRY: u64 = u64::MAX;
 const NO_CAUSE: u8 = u8::MAX;
 /// Bytes of everything but the texts, without the length.
 const FIXED: usize = 8 + 1 + 8 + 8 + 4 + 2 + 8 + 4 + 4;
-/// Bytes after the texts: the cause, which 0.1.0 did not write.
-const LAST: usize = 1;
+/// Bytes after the texts: the cause, and the length of the request's name, which follows. 0.1.0 wrote neither.
+const LAST: usize = 1 + 2;
 /// Longest text, in bytes; a longer one is cut.
 const TEXT_BYTES_MAX: usize = 1_024;
 
@@ -111,7 +113,9 @@ impl<'a> Record<'a> {
     /// Appends its bytes.
     pub fn write(&self, into: &mut Vec<u8>) {
         let texts = self.texts().map(|text| text.map(cut));
-        let len = FIXED + LAST + texts.iter().map(|text| 2 + text.map_or(0, str::len)).sum::<usize>();
+        let name = self.request_id.map(cut);
+        let texts_len = texts.iter().map(|text| 2 + text.map_or(0, str::len)).sum::<usize>();
+        let len = FIXED + texts_len + LAST + name.map_or(0, str::len);
         into.reserve(4 + len);
         // In one piece: this is the one part of remembering that a decision waits for.
         let mut head = [0; 4 + FIXED];
@@ -132,12 +136,9 @@ impl<'a> Record<'a> {
         put(&self.latency_us.to_le_bytes());
         put(&self.weight.to_le_bytes());
         into.extend_from_slice(&head);
-        for text in texts {
-            let len = text.map_or(NONE, |text| u16::try_from(text.len()).unwrap_or(0));
-            into.extend_from_slice(&len.to_le_bytes());
-            into.extend_from_slice(text.unwrap_or_default().as_bytes());
-        }
+        texts.into_iter().for_each(|text| write_text(into, text));
         into.push(self.cause.and_then(|cause| u8::try_from(cause.index()).ok()).unwrap_or(NO_CAUSE));
+        write_text(into, name);
     }
 
     fn read(bytes: &'a [u8]) -> Option<Self> {
@@ -162,6 +163,7 @@ impl<'a> Record<'a> {
             path: bytes.text()?,
             method: bytes.text()?,
             cause: bytes.array().and_then(|[cause]| DenialCause::ALL.get(usize::from(cause)).copied()),
+            request_id: bytes.text().flatten(),
             outcome,
             cost,
             count,
@@ -172,6 +174,12 @@ impl<'a> Record<'a> {
             weight,
         })
     }
+}
+
+fn write_text(into: &mut Vec<u8>, text: Option<&str>) {
+    let len = text.map_or(NONE, |text| u16::try_from(text.len()).unwrap_or(0));
+    into.extend_from_slice(&len.to_le_bytes());
+    into.extend_from_slice(text.unwrap_or_default().as_bytes());
 }
 
 /// The text as PostgreSQL can hold it: without NUL, which becomes the replacement character.
@@ -303,6 +311,7 @@ mod tests {
             status: 429,
             retry_ms,
             cause: DenialCause::ALL.get(usize::try_from(at % 11).unwrap()).copied(),
+            request_id: path.filter(|_| at % 2 == 0),
             latency_us: 5,
             weight: 100,
         }
@@ -353,16 +362,21 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_version_that_wrote_no_cause_is_read_without_one() {
+    fn a_record_of_a_version_that_wrote_no_cause_or_no_name_is_read_without_them() {
         let texts = ("default".to_owned(), [const { None }; 6]);
         let mut bytes = Vec::new();
-        let written = record(&texts, 1, 1, None);
+        let written = Record { request_id: Some("r"), ..record(&texts, 1, 1, None) };
         written.write(&mut bytes);
-        assert_eq!((bytes.pop(), written.cause), (Some(1), Some(DenialCause::Elsewhere)));
-        let len = u32::try_from(bytes.len() - 4).unwrap();
-        bytes[..4].copy_from_slice(&len.to_le_bytes());
-        let mut read = Records::of(&bytes);
-        assert_eq!((read.next(), read.is_whole()), (Some(Record { cause: None, ..written }), true));
+        for (shorter, as_read) in [
+            (3, Record { request_id: None, ..written }),
+            (1, Record { request_id: None, cause: None, ..written }),
+        ] {
+            bytes.truncate(bytes.len() - shorter);
+            let len = u32::try_from(bytes.len() - 4).unwrap();
+            bytes[..4].copy_from_slice(&len.to_le_bytes());
+            let mut read = Records::of(&bytes);
+            assert_eq!((read.next(), read.is_whole()), (Some(as_read), true));
+        }
     }
 
     #[test]

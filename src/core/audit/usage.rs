@@ -227,6 +227,7 @@ mod tests {
             status: 200,
             retry_ms: None,
             cause: None,
+            request_id: None,
             latency_us: 3,
             weight,
         }

@@ -207,7 +207,8 @@ impl History for Past {
                 .bind(asked.outcome.map(Outcome::as_str))
                 .bind(i64::from(asked.limit))
                 .bind(i64::from(skip))
-                .bind(asked.cause.map(DenialCause::as_str));
+                .bind(asked.cause.map(DenialCause::as_str))
+                .bind(stored(&asked.request_id));
             let rows = self.rows(query).await?;
             let read: Result<Vec<Decided>, sqlx::Error> = rows.iter().map(decided).collect();
             read.map_err(|error| self.unreadable(&error))
@@ -315,7 +316,7 @@ const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at
          key_id, host(address) || CASE WHEN masklen(address) < CASE family(address) WHEN 4 THEN 32 ELSE 128 END \
              THEN '/' || masklen(address) ELSE '' END AS address, \
          path, method, outcome, cost, count, permits, status::bigint AS status, retry_after_ms, latency_us, \
-         weight::bigint AS weight, cause \
+         weight::bigint AS weight, cause, request_id \
      FROM audit_log \
      WHERE at >= 'epoch'::timestamptz + $1 * interval '1 microsecond' \
          AND at < 'epoch'::timestamptz + $2 * interval '1 microsecond' \
@@ -326,6 +327,7 @@ const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at
          AND ($7::text IS NULL OR region = $7) \
          AND ($8::text IS NULL OR outcome = $8) \
          AND ($11::text IS NULL OR cause = $11) \
+         AND ($12::text IS NULL OR request_id = $12) \
      ORDER BY audit_log.at DESC, region, node, tableoid, ctid \
      LIMIT $9 OFFSET $10";
 
@@ -365,6 +367,7 @@ fn decided(row: &PgRow) -> Result<Decided, sqlx::Error> {
         latency_us: row.try_get("latency_us")?,
         weight: row.try_get("weight")?,
         cause: row.try_get("cause")?,
+        request_id: row.try_get("request_id")?,
     })
 }
 

@@ -238,7 +238,7 @@ impl Run<'_> {
         let query = sqlx::query(
             "SELECT (extract(epoch FROM at) * 1000000)::bigint, region, node, domain, rule, user_id, key_id, \
                  address::text, path, method, outcome, cost, count, permits, status::bigint, retry_after_ms, \
-                 latency_us, weight::bigint, cause \
+                 latency_us, weight::bigint, cause, request_id \
              FROM audit_log \
              WHERE at >= ($1 || '-01')::date::timestamp AT TIME ZONE 'UTC' \
                  AND at < (($1 || '-01')::date + interval '1 month') AT TIME ZONE 'UTC' \
