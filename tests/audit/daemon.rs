@@ -9,10 +9,9 @@ use tempfile::TempDir;
 
 use super::bucket::Bucket;
 use super::records::Server;
-use super::support::command;
 use super::support::daemon::Daemon;
-use super::support::eventually;
 use super::support::process::Process;
+use super::support::{command, eventually, http};
 
 pub(crate) const RULES: &str = "[[rules]]\nname = \"search\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 2\nwindow = \"1h\"\n\
                      [[rules]]\nname = \"closed\"\nmatch = { path = \"/closed\" }\naction = \"block\"\ngroup = \"b\"";
