@@ -148,6 +148,21 @@ impl Budget {
 }
 
 impl Held {
+    /// Returns how many it holds.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Holds so many instead of what it held; `false` if the server has no room for more.
+    pub(super) fn resize(&mut self, bytes: usize) -> bool {
+        if let Some(fewer) = self.bytes.checked_sub(bytes) {
+            self.server.fetch_sub(fewer, Ordering::Relaxed);
+            self.bytes = bytes;
+            return true;
+        }
+        self.grow(bytes - self.bytes)
+    }
+
     /// Takes more; `false` if the server has no room.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let before = self.server.fetch_add(bytes, Ordering::Relaxed);

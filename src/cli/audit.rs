@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 
 use super::client::{Reply, query};
-use super::table::table;
+use super::table::{plain, table};
 use super::usage::text;
 use super::{ConfigFile, Ended, Failure, Server, say, try_say, usage as problems};
 use crate::config::{Config, Flags};
@@ -264,7 +264,7 @@ fn line(decision: &Value) -> String {
 
 fn who(decision: &Value) -> String {
     match (&decision["user"], &decision["api_key"]) {
-        (Value::Null, Value::String(key)) => format!("key {key}"),
+        (Value::Null, Value::String(key)) => format!("key {}", plain(key)),
         (user, _) => text(user),
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::client::Reply;
-use super::table::table;
+use super::table::{self, table};
 use super::{Ended, Failure, Server, say};
 
 /// Limits of somebody's own.
@@ -164,7 +164,7 @@ pub(super) fn escape(name: &str) -> String {
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => table::plain(text),
         other => other.to_string(),
     }
 }

@@ -38,9 +38,10 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Adds one.
+    /// Adds one. A cell may have several lines.
     pub(super) fn add_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) -> &mut Self {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+        let readable = |cell: T| cell.into().split('\n').map(plain).collect::<Vec<_>>().join("\n");
+        self.rows.push(cells.into_iter().map(readable).collect());
         self
     }
 
@@ -107,6 +108,14 @@ fn colour(text: &str) -> Option<Color> {
     }
 }
 
+/// A text that moves no cursor and turns no line round: what clients send may hold anything.
+pub(super) fn plain(text: &str) -> String {
+    let moves = |letter: char| {
+        letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|letter| if moves(letter) { '·' } else { letter }).collect()
+}
+
 /// Milliseconds as people say them.
 pub(super) fn span(millis: u64) -> String {
     match millis {
@@ -131,6 +140,16 @@ mod tests {
         rows.add_row(["2026-11-25T22:00:00Z", "denied", "/search/with/a/long/path", "7"]);
         rows.add_row(["2026-11-25T22:00:01Z", "allowed", "", "8"]);
         Rows { width: Some(width), ..rows }.to_string()
+    }
+
+    #[test]
+    fn what_a_client_chose_moves_no_cursor() {
+        let mut rows = table(&["user", "path"], &[]);
+        rows.add_row(["\u{1b}]0;owned\u{7}\u{1b}[2J", "/a\u{9b}2J\u{202e}b\nsecond"]);
+        let shown = rows.to_string();
+        assert!(shown.contains("·]0;owned··[2J") && shown.contains("/a·2J·b"), "{shown}");
+        assert!(shown.lines().any(|line| line.trim() == "second"), "{shown}");
+        assert!(!shown.chars().any(|letter| letter.is_control() && letter != '\n'), "{shown:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::client::query;
-use super::table::{Rows, span, table};
+use super::table::{Rows, plain, span, table};
 use super::{Ended, Server, say};
 use crate::core::identity::parse_key;
 
@@ -232,7 +232,7 @@ pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => plain(text),
         other => other.to_string(),
     }
 }

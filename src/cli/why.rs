@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::ask::{Ask, because, penalty_of};
 use super::client::query;
-use super::table::{span, table};
+use super::table::{plain, span, table};
 use super::usage::text;
 use super::{Ended, Failure, say};
 use crate::core::written::parse_moment;
@@ -175,11 +175,6 @@ pub(super) fn identity(identity: &Value) -> String {
     let pairs = pairs.map(|(name, value)| format!("{}={}", plain(name), plain(&text(value))));
     let line = pairs.collect::<Vec<_>>().join(" ");
     if line.is_empty() { "everybody".to_owned() } else { line }
-}
-
-/// A text that moves no cursor: what clients send may hold anything.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '·' } else { letter }).collect()
 }
 
 /// Returns how long before `at` that was, as in `3 min ago`.

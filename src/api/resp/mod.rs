@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use self::session::{CommandCounters, Next, Session};
 use super::Servers;
+use super::connection::Held;
 use super::delivering_socket::DeliveringSocket;
 use super::delivery::Deliveries;
 use super::listener::Accepted;
@@ -106,8 +107,13 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let mut session = Session::new(&servers, state, id, &deliveries);
     let mut input = BytesMut::with_capacity(READ_BYTES);
     let mut held = servers.resp.budget.hold();
+    // Since when a command is there in part.
+    let mut begun: Option<Instant> = None;
     loop {
-        let next = answer_all(&servers, &mut session, &mut input, &mut socket).await;
+        let (next, answered) = answer_all(&servers, &mut session, &mut input, &mut socket).await;
+        if answered > 0 {
+            place.touch(true);
+        }
         if !send(&mut session, &mut socket).await {
             place.count_unread();
             return;
@@ -116,57 +122,74 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             let _ = timeout(DAWDLE_MAX, socket.shutdown()).await;
             return socket.finish().await;
         }
-        // Room grows with what a client has sent of one command, and is counted over all connections.
-        if input.len() == input.capacity() || input.capacity() - input.len() < READ_BYTES / 4 {
-            if input.len() >= INPUT_BYTES_MAX || (input.len() > READ_BYTES && !held.grow(input.len())) {
-                return;
-            }
-            input.reserve(READ_BYTES.max(input.len()));
+        begun = (!input.is_empty()).then(|| begun.filter(|_| answered == 0).unwrap_or_else(Instant::now));
+        if !make_room(&mut input, &mut held) {
+            return;
         }
-        let patience = if input.is_empty() { IDLE_MAX } else { DAWDLE_MAX };
+        let end = begun.map_or_else(|| Instant::now() + IDLE_MAX, |begun| begun + DAWDLE_MAX);
         let read = tokio::select! {
             biased;
             () = place.end.cancelled() => return,
             () = shutdown.stop.cancelled() => return socket.finish().await,
-            read = timeout(patience, socket.read_buf(&mut input)) => read,
+            read = timeout_at(end, socket.read_buf(&mut input)) => read,
         };
-        match read {
-            Ok(Ok(bytes)) if bytes > 0 => place.touch(true),
-            _ => return,
+        if !matches!(read, Ok(Ok(1..))) {
+            return;
         }
     }
 }
 
-/// Answers every command that is there whole.
+/// Has room for the next read. It grows with what a client has sent of one command, is counted over all
+/// connections, and is given back once that command is answered. False where there is none.
+fn make_room(input: &mut BytesMut, held: &mut Held) -> bool {
+    if held.bytes() > 0 && input.len() <= READ_BYTES {
+        let mut smaller = BytesMut::with_capacity(2 * READ_BYTES);
+        smaller.extend_from_slice(input);
+        *input = smaller;
+        return held.resize(0);
+    }
+    if input.capacity() - input.len() >= READ_BYTES / 4 {
+        return true;
+    }
+    let more = READ_BYTES.max(input.len());
+    let has_room =
+        input.len() < INPUT_BYTES_MAX && (input.len() <= READ_BYTES || held.resize(input.len() + more));
+    if has_room {
+        input.reserve(more);
+    }
+    has_room
+}
+
+/// Answers every command that is there whole, and says how many those were.
 async fn answer_all(
     servers: &Servers,
     session: &mut Session<'_>,
     input: &mut BytesMut,
     socket: &mut DeliveringSocket,
-) -> Next {
+) -> (Next, u32) {
     let mut answered = 0_u32;
     loop {
         if answered > 0 && answered.is_multiple_of(TURN_COMMANDS) {
             tokio::task::yield_now().await;
         }
-        answered = answered.wrapping_add(1);
         let used = match parse::next(input) {
-            Ok(None) => return Next::GoOn,
+            Ok(None) => return (Next::GoOn, answered),
             Ok(Some((command, used))) => {
+                answered = answered.saturating_add(1);
                 if session.answer(&command).await == Next::Close {
-                    return Next::Close;
+                    return (Next::Close, answered);
                 }
                 used
             }
             Err(error) => {
                 servers.resp.rejected.increment(1);
                 session.answers.error(&format!("ERR Protocol error: {error}"));
-                return Next::Close;
+                return (Next::Close, answered);
             }
         };
         input.advance(used);
         if session.answers.bytes.len() >= ANSWER_BYTES && !send(session, socket).await {
-            return Next::Close;
+            return (Next::Close, answered);
         }
     }
 }

@@ -10,7 +10,7 @@ use super::reply::{Answers, Protocol};
 use super::{RespState, cells, decisions, introduction, scripts};
 use crate::api::Servers;
 use crate::api::delivery::Deliveries;
-use crate::core::cell::{Operation, Reply};
+use crate::core::cell::{Life, Operation, Reply};
 
 /// Longest name of a client, in bytes.
 const NAME_BYTES_MAX: usize = 1_024;
@@ -151,7 +151,8 @@ impl<'s> Session<'s> {
     }
 
     async fn apply(&self, key: &[u8], operation: &Operation) -> Result<Reply, Cow<'static, str>> {
-        let applied = self.state.cells.apply(key, operation).get().await;
+        let key = cells::name(key);
+        let applied = self.state.cells.apply(&key, operation).get().await;
         applied.map_err(|away| format!("TRYAGAIN {away}").into())
     }
 
@@ -194,11 +195,9 @@ impl<'s> Session<'s> {
     /// Returns how long a key is kept, in this unit of nanoseconds.
     async fn left(&mut self, words: &[Cow<'_, [u8]>], name: &str, unit: i64) -> Done {
         let [key] = words else { return Err(arity(name)) };
-        let now = crate::core::cell::nanos(self.servers.engine.now());
-        let left = match self.apply(key, &Operation::Look).await? {
-            Reply::Seen(Some(stored)) => {
-                stored.expires.map_or(-1, |at| (at.saturating_sub(now).max(0) + unit / 2) / unit)
-            }
+        let left = match self.apply(key, &Operation::Life).await? {
+            Reply::Life(Life::Ends(left)) => left.saturating_add(unit / 2) / unit,
+            Reply::Life(Life::Unending) => -1,
             _ => -2,
         };
         self.answers.integer(left);

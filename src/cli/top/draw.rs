@@ -7,8 +7,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 use serde_json::Value;
 
-use super::super::table::span;
-use super::super::why::plain;
+use super::super::table::{plain, span};
 use super::screen::{Closer, Pane, TopScreen};
 use super::{TopBy, key_of, percent, rate};
 

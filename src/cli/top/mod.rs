@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use self::screen::{Step, TopScreen};
 use super::client::query;
-use super::table::table;
-use super::why::{identity, plain};
+use super::table::{plain, table};
+use super::why::identity;
 use super::{Ended, Failure, Server, say};
 use crate::engine::clock::Stopwatch;
 

@@ -143,6 +143,8 @@ pub enum Operation {
     Increx(Increx),
     /// Looks at the value.
     Look,
+    /// Asks for how long the key is kept.
+    Life,
     /// Frees the key.
     Delete,
 }
@@ -156,10 +158,23 @@ pub enum Reply {
     Counted(Counted),
     /// To a look, and to a deletion: what was there.
     Seen(Option<Stored>),
+    /// For how long the key is kept, by the clock of its store.
+    Life(Life),
     /// The key holds the value of another command.
     WrongKind,
     /// The call of `INCREX` cannot be carried out on this value.
     Refused(IncrexError),
+}
+
+/// The time for which a key is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// The key is free.
+    Free,
+    /// Nothing ends it.
+    Unending,
+    /// It is free again after so many nanoseconds.
+    Ends(Nanos),
 }
 
 /// The fate of the value.
@@ -203,6 +218,12 @@ impl Operation {
             (Self::Throttle(_), Some(CellValue::Count(_)))
             | (Self::Increx(_), Some(CellValue::Arrival(_))) => (Reply::WrongKind, CellChange::Keep),
             (Self::Look, _) => (Reply::Seen(stored), CellChange::Keep),
+            (Self::Life, _) => {
+                let life = |stored: Stored| {
+                    stored.expires.map_or(Life::Unending, |at| Life::Ends(at.saturating_sub(now).max(0)))
+                };
+                (Reply::Life(stored.map_or(Life::Free, life)), CellChange::Keep)
+            }
             (Self::Delete, None) => (Reply::Seen(None), CellChange::Keep),
             (Self::Delete, Some(_)) => (Reply::Seen(stored), CellChange::Remove),
         }

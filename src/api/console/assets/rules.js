@@ -49,14 +49,21 @@ function History({ revision }) {
 
 export function Rules({ revision }) {
   const [set, setSet] = useState({ rules: [] }), [search, setSearch] = useState(""), [text, setText] = useState(""), [chosen, setChosen] = useState(), [said, setSaid] = useState();
+  // The rule as it was when it was chosen or saved: what is written here is a change of that. Without a text it is not seen yet.
+  const [base, setBase] = useState({});
   const load = () => ask("GET", "/v1/rules").then(setSet, (error) => setSaid({ bad: error.message }));
   useEffect(() => { load(); }, [revision]);
-  const choose = (rule) => { setChosen(rule.name); setText(JSON.stringify(rule, null, 2)); setSaid(); };
+  const written = (rule) => JSON.stringify(rule, null, 2);
+  const choose = (rule) => { setChosen(rule.name); setText(written(rule)); setBase({ text: written(rule), revision: set.revision }); setSaid(); };
+  const now = set.rules.find((rule) => rule.name === chosen);
+  const isStale = base.text !== undefined && base.text !== (now && written(now));
+  useEffect(() => { if (base.text === undefined && now && set.revision >= base.revision) setBase({ text: written(now), revision: set.revision }); }, [set, base]);
   const put = async (isTrial) => {
     let rule;
     try { rule = JSON.parse(text); } catch (error) { return setSaid({ bad: error.message }); }
     try {
-      const done = await ask("PUT", route(`/v1/rules/${encodeURIComponent(rule.name ?? "")}`, { dry_run: isTrial }), { rule, revision: set.revision });
+      const done = await ask("PUT", route(`/v1/rules/${encodeURIComponent(rule.name ?? "")}`, { dry_run: isTrial }), { rule, revision: isStale ? base.revision : set.revision });
+      if (!isTrial) setBase({ revision: done.revision });
       setSaid({ text: `${isTrial ? "This would change" : `Revision ${done.revision} changed`}:\n${JSON.stringify(done.changes, null, 2)}` });
     } catch (error) { setSaid({ bad: error.message }); }
   };
@@ -65,6 +72,7 @@ export function Rules({ revision }) {
     <input type="search" aria-label="Search rules" placeholder="Search by name" value=${search} onInput=${(event) => setSearch(event.target.value)}/>
     <${List} entries=${rules} chosen=${chosen} choose=${choose} more=${limit}/></section>
     <section><h2>${chosen ?? "Choose a rule"}</h2>
+    ${isStale && html`<p role="status" class="bad">This rule was changed or removed meanwhile. Choose it again to see it as it is; what is written here is of revision ${base.revision}.</p>`}
     ${text && html`<textarea aria-label="The rule as JSON" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
       <button onClick=${() => put(true)}>Show what would change</button><button onClick=${() => put(false)}>Save</button>`}
     <${Said} said=${said}/></section><${Explain}/><${History} revision=${revision}/></main>`;

@@ -140,11 +140,12 @@ impl Core {
         if charges.iter().any(once) || outcome.counted.iter().any(|counted| counted.degraded) {
             return false;
         }
-        let mut any = false;
+        let (mut any, mut counts_denials) = (false, false);
         for (charge, counted) in charges.iter().zip(&outcome.counted) {
             if counted.verdict.admitted || !charge.enforced {
                 continue;
             }
+            let before = std::mem::take(&mut any);
             loop {
                 match self.leases.behind_denial(charge.key, sent, self.started.elapsed()) {
                     // A draw that was sent before is answered before, and its books are kept a moment later.
@@ -161,8 +162,11 @@ impl Core {
                 }
                 break;
             }
+            // One that denies for itself would count the same denial once more.
+            counts_denials |= !any && charge.rule.rule.penalty.is_some();
+            any |= before;
         }
-        any && !deadline.left().is_zero()
+        any && !counts_denials && !deadline.left().is_zero()
     }
 
     /// Returns what a bucket holds; `None` if it is unused. Permits that this daemon has drawn ahead and not
