@@ -1,6 +1,7 @@
 //! Limits that callers bring over the Redis protocol, counted in the region's Redis by all its daemons.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use super::redis_servers::Server;
 use super::support::daemon::Daemon;
@@ -57,6 +58,43 @@ fn many_clients_of_two_daemons_get_what_the_call_says_and_no_more() {
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
     assert_eq!(passed, 30);
+}
+
+#[test]
+fn a_key_that_everybody_asks_for_takes_no_more_than_the_call_says_and_troubles_nobody() {
+    let redis = Server::start(&[]);
+    let (one, first) = daemon(&redis, "one", "");
+    let (_two, second) = daemon(&redis, "two", "");
+    let passed: usize = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..48)
+            .map(|client| {
+                scope.spawn(move || {
+                    let mut connection = Connection::open([first, second][client % 2]);
+                    let answers = (0..20).map(|_| connection.ask("CL.THROTTLE hot 99 1 3600"));
+                    answers.filter(|answer| answer.starts_with("[0 ")).count()
+                })
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    });
+    assert_eq!(passed, 100);
+    let degraded = one.check(&[("user", "u")])["degraded"].clone();
+    assert_ne!(degraded, true, "Redis serves rules as before");
+}
+
+#[test]
+fn a_window_of_increx_ends_when_it_was_to_end_however_often_it_is_counted_up() {
+    let redis = Server::start(&[]);
+    let (_daemon, address) = daemon(&redis, "one", "");
+    let mut connection = Connection::open(address);
+    assert_eq!(connection.ask("INCREX w EX 600 ENX"), "[1 1]");
+    let begun = Instant::now();
+    for _ in 0..500 {
+        connection.ask("INCREX w EX 600 ENX");
+    }
+    let elapsed = begun.elapsed().as_millis();
+    let left: u128 = connection.ask("PTTL w").parse().unwrap();
+    assert!(left <= 600_020 - elapsed, "{left} ms are left, {elapsed} ms after it began");
 }
 
 #[test]
