@@ -1,6 +1,7 @@
 //! `tidegate check` and `tidegate explain`: what a daemon answers to one request; acquisitions ask and are
 //! shown alike.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
@@ -245,8 +246,13 @@ pub(super) fn show(decision: &Value) {
 }
 
 /// Returns why it is denied, in a sentence without its end; nothing where that is not said.
-pub(super) fn because(told: &Value) -> Option<&'static str> {
-    DenialCause::from_text(told["cause"].as_str()?).map(DenialCause::sentence)
+pub(super) fn because(told: &Value) -> Option<Cow<'static, str>> {
+    let cause = DenialCause::from_text(told["cause"].as_str()?)?;
+    Some(match told["remaining"].as_u64() {
+        // It asked for more than that.
+        Some(left @ 1..) if cause == DenialCause::UsedUp => Cow::Owned(format!("only {left} left")),
+        _ => Cow::Borrowed(cause.sentence()),
+    })
 }
 
 /// The penalty in force, behind an answer; empty for none.
