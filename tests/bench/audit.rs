@@ -290,6 +290,7 @@ fn push(queue: &Queue, row: u64, user: &str) {
         status: 429,
         retry_ms: Some(1_000),
         cause: None,
+        request_id: None,
         latency_us: 12,
         weight: 1,
     });

@@ -114,6 +114,7 @@ async fn records(servers: &Servers, request: &Request<'_>) -> Option<Vec<Decided
         region: None,
         outcome: Some(Outcome::Denied),
         cause: None,
+        request_id: None,
         limit: RECORDS_MAX,
         after: None,
     };
