@@ -1,6 +1,5 @@
 //! `tidegate why`: why a client is limited, for people. `tidegate top` shows the same of one bucket.
 
-use std::borrow::Cow;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -107,7 +106,7 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
         (true, true, _) => "would deny (shadow)",
         (true, false, _) if bucket["penalty"].is_object() => "shut out",
         (true, false, _) if bucket["cause"].is_string() && bucket["cause"] != "used_up" => {
-            because(bucket).unwrap_or(Cow::Borrowed("denies"))
+            told.as_deref().unwrap_or("denies")
         }
         (true, false, Some(0)) => "used up",
         (true, false, _) => "denies",
