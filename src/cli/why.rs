@@ -102,11 +102,12 @@ fn until(retry: &Value) -> String {
 
 fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     let flag = |name: &str| bucket[name].as_bool() == Some(true);
+    let said = because(bucket);
     let state = match (flag("denies"), flag("shadow"), bucket["remaining"].as_u64()) {
         (true, true, _) => "would deny (shadow)",
         (true, false, _) if bucket["penalty"].is_object() => "shut out",
         (true, false, _) if bucket["cause"].is_string() && bucket["cause"] != "used_up" => {
-            told.as_deref().unwrap_or("denies")
+            said.as_deref().unwrap_or("denies")
         }
         (true, false, Some(0)) => "used up",
         (true, false, _) => "denies",
