@@ -311,7 +311,7 @@ mod tests {
             status: 429,
             retry_ms,
             cause: DenialCause::ALL.get(usize::try_from(at % 11).unwrap()).copied(),
-            request_id: path.filter(|_| at % 2 == 0),
+            request_id: path.filter(|_| at.is_multiple_of(2)),
             latency_us: 5,
             weight: 100,
         }
