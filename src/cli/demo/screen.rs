@@ -219,10 +219,9 @@ fn panel(picture: &Picture) -> String {
     let escrow = picture.mode == Mode::Escrow;
     let mut headings = vec!["region", "asked", "admitted", "refused", used_heading(picture.mode)];
     if escrow {
-        headings.extend(["gave", "given", "RTT", "lag"]);
-    } else {
-        headings.extend(["round trip", "lag"]);
+        headings.extend(["gave", "given"]);
     }
+    headings.extend(["RTT", "lag"]);
     let right: Vec<usize> = (1..headings.len()).collect();
     let mut rows = table(&headings, &right);
     for row in &picture.rows {

@@ -74,15 +74,13 @@ fn integer(value: &RedisValue) -> Option<i64> {
 /// Reads the reply of `lua/cell_read.lua`; `None` if it is none.
 fn read(reply: &RedisValue) -> Option<Read> {
     let RedisValue::Array(fields) = reply else { return None };
-    let [seconds, micros, text, left] = &fields[..] else { return None };
+    let [seconds, micros, text] = &fields[..] else { return None };
     let now =
         integer(seconds)?.checked_mul(1_000_000_000)?.checked_add(integer(micros)?.checked_mul(1_000)?)?;
     let RedisValue::BulkString(text) = text else {
         return Some(Read { now, text: Vec::new(), stored: None });
     };
-    let left = integer(left)?;
-    let expires = (left >= 0).then(|| now.saturating_add(left.saturating_mul(1_000_000)));
-    let stored = Stored::from_text(std::str::from_utf8(text).ok()?, expires)?;
+    let stored = Stored::from_text(std::str::from_utf8(text).ok()?)?;
     Some(Read { now, text: text.clone(), stored: Some(stored) })
 }
 
@@ -228,14 +226,15 @@ mod tests {
     #[test]
     fn a_reply_is_read_with_the_servers_time() {
         let text = |text: &str| RedisValue::BulkString(text.as_bytes().to_vec());
-        let reply = RedisValue::Array(vec![text("10"), text("5"), text("7"), RedisValue::Int(2)]);
+        let reply = RedisValue::Array(vec![text("10"), text("5"), text("7")]);
         let found = read(&reply).unwrap();
         assert_eq!(found.now, 10_000_005_000);
-        let (value, expires) = (CellValue::Count(Number::Whole(7)), Some(10_002_005_000));
-        assert_eq!(found.stored, Some(Stored { value, expires, since: None }));
-        let text_since = RedisValue::Array(vec![text("10"), text("5"), text("7@3"), RedisValue::Int(2)]);
-        assert_eq!(read(&text_since).unwrap().stored, Some(Stored { value, expires, since: Some(3) }));
-        let none = RedisValue::Array(vec![text("10"), text("5"), RedisValue::Nil, RedisValue::Int(-2)]);
+        let value = CellValue::Count(Number::Whole(7));
+        assert_eq!(found.stored, Some(Stored { value, expires: None, since: None }));
+        let ends = RedisValue::Array(vec![text("10"), text("5"), text("7@3!10002005000")]);
+        let (since, expires) = (Some(3), Some(10_002_005_000));
+        assert_eq!(read(&ends).unwrap().stored, Some(Stored { value, expires, since }));
+        let none = RedisValue::Array(vec![text("10"), text("5"), RedisValue::Nil]);
         assert_eq!(read(&none).unwrap().stored, None);
         assert!(read(&RedisValue::Nil).is_none());
     }
