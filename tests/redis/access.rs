@@ -76,7 +76,7 @@ struct Deployed {
 }
 
 /// The users of `deploy/redis` with passwords of our own.
-fn users() -> String {
+pub(super) fn users() -> String {
     let deployed = include_str!("../../deploy/redis/users.acl").to_owned();
     (1..=4).fold(deployed, |users, number| {
         users.replace(&format!("#SHA256-OF-PASSWORD-{number}"), &format!(">change-me-{number}"))

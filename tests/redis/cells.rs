@@ -83,6 +83,31 @@ fn a_key_that_everybody_asks_for_takes_no_more_than_the_call_says_and_troubles_n
 }
 
 #[test]
+fn the_user_that_is_deployed_has_every_right_that_callers_keys_need() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let users = folder.path().join("users.acl");
+    std::fs::write(&users, super::access::users().replace("user default off", "")).unwrap();
+    let redis = Server::start(&["--aclfile", &users.display().to_string()]);
+    let with = |node: &str| {
+        let resp = free_tcp();
+        let config = format!(
+            "node = {node:?}\n[listen]\nresp = \"{resp}\"\n[store]\nbackend = \"redis\"\n[store.redis]\n\
+             topology = \"single\"\nnodes = [\"redis://tidegate:change-me-2@127.0.0.1:{}\"]\ntimeout = \"2s\"\n",
+            redis.port
+        );
+        (Daemon::with("", &config, &[]), resp)
+    };
+    let ((_one, first), (_two, second)) = (with("one"), with("two"));
+    let mut connections = [Connection::open(first), Connection::open(second)];
+    let passed =
+        (0..10).filter(|turn| connections[turn % 2].ask("CL.THROTTLE k 4 1 3600").starts_with("[0 "));
+    assert_eq!(passed.count(), 5, "both daemons count in Redis");
+    assert_eq!(connections[0].ask("INCREX c EX 600"), "[1 1]");
+    assert_eq!(connections[1].ask("TTL c"), "600");
+    assert_eq!(connections[1].ask("DEL c k"), "2");
+}
+
+#[test]
 fn a_window_of_increx_ends_when_it_was_to_end_however_often_it_is_counted_up() {
     let redis = Server::start(&[]);
     let (_daemon, address) = daemon(&redis, "one", "");

@@ -31,6 +31,7 @@ mod metrics;
 mod penalties;
 mod people;
 mod refunds;
+mod remembered;
 mod reservations;
 mod rights;
 mod ring;

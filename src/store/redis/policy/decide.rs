@@ -80,6 +80,10 @@ impl Core {
         if self.fallback.owes() {
             self.pay_first(&planned, charges, now);
         }
+        // A refund gives back no more than was used, so what was drawn ahead and not used is put back before.
+        for charge in charges.iter().filter(|charge| matches!(charge.cost, Cost::Refund(_))) {
+            self.put_back(charge.key, (self.started.elapsed(), deadline)).await;
+        }
         let drawn = self.drawn_for_looks(charges);
         let mut sent = self.started.elapsed();
         let mut outcome = self.ask_and_judge((charges, &planned), intent, now, (sent, deadline)).await;
@@ -96,6 +100,11 @@ impl Core {
             && !counted.degraded
         {
             self.leases.denied(charge, counted, sent);
+        }
+        for (charge, counted) in charges.iter().zip(&outcome.counted) {
+            if matches!(charge.cost, Cost::Refund(_) | Cost::Commit(_)) && !counted.degraded {
+                self.leases.gave_back(charge.key, self.started.elapsed());
+            }
         }
         for (place, unused) in drawn {
             if let Some(counted) = outcome.counted.get_mut(place).filter(|counted| !counted.degraded) {
@@ -145,28 +154,30 @@ impl Core {
             if counted.verdict.admitted || !charge.enforced {
                 continue;
             }
-            let before = std::mem::take(&mut any);
-            loop {
-                match self.leases.behind_denial(charge.key, sent, self.started.elapsed()) {
-                    // A draw that was sent before is answered before, and its books are kept a moment later.
-                    DrawnAhead::Moving if !deadline.left().is_zero() => {
-                        tokio::time::sleep(DRAW_BOOKED).await;
-                        continue;
-                    }
-                    DrawnAhead::Held(leftover) => {
-                        any |= leftover.back > 0;
-                        self.give_back(*leftover);
-                    }
-                    DrawnAhead::WentBack => any = true,
-                    DrawnAhead::Moving | DrawnAhead::Nothing => {}
-                }
-                break;
-            }
+            let went_back = self.put_back(charge.key, (sent, deadline)).await;
             // One that denies for itself would count the same denial once more.
-            counts_denials |= !any && charge.rule.rule.penalty.is_some();
-            any |= before;
+            counts_denials |= !went_back && charge.rule.rule.penalty.is_some();
+            any |= went_back;
         }
         any && !counts_denials && !deadline.left().is_zero()
+    }
+
+    /// Gives back what was drawn ahead for a key that was asked for at `sent`. Returns whether permits of it are
+    /// free since.
+    async fn put_back(self: &Arc<Self>, key: &Key, (sent, deadline): (Duration, Deadline)) -> bool {
+        loop {
+            match self.leases.behind_denial(key, sent, self.started.elapsed()) {
+                // A draw that was sent before is answered before, and its books are kept a moment later.
+                DrawnAhead::Moving if !deadline.left().is_zero() => tokio::time::sleep(DRAW_BOOKED).await,
+                DrawnAhead::Held(leftover) => {
+                    let is_free = leftover.back > 0;
+                    self.give_back(*leftover);
+                    return is_free;
+                }
+                DrawnAhead::WentBack => return true,
+                DrawnAhead::Moving | DrawnAhead::Nothing => return false,
+            }
+        }
     }
 
     /// Returns what a bucket holds; `None` if it is unused. Permits that this daemon has drawn ahead and not
