@@ -23,6 +23,7 @@ pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToke
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
+            () = engine.owed_is_due() => engine.pay_owed().await,
             _ = ticks.tick() => {
                 once(&engine);
                 tasks.set(alive());

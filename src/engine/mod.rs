@@ -48,6 +48,7 @@ pub mod identity;
 pub mod loaded;
 pub mod names;
 pub mod notices;
+mod owed;
 pub mod pace;
 mod partition;
 pub mod port;
@@ -96,6 +97,7 @@ pub struct Engine {
     others: bound::Others,
     waits: Waits,
     pacing: Pacing,
+    owed: owed::OwedBuckets,
     holds: Holds,
     reservations: Reservations,
     world: ArcSwap<WorldStatus>,
@@ -154,6 +156,7 @@ impl Engine {
             others: bound::Others::default(),
             waits: Waits::new(&metrics),
             pacing: Pacing::new(&metrics),
+            owed: owed::OwedBuckets::default(),
             holds: Holds::new(&metrics),
             reservations: Reservations::new(&metrics),
             world: ArcSwap::default(),

@@ -146,6 +146,48 @@ fn a_daemon_that_is_killed_finds_its_counts_in_redis_and_does_not_count_them_twi
     survives_a_kill(plan(3, 80, Store::Redis));
 }
 
+/// A report that is larger than its region's part counts at once where the world has room for it, also where
+/// nobody asks its region again.
+fn one_large_report_is_heard_of(store: Store) {
+    let plan = plan(3, 20, store);
+    let rules = ["fixed_window", "sliding_window"].map(|algorithm| {
+        format!(
+            "[[rules]]\nname = \"{algorithm}\"\nmatch = {{ by = \"{algorithm}\" }}\nper = [\"who\"]\n\
+             algorithm = \"{algorithm}\"\nlimit = 90\nwindow = \"30d\"\n[rules.global]\nmode = \"gossip\"\n"
+        )
+    });
+    let world = World::with_rules(plan, &rules.concat());
+    for (by, reports, heard) in [
+        ("fixed_window", vec![85], 85),
+        ("sliding_window", vec![85], 85),
+        ("fixed_window", vec![30, 115], 90),
+    ] {
+        let who = format!("{by}-{}", reports.len());
+        let attributes = [("by", by), ("who", who.as_str())];
+        for cost in reports {
+            let asked = serde_json::json!({ "attributes": { "by": by, "who": who }, "cost": cost });
+            assert_eq!(world.daemons[0].post("/v1/report", &asked).status, 200);
+        }
+        for daemon in &world.daemons[1..] {
+            eventually(&format!("another region hears of what was reported ({who})"), || {
+                let told = daemon.check_cost(&attributes, 0);
+                let believed = find(&told, "believed_used").and_then(|used| used.as_u64());
+                believed.is_some_and(|used| used >= heard).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn one_large_report_is_heard_of_from_memory() {
+    one_large_report_is_heard_of(Store::Memory);
+}
+
+#[test]
+fn one_large_report_is_heard_of_from_redis() {
+    one_large_report_is_heard_of(Store::Redis);
+}
+
 /// More users use up their limits than a daemon follows.
 #[test]
 fn where_not_every_bucket_can_be_followed_the_regions_keep_to_their_shares() {

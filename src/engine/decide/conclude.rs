@@ -96,6 +96,7 @@ impl Engine {
                         }
                         if charges {
                             self.note_uncharged(found, cost, counted);
+                            self.note_owed(found, key, counted, now);
                         }
                         leased.note((found, request), key, cost, counted);
                     }
@@ -203,7 +204,14 @@ impl Engine {
         }
     }
 
-    fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &ChargeResult, now: Timestamp) {
+    pub(in crate::engine) fn tally(
+        &self,
+        found: &Match<'_>,
+        key: &Key,
+        taken: TakenCost,
+        counted: &ChargeResult,
+        now: Timestamp,
+    ) {
         let TakenCost { cost, charged } = taken;
         let taken = taken_of(taken, counted);
         // A request's own limit with another window counts in buckets of its own, which no other region
