@@ -160,7 +160,7 @@ fn one_large_report_is_heard_of(store: Store) {
     for (by, reports, heard) in [
         ("fixed_window", vec![85], 85),
         ("sliding_window", vec![85], 85),
-        ("fixed_window", vec![30, 115], 90),
+        ("fixed_window", vec![30, 115], 80),
     ] {
         let who = format!("{by}-{}", reports.len());
         let attributes = [("by", by), ("who", who.as_str())];
