@@ -63,7 +63,8 @@ impl OwedBuckets {
         let Some(wait) = LOOKS.get(owed.looks) else { return true };
         owed.next = now + *wait;
         let mut waiting = self.waiting();
-        match waiting.iter_mut().find(|known| known.key == owed.key) {
+        let known = waiting.iter().position(|known| known.key == owed.key);
+        match known.and_then(|place| waiting.get_mut(place)) {
             Some(known) => *known = owed,
             None if waiting.len() < OWED_MAX => waiting.push(owed),
             None => return false,

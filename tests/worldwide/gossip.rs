@@ -84,8 +84,8 @@ fn a_level_survives_a_cut(plan: Plan, algorithm: &str) {
     windows(2);
     let again = sums(&loads, windows(4));
     let sum = |seen: &[Window]| seen.iter().map(|window| window.admitted).sum::<u64>();
+    eprintln!("apart {apart:?}, again {again:?}");
     let (apart, again) = (sum(&apart), sum(&again));
-    eprintln!("apart {apart}, again {again}");
     let (all, after) = (plan.limit * 8, plan.limit * 4);
     // How much is used depends on what this machine has to do besides.
     assert!(apart <= all * 105 / 100 && apart >= all * 60 / 100, "{apart} of {all} in the cut");
