@@ -63,12 +63,12 @@ impl OwedBuckets {
         let Some(wait) = LOOKS.get(owed.looks) else { return true };
         owed.next = now + *wait;
         let mut waiting = self.waiting();
-        let known = waiting.iter().position(|known| known.key == owed.key);
-        match known.and_then(|place| waiting.get_mut(place)) {
-            Some(known) => *known = owed,
-            None if waiting.len() < OWED_MAX => waiting.push(owed),
-            None => return false,
+        // It counts anew where it is there already.
+        waiting.retain(|known| known.key != owed.key);
+        if waiting.len() >= OWED_MAX {
+            return false;
         }
+        waiting.push(owed);
         drop(waiting);
         self.noted.notify_one();
         true
