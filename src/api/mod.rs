@@ -33,6 +33,7 @@ mod resp;
 mod rls;
 #[cfg(test)]
 mod schema;
+mod signing_schemes;
 mod stand_in;
 mod tls;
 pub mod token;
