@@ -17,6 +17,7 @@ mod quotas;
 mod regions;
 mod rules;
 pub(super) mod stream;
+pub(super) mod stream_places;
 mod tiers;
 mod tokens;
 mod users;
