@@ -61,3 +61,4 @@ mod split;
 mod support;
 mod tls;
 mod traces;
+mod wire;
