@@ -208,7 +208,8 @@ if (ARGV[8] or "") ~= "" then
   function notes.look(b, now, c)
     local at = instant(b, now)
     c.lapsed = b.due and b.due <= at and notes.lapse(b, now) or 0
-    local held = c.kind == COMMIT or redis.call("HEXISTS", b.notes, c.id) == 1
+    local known = c.kind == RESERVE and charge_of(b, c.id) or nil
+    local held = c.kind == COMMIT or known ~= nil
     local cost = b.pending + (held and 0 or c.permits)
     if b.kind == SLIDING_LOG then
       c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)
@@ -217,7 +218,7 @@ if (ARGV[8] or "") ~= "" then
     end
     if held then
       c.fits, c.retry = true, 0
-      if c.kind == RESERVE then c.fate = HELD_BEFORE end
+      if known then c.fate, c.reserved = HELD_BEFORE, known.permits end
     elseif c.fits and redis.call("ZCOUNT", b.order, 0, BELOW_APART) >= RESERVATIONS_MAX then
       c.fits, c.retry, c.fate = false, CROWDED_RETRY + 1, CROWDED
     end
@@ -227,7 +228,7 @@ if (ARGV[8] or "") ~= "" then
   local function reserve(b, now, c)
     local at = instant(b, now)
     if redis.call("HEXISTS", b.notes, c.id) == 1 then
-      c.fate = HELD_BEFORE
+      c.fate, c.reserved = HELD_BEFORE, charge_of(b, c.id).permits
       return
     end
     c.fate = HELD

@@ -67,6 +67,11 @@ impl IdleDetection {
         self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// True if any bytes have arrived.
+    pub(super) fn has_received(&self) -> bool {
+        self.received.load(Ordering::Relaxed) > 0
+    }
+
     /// A head is there. Its answer is made when what this returns is dropped.
     pub(super) fn asks(&self) -> Asked<'_> {
         self.asked.fetch_add(1, Ordering::Relaxed);

@@ -85,16 +85,10 @@ impl Ends {
 }
 
 impl ReservationNotes {
-    /// True if this one is reserved.
+    /// Permits that this one reserves; `None` if it is not reserved.
     #[must_use]
-    pub fn holds(&self, id: ReservationId) -> bool {
-        self.held.contains_key(&id)
-    }
-
-    /// Permits that this one reserves; zero if it is not reserved.
-    #[must_use]
-    pub fn permits_of(&self, id: ReservationId) -> u64 {
-        self.held.get(&id).map_or(0, |charge| charge.permits)
+    pub fn permits_of(&self, id: ReservationId) -> Option<u64> {
+        self.held.get(&id).map(|charge| charge.permits)
     }
 
     /// True if no more may be reserved.

@@ -134,7 +134,7 @@ pub struct ChargeResult {
     pub owed: i64,
     /// Permits of lapsed reservations that were given back before the answer.
     pub lapsed: u64,
-    /// The outcome of a reservation; of any other charge nothing.
+    /// The outcome of a reservation, or of places that are acquired again; of any other charge nothing.
     pub reservation: Option<ReservationFate>,
     /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,

@@ -104,7 +104,7 @@ impl Reservations {
             ReservationFate::Crowded => crowded.increment(1),
             ReservationFate::Released => released.increment(1),
             ReservationFate::Lapsed => lapsed.increment(1),
-            ReservationFate::HeldBefore | ReservationFate::Repeated => repeated.increment(1),
+            ReservationFate::HeldBefore { .. } | ReservationFate::Repeated => repeated.increment(1),
         }
     }
 
@@ -131,27 +131,38 @@ struct ReservedRule<'a> {
     reserved: Option<&'a ReservedFor>,
 }
 
+/// A reservation as its caller is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MadeReservation {
+    /// The reservation.
+    pub reservation: Reservation,
+    /// Time until it lapses in the first of its buckets.
+    pub ttl: Span,
+    /// The amount that it holds, where that was reserved before under the same id.
+    pub held_before: Option<u64>,
+}
+
 impl Engine {
     /// Takes out of a call's decisions the reservation that they have just made; `None` if they reserved
     /// nothing. Rules beyond [`HELD_RULES_MAX`] are not named, and lapse.
     #[must_use]
-    pub fn reservation(&self, decisions: &mut [Decision]) -> Option<(Reservation, Span)> {
+    pub fn reservation(&self, decisions: &mut [Decision]) -> Option<MadeReservation> {
         let mut leased = decisions.iter_mut().filter_map(|decision| decision.lease.take());
         let first = leased.next()?;
-        let Leased { lease, mut hold, made } = *first;
+        let Leased { lease, mut hold, made, held_before } = *first;
         let (id, mut rules) = (lease.holder.0, lease.held);
         for more in leased {
             let room = HELD_RULES_MAX.saturating_sub(rules.len());
             rules.extend(more.lease.held.into_iter().take(room));
             hold = hold.min(more.hold);
         }
-        let made = Reservation {
+        let reservation = Reservation {
             id: ReservationId(id),
             region: self.name().region.clone(),
             lapses_ms: (made + hold).0 / 1_000,
             rules,
         };
-        Some((made, hold))
+        Some(MadeReservation { reservation, ttl: hold, held_before })
     }
 
     /// Charges what a reservation has used, and releases the rest. Doing so twice charges once.

@@ -19,9 +19,9 @@ impl KeySlot {
         if self.reserved.is_empty() { None } else { self.reserved.find(named.hash, named.key.bytes()) }
     }
 
-    /// True if this reservation is held, of the bucket whose notes these are.
-    pub(super) fn holds(&self, notes: Option<TablePlace>, id: ReservationId) -> bool {
-        notes.and_then(|at| self.reserved.get(at)).is_some_and(|notes| notes.holds(id))
+    /// Returns the permits that this reservation holds, of the bucket whose notes these are.
+    pub(super) fn reserved_by(&self, notes: Option<TablePlace>, id: ReservationId) -> Option<u64> {
+        notes.and_then(|at| self.reserved.get(at))?.permits_of(id)
     }
 
     /// Returns what the bucket would answer now, as [`Self::look`] says, once what has lapsed is given back
@@ -107,8 +107,8 @@ impl KeySlot {
         now: Timestamp,
     ) -> ReservationFate {
         let found = self.notes_at(named);
-        if self.holds(found, reserve.id) {
-            return ReservationFate::HeldBefore;
+        if let Some(permits) = self.reserved_by(found, reserve.id) {
+            return ReservationFate::HeldBefore { permits };
         }
         // `may_reserve` made them; another bucket of the same decision may have swept them away, as empty as
         // they were.

@@ -16,7 +16,15 @@ fn start(daemons: &[SocketAddr]) -> Gateway {
     start_with(daemons, |config| config)
 }
 
+/// On a busy machine an answer may take longer than users would wait for it.
 pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
+    start_as_shipped(daemons, |config| {
+        change(replaced(&config, "response_header_timeout 250ms", "response_header_timeout 5s"))
+    })
+}
+
+/// Waits for an answer as long as the file of `deploy` has it.
+pub(super) fn start_as_shipped(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
     let config = include_str!("../../deploy/caddy/Caddyfile");
@@ -25,8 +33,6 @@ pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> Stri
     let asked: Vec<String> = daemons.iter().map(ToString::to_string).collect();
     let asks = format!("reverse_proxy {} {{", asked.join(" "));
     let config = replaced(&config, "reverse_proxy 127.0.0.1:8080 {", &asks);
-    // On a busy machine an answer may take longer than users would wait for it.
-    let config = replaced(&config, "response_header_timeout 250ms", "response_header_timeout 5s");
     let file = folder.path().join("Caddyfile");
     std::fs::write(&file, format!("{{\n\tadmin off\n}}\n{}", change(config))).unwrap();
     let mut command = program("caddy");

@@ -14,7 +14,15 @@ fn start(daemons: &[SocketAddr]) -> Gateway {
     start_with(daemons, |config| config)
 }
 
+/// On a busy machine an answer may take longer than users would wait for it.
 pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
+    start_as_shipped(daemons, |config| {
+        change(replaced(&config, "timeout server  250ms", "timeout server  5s"))
+    })
+}
+
+/// Waits for an answer as long as the file of `deploy` has it.
+pub(super) fn start_as_shipped(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
     // Abstract sockets have no folder: one name for each test.
@@ -30,8 +38,6 @@ pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> Stri
     let servers: String =
         daemons.iter().enumerate().map(|(place, at)| format!("    server d{place} {at}\n")).collect();
     let config = replaced(&config, "    server one 127.0.0.1:8080\n", &servers);
-    // On a busy machine an answer may take longer than users would wait for it.
-    let config = replaced(&config, "timeout server  250ms", "timeout server  5s");
     let file = folder.path().join("haproxy.cfg");
     std::fs::write(&file, change(config)).unwrap();
     let mut command = program("haproxy");

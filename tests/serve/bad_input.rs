@@ -60,6 +60,33 @@ fn bodies_that_say_nothing_sensible_are_refused_with_a_reason() {
 }
 
 #[test]
+fn requests_whose_end_nobody_can_tell_are_answered_and_charge_nothing() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let body = "{\"attributes\":{\"user\":\"framed\"}}";
+    let chunked = "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n";
+    let whole = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let behind = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    for request in [
+        format!("{chunked}content-length: {}\r\n\r\n{whole}", body.len()),
+        format!("{chunked}content-length: {}\r\n\r\n{whole}{behind}", body.len()),
+        format!("{chunked}\r\nzz\r\n{body}"),
+        format!("{chunked}\r\n-1\r\n{body}\r\n0\r\n\r\n{behind}"),
+        format!("{chunked}\r\n{:x}\n{body}\n0\n\n{behind}", body.len()),
+        format!("GET /v1/rules HTTP/1.1\r\n\r\n{behind}"),
+        format!("GET /v1/rules HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n{behind}"),
+        format!("{chunked}\r\nzz\r\n{}", body.repeat(2_000)),
+    ] {
+        let shown = &request[..request.len().min(200)];
+        let reply =
+            http::raw(daemon.http, request.as_bytes()).unwrap_or_else(|| panic!("no answer: {shown}"));
+        assert_eq!(reply.status, 400, "{shown}: {reply:?}");
+        assert!(reply.json()["error"]["message"].is_string(), "{shown}: {reply:?}");
+    }
+    assert_eq!(daemon.check_cost(&[("user", "framed")], 0)["remaining"], 5);
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
 fn costs_at_the_edges_of_their_type_are_answered_truthfully() {
     let mut daemon = Daemon::with_rules(RULES);
     let ask = |cost: i64| daemon.check_cost(&[("user", "edge")], cost);

@@ -2,7 +2,6 @@
 
 mod http2;
 mod resp;
-mod wire;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -14,6 +13,7 @@ use serde_json::json;
 use super::redis_servers::Server;
 use super::support::daemon::Daemon;
 use super::support::{eventually, rls};
+use super::wire;
 
 const RULES: &str = r#"
 [[rules]]

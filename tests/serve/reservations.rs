@@ -4,9 +4,11 @@ use serde_json::{Value, json};
 
 use super::support::daemon::Daemon;
 use super::support::reservations::{
-    ALGORITHMS, charging_rules, commit, remaining, reserve, rules, what_lapsed_stays_charged,
+    ALGORITHMS, PLACES, an_id_holds_what_it_held_first, charging_rules, commit, remaining, reserve, rules,
+    what_lapsed_stays_charged,
 };
-use super::support::{eventually, http};
+use super::support::resp::Connection;
+use super::support::{eventually, free_tcp, http};
 
 #[test]
 fn five_at_once_of_20_each_and_then_more_use_100_at_most() {
@@ -71,6 +73,34 @@ fn what_lapsed_is_free_again_and_is_charged_in_full_when_it_is_committed_late() 
         assert_eq!(done, json!({ "committed": true, "lapsed": true, "degraded": false }), "{how}");
         let left = remaining(&daemon, who);
         assert!((2..=3).contains(&left), "{how}: {left}");
+    }
+}
+
+#[test]
+fn an_id_that_asks_for_another_amount_is_told_what_it_holds() {
+    an_id_holds_what_it_held_first(&Daemon::with_rules(&format!("{}{PLACES}", rules())));
+}
+
+#[test]
+fn a_narrower_rule_beside_a_budget_keeps_one_client_from_taking_all_its_reservations() {
+    let shared =
+        "[[rules]]\nname = \"budget\"\nalgorithm = \"fixed_window\"\nlimit = 1000000\nwindow = \"24h\"\n";
+    let own = "[[rules]]\nname = \"own\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 500\nwindow = \"24h\"\n";
+    // Beyond what one bucket holds at once.
+    let all = "TG.RESERVE default 1 10m \"\" user greedy\r\n".repeat(10_050);
+    for (rules, passes) in [(shared.to_owned(), false), (format!("{shared}{own}"), true)] {
+        let at = free_tcp();
+        let daemon = Daemon::with(&rules, &format!("[listen]\nresp = \"{at}\"\n"), &[]);
+        let mut greedy = Connection::open(at);
+        // What was answered and not read is given back.
+        for part in all.split_inclusive('\n').collect::<Vec<_>>().chunks(500) {
+            greedy.send(part.concat().as_bytes());
+            part.iter().for_each(|_| drop(greedy.answer()));
+        }
+        let other = daemon.post("/v1/reserve", &json!({ "attributes": { "user": "other" }, "amount": 1 }));
+        let told = other.json();
+        assert_eq!(told["allowed"], passes, "{told}");
+        assert_eq!(told["message"].is_string(), !passes, "{told}");
     }
 }
 

@@ -52,12 +52,15 @@ impl ConnectionContext<'_> {
         };
         request.cost = Cost::Hold(Hold { step: HoldStep::Acquire, holder, places });
         let given = self.give(body.clone(), question::read_named, request.cost).await?;
-        let asked = [request];
+        let mut asked = [request];
         let engine = &self.servers.engine;
         let decisions = engine.held_back(&asked, given.decisions).await;
-        let [request] = &asked;
+        let [request] = &mut asked;
         let decision =
             decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+        if let Some(places) = decision.lease.as_ref().and_then(|leased| leased.held_before) {
+            request.cost = Cost::Hold(Hold { step: HoldStep::Acquire, holder, places });
+        }
         arriving.decided(request, decision);
         let mut body = Vec::new();
         decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));

@@ -2,7 +2,7 @@
 //! of HTTP/1.1; each request of a connection has a task of its own.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::header::{HOST, HeaderValue};
@@ -56,6 +56,8 @@ impl Http2Connection {
         if let Some(authority) = authority.filter(|_| !request.headers().contains_key(HOST)) {
             request.headers_mut().insert(HOST, authority);
         }
+        // A stream has an end of its own.
+        let last_refusal = OnceLock::new();
         let context = ConnectionContext {
             servers: &self.servers,
             peer: self.peer,
@@ -65,6 +67,7 @@ impl Http2Connection {
             deliveries: &self.deliveries,
             call,
             only_watches: false,
+            last_refusal: &last_refusal,
         };
         if let Ok(answered) = tokio::time::timeout(ANSWER_WITHIN, context.answer(request)).await {
             return answered;

@@ -22,9 +22,10 @@ pub(super) mod schemas;
 mod service;
 mod traced;
 
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::request::Parts;
@@ -55,6 +56,8 @@ use crate::core::request::Cost;
 
 /// Longest head of a request, in bytes. Longer ones are refused by hyper with 431.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
+/// Time for the first request of a connection that was accepted as the listener stopped.
+const FIRST_REQUEST_WITHIN: Duration = Duration::from_millis(500);
 
 /// Serves one connection until its client closes it, it gets stuck, or the server drains and what is in
 /// flight is answered.
@@ -75,6 +78,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     let idle = Arc::new(IdleDetection::default());
     let unsent = servers.http.unsent.connection();
     let deliveries = Deliveries::new(&servers.engine);
+    let last_refusal = OnceLock::new();
     let context = ConnectionContext {
         servers: &servers,
         peer,
@@ -84,6 +88,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
         deliveries: &deliveries,
         call: 0,
         only_watches,
+        last_refusal: &last_refusal,
     };
     // Called as soon as a head is there; what it returns runs later.
     let service = hyper::service::service_fn(|request| {
@@ -106,32 +111,40 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     let mut looks = Looks::default();
     let mut unread = UnreadLooks::default();
     let mut ending = false;
+    if shutdown.closing.is_cancelled() {
+        idle.close_after_answer();
+    }
+    let mut stopped = pin!(async {
+        shutdown.stop.cancelled().await;
+        // Who connected at the last moment may have asked, and that is on its way.
+        if !idle.has_received() {
+            tokio::time::sleep(FIRST_REQUEST_WITHIN).await;
+        }
+    });
     loop {
         tokio::select! {
             biased;
             ended = &mut served => {
                 let parts = served.into_parts();
                 let mut watched = parts.io.into_inner();
-                // Any other end of a connection is its client's affair.
-                let Err(error) = ended else {
-                    // Closed with bytes unread, it would take the answer along.
-                    if parts.read_buf.is_empty() {
-                        watched.socket.finish().await;
-                    } else {
-                        head::close_with(watched.socket, None).await;
-                    }
-                    return;
-                };
-                if let Some(refusal) = head::refusal(&error, &parts.read_buf) {
+                let refusal = ended.as_ref().err().and_then(|error| head::refusal(error, &parts.read_buf));
+                if refusal.is_some() {
                     servers.http.rejected.increment(1);
-                    // The library has answered already if nothing was left unread.
-                    let refusal = Some(&refusal).filter(|_| !watched.answered);
-                    head::close_with(watched.socket, refusal).await;
                 }
+                // The library keeps an answer back while bytes stand behind its request, and loses it here.
+                let unsaid = refusal.as_ref().or(last_refusal.get()).filter(|_| !watched.answered);
+                let is_unread = ended.is_ok() && !parts.read_buf.is_empty();
+                if is_unread || refusal.is_some() || unsaid.is_some() {
+                    // Closed with bytes unread, it would take the answer along.
+                    head::close_with(watched.socket, unsaid).await;
+                } else if ended.is_ok() {
+                    watched.socket.finish().await;
+                }
+                // Any other end of a connection is its client's affair.
                 return;
             }
             () = shutdown.closing.cancelled(), if !idle.closes_after_answer() => idle.close_after_answer(),
-            () = shutdown.stop.cancelled(), if !ending => {
+            () = &mut stopped, if !ending => {
                 ending = true;
                 Pin::new(&mut served).graceful_shutdown();
             }
@@ -243,6 +256,8 @@ struct ConnectionContext<'c> {
     call: u32,
     /// True if its listener is for those who watch the daemon.
     only_watches: bool,
+    /// The refusal with which it ends, where nobody can tell where the next request begins.
+    last_refusal: &'c OnceLock<Refusal>,
 }
 
 /// A body that is counted from when it is made until it is sent.
@@ -329,7 +344,11 @@ impl ConnectionContext<'_> {
         let answered = answered.and_then(|reply| self.if_there_is_room(reply));
         let mut reply = answered.unwrap_or_else(|refusal| {
             self.servers.http.rejected.increment(1);
-            reply::refusal(&refusal)
+            let reply = reply::refusal(&refusal);
+            if matches!(refusal.code, Code::Head | Code::Incomplete) {
+                let _ = self.last_refusal.set(refusal);
+            }
+            reply
         });
         if self.idle.closes_after_answer() {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

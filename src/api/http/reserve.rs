@@ -76,11 +76,14 @@ impl ConnectionContext<'_> {
         let given = self.give(body.clone(), question::read_reserve, request.cost).await?;
         let decision =
             given.decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+        if let Some(permits) = given.reservation.as_ref().and_then(|made| made.held_before) {
+            request.cost = Cost::Reserve(ReservedCost { permits, ..reserve });
+        }
         arriving.decided(request, decision);
         let mut json = DecisionJson::new(request, decision, &engine.name().region);
-        if let Some((reservation, ttl)) = &given.reservation {
-            json.reservation = Some(reservation_text(reservation));
-            json.expires_ms = Some(ttl.millis_up());
+        if let Some(made) = &given.reservation {
+            json.reservation = Some(reservation_text(&made.reservation));
+            json.expires_ms = Some(made.ttl.millis_up());
         }
         let mut body = Vec::new();
         decision::write(&mut body, &json);

@@ -14,7 +14,7 @@ use crate::core::request::{ATTRIBUTES_MAX, Attributes, Cost, Request, TEXT_BYTES
 use crate::core::reservation::{ReservationId, ReservedCost, TTL_DEFAULT};
 use crate::core::reservation_terms::OnLapse;
 use crate::core::written::parse_span;
-use crate::engine::reserve::{new_reservation, report_of, reservation_of};
+use crate::engine::reserve::{MadeReservation, new_reservation, report_of, reservation_of};
 
 /// The answer to a client that asked wrongly.
 type Wrong = Cow<'static, str>;
@@ -212,7 +212,7 @@ async fn decide(servers: &Servers, asked: &DecisionCall<'_>, answers: &mut Answe
         Some(rule) => answers.bulk(rule.as_bytes()),
         None => answers.null(),
     }
-    if let Some((reservation, ttl)) = made {
+    if let Some(MadeReservation { reservation, ttl, .. }) = made {
         answers.bulk(reservation_text(&reservation).as_bytes());
         answers.integer(signed(ttl.millis_up()));
         if let Some(deliveries) = asked.deliveries {

@@ -157,11 +157,11 @@ async fn reserve(
         return Ok(answer::reserved(None).into());
     }
     // Where no rule applies there is nothing to commit.
-    let Some((made, _)) = servers.engine.reservation(&mut decisions) else {
+    let Some(made) = servers.engine.reservation(&mut decisions) else {
         return Ok(answer::reserved(Some("")).into());
     };
-    let answer = answer::reserved(Some(&reservation_text(&made)));
-    Ok(CallReply { answer, given: Some(way.deliveries.hold(Given::Reservation(made))) })
+    let answer = answer::reserved(Some(&reservation_text(&made.reservation)));
+    Ok(CallReply { answer, given: Some(way.deliveries.hold(Given::Reservation(made.reservation))) })
 }
 
 async fn commit(servers: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {

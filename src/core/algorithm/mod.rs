@@ -306,6 +306,15 @@ impl State {
         }
     }
 
+    /// Returns the places that this holder has at `now`; `None`: none, or no places are counted.
+    #[must_use]
+    pub fn places_of(&self, holder: Holder, now: Timestamp) -> Option<u64> {
+        match self {
+            Self::Concurrency(machine) => machine.places_of(holder, now),
+            _ => None,
+        }
+    }
+
     /// Carries out a step that [`Self::check_hold`] has just admitted with the same arguments. Returns the
     /// places that it newly took, kept or gave back.
     pub fn step(&mut self, limit: &Limit, now: Timestamp, hold: &Hold) -> u64 {

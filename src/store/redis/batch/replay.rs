@@ -265,7 +265,7 @@ impl Live<'_> {
         if self.stays() {
             return charged;
         }
-        let held = fate == Some(ReservationFate::HeldBefore);
+        let held = matches!(fate, Some(ReservationFate::HeldBefore { .. }));
         let taken = self.pending.saturating_add(item.cost.taken());
         let cost = if held || matches!(item.cost, Cost::Commit(_)) { self.pending } else { taken };
         let mut verdict = self.check(now, cost);

@@ -113,9 +113,10 @@ impl Own {
         now: Timestamp,
     ) -> (Verdict, Option<ReservationFate>) {
         let notes = self.notes.get_or_insert_default();
-        if notes.holds(reserve.id) {
+        if let Some(permits) = notes.permits_of(reserve.id) {
             let verdict = self.state.check(&self.share, view, now, 0);
-            return (Verdict { admitted: true, retry: None, ..verdict }, Some(ReservationFate::HeldBefore));
+            let fate = ReservationFate::HeldBefore { permits };
+            return (Verdict { admitted: true, retry: None, ..verdict }, Some(fate));
         }
         let verdict = self.state.check(&self.share, view, now, reserve.permits);
         if verdict.admitted && notes.is_full() {
@@ -143,7 +144,7 @@ impl Own {
     /// in full.
     fn commit(&mut self, commit: &Commit, view: Option<&Allowance>, now: Timestamp) -> CommitResult {
         let notes = self.notes.get_or_insert_default();
-        let reserved = notes.permits_of(commit.id);
+        let reserved = notes.permits_of(commit.id).unwrap_or_default();
         let whole = self.share.permits;
         let done = notes.commit(&mut self.state, (&self.share, whole), view, now, commit);
         if done.fate != ReservationFate::Repeated && commit.actual > 0 {
@@ -166,7 +167,7 @@ impl Own {
         }
         let notes = self.notes.get_or_insert_default();
         for (id, charge) in reserved {
-            if !notes.holds(*id) {
+            if notes.permits_of(*id).is_none() {
                 notes.note(*id, *charge, &self.share);
             }
         }
