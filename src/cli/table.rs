@@ -22,6 +22,7 @@ pub(super) fn table(headings: &[&str], right: &[usize]) -> Rows {
         // Lines may have any length if no terminal reads this.
         width: Table::new().width().map(usize::from),
         colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        tight: false,
     }
 }
 
@@ -35,9 +36,17 @@ pub(super) struct Rows {
     width: Option<usize>,
     /// True for a terminal; a pipe gets no colours.
     colours: bool,
+    /// Columns stand one beside the other with no more than they need between them.
+    tight: bool,
 }
 
 impl Rows {
+    /// The same in as few columns of the terminal as can be.
+    pub(super) const fn tight(mut self) -> Self {
+        self.tight = true;
+        self
+    }
+
     /// Adds one. A cell may have several lines.
     pub(super) fn add_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) -> &mut Self {
         let readable = |cell: T| cell.into().split('\n').map(plain).collect::<Vec<_>>().join("\n");
@@ -55,6 +64,9 @@ impl Rows {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
+        }
+        if self.tight {
+            table.column_iter_mut().for_each(|column| drop(column.set_padding((0, 1))));
         }
         let cell = |text: &String| match colour(text).filter(|_| colours) {
             Some(colour) => Cell::new(text).fg(colour),

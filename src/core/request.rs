@@ -15,7 +15,8 @@ pub const ATTRIBUTES_MAX: usize = 64;
 pub const API_KEY: &str = "api_key";
 /// The attribute that holds the request's path.
 pub const PATH: &str = "path";
-/// The attribute with the name that a gateway gave the request, such as its `X-Request-Id`: the audit log keeps it.
+/// The attribute with the name that a gateway gave the request, such as its `X-Request-Id`: the audit log
+/// keeps it.
 pub const REQUEST_ID: &str = "request_id";
 
 /// The charge that one request asks for.

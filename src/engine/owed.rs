@@ -1,6 +1,6 @@
 //! Buckets of `gossip` rules that owe although the world may have room: a report found only its region's part
-//! free. The other regions hear of a debt as it is paid, and it is paid by whoever asks next. Where nobody does,
-//! this daemon asks by itself, for nothing, while its region's part grows.
+//! free. The other regions hear of a debt as it is paid, and it is paid by whoever asks next. Where nobody
+//! does, this daemon asks by itself, for nothing, while its region's part grows.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //! Envoy, 250 ms at nginx, HAProxy and Caddy, and the 100 ms of the page on gateways built on Envoy.
 //!
 //! A gateway that is set to pass does so, also what a rule blocks; one that is set to refuse answers by
-//! itself. It does neither for longer than the daemon is slow. The daemon is stopped, so that no answer can be
-//! in time.
+//! itself. It does neither for longer than the daemon is slow. The daemon is stopped, so that no answer can
+//! be in time.
 
 use super::columns::{CADDY, Column, ENVOY, EXT_AUTHZ, HAPROXY, NGINX, Setting};
 use super::support::daemon::Daemon;

@@ -17,9 +17,9 @@
 //! | descriptors | the daemon may open 256 files | listeners leave a quarter to everything else |
 //!
 //! Each row asks for what a rule blocks, and for what a limit that is used up denies. The daemon must have
-//! refused both: no answer, an answer of the gateway's failure, and a refusal by the gateway itself are none of
-//! the daemon's. A gateway may refuse by itself only what it does not read: heads beyond its own size, odd and
-//! many headers.
+//! refused both: no answer, an answer of the gateway's failure, and a refusal by the gateway itself are none
+//! of the daemon's. A gateway may refuse by itself only what it does not read: heads beyond its own size, odd
+//! and many headers.
 //!
 //! Caddy has one mode. Envoy alone has a circuit breaker: the others wait, or refuse.
 

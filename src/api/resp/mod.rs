@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use self::session::{CommandCounters, Next, Session};
 use super::Servers;
@@ -25,6 +25,7 @@ use super::connection::Held;
 use super::delivering_socket::DeliveringSocket;
 use super::delivery::Deliveries;
 use super::listener::Accepted;
+use crate::engine::clock::Deadline;
 use crate::engine::port::CellStore;
 use crate::telemetry::Metrics;
 
@@ -107,8 +108,8 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let mut session = Session::new(&servers, state, id, &deliveries);
     let mut input = BytesMut::with_capacity(READ_BYTES);
     let mut held = servers.resp.budget.hold();
-    // Since when a command is there in part.
-    let mut begun: Option<Instant> = None;
+    // Until when the rest of a command may come that is there in part.
+    let mut whole_by: Option<Deadline> = None;
     loop {
         let (next, answered) = answer_all(&servers, &mut session, &mut input, &mut socket).await;
         if answered > 0 {
@@ -122,16 +123,17 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             let _ = timeout(DAWDLE_MAX, socket.shutdown()).await;
             return socket.finish().await;
         }
-        begun = (!input.is_empty()).then(|| begun.filter(|_| answered == 0).unwrap_or_else(Instant::now));
+        let new = || Deadline::after(DAWDLE_MAX);
+        whole_by = (!input.is_empty()).then(|| whole_by.filter(|_| answered == 0).unwrap_or_else(new));
         if !make_room(&mut input, &mut held) {
             return;
         }
-        let end = begun.map_or_else(|| Instant::now() + IDLE_MAX, |begun| begun + DAWDLE_MAX);
+        let end = whole_by.unwrap_or_else(|| Deadline::after(IDLE_MAX));
         let read = tokio::select! {
             biased;
             () = place.end.cancelled() => return,
             () = shutdown.stop.cancelled() => return socket.finish().await,
-            read = timeout_at(end, socket.read_buf(&mut input)) => read,
+            read = end.wait(socket.read_buf(&mut input)) => read,
         };
         if !matches!(read, Ok(Ok(1..))) {
             return;

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use super::load::Count;
 use super::moved::Moved;
 use crate::cli::table::table;
+use crate::cli::top::terminal_size;
 use crate::core::rule::Mode;
 
 /// One region's part of the picture.
@@ -147,7 +148,7 @@ pub(super) fn in_terminal() -> bool {
 
 /// Columns and lines of the terminal.
 fn size() -> Option<(usize, usize)> {
-    let (columns, rows) = ratatui::crossterm::terminal::size().ok()?;
+    let (columns, rows) = terminal_size()?;
     Some((usize::from(columns).max(1), usize::from(rows)))
 }
 
@@ -223,7 +224,7 @@ fn panel(picture: &Picture) -> String {
     }
     headings.extend(["RTT", "lag"]);
     let right: Vec<usize> = (1..headings.len()).collect();
-    let mut rows = table(&headings, &right);
+    let mut rows = table(&headings, &right).tight();
     for row in &picture.rows {
         let Count { asked, admitted, .. } = row.count;
         let mut cells = vec![
@@ -268,7 +269,8 @@ fn panel(picture: &Picture) -> String {
     )
 }
 
-/// A bar in which the limit is 50 characters long. It is never longer than 60, which a line of 80 has room for.
+/// A bar in which the limit is 50 characters long. It is never longer than 60, which a line of 80 has room
+/// for.
 fn bar(value: u64, limit: u64) -> String {
     let len = usize::try_from(value.saturating_mul(50) / limit.max(1)).unwrap_or(0).min(60);
     format!("{} {value}", "█".repeat(len))

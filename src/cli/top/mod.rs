@@ -259,3 +259,8 @@ fn key_of(row: &Value) -> String {
         identity(&row["identity"])
     }
 }
+
+/// Columns and lines of the terminal; `None` where there is none.
+pub(super) fn terminal_size() -> Option<(u16, u16)> {
+    ratatui::crossterm::terminal::size().ok()
+}

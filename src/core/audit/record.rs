@@ -100,7 +100,8 @@ const NO_RETRY: u64 = u64::MAX;
 const NO_CAUSE: u8 = u8::MAX;
 /// Bytes of everything but the texts, without the length.
 const FIXED: usize = 8 + 1 + 8 + 8 + 4 + 2 + 8 + 4 + 4;
-/// Bytes after the texts: the cause, and the length of the request's name, which follows. 0.1.0 wrote neither.
+/// Bytes after the texts: the cause, and the length of the request's name, which follows. 0.1.0 wrote
+/// neither.
 const LAST: usize = 1 + 2;
 /// Longest text, in bytes; a longer one is cut.
 const TEXT_BYTES_MAX: usize = 1_024;

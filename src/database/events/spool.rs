@@ -155,7 +155,8 @@ impl EventSpool {
         }
     }
 
-    /// Leaves the batch that has waited longest beside the others, under another ending, and goes on without it.
+    /// Leaves the batch that has waited longest beside the others, under another ending, and goes on without
+    /// it.
     pub fn set_oldest_aside(&self) {
         let oldest = self.lock().pop_front();
         if let Some((id, _)) = oldest {

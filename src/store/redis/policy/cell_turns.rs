@@ -1,6 +1,6 @@
-//! Turns at the cells of Redis: of all callers that want one cell, one asks Redis, for itself and for those who
-//! came before it began. So a key that everybody asks for costs two round trips for all who wait, and not a
-//! race that all but one lose.
+//! Turns at the cells of Redis: of all callers that want one cell, one asks Redis, for itself and for those
+//! who came before it began. So a key that everybody asks for costs two round trips for all who wait, and not
+//! a race that all but one lose.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -67,8 +67,8 @@ impl Drop for InLine<'_> {
     }
 }
 
-/// The cells that somebody is asking for, each with those who wait. A cell that nobody asks for has no entry, so
-/// there are no more than callers.
+/// The cells that somebody is asking for, each with those who wait. A cell that nobody asks for has no entry,
+/// so there are no more than callers.
 #[derive(Debug, Default)]
 pub(super) struct CellTurns(Mutex<HashMap<Box<[u8]>, VecDeque<WaitingOperation>, RandomState>>);
 

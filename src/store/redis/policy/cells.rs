@@ -1,8 +1,8 @@
 //! Cells in the region's Redis: counters whose limits callers bring, in `tg:{cell:…}`.
 //!
 //! A cell is read with the server's time, changed here by the code that changes cells in memory, and written
-//! back if nobody else has changed it meanwhile. So all daemons of the region count together, by one clock. Of
-//! this daemon's callers one asks for all who want the same cell.
+//! back if nobody else has changed it meanwhile. So all daemons of the region count together, by one clock.
+//! Of this daemon's callers one asks for all who want the same cell.
 
 use std::sync::Arc;
 

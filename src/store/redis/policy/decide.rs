@@ -162,8 +162,8 @@ impl Core {
         any && !counts_denials && !deadline.left().is_zero()
     }
 
-    /// Gives back what was drawn ahead for a key that was asked for at `sent`. Returns whether permits of it are
-    /// free since.
+    /// Gives back what was drawn ahead for a key that was asked for at `sent`. Returns whether permits of it
+    /// are free since.
     async fn put_back(self: &Arc<Self>, key: &Key, (sent, deadline): (Duration, Deadline)) -> bool {
         loop {
             match self.leases.behind_denial(key, sent, self.started.elapsed()) {
