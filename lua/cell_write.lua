@@ -1,6 +1,6 @@
--- Writes a cell if it is still as it was read. ARGV: the text that was read, empty for none; the new text, empty
--- to free the key; for how many milliseconds, empty for ever, or "keep" for as long as it is kept. Returns 1 if it
--- was written.
+-- Writes a cell if it is still as it was read. ARGV: the text that was read, empty for none; the new text,
+-- empty to free the key; for how many milliseconds, empty for ever, or "keep" for as long as it is kept.
+-- Returns 1 if it was written.
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then
     return 0
 end

@@ -66,7 +66,9 @@ impl Rows {
             }
         }
         if self.tight {
-            table.column_iter_mut().for_each(|column| drop(column.set_padding((0, 1))));
+            for column in table.column_iter_mut() {
+                column.set_padding((0, 1));
+            }
         }
         let cell = |text: &String| match colour(text).filter(|_| colours) {
             Some(colour) => Cell::new(text).fg(colour),
