@@ -74,8 +74,8 @@ fn a_credential_that_is_shown_is_counted_whatever_stands_beside_it() {
 
 #[test]
 fn a_client_that_signs_each_request_is_one_client() {
-    let daemon = Daemon::with_rules(RULES);
     type Signed = fn(u32) -> String;
+    let daemon = Daemon::with_rules(RULES);
     let schemes: [(&str, Signed); 4] = [
         ("Digest", |turn| format!("username=\"d\", nonce=\"{turn}\", uri=\"/\", response=\"{turn}\"")),
         ("AWS4-HMAC-SHA256", |turn| {
