@@ -158,6 +158,9 @@ pub(super) struct Period {
     /// Permits that the own region admitted, as far as is known here.
     pub(super) live: Counts,
     live_version: u32,
+    /// This daemon's own count in it, and as much of that as it told its region's owner.
+    here: Amount,
+    owner_told: Amount,
     overshoot: Overshoot,
     /// Reports of each region; the own one's is what its owner told the others.
     told: ByRegion<RegionReport>,
@@ -294,8 +297,7 @@ impl GossipBucket {
             && touched.admitted | touched.returned != 0
         {
             let more = Amount { admitted: touched.admitted, returned: touched.returned };
-            period.live.add(&counter, more);
-            period.live_version = period.live_version.wrapping_add(1);
+            period.count(&counter, more);
         }
     }
 
@@ -571,7 +573,11 @@ impl GossipBucket {
         let window = self.window_at(now);
         let (net, demand) = (self.own_net(window), rounded(self.own_demand_at(now)));
         self.told = Some(LastReport { at: now, window, net, demand });
-        self.periods.iter().map(|period| period.window).collect()
+        let said = |period: &mut Period| {
+            period.owner_told = period.here;
+            period.window
+        };
+        self.periods.iter_mut().map(said).collect()
     }
 
     fn own_net(&self, window: u64) -> u64 {
@@ -653,7 +659,16 @@ impl Debited {
 impl Period {
     fn new(window: u64) -> Self {
         let (live, told) = (Counts::default(), ByRegion::default());
-        Self { window, live, live_version: 0, overshoot: Overshoot::default(), told }
+        let (here, owner_told) = (Amount::default(), Amount::default());
+        Self { window, live, live_version: 0, here, owner_told, overshoot: Overshoot::default(), told }
+    }
+
+    /// Counts what happened at this daemon.
+    fn count(&mut self, counter: &Counter, more: Amount) {
+        self.live.add(counter, more);
+        self.live_version = self.live_version.wrapping_add(1);
+        self.here.admitted = self.here.admitted.saturating_add(more.admitted);
+        self.here.returned = self.here.returned.saturating_add(more.returned);
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut RegionReport {

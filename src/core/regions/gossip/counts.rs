@@ -103,6 +103,15 @@ impl Counts {
         })
     }
 
+    /// True if a count has fallen since `told`: more was given back to one daemon than it admitted meanwhile.
+    /// What another daemon admitted does not make up for that, as that one knows of its own already.
+    pub(super) fn falls_below(&self, told: &Self) -> bool {
+        self.entries.iter().filter(|count| count.amount.returned > 0).any(|count| {
+            let before = told.entries.iter().find(|known| known.counter == count.counter);
+            count.amount.falls_below(before.map_or_else(Amount::default, |known| known.amount))
+        })
+    }
+
     /// Takes in everything that `other` knows. Returns whether anything was new.
     pub(super) fn merge_all(&mut self, counts: &[Count]) -> bool {
         counts.iter().fold(false, |changed, count| changed | (self.merge(count) == Merged::Changed))
