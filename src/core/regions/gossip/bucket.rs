@@ -12,7 +12,7 @@ use super::counts::{Count, Counts, Merged};
 use super::own_key_ids::KeyIds;
 use super::own_limit::Own;
 use super::partition::{PartitionPlan, plan};
-use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
+use super::plausibility::BELIEVED_TIMES;
 use super::shared_level::{LevelReport, SharedLevel};
 use crate::algorithm::{Algorithm, Allowance, Counting, Limit};
 use crate::calendar::Windows;
@@ -26,6 +26,7 @@ use crate::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
 
 mod count_history;
 mod daemon_context;
+mod debited;
 mod error_bound;
 mod former;
 mod lost_store;
@@ -40,6 +41,7 @@ use unmet::Unmet;
 use count_history::CountHistory;
 use daemon_context::AHEAD_MIN;
 pub(super) use daemon_context::DaemonContext;
+use debited::Debited;
 pub use error_bound::UncertaintyCause;
 use lost_store::LostStore;
 use overshoot::Overshoot;
@@ -141,15 +143,6 @@ pub(super) struct ReportOutcome {
     pub(super) backwards: bool,
     /// It told of more than a region is believed to have admitted: it counts for no more than that.
     pub(super) beyond: bool,
-}
-
-/// The charges of the store for one region.
-#[derive(Debug, Clone, Copy)]
-struct Debited {
-    /// Permits of its count that are dealt with.
-    counted: u64,
-    /// Bound on how much more of it is believed.
-    plausible: PlausibilityLimit,
 }
 
 #[derive(Debug)]
@@ -406,7 +399,7 @@ impl GossipBucket {
 
     /// Returns the part of what a region told of a window that is believed: a region whose store was lost, or
     /// whose limit a reload has just lowered, may have admitted more than the limit, and one that lies may
-    /// say anything. In a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
+    /// say anything. In a bucket without windows it is believed bit by bit, as `plausibility.rs` has it.
     fn believed(&self, net: u64) -> u64 {
         match self.counting() {
             Counting::Window => {
@@ -647,12 +640,6 @@ impl RegionReport {
     fn lingering(&self, passed: u64, length: Span) -> u64 {
         let gone = self.trail.as_ref().map_or(0, |trail| trail.at(passed, length));
         self.counts.net().saturating_sub(gone)
-    }
-}
-
-impl Debited {
-    const fn new(since: Timestamp) -> Self {
-        Self { counted: 0, plausible: PlausibilityLimit::since(since) }
     }
 }
 
