@@ -12,7 +12,7 @@ use super::counts::{Count, Counts, Merged};
 use super::own_key_ids::KeyIds;
 use super::own_limit::Own;
 use super::partition::{PartitionPlan, plan};
-use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
+use super::plausibility::BELIEVED_TIMES;
 use super::shared_level::{LevelReport, SharedLevel};
 use crate::algorithm::{Algorithm, Allowance, Counting, Limit};
 use crate::calendar::Windows;
@@ -26,6 +26,7 @@ use crate::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
 
 mod count_history;
 mod daemon_context;
+mod debited;
 mod error_bound;
 mod former;
 mod lost_store;
@@ -40,6 +41,7 @@ use unmet::Unmet;
 use count_history::CountHistory;
 use daemon_context::AHEAD_MIN;
 pub(super) use daemon_context::DaemonContext;
+use debited::Debited;
 pub use error_bound::UncertaintyCause;
 use lost_store::LostStore;
 use overshoot::Overshoot;
@@ -143,21 +145,15 @@ pub(super) struct ReportOutcome {
     pub(super) beyond: bool,
 }
 
-/// The charges of the store for one region.
-#[derive(Debug, Clone, Copy)]
-struct Debited {
-    /// Permits of its count that are dealt with.
-    counted: u64,
-    /// Bound on how much more of it is believed.
-    plausible: PlausibilityLimit,
-}
-
 #[derive(Debug)]
 pub(super) struct Period {
     pub(super) window: u64,
     /// Permits that the own region admitted, as far as is known here.
     pub(super) live: Counts,
     live_version: u32,
+    /// This daemon's own count in it, and as much of that as it told its region's owner.
+    here: Amount,
+    owner_told: Amount,
     overshoot: Overshoot,
     /// Reports of each region; the own one's is what its owner told the others.
     told: ByRegion<RegionReport>,
@@ -294,8 +290,7 @@ impl GossipBucket {
             && touched.admitted | touched.returned != 0
         {
             let more = Amount { admitted: touched.admitted, returned: touched.returned };
-            period.live.add(&counter, more);
-            period.live_version = period.live_version.wrapping_add(1);
+            period.count(&counter, more);
         }
     }
 
@@ -404,7 +399,7 @@ impl GossipBucket {
 
     /// Returns the part of what a region told of a window that is believed: a region whose store was lost, or
     /// whose limit a reload has just lowered, may have admitted more than the limit, and one that lies may
-    /// say anything. In a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
+    /// say anything. In a bucket without windows it is believed bit by bit, as `plausibility.rs` has it.
     fn believed(&self, net: u64) -> u64 {
         match self.counting() {
             Counting::Window => {
@@ -571,7 +566,11 @@ impl GossipBucket {
         let window = self.window_at(now);
         let (net, demand) = (self.own_net(window), rounded(self.own_demand_at(now)));
         self.told = Some(LastReport { at: now, window, net, demand });
-        self.periods.iter().map(|period| period.window).collect()
+        let said = |period: &mut Period| {
+            period.owner_told = period.here;
+            period.window
+        };
+        self.periods.iter_mut().map(said).collect()
     }
 
     fn own_net(&self, window: u64) -> u64 {
@@ -644,16 +643,19 @@ impl RegionReport {
     }
 }
 
-impl Debited {
-    const fn new(since: Timestamp) -> Self {
-        Self { counted: 0, plausible: PlausibilityLimit::since(since) }
-    }
-}
-
 impl Period {
     fn new(window: u64) -> Self {
         let (live, told) = (Counts::default(), ByRegion::default());
-        Self { window, live, live_version: 0, overshoot: Overshoot::default(), told }
+        let (here, owner_told) = (Amount::default(), Amount::default());
+        Self { window, live, live_version: 0, here, owner_told, overshoot: Overshoot::default(), told }
+    }
+
+    /// Counts what happened at this daemon.
+    fn count(&mut self, counter: &Counter, more: Amount) {
+        self.live.add(counter, more);
+        self.live_version = self.live_version.wrapping_add(1);
+        self.here.admitted = self.here.admitted.saturating_add(more.admitted);
+        self.here.returned = self.here.returned.saturating_add(more.returned);
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut RegionReport {

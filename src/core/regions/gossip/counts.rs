@@ -3,14 +3,24 @@
 //!
 //! One entry for each count that a daemon of the region began. The region's total is the sum of all entries,
 //! those of daemons that died included.
+//!
+//! The oldest counts of a daemon that begins often are settled: one entry under a name of its own says what
+//! all of them come to that began no later than it says. It is told as the others are, so a process that has
+//! just begun hears of all former ones. Regions may settle at other instants. Each sum is of counts that
+//! began, so of two sums the larger is nearer, and no count is ever in the total twice.
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::wire::{Amount, COUNTS_MAX, Counter};
+use crate::time::Timestamp;
+use crate::wire::{Amount, COUNTS_MAX, Counter, NAME_BYTES_MAX};
 
 /// Most counts kept of one daemon; the oldest beyond it is settled: it stays in the total and can no longer
 /// change.
-const COUNTS_PER_NODE_MAX: usize = 4;
+const COUNTS_PER_NODE_MAX: usize = 8;
+/// Follows a daemon's name in the entry of its settled counts.
+const SETTLED: &str = " settled";
 
 /// One daemon's count, and how far it has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +34,17 @@ impl Count {
     pub(super) const fn net(&self) -> u64 {
         self.amount.admitted.saturating_sub(self.amount.returned)
     }
+
+    /// Of two values the larger stands.
+    fn grow(&mut self, heard: Amount) -> Merged {
+        let amount = &mut self.amount;
+        if heard.admitted <= amount.admitted && heard.returned <= amount.returned {
+            return Merged::Known;
+        }
+        amount.admitted = amount.admitted.max(heard.admitted);
+        amount.returned = amount.returned.max(heard.returned);
+        Merged::Changed
+    }
 }
 
 /// The counts of one region for one bucket and window.
@@ -31,8 +52,6 @@ impl Count {
 pub(super) struct Counts {
     /// Counts sorted by counter, so that merging two of them is one pass.
     entries: SmallVec<[Count; 1]>,
-    /// Sum of the counts that were settled.
-    settled: u64,
 }
 
 /// The outcome of merging one count.
@@ -53,7 +72,7 @@ impl Counts {
     pub(super) fn net(&self) -> u64 {
         let sum = |of: fn(&Count) -> u64| self.entries.iter().map(of).fold(0, u64::saturating_add);
         let (admitted, returned) = (sum(|count| count.amount.admitted), sum(|count| count.amount.returned));
-        self.settled.saturating_add(admitted).saturating_sub(returned)
+        admitted.saturating_sub(returned)
     }
 
     /// The counts, as they are told to others.
@@ -81,15 +100,13 @@ impl Counts {
 
     /// Takes in what is said of one count: of two values the larger stands.
     pub(super) fn merge(&mut self, heard: &Count) -> Merged {
+        if let Some(node) = heard.counter.node.strip_suffix(SETTLED) {
+            return self.merge_settled(node, heard);
+        }
         match self.entries.binary_search_by(|count| count.counter.cmp(&heard.counter)) {
             Ok(index) => {
-                let Some(Count { amount, .. }) = self.entries.get_mut(index) else { return Merged::Known };
-                if heard.amount.admitted <= amount.admitted && heard.amount.returned <= amount.returned {
-                    return Merged::Known;
-                }
-                amount.admitted = amount.admitted.max(heard.amount.admitted);
-                amount.returned = amount.returned.max(heard.amount.returned);
-                Merged::Changed
+                let Some(known) = self.entries.get_mut(index) else { return Merged::Known };
+                known.grow(heard.amount)
             }
             Err(index) => self.insert(index, heard),
         }
@@ -103,31 +120,102 @@ impl Counts {
         })
     }
 
+    /// True if a count has fallen since `told`: more was given back to one daemon than it admitted meanwhile.
+    /// What another daemon admitted does not make up for that, as that one knows of its own already.
+    pub(super) fn falls_below(&self, told: &Self) -> bool {
+        self.entries.iter().filter(|count| count.amount.returned > 0).any(|count| {
+            let before = told.entries.iter().find(|known| known.counter == count.counter);
+            count.amount.falls_below(before.map_or_else(Amount::default, |known| known.amount))
+        })
+    }
+
     /// Takes in everything that `other` knows. Returns whether anything was new.
     pub(super) fn merge_all(&mut self, counts: &[Count]) -> bool {
         counts.iter().fold(false, |changed, count| changed | (self.merge(count) == Merged::Changed))
     }
 
     fn insert(&mut self, index: usize, heard: &Count) -> Merged {
-        let of_node = |count: &Count| count.counter.node == heard.counter.node;
-        if self.entries.iter().filter(|count| of_node(count)).count() >= COUNTS_PER_NODE_MAX {
-            let Some(oldest) = self.entries.iter().position(of_node) else {
+        let node = &heard.counter.node;
+        let name = settled_name(node);
+        let settled = name.as_deref().and_then(|name| self.settled_place(name));
+        if self.settled_until(settled).is_some_and(|until| heard.counter.since <= until) {
+            return Merged::Known;
+        }
+        let kept = self.entries.iter().filter(|count| count.counter.node == *node).count();
+        let more = if self.entries.len() >= COUNTS_MAX {
+            // Its settled counts need a place, too.
+            if settled.is_some() { 1 } else { 2 }
+        } else {
+            usize::from(kept >= COUNTS_PER_NODE_MAX && name.is_some())
+        };
+        if more == 0 {
+            self.entries.insert(index, heard.clone());
+            return Merged::Changed;
+        }
+        let Some(name) = name.filter(|_| kept >= more) else { return Merged::Full };
+        let mut theirs: SmallVec<[Count; 1]> = self.of_node(node);
+        let place = theirs.iter().take_while(|count| count.counter.since < heard.counter.since).count();
+        theirs.insert(place, heard.clone());
+        theirs.truncate(more);
+        let Some(until) = theirs.last().map(|count| count.counter.since) else { return Merged::Full };
+        let newest = until < heard.counter.since;
+        // What is not there yet counts with those that are settled.
+        let more = if newest { Amount::default() } else { heard.amount };
+        self.settle(node, Counter { node: name, since: until }, more);
+        if newest { self.merge(heard) } else { Merged::Changed }
+    }
+
+    /// Takes in what all counts of a daemon come to that began no later than it says.
+    fn merge_settled(&mut self, node: &str, heard: &Count) -> Merged {
+        let place = self.settled_place(&heard.counter.node);
+        if self.settled_until(place).is_some_and(|until| heard.counter.since <= until) {
+            let Some(known) = place.and_then(|place| self.entries.get_mut(place)) else {
                 return Merged::Known;
             };
-            if oldest == index {
-                // Older than the oldest kept: it was settled before.
-                return Merged::Known;
-            }
-            let settled = self.entries.remove(oldest);
-            self.settled = self.settled.saturating_add(settled.net());
-            self.entries.insert(index - 1, heard.clone());
-        } else if self.entries.len() >= COUNTS_MAX {
+            return known.grow(heard.amount);
+        }
+        let is_theirs =
+            |count: &Count| *count.counter.node == *node && count.counter.since <= heard.counter.since;
+        if place.is_none() && self.entries.len() >= COUNTS_MAX && !self.entries.iter().any(is_theirs) {
             return Merged::Full;
-        } else {
-            self.entries.insert(index, heard.clone());
+        }
+        let place = self.settle(node, heard.counter.clone(), Amount::default());
+        if let Some(settled) = self.entries.get_mut(place) {
+            settled.grow(heard.amount);
         }
         Merged::Changed
     }
+
+    /// Puts one entry in place of all counts of a daemon that began no later than that says, with `more` in
+    /// it. Returns its place.
+    fn settle(&mut self, node: &str, counter: Counter, more: Amount) -> usize {
+        let mut amount = more;
+        self.entries.retain(|count| {
+            let theirs = *count.counter.node == *node && count.counter.since <= counter.since;
+            let settled = theirs || count.counter.node == counter.node;
+            if settled {
+                amount.admitted = amount.admitted.saturating_add(count.amount.admitted);
+                amount.returned = amount.returned.saturating_add(count.amount.returned);
+            }
+            !settled
+        });
+        let place = self.entries.partition_point(|count| count.counter < counter);
+        self.entries.insert(place, Count { counter, amount });
+        place
+    }
+
+    fn settled_place(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|count| *count.counter.node == *name)
+    }
+
+    fn settled_until(&self, place: Option<usize>) -> Option<Timestamp> {
+        place.and_then(|place| self.entries.get(place)).map(|settled| settled.counter.since)
+    }
+}
+
+/// The name under which a daemon's settled counts are told; `None` if it would be too long.
+fn settled_name(node: &str) -> Option<Arc<str>> {
+    (node.len() + SETTLED.len() <= NAME_BYTES_MAX).then(|| Arc::from(format!("{node}{SETTLED}")))
 }
 
 #[cfg(test)]
@@ -197,10 +285,48 @@ mod tests {
 
     #[test]
     fn a_settled_count_stays_in_the_total_and_is_not_counted_again() {
-        let mut counts = of(&(1..=6).map(|since| count("a", since, 10, 0)).collect::<Vec<_>>());
-        assert_eq!((counts.entries().len(), counts.net()), (4, 60));
-        assert_eq!(counts.merge(&count("a", 1, 10, 0)), Merged::Known);
-        assert_eq!(counts.net(), 60);
+        let mut counts = of(&(1..=12).map(|since| count("a", since, 10, 1)).collect::<Vec<_>>());
+        assert_eq!((counts.entries().len(), counts.net()), (9, 108));
+        for since in 1..=12 {
+            assert_eq!(counts.merge(&count("a", since, 10, 1)), Merged::Known);
+        }
+        assert_eq!(counts.net(), 108);
+    }
+
+    #[test]
+    fn settled_counts_are_told_and_counted_once_whatever_was_heard_before() {
+        let all: Vec<Count> = (1..=20).map(|since| count("a", since, since, 0)).collect();
+        let whole: u64 = (1..=20).sum();
+        for known in 0..=20_usize {
+            for first in 0..=known {
+                let mut other = of(all.get(first..known).unwrap_or_default());
+                other.merge_all(of(&all).entries());
+                assert_eq!(other.net(), whole, "of {first} to {known} it knew");
+                // And whoever hears of that one.
+                let mut third = of(all.get(..first).unwrap_or_default());
+                third.merge_all(other.entries());
+                assert_eq!(third.net(), whole);
+                let mut backwards = Counts::default();
+                other.entries().iter().rev().for_each(|count| {
+                    backwards.merge(count);
+                });
+                backwards.merge_all(&all);
+                assert_eq!(backwards.net(), whole);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_settles_what_one_daemon_counted_before() {
+        let mut counts = Counts::default();
+        for n in 0..COUNTS_MAX - 2 {
+            assert_eq!(counts.merge(&count(&format!("n{n}"), 1, 1, 0)), Merged::Changed);
+        }
+        for since in 1..=20 {
+            assert_eq!(counts.merge(&count("often", since, 10, 0)), Merged::Changed);
+            assert!(counts.entries().len() <= COUNTS_MAX);
+        }
+        assert_eq!(counts.net(), 62 + 200);
     }
 
     #[test]

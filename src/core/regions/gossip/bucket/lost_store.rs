@@ -13,7 +13,7 @@ use crate::time::{Span, Timestamp};
 use crate::wire::{Amount, Counter};
 
 /// A count that stays too small for so long was lost: what a daemon of the own region gave back, and has not
-/// told the others yet, is told within a fifth of it.
+/// told the others yet, is told within a fifth of it, however little is left.
 const LOST_AFTER: Span = Span::from_millis(500);
 /// The same where nobody else counts in the store: what is given back is known as soon as it is answered.
 const LOST_AFTER_ALONE: Span = Span::from_millis(50);
@@ -106,8 +106,7 @@ impl GossipBucket {
         for period in &mut self.periods {
             let returned = period.live.net().min(most);
             if returned > 0 {
-                period.live.add(&counter, Amount { admitted: 0, returned });
-                period.live_version = period.live_version.wrapping_add(1);
+                period.count(&counter, Amount { admitted: 0, returned });
             }
         }
         self.changed = now;

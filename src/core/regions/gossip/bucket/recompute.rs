@@ -261,15 +261,26 @@ impl GossipBucket {
         // A late report has refilled in part, and the part of it that is not believed never is.
         let is_late = self.shared_level.catches_up();
         for (id, permits) in &mut told {
-            let (charged, total) = (self.charged_for(*id), *permits);
+            let (left, total) = (self.left_of_charges(now, *id), *permits);
+            let charged = self.charged_for(*id);
+            charged.note_back(now, total, left, limit);
             let more = total.saturating_sub(charged.counted);
             let believed = charged.plausible.believe(now, more, limit, capacity);
-            *permits = believed;
+            *permits = charged.pay(believed);
             // Otherwise what is not believed yet may be once more has refilled.
             let counted = charged.counted.saturating_add(believed);
             charged.counted = if is_late { counted.max(total) } else { counted };
         }
         told
+    }
+
+    /// Returns what the own store still holds as used of what it was charged for a region.
+    fn left_of_charges(&self, now: Timestamp, region: RegionId) -> u64 {
+        let (store, limit) = (&self.shared_level.store, self.rule.limit);
+        match region {
+            Regions::OWN => store.in_use(now, limit),
+            _ => store.of_other(now, region, limit),
+        }
     }
 
     /// Of a bucket without windows: what the own store holds as used for the own region, and for others.

@@ -257,3 +257,26 @@ fn a_new_daemon_does_not_wait_for_a_region_that_is_cut_off() {
     cluster.run(Span::from_millis(1_500));
     assert!(cluster.views(&b).contains_key(&key("u")), "its store is told in less than three seconds");
 }
+
+#[test]
+fn a_daemon_that_begins_often_knows_of_all_its_lives() {
+    let (rule, window) = minute();
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let rule = WorldRule { algorithm, ..rule.clone() };
+        let (a, b) = (name("a", "1"), name("b", "1"));
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+        for life in 1..=20 {
+            cluster.admit(&a, "u", window, 30);
+            restart(&mut cluster, &a, &rule);
+            cluster.run(Span::from_millis(700));
+            let known = regions(&[("a", 30 * life)]);
+            assert_eq!(cluster.believed(&a, "u", window), known, "{algorithm:?} after {life}");
+            assert_eq!(cluster.believed(&b, "u", window), known, "{algorithm:?} after {life}");
+        }
+        // Its store is new and knows of none of them.
+        cluster.touch(&a, &touched("u", window, 1, 0));
+        cluster.run(Span::from_secs(1));
+        let budget = window_of(&cluster.views(&a)[&key("u")]).budget;
+        assert!(budget <= 400, "{algorithm:?}: {budget} beside 600 of 1000");
+    }
+}
