@@ -1,4 +1,5 @@
-//! Tasks that must be done now and then: forget what has expired, drain histograms, publish gauges.
+//! Tasks that must be done now and then: forget what has expired, give back what has lapsed, drain
+//! histograms, publish gauges.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,11 @@ pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToke
             () = stop.cancelled() => return,
             _ = ticks.tick() => {
                 once(&engine);
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = engine.give_back_lapsed() => {}
+                }
                 tasks.set(alive());
                 if alone {
                     WorldPort::publish(&*engine, WorldStatus::default());
