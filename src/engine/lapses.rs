@@ -80,4 +80,22 @@ impl Engine {
         }
         all
     }
+
+    /// Gives back all that is reserved of worldwide rules where it would be forgotten with this process: none
+    /// that comes after it could. Each commit is charged in full then.
+    pub fn release_reserved(&self) {
+        if !self.store.answers_at_once() {
+            return;
+        }
+        let (loaded, regions, now) = (self.loaded.load_full(), self.regions_known(), self.clock.now());
+        let open = self.reservations.open().take_all();
+        for OpenBucket { key, own_limit } in open {
+            let Some(rule) = loaded.worldwide(key.shape()) else { continue };
+            let reserved = ReservedBucket::new(&loaded, rule, key, own_limit, now);
+            let charge = reserved.commit(&loaded, regions, (ReservationId::NONE, 0));
+            if let Some(counted) = self.store.release_reserved(&charge, now) {
+                self.tell_commit(&reserved, &counted, now);
+            }
+        }
+    }
 }

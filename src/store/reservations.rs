@@ -51,6 +51,22 @@ impl KeySlot {
         looked
     }
 
+    /// Gives back all that is reserved of a bucket, whether or not it has lapsed. A commit that comes later
+    /// is charged in full.
+    pub(super) fn release_reserved(
+        &mut self,
+        charge: &Charge<'_>,
+        named: Named<'_>,
+        now: Timestamp,
+    ) -> ChargeResult {
+        let mut looked = self.evaluate(charge, named, 0, now);
+        while let Some(returned) = self.lapse(charge, &looked, named, Timestamp(u64::MAX)) {
+            let lapsed = looked.lapsed.saturating_add(returned);
+            looked = Evaluation { lapsed, ..self.look(charge, named, 0, now) };
+        }
+        self.uncharged(charge, &looked, named)
+    }
+
     /// Gives back what lapses until `due`, where a charge does not fit or speaks of reservations. Returns the
     /// permits given back, if anything did: then the charge is to be looked at again, since its own
     /// reservation may be among that.

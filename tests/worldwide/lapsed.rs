@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::support::daemon::Daemon;
 use super::support::eventually;
-use super::support::reservations::reserve;
+use super::support::reservations::{commit, reserve};
 use super::world::{Plan, Store, World};
 
 const LIMIT: u64 = 100;
@@ -90,4 +90,26 @@ fn what_lapsed_in_one_region_is_free_in_another() {
 #[test]
 fn what_lapsed_in_the_redis_of_one_region_is_free_in_another() {
     is_free_elsewhere(Store::Redis);
+}
+
+#[test]
+fn what_was_reserved_in_memory_goes_back_when_its_daemon_is_ended() {
+    let mut world = world(Store::Memory);
+    let mut committed = Vec::new();
+    for rule in RULES {
+        let how = &name_of(rule);
+        reserved(&world.daemons[0], (how, "never"), 60, "10m");
+        committed.push(reserved(&world.daemons[0], (how, "committed"), 60, "10m"));
+    }
+    assert!(world.daemons[0].terminate().success());
+    world.daemons[0].start_again();
+    world.wait_until_connected();
+    for (rule, made) in RULES.into_iter().zip(committed) {
+        let how = &name_of(rule);
+        let late = json!({ "committed": true, "lapsed": true, "degraded": false });
+        assert_eq!(commit(&world.daemons[0], &made, 10), late, "{how}");
+        // It stays charged neither beside what was used nor alone.
+        takes_at_least(&world.daemons, (how, "committed"), LIMIT - 20);
+        takes_at_least(&world.daemons, (how, "never"), LIMIT - 10);
+    }
 }
