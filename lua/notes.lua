@@ -31,6 +31,8 @@ if (ARGV[8] or "") ~= "" then
   local BELOW_APART, HELD_NUMBERS = "(4503599627370496", "(0"
   local RADIX = 16
   local FORGOTTEN_MAX = 32
+  -- Names no reservation: its commit only gives back what has lapsed.
+  local NONE = string.rep("\0", 16)
 
   -- The instant that a bucket counts at: rights may be ahead of the clock.
   local function instant(b, now)
@@ -266,7 +268,7 @@ if (ARGV[8] or "") ~= "" then
     if b.view and b.ledger then window_report(b, now, 0, 0) end
     c.reserved = 0
     local known = redis.call("ZSCORE", b.order, "c" .. c.id)
-    if known and tonumber(known) > APART + at then
+    if c.id == NONE or (known and tonumber(known) > APART + at) then
       c.fate = REPEATED
       return 0
     end

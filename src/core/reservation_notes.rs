@@ -137,11 +137,11 @@ impl ReservationNotes {
         self.due.clear(held.len(), |due, id| held.get(&id).is_some_and(|charge| charge.due == due));
     }
 
-    /// Gives back what has lapsed by `now`. Returns the permits given back.
-    pub fn lapse(&mut self, state: &mut State, limit: &Limit, now: Timestamp) -> u64 {
+    /// Gives back what is to lapse until `due`, a bounded part at a time. Returns the permits given back.
+    pub fn lapse(&mut self, state: &mut State, limit: &Limit, now: Timestamp, due: Timestamp) -> u64 {
         let mut returned = 0_u64;
         for _ in 0..LAPSES_MAX {
-            let Some((_, id)) = self.due.first().filter(|(due, _)| *due <= now) else { break };
+            let Some((_, id)) = self.due.first().filter(|(first, _)| *first <= due) else { break };
             let charge = self.held.remove(&id).filter(|charge| charge.on_lapse == OnLapse::Release);
             if let Some(charge) = charge {
                 returned =

@@ -45,6 +45,7 @@ pub mod history;
 pub mod hold;
 pub mod hot;
 pub mod identity;
+mod lapses;
 pub mod loaded;
 pub mod names;
 pub mod notices;

@@ -279,6 +279,13 @@ pub trait Store: Send + Sync + 'static {
         let _ = (rule, key, limit, known, now);
     }
 
+    /// Gives back all that is reserved of a bucket, though it has not lapsed, as notes of what is reserved
+    /// end with the daemon. `None`: they outlive it.
+    fn release_reserved(&self, charge: &Charge<'_>, now: Timestamp) -> Option<ChargeResult> {
+        let _ = (charge, now);
+        None
+    }
+
     /// Charges what another region admitted of a bucket with this `limit`.
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp);
 

@@ -3,6 +3,8 @@
 //! Reserving is a decision like any other ([`Engine::decide`]). A commit is a step of its own on each bucket
 //! that the reservation names, and charges whatever is left.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use metrics::Counter;
 use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -13,14 +15,17 @@ use super::audit::CommittedCost;
 use super::decide::window_of;
 use super::estimate::Estimator;
 use super::identity::secret::NoRandomness;
-use super::port::{Charge, ChargeResult, HeldLimit, Intent};
+use super::loaded::Loaded;
+use super::port::{Charge, ChargeResult, HeldLimit, Intent, Outcome};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::{Decision, Leased};
 use crate::core::estimate::{CostKind, Teacher};
 use crate::core::hold::{HELD_RULES_MAX, ReservedFor};
 use crate::core::key::Key;
+use crate::core::open_reservations::{OpenBucket, OpenReservations};
 use crate::core::price::Price;
+use crate::core::regions::gossip::uncertainty::RegionsKnown;
 use crate::core::request::Cost;
 use crate::core::reservation::{
     COMMIT_MAX, Commit, RESERVATION_BYTES, Reservation, ReservationFate, ReservationId,
@@ -86,19 +91,33 @@ pub enum CommitRefused {
 /// The kinds of reservations, and their outcomes, counted.
 #[derive(Debug)]
 pub(super) struct Reservations {
-    counters: [Counter; 5],
+    counters: [Counter; 6],
     pub(super) estimator: Estimator,
+    open: Mutex<OpenReservations>,
 }
 
 impl Reservations {
     pub(super) fn new(metrics: &Metrics) -> Self {
-        let events = ["reserved", "crowded", "released", "lapsed", "repeated"];
+        let events = ["reserved", "crowded", "released", "lapsed", "repeated", "unfollowed"];
         let counters = events.map(|event| metrics.counter("reservations_total", "event", event));
-        Self { counters, estimator: Estimator::new(metrics) }
+        Self { counters, estimator: Estimator::new(metrics), open: Mutex::default() }
+    }
+
+    /// Those of worldwide rules that this daemon made.
+    pub(super) fn open(&self) -> MutexGuard<'_, OpenReservations> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers one until it has lapsed.
+    pub(super) fn follow(&self, id: ReservationId, due: Timestamp, bucket: OpenBucket) {
+        let [.., unfollowed] = &self.counters;
+        if !self.open().note(id, due, bucket) {
+            unfollowed.increment(1);
+        }
     }
 
     fn add(&self, fate: ReservationFate) {
-        let [reserved, crowded, released, lapsed, repeated] = &self.counters;
+        let [reserved, crowded, released, lapsed, repeated, _] = &self.counters;
         match fate {
             ReservationFate::Held => reserved.increment(1),
             ReservationFate::Crowded => crowded.increment(1),
@@ -120,12 +139,53 @@ impl Reservations {
     }
 }
 
-/// One rule of a reservation, as it is in force now.
-struct ReservedRule<'a> {
+/// A bucket of which permits are reserved, as its rule is in force now.
+pub(super) struct ReservedBucket<'a> {
     rule: &'a Compiled,
     key: Key,
     held: HeldLimit,
     whole: Limit,
+}
+
+impl<'a> ReservedBucket<'a> {
+    /// `own_limit`: the caller's, where it is not the rule's own.
+    pub(super) fn new(
+        loaded: &Loaded,
+        rule: &'a Compiled,
+        key: Key,
+        own_limit: Option<u32>,
+        now: Timestamp,
+    ) -> Self {
+        let own = |permits| Limit { permits, burst: permits, ..rule.limit };
+        let whole = own_limit.map_or(rule.limit, own);
+        Self { rule, key, held: loaded.held_to(rule, whole, now), whole }
+    }
+
+    /// Commits `actual` permits of it for this reservation.
+    pub(super) fn commit(
+        &self,
+        loaded: &Loaded,
+        regions: RegionsKnown,
+        (id, actual): (ReservationId, u64),
+    ) -> Charge<'_> {
+        let (rule, whole, HeldLimit { limit, share }) = (self.rule, &self.whole, self.held);
+        let debt_max = rule.rule.debt_max(limit.permits, whole.permits);
+        Charge {
+            rule,
+            key: &self.key,
+            limit,
+            share,
+            whole,
+            first: rule.rule.global.as_ref().and_then(|_| loaded.first_of(rule, &limit, regions)),
+            cost: Cost::Commit(Commit { id, actual, debt_max }),
+            enforced: false,
+        }
+    }
+}
+
+/// One rule of a reservation.
+struct ReservedRule<'a> {
+    bucket: ReservedBucket<'a>,
     price: Price,
     kind: CostKind,
     reserved: Option<&'a ReservedFor>,
@@ -186,37 +246,21 @@ impl Engine {
                     && rule.rule.per.len() == held.values.len()
             };
             let Some(rule) = found.filter(|rule| counts(rule)) else { continue };
-            let own = |permits| Limit { permits, burst: permits, ..rule.limit };
-            let whole = held.own_limit.map_or(rule.limit, own);
             let key = held.values.key(rule.shape);
-            let (held_to, price) = (loaded.held_to(rule, whole, now), held.price.unwrap_or(Price::ONE));
+            let bucket = ReservedBucket::new(&loaded, rule, key, held.own_limit, now);
+            let price = held.price.unwrap_or(Price::ONE);
             let kind = CostKind::of(&held.rule.domain, &held.rule.name, held.kind.as_deref());
             let reserved = held.reserved.as_deref();
-            named.push(ReservedRule { rule, key, held: held_to, whole, price, kind, reserved });
+            named.push(ReservedRule { bucket, price, kind, reserved });
         }
         let regions = self.regions_known();
-        let mut charges: SmallVec<[Charge<'_>; 1]> = SmallVec::new();
-        for ReservedRule { rule, key, held, whole, price, .. } in &named {
-            let HeldLimit { limit, share } = *held;
-            let debt_max = rule.rule.debt_max(limit.permits, whole.permits);
-            charges.push(Charge {
-                rule,
-                key,
-                limit,
-                share,
-                whole,
-                first: rule.rule.global.as_ref().and_then(|_| loaded.first_of(rule, &limit, regions)),
-                cost: Cost::Commit(Commit { id: reservation.id, actual: price.of(actual), debt_max }),
-                enforced: false,
-            });
-        }
-        let outcome = match self.store.try_decide(&charges, Intent::Charge, now) {
-            Some(outcome) => outcome,
-            None => self.store.decide(&charges, Intent::Charge, now).await,
-        };
-        let teacher = Teacher::of(named.iter().map(|one| one.key.identity()));
+        let commit = |one: &ReservedRule<'_>| (reservation.id, one.price.of(actual));
+        let charges: SmallVec<[Charge<'_>; 1]> =
+            named.iter().map(|one| one.bucket.commit(&loaded, regions, commit(one))).collect();
+        let outcome = self.settle_reserved(&charges, now).await;
+        let teacher = Teacher::of(named.iter().map(|one| one.bucket.key.identity()));
         for (one, counted) in named.iter().zip(&outcome.counted) {
-            self.tell_commit(one, counted, now);
+            self.tell_commit(&one.bucket, counted, now);
             if let Some(fate) = counted.reservation {
                 self.reservations.add(fate);
                 if matches!(fate, ReservationFate::Released | ReservationFate::Lapsed) {
@@ -227,6 +271,9 @@ impl Engine {
         }
         let is = |fate| outcome.counted.iter().any(|counted| counted.reservation == Some(fate));
         let degraded = outcome.counted.iter().any(|counted| counted.degraded);
+        if !degraded && named.iter().any(|one| one.bucket.rule.rule.global.is_some()) {
+            self.reservations.open().settle(reservation.id);
+        }
         let lapsed = is(ReservationFate::Lapsed);
         Ok(Committed { committed: is(ReservationFate::Released) || lapsed, lapsed, degraded })
     }
@@ -240,14 +287,22 @@ impl Engine {
         now: Timestamp,
     ) {
         if let (Some(audit), Some(reserved)) = (&self.audit, committed.reserved) {
-            let (rule, limit) = (&*committed.rule.named, committed.held.limit.permits);
+            let (rule, limit) = (&*committed.bucket.rule.named, committed.bucket.held.limit.permits);
             let cost = CommittedCost { rule, reserved, actual, used: counted.used, limit };
-            audit.tell_commit(&cost, all.iter().map(|one| one.rule.rule.name.as_str()), now);
+            audit.tell_commit(&cost, all.iter().map(|one| one.bucket.rule.rule.name.as_str()), now);
+        }
+    }
+
+    /// Has the store charge commits.
+    pub(super) async fn settle_reserved(&self, charges: &[Charge<'_>], now: Timestamp) -> Outcome {
+        match self.store.try_decide(charges, Intent::Charge, now) {
+            Some(outcome) => outcome,
+            None => self.store.decide(charges, Intent::Charge, now).await,
         }
     }
 
     /// Tells the protocol between regions what a commit did.
-    fn tell_commit(&self, named: &ReservedRule<'_>, counted: &ChargeResult, now: Timestamp) {
+    pub(super) fn tell_commit(&self, named: &ReservedBucket<'_>, counted: &ChargeResult, now: Timestamp) {
         let rule = &named.rule.rule;
         let speaks = rule.global.as_ref().is_some_and(|global| match global.mode {
             Mode::Gossip | Mode::Escrow => true,

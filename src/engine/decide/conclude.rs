@@ -93,6 +93,7 @@ impl Engine {
                     if decides {
                         if plan.speaks(found) {
                             self.tally(found, key, taken, counted, now);
+                            self.follow_reserved((found, key), taken, counted, now);
                         }
                         if charges {
                             self.note_uncharged(found, cost, counted);

@@ -183,7 +183,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["event"],
         "Reservations by rule: reserved; released: committed in time; lapsed: committed too late and charged in full; \
-         repeated: the same again; crowded: denied, no room for more; estimated: by the daemon; unlearned: a kind of cost forgotten",
+         repeated: the same again; crowded: denied, no room for more; estimated: by the daemon; unlearned: a kind of cost forgotten; unfollowed: of worldwide rules, beyond 100,000 open ones of a daemon",
     ),
     (
         "rights_waits_total",

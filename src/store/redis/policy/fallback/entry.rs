@@ -102,7 +102,7 @@ impl Own {
     /// Gives back what has lapsed. Returns the permits given back.
     fn lapse(&mut self, now: Timestamp) -> u64 {
         let notes = self.notes.as_mut().filter(|notes| notes.is_due(now));
-        notes.map_or(0, |notes| notes.lapse(&mut self.state, &self.share, now))
+        notes.map_or(0, |notes| notes.lapse(&mut self.state, &self.share, now, now))
     }
 
     /// Takes what fits of this daemon's share, and notes it.
