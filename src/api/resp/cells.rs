@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::parse::number;
+use super::arity;
+use super::parse::{Arguments, number};
 use super::reply::Answers;
 use crate::core::cell::{
     Bounds, By, CellValue, Counted, Expiry, Increx, IncrexError, Number, Operation, Reply, Terms, TermsError,
@@ -18,6 +19,24 @@ const WRONG_KIND: &str = "WRONGTYPE Operation against a key holding the wrong ki
 const SECOND: i64 = 1_000_000_000;
 const MILLISECOND: i64 = 1_000_000;
 
+/// A key and what is done to it, or the answer to a client that asked wrongly.
+pub(super) type CellCall<'a> = Result<(&'a [u8], Operation), Cow<'static, str>>;
+
+/// Reads a call of `CL.THROTTLE` or `INCREX`; `None`: it is another command.
+pub(super) fn call<'a>(command: &'a Arguments<'_>) -> Option<CellCall<'a>> {
+    let (name, words) = command.split_first()?;
+    // The one that is asked for most comes first.
+    if name.eq_ignore_ascii_case(b"CL.THROTTLE") {
+        let Some((key, numbers)) = words.split_first() else { return Some(Err(USAGE.into())) };
+        return Some(throttle(numbers).map(|operation| (&**key, operation)));
+    }
+    if !name.eq_ignore_ascii_case(b"INCREX") {
+        return None;
+    }
+    let Some((key, options)) = words.split_first() else { return Some(Err(arity("increx"))) };
+    Some(increx(options).map(|operation| (&**key, operation)).map_err(Cow::from))
+}
+
 /// Reads what follows the key of `CL.THROTTLE`.
 ///
 /// # Errors
@@ -29,10 +48,10 @@ pub(super) fn throttle(arguments: &[Cow<'_, [u8]>]) -> Result<Operation, Cow<'st
     let mut numbers = [0, 0, 0, 1];
     for (read, text) in numbers.iter_mut().zip(arguments) {
         // Numbers are read as the module reads them, which takes a plus and zeros in front.
-        let text = String::from_utf8_lossy(text);
-        *read = text
-            .parse()
-            .map_err(|_| format!("Cell error: Store error: Couldn't parse as integer: {text}"))?;
+        *read = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+            let text = String::from_utf8_lossy(text);
+            format!("Cell error: Store error: Couldn't parse as integer: {text}")
+        })?;
     }
     let [burst, count, period, quantity] = numbers;
     let terms = Terms::new(burst, count, period, quantity).map_err(|error| match error {
