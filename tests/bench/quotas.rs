@@ -1,12 +1,12 @@
 //! What streams of quotas cost a daemon: many gateways that report every five seconds, as Envoys do, and
 //! buckets that come and go.
 //!
-//! `cargo bench --bench quotas -- [STREAMS] [CONNECTIONS] [SECONDS]` (10000, 500 and 30) opens so many streams
-//! over so many connections, first with a bucket of each stream's own, then with one that all of them share.
+//! `cargo bench --bench quotas -- [STREAMS] [CONNECTIONS] [SECONDS]` (10000, 500 and 30) opens so many
+//! streams over so many connections, first with a bucket of each stream's own, then with one that all share.
 //! It prints the daemon's memory for each stream, and its processor time for each report. Connections take
 //! file descriptors: `ulimit -n`. `-- buckets [BUCKETS]` (1000000) opens one stream after the other with a
-//! thousand buckets each, and prints the daemon's memory on the way. `DAEMON=PATH` measures a daemon of another
-//! build than this one.
+//! thousand buckets each, and prints the daemon's memory on the way. `DAEMON=PATH` measures a daemon of
+//! another build than this one.
 
 #![allow(
     unreachable_pub,

@@ -19,7 +19,7 @@ const SCRIPT: &str = "return redis.call('cl.throttle',KEYS[1],ARGV[1],ARGV[2],AR
 
 /// Limited, limit, left, seconds until it passes, seconds until all is left.
 type Throttled = [i64; 5];
-/// Allowed, limit, left, milliseconds until it passes and until the reset, held back, the store is away, rule.
+/// Allowed, limit, left, milliseconds until it passes and until the reset, held back, store away, rule.
 type Decided = (i64, Option<i64>, Option<i64>, i64, Option<i64>, i64, i64, Option<String>);
 /// The same, with a reservation and the milliseconds until it lapses.
 type Reserved = (i64, i64, i64, i64, i64, i64, i64, String, String, i64);
