@@ -1,20 +1,26 @@
 //! Limits that callers bring over the Redis protocol, counted in the region's Redis by all its daemons.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::redis_servers::Server;
+use super::redis_proxy::Proxy;
+use super::redis_servers::{Server, now};
 use super::support::daemon::Daemon;
 use super::support::resp::Connection;
 use super::support::{eventually, free_tcp};
 
 fn daemon(redis: &Server, node: &str, more: &str) -> (Daemon, SocketAddr) {
-    let (resp, redis) = (free_tcp(), redis.url());
+    daemon_at(&redis.url(), "", node, more)
+}
+
+fn daemon_at(redis: &str, rules: &str, node: &str, more: &str) -> (Daemon, SocketAddr) {
+    let resp = free_tcp();
     let config = format!(
         "node = {node:?}\n[listen]\nresp = \"{resp}\"\n[store]\nbackend = \"redis\"\n[store.redis]\n\
          topology = \"single\"\nnodes = [{redis:?}]\ntimeout = \"2s\"\n{more}"
     );
-    (Daemon::with("", &config, &[]), resp)
+    (Daemon::with(rules, &config, &[]), resp)
 }
 
 #[test]
@@ -113,13 +119,50 @@ fn a_window_of_increx_ends_when_it_was_to_end_however_often_it_is_counted_up() {
     let (_daemon, address) = daemon(&redis, "one", "");
     let mut connection = Connection::open(address);
     assert_eq!(connection.ask("INCREX w EX 600 ENX"), "[1 1]");
-    let begun = Instant::now();
+    let begun = now();
     for _ in 0..500 {
         connection.ask("INCREX w EX 600 ENX");
     }
     let elapsed = begun.elapsed().as_millis();
     let left: u128 = connection.ask("PTTL w").parse().unwrap();
     assert!(left <= 600_020 - elapsed, "{left} ms are left, {elapsed} ms after it began");
+}
+
+#[test]
+fn commands_that_arrive_together_wait_together_and_are_answered_in_their_places() {
+    const RULES: &str = "[[rules]]\nname = \"a\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 1\nwindow = \"1d\"\n";
+    let redis = Server::start(&[]);
+    let proxy = Proxy::start(redis.port);
+    let (daemon, resp) = daemon_at(&proxy.url(), RULES, "one", "");
+    let mut connection = Connection::open(resp);
+    assert_eq!(connection.ask("CL.THROTTLE warm 0 1 3600"), "[0 1 0 -1 3600]");
+    assert!(connection.ask("TG.CHECK default 1 user warm").starts_with("[1 1 0 "));
+    let mut asked: Vec<(String, &str)> = Vec::new();
+    let calls = |number: usize| (format!("CL.THROTTLE k{number} 0 1 3600"), "[0 1 0 -1 3600]");
+    let checks = |number: usize| (format!("TG.CHECK default 1 user u{number}"), "[1 1 0 0 ");
+    asked.extend((0..30).map(calls));
+    asked.push(("CL.THROTTLE bad x 1 60".to_owned(), "-Cell error: Store error: Couldn't parse"));
+    // Of one key, and so after the first one of it.
+    asked.push(("CL.THROTTLE k7 0 1 3600".to_owned(), "[1 1 0 "));
+    asked.push(("INCREX c UBOUND 1 EX 60".to_owned(), "[1 1]"));
+    asked.extend((0..30).map(checks));
+    asked.push(("TG.CHECK default 1 user".to_owned(), "-ERR an attribute has a name and a value"));
+    asked.push(("TG.CHECK default 1 user u7".to_owned(), "[0 1 0 "));
+    asked.push(("TG.REPORT default 1 once user u40".to_owned(), "[1 1 0 0 "));
+    asked.push(("PING".to_owned(), "PONG"));
+    let pipeline: String = asked.iter().map(|(command, _)| format!("{command}\r\n")).collect();
+    // A second call on a key, or one check after the other, would take some ten seconds.
+    proxy.delay_ms.store(100, Ordering::Relaxed);
+    let begun = now();
+    connection.send(pipeline.as_bytes());
+    for (command, expected) in &asked {
+        let answer = connection.answer();
+        assert!(answer.starts_with(expected), "{command}: {answer}");
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let counted = daemon.metric("tidegate_resp_commands_total{command=\"throttle\"}");
+    assert_eq!(counted, Some(33.0));
 }
 
 #[test]

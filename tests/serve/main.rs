@@ -46,6 +46,7 @@ mod odd_costs;
 mod paced;
 mod penalties;
 mod recipes;
+mod redis_rs;
 #[path = "../support/redis_servers.rs"]
 mod redis_servers;
 mod reference;

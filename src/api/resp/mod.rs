@@ -1,7 +1,8 @@
 //! The Redis protocol: `CL.THROTTLE` as the module redis-cell answers it, `INCREX` as Redis 8.8 does, and the
 //! decisions of this daemon, for every client that speaks to Redis.
 //!
-//! One read may bring many commands. They are answered in their order, and sent with one write.
+//! One read may bring many commands. They are answered in their order, and sent with one write. Those of a
+//! kind that follow each other are decided together: where the store is a Redis, at one wait for many.
 
 mod cells;
 mod decisions;
@@ -11,6 +12,7 @@ mod reply;
 mod scripts;
 mod session;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -34,7 +36,7 @@ const READ_BYTES: usize = 16 << 10;
 /// Bytes of answers that are sent although more commands are there.
 const ANSWER_BYTES: usize = 64 << 10;
 /// Commands that one connection has answered before others have their turn on its thread.
-const TURN_COMMANDS: u32 = 32;
+const TURN_COMMANDS: usize = 32;
 /// Most bytes of commands that one connection holds: one command of the largest size fits.
 const INPUT_BYTES_MAX: usize = 2 << 20;
 /// Time for which a connection may be idle.
@@ -169,29 +171,35 @@ async fn answer_all(
     input: &mut BytesMut,
     socket: &mut DeliveringSocket,
 ) -> (Next, u32) {
-    let mut answered = 0_u32;
+    let (mut answered, mut whole) = (0, 0_u32);
     loop {
-        if answered > 0 && answered.is_multiple_of(TURN_COMMANDS) {
+        if answered >= TURN_COMMANDS {
+            answered = 0;
             tokio::task::yield_now().await;
         }
-        let used = match parse::next(input) {
-            Ok(None) => return (Next::GoOn, answered),
-            Ok(Some((command, used))) => {
-                answered = answered.saturating_add(1);
-                if session.answer(&command).await == Next::Close {
-                    return (Next::Close, answered);
+        let (used, count) = match parse::next(input) {
+            Ok(None) => return (Next::GoOn, whole),
+            Ok(Some((command, used))) if session.answer_at_once(&command) => (used, 1),
+            Ok(Some((command, used))) => match session.alike(&command) {
+                Some(is_alike) => {
+                    let (commands, taken) = parse::alike(input, TURN_COMMANDS - answered, is_alike);
+                    session.answer_together(&commands).await;
+                    (taken, commands.len())
                 }
-                used
-            }
+                None if session.answer(&command).await == Next::Close => return (Next::Close, whole),
+                None => (used, 1),
+            },
             Err(error) => {
                 servers.resp.rejected.increment(1);
                 session.answers.error(&format!("ERR Protocol error: {error}"));
-                return (Next::Close, answered);
+                return (Next::Close, whole);
             }
         };
+        answered += count;
+        whole = whole.saturating_add(1);
         input.advance(used);
         if session.answers.bytes.len() >= ANSWER_BYTES && !send(session, socket).await {
-            return (Next::Close, answered);
+            return (Next::Close, whole);
         }
     }
 }
@@ -213,6 +221,10 @@ async fn send(session: &mut Session<'_>, socket: &mut DeliveringSocket) -> bool 
         session.deliveries.lost();
     }
     sent
+}
+
+fn arity(command: &str) -> Cow<'static, str> {
+    format!("ERR wrong number of arguments for '{command}' command").into()
 }
 
 #[cfg(test)]
