@@ -11,10 +11,9 @@ use super::world::{Plan, Store, World};
 
 const LIMIT: u64 = 100;
 
-const RULES: [(&str, &str); 5] = [
+const RULES: [(&str, &str); 4] = [
     ("fixed_window", "gossip"),
     ("sliding_log", "gossip"),
-    ("token_bucket", "gossip"),
     ("fixed_window", "escrow"),
     ("sliding_log", "escrow"),
 ];
