@@ -13,7 +13,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::stream_places::{STREAMS_MAX, StreamPlace};
+use super::stream_places::{STREAMS_MAX, WatchPlace};
 use super::{AdminCall, AdminRoute, regions};
 use crate::api::error::{Code, Refusal};
 use crate::api::ready::ready;
@@ -40,7 +40,7 @@ pub(in crate::api) struct EventStream {
     seconds: u32,
     /// The text that was sent last of each event.
     sent: [Bytes; 2],
-    place: StreamPlace,
+    place: WatchPlace,
 }
 
 /// Carries a stream in an answer to the connection that sends it.

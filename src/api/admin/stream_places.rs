@@ -15,10 +15,10 @@ pub(in crate::api) struct StreamPlaces(Mutex<Open>);
 struct Open {
     next: u64,
     /// The oldest first.
-    streams: Vec<Entry>,
+    streams: Vec<OpenStream>,
 }
 
-struct Entry {
+struct OpenStream {
     id: u64,
     /// The name of the client's token.
     client: String,
@@ -26,14 +26,14 @@ struct Entry {
     ends: Arc<AtomicBool>,
 }
 
-impl Entry {
+impl OpenStream {
     fn stays(&self) -> bool {
         !self.ends.load(Ordering::Relaxed)
     }
 }
 
 /// The place of one stream, given back when dropped.
-pub(super) struct StreamPlace {
+pub(super) struct WatchPlace {
     places: Arc<StreamPlaces>,
     id: u64,
     ends: Arc<AtomicBool>,
@@ -58,7 +58,7 @@ impl Open {
 
 impl StreamPlaces {
     /// A place for a stream of this client; `None` where it has its share, or too many are about to end.
-    pub(super) fn enter(self: &Arc<Self>, client: &str) -> Option<StreamPlace> {
+    pub(super) fn enter(self: &Arc<Self>, client: &str) -> Option<WatchPlace> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let staying = open.streams.iter().filter(|entry| entry.stays()).count();
         let is_crowded = open.streams.len() >= 2 * STREAMS_MAX;
@@ -67,19 +67,19 @@ impl StreamPlaces {
         }
         let (id, ends) = (open.next, Arc::<AtomicBool>::default());
         open.next += 1;
-        open.streams.push(Entry { id, client: client.to_owned(), ends: Arc::clone(&ends) });
-        Some(StreamPlace { places: Arc::clone(self), id, ends })
+        open.streams.push(OpenStream { id, client: client.to_owned(), ends: Arc::clone(&ends) });
+        Some(WatchPlace { places: Arc::clone(self), id, ends })
     }
 }
 
-impl StreamPlace {
+impl WatchPlace {
     /// True if another client has this place.
     pub(super) fn is_taken(&self) -> bool {
         self.ends.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for StreamPlace {
+impl Drop for WatchPlace {
     fn drop(&mut self) {
         let mut open = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
         open.streams.retain(|entry| entry.id != self.id);
@@ -98,7 +98,7 @@ mod tests {
         assert!(places.enter("first").is_none(), "its own streams go on");
         let mut second: Vec<_> = (0..STREAMS_MAX).map_while(|_| places.enter("second")).collect();
         assert_eq!(second.len(), STREAMS_MAX / 2);
-        assert!(first.iter().take(STREAMS_MAX / 2).all(StreamPlace::is_taken), "the oldest ones go");
+        assert!(first.iter().take(STREAMS_MAX / 2).all(WatchPlace::is_taken), "the oldest ones go");
         first.retain(|place| !place.is_taken());
         assert_eq!(first.len(), STREAMS_MAX / 2);
         assert!(places.enter("first").is_none() && places.enter("second").is_none());
