@@ -467,6 +467,7 @@ fn questions(runtime: &tokio::runtime::Runtime, url: &str) {
         region: None,
         outcome: None,
         cause: None,
+        request_id: None,
         limit: 100,
         after: None,
     };
