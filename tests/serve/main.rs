@@ -60,7 +60,6 @@ mod spellings;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;
-mod thief;
 mod tls;
 mod traces;
 mod wire;
