@@ -81,7 +81,7 @@ local function question(txn)
     return headers
 end
 
--- What an answer tells the client, a header's name and value each.
+-- Headers of an answer that are for the client, a name and a value each.
 local function told(answer)
     local headers = {}
     for name in pairs(answer.headers) do

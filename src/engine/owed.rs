@@ -5,6 +5,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use tokio::sync::Notify;
 
 use super::Engine;
@@ -33,18 +35,19 @@ const OWED_MAX: usize = 1_024;
 /// Most buckets of one round, so that a flood of reports holds up no other upkeep.
 const ROUND_MAX: usize = 64;
 
-/// The buckets that owe, in no order.
+/// The buckets that owe, by name.
 #[derive(Debug, Default)]
 pub(super) struct OwedBuckets {
-    waiting: Mutex<Vec<OwedBucket>>,
+    waiting: Mutex<Waiting>,
     noted: Notify,
 }
+
+type Waiting = HashMap<Key, OwedBucket, RandomState>;
 
 /// One of them, and the limits that it is held to.
 #[derive(Debug, Clone)]
 struct OwedBucket {
     rule: String,
-    key: Key,
     limit: Limit,
     whole: Limit,
     share: Option<u32>,
@@ -54,70 +57,65 @@ struct OwedBucket {
 }
 
 impl OwedBuckets {
-    fn waiting(&self) -> MutexGuard<'_, Vec<OwedBucket>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a bucket among them for its next look; false where there is no room.
-    fn put(&self, mut owed: OwedBucket, now: Timestamp) -> bool {
+    fn put(&self, key: Key, mut owed: OwedBucket, now: Timestamp) -> bool {
         let Some(wait) = LOOKS.get(owed.looks) else { return true };
         owed.next = now + *wait;
         let mut waiting = self.waiting();
-        // It counts anew where it is there already.
-        waiting.retain(|known| known.key != owed.key);
-        if waiting.len() >= OWED_MAX {
+        if waiting.len() >= OWED_MAX && !waiting.contains_key(&key) {
             return false;
         }
-        waiting.push(owed);
+        waiting.insert(key, owed);
         drop(waiting);
         self.noted.notify_one();
         true
     }
 
     /// Takes those whose look is due.
-    fn due(&self, now: Timestamp) -> Vec<OwedBucket> {
+    fn due(&self, now: Timestamp) -> Vec<(Key, OwedBucket)> {
         let mut waiting = self.waiting();
         let mut left = ROUND_MAX;
-        let mut is_due = |owed: &mut OwedBucket| {
+        let is_due = |_: &Key, owed: &mut OwedBucket| {
             // A clock that was set back by more than the longest wait is not waited for.
             let due = owed.next <= now || owed.next.since(now) > Span::from_secs(10);
             let taken = due && left > 0;
             left -= usize::from(taken);
             taken
         };
-        waiting.extract_if(.., |owed| is_due(owed)).collect()
+        waiting.extract_if(is_due).collect()
     }
 
     /// Returns the instant of the next look.
     fn next(&self) -> Option<Timestamp> {
-        self.waiting().iter().map(|owed| owed.next).min()
+        self.waiting().values().map(|owed| owed.next).min()
     }
 }
 
 impl Engine {
     /// Notes a bucket in which a report left a debt that the other regions have not heard of.
     pub(super) fn note_owed(&self, found: &Match<'_>, key: &Key, counted: &ChargeResult, now: Timestamp) {
+        if counted.owed <= 0 || counted.degraded || key.shape() != found.rule.shape {
+            return;
+        }
         let is_gossip = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip);
         let by_windows =
             matches!(found.rule.rule.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
-        if counted.owed <= 0
-            || counted.degraded
-            || !is_gossip
-            || !by_windows
-            || key.shape() != found.rule.shape
-        {
+        if !is_gossip || !by_windows {
             return;
         }
         let owed = OwedBucket {
             rule: found.rule.rule.name.clone(),
-            key: key.clone(),
             limit: found.limit,
             whole: found.whole,
             share: found.share,
             looks: 0,
             next: now,
         };
-        if !self.owed.put(owed, now) {
+        if !self.owed.put(key.clone(), owed, now) {
             self.metrics.tallies_dropped.increment(1);
         }
     }
@@ -137,14 +135,14 @@ impl Engine {
 
     /// Looks at the buckets whose turn it is, so that they pay what they owe as far as the world has room.
     pub async fn pay_owed(&self) {
-        for mut owed in self.owed.due(self.clock.now()) {
+        for (key, mut owed) in self.owed.due(self.clock.now()) {
             let loaded = self.loaded.load_full();
-            let rule = loaded.set.by_name(&owed.rule).filter(|rule| rule.shape == owed.key.shape());
+            let rule = loaded.set.by_name(&owed.rule).filter(|rule| rule.shape == key.shape());
             let Some(rule) = rule else { continue };
             let now = self.clock.now();
             let charge = Charge {
                 rule,
-                key: &owed.key,
+                key: &key,
                 limit: owed.limit,
                 share: owed.share,
                 whole: &owed.whole,
@@ -167,10 +165,10 @@ impl Engine {
                 own_limit: None,
             };
             let taken = TakenCost { cost: Cost::Peek, charged: outcome.admitted };
-            self.tally(&found, &owed.key, taken, counted, now);
+            self.tally(&found, &key, taken, counted, now);
             if !counted.verdict.admitted {
                 owed.looks += 1;
-                self.owed.put(owed, now);
+                self.owed.put(key, owed, now);
             }
         }
     }

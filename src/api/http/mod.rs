@@ -116,7 +116,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     }
     let mut stopped = pin!(async {
         shutdown.stop.cancelled().await;
-        // Who connected at the last moment may have asked, and that is on its way.
+        // A client that connected at the last moment may have asked, and its request is on its way.
         if !idle.has_received() {
             tokio::time::sleep(FIRST_REQUEST_WITHIN).await;
         }

@@ -103,7 +103,7 @@ pub(super) async fn checks(servers: &Servers, commands: &[Arguments<'_>], answer
         Some(loading) => Err(Wrong::from(loading.clone())),
         None => question(command),
     };
-    // What requests borrow is dropped after them.
+    // Requests borrow it, so it is dropped after them.
     let mut identities = Vec::with_capacity(commands.len());
     let asked: Vec<_> = commands.iter().map(read).collect();
     let identity = |asked: &Result<Request<'_>, Wrong>| match asked {

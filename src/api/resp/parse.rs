@@ -64,7 +64,7 @@ pub(super) fn alike(
 ) -> (Vec<Arguments<'_>>, usize) {
     let (mut commands, mut taken) = (Vec::new(), 0);
     while commands.len() < most
-        // What cannot be read is told when it is at the front.
+        // Bytes that are no command are told of once they are at the front.
         && let Ok(Some((command, used))) = next(buffer.get(taken..).unwrap_or_default())
         && is_alike(&command)
     {

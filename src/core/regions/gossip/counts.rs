@@ -121,7 +121,7 @@ impl Counts {
     }
 
     /// True if a count has fallen since `told`: more was given back to one daemon than it admitted meanwhile.
-    /// What another daemon admitted does not make up for that, as that one knows of its own already.
+    /// Permits that another daemon admitted do not make up for that, as that one knows of its own already.
     pub(super) fn falls_below(&self, told: &Self) -> bool {
         self.entries.iter().filter(|count| count.amount.returned > 0).any(|count| {
             let before = told.entries.iter().find(|known| known.counter == count.counter);
@@ -159,7 +159,7 @@ impl Counts {
         theirs.truncate(more);
         let Some(until) = theirs.last().map(|count| count.counter.since) else { return Merged::Full };
         let newest = until < heard.counter.since;
-        // What is not there yet counts with those that are settled.
+        // A count that is not there yet counts with those that are settled.
         let more = if newest { Amount::default() } else { heard.amount };
         self.settle(node, Counter { node: name, since: until }, more);
         if newest { self.merge(heard) } else { Merged::Changed }

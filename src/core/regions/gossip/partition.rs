@@ -35,7 +35,7 @@ pub(super) fn plan(
     admitted: impl Fn(RegionId) -> u64,
     given: impl Fn(RegionId) -> Option<u64>,
 ) -> PartitionPlan {
-    // What a region used before it was taken out of the list is used.
+    // A region that was taken out of the list has used what it used before.
     let gone = regions.unlisted().map(&admitted).fold(0, u64::saturating_add);
     let limit = u64::from(rule.limit.permits).saturating_sub(gone);
     let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
