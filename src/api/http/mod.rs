@@ -350,7 +350,9 @@ impl ConnectionContext<'_> {
             }
             reply
         });
-        if self.idle.closes_after_answer() {
+        // A stream of HTTP/2 shares its connection with others.
+        let makes_room = || decides && self.call == 0 && self.place.ends_with_answer();
+        if self.idle.closes_after_answer() || makes_room() {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(mut span) = span {
