@@ -1,11 +1,11 @@
 //! Commands for operators: buckets, the doctor, capacity, and what shells and manuals are given.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::support::command::{command, of, run};
 use super::support::daemon::Daemon;
-use super::support::free_tcp;
+use super::support::{free_tcp, http};
 
 const RULES: &str = r#"
 [[rules]]
@@ -80,6 +80,35 @@ algorithm = "fixed_window"
 limit = 2
 window = "24h"
 "#;
+
+#[test]
+fn a_file_with_fractional_prices_is_applied_and_comes_back_as_it_was() {
+    let daemon = Daemon::with_rules("");
+    let rule = |price: &str| {
+        let lines = "name = \"tokens\"\nper = [\"user\"]\nlimit = 100\nwindow = \"24h\"\n";
+        format!("[[rules]]\n{lines}price = {{ \"model=small\" = {price}, default = 1 }}\n")
+    };
+    std::fs::write(daemon.folder().join("f.toml"), rule("0.25")).unwrap();
+    let diff = daemon.run(&["rules", "diff", "f.toml", "--exit-code"]);
+    assert!(diff.code == 5, "{diff:?}");
+    let applied = daemon.run(&["rules", "apply", "f.toml"]);
+    assert!(applied.code == 0, "{applied:?}");
+    let attributes = json!({ "user": "u", "model": "small" });
+    let asked = daemon.post("/v1/check", &json!({ "attributes": attributes, "cost": 40 })).json();
+    assert_eq!((&asked["allowed"], &asked["remaining"]), (&json!(true), &json!(90)), "{asked}");
+    let printed = daemon.run(&["rules", "list", "--toml"]);
+    std::fs::write(daemon.folder().join("printed.toml"), &printed.out).unwrap();
+    for file in ["f.toml", "printed.toml"] {
+        let same = daemon.run(&["rules", "diff", file, "--prune", "--exit-code"]);
+        assert!(same.code == 0, "{file}: {same:?}\n{}", printed.out);
+    }
+    let fine = json!({ "per": ["user"], "limit": 5, "window": "1s", "price": { "default": 0.000_001 } });
+    let body = fine.to_string();
+    let json_type = [("content-type", "application/json")];
+    let put = http::request(daemon.http, "PUT", "/v1/rules/fine", &json_type, body.as_bytes());
+    assert!(put.status < 300, "{put:?}");
+    assert_eq!(daemon.get("/v1/rules/fine").json()["rule"]["price"]["default"], "0.000001");
+}
 
 #[test]
 fn a_file_with_users_is_applied_whole_to_a_daemons_file() {
