@@ -133,8 +133,8 @@ pub trait Shelf: Send + Sync + 'static {
     /// Puts facts there for so long, where nothing lies yet.
     fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()>;
     /// Takes away what lies there, and lets nothing be put there for so long: what a slow daemon read before
-    /// a change must not come back after it.
-    fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, ()>;
+    /// a change must not come back after it. `false` if some may lie there still.
+    fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, bool>;
 }
 
 /// The settings of look-ups.
