@@ -156,6 +156,17 @@ pub(super) struct Question<'a, 'r> {
     pub(super) owner: Option<&'a str>,
 }
 
+/// The fate of a request's cost, whatever was decided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CostFate {
+    /// It was taken if the request was admitted.
+    Asked,
+    /// It was charged: a report.
+    Charged,
+    /// It was taken before, and not again: a report or reservation that was sent again under its id.
+    Repeated,
+}
+
 impl Question<'_, '_> {
     /// The user, and the API key as records name it.
     pub(super) fn client(&self) -> (Option<String>, Option<String>) {
@@ -398,16 +409,17 @@ impl Queue {
         self.urgent.notified().await;
     }
 
-    /// Records what became of a request, if it is to be recorded. `charged`: a report, which is charged
-    /// whatever the decision. `used`: permits in use after it under the rule of this index.
+    /// Records what became of a request, if it is to be recorded. `used`: permits in use after it under the
+    /// rule of this index.
     pub(super) fn tell(
         &self,
         question: Question<'_, '_>,
-        (decision, charged): (&Decision, bool),
+        (decision, fate): (&Decision, CostFate),
         now: Timestamp,
         end: impl FnOnce() -> Timestamp,
         used: impl FnOnce(usize) -> u64,
     ) {
+        let charged = fate == CostFate::Charged;
         let shadow = || decision.rules.iter().position(|ruled| ruled.shadow && !ruled.allowed);
         let (outcome, index) = match (decision.allowed, shadow()) {
             (false, _) => (Outcome::Denied, decision.tightest),
@@ -449,7 +461,7 @@ impl Queue {
             method: asked.method,
             request_id: asked.request_id,
             outcome,
-            cost: request.cost.to_signed(),
+            cost: if fate == CostFate::Repeated { 0 } else { request.cost.to_signed() },
             count: index.map_or(0, used),
             limit: ruled.map_or(0, |ruled| ruled.limit),
             status: decision.status,

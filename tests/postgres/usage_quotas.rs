@@ -384,6 +384,38 @@ fn sums_hold_reports_that_did_not_fit_as_their_buckets_do() {
 }
 
 #[test]
+fn sums_take_what_is_sent_again_under_its_id_once_as_buckets_do() {
+    let place = Place::new();
+    let daemon = daemon(&place, "allowed_sample = 1");
+    let attributes = |user: &str| json!({ "user": user });
+    let report = |user: &str, cost: u64, id: &str| {
+        let asked = json!({ "attributes": attributes(user), "cost": cost, "id": id });
+        assert_eq!(daemon.post("/v1/report", &asked).status, 200);
+    };
+    for _ in 0..3 {
+        report("told", 9, "once");
+        // Far more than any rule here has left: denied and charged the first time, and then known.
+        report("beyond", 500_000, "far");
+    }
+    report("told", 4, "another");
+    let reserve = || {
+        let asked = json!({ "attributes": attributes("held"), "amount": 20, "ttl": "1m", "id": "r" });
+        daemon.post("/v1/reserve", &asked).json()["reservation"].clone()
+    };
+    let held = [(); 3].map(|()| reserve());
+    let committed = json!({ "reservation": held[2], "actual": 8 });
+    assert_eq!(daemon.post("/v1/commit", &committed).status, 200);
+    let sums = |user: &str| {
+        let row = usage(&daemon, &format!("user={user}&by=month"))["rows"][0].clone();
+        [row["allowed"].clone(), row["denied"].clone(), row["cost"].clone()]
+    };
+    for (user, expected) in [("told", [4, 0, 13]), ("beyond", [2, 1, 500_000]), ("held", [3, 0, 8])] {
+        let expected = expected.map(|number| json!(number));
+        eventually("a repeat is a decision, and costs nothing", || (sums(user) == expected).then_some(()));
+    }
+}
+
+#[test]
 fn costs_beyond_all_numbers_hold_up_no_sums() {
     let place = Place::new();
     let daemon = daemon(&place, "allowed_sample = 1");

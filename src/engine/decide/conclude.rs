@@ -17,6 +17,7 @@ use crate::core::ruleset::Match;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
 use crate::engine::Engine;
+use crate::engine::audit::CostFate;
 use crate::engine::hold::Leasing;
 use crate::engine::port::{ChargeResult, Intent, Outcome};
 use crate::engine::refusal::refusal;
@@ -58,7 +59,7 @@ impl Engine {
                     let decision = refusal(refused);
                     if decides {
                         self.refused[refused.why as usize].increment(1);
-                        self.audit_decision(&call, (place, request), (&decision, false), |_| 0);
+                        self.audit_decision(&call, (place, request), (&decision, CostFate::Asked), |_| 0);
                     }
                     decision
                 }
@@ -124,6 +125,8 @@ impl Engine {
             let loaded = plan.loaded;
             unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
         }
+        // What was not taken off is of the requests after this one.
+        let own = own.get(..own.len().saturating_sub(counted.len())).unwrap_or_default();
         let mut decision = plan.decision(rules, matches);
         if decides && self.audit.is_some() {
             let decided = decision.tightest.and_then(|index| decision.rules.get(index));
@@ -140,11 +143,9 @@ impl Engine {
             self.holds.count(HoldStep::Acquire, leased.lease.held.len());
         }
         if decides && self.audit.is_some() {
-            // What a report says is used, also where a bucket owes so much that it counts no more of it.
-            let is_charged = |counted: &ChargeResult| request.cost.is_report() || counted.reported > 0;
-            let charged = own.iter().any(|counted| is_charged(counted) && !is_repeated(counted));
+            let fate = cost_fate(request, (matches, costs), own);
             let used = |index| used_of(matches, own, index);
-            self.audit_decision(call, (place, request), (&decision, charged), used);
+            self.audit_decision(call, (place, request), (&decision, fate), used);
         }
         decision
     }
@@ -154,7 +155,7 @@ impl Engine {
         &self,
         call: &Concluded<'_, 'a, 'r>,
         (place, request): (usize, &'a Request<'r>),
-        told: (&Decision, bool),
+        told: (&Decision, CostFate),
         used: impl Fn(usize) -> u64,
     ) {
         if let Some(audit) = &self.audit {
@@ -252,6 +253,28 @@ fn is_repeated(counted: &ChargeResult) -> bool {
     counted.reservation == Some(ReservationFate::Repeated)
 }
 
+/// Returns what became of a request's cost; `counted` is the request's own.
+fn cost_fate(
+    request: &Request<'_>,
+    (matches, costs): (&[Match<'_>], &[Cost]),
+    counted: &[ChargeResult],
+) -> CostFate {
+    let asked = matches.iter().zip(costs).filter(|(found, _)| found.key.is_some());
+    let taking = asked.zip(counted).filter(|((_, cost), _)| cost.taken() > 0);
+    let mut fates = taking.map(|(_, counted)| counted.reservation).peekable();
+    let was_before =
+        |fate| matches!(fate, Some(ReservationFate::Repeated | ReservationFate::HeldBefore { .. }));
+    if fates.peek().is_some() && fates.all(was_before) {
+        return CostFate::Repeated;
+    }
+    // What a report says is used, also where a bucket owes so much that it counts no more of it.
+    let is_charged = |counted: &ChargeResult| request.cost.is_report() || counted.reported > 0;
+    match counted.iter().any(|counted| is_charged(counted) && !is_repeated(counted)) {
+        true => CostFate::Charged,
+        false => CostFate::Asked,
+    }
+}
+
 /// Permits that a charge took.
 #[inline]
 pub(in crate::engine) fn taken_of(taken: TakenCost, counted: &ChargeResult) -> u64 {
@@ -277,7 +300,7 @@ fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
     counted.used.saturating_add(1).saturating_sub(held).max(1)
 }
 
-/// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
+/// Permits in use after a request under the rule of this index; `counted` is the request's own.
 fn used_of(matches: &[Match<'_>], counted: &[ChargeResult], index: usize) -> u64 {
     let counts = |found: &&Match<'_>| found.key.is_some();
     let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
