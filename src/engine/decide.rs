@@ -61,6 +61,11 @@ impl Engine {
         self.decide_with(requests, Intent::Ask, None)
     }
 
+    /// Returns what [`Self::ask`] would answer these people, who were looked up already.
+    pub(super) async fn ask_of(&self, loaded: &Loaded, asked: (&[Request<'_>], &Persons)) -> Decisions {
+        self.decide_in_store(loaded, asked, Intent::Ask, None, Tries::Over).await
+    }
+
     /// Leaves word in `footprint` of what is touched, if the answer has to be waited for. Nothing of that is
     /// begun before somebody waits.
     pub(super) fn decide_with<'a, 'r: 'a>(

@@ -209,6 +209,8 @@ fn quotas_and_months_of_a_key_are_told_by_its_public_name() {
     let why = daemon.get(&format!("/v1/why?api_key={id}")).json();
     let buckets = why["buckets"].as_array().unwrap_or_else(|| panic!("{why}"));
     assert!(buckets.iter().any(|bucket| bucket["rule"] == "key-burst"), "{why}");
+    let counting = buckets.iter().find(|bucket| bucket["rule"] == "key-month").unwrap_or(&Value::Null);
+    assert_eq!((&counting["matches"], &counting["used"]), (&json!(true), &json!(30)), "{why}");
 
     // A revoked key has something left, and may not use it.
     assert_eq!(send(&daemon, "POST", &format!("/v1/keys/{id}/revoke"), &[], &Value::Null).status, 200);
@@ -217,6 +219,8 @@ fn quotas_and_months_of_a_key_are_told_by_its_public_name() {
     });
     let table = shown(daemon.run(&["usage", "--key", &id]));
     assert!(table.contains("is refused now, whatever is left: key_revoked"), "{table}");
+    let why = daemon.get(&format!("/v1/why?api_key={id}")).json();
+    assert_eq!((&why["limited"], &why["decision"]["rule"]), (&json!(true), &json!("key_revoked")), "{why}");
 }
 
 #[test]
