@@ -156,8 +156,9 @@ fn tell_regions(lines: &mut Vec<String>, bucket: &Value) {
     let world = &bucket["world"];
     let used_by = bucket["used_by"].as_object().filter(|used| used.len() > 1);
     let bound = world["error_bound"].as_u64().unwrap_or(0);
-    if bucket["mode"] == "escrow" {
-        // Nobody tells what others spent of their rights.
+    let is_known = used_by.is_some() || !world["others_used"].is_null();
+    if bucket["mode"] == "escrow" || (world.is_object() && !is_known) {
+        // Nobody tells what others spent of their rights, and of a level that it is theirs.
         lines.push("  used by other regions: not known".to_owned());
     } else if let Some(used_by) = used_by {
         let each: Vec<String> =

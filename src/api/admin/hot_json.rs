@@ -233,7 +233,8 @@ pub(super) struct WhyBucketJson<'a> {
     limit: u32,
     /// The window; 0: none.
     window_ms: u64,
-    /// Permits in use in this region.
+    /// Permits in use in this region; of a bucket without windows under `gossip` in all of them, as far as
+    /// they told.
     used: u64,
     /// Permits left.
     remaining: u64,
