@@ -415,6 +415,8 @@ fn every_denial_says_its_cause() {
         of_kind("blocks", "action = \"block\""),
         of_kind("split", &global("split")),
         of_kind("escrow", &global("escrow")),
+        of_kind("nothing", &COUNTS.replace("12", "0")),
+        of_kind("drained", &global("split").replace("here = 1", "here = 0")),
         of_kind(
             "punishes",
             &format!("{COUNTS}\n[rules.penalty]\nthreshold = 1\nwindow = \"1m\"\ncool_down = \"1h\""),
@@ -433,6 +435,9 @@ fn every_denial_says_its_cause() {
         assert_eq!(cause(kind, 1), Some(DenialCause::UsedUp), "{kind}");
         assert_eq!(cause(kind, 0), Some(DenialCause::UsedUp), "{kind}: a look");
     }
+    assert_eq!([1, 5].map(|cost| cause("nothing", cost)), [Some(DenialCause::UsedUp); 2]);
+    assert_eq!(cause("drained", 1), Some(DenialCause::UsedUp), "its share is nothing");
+    assert_eq!(cause("drained", 13), Some(DenialCause::TooLarge), "for every region");
     assert_eq!(cause("blocks", 1), Some(DenialCause::Blocked));
     assert_eq!(cause("escrow", 13), Some(DenialCause::TooLarge));
     assert_eq!(cause("escrow", 4), None);

@@ -35,7 +35,9 @@ impl Engine {
         let mode = found.rule.rule.global.as_ref().map(|global| global.mode);
         // Under `gossip` more may come from the other regions than this one has.
         let never = ruled.retry.is_none() && mode != Some(Mode::Gossip);
-        if never || asked > found.whole.capacity(algorithm) {
+        let (whole, own) = (found.whole.capacity(algorithm), found.limit.capacity(algorithm));
+        // No cost is too large for a limit of nothing: whatever asks finds it used up.
+        if (never && own > 0) || (asked > whole && whole > 0) {
             return DenialCause::TooLarge;
         }
         let has_room = match mode {
