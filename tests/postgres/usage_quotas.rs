@@ -394,7 +394,7 @@ fn sums_take_what_is_sent_again_under_its_id_once_as_buckets_do() {
     let attributes = |user: &str| json!({ "user": user });
     let report = |user: &str, cost: u64, id: &str| {
         let asked = json!({ "attributes": attributes(user), "cost": cost, "id": id });
-        assert_eq!(daemon.post("/v1/report", &asked).status, 200);
+        assert!(daemon.post("/v1/report", &asked).json()["allowed"].is_boolean());
     };
     for _ in 0..3 {
         report("told", 9, "once");
