@@ -456,8 +456,9 @@ async fn a_shelf_that_does_not_hear_of_a_change_is_not_trusted_after_it() {
     let database = Arc::new(Database::default());
     let board = Arc::new(Board::default());
     let settings = LookupSettings { timeout: Duration::from_secs(2), ..LookupSettings::default() };
-    let daemon = || Daemon::with(&database, Some(Arc::clone(&board) as _), settings.clone());
-    let (one, two) = (daemon(), daemon());
+    let shelf: Arc<dyn Shelf> = Arc::clone(&board) as _;
+    let one = Daemon::with(&database, Some(Arc::clone(&shelf)), settings.clone());
+    let two = Daemon::with(&database, Some(shelf), settings);
     let name = database.user("u", pro);
     assert_eq!(one.rule(&[("user", "u")]).await, "pro");
     eventually("it lies there", async || board.0.lock().unwrap().values().any(Option::is_some)).await;
