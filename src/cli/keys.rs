@@ -1,11 +1,13 @@
 //! `tidegate keys`: making, looking at and taking back API keys.
 
+use std::process::ExitCode;
+
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
 use super::people::{self, OwnLimits, show_fields};
 use super::table::table;
-use super::{Ended, Server, say};
+use super::{Ended, Failure, Server, say, try_say, why_lost};
 
 /// API keys: made here, shown once, kept as a hash.
 #[derive(Debug, Subcommand)]
@@ -128,11 +130,19 @@ fn route(id: &str, action: &str) -> String {
 
 fn create(server: &Server, body: &Value) -> Ended {
     let reply = server.ask("POST", "/v1/keys", Some(body))?;
-    people::print(server, &reply, |json| {
-        say(people::plain(&json["secret"]));
-        let id = people::plain(&json["key"]["id"]);
+    let (id, secret) = (people::plain(&reply.json["key"]["id"]), people::plain(&reply.json["secret"]));
+    let is_shown = if server.json { try_say(reply.text.trim_end()) } else { try_say(secret) };
+    if !is_shown {
+        let why = why_lost();
+        return Err(Failure::Failed(anyhow::anyhow!(
+            "key {id} was made, and its secret is lost: {why}. It cannot be shown again: take the key back \
+             with `tidegate keys revoke {id}`, and make another"
+        )));
+    }
+    if !server.json {
         say(format_args!("\nKeep it now: it cannot be shown again. Its name is {id}."));
-    })
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list(server: &Server, query: &str) -> Ended {
