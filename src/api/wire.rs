@@ -599,7 +599,7 @@ pub struct BucketJson<'a> {
     pub identity: serde_json::Map<String, serde_json::Value>,
     /// Permits per window.
     pub limit: u32,
-    /// The window.
+    /// The window; 0: none, as of `concurrency` rules.
     pub window_ms: u64,
     /// Permits in use in this region.
     pub used: u64,

@@ -525,7 +525,11 @@ impl Engine {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
             limit: bound::shown_limit(&compiled.rule, &whole, &limit),
-            window: limit.windows().length_at(now),
+            // What it holds ends with its requests: a time here would read as a rate.
+            window: match compiled.rule.algorithm {
+                Algorithm::Concurrency => Span::ZERO,
+                _ => limit.windows().length_at(now),
+            },
             mode: compiled.rule.global.as_ref().map(|global| global.mode),
             used: info.map_or(0, |info| info.used),
             remaining: info.map_or_else(

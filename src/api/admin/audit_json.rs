@@ -223,7 +223,7 @@ pub(super) struct QuotaJson<'a> {
     identity: BTreeMap<&'a str, &'a str>,
     /// Permits per window.
     limit: u32,
-    /// The window; of a calendar the length of the present one.
+    /// The window; of a calendar the length of the present one, of `concurrency` rules 0: they have none.
     window_ms: u64,
     /// Permits in use.
     used: u64,
