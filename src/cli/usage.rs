@@ -127,6 +127,9 @@ fn show_quotas(answer: &Value, whose: &str) {
         say(format_args!("\nLeft for {owner}, whose key it is, whichever key asks:"));
         say(quota_table(&theirs));
     }
+    if quotas.iter().any(|quota| quota["degraded"] == true) {
+        say("\nThe store did not answer: this is only what the daemon knows by itself.");
+    }
     if let Some(refused) = answer["refused"].as_str() {
         say(format_args!("\nEvery request of {whose} is refused now, whatever is left: {refused}."));
     }

@@ -144,6 +144,10 @@ fn the_health_of_the_store_can_be_seen_and_the_daemon_stays_ready() {
     assert!(told.out.contains("down") && told.out.contains("ago"), "{told:?}");
     // What is shown now is the daemon's own, and nothing can be reset.
     assert_eq!(daemon.get("/v1/buckets?rule=per-user&user=ann").json()["degraded"], true);
+    let usage = daemon.get("/v1/usage?user=ann").json();
+    assert_eq!(usage["quotas"][0]["degraded"], true, "{usage}");
+    let told = daemon.run(&["usage", "--user", "ann"]);
+    assert!(told.out.contains("The store did not answer"), "{told:?}");
     let refused = delete(&daemon, "rule=per-user&user=ann");
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("store_unavailable")));
 
