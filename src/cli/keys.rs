@@ -93,10 +93,17 @@ impl Keys {
     pub(super) fn run(self) -> Ended {
         match self {
             Self::List { user, tier, after, limit, server } => {
+                let nobody = match (&user, &tier, &after) {
+                    (None, None, None) => None,
+                    (Some(user), None, None) => Some(format!("No key is of user {user}.")),
+                    (None, Some(tier), None) => Some(format!("No key has tier {tier}.")),
+                    (Some(user), Some(tier), None) => Some(format!("No key of user {user} has tier {tier}.")),
+                    (_, _, Some(after)) => Some(format!("No key that is asked for comes after {after}.")),
+                };
                 let limit = Some(limit.to_string());
                 let query =
                     people::query(&[("user", user), ("tier", tier), ("after", after), ("limit", limit)]);
-                list(&server, &query)
+                list(&server, &query, nobody)
             }
             Self::Show { id, server } => people::one(&server, "GET", &route(&id, ""), None, show),
             Self::Create { user, tier, own, expires, note, server } => {
@@ -145,12 +152,14 @@ fn create(server: &Server, body: &Value) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(server: &Server, query: &str) -> Ended {
+/// Lists keys. `nobody`: said where a question for some finds none.
+fn list(server: &Server, query: &str, nobody: Option<String>) -> Ended {
     let reply = server.ask("GET", &format!("/v1/keys{query}"), None)?;
     people::print(server, &reply, |json| {
         let keys = json["keys"].as_array().map_or(&[][..], Vec::as_slice);
         if keys.is_empty() {
-            say("No keys. Make one with `tidegate keys create --user ID`.");
+            let none = || "No keys. Make one with `tidegate keys create --user ID`.".to_owned();
+            say(nobody.unwrap_or_else(none));
             return;
         }
         let mut rows = table(&["key", "user", "tier", "own limits", "state", "expires", "note"], &[]);

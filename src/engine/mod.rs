@@ -207,7 +207,8 @@ impl Engine {
         let _ = self.tier_default.set(tier.into());
     }
 
-    fn tier_default(&self) -> Option<&str> {
+    /// The tier of those who have none of their own.
+    pub(crate) fn tier_default(&self) -> Option<&str> {
         self.tier_default.get().map(|tier| &**tier)
     }
 

@@ -298,6 +298,13 @@ fn the_doctor_names_what_to_mend() {
 }
 
 #[test]
+fn a_value_that_is_refused_is_named() {
+    let daemon = Daemon::with_rules(RULES);
+    let refused = daemon.run(&["check", "user=u_42", "path=/a", "--cost", "-3", "--report"]);
+    assert!(refused.code == 1 && refused.err.contains("cost: is what was used"), "{refused:?}");
+}
+
+#[test]
 fn capacity_says_what_a_load_needs_without_a_daemon() {
     let folder = TempDir::new().unwrap();
     let asked = ["capacity", "--rps", "100000", "--keys", "1e7", "--regions", "5", "--rules", "200"];
