@@ -275,7 +275,7 @@ fn say(text: impl std::fmt::Display) {
     let _ = try_say(text);
 }
 
-/// Prints one line on standard output. `false`: nobody reads it.
+/// Prints one line on standard output. `false`: it is lost, since nobody reads it or nothing takes it.
 fn try_say(text: impl std::fmt::Display) -> bool {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());

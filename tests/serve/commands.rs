@@ -180,7 +180,7 @@ fn secrets_keys_and_passwords_that_a_daemon_refuses_are_told_without_starting_on
     for (about, text, file, wrong) in [
         ("secret", "[events]\nurl = \"http://127.0.0.1:9/\"\nsecret = \"FILE\"\n", "hook.secret", "short"),
         ("keys", "[identity.jwt]\nkeys = \"FILE\"\n", "jwks.json", "nothing"),
-        ("passwords", "[listen]\nresp = \"127.0.0.1:0\"\nresp_passwords = \"FILE\"\n", "passwords", "\n"),
+        ("passwords", "[listen]\nresp = \"127.0.0.1:6390\"\nresp_passwords = \"FILE\"\n", "passwords", "\n"),
         ("tokens", "[admin]\ntokens = \"FILE\"\n", "tokens.toml", "tokens = 1"),
     ] {
         std::fs::write(folder.join("tidegate.toml"), text.replace("FILE", file)).unwrap();
@@ -219,7 +219,7 @@ fn what_cannot_be_printed_is_a_failure_and_a_secret_that_is_lost_is_told() {
     }
     let completions = command(daemon.folder()).args(["completions", "bash"]).stdout(full_disk()).output();
     assert_eq!(completions.unwrap().status.code(), Some(1));
-    for words in [&["keys", "create", "--user", "u_1"][..], &["keys", "create", "--user", "u_2", "--json"]] {
+    for words in [&["keys", "create", "--note", "one"][..], &["keys", "create", "--note", "two", "--json"]] {
         let (code, err) = lost(words);
         assert!(code == Some(1) && err.contains("was made") && err.contains("keys revoke tgk_"), "{err}");
     }
