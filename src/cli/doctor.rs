@@ -155,7 +155,7 @@ fn rules_of_daemon(rules: &Value, findings: &mut Findings) {
     match (rules["reachable"].as_bool(), problem, refused) {
         (Some(false), why, _) => {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            findings.add(Verdict::Broken, "rules", format!("{source} does not answer{why}"));
+            findings.add(Verdict::Broken, "rules", format!("{source} is away{why}"));
         }
         (_, Some(why), Some(revision)) => {
             let text = format!("the daemon refuses the newest ones, revision {revision}: {why}");
@@ -280,7 +280,7 @@ mod tests {
         for (field, value, said) in [
             ("problem", Value::from("rules.toml:3: no such key"), "no such key"),
             ("unsaved", Value::from("disk full"), "disk full"),
-            ("reachable", Value::from(false), "the rules file does not answer"),
+            ("reachable", Value::from(false), "the rules file is away"),
         ] {
             let mut ill = well.clone();
             ill[field] = value;
