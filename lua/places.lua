@@ -124,8 +124,9 @@ if escrowed and (kinds[CONCURRENCY] or kinds[SLIDING_WINDOW] or kinds[SLIDING_LO
       end
     end
     local heard = math.min(s.at, now)
-    if s.kind == 1 then
+    if s.kind == 1 or s.kind == 6 then
       local partner = find(l, s.region)
+      if partner and s.kind == 6 and s.amount > borrowed(partner) then partner = nil end
       -- The owner has not counted this loan yet, and perhaps never will.
       if partner and partner.session == s.session and s.amount > 0 and not partner.uncounted then
         local room, back = capacity(b, l, now), borrowed(partner)

@@ -52,9 +52,9 @@ pub(super) struct Looks {
 
 /// A request until its answer is made.
 #[derive(Debug)]
-pub(super) struct Asked<'i>(&'i IdleDetection);
+pub(super) struct Asked(Arc<IdleDetection>);
 
-impl Drop for Asked<'_> {
+impl Drop for Asked {
     fn drop(&mut self) {
         self.0.asked.fetch_sub(1, Ordering::Relaxed);
     }
@@ -73,9 +73,9 @@ impl IdleDetection {
     }
 
     /// A head is there. Its answer is made when what this returns is dropped.
-    pub(super) fn asks(&self) -> Asked<'_> {
+    pub(super) fn asks(self: &Arc<Self>) -> Asked {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        Asked(self)
+        Asked(Arc::clone(self))
     }
 
     /// True if an answer is still to be made.

@@ -34,7 +34,8 @@ enum Outcome {
     Allowed,
     Denied,
     ShadowDenied,
-    /// A reservation was committed: its permits are what it used less what it had reserved.
+    /// What was used was told afterwards: by the commit of a reservation, less what it had reserved, or by a
+    /// report that was denied and is charged all the same.
     Committed,
 }
 

@@ -7,9 +7,9 @@ use comfy_table::{Cell, CellAlignment, Color, Table, TableComponent};
 
 /// Words of a state in which something is lost, or nobody gets through.
 const BAD: [&str; 9] =
-    ["blocked", "broken", "closed", "cut off", "denied", "down", "expired", "revoked", "silent"];
+    ["blocked", "broken", "cut off", "denied", "down", "expired", "open", "revoked", "silent"];
 /// Words of a state that is worth a look.
-const ODD: [&str; 6] = ["attention", "committed", "draining", "half-open", "link down", "shadow_denied"];
+const ODD: [&str; 6] = ["attention", "committed", "draining", "half_open", "link down", "shadow_denied"];
 /// Words of a state that is as it should be.
 const GOOD: [&str; 4] = ["active", "allowed", "connected", "ok"];
 
@@ -184,6 +184,9 @@ mod tests {
         assert_eq!(colour("denied"), Some(Color::Red));
         assert_eq!(colour("connected"), Some(Color::Green));
         assert_eq!(colour("eu"), None);
+        // Of a breaker: one that is closed lets calls through.
+        assert_eq!((colour("closed"), colour("open")), (None, Some(Color::Red)));
+        assert_eq!(colour("half_open"), Some(Color::Yellow));
         let mut rows = table(&["a"], &[]);
         rows.add_row(["denied"]);
         assert!(!rows.to_string().contains('\u{1b}'), "it is no terminal that reads this");

@@ -106,6 +106,9 @@ impl Usage {
             return Ok(ExitCode::SUCCESS);
         }
         show_rows(&reply.json, &group);
+        if let Some(note) = left_out(&reply.json, &group, self.user.is_some()) {
+            say(note);
+        }
         if let Some(whose) = self.user.or(key) {
             show_quotas(&reply.json, &whose);
         }
@@ -126,6 +129,9 @@ fn show_quotas(answer: &Value, whose: &str) {
         let owner = text(&answer["owner"]);
         say(format_args!("\nLeft for {owner}, whose key it is, whichever key asks:"));
         say(quota_table(&theirs));
+    }
+    if quotas.iter().any(|quota| quota["degraded"] == true) {
+        say("\nThe store did not answer: this is only what the daemon knows by itself.");
     }
     if let Some(refused) = answer["refused"].as_str() {
         say(format_args!("\nEvery request of {whose} is refused now, whatever is left: {refused}."));
@@ -202,6 +208,19 @@ fn show_rows(answer: &Value, group: &str) {
     }
 }
 
+/// Says what the sums of a group leave out; nothing where there are none.
+fn left_out(answer: &Value, group: &str, of_one: bool) -> Option<&'static str> {
+    // A daemon that remembers nothing has said so.
+    if answer["allowed_sample"].is_null() {
+        return None;
+    }
+    match group {
+        "path" => Some("A commit knows no path: permits are those that were asked for or reserved."),
+        "user" if !of_one => Some("Listed is who was denied; --user ID shows anybody."),
+        _ => None,
+    }
+}
+
 /// In how far the sums are estimates.
 fn estimated(answer: &Value) -> Option<String> {
     let sample = answer["allowed_sample"].as_f64().filter(|sample| *sample < 1.0)?;
@@ -234,5 +253,22 @@ pub(super) fn text(value: &Value) -> String {
         Value::String(text) if text.is_empty() => "-".to_owned(),
         Value::String(text) => plain(text),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::left_out;
+
+    #[test]
+    fn a_list_says_whom_it_leaves_out() {
+        let answer = json!({ "allowed_sample": 1.0, "rows": [] });
+        assert!(left_out(&answer, "user", false).is_some_and(|note| note.contains("was denied")));
+        assert!(left_out(&answer, "path", false).is_some_and(|note| note.contains("commit")));
+        assert_eq!(left_out(&answer, "user", true), None);
+        assert_eq!(left_out(&answer, "rule", false), None);
+        assert_eq!(left_out(&json!({ "rows": [] }), "user", false), None);
     }
 }

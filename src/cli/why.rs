@@ -145,10 +145,20 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     if let (Some(first), Some(last)) = (ago("denied_since"), ago("denied_last")) {
         lines.push(format!("  denied since {first}, last {last}"));
     }
-    lines.push(format!(
-        "  lately {} requests, {} denied, {} permits charged",
-        lately["requests"], lately["denied"], lately["cost"]
-    ));
+    lines.extend(counted(lately).map(|counted| format!("  {counted}")));
+}
+
+/// Says what was counted of a bucket; `None` where nothing is left of it. Counts halve every 30 seconds, so
+/// they are no sums.
+fn counted(lately: &Value) -> Option<String> {
+    let counts = [("requests", "requests"), ("denied", "denied"), ("cost", "permits charged")];
+    let counts = counts.iter().filter_map(|(name, what)| {
+        let count = lately[*name].as_u64().filter(|count| *count > 0)?;
+        Some(format!("{count} {what}"))
+    });
+    let counts: Vec<String> = counts.collect();
+    let counted = || format!("in the last minute or so about {}; older ones count less", counts.join(", "));
+    (!counts.is_empty()).then(counted)
 }
 
 /// By whom it was used up, where others share it.
@@ -223,10 +233,18 @@ mod tests {
             "used 60 here, limit 100 per 1 min, 0 left; free in 31 s",
             "used by region: eu 60, us 40 (may be off by 3)",
             "denied since 3 min ago, last 2 s ago",
-            "512 requests, 412 denied, 100 permits",
+            "in the last minute or so about 512 requests, 412 denied, 100 permits charged",
         ] {
             assert!(told.contains(line), "{line} is not in\n{told}");
         }
+    }
+
+    #[test]
+    fn counts_that_have_faded_are_not_told_as_none() {
+        let told = |lately: &Value| counted(lately).unwrap_or_default();
+        assert_eq!(told(&json!({ "requests": 0, "denied": 0, "cost": 0 })), "");
+        let denied = told(&json!({ "requests": 3, "denied": 3, "cost": 0 }));
+        assert!(denied.contains("about 3 requests, 3 denied;") && !denied.contains("permits"), "{denied}");
     }
 
     #[test]

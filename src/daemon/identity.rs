@@ -158,7 +158,11 @@ impl Keys {
     }
 }
 
-fn load(path: &Path) -> anyhow::Result<(String, KeySet)> {
+/// Reads the file of keys that sign tokens.
+///
+/// # Errors
+/// It cannot be read, or is no set of keys.
+pub(super) fn load(path: &Path) -> anyhow::Result<(String, KeySet)> {
     use std::io::Read as _;
     let failed = || format!("identity.jwt.keys: {} cannot be read", path.display());
     let mut text = String::new();

@@ -207,7 +207,8 @@ impl Engine {
         let _ = self.tier_default.set(tier.into());
     }
 
-    fn tier_default(&self) -> Option<&str> {
+    /// The tier of those who have none of their own.
+    pub(crate) fn tier_default(&self) -> Option<&str> {
         self.tier_default.get().map(|tier| &**tier)
     }
 
@@ -525,7 +526,11 @@ impl Engine {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
             limit: bound::shown_limit(&compiled.rule, &whole, &limit),
-            window: limit.windows().length_at(now),
+            // What it holds ends with its requests: a time here would read as a rate.
+            window: match compiled.rule.algorithm {
+                Algorithm::Concurrency => Span::ZERO,
+                _ => limit.windows().length_at(now),
+            },
             mode: compiled.rule.global.as_ref().map(|global| global.mode),
             used: info.map_or(0, |info| info.used),
             remaining: info.map_or_else(

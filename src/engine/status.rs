@@ -32,7 +32,7 @@ pub struct BucketStatus {
     pub identity: Vec<(String, String)>,
     /// Permits per window, of the limit in force.
     pub limit: u32,
-    /// Length of the window that the limit counts in.
+    /// Length of the window that the limit counts in; zero where places are held.
     pub window: Span,
     /// The mode in which regions agree on it; `None`: each counts for itself.
     pub mode: Option<Mode>,

@@ -71,7 +71,7 @@ pub struct Metrics {
     pub rules_refused: Gauge,
     /// `rules_unsaved`: 1 while the rules in force are not saved on this machine.
     pub rules_unsaved: Gauge,
-    /// `rule_warnings`: rules in force that are valid and hardly meant so.
+    /// `rule_warnings`: warnings of rules in force that are valid and hardly meant so.
     pub rule_warnings: Gauge,
     /// `rule_reload_failures_total`: rule sets that were refused.
     pub rule_reload_failures: Counter,

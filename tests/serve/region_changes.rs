@@ -163,6 +163,15 @@ fn a_region_is_added_drained_and_removed_by_one_command_each() {
     let changes = daemons[2].get("/v1/changes").json();
     let recorded = changes["changes"][0].clone();
     assert_eq!((&recorded["action"], &recorded["target"]), (&json!("region.put"), &json!("ap")), "{changes}");
+
+    // Who signs what this daemon alone held until then changes it for all.
+    let unsigned = daemons[2].run(&["regions", "add", "mu"]);
+    assert!(unsigned.code == 0 && unsigned.out.contains("Nobody signed it"), "{unsigned:?}");
+    let signed = cluster.regions(&daemons[2], &["add", "mu", "--reason", "we open there"]);
+    assert!(signed.code == 0 && signed.out.contains("was listed already; it is signed by"), "{signed:?}");
+    let changes = daemons[2].run(&["changes", "--target", "mu"]);
+    assert!(changes.out.contains("region.put listed, signed by"), "{changes:?}");
+    assert!(changes.out.contains("we open there"), "{changes:?}");
 }
 
 #[test]

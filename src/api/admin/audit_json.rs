@@ -223,7 +223,7 @@ pub(super) struct QuotaJson<'a> {
     identity: BTreeMap<&'a str, &'a str>,
     /// Permits per window.
     limit: u32,
-    /// The window; of a calendar the length of the present one.
+    /// The window; of a calendar the length of the present one, of `concurrency` rules 0: they have none.
     window_ms: u64,
     /// Permits in use.
     used: u64,
@@ -233,6 +233,8 @@ pub(super) struct QuotaJson<'a> {
     reset_ms: u64,
     /// When that is, RFC 3339; null: it is unused.
     resets_at: Option<String>,
+    /// True if the store did not answer, so that the daemon tells only what it knows by itself.
+    degraded: bool,
 }
 
 impl<'a> QuotaJson<'a> {
@@ -247,6 +249,7 @@ impl<'a> QuotaJson<'a> {
             remaining: bucket.remaining,
             reset_ms: bucket.reset.millis_up(),
             resets_at: bucket.reset_at.map(format_moment),
+            degraded: bucket.degraded,
         }
     }
 }

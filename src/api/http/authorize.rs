@@ -70,7 +70,7 @@ impl ConnectionContext<'_> {
         let client_identity = ClientIdentity::of_values(&self.servers.settings(), &requests);
         let requests = client_identity.stand_in(requests)?;
         let engine = &self.servers.engine;
-        let decisions = engine.decide(&requests).get().await;
+        let decisions = self.whole(engine.decide(&requests).get()).await;
         let decisions = engine.held_back(&requests, decisions).await;
         let ([request], Some(decision)) = (&requests, decisions.first()) else { return Ok(reply::text("")) };
         arriving.decided(request, decision);

@@ -54,7 +54,7 @@ impl ConnectionContext<'_> {
         let asked = client_identity.stand_in(asked)?;
         let decisions = match engine.decide(&asked) {
             Answer::Now(decisions) => decisions,
-            Answer::Later(decisions) => decisions.await,
+            Answer::Later(decisions) => self.whole(decisions).await,
         };
         let decisions = engine.held_back(&asked, decisions).await;
         let [request] = &asked;
@@ -83,7 +83,7 @@ impl ConnectionContext<'_> {
             }
             decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
         };
-        engine.decide_each(&questions, write).await;
+        self.whole(engine.decide_each(&questions, write)).await;
         body.extend_from_slice(b"]}");
         Ok(reply::json_bytes(body))
     }

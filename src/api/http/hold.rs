@@ -86,7 +86,7 @@ impl ConnectionContext<'_> {
         let lease = read_lease(&asked.lease).ok_or_else(|| {
             Refusal::of_field("lease", "this is no lease: give back the text that POST /v1/acquire answered")
         })?;
-        let stepped = self.servers.engine.step(&lease, step).await;
+        let stepped = self.whole(self.servers.engine.step(&lease, step)).await;
         let degraded = stepped.degraded;
         Ok(if step == HoldStep::Renew {
             let expires_ms = stepped.held.then(|| stepped.hold.millis_up());

@@ -6,6 +6,7 @@
 mod authorize;
 mod body;
 mod check;
+mod deciding;
 mod decision;
 mod explain;
 mod given;
@@ -35,6 +36,7 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use self::deciding::Deciding;
 use self::routes::Route;
 use super::Servers;
 use super::admin;
@@ -75,32 +77,26 @@ pub(super) async fn watching(servers: Arc<Servers>, accepted: Accepted) {
 
 async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     let Accepted { socket, peer, shutdown, place } = accepted;
-    let idle = Arc::new(IdleDetection::default());
-    let unsent = servers.http.unsent.connection();
+    let end = place.end.clone();
+    let (idle, unsent) = (Arc::default(), servers.http.unsent.connection());
     let deliveries = Deliveries::new(&servers.engine);
     let last_refusal = OnceLock::new();
-    let context = ConnectionContext {
-        servers: &servers,
-        peer,
-        idle: &idle,
-        place: &place,
-        unsent: &unsent,
-        deliveries: &deliveries,
-        call: 0,
-        only_watches,
-        last_refusal: &last_refusal,
-    };
+    let shared =
+        Http1Connection { servers, peer, idle, place, unsent, deliveries, only_watches, last_refusal };
+    let shared = Arc::new(shared);
+    let Http1Connection { servers, idle, place, unsent, deliveries, last_refusal, .. } = &*shared;
     // Called as soon as a head is there; what it returns runs later.
     let service = hyper::service::service_fn(|request| {
-        let asked = context.idle.asks();
-        async move {
-            let answer = context.answer(request).await;
+        let (asked, own) = (idle.asks(), Arc::clone(&shared));
+        let waits = !own.servers.engine.answers_at_once();
+        deciding::begin(waits, |deciding| async move {
+            let answer = own.answer(request, deciding).await;
             drop(asked);
             answer
-        }
+        })
     });
-    let socket = DeliveringSocket::in_order(socket, &deliveries);
-    let watched = WatchedSocket::new(socket, Arc::clone(&idle), Arc::clone(&unsent));
+    let socket = DeliveringSocket::in_order(socket, deliveries);
+    let watched = WatchedSocket::new(socket, Arc::clone(idle), Arc::clone(unsent));
     let socket = TokioIo::new(watched);
     let mut builder = hyper::server::conn::http1::Builder::new();
     // Slow heads and bodies are found by the look for idle connections, which needs no timer for each
@@ -148,7 +144,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
                 ending = true;
                 Pin::new(&mut served).graceful_shutdown();
             }
-            () = place.end.cancelled() => {
+            () = end.cancelled() => {
                 Pin::new(&mut served).graceful_shutdown();
                 let _ = tokio::time::timeout(END_WITHIN, &mut served).await;
                 return;
@@ -164,6 +160,40 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
                 }
             }
         }
+    }
+}
+
+/// The state that the requests of one connection share.
+struct Http1Connection {
+    servers: Arc<Servers>,
+    peer: Peer,
+    idle: Arc<IdleDetection>,
+    place: ConnectionPlace,
+    unsent: Arc<Unsent>,
+    deliveries: Arc<Deliveries>,
+    only_watches: bool,
+    last_refusal: OnceLock<Refusal>,
+}
+
+impl Http1Connection {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        deciding: Option<Deciding>,
+    ) -> Result<Response<Sending>, std::convert::Infallible> {
+        let context = ConnectionContext {
+            servers: &self.servers,
+            peer: self.peer,
+            idle: &self.idle,
+            place: &self.place,
+            unsent: &self.unsent,
+            deliveries: &self.deliveries,
+            call: 0,
+            only_watches: self.only_watches,
+            last_refusal: &self.last_refusal,
+            deciding: deciding.as_ref(),
+        };
+        context.answer(request).await
     }
 }
 
@@ -258,6 +288,8 @@ struct ConnectionContext<'c> {
     only_watches: bool,
     /// The refusal with which it ends, where nobody can tell where the next request begins.
     last_refusal: &'c OnceLock<Refusal>,
+    /// `None`: the store answers at once.
+    deciding: Option<&'c Deciding>,
 }
 
 /// A body that is counted from when it is made until it is sent.
@@ -360,6 +392,14 @@ impl ConnectionContext<'_> {
         }
         let stream = reply.extensions_mut().remove::<StreamAnswer>().and_then(|answer| answer.take());
         Ok(reply.map(|body| Sending::new(body, stream, self.unsent)))
+    }
+
+    /// Makes a decision whole, even if the client leaves meanwhile.
+    async fn whole<T>(self, decision: impl Future<Output = T>) -> T {
+        match self.deciding {
+            Some(deciding) => deciding.whole(decision).await,
+            None => decision.await,
+        }
     }
 
     /// Checks whether this client may ask for that: to give back may be switched off for all but the daemon's

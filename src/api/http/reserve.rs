@@ -119,7 +119,7 @@ impl ConnectionContext<'_> {
             let sentence = "this is no reservation: give back the text that POST /v1/reserve answered";
             Refusal::of_field("reservation", sentence)
         })?;
-        let done = self.servers.engine.commit(&reservation, actual).await;
+        let done = self.whole(self.servers.engine.commit(&reservation, actual)).await;
         let done = done.map_err(|refused| Refusal::of_field("reservation", refused.to_string()))?;
         let (committed, lapsed, degraded) = (done.committed, done.lapsed, done.degraded);
         Ok(reply::json(&CommittedJson { committed, lapsed, degraded }))

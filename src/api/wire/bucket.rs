@@ -23,7 +23,7 @@ pub struct BucketJson<'a> {
     pub identity: serde_json::Map<String, serde_json::Value>,
     /// Permits per window.
     pub limit: u32,
-    /// The window.
+    /// The window; 0: none, as of `concurrency` rules.
     pub window_ms: u64,
     /// Permits in use in this region; of a bucket without windows under `gossip` in all of them, as far as
     /// they told.

@@ -102,7 +102,7 @@ impl Demo {
 
     async fn play(&self, mode: Mode) -> anyhow::Result<ExitCode> {
         say(format_args!(
-            "Starting {} regions, {} ms apart, with one limit of {} per {} for all of them\n(mode {}). Asked for is {} times the limit: nineteen of twenty requests come to\none region, another one every {}.",
+            "Starting {} regions, {} ms apart, with one limit of {} per {} for all of them\n(mode {}). Asked for is {} times the limit: nineteen of twenty requests\ncome to one region, another one every {}.",
             self.regions,
             self.rtt.millis_up(),
             self.limit,

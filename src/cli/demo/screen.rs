@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use super::load::Count;
 use super::moved::Moved;
+use crate::cli::say;
 use crate::cli::table::table;
 use crate::cli::top::terminal_size;
 use crate::core::rule::Mode;
@@ -122,11 +123,11 @@ impl Screen {
 
     /// Draws one window.
     pub(super) fn draw(&mut self, picture: &Picture) {
-        let mut out = std::io::stdout().lock();
         if !self.in_place {
-            let _ = writeln!(out, "{}", line(picture));
+            say(line(picture));
             return;
         }
+        let mut out = std::io::stdout().lock();
         let text = panel(picture);
         // A terminal may have another size than a second ago.
         let (columns, rows) = size().unwrap_or((usize::MAX, usize::MAX));

@@ -185,6 +185,13 @@ pub enum RegisterError {
 pub const HOLDERS_NAMED: usize = 3;
 
 impl RegisterError {
+    /// Nobody made this tier.
+    #[must_use]
+    pub fn no_tier() -> Self {
+        let text = "there is no such tier: `tidegate tiers list` shows them, `tidegate tiers set` makes one";
+        Self::Refused("tier", text.to_owned())
+    }
+
     /// A tier stays since somebody has it: the first users and the first keys, one more of each than are
     /// named if there are more.
     #[must_use]

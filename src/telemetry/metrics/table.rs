@@ -278,7 +278,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "rule_warnings",
         MetricKind::Gauge,
         &[],
-        "Rules in force that are valid and hardly meant so: out of reach, an option without effect, no rules at all",
+        "Warnings of rules in force that are valid and hardly meant so, of one rule perhaps several: out of reach, an option without effect, no rules at all",
     ),
     (
         "keys",

@@ -107,11 +107,7 @@ pub(super) fn refused(failure: Failure) -> RegisterError {
     let sentence = failure.to_string();
     if let Failure::Refused { constraint, .. } = &failure {
         return match constraint.as_deref() {
-            Some("users_tier_fkey" | "api_keys_tier_fkey") => RegisterError::Refused(
-                "tier",
-                "there is no such tier: `tidegate tiers list` shows them, `tidegate tiers set` makes one"
-                    .to_owned(),
-            ),
+            Some("users_tier_fkey" | "api_keys_tier_fkey") => RegisterError::no_tier(),
             Some("api_keys_owner_fkey") => RegisterError::Refused(
                 "user",
                 "there is no such user: make it with `tidegate users set`".to_owned(),

@@ -56,6 +56,7 @@ const TAKE: u8 = 2;
 const ACKNOWLEDGE: u8 = 3;
 const OPEN_SESSION: u8 = 4;
 const CONFIRM_RECOVERY: u8 = 5;
+const GIVE_BACK: u8 = 6;
 
 impl<'s> StepFields<'s> {
     /// `None`: a bucket that counts so knows no such step.
@@ -82,6 +83,7 @@ impl<'s> StepFields<'s> {
             (Counting::Concurrency, Step::Places { heard, step }) => {
                 let fields = match step {
                     PlacesStep::Give(giving) => Self::giving(giving),
+                    PlacesStep::GiveBack(giving) => Self { kind: GIVE_BACK, ..Self::giving(giving) },
                     PlacesStep::Take(taking) => Self::taking(taking),
                     PlacesStep::OpenSession { region, session, has, gave } => Self {
                         kind: OPEN_SESSION,

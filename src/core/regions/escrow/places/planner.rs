@@ -1,7 +1,8 @@
 //! What one daemon does about one bucket of places ([`super`]): makes its memory known to others,
 //! lends what nobody holds to whoever is refused, and gives back what it borrowed once it lies idle.
 //!
-//! Nothing here matters to exactness: the store lends only what is its own and free.
+//! Nothing here matters to exactness: the store lends only what is its own and free, and nothing where it is
+//! told to give back alone.
 
 use super::super::bucket::{BucketNotes, EscrowBucket, LastStatement, RegionStatement};
 use super::super::ledger::{Step, StepResult};
@@ -144,7 +145,8 @@ impl Escrow {
                 *gift += back;
             }
         }
-        let step = |giving| Step::Places { heard: now, step: PlacesStep::Give(giving) };
+        let give = if unseen { PlacesStep::GiveBack } else { PlacesStep::Give };
+        let step = |giving| Step::Places { heard: now, step: give(giving) };
         self.give(now, id, (&gifts, u64::MAX), step);
     }
 
