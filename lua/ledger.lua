@@ -3,7 +3,7 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket:
 -- window (7 bytes), replication epoch (40), minted (5), given (5), taken (5), closed window (7), what was
 -- used in it (5), then for each region that rights went to (kind 0) or came from (kind 1): kind (1), its
--- session (8), permits (5), length and name; big-endian. Of a bucket without windows `given` is what was
+-- session (8), permits (5, or 7 where 16 was added to the kind), length and name; big-endian. Of a bucket without windows `given` is what was
 -- forwarded and not acknowledged, the place of the closed window holds the own session, and kind 2 is what a
 -- region has acknowledged; `taken` is what is kept beyond the capacity (kind 3, by region and session), and
 -- in the place of what was used stands until when, in milliseconds after that of the own session. A
