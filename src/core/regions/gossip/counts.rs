@@ -103,8 +103,8 @@ impl Counts {
         self.entries.iter().filter(|count| &*count.counter.node == node).cloned().collect()
     }
 
-    /// Adds to one count. `false`: there is no room for it, or it is among those that are settled, and nothing
-    /// was added. `lives` tells which daemons of the region are there.
+    /// Adds to one count. `false`: there is no room for it, or it is among those that are settled, and
+    /// nothing was added. `lives` tells which daemons of the region are there.
     pub(super) fn add(&mut self, counter: &Counter, more: Amount, lives: impl Fn(&str) -> bool) -> bool {
         if let Some(Count { amount, .. }) = self.entries.iter_mut().find(|count| count.counter == *counter) {
             amount.admitted = amount.admitted.saturating_add(more.admitted);
@@ -234,8 +234,8 @@ impl Counts {
         if newest { self.merge(heard) } else { Merged::Changed }
     }
 
-    /// Takes in what all counts of a daemon come to that began no later than it says; without a name, those of
-    /// all daemons.
+    /// Takes in what all counts of a daemon come to that began no later than it says; without a name, those
+    /// of all daemons.
     fn merge_settled(&mut self, node: &str, heard: &Count) -> Merged {
         let with_all = self.settled_until(self.settled_place(SETTLED));
         if !node.is_empty() && with_all.is_some_and(|until| heard.counter.since <= until) {
@@ -259,8 +259,8 @@ impl Counts {
         Merged::Changed
     }
 
-    /// Puts one entry in place of all counts of a daemon, or without a name of all daemons, that began no later
-    /// than that says, with `more` in it. Returns its place.
+    /// Puts one entry in place of all counts of a daemon that began no later than that says, with `more` in
+    /// it; without a name, of all daemons. Returns its place.
     fn settle(&mut self, node: &str, counter: Counter, more: Amount) -> usize {
         let mut amount = more;
         self.entries.retain(|count| {

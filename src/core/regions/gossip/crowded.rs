@@ -1,5 +1,5 @@
-//! Rules with buckets in use that find no room in a bucket table, or with a bucket in which not all counts find
-//! room: in this daemon's, and in those of other regions.
+//! Rules with buckets in use that find no room in a bucket table, or with a bucket in which not all counts
+//! find room: in this daemon's, and in those of other regions.
 //!
 //! A daemon without room cannot tell of all that it admits, so it keeps to its region's share and says so in
 //! each frame. The daemons that hear it leave that region its share.
