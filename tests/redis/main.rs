@@ -39,6 +39,7 @@ mod sentinel;
 mod shared;
 mod split;
 mod store;
+mod totals;
 mod undo;
 mod worldwide;
 

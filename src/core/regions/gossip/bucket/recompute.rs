@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::error_bound::TURNS;
+use super::own_region::LOOKS_FOR_ROOM;
 use super::{DaemonContext, GossipBucket, Period, RegionReport};
 use crate::algorithm::{Allowance, Counting, LEVEL_TOLD, LevelAllowance, WindowAllowance, remembered};
 use crate::regions::Effect;
@@ -327,6 +328,7 @@ impl GossipBucket {
     /// Returns when it should be looked at again if nothing happens.
     pub(in super::super) fn next_look(&self, now: Timestamp) -> Timestamp {
         let expiry = self.expiry();
+        let room = self.has_uncounted(now).then_some(now + LOOKS_FOR_ROOM);
         if self.counting() != Counting::Window {
             // The part that is held back grows by itself, but shares move with time too.
             let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
@@ -335,7 +337,7 @@ impl GossipBucket {
             // request.
             let full = self.changed + self.drained();
             let full = (now < full).then_some(full);
-            return [Some(expiry), again, full, self.shared_level.next_instant()]
+            return [Some(expiry), again, full, room, self.shared_level.next_instant()]
                 .into_iter()
                 .flatten()
                 .min()
@@ -350,7 +352,7 @@ impl GossipBucket {
         let soon = self.slides().filter(|_| used).map(|_| Timestamp(turn.0.saturating_sub(TURNS.0)));
         let soon = soon.filter(|soon| now < *soon);
         let excess = self.judges_overshoot_at();
-        [Some(expiry), Some(turn), soon, fades, excess, self.cut.next_instant(now)]
+        [Some(expiry), Some(turn), soon, fades, excess, room, self.cut.next_instant(now)]
             .into_iter()
             .flatten()
             .min()
