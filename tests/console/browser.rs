@@ -143,13 +143,15 @@ impl Browser {
             .unwrap_or_else(|| panic!("{path} {attribute}: {said}"))
     }
 
-    /// Makes the window so wide, in pixels.
-    pub(crate) fn widen(&self, width: u32) {
+    /// Looks at the page while the window is so wide, in pixels.
+    pub(crate) fn at_width<T>(&self, width: u32, look: impl FnOnce() -> T) -> T {
         let size = json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false });
-        self.post(
-            "goog/cdp/execute",
-            &json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": size }),
-        );
+        let emulate =
+            |command: &str, size| self.post("goog/cdp/execute", &json!({ "cmd": command, "params": size }));
+        emulate("Emulation.setDeviceMetricsOverride", size);
+        let seen = look();
+        emulate("Emulation.clearDeviceMetricsOverride", json!({}));
+        seen
     }
 
     /// True if the page has to be moved sideways to be seen whole.

@@ -109,12 +109,13 @@ fn every_page_shows_what_the_daemon_knows_to_everybody_and_says_nothing_on_the_b
             let barriers = judge.as_deref().map(|judge| browser.barriers(judge)).unwrap_or_default();
             wrong
                 .extend(barriers.iter().chain(&browser.said()).map(|one| format!("{name}, {scheme}: {one}")));
-            browser.widen(400);
-            if browser.is_too_wide() {
+            let is_too_wide = browser.at_width(400, || {
+                browser.picture(&pictures().join(format!("{name}-{scheme}-400.png")));
+                browser.is_too_wide()
+            });
+            if is_too_wide {
                 wrong.push(format!("{name}, {scheme}: it is wider than 400 pixels"));
             }
-            browser.picture(&pictures().join(format!("{name}-{scheme}-400.png")));
-            browser.widen(1280);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

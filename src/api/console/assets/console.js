@@ -36,7 +36,7 @@ const PAGES = {
 function Header({ page, title, state, link }) {
   const { bad, warn } = troubles(state);
   // While no update comes, the page says of when its figures are.
-  if (link.problem) bad.unshift(`This daemon does not answer (${link.problem}). ${link.at ? `The page shows what it said at ${moment(link.at.toISOString())}.` : ""}`);
+  if (link.problem) bad.unshift(`No updates come from this daemon: ${link.problem}. ${link.at ? `The page shows what it said at ${moment(link.at.toISOString())}.` : ""}`);
   const all = [...bad.map((text) => ["bad", text]), ...warn.map((text) => ["warn", text])];
   const count = (list, word) => `${list.length} ${word}${list.length === 1 ? "" : "s"}`;
   const [grave, word] = link.problem ? ["bad", "not connected"] : !link.isLive ? ["soft", "connecting"]

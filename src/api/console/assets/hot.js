@@ -1,5 +1,5 @@
 // Hot: who asks most at this moment, and why a client is limited.
-import { html, useEffect, useState } from "/console/preact.js";
+import { html, useEffect, useRef, useState } from "/console/preact.js";
 import { ask, because, causes, moment, named, route, Said, span, Table, unheard, useEach } from "/console/daemon.js";
 
 const ORDERS = { denied: "denials", requests: "requests", cost: "permits" };
@@ -25,9 +25,11 @@ const held = (bucket, region) => bucket.degraded ? [undefined, bucket.limit, und
   : [bucket.used_by[region] ?? bucket.used, bucket.limit, bucket.remaining, span(bucket.reset_ms), bucket.mode === "escrow" ? undefined : by(bucket.used_by)];
 
 function Why({ asked, close }) {
-  const [why, setWhy] = useState(), [said, setSaid] = useState();
-  useEach(() => ask("GET", route("/v1/why", asked)).then(setWhy, (error) => setSaid({ bad: error.message })), [JSON.stringify(asked)]);
-  return html`<section><h2>Why ${named(asked, ["domain"])}</h2><${Said} said=${said}/>
+  const [why, setWhy] = useState(), [said, setSaid] = useState(), title = useRef();
+  useEach(() => ask("GET", route("/v1/why", asked)).then((told) => { setWhy(told); setSaid(); }, (error) => { setWhy(); setSaid({ bad: error.message }); }), []);
+  // A hundred rows may lie above it.
+  useEffect(() => { title.current.scrollIntoView({ block: "center" }); title.current.focus({ preventScroll: true }); }, []);
+  return html`<section><h2 ref=${title} tabindex="-1">Why ${named(asked, ["domain"])}</h2><${Said} said=${said}/>
     ${why && html`<p role="status" class=${why.limited ? "bad" : "good"}>${verdict(why)}</p>
       <${Table} head=${["bucket", "now", "used here", "limit", "left", "resets in", "used by region", "denied since"]} none="No bucket of this client is in use."
         rows=${why.buckets.map((bucket) => [`${bucket.rule} ${named(bucket.identity)}`, state(bucket), ...held(bucket, why.region), moment(bucket.lately?.denied_since)])}/>`}
@@ -49,6 +51,6 @@ export function Hot() {
         rows=${hot.buckets.map((row) => [title(row, row.long ? "(long values)" : named(row.identity)), ...cells(row), moment(row.denied_since),
           Object.keys(row.identity).length > 0 && html`<button onClick=${() => setAsked({ ...row.identity, domain: row.domain })}>Why</button>`])}/>
         ${[...hot.buckets, ...hot.rules].some((row) => row.shadow) && html`<p class="soft">A rule marked “log only” denies nobody: what it counts as denied did pass. Shares of all denials count it, too.</p>`}`}</section>
-    ${asked && html`<${Why} asked=${asked} close=${() => setAsked()}/>`}
+    ${asked && html`<${Why} key=${JSON.stringify(asked)} asked=${asked} close=${() => setAsked()}/>`}
     ${hot && html`<section><h2>Rules</h2><${Table} head=${["rule", ...head]} rows=${hot.rules.map((row) => [title(row), ...cells(row)])} none="No rule decided of late."/></section>`}</main>`;
 }
