@@ -146,8 +146,9 @@ impl Browser {
     /// Looks at the page while the window is so wide, in pixels.
     pub(crate) fn at_width<T>(&self, width: u32, look: impl FnOnce() -> T) -> T {
         let size = json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false });
-        let emulate =
-            |command: &str, size| self.post("goog/cdp/execute", &json!({ "cmd": command, "params": size }));
+        let emulate = |command: &str, size: Value| {
+            self.post("goog/cdp/execute", &json!({ "cmd": command, "params": size }))
+        };
         emulate("Emulation.setDeviceMetricsOverride", size);
         let seen = look();
         emulate("Emulation.clearDeviceMetricsOverride", json!({}));
