@@ -5,7 +5,7 @@ import { ask, moment, route, Said, Table } from "/console/daemon.js";
 const FILTERS = { user: "User", rule: "Rule", region: "Region", address: "Address" };
 
 const HOUR = 36e5;
-const SHADES = { allowed: "good", committed: "good", denied: "bad", shadow_denied: "warn" };
+const SHADES = { allowed: "good", committed: "good", throttled: "good", denied: "bad", blocked: "bad", shadow_denied: "warn" };
 
 /* Each hour has its place, the oldest on the left, also where nothing was decided in it. */
 function Chart({ usage: { rows, from, to, allowed_sample: sample } }) {
