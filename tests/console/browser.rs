@@ -133,6 +133,34 @@ impl Browser {
         call("GET", &at, None).unwrap().as_str().unwrap_or_default().to_owned()
     }
 
+    /// What an attribute of an element says, as a number.
+    pub(crate) fn number(&self, path: &str, attribute: &str) -> f64 {
+        let element = self.element(path);
+        let at = format!("{}/element/{element}/attribute/{attribute}", self.session);
+        let said = call("GET", &at, None).unwrap();
+        said.as_str()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| panic!("{path} {attribute}: {said}"))
+    }
+
+    /// Looks at the page while the window is so wide, in pixels.
+    pub(crate) fn at_width<T>(&self, width: u32, look: impl FnOnce() -> T) -> T {
+        let size = json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+        let emulate = |command: &str, size: Value| {
+            self.post("goog/cdp/execute", &json!({ "cmd": command, "params": size }))
+        };
+        emulate("Emulation.setDeviceMetricsOverride", size);
+        let seen = look();
+        emulate("Emulation.clearDeviceMetricsOverride", json!({}));
+        seen
+    }
+
+    /// True if the page has to be moved sideways to be seen whole.
+    pub(crate) fn is_too_wide(&self) -> bool {
+        let ask = "return document.documentElement.scrollWidth > innerWidth";
+        self.post("execute/sync", &json!({ "script": ask, "args": [] })) == true
+    }
+
     /// Which colours the person has asked the system for: `light` or `dark`.
     pub(crate) fn prefer(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);

@@ -1,8 +1,18 @@
 // Rules: what is in force, why a request is decided as it is, changes, and the way back.
 import { html, useEffect, useState } from "/console/preact.js";
-import { ask, List, moment, route, Said, span, Table } from "/console/daemon.js";
+import { ask, because, List, moment, route, Said, span, Table, unheard } from "/console/daemon.js";
 
-const limit = (rule) => rule.limit == null ? rule.action : `${rule.limit}${rule.unit ? ` ${rule.unit}` : ""} / ${rule.calendar ?? rule.window ?? rule.hold ?? "no window"}`;
+function limit(rule) {
+  if (rule.limit == null) return rule.action;
+  if (rule.hold != null) return `${rule.limit} at once, held ${rule.hold}`;
+  return `${rule.limit}${rule.unit ? ` ${rule.unit}` : ""} / ${rule.calendar ?? rule.window ?? "no window"}`;
+}
+
+/* What would come of a request. */
+function verdict(decision) {
+  if (!decision.allowed) return `denied by ${decision.rule ?? "no rule"}${because(decision)}${unheard(decision)}`;
+  return decision.rule ? `allowed by ${decision.rule}: ${decision.remaining} of ${decision.limit} would be left, all again in ${span(decision.reset_ms)}${unheard(decision)}` : "allowed: no rule limits it";
+}
 
 /* Attributes as one writes them in a line: user=u_42 path=/search */
 function attributes(text) {
@@ -25,8 +35,7 @@ function Explain() {
   return html`<section><h2>What would be decided</h2><form class="line" onSubmit=${explain}>
       <label>Attributes <input value=${text} placeholder="user=u_42 path=/search" onInput=${(event) => setText(event.target.value)}/></label>
       <label>Domain <input value=${domain} onInput=${(event) => setDomain(event.target.value)}/></label><button>Explain</button></form>
-    ${decision && html`<p role="status" class=${decision.allowed ? "good" : "bad"}>${decision.allowed ? "allowed" : "denied"}${decision.rule
-      ? ` by ${decision.rule}: ${decision.remaining} of ${decision.limit} would be left, all again in ${span(decision.reset_ms)}` : ": no rule limits it"}</p>
+    ${decision && html`<p role="status" class=${decision.allowed ? "good" : "bad"}>${verdict(decision)}</p>
       <${Table} head=${["rule", "outcome", "why"]} rows=${told.considered.map((rule) => [rule.rule, rule.outcome, rule.why])} none="The domain has no rules."/>`}
     <${Said} said=${said}/></section>`;
 }
