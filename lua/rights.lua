@@ -7,8 +7,9 @@
 --          microseconds (7), the mark of the memory (8), see ledger.lua
 -- ARGV[4]  the step: first (7: of rights of a window its index; of a level how many permits a take may keep
 --          beyond the capacity; of places the instant at which the reason was heard), kind (1: 0 read, 1
---          give, 2 take, 3 acknowledge, 4 open a session, 5 confirm the recovery, 6 give back), the other region's session
---          (8), the session of ours that it is meant for (8), permits (7), then the other region's name. To
+--          give, 2 take, 3 acknowledge, 4 open a session, 5 confirm the recovery, 6 give back), the other
+--          region's session (8), the session of ours that it is meant for (8), permits (7), then the other
+--          region's name. To
 --          open a session says in the last two numbers what the region gave and has, each plus one, zero
 --          where it did not say; to confirm the recovery names all regions, each after its length
 -- ARGV[7]  see calendar.lua; [5] and [6] are empty where it is given

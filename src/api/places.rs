@@ -356,8 +356,8 @@ impl ConnectionPlace {
         self.last.decides.store(decides, Ordering::Relaxed);
     }
 
-    /// True if the connection ends with the answer to a request for a decision, which is about to be sent: its
-    /// listener is crowded, and its client is one of those with the most connections.
+    /// True if the connection ends with the answer to a request for a decision, which is about to be sent:
+    /// its listener is crowded, and its client is one of those with the most connections.
     pub(super) fn ends_with_answer(&self) -> bool {
         let places = &self.places;
         if !places.is_crowded.load(Ordering::Relaxed) {

@@ -1,8 +1,8 @@
 //! Decisions that outlive the client that asked for them.
 //!
-//! A store that has to be waited for charges as soon as it is asked. What it charged is then told to the other
-//! regions, the audit log and the metrics, and of a call that several servers decide a part may have to be given
-//! back. So a client that leaves meanwhile ends its request only once the decision is made.
+//! A store that has to be waited for charges as soon as it is asked. What it charged is then told to the
+//! other regions, the audit log and the metrics, and of a call that several servers decide a part may have to
+//! be given back. So a client that leaves meanwhile ends its request only once the decision is made.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -114,8 +114,8 @@ pub struct PlacesTerms {
 pub enum PlacesStep {
     /// Take places out for another region: lend own ones, or give back what was borrowed.
     Give(Giving),
-    /// Give back what was borrowed, and lend nothing of the own ones: a daemon of this region does not see what
-    /// is lent.
+    /// Give back what was borrowed, and lend nothing of the own ones: a daemon of this region does not see
+    /// what is lent.
     GiveBack(Giving),
     /// Put in what another region gave.
     Take(Taking),
