@@ -47,7 +47,11 @@ impl GossipBucket {
 
     fn place_under(&mut self, here: DaemonContext<'_>) -> bool {
         let counter = Counter { node: Arc::clone(here.node), since: self.counts_since };
-        self.periods.iter_mut().fold(true, |all, period| period.place(&counter, here) && all)
+        let mut all_placed = true;
+        for period in &mut self.periods {
+            all_placed &= period.place(&counter, here);
+        }
+        all_placed
     }
 
     /// Begins a new count if the one of now is among those that are settled: the others took this daemon for
