@@ -127,7 +127,7 @@ pub(super) fn moment(at: OffsetDateTime) -> Timestamp {
 /// The other way round; what lies beyond the calendar is its end.
 pub(super) fn date(at: Timestamp) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.micros()) * 1_000)
-        .unwrap_or_else(|_| time::PrimitiveDateTime::MAX.assume_utc())
+        .unwrap_or_else(|_| PrimitiveDateTime::MAX.assume_utc())
 }
 
 /// Returns what can be read of somebody's own limits.
