@@ -37,7 +37,7 @@ pub struct CommitResult {
     pub returned: u64,
     /// Permits charged beyond what was reserved.
     pub reported: u64,
-    /// True if that was within the limit.
+    /// True if that was within the limit; where it was charged before, if nothing is owed now.
     pub fits: bool,
 }
 
@@ -170,9 +170,12 @@ impl ReservationNotes {
         commit: &Commit,
     ) -> CommitResult {
         let nothing = CommitResult { fate: ReservationFate::Repeated, returned: 0, reported: 0, fits: true };
-        let known = self.committed.get(&commit.id).is_some_and(|until| *until > now);
-        if commit.id == ReservationId::NONE || known {
+        if commit.id == ReservationId::NONE {
             return nothing;
+        }
+        if self.committed.get(&commit.id).is_some_and(|until| *until > now) {
+            // A report that is sent again is told of the debt that it or others have made, as it was at first.
+            return CommitResult { fits: state.owes_nothing(limit, view, now), ..nothing };
         }
         let held = self.held.remove(&commit.id);
         self.clear_due();

@@ -11,7 +11,7 @@ use crate::core::algorithm::{Algorithm, Allowance, CountedCharge, Counting, Limi
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::regions::escrow::places::counted_for;
 use crate::core::request::{Cost, ReportedCost};
-use crate::core::reservation::{Commit, ReservationFate};
+use crate::core::reservation::{Commit, ReservationFate, ReservationId};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::evaluation::CROWDED_RETRY;
@@ -430,6 +430,8 @@ impl Live<'_> {
         let mut fits = true;
         if counted.reservation == Some(ReservationFate::Repeated) {
             // Nothing was charged.
+            fits = commit.id == ReservationId::NONE
+                || self.state.owes_nothing(&self.limit, self.view.as_ref(), now);
         } else if commit.actual > reserved {
             let report = ReportedCost { permits: commit.actual - reserved, debt_max: commit.debt_max };
             fits = self.check(now, report.permits).admitted;
