@@ -6,12 +6,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use metrics::Counter;
-use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
 use smallvec::SmallVec;
 
 use super::Engine;
 use super::audit::CommittedCost;
+use super::caller_id::digest_of;
 use super::decide::window_of;
 use super::estimate::Estimator;
 use super::identity::secret::NoRandomness;
@@ -26,7 +26,7 @@ use crate::core::key::Key;
 use crate::core::open_reservations::{OpenBucket, OpenReservations};
 use crate::core::price::Price;
 use crate::core::regions::gossip::uncertainty::RegionsKnown;
-use crate::core::request::Cost;
+use crate::core::request::{Cost, Request};
 use crate::core::reservation::{
     COMMIT_MAX, Commit, RESERVATION_BYTES, Reservation, ReservationFate, ReservationId,
 };
@@ -50,19 +50,19 @@ pub fn new_reservation() -> Result<ReservationId, NoRandomness> {
     Ok(ReservationId(id))
 }
 
-/// The reservation that a caller names by its own id: the same for the same id. It is as hard to guess as the
-/// id is.
+/// The reservation that a caller names by its own id: the same for the same id of the same request. It is as
+/// hard to guess as the id is.
 #[must_use]
-pub fn reservation_of(id: &str) -> ReservationId {
-    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+pub fn reservation_of(id: &str, request: &Request<'_>) -> ReservationId {
+    let digest = digest_of(id, request);
     digest.as_ref().first_chunk().copied().map_or(ReservationId::NONE, ReservationId)
 }
 
 /// The name of a report that a caller names by its own id: the other half of the digest, so that no id of a
 /// reservation gives the same name.
 #[must_use]
-pub fn report_of(id: &str) -> ReservationId {
-    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+pub fn report_of(id: &str, request: &Request<'_>) -> ReservationId {
+    let digest = digest_of(id, request);
     digest.as_ref().last_chunk().copied().map_or(ReservationId::NONE, ReservationId)
 }
 
