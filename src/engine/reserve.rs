@@ -30,7 +30,7 @@ use crate::core::request::{Cost, Request};
 use crate::core::reservation::{
     COMMIT_MAX, Commit, RESERVATION_BYTES, Reservation, ReservationFate, ReservationId,
 };
-use crate::core::rule::Mode;
+use crate::core::rule::{Debt, Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
@@ -264,6 +264,7 @@ impl Engine {
             if let Some(fate) = counted.reservation {
                 self.reservations.add(fate);
                 if matches!(fate, ReservationFate::Released | ReservationFate::Lapsed) {
+                    self.note_uncommitted(&one.bucket.rule.rule, counted);
                     self.reservations.estimator.learn(one.kind, teacher, actual);
                     self.remember_commit((one, counted), &named, actual, now);
                 }
@@ -276,6 +277,19 @@ impl Engine {
         }
         let lapsed = is(ReservationFate::Lapsed);
         Ok(Committed { committed: is(ReservationFate::Released) || lapsed, lapsed, degraded })
+    }
+
+    /// Counts what of a commit was not charged.
+    fn note_uncommitted(&self, rule: &Rule, counted: &ChargeResult) {
+        if counted.uncharged > 0 {
+            let [debt_max, forgiven, store] = &self.uncharged;
+            let counter = match rule.debt {
+                _ if counted.degraded => store,
+                Debt::Carry { .. } => debt_max,
+                Debt::Forgive | Debt::Window => forgiven,
+            };
+            counter.increment(counted.uncharged);
+        }
     }
 
     /// Leaves a record of what a reservation used, under the rule that says who made it.

@@ -236,6 +236,7 @@ impl Live<'_> {
             used: 0,
             returned: 0,
             reported: 0,
+            uncharged: 0,
             paid: 0,
             owed: 0,
             lapsed: 0,
@@ -327,6 +328,12 @@ impl Live<'_> {
                 };
                 counted.returned = if moves { told.moved } else { 0 };
                 counted.reported = if item.cost.is_report() && !moves { told.moved } else { 0 };
+                counted.uncharged = match item.cost {
+                    Cost::Commit(commit) if counted.reservation != Some(ReservationFate::Repeated) => {
+                        commit.actual.saturating_sub(reserved).saturating_sub(counted.reported)
+                    }
+                    _ => 0,
+                };
                 let taken = if admitted && told.fits { item.cost.taken() } else { 0 };
                 charged.was_empty = told.used <= taken;
                 charged.state = Some(self.as_if_at_once(told, now));
@@ -436,6 +443,7 @@ impl Live<'_> {
             let report = ReportedCost { permits: commit.actual - reserved, debt_max: commit.debt_max };
             fits = self.check(now, report.permits).admitted;
             counted.reported = self.report(&report, now);
+            counted.uncharged = report.permits.saturating_sub(counted.reported);
         } else {
             counted.returned = told.moved;
             let part = told.noted.as_ref().map_or(0, |noted| noted.part);
