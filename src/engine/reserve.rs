@@ -69,7 +69,7 @@ pub fn report_of(id: &str, request: &Request<'_>) -> ReservationId {
 /// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// True if it charged anything anywhere: not the second time.
+    /// True if it settled anything anywhere: not the second time, and not where no rule counts it any more.
     pub committed: bool,
     /// True if some of it was not reserved any more, so that there it was charged in full.
     pub lapsed: bool,
@@ -240,13 +240,18 @@ impl Engine {
         let mut named: SmallVec<[ReservedRule<'_>; 1]> = SmallVec::new();
         for held in &reservation.rules {
             let found = loaded.set.get(&held.rule.domain, &held.rule.name);
+            // A rule that counts by other attributes now has a bucket for this one only where all share it.
             let counts = |rule: &Compiled| {
+                let per = rule.rule.per.len();
                 rule.rule.action.counts()
                     && rule.rule.algorithm != Algorithm::Concurrency
-                    && rule.rule.per.len() == held.values.len()
+                    && (per == 0 || per == held.values.len())
             };
             let Some(rule) = found.filter(|rule| counts(rule)) else { continue };
-            let key = held.values.key(rule.shape);
+            let key = match rule.rule.per.is_empty() {
+                true => Key::new(rule.shape, std::iter::empty()),
+                false => held.values.key(rule.shape),
+            };
             let bucket = ReservedBucket::new(&loaded, rule, key, held.own_limit, now);
             let price = held.price.unwrap_or(Price::ONE);
             let kind = CostKind::of(&held.rule.domain, &held.rule.name, held.kind.as_deref());

@@ -60,6 +60,25 @@ fn a_commit_charges_once_what_was_used_and_a_cancellation_nothing() {
 }
 
 #[test]
+fn a_rule_that_was_changed_meanwhile_charges_as_it_is_now() {
+    let rule = |per: &str, limit: u64| {
+        format!(
+            "[[rules]]\nname = \"t\"\nper = {per}\nalgorithm = \"fixed_window\"\nlimit = {limit}\nwindow = \"24h\"\n"
+        )
+    };
+    let daemon = Daemon::with_rules(&rule("[\"user\"]", 100));
+    let made = || reserve(&daemon, ("any", "ann"), &json!({ "amount": 10 }));
+    let (shared, uncounted) = (made(), made());
+    daemon.reload(&rule("[]", 101), "t", 101);
+    let in_full = json!({ "committed": true, "lapsed": true, "degraded": false });
+    assert_eq!(commit(&daemon, &shared, 7), in_full, "all share one bucket now");
+    assert_eq!(daemon.get("/v1/buckets?rule=t").json()["used"], 7);
+    daemon.reload(&rule("[\"user\", \"how\"]", 102), "t", 102);
+    let nothing = json!({ "committed": false, "lapsed": false, "degraded": false });
+    assert_eq!(commit(&daemon, &uncounted, 7), nothing, "nobody knows its bucket");
+}
+
+#[test]
 fn permits_that_a_commit_does_not_charge_are_counted() {
     let rule = |how: &str, more: &str| {
         format!(
