@@ -119,10 +119,10 @@ fn idle_delay(rule: &Rule) -> Option<String> {
 }
 
 /// Says why no request has a text as the value of one attribute, or only requests in one odd spelling.
-type Unmet = fn(&str) -> Option<String>;
+type WhyUnmet = fn(&str) -> Option<String>;
 
 /// Returns what knows the values of this attribute, if anything does.
-fn unmet_values(attribute: &str, normal: bool) -> Option<Unmet> {
+fn unmet_values(attribute: &str, normal: bool) -> Option<WhyUnmet> {
     match attribute {
         PATH if normal => Some(unmet_path),
         "host" if normal => Some(unmet_host),
