@@ -259,6 +259,24 @@ if (ARGV[8] or "") ~= "" then
     redis.call("ZADD", b.order, APART + at + COMMIT_KEPT, "c" .. id)
   end
 
+  -- Whether the bucket holds all that is in use. Mirrors: State::owes_nothing of src/core/algorithm/mod.rs.
+  local function owes_nothing(b, now)
+    local holds, used = b.permits, 0
+    if b.kind == FIXED_WINDOW then
+      local count, debt = fixed_window_account(b, now)
+      used = count + debt
+    elseif b.kind == SLIDING_WINDOW then
+      used = sliding_window_used(b, now)
+    elseif b.kind == SLIDING_LOG then
+      used = log_used(b, now)
+    else
+      local whole, part = level_amount(b, now)
+      holds = level_capacity(b) + (b.kept or 0)
+      used = part > 0 and whole + 1 or whole
+    end
+    return holds > 0 and used <= holds
+  end
+
   -- Releases what is reserved and charges what was really used. Returns the permits charged beyond what was
   -- reserved, or given back.
   local function commit(b, now, c)
@@ -270,6 +288,7 @@ if (ARGV[8] or "") ~= "" then
     local known = redis.call("ZSCORE", b.order, "c" .. c.id)
     if c.id == NONE or (known and tonumber(known) > APART + at) then
       c.fate = REPEATED
+      c.fits = c.id == NONE or owes_nothing(b, now)
       return 0
     end
     local moved, charge = 0, charge_of(b, c.id)

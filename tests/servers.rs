@@ -86,6 +86,7 @@ impl Counts {
                 used: now_used,
                 returned,
                 reported: 0,
+                uncharged: 0,
                 paid: 0,
                 owed: 0,
                 lapsed: 0,

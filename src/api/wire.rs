@@ -117,7 +117,8 @@ pub fn read_reservation(text: &str) -> Option<Reservation> {
 #[cfg_attr(test, derive(JsonSchema))]
 #[cfg_attr(test, schemars(rename = "Committed", deny_unknown_fields))]
 pub struct CommittedJson {
-    /// True if this call settled it; false if an earlier one did.
+    /// True if this call settled it; false if an earlier one did, or if no rule counts it any more, so that
+    /// nothing is charged.
     pub committed: bool,
     /// True if some of it was not reserved any more, and so was charged in full.
     pub lapsed: bool,

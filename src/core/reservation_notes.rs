@@ -37,7 +37,9 @@ pub struct CommitResult {
     pub returned: u64,
     /// Permits charged beyond what was reserved.
     pub reported: u64,
-    /// True if that was within the limit.
+    /// Permits used beyond what was reserved, and not charged: the bucket may owe no more.
+    pub uncharged: u64,
+    /// True if that was within the limit; where it was charged before, if nothing is owed now.
     pub fits: bool,
 }
 
@@ -169,10 +171,19 @@ impl ReservationNotes {
         now: Timestamp,
         commit: &Commit,
     ) -> CommitResult {
-        let nothing = CommitResult { fate: ReservationFate::Repeated, returned: 0, reported: 0, fits: true };
-        let known = self.committed.get(&commit.id).is_some_and(|until| *until > now);
-        if commit.id == ReservationId::NONE || known {
+        let nothing = CommitResult {
+            fate: ReservationFate::Repeated,
+            returned: 0,
+            reported: 0,
+            uncharged: 0,
+            fits: true,
+        };
+        if commit.id == ReservationId::NONE {
             return nothing;
+        }
+        if self.committed.get(&commit.id).is_some_and(|until| *until > now) {
+            // A report that is sent again is told of the debt that it or others have made, as it was at first.
+            return CommitResult { fits: state.owes_nothing(limit, view, now), ..nothing };
         }
         let held = self.held.remove(&commit.id);
         self.clear_due();
@@ -189,6 +200,7 @@ impl ReservationNotes {
             if state.can_pay(whole, &report) {
                 done.reported = state.report_beyond(limit, view, now, &report);
             }
+            done.uncharged = permits.saturating_sub(done.reported);
         } else if let Some(charge) = held {
             done.returned = self.give_back(state, (limit, now), charge, reserved - commit.actual);
         }

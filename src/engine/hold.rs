@@ -8,12 +8,12 @@
 use std::sync::Arc;
 
 use metrics::Counter;
-use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
 use smallvec::SmallVec;
 
 use super::Engine;
 use super::audit::Question;
+use super::caller_id::digest_of;
 use super::estimate::kind_of;
 use super::identity::secret::NoRandomness;
 use super::port::{Charge, ChargeResult, HeldLimit, Intent};
@@ -40,11 +40,11 @@ pub fn new_holder() -> Result<Holder, NoRandomness> {
     Ok(Holder(name))
 }
 
-/// The holder that a caller names by its own id: the same for the same id, and told apart from any other. It
-/// is as hard to guess as the id is.
+/// The holder that a caller names by its own id: the same for the same id of the same request, and told apart
+/// from any other. It is as hard to guess as the id is.
 #[must_use]
-pub fn holder_of(id: &str) -> Holder {
-    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+pub fn holder_of(id: &str, request: &Request<'_>) -> Holder {
+    let digest = digest_of(id, request);
     Holder(digest.as_ref().first_chunk().copied().unwrap_or_default())
 }
 

@@ -33,6 +33,7 @@ pub mod admin;
 pub mod assignable;
 pub mod audit;
 mod bound;
+mod caller_id;
 pub mod clock;
 mod crossings;
 pub mod decide;

@@ -128,6 +128,8 @@ pub struct ChargeResult {
     pub returned: u64,
     /// Permits charged of a report, within the limit or beyond it.
     pub reported: u64,
+    /// Permits of a commit that were used and not charged.
+    pub uncharged: u64,
     /// Permits that were owed, and are counted in this window now.
     pub paid: u64,
     /// Permits of what was charged that are owed, and not counted yet; below zero: of what was given back.

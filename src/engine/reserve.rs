@@ -6,12 +6,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use metrics::Counter;
-use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
 use smallvec::SmallVec;
 
 use super::Engine;
 use super::audit::CommittedCost;
+use super::caller_id::digest_of;
 use super::decide::window_of;
 use super::estimate::Estimator;
 use super::identity::secret::NoRandomness;
@@ -26,11 +26,11 @@ use crate::core::key::Key;
 use crate::core::open_reservations::{OpenBucket, OpenReservations};
 use crate::core::price::Price;
 use crate::core::regions::gossip::uncertainty::RegionsKnown;
-use crate::core::request::Cost;
+use crate::core::request::{Cost, Request};
 use crate::core::reservation::{
     COMMIT_MAX, Commit, RESERVATION_BYTES, Reservation, ReservationFate, ReservationId,
 };
-use crate::core::rule::Mode;
+use crate::core::rule::{Debt, Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
@@ -50,26 +50,26 @@ pub fn new_reservation() -> Result<ReservationId, NoRandomness> {
     Ok(ReservationId(id))
 }
 
-/// The reservation that a caller names by its own id: the same for the same id. It is as hard to guess as the
-/// id is.
+/// The reservation that a caller names by its own id: the same for the same id of the same request. It is as
+/// hard to guess as the id is.
 #[must_use]
-pub fn reservation_of(id: &str) -> ReservationId {
-    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+pub fn reservation_of(id: &str, request: &Request<'_>) -> ReservationId {
+    let digest = digest_of(id, request);
     digest.as_ref().first_chunk().copied().map_or(ReservationId::NONE, ReservationId)
 }
 
 /// The name of a report that a caller names by its own id: the other half of the digest, so that no id of a
 /// reservation gives the same name.
 #[must_use]
-pub fn report_of(id: &str) -> ReservationId {
-    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+pub fn report_of(id: &str, request: &Request<'_>) -> ReservationId {
+    let digest = digest_of(id, request);
     digest.as_ref().last_chunk().copied().map_or(ReservationId::NONE, ReservationId)
 }
 
 /// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// True if it charged anything anywhere: not the second time.
+    /// True if it settled anything anywhere: not the second time, and not where no rule counts it any more.
     pub committed: bool,
     /// True if some of it was not reserved any more, so that there it was charged in full.
     pub lapsed: bool,
@@ -240,13 +240,18 @@ impl Engine {
         let mut named: SmallVec<[ReservedRule<'_>; 1]> = SmallVec::new();
         for held in &reservation.rules {
             let found = loaded.set.get(&held.rule.domain, &held.rule.name);
+            // A rule that counts by other attributes now has a bucket for this one only where all share it.
             let counts = |rule: &Compiled| {
+                let per = rule.rule.per.len();
                 rule.rule.action.counts()
                     && rule.rule.algorithm != Algorithm::Concurrency
-                    && rule.rule.per.len() == held.values.len()
+                    && (per == 0 || per == held.values.len())
             };
             let Some(rule) = found.filter(|rule| counts(rule)) else { continue };
-            let key = held.values.key(rule.shape);
+            let key = match rule.rule.per.is_empty() {
+                true => Key::new(rule.shape, std::iter::empty()),
+                false => held.values.key(rule.shape),
+            };
             let bucket = ReservedBucket::new(&loaded, rule, key, held.own_limit, now);
             let price = held.price.unwrap_or(Price::ONE);
             let kind = CostKind::of(&held.rule.domain, &held.rule.name, held.kind.as_deref());
@@ -264,6 +269,7 @@ impl Engine {
             if let Some(fate) = counted.reservation {
                 self.reservations.add(fate);
                 if matches!(fate, ReservationFate::Released | ReservationFate::Lapsed) {
+                    self.note_uncommitted(&one.bucket.rule.rule, counted);
                     self.reservations.estimator.learn(one.kind, teacher, actual);
                     self.remember_commit((one, counted), &named, actual, now);
                 }
@@ -276,6 +282,19 @@ impl Engine {
         }
         let lapsed = is(ReservationFate::Lapsed);
         Ok(Committed { committed: is(ReservationFate::Released) || lapsed, lapsed, degraded })
+    }
+
+    /// Counts what of a commit was not charged.
+    fn note_uncommitted(&self, rule: &Rule, counted: &ChargeResult) {
+        if counted.uncharged > 0 {
+            let [debt_max, forgiven, store] = &self.uncharged;
+            let counter = match rule.debt {
+                _ if counted.degraded => store,
+                Debt::Carry { .. } => debt_max,
+                Debt::Forgive | Debt::Window => forgiven,
+            };
+            counter.increment(counted.uncharged);
+        }
     }
 
     /// Leaves a record of what a reservation used, under the rule that says who made it.

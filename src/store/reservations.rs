@@ -192,7 +192,8 @@ impl KeySlot {
         looked.hope(&mut after);
         let retry = after.retry.filter(|_| !done.fits);
         counted.verdict = Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after };
-        (counted.returned, counted.reported) = (done.returned, done.reported);
+        (counted.returned, counted.reported, counted.uncharged) =
+            (done.returned, done.reported, done.uncharged);
         counted.reservation = Some(done.fate);
         if let Some(at) = at {
             self.rate_notes(at, before);
@@ -201,7 +202,8 @@ impl KeySlot {
             Some(place) => self.rate_bucket(charge, limit, now, place, &mut counted),
             // There was no room for a bucket to charge.
             None if done.reported > 0 => {
-                counted = ChargeResult { reported: 0, owed: 0, degraded: true, ..counted };
+                let uncharged = done.uncharged.saturating_add(done.reported);
+                counted = ChargeResult { reported: 0, uncharged, owed: 0, degraded: true, ..counted };
             }
             None => {}
         }

@@ -60,6 +60,44 @@ fn a_commit_charges_once_what_was_used_and_a_cancellation_nothing() {
 }
 
 #[test]
+fn a_rule_that_was_changed_meanwhile_charges_as_it_is_now() {
+    let rule = |per: &str, limit: u64| {
+        format!(
+            "[[rules]]\nname = \"t\"\nper = {per}\nalgorithm = \"fixed_window\"\nlimit = {limit}\nwindow = \"24h\"\n"
+        )
+    };
+    let daemon = Daemon::with_rules(&rule("[\"user\"]", 100));
+    let made = || reserve(&daemon, ("any", "ann"), &json!({ "amount": 10 }));
+    let (shared, uncounted) = (made(), made());
+    daemon.reload(&rule("[]", 101), "t", 101);
+    let in_full = json!({ "committed": true, "lapsed": true, "degraded": false });
+    assert_eq!(commit(&daemon, &shared, 7), in_full, "all share one bucket now");
+    assert_eq!(daemon.get("/v1/buckets?rule=t").json()["used"], 7);
+    daemon.reload(&rule("[\"user\", \"how\"]", 102), "t", 102);
+    let nothing = json!({ "committed": false, "lapsed": false, "degraded": false });
+    assert_eq!(commit(&daemon, &uncounted, 7), nothing, "nobody knows its bucket");
+}
+
+#[test]
+fn permits_that_a_commit_does_not_charge_are_counted() {
+    let rule = |how: &str, more: &str| {
+        format!(
+            "[[rules]]\nname = \"{how}\"\nmatch = {{ how = \"{how}\" }}\nper = [\"user\"]\nlimit = 10\nwindow = \"24h\"\n{more}\n"
+        )
+    };
+    let carries = rule("carry", "algorithm = \"fixed_window\"\ndebt_max = 5");
+    let forgives = rule("forgive", "algorithm = \"token_bucket\"\ndebt = \"forgive\"");
+    let daemon = Daemon::with_rules(&(carries + &forgives));
+    for (how, reason, charged) in [("carry", "debt_max", 15.0), ("forgive", "forgiven", 10.0)] {
+        let made = reserve(&daemon, (how, "ann"), &json!({ "amount": 10 }));
+        assert_eq!(commit(&daemon, &made, 500)["committed"], true, "{how}");
+        assert_eq!(commit(&daemon, &made, 500)["committed"], false, "{how}");
+        let metric = format!("tidegate_reports_uncharged_permits_total{{reason=\"{reason}\"}}");
+        assert_eq!(daemon.metric(&metric), Some(500.0 - charged), "{how}");
+    }
+}
+
+#[test]
 fn what_lapsed_is_free_again_and_is_charged_in_full_when_it_is_committed_late() {
     let daemon = Daemon::with_rules(&rules());
     for how in ALGORITHMS {

@@ -38,7 +38,8 @@ impl ConnectionContext<'_> {
         let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
         let check = question::read_report(&body)?;
-        self.one(&check, check.id().map(report_of), arriving).await
+        let report = check.id().map(|id| report_of(id, &check.request()));
+        self.one(&check, report, arriving).await
     }
 
     async fn one(

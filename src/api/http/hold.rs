@@ -47,7 +47,7 @@ impl ConnectionContext<'_> {
             Cost::Peek | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) | Cost::Commit(_) => 0,
         };
         let holder = match check.id() {
-            Some(id) => holder_of(id),
+            Some(id) => holder_of(id, &request),
             None => new_holder().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
         };
         request.cost = Cost::Hold(Hold { step: HoldStep::Acquire, holder, places });

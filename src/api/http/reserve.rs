@@ -59,7 +59,7 @@ impl ConnectionContext<'_> {
                 .ok_or_else(|| Refusal::of_field("ttl", "is a time such as \"30s\" or \"5m\", above zero"))?,
         };
         let id = match check.id() {
-            Some(id) => reservation_of(id),
+            Some(id) => reservation_of(id, &request),
             None => new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
         };
         let reserve = ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() };

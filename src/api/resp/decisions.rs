@@ -79,8 +79,12 @@ fn question<'a>(command: &'a Arguments<'_>) -> Result<Request<'a>, Wrong> {
     }
     let [domain, cost, id, named @ ..] = words else { return Err(arity("tg.report")) };
     let cost = Cost::report(count(cost, 0)?);
-    let report = (!id.is_empty()).then(|| text(id).map(report_of)).transpose()?;
-    Ok(Request { report, ..Request::new(domain_of(domain)?, attributes(named)?, cost) })
+    let request = Request::new(domain_of(domain)?, attributes(named)?, cost);
+    let report = match text(id)? {
+        "" => None,
+        id => Some(report_of(id, &request)),
+    };
+    Ok(Request { report, ..request })
 }
 
 /// True if it is a check or a report.
@@ -151,15 +155,17 @@ pub(super) async fn reserve(
             .filter(|ttl| ttl.0 > 0)
             .ok_or("ERR ttl is a time such as 30s or 5m, above zero")?,
     };
+    let mut request = Request::new(domain_of(domain)?, attributes(named)?, Cost::Peek);
     let reserved: ReservationId = match text(id)? {
         "" => new_reservation().map_err(|error| format!("ERR {error}"))?,
-        id => reservation_of(id),
+        id => reservation_of(id, &request),
     };
     // Not of one that the caller named: it may be asking again under that name by now, and then has it.
     let deliveries = id.is_empty().then_some(deliveries);
     let reserved = ReservedCost { id: reserved, permits, ttl, on_lapse: OnLapse::default() };
     servers.knows_rules().map_err(|refusal| format!("LOADING {}", refusal.message))?;
-    let asked = [Request::new(domain_of(domain)?, attributes(named)?, Cost::Reserve(reserved))];
+    request.cost = Cost::Reserve(reserved);
+    let asked = [request];
     let identity = ClientIdentity::read(servers, &asked);
     let mut asked = identity.stand_in(asked).map_err(|refusal| format!("ERR {}", refusal.message))?;
     let engine = &servers.engine;

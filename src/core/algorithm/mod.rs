@@ -543,6 +543,18 @@ impl State {
         each!(self, machine => machine.used(limit, now))
     }
 
+    /// True if the bucket holds all that is in use: nothing is owed.
+    #[must_use]
+    pub fn owes_nothing(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> bool {
+        let capacity = match self {
+            Self::TokenBucket(_) | Self::Gcra(_) => level::capacity(limit),
+            Self::LeakyBucket(_) => leaky_bucket::capacity(limit),
+            _ => u64::from(limit.permits),
+        };
+        let holds = capacity.saturating_add(Allowance::kept_of(view));
+        holds > 0 && self.used(limit, now) <= holds
+    }
+
     /// From when on this bucket answers like an unused one, so that it may be forgotten.
     #[must_use]
     pub fn expiry(&self, limit: &Limit) -> Timestamp {

@@ -67,7 +67,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "reports_uncharged_permits_total",
         MetricKind::Counter,
         &["reason"],
-        "Permits of reports that were not charged: debt_max: they exceed what a bucket may owe; forgiven: of rules with debt = \
+        "Permits of reports and commits that were not charged: debt_max: they exceed what a bucket may owe; forgiven: of rules with debt = \
          \"forgive\"; store: the store could not be asked, or had no room",
     ),
     (

@@ -484,6 +484,7 @@ const fn counted(verdict: Verdict, used: u64) -> ChargeResult {
         used,
         returned: 0,
         reported: 0,
+        uncharged: 0,
         paid: 0,
         owed: 0,
         lapsed: 0,

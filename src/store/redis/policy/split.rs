@@ -202,7 +202,8 @@ impl Core {
                 let cost = Cost::Report(ReportedCost { permits: commit.actual, debt_max: commit.debt_max });
                 let counted =
                     self.report_over_parts(&Charge { cost, ..*charge }, intent, now, deadline).await;
-                ChargeResult { reservation: Some(ReservationFate::Lapsed), ..counted }
+                let uncharged = commit.actual.saturating_sub(counted.reported);
+                ChargeResult { reservation: Some(ReservationFate::Lapsed), uncharged, ..counted }
             }
         }
     }

@@ -249,7 +249,7 @@ impl Entry {
         own.share = share;
         let paid = if charge.cost == Cost::Peek { 0 } else { own.state.settle(&share, view, now) };
         let owed = i64::from(own.state.debt());
-        let (mut returned, mut reported) = (0, 0);
+        let (mut returned, mut reported, mut uncharged) = (0, 0, 0);
         let lapsed = own.lapse(now);
         let mut reservation = None;
         let verdict = match charge.cost {
@@ -260,7 +260,8 @@ impl Entry {
             }
             Cost::Commit(commit) => {
                 let done = own.commit(&commit, view, now);
-                (returned, reported, reservation) = (done.returned, done.reported, Some(done.fate));
+                (returned, reported, uncharged) = (done.returned, done.reported, done.uncharged);
+                reservation = Some(done.fate);
                 let after = own.state.check(&share, view, now, 0);
                 let retry = after.retry.filter(|_| !done.fits);
                 Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after }
@@ -313,6 +314,7 @@ impl Entry {
             used,
             returned,
             reported,
+            uncharged,
             paid,
             owed: i64::from(own.state.debt()) - owed,
             lapsed,
