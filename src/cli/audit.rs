@@ -31,8 +31,15 @@ const FOLLOW_ROWS: u32 = 1_000;
 #[derive(Debug, Clone, Copy, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Outcome {
+    /// It passed at once.
     Allowed,
+    /// It passed, after the delay of a rule that throttles.
+    Throttled,
+    /// A limit denied it.
     Denied,
+    /// A rule that blocks denied it, or its user is blocked, or its key does not hold.
+    Blocked,
+    /// It passed, and a rule that only logs would have denied it.
     ShadowDenied,
     /// What was used was told afterwards: by the commit of a reservation, less what it had reserved, or by a
     /// report that was denied and is charged all the same.
@@ -73,9 +80,9 @@ struct Filters {
     /// In this region.
     #[arg(long)]
     region: Option<String>,
-    /// With this outcome.
-    #[arg(long, value_enum)]
-    outcome: Option<Outcome>,
+    /// With this outcome, or one of several: denied,blocked.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    outcome: Vec<Outcome>,
     /// Denied for this cause, such as used_up or burnt.
     #[arg(long, value_parser = PossibleValuesParser::new(DenialCause::WORDS))]
     cause: Option<String>,
@@ -130,7 +137,8 @@ struct Part {
 
 impl Filters {
     fn ask(&self, part: Part) -> Result<Reply, Failure> {
-        let outcome = self.outcome.and_then(|outcome| outcome.to_possible_value());
+        let outcomes = self.outcome.iter().filter_map(|outcome| outcome.to_possible_value());
+        let outcomes: Vec<String> = outcomes.map(|outcome| outcome.get_name().to_owned()).collect();
         self.server.get(&query(
             "/v1/audit",
             &[
@@ -139,7 +147,7 @@ impl Filters {
                 ("address", self.address.clone()),
                 ("rule", self.rule.clone()),
                 ("region", self.region.clone()),
-                ("outcome", outcome.map(|outcome| outcome.get_name().to_owned())),
+                ("outcome", Some(outcomes.join(",")).filter(|outcomes| !outcomes.is_empty())),
                 ("cause", self.cause.clone()),
                 ("request_id", self.request_id.clone()),
                 ("from", part.from),

@@ -399,7 +399,7 @@ fn decisions_are_followed_as_they_are_recorded_each_once() {
         let shown = following.output();
         shown.lines().next().map(str::to_owned)
     });
-    assert!(first.contains("denied") && first.contains("closed") && first.contains("u_"), "{first}");
+    assert!(first.contains("blocked") && first.contains("closed") && first.contains("u_"), "{first}");
     let last = format!("u_{number}");
     eventually("the last one is shown", || following.output().contains(&last).then_some(()));
     let shown = following.output();
