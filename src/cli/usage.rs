@@ -170,7 +170,7 @@ fn quota_table(quotas: &[&Value]) -> Rows {
 }
 
 /// A moment without the fraction of its second.
-fn whole_seconds(moment: &str) -> String {
+pub(super) fn whole_seconds(moment: &str) -> String {
     match moment.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
         None => moment.to_owned(),
