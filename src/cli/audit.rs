@@ -58,8 +58,8 @@ pub(super) struct Audit {
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Moves months that are older than audit.retain to the archive. Daemons do so by themselves; this does
-    /// it now.
+    /// Moves months that are older than audit.retain to the archive, and removes files there that are older
+    /// than audit.retain_archive. Daemons do so by themselves; this does it now.
     Archive(Archive),
 }
 
@@ -110,7 +110,7 @@ struct Filters {
 
 #[derive(Debug, Args)]
 struct Archive {
-    /// Only says which months would go.
+    /// Only says which months and files would go.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -282,24 +282,32 @@ impl Archive {
     fn run(self) -> Ended {
         let config = Config::load(self.file.config.as_deref(), super::environment(), &Flags::default())
             .map_err(problems)?;
-        let months = match daemon::archive_audit(&config, self.dry_run) {
+        let run = match daemon::archive_audit(&config, self.dry_run) {
             Err(error) if daemon::archives_elsewhere(&error) => {
                 log::say(format_args!("{error}"));
                 return Ok(ExitCode::from(ELSEWHERE));
             }
-            months => months?,
+            run => run?,
         };
-        if months.is_empty() {
+        if run.archived.is_empty() {
             say("No month of the audit log is due for the archive.");
-            return Ok(ExitCode::SUCCESS);
+        } else {
+            let about = if self.dry_run { "about rows" } else { "rows" };
+            show_months(run.archived, [about, if self.dry_run { "would go to" } else { "went to" }]);
         }
-        let about = if self.dry_run { "about rows" } else { "rows" };
-        let mut rows =
-            table(&["month", about, "bytes", if self.dry_run { "would go to" } else { "went to" }], &[1, 2]);
-        for month in months {
-            rows.add_row([month.month, month.rows.to_string(), month.bytes.to_string(), month.location]);
+        if !run.removed.is_empty() {
+            let removed = if self.dry_run { "would be removed" } else { "removed" };
+            say("\nOlder than audit.retain_archive:");
+            show_months(run.removed, ["rows", removed]);
         }
-        say(rows);
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn show_months(months: Vec<daemon::Archived>, [rows, location]: [&str; 2]) {
+    let mut shown = table(&["month", rows, "bytes", location], &[1, 2]);
+    for month in months {
+        shown.add_row([month.month, month.rows.to_string(), month.bytes.to_string(), month.location]);
+    }
+    say(shown);
 }
