@@ -162,7 +162,8 @@ fn list(server: &Server, query: &str, nobody: Option<String>) -> Ended {
             say(nobody.unwrap_or_else(none));
             return;
         }
-        let mut rows = table(&["key", "user", "tier", "own limits", "state", "expires", "note"], &[]);
+        let mut rows =
+            table(&["key", "user", "tier", "own limits", "state", "expires", "last seen", "note"], &[]);
         for key in keys {
             rows.add_row([
                 people::plain(&key["id"]),
@@ -171,6 +172,7 @@ fn list(server: &Server, query: &str, nobody: Option<String>) -> Ended {
                 people::overrides(&key["overrides"]),
                 state(key).to_owned(),
                 people::plain(&key["expires_at"]),
+                people::last_seen(key),
                 people::plain(&key["note"]),
             ]);
         }
@@ -199,5 +201,6 @@ fn show(answer: &Value) {
     for field in ["expires_at", "note", "created_at", "created_by", "revoked_at", "revoked_by"] {
         fields.insert(field.to_owned(), key[field].clone());
     }
+    fields.insert("last seen".to_owned(), people::last_seen(key).into());
     show_fields(&fields);
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::Reply;
 use super::table::{self, table};
+use super::usage::whole_seconds;
 use super::{Ended, Failure, Server, say};
 
 /// Limits of somebody's own.
@@ -158,6 +159,11 @@ pub(super) fn query(pairs: &[(&str, Option<String>)]) -> String {
 /// A name as a segment of a path, or a value of a query.
 pub(super) fn escape(name: &str) -> String {
     percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+/// When somebody was last seen, which is known to the minute.
+pub(super) fn last_seen(record: &Value) -> String {
+    record["last_seen_at"].as_str().map_or_else(|| "-".to_owned(), whole_seconds)
 }
 
 /// A value as people read it.

@@ -9,7 +9,8 @@ use comfy_table::{Cell, CellAlignment, Color, Table, TableComponent};
 const BAD: [&str; 9] =
     ["blocked", "broken", "cut off", "denied", "down", "expired", "open", "revoked", "silent"];
 /// Words of a state that is worth a look.
-const ODD: [&str; 6] = ["attention", "committed", "draining", "half_open", "link down", "shadow_denied"];
+const ODD: [&str; 7] =
+    ["attention", "committed", "draining", "half_open", "link down", "shadow_denied", "throttled"];
 /// Words of a state that is as it should be.
 const GOOD: [&str; 4] = ["active", "allowed", "connected", "ok"];
 

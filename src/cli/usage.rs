@@ -170,7 +170,7 @@ fn quota_table(quotas: &[&Value]) -> Rows {
 }
 
 /// A moment without the fraction of its second.
-fn whole_seconds(moment: &str) -> String {
+pub(super) fn whole_seconds(moment: &str) -> String {
     match moment.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
         None => moment.to_owned(),
@@ -189,14 +189,23 @@ fn show_rows(answer: &Value, group: &str) {
     }
     let name = if group == "time" { "at" } else { group };
     let timed = rows.iter().any(|row| !row["latency_us"].is_null());
-    let mut headings = vec![name, "allowed", "denied", "permits"];
+    // Few rules delay or block: a column without a number would only make the others narrow.
+    let is_told = |count: &&str| rows.iter().any(|row| row[*count].as_u64().is_some_and(|many| many > 0));
+    let mut counts = vec!["allowed"];
+    counts.extend(Some("throttled").filter(is_told));
+    counts.push("denied");
+    counts.extend(Some("blocked").filter(is_told));
+    let mut headings = vec![name];
+    headings.extend(&counts);
+    headings.push("permits");
     if timed {
         headings.extend(["p50", "p95", "p99"]);
     }
-    let mut shown = table(&headings, &[1, 2, 3, 4, 5, 6]);
+    let mut shown = table(&headings, &[1, 2, 3, 4, 5, 6, 7, 8]);
     for row in rows {
-        let mut cells =
-            vec![text(&row[name]), text(&row["allowed"]), text(&row["denied"]), text(&row["cost"])];
+        let mut cells = vec![text(&row[name])];
+        cells.extend(counts.iter().map(|count| text(&row[*count])));
+        cells.push(text(&row["cost"]));
         if timed {
             cells.extend(["p50", "p95", "p99"].map(|at| micros(&row["latency_us"][at])));
         }

@@ -136,13 +136,14 @@ fn list(server: &Server, query: &str, nobody: Option<String>) -> Ended {
             say(nobody.unwrap_or_else(none));
             return;
         }
-        let mut rows = table(&["user", "tier", "own limits", "blocked"], &[]);
+        let mut rows = table(&["user", "tier", "own limits", "blocked", "last seen"], &[]);
         for user in users {
             rows.add_row([
                 people::plain(&user["id"]),
                 people::plain(&user["tier"]),
                 people::overrides(&user["overrides"]),
                 blocked(&user["blocked"]),
+                people::last_seen(user),
             ]);
         }
         say(rows);
@@ -172,5 +173,6 @@ fn show(answer: &Value) {
     for field in ["created_at", "updated_at"] {
         fields.insert(field.to_owned(), user[field].clone());
     }
+    fields.insert("last seen".to_owned(), people::last_seen(user).into());
     show_fields(&fields);
 }

@@ -164,6 +164,7 @@ fn user_record(user: &User) -> UserRecord {
         }),
         created_at: None,
         updated_at: None,
+        last_seen_at: None,
     }
 }
 
@@ -182,6 +183,7 @@ fn key_record(key: &ApiKey, json: &Value) -> KeyRecord {
         created_by: told("created_by").map(str::to_owned),
         revoked_at: moment("revoked_at"),
         revoked_by: told("revoked_by").map(str::to_owned),
+        last_seen_at: None,
     }
 }
 

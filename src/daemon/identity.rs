@@ -92,6 +92,11 @@ impl Identities {
                 tasks.spawn("identity_changes", stop, move || {
                     people::watch(database.clone(), Arc::clone(&lookups), ending.clone())
                 });
+                let (own, ending) = (Arc::clone(&people), stop.clone());
+                let sightings = Arc::clone(engine.sightings());
+                tasks.spawn("identity_seen", stop, move || {
+                    Arc::clone(&own).write_seen(Arc::clone(&sightings), ending.clone())
+                });
                 people
             }
             _ => Arc::new(FilePeople { reloader: Arc::clone(reloader), ledger: Arc::clone(ledger) }),

@@ -73,7 +73,7 @@ pub use start_check::{FileProblem, FileProblems, check_files};
 pub use store::StoreSetup;
 
 use audit::Remembering;
-pub use audit::{Archived, archive_audit, archives_elsewhere};
+pub use audit::{ArchiveRun, Archived, archive_audit, archives_elsewhere};
 use bound::Bound;
 pub use configuration::{ConfigSource, ReadConfig};
 use configuration::{Configuration, Drain};

@@ -72,6 +72,7 @@ use clock::{Clock, Stopwatch};
 use excess::Excesses;
 use hold::Holds;
 use identity::lookups::Lookups;
+use identity::sightings::Sightings;
 use identity::{Directory, Inquiry, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use pace::Pacing;
@@ -117,6 +118,7 @@ pub struct Engine {
     /// Permits of reports that were not charged, by reason.
     uncharged: [Counter; 3],
     lookups: OnceLock<Arc<Lookups>>,
+    sightings: Arc<Sightings>,
     tier_default: OnceLock<Box<str>>,
     audit: Option<Arc<audit::Queue>>,
     events: Arc<events::EventQueue>,
@@ -147,6 +149,7 @@ impl Engine {
         let shares = Shares::new(name.clone(), RegionList::NOBODY, None);
         let began = clock.now();
         let events = events::EventQueue::new(&metrics);
+        let sightings = Arc::new(Sightings::new(metrics.sightings_lost.clone()));
         Self {
             name,
             clock,
@@ -177,6 +180,7 @@ impl Engine {
             audit: None,
             events,
             lookups: OnceLock::new(),
+            sightings,
             tier_default: OnceLock::new(),
             tasks: Tasks::default(),
             tracer: None,
@@ -201,6 +205,12 @@ impl Engine {
     #[must_use]
     pub fn lookups(&self) -> Option<&Arc<Lookups>> {
         self.lookups.get()
+    }
+
+    /// Returns when users and API keys were last seen, as far as nobody has written it down yet.
+    #[must_use]
+    pub const fn sightings(&self) -> &Arc<Sightings> {
+        &self.sightings
     }
 
     /// The tier of requests that bring none and of whom no other is known. Once; later calls change nothing.

@@ -187,6 +187,16 @@ fn a_user_is_blocked_and_let_in_again_in_the_browser() {
     eventually("the user is admitted", || {
         (daemon.check(&[("user", "u_42")])["allowed"] == true).then_some(())
     });
+    let seen = daemon.get("/v1/users/u_42").json()["user"]["last_seen_at"].as_str().unwrap().to_owned();
+    browser.button("Look");
+    browser.shows("last seen");
+    browser.shows(&seen[..16].replace('T', " "));
+    eventually("the block is recorded", || {
+        let audit = daemon.get("/v1/audit?outcome=blocked").json();
+        (!audit["decisions"].as_array()?.is_empty()).then_some(())
+    });
+    browser.open(&format!("http://{}/#decisions", daemon.http));
+    browser.shows("user_blocked");
 }
 
 #[test]

@@ -48,7 +48,9 @@ pub(super) struct DecidedJson<'a> {
     path: Option<&'a str>,
     /// The request's method.
     method: Option<&'a str>,
-    /// `allowed`, `denied`, `shadow_denied`, or `committed`: what a reservation used.
+    /// `allowed`; `throttled`: it passed after a delay; `denied` by a limit; `blocked` by a rule that blocks,
+    /// or since a user is blocked or a key does not hold; `shadow_denied`: it passed, and a rule that only
+    /// logs would have denied it; or `committed`: what a reservation used.
     outcome: &'a str,
     /// Why it was denied; null where it passed, and in rows of versions that did not write it down.
     #[cfg_attr(test, schemars(extend("enum" = crate::api::schema::CAUSES_OR_NULL)))]
@@ -166,8 +168,12 @@ pub(super) struct UsageRowJson<'a> {
     region: Option<&'a str>,
     /// Decisions that let a request pass.
     allowed: u64,
+    /// Those of `allowed` that passed after a delay.
+    throttled: u64,
     /// Decisions that refused one.
     denied: u64,
+    /// Those of `denied` that were blocked rather than over a limit.
+    blocked: u64,
     /// Permits that were charged.
     cost: i64,
     /// The time that decisions took; absent where that was not measured.
@@ -203,7 +209,9 @@ impl<'a> UsageRowJson<'a> {
             path: named("path"),
             region: named("region"),
             allowed: row.allowed,
+            throttled: row.throttled,
             denied: row.denied,
+            blocked: row.blocked,
             cost: row.cost,
             latency_us: latency,
         }

@@ -215,7 +215,12 @@ const PAST_DECISIONS: &[Parameter] = &[
     ("address", "string", false, "From this address."),
     ("rule", "string", false, "By this rule."),
     ("region", "string", false, "In this region."),
-    ("outcome", "string", false, "allowed, denied, shadow_denied or committed."),
+    (
+        "outcome",
+        "string",
+        false,
+        "allowed, throttled, denied, blocked, shadow_denied or committed, or several with commas between them.",
+    ),
     ("cause", "string", false, "Denied for this cause, such as used_up."),
     ("request_id", "string", false, "On the request that its gateway named so (X-Request-Id)."),
     ("limit", "integer", false, "At most so many, from 1 to 1000; 100 unless said."),

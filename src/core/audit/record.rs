@@ -12,10 +12,14 @@ use crate::time::Timestamp;
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// It passed.
+    /// It passed at once.
     Allowed,
-    /// It was denied.
+    /// It passed, after the delay of a rule that throttles.
+    Throttled,
+    /// A limit denied it.
     Denied,
+    /// A rule that blocks denied it, or whoever asked may not ask at all.
+    Blocked,
     /// It passed, but a rule that only logs would have denied it.
     ShadowDenied,
     /// It was decided before, and reserved something: it is known now what it used. No decision of its own.
@@ -24,14 +28,28 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::ShadowDenied, Self::Committed];
+    pub const ALL: [Self; 6] =
+        [Self::Allowed, Self::Throttled, Self::Denied, Self::Blocked, Self::ShadowDenied, Self::Committed];
+
+    /// The words of all of them.
+    pub const WORDS: [&'static str; Self::ALL.len()] = {
+        let mut words = [""; Self::ALL.len()];
+        let mut place = 0;
+        while place < words.len() {
+            words[place] = Self::ALL[place].as_str();
+            place += 1;
+        }
+        words
+    };
 
     /// Returns the spelling of metrics, the database and the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
+            Self::Throttled => "throttled",
             Self::Denied => "denied",
+            Self::Blocked => "blocked",
             Self::ShadowDenied => "shadow_denied",
             Self::Committed => "committed",
         }
@@ -43,13 +61,35 @@ impl Outcome {
         Self::ALL.into_iter().find(|outcome| outcome.as_str() == text)
     }
 
+    /// True if the request did not pass.
+    #[must_use]
+    pub const fn is_refused(self) -> bool {
+        matches!(self, Self::Denied | Self::Blocked)
+    }
+
     const fn byte(self) -> u8 {
         match self {
             Self::Allowed => 0,
             Self::Denied => 1,
             Self::ShadowDenied => 2,
             Self::Committed => 3,
+            Self::Throttled => 4,
+            Self::Blocked => 5,
         }
+    }
+
+    /// The byte where 0.1.0 reads the outcome, which knows neither [`Self::Throttled`] nor [`Self::Blocked`]
+    /// and would take a record with another byte for a damaged one.
+    const fn coarse_byte(self) -> u8 {
+        match self {
+            Self::Throttled => Self::Allowed.byte(),
+            Self::Blocked => Self::Denied.byte(),
+            other => other.byte(),
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.byte() == byte)
     }
 }
 
@@ -100,9 +140,9 @@ const NO_RETRY: u64 = u64::MAX;
 const NO_CAUSE: u8 = u8::MAX;
 /// Bytes of everything but the texts, without the length.
 const FIXED: usize = 8 + 1 + 8 + 8 + 4 + 2 + 8 + 4 + 4;
-/// Bytes after the texts: the cause, and the length of the request's name, which follows. 0.1.0 wrote
-/// neither.
-const LAST: usize = 1 + 2;
+/// Bytes after the texts: the cause, the length of the request's name, which follows, and after that the
+/// outcome to the point. 0.1.0 wrote none of them.
+const LAST: usize = 1 + 2 + 1;
 /// Longest text, in bytes; a longer one is cut.
 const TEXT_BYTES_MAX: usize = 1_024;
 
@@ -128,7 +168,7 @@ impl<'a> Record<'a> {
         };
         put(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
         put(&self.at.0.to_le_bytes());
-        put(&[self.outcome.byte()]);
+        put(&[self.outcome.coarse_byte()]);
         put(&self.cost.to_le_bytes());
         put(&self.count.to_le_bytes());
         put(&self.limit.to_le_bytes());
@@ -140,13 +180,14 @@ impl<'a> Record<'a> {
         texts.into_iter().for_each(|text| write_text(into, text));
         into.push(self.cause.and_then(|cause| u8::try_from(cause.index()).ok()).unwrap_or(NO_CAUSE));
         write_text(into, name);
+        into.push(self.outcome.byte());
     }
 
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut bytes = HexBytes(bytes);
         let at = Timestamp(u64::from_le_bytes(bytes.array()?));
         let [outcome] = bytes.array()?;
-        let outcome = Outcome::ALL.into_iter().find(|known| known.byte() == outcome)?;
+        let coarse = Outcome::from_byte(outcome)?;
         let cost = i64::from_le_bytes(bytes.array()?);
         let count = u64::from_le_bytes(bytes.array()?);
         let limit = u32::from_le_bytes(bytes.array()?);
@@ -165,7 +206,7 @@ impl<'a> Record<'a> {
             method: bytes.text()?,
             cause: bytes.array().and_then(|[cause]| DenialCause::ALL.get(usize::from(cause)).copied()),
             request_id: bytes.text().flatten(),
-            outcome,
+            outcome: bytes.array().and_then(|[outcome]| Outcome::from_byte(outcome)).unwrap_or(coarse),
             cost,
             count,
             limit,
@@ -305,7 +346,7 @@ mod tests {
             address,
             path,
             method,
-            outcome: Outcome::ALL[usize::try_from(at % 3).unwrap()],
+            outcome: Outcome::ALL[usize::try_from(at % 6).unwrap()],
             cost,
             count: at ^ 7,
             limit: 9,
@@ -363,14 +404,17 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_version_that_wrote_no_cause_or_no_name_is_read_without_them() {
+    fn a_record_of_a_version_that_wrote_less_is_read_without_that() {
         let texts = ("default".to_owned(), [const { None }; 6]);
         let mut bytes = Vec::new();
-        let written = Record { request_id: Some("r"), ..record(&texts, 1, 1, None) };
+        let written =
+            Record { request_id: Some("r"), outcome: Outcome::Blocked, ..record(&texts, 1, 1, None) };
         written.write(&mut bytes);
+        let coarse = Record { outcome: Outcome::Denied, ..written };
         for (shorter, as_read) in [
-            (3, Record { request_id: None, ..written }),
-            (1, Record { request_id: None, cause: None, ..written }),
+            (1, coarse),
+            (3, Record { request_id: None, ..coarse }),
+            (1, Record { request_id: None, cause: None, ..coarse }),
         ] {
             bytes.truncate(bytes.len() - shorter);
             let len = u32::try_from(bytes.len() - 4).unwrap();

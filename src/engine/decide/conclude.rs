@@ -19,6 +19,7 @@ use crate::core::wire::OwnLimit;
 use crate::engine::Engine;
 use crate::engine::audit::CostFate;
 use crate::engine::hold::Leasing;
+use crate::engine::identity::NameRef;
 use crate::engine::port::{ChargeResult, Intent, Outcome};
 use crate::engine::refusal::refusal;
 use crate::engine::unmatched;
@@ -51,6 +52,10 @@ impl Engine {
         let charged = charges && outcome.admitted && !plan.only_reports;
         let (decides, elsewhere) = (intent == Intent::Charge, self.elsewhere(now));
         let call = Concluded { plan, decides, charges, charged, elsewhere, now };
+        if decides {
+            let mut note = |name: NameRef<'_>| self.sightings.note(name, now);
+            plan.persons.iter().for_each(|person| person.tell_known(&mut note));
+        }
         let mut counted = outcome.counted.iter();
         let mut decisions = Decisions::new();
         for (place, request) in plan.requests.iter().enumerate() {

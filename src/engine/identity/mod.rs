@@ -8,6 +8,7 @@
 pub mod lookups;
 pub mod register;
 pub mod secret;
+pub mod sightings;
 
 mod load;
 mod pending_look_ups;

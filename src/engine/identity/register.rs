@@ -36,6 +36,10 @@ pub struct UserRecord {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub updated_at: Option<Timestamp>,
+    /// When a request named the user last, to the minute; absent where none is remembered.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub last_seen_at: Option<Timestamp>,
 }
 
 /// A block, with its beginning where that is known.
@@ -90,6 +94,10 @@ pub struct KeyRecord {
     pub revoked_at: Option<Timestamp>,
     /// Who took it back.
     pub revoked_by: Option<String>,
+    /// When a request showed the key last, to the minute; absent where none is remembered.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub last_seen_at: Option<Timestamp>,
 }
 
 /// A tier.

@@ -416,6 +416,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["reason"],
         "Decisions that refused somebody: user_blocked, key_revoked, key_expired, key_inactive",
     ),
+    (
+        "identity_sightings_lost_total",
+        MetricKind::Counter,
+        &[],
+        "Users and API keys whose last request is not remembered, since too many wait for the database",
+    ),
     ("identity_tokens_total", MetricKind::Counter, &["result"], "JSON web tokens shown: valid, invalid"),
     ("audit_queue", MetricKind::Gauge, &[], "Records of decisions that wait in memory"),
     (

@@ -32,7 +32,8 @@ export function Identities() {
       <label>Name <input required value=${id} onInput=${(event) => setId(event.target.value)}/></label><button>Look</button></form>
     ${user && html`<table><tbody><tr><th scope="row">tier</th><td>${user.tier ?? "the default"}</td></tr>
         <tr><th scope="row">limits of its own</th><td>${own(user.overrides) || "none"}</td></tr>
-        <tr><th scope="row">blocked</th><td class=${user.blocked ? "bad" : "good"}>${user.blocked ? `until ${moment(user.blocked.until) ?? "somebody unblocks it"}${user.blocked.reason ? `: ${user.blocked.reason}` : ""}` : "no"}</td></tr></tbody></table>
+        <tr><th scope="row">blocked</th><td class=${user.blocked ? "bad" : "good"}>${user.blocked ? `until ${moment(user.blocked.until) ?? "somebody unblocks it"}${user.blocked.reason ? `: ${user.blocked.reason}` : ""}` : "no"}</td></tr>
+        <tr><th scope="row">last seen</th><td>${moment(user.last_seen_at) ?? "–"}</td></tr></tbody></table>
       <form class="line" onSubmit=${(event) => event.preventDefault()}>
         <label>Reason <input value=${reason} onInput=${(event) => setReason(event.target.value)}/></label>
         <label>For how long <input placeholder="1h; empty: until unblocked" value=${until} onInput=${(event) => setUntil(event.target.value)}/></label>
@@ -45,6 +46,6 @@ export function Identities() {
       ${more.quotas && html`<${Table} head=${["rule", "used", "limit", "left", "resets in"]} none="No rule counts by user alone."
         rows=${more.quotas.map((quota) => [quota.rule, quota.used, quota.limit, quota.remaining, span(quota.reset_ms)])}/>
         ${more.isMore && html`<p class="soft">More rules apply than are shown.</p>`}`}</section>`}
-    ${more.keys && (user || more.keys.length > 0) && html`<section><h2>Keys</h2><${Table} head=${["key", "tier", "active", "note", "expires"]} none="The user has no keys."
-      rows=${more.keys.map((key) => [key.id, key.tier, key.active ? "yes" : "no", key.note, moment(key.expires_at) ?? "never"])}/></section>`}</main>`;
+    ${more.keys && (user || more.keys.length > 0) && html`<section><h2>Keys</h2><${Table} head=${["key", "tier", "active", "note", "expires", "last seen"]} none="The user has no keys."
+      rows=${more.keys.map((key) => [key.id, key.tier, key.active ? "yes" : "no", key.note, moment(key.expires_at) ?? "never", moment(key.last_seen_at)])}/></section>`}</main>`;
 }
