@@ -158,6 +158,10 @@ fn unmet_host(text: &str) -> Option<String> {
         let host = rest.split('/').next().unwrap_or_default();
         return Some(format!("no request meets it, since no host has a slash: write {host:?}"));
     }
+    // A star among the colons of an IPv6 address is no port.
+    if lower.contains('*') && lower.matches(':').count() > 1 {
+        return None;
+    }
     let bare = lower.strip_suffix(":*").filter(|bare| !bare.is_empty() && *bare != "*");
     let normal = bare.map_or_else(|| uri::host(&lower).into_owned(), str::to_owned);
     (normal != lower).then(|| {
