@@ -95,7 +95,11 @@ impl Front {
             config = config.replace(from, to);
         }
         // On a busy machine an answer may take longer than users would wait for it.
-        config = config.replace("250ms", "5s");
+        for timeout in ["proxy_connect_timeout", "proxy_read_timeout"] {
+            let shipped = format!("{timeout} 1s;");
+            assert_eq!(config.matches(&shipped).count(), 1, "deploy/nginx/tidegate.conf says {shipped} once");
+            config = config.replace(&shipped, &format!("{timeout} 5s;"));
+        }
         let mut nginx = support::nginx::start(folder.path(), &config);
         eventually("nginx serves", || {
             assert!(nginx.ended().is_none(), "nginx ended:\n{}", nginx.output());

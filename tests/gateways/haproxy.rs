@@ -17,7 +17,7 @@ fn start(daemons: &[SocketAddr]) -> Gateway {
 /// On a busy machine an answer may take longer than users would wait for it.
 pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     start_as_shipped(daemons, |config| {
-        change(replaced(&config, "timeout server  250ms", "timeout server  5s"))
+        change(replaced(&config, "timeout server  2s", "timeout server  5s"))
     })
 }
 
