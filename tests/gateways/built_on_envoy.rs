@@ -64,7 +64,11 @@ pub(super) fn envoy(filter: &str, virtual_host: &str, asked: &AskedCluster<'_>) 
     let AskedCluster { name: cluster, daemon, is_http2, calls_max } = *asked;
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
-    let http2 = if is_http2 { "{ http2_protocol_options: {} }" } else { "{ http_protocol_options: {} }" };
+    let http2 = if is_http2 {
+        "{ http2_protocol_options: { max_outbound_control_frames: 1000000, max_outbound_frames: 1000000 } }"
+    } else {
+        "{ http_protocol_options: {} }"
+    };
     let config = format!(
         r#"
 static_resources:
@@ -95,7 +99,7 @@ static_resources:
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]
   - name: {cluster}
     type: STATIC
-    circuit_breakers: {{ thresholds: [{{ max_requests: {calls_max}, max_connections: {calls_max} }}] }}
+    circuit_breakers: {{ thresholds: [{{ max_requests: {calls_max}, max_connections: {calls_max}, max_pending_requests: {calls_max} }}] }}
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions

@@ -63,7 +63,8 @@ fn envoy_rls(daemon: &Daemon, setting: Setting) -> Gateway {
     config =
         replaced(&config, "failure_mode_deny: false", &format!("failure_mode_deny: {}", setting.refuses));
     if setting.patient {
-        config = replaced(&config, "                      timeout: 1s\n", "                      timeout: 30s\n");
+        config =
+            replaced(&config, "                      timeout: 1s\n", "                      timeout: 30s\n");
     }
     if let Some(calls) = setting.calls_max {
         config = replaced(&config, "max_requests: 65536", &format!("max_requests: {calls}"));
