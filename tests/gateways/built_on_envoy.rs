@@ -122,7 +122,7 @@ static_resources:
 fn what_the_page_has_istio_patch_into_envoy_holds_a_limit() {
     let daemon = Daemon::with_rules(RULES);
     let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
-    let virtual_host = of_page("operation: MERGE\n        value:\n", "```", 10);
+    let virtual_host = of_page("operation: MERGE\n        value:\n", "    - applyTo: CLUSTER", 10);
     // A starved machine may take longer than users would wait.
     let slow = filter.replace("timeout: 1s", "timeout: 5s");
     assert_ne!(slow, filter, "the page says how long an answer may take");
