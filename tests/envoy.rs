@@ -78,7 +78,7 @@ impl Front {
             config = config.replace(from, to);
         }
         // On a busy machine an answer may take longer than users would wait for it.
-        let shipped = "                      timeout: 1s\n";
+        let shipped = "                      timeout: 2s\n";
         assert_eq!(config.matches(shipped).count(), 1, "deploy/envoy/envoy.yaml says how long to wait");
         config = config.replace(shipped, "                      timeout: 5s\n");
         let mut envoy = envoy::start(folder.path(), &config);

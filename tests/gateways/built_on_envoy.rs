@@ -124,7 +124,7 @@ fn what_the_page_has_istio_patch_into_envoy_holds_a_limit() {
     let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
     let virtual_host = of_page("operation: MERGE\n        value:\n", "    - applyTo: CLUSTER", 10);
     // A starved machine may take longer than users would wait.
-    let slow = filter.replace("timeout: 1s", "timeout: 5s");
+    let slow = filter.replace("timeout: 2s", "timeout: 5s");
     assert_ne!(slow, filter, "the page says how long an answer may take");
     let name = "outbound|8081||tidegate.tidegate.svc.cluster.local";
     let cluster = AskedCluster { name, daemon: daemon.grpc, is_http2: true, calls_max: 1_024 };

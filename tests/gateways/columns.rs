@@ -64,7 +64,7 @@ fn envoy_rls(daemon: &Daemon, setting: Setting) -> Gateway {
         replaced(&config, "failure_mode_deny: false", &format!("failure_mode_deny: {}", setting.refuses));
     if setting.patient {
         config =
-            replaced(&config, "                      timeout: 1s\n", "                      timeout: 30s\n");
+            replaced(&config, "                      timeout: 2s\n", "                      timeout: 30s\n");
     }
     if let Some(calls) = setting.calls_max {
         config = replaced(&config, "max_requests: 65536", &format!("max_requests: {calls}"));
@@ -92,7 +92,7 @@ typed_config:
     authorization_request: {{ allowed_headers: {{ patterns: [{{ exact: x-api-key }}, {{ exact: tracestate }}] }} }}
 "#,
         !setting.refuses,
-        if setting.patient { "30s" } else { "1s" },
+        if setting.patient { "30s" } else { "2s" },
     );
     let cluster = AskedCluster {
         name: "tidegate",

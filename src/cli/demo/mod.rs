@@ -335,7 +335,7 @@ fn envoy(grpc: SocketAddr) -> String {
     typed_config:
       '@type': type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
       domain: default
-      timeout: 1s
+      timeout: 2s
       enable_x_ratelimit_headers: DRAFT_VERSION_03
       rate_limit_service:
         transport_api_version: V3
