@@ -91,8 +91,8 @@ impl RuleSet {
             let option = if holds { "delay = \"hold\"" } else { "wait" };
             let text = format!(
                 "each answer that {option} holds back is an open call of its gateway: let its timeout be longer (Envoy's \
-                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 50 or 250 \
-                 ms as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
+                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 250 \
+                 ms to 2 s as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
                  a dozen of one bucket wait"
             );
             (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
