@@ -9,8 +9,9 @@ local ASK_AT = "abns@tidegate"
 -- The host in this address is only a name. A domain other than `default` goes into its query: "?domain=web".
 local ASK = "http://tidegate/v1/authorize"
 -- Longest time that HAProxy's client waits, in milliseconds: more than `listen tidegate` takes with its
--- retries.
-local LONGEST_MS = 5000
+-- retries, which is 16 s: three times `timeout queue` and `timeout connect` with a second between, and
+-- `timeout server`.
+local LONGEST_MS = 20000
 -- Headers that carry credentials, as `identity.credentials` names them. They are passed on as they came;
 -- nothing else that a client sent is.
 local OF_THE_CLIENT = { "authorization", "x-api-key" }
@@ -19,6 +20,7 @@ local OF_THE_CLIENT = { "authorization", "x-api-key" }
 local FRAMING = {
     ["connection"] = true, ["content-length"] = true, ["content-type"] = true, ["date"] = true,
     ["keep-alive"] = true, ["server"] = true, ["transfer-encoding"] = true, ["x-tidegate-answered"] = true,
+    ["x-tidegate-asked"] = true,
 }
 -- How long the service should hold a request back (`delay = "header"`): it gets this one, too.
 local DELAY = "x-ratelimit-delay-ms"
@@ -28,6 +30,10 @@ local MOST_BYTES = 14000
 -- A host, with or without a port: no user, list, path or escape.
 local HOST = "^[%w%.%-_~:%[%]!$&'()*+;=]+$"
 local NO_ANSWER = { [502] = true, [503] = true, [504] = true }
+
+-- A request's target: a path, or one with scheme and host before it. `*` and `host:port` are none that rules by
+-- path meet, and some services take the first for a path.
+local TARGETS = { "^/", "^%a[%w+.-]*://" }
 
 local function list(headers, name)
     local values = {}
@@ -63,7 +69,9 @@ local function question(txn)
     hops[#hops + 1] = txn.f:src()
     asked["x-forwarded-for"] = table.concat(hops, ", ")
     -- As they came, of any spelling: Tidegate reads path and host in their normal form.
-    asked["x-original-uri"] = txn.f:url()
+    local target = txn.f:url()
+    if not (target:find(TARGETS[1]) or target:find(TARGETS[2])) then return nil, 400 end
+    asked["x-original-uri"] = target
     asked["x-original-method"] = txn.f:method()
     -- Names the request in Tidegate's audit log, as the client or the proxy before you named it.
     asked["x-request-id"] = first(sent, "x-request-id")
@@ -111,6 +119,8 @@ core.register_action("tidegate", { "http-req" }, function(txn)
     local status = answer and answer.status or 0
     if not (answer and first(answer.headers, "x-tidegate-answered")) then
         if NO_ANSWER[status] then
+            -- HAProxy is full, and had no place for the question: that says nothing about Tidegate.
+            if not first(answer.headers, "x-tidegate-asked") then return refuse(txn, 503) end
             txn:set_var("txn.tidegate", "absent")
             return
         end

@@ -15,8 +15,10 @@ const IDLE_LOOKS_MAX: u32 = 30;
 const BUDGET_BYTES: usize = 128 << 20;
 /// Calls of one HTTP/2 connection that its client may give up before they are taken up. With more of them the
 /// connection is closed, and with it every other call of the gateway: clients that leave early must not bring
-/// that about.
-pub(super) const GIVEN_UP_MAX: usize = 4_096;
+/// that about. So it is as many as the breakers of the shipped gateways leave open, which may all be given up
+/// at once. The library keeps a record and the head of each, about 2 KiB of a gateway's call, so 128 MiB at
+/// most; and only until the calls are taken up, with the next turn of the connection.
+pub(super) const GIVEN_UP_MAX: usize = 65_536;
 /// Time that a connection that makes room for another may take to end.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 
@@ -40,6 +42,8 @@ pub(super) struct IdleDetection {
     closing: AtomicBool,
     /// A head that is arriving says how long its body is.
     says_length: AtomicBool,
+    /// A request was answered whose body nobody has read.
+    leaves_body: AtomicBool,
 }
 
 /// The state that the look before this one saw.
@@ -102,6 +106,16 @@ impl IdleDetection {
     /// True if the head that has arrived says how long its body is.
     pub(super) fn says_length(&self) -> bool {
         self.says_length.load(Ordering::Relaxed)
+    }
+
+    /// A request is answered, and its body is not read: what follows on the connection may be that body.
+    pub(super) fn leave_body(&self) {
+        self.leaves_body.store(true, Ordering::Relaxed);
+    }
+
+    /// True if a body was left unread.
+    pub(super) fn has_left_body(&self) -> bool {
+        self.leaves_body.load(Ordering::Relaxed)
     }
 
     /// From now on each answer is the last of the connection.

@@ -64,7 +64,11 @@ pub(super) fn envoy(filter: &str, virtual_host: &str, asked: &AskedCluster<'_>) 
     let AskedCluster { name: cluster, daemon, is_http2, calls_max } = *asked;
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
-    let http2 = if is_http2 { "{ http2_protocol_options: {} }" } else { "{ http_protocol_options: {} }" };
+    let http2 = if is_http2 {
+        "{ http2_protocol_options: { max_outbound_control_frames: 1000000, max_outbound_frames: 1000000 } }"
+    } else {
+        "{ http_protocol_options: {} }"
+    };
     let config = format!(
         r#"
 static_resources:
@@ -95,7 +99,7 @@ static_resources:
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]
   - name: {cluster}
     type: STATIC
-    circuit_breakers: {{ thresholds: [{{ max_requests: {calls_max}, max_connections: {calls_max} }}] }}
+    circuit_breakers: {{ thresholds: [{{ max_requests: {calls_max}, max_connections: {calls_max}, max_pending_requests: {calls_max} }}] }}
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
@@ -118,9 +122,9 @@ static_resources:
 fn what_the_page_has_istio_patch_into_envoy_holds_a_limit() {
     let daemon = Daemon::with_rules(RULES);
     let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
-    let virtual_host = of_page("operation: MERGE\n        value:\n", "```", 10);
+    let virtual_host = of_page("operation: MERGE\n        value:\n", "    - applyTo: CLUSTER", 10);
     // A starved machine may take longer than users would wait.
-    let slow = filter.replace("timeout: 0.1s", "timeout: 5s");
+    let slow = filter.replace("timeout: 2s", "timeout: 5s");
     assert_ne!(slow, filter, "the page says how long an answer may take");
     let name = "outbound|8081||tidegate.tidegate.svc.cluster.local";
     let cluster = AskedCluster { name, daemon: daemon.grpc, is_http2: true, calls_max: 1_024 };

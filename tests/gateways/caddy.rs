@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::support::daemon::Daemon;
 use super::support::process::Process;
-use super::support::{free_tcp, origin};
+use super::support::{free_tcp, http, origin};
 use super::{Gateway, every, program, replaced};
 
 fn start(daemons: &[SocketAddr]) -> Gateway {
@@ -60,6 +60,8 @@ fn nothing_that_a_client_chooses_makes_caddy_pass_a_request() {
         let status = front.raw(format!("/api/{long}").as_bytes(), b"x-api-key: k");
         assert!([429, 431].contains(&status), "{status} to a path of {length} bytes");
     }
+    let starless = b"GET * HTTP/1.1\r\nhost: x\r\nx-api-key: k\r\nconnection: close\r\n\r\n";
+    assert_eq!(http::raw(front.addr, starless).unwrap().status, 400, "no path that a rule for `/*` meets");
     // Headers that a client names as those of the connection are passed on to nobody.
     for named in ["x-forwarded-uri", "x-forwarded-method, x-forwarded-uri, x-forwarded-for, x-forwarded-host"]
     {

@@ -63,7 +63,8 @@ fn envoy_rls(daemon: &Daemon, setting: Setting) -> Gateway {
     config =
         replaced(&config, "failure_mode_deny: false", &format!("failure_mode_deny: {}", setting.refuses));
     if setting.patient {
-        config = replaced(&config, "timeout: 0.05s", "timeout: 30s");
+        config =
+            replaced(&config, "                      timeout: 2s\n", "                      timeout: 30s\n");
     }
     if let Some(calls) = setting.calls_max {
         config = replaced(&config, "max_requests: 65536", &format!("max_requests: {calls}"));
@@ -91,7 +92,7 @@ typed_config:
     authorization_request: {{ allowed_headers: {{ patterns: [{{ exact: x-api-key }}, {{ exact: tracestate }}] }} }}
 "#,
         !setting.refuses,
-        if setting.patient { "30s" } else { "0.1s" },
+        if setting.patient { "30s" } else { "2s" },
     );
     let cluster = AskedCluster {
         name: "tidegate",
@@ -105,7 +106,8 @@ typed_config:
 fn nginx(daemon: &Daemon, setting: Setting) -> Gateway {
     nginx::start_with(&[daemon.http], |mut config| {
         if setting.patient {
-            config = config.replace("250ms", "30s");
+            config = replaced(&config, "proxy_connect_timeout 1s;", "proxy_connect_timeout 30s;");
+            config = replaced(&config, "proxy_read_timeout 1s;", "proxy_read_timeout 30s;");
         }
         if setting.refuses {
             config = replaced(&config, "        error_page 502 504 = @tidegate_absent;\n", "");
@@ -117,7 +119,7 @@ fn nginx(daemon: &Daemon, setting: Setting) -> Gateway {
 fn haproxy(daemon: &Daemon, setting: Setting) -> Gateway {
     haproxy::start_as_shipped(&[daemon.http], |mut config| {
         if setting.patient {
-            config = replaced(&config, "timeout server  250ms", "timeout server  30s");
+            config = replaced(&config, "timeout server  2s", "timeout server  30s");
         }
         if setting.refuses {
             config = replaced(&config, "-m str passed absent }", "-m str passed }");

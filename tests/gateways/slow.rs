@@ -1,5 +1,5 @@
-//! A daemon that is slower than a gateway waits, with the times of the shipped files as they are: 50 ms at
-//! Envoy, 250 ms at nginx, HAProxy and Caddy, and the 100 ms of the page on gateways built on Envoy.
+//! A daemon that is slower than a gateway waits, with the times of the shipped files as they are: two seconds
+//! at Envoy, HAProxy and on the page on gateways built on Envoy, one at nginx, 250 ms at Caddy.
 //!
 //! A gateway that is set to pass does so, also what a rule blocks; one that is set to refuse answers by
 //! itself. It does neither for longer than the daemon is slow. The daemon is stopped, so that no answer can

@@ -7,6 +7,8 @@
 //! | form | control characters, bytes that are not UTF-8, empty and doubled headers | counted, or refused as the client's fault |
 //! | count | as many headers as the gateway takes | unread fields are dropped |
 //! | time | a hundred requests that are given up at once or after some milliseconds | what they were given goes back |
+//! | given up | fifteen hundred requests that are given up at once, while others wait | no frame that waits to be written, and no call that nobody waits for, ends the gateway's connection |
+//! | hosts | long hosts of dots and escapes | read in one pass |
 //! | overload | sixty requests at the same time | answered from memory |
 //! | connections | every place of the listener is taken by connections that watch, busy or idle | those that decide keep theirs |
 //! | streams | every stream that watches health, and every stream of events, is taken | decisions have places of their own |
@@ -94,6 +96,8 @@ delay = "hold"
 const CLOSED: [&str; 2] = ["/closed", "/used"];
 /// Lengths of what a client sends.
 const LENGTHS: [usize; 5] = [1_000, 7_000, 17_000, 55_000, 1_000_000];
+/// Clients that leave at once: more than the resets that Envoy lets wait unless it is told otherwise.
+const GIVE_UP: usize = 1_500;
 /// Watches of health that the gRPC listener serves, those of one connection, and so many of those have all.
 const WATCHES: u32 = 4_096;
 const WATCHES_OF_ONE: usize = 64;
@@ -259,6 +263,17 @@ impl Table<'_> {
         self.stays_closed("time");
     }
 
+    fn hosts(&self) {
+        for host in [format!("x{}", ".".repeat(50_000)), format!("x{}", ".%20".repeat(12_500))] {
+            let head = format!("GET /closed HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+            for _ in 0..8 {
+                let answer = http::raw(self.front.addr, head.as_bytes());
+                self.judge("hosts", "a long host", Refuser::Cut, answer.as_ref());
+            }
+        }
+        self.stays_closed("hosts");
+    }
+
     fn overload(&self) {
         let answers: Vec<Option<Reply>> = std::thread::scope(|scope| {
             let asks = (0..60).map(|turn| scope.spawn(move || self.ask(CLOSED[turn % 2], "", b"")));
@@ -346,6 +361,7 @@ fn holds(column: &Column) {
         table.form();
         table.count();
         table.time();
+        table.hosts();
         table.overload();
         table.connections();
         table.streams();
@@ -357,6 +373,33 @@ fn holds(column: &Column) {
             (reply.status == 200).then_some(reply.status)
         });
         assert_eq!(open, 200);
+    }
+}
+
+/// Clients leave in numbers while others wait. Those get the daemon's refusal, or none: some gateways have no
+/// place for so many.
+fn nobody_passes_while_many_give_up(column: &Column) {
+    const ASK: &[u8] = b"GET /closed HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let daemon = Daemon::with_rules(RULES);
+    // As many open calls as the shipped file of Envoy has.
+    let setting = Setting { patient: true, calls_max: Some(65_536), ..Setting::default() };
+    let front = (column.start)(&daemon, setting);
+    let table = Table { column, refuses: false, daemon: &daemon, front: &front };
+    table.use_up();
+    for _ in 0..2 {
+        let (mut stays, mut leaves) = (Others::connect(front.addr, 20), Others::connect(front.addr, GIVE_UP));
+        leaves.ask(ASK);
+        stays.ask(ASK);
+        drop(leaves);
+        for socket in &mut stays.0 {
+            let _ = socket.set_read_timeout(Some(Duration::from_secs(40)));
+            let mut answer = Vec::new();
+            let _ = socket.read_to_end(&mut answer);
+            let answer = http::parse(&answer);
+            let refused = answer.as_ref().is_none_or(|reply| reply.status >= 400);
+            assert!(refused, "given up, {}: {answer:?}\n{}", column.name, daemon.log());
+        }
+        table.stays_closed("given up");
     }
 }
 
@@ -442,4 +485,29 @@ fn nothing_that_a_client_chose_passes_haproxy() {
 #[test]
 fn nothing_that_a_client_chose_passes_caddy() {
     holds(&CADDY);
+}
+
+#[test]
+fn nobody_passes_envoy_while_many_give_up() {
+    nobody_passes_while_many_give_up(&ENVOY);
+}
+
+#[test]
+fn nobody_passes_envoys_ext_authz_while_many_give_up() {
+    nobody_passes_while_many_give_up(&EXT_AUTHZ);
+}
+
+#[test]
+fn nobody_passes_nginx_while_many_give_up() {
+    nobody_passes_while_many_give_up(&NGINX);
+}
+
+#[test]
+fn nobody_passes_haproxy_while_many_give_up() {
+    nobody_passes_while_many_give_up(&HAPROXY);
+}
+
+#[test]
+fn nobody_passes_caddy_while_many_give_up() {
+    nobody_passes_while_many_give_up(&CADDY);
 }

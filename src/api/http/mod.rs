@@ -129,7 +129,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
                 }
                 // The library keeps an answer back while bytes stand behind its request, and loses it here.
                 let unsaid = refusal.as_ref().or(last_refusal.get()).filter(|_| !watched.answered);
-                let is_unread = ended.is_ok() && !parts.read_buf.is_empty();
+                let is_unread = ended.is_ok() && (!parts.read_buf.is_empty() || idle.has_left_body());
                 if is_unread || refusal.is_some() || unsaid.is_some() {
                     // Closed with bytes unread, it would take the answer along.
                     head::close_with(watched.socket, unsaid).await;
@@ -355,7 +355,10 @@ impl ConnectionContext<'_> {
         let span = self.span(&request);
         let route = Route::find(request.uri().path());
         let decides = route.is_some_and(|(route, _)| route.decides());
-        let mut arriving = Arriving { idle: self.idle, place: self.place, whole: false, decides, span };
+        // Over HTTP/2 each body has an end of its own.
+        let leaves_body = self.call == 0 && !request.body().is_end_stream();
+        let mut arriving =
+            Arriving { idle: self.idle, place: self.place, whole: false, leaves_body, decides, span };
         let framed = head::check_host(&request).and_then(|()| head::check_length(&request, self.idle));
         let answered = match (framed, route) {
             (Err(refusal), _) => Err(refusal),
@@ -371,7 +374,7 @@ impl ConnectionContext<'_> {
             }
             _ => Box::pin(self.answer_rarer(request, &mut arriving)).await,
         };
-        let span = arriving.span.take();
+        let (span, leaves_body) = (arriving.span.take(), arriving.leaves_body);
         drop(arriving);
         let answered = answered.and_then(|reply| self.if_there_is_room(reply));
         let mut reply = answered.unwrap_or_else(|refusal| {
@@ -384,7 +387,12 @@ impl ConnectionContext<'_> {
         });
         // A stream of HTTP/2 shares its connection with others.
         let makes_room = || decides && self.call == 0 && self.place.ends_with_answer();
-        if self.idle.closes_after_answer() || makes_room() {
+        // Where a body was announced and not read, nobody can tell whether the next bytes are it or a
+        // request: some gateways name the length of a body that they do not send.
+        if leaves_body {
+            self.idle.leave_body();
+        }
+        if leaves_body || self.idle.closes_after_answer() || makes_room() {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(mut span) = span {
@@ -427,7 +435,7 @@ impl ConnectionContext<'_> {
             if head.method != Method::GET && head.method != Method::HEAD {
                 return Err(refuse_method("GET, HEAD"));
             }
-            arriving.is_whole();
+            arriving.is_there();
             return Ok(asset.answer(&head.headers));
         }
         let Some((route, methods)) = Route::find(head.uri.path()) else {
@@ -439,7 +447,7 @@ impl ConnectionContext<'_> {
         }
         let brings_body = methods == "POST";
         if !brings_body {
-            arriving.is_whole();
+            arriving.is_there();
         }
         match route {
             Route::Check | Route::Explain => self.explain(&head, body, arriving).await,
@@ -473,12 +481,14 @@ impl ConnectionContext<'_> {
         };
         let actor = servers.admin.guard.admit(&head.headers, self.peer, route.role, servers.engine.now())?;
         let body = if route.method == "GET" {
+            arriving.is_there();
             Bytes::new()
         } else {
             admin::check_json(head)?;
-            body::read_up_to(servers, &head.headers, body, admin::BODY_BYTES_MAX).await?
+            let body = body::read_up_to(servers, &head.headers, body, admin::BODY_BYTES_MAX).await?;
+            arriving.is_whole();
+            body
         };
-        arriving.is_whole();
         let span = traced::change(servers, head, route, &params, &actor);
         let answered = (route.handler)(admin::AdminCall { servers, head, params, body, actor }).await;
         if let Some(span) = span {
@@ -503,6 +513,8 @@ struct Arriving<'p> {
     idle: &'p IdleDetection,
     place: &'p ConnectionPlace,
     whole: bool,
+    /// True if it brings a body that nobody has read.
+    leaves_body: bool,
     /// True if it asks for a decision.
     decides: bool,
     /// The span of the request, if somebody is to be told.
@@ -512,6 +524,12 @@ struct Arriving<'p> {
 impl Arriving<'_> {
     /// The request is there, head and body.
     fn is_whole(&mut self) {
+        self.leaves_body = false;
+        self.is_there();
+    }
+
+    /// As much of the request is there as is read: a route that takes no body goes by the head.
+    fn is_there(&mut self) {
         if !std::mem::replace(&mut self.whole, true) {
             self.place.touch(self.decides);
             self.idle.request_is_whole();
@@ -521,7 +539,7 @@ impl Arriving<'_> {
 
 impl Drop for Arriving<'_> {
     fn drop(&mut self) {
-        self.is_whole();
+        self.is_there();
         self.idle.answered();
     }
 }

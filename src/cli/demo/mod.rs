@@ -335,6 +335,7 @@ fn envoy(grpc: SocketAddr) -> String {
     typed_config:
       '@type': type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
       domain: default
+      timeout: 2s
       enable_x_ratelimit_headers: DRAFT_VERSION_03
       rate_limit_service:
         transport_api_version: V3
@@ -347,7 +348,8 @@ fn envoy(grpc: SocketAddr) -> String {
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         '@type': type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-        explicit_http_config: {{ http2_protocol_options: {{}} }}
+        explicit_http_config:
+          http2_protocol_options: {{ max_outbound_control_frames: 1000000, max_outbound_frames: 1000000 }}
     load_assignment:
       cluster_name: tidegate
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: {}, port_value: {} }} }} }} }}] }}]

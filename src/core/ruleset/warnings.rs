@@ -92,8 +92,8 @@ impl RuleSet {
             let option = if holds { "delay = \"hold\"" } else { "wait" };
             let text = format!(
                 "each answer that {option} holds back is an open call of its gateway: let its timeout be longer (Envoy's \
-                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 50 or 250 \
-                 ms as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
+                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 250 \
+                 ms to 2 s as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
                  a dozen of one bucket wait"
             );
             (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
@@ -217,6 +217,10 @@ fn unmet_host(text: &str) -> Option<String> {
         let rest = lower.split_once("://").map_or(lower.as_str(), |(_, rest)| rest);
         let host = rest.split('/').next().unwrap_or_default();
         return Some(format!("no request meets it, since no host has a slash: write {host:?}"));
+    }
+    // A star among the colons of an IPv6 address is no port.
+    if lower.contains('*') && lower.matches(':').count() > 1 {
+        return None;
     }
     let bare = lower.strip_suffix(":*").filter(|bare| !bare.is_empty() && *bare != "*");
     let normal = bare.map_or_else(|| uri::host(&lower).into_owned(), str::to_owned);
