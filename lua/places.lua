@@ -4,8 +4,8 @@
 -- replication epoch (40), places that are the region's own (5), places that could be held when this was
 -- written (5), the region's share (5), whether every other region has said what it has of an earlier memory
 -- (1), the own session (8), then for each region that was met: its session (8), given (5), taken (5), when it
--- last confirmed a loan (7), flags (1: 1 reported, 2 uncounted, 4 wide), length and name, and where it is wide
--- what given and taken have beyond their 5 bytes (2 each); big-endian.
+-- last confirmed a loan (7), flags (1: 1 reported, 2 uncounted, 4 wide), length and name, and where it is
+-- wide what given and taken have beyond their 5 bytes (2 each); big-endian.
 -- Mirrors: PlacesTerms of src/core/regions/escrow/places.rs, and the terms of src/store/rights.rs.
 
 local places_terms, places_step

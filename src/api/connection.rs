@@ -15,10 +15,9 @@ const IDLE_LOOKS_MAX: u32 = 30;
 const BUDGET_BYTES: usize = 128 << 20;
 /// Calls of one HTTP/2 connection that its client may give up before they are taken up. With more of them the
 /// connection is closed, and with it every other call of the gateway: clients that leave early must not bring
-/// that about. So it is as many as the breakers of the shipped gateways leave open, which may all be given up
-/// at once. The library keeps a record and the head of each, about 2 KiB of a gateway's call, so 128 MiB at
+/// that about. The library keeps a record and the head of each, about 2 KiB of a gateway's call, so 32 MiB at
 /// most; and only until the calls are taken up, with the next turn of the connection.
-pub(super) const GIVEN_UP_MAX: usize = 65_536;
+pub(super) const GIVEN_UP_MAX: usize = 16_384;
 /// Time that a connection that makes room for another may take to end.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 

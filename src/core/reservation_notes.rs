@@ -182,7 +182,8 @@ impl ReservationNotes {
             return nothing;
         }
         if self.committed.get(&commit.id).is_some_and(|until| *until > now) {
-            // A report that is sent again is told of the debt that it or others have made, as it was at first.
+            // A report that is sent again is told of the debt that it or others have made, as it was at
+            // first.
             return CommitResult { fits: state.owes_nothing(limit, view, now), ..nothing };
         }
         let held = self.held.remove(&commit.id);

@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::lookups::{Lookups, Wanted};
-use super::{Fact, IdentityName, LookupSettings, Shelf, Source, shelved};
+use super::{BAR_TIME, Fact, IdentityName, LookupSettings, SHELF_TIME, Shelf, Source, shelved};
 use crate::engine::clock::Stopwatch;
 use crate::engine::tasks::Tasks;
 use crate::telemetry::Metrics;
@@ -20,10 +20,6 @@ const CALLS_MAX: usize = 4;
 /// Time for which a call that failed keeps its place, so that a database that is away is not asked all the
 /// time.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Time for which facts lie on the shelf.
-pub(super) const SHELF_TIME: Duration = Duration::from_secs(60);
-/// Time for which a change keeps facts off the shelf: longer than any read from before it takes.
-pub(super) const BAR_TIME: Duration = Duration::from_secs(10);
 
 /// One call's work.
 #[derive(Debug, Default)]

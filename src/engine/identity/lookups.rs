@@ -15,10 +15,9 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::load::{BAR_TIME, SHELF_TIME};
 use super::pending_look_ups::{FLIGHTS_MAX, Joined, LookUps};
 use super::person::{Inquiry, KeyShown, Person, Persons};
-use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, secret};
+use super::{BAR_TIME, Fact, IdentityName, Kind, LookupSettings, NameRef, SHELF_TIME, secret};
 use crate::core::identity::{ApiKey, User, UserLimit, is_key_like, is_key_name, parse_key};
 use crate::core::request::{API_KEY, Request};
 use crate::core::ruleset::RuleSet;

@@ -25,6 +25,11 @@ use crate::core::identity::{ApiKey, User};
 pub(super) use lookups::Directory;
 pub(super) use person::{IdentityRefused, Inquiry, KeyFound, Person, Persons, key_id, rewritten, shows_key};
 
+/// Time for which facts lie on the shelf.
+const SHELF_TIME: Duration = Duration::from_secs(60);
+/// Time for which a change keeps facts off the shelf: longer than any read from before it takes.
+const BAR_TIME: Duration = Duration::from_secs(10);
+
 /// Kinds of identities that can be looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
