@@ -184,8 +184,8 @@ impl ClientIdentity {
         }
     }
 
-    /// The form of a host that a request is called by. One that origins may take for another is refused: rules by
-    /// host would pass it by.
+    /// The form of a host that a request is called by. One that origins may take for another is refused:
+    /// rules by host would pass it by.
     fn host<'v>(&mut self, value: &'v str) -> Cow<'v, str> {
         if !uri::names_one_host(value) {
             let sentence = "names no one host: it has a user, a path, an escape or a blank in it";

@@ -13,8 +13,8 @@ use super::{escaped, is_hidden, is_normal, path, path_of, push_encoded};
 
 /// Most readings of one path. More take at least five oddities at once, which no honest client sends.
 pub const READINGS_MAX: usize = 32;
-/// Most bytes of all readings of one path together. Each of them is held to every rule that names paths, and no
-/// honest path that is spelled oddly is as long.
+/// Most bytes of all readings of one path together. Each of them is held to every rule that names paths, and
+/// no honest path that is spelled oddly is as long.
 pub const READINGS_BYTES_MAX: usize = 32 << 10;
 
 /// The habits of an origin in reading paths.
