@@ -153,10 +153,24 @@ if escrowed then
     return whole + (part > 0 and 1 or 0)
   end
 
-  -- Has a level hold what is charged to its capacity, or not known.
+  -- Permits of other regions that lowered a level, or found no room in it: kind 1, less what is kept.
+  local function let_in(l)
+    local sum, from = -l.taken, 1
+    while from <= #l.entries do
+      local kind, _, permits, length, name_at = struct.unpack(">Bc8I5B", l.entries, from)
+      if kind == 1 then sum = sum + permits end
+      from = name_at + length
+    end
+    return math.max(0, sum)
+  end
+
+  -- Has a level hold what is charged to its capacity, or not known. Mirrors: LevelTerms::least, which shows
+  -- why what was let in since need not be held.
   function level_raise(b, now)
     local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
-    least = math.max(least, unknown(b, now))
+    local full = unknown(b, now)
+    if full > 0 and b.ledger then full = full - let_in(b.ledger) end
+    least = math.max(least, full)
     b.least = least
     if level_amount(b, now) < least then level_hold(b, now, least, 0) end
   end

@@ -64,6 +64,21 @@ fn whoever_asks_again_a_second_after_a_refusal_is_served_while_a_permit_lies_any
 }
 
 #[test]
+fn a_region_that_lost_its_memory_uses_what_the_others_let_it_have_of_a_level() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket] {
+        let mut world = world(algorithm, 3, 60, 40);
+        world.crash(1);
+        // Until its memory has a name.
+        (0..200).for_each(|_| world.tick());
+        let there = world.ask_alone(1, 5, 200);
+        let beside = world.ask_alone(0, 5, 100) + world.ask_alone(2, 5, 100);
+        // Its own third may have been used before. Of the others' two thirds hardly any is lost on the way.
+        assert!((36..=41).contains(&(there + beside)), "{algorithm:?}: {there} there and {beside} beside");
+        assert!(there >= 20, "{algorithm:?}: {there} there and {beside} beside");
+    }
+}
+
+#[test]
 fn what_a_region_has_left_of_a_small_limit_goes_to_the_one_that_is_asked_after_it() {
     for regions in 2..=5 {
         for permits in [2, 3, 5, 8, 12] {
