@@ -82,7 +82,8 @@ impl Engine {
         }
     }
 
-    /// True if what this region lacks may lie in other regions. Nobody tells it what those have spent.
+    /// True if what this region lacks may lie in other regions. Nobody tells it what those have spent, and one
+    /// that is cut off does not say that it has none.
     fn may_lie_elsewhere(
         &self,
         found: &Match<'_>,
@@ -92,10 +93,8 @@ impl Engine {
     ) -> bool {
         let algorithm = found.rule.rule.algorithm;
         let window = dry_mark(algorithm, found.limit.windows(), now);
-        let is_dry = || {
-            algorithm.counting() == Counting::Window
-                && found.key.as_ref().is_some_and(|key| self.waits.is_dry(key, window))
-        };
-        counted.used.saturating_add(asked) <= found.whole.capacity(algorithm) && !is_dry()
+        let is_dry = || found.key.as_ref().is_some_and(|key| self.waits.is_dry(key, window));
+        counted.used.saturating_add(asked) <= found.whole.capacity(algorithm)
+            && (!is_dry() || !self.world().cut_off.is_empty())
     }
 }
