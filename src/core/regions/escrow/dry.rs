@@ -3,7 +3,7 @@
 //!
 //! Nothing here matters to exactness: it says what a denial means.
 
-use super::super::super::algorithm::{Algorithm, Counting};
+use super::super::super::algorithm::Algorithm;
 use super::super::super::calendar::Windows;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::RightKind;
@@ -55,17 +55,6 @@ impl Escrow {
             _ => return,
         };
         self.note_dry(id, says);
-    }
-
-    /// A cost was refused that no region can gather: unless somebody wants less, nothing is on its way.
-    pub(super) fn refuse_for_good(&mut self, now: Timestamp, id: usize) {
-        let Some(bucket) = self.bucket(id) else { return };
-        let mark = dry_mark(bucket.rule.rule.algorithm, bucket.windows(), now);
-        let until = mark.saturating_add(DRY_FOR);
-        let alone = bucket.counting() == Counting::Level && bucket.wanted(RightKind::Level) == 0;
-        if alone && bucket.dry < until && self.config.safety.says_who_is_dry {
-            self.note_dry(id, until);
-        }
     }
 
     fn note_dry(&mut self, id: usize, window: u64) {

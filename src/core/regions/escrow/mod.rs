@@ -403,9 +403,6 @@ impl Escrow {
         if let Some(bucket) = self.bucket_mut(id) {
             bucket.touch(now, touched, if never { 0 } else { touched.refused });
         }
-        if never {
-            self.refuse_for_good(now, id);
-        }
         self.plan(now, id);
     }
 
