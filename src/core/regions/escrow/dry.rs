@@ -46,8 +46,8 @@ impl Escrow {
                 (bucket.wanted(kind) > free, mark, mark.saturating_add(DRY_FOR))
             }
         };
-        let others_have = is_coming(bucket) || self.others_said(now, bucket, balance);
-        let hopes = others_have || self.silent_may_have(now, bucket, kind);
+        let others_have = is_coming(bucket) || self.others_have(now, bucket, balance);
+        let hopes = others_have || self.others_may_have(now, bucket, kind);
         let dry = bucket.dry;
         let says = match lacks && !hopes && self.config.safety.says_who_is_dry {
             true if dry < until => until,
@@ -64,14 +64,15 @@ impl Escrow {
         self.note(Event::Dry { key, window });
     }
 
-    /// True if a region that is heard said to have some, or gave some that has not come yet: what is under
-    /// way nobody has.
-    fn others_said(&self, now: Timestamp, bucket: &EscrowBucket, own: &StepResult) -> bool {
+    /// True if a region that is heard said just now that it has some, or gave some that has not come yet: what
+    /// is under way nobody has.
+    fn others_have(&self, now: Timestamp, bucket: &EscrowBucket, own: &StepResult) -> bool {
         let ledger = &own.ledger;
         self.audible(now).any(|region| {
             let said = said_of(now, bucket, ledger.kind(), region);
             said.is_some_and(|partner| {
-                partner.free > 0 || self.gave_more(partner, ledger, self.regions.name(region))
+                let has = partner.free > 0 && is_recent(now, partner);
+                has || self.gave_more(partner, ledger, self.regions.name(region))
             })
         })
     }
@@ -87,12 +88,14 @@ impl Escrow {
         total(given, self.own_region(), ledger.session()) > ledger.taken_from(name, partner.session)
     }
 
-    /// True if a region that is heard has said nothing, so that it may have its whole share. If it had, it
-    /// would have sent some soon after the first refusal. One whose store burns what it lost never speaks, and
-    /// to a daemon that does not own the bucket none does.
-    fn silent_may_have(&self, now: Timestamp, bucket: &EscrowBucket, kind: RightKind) -> bool {
+    /// True if a region that is heard may have some by its last word, or its whole share if it has said
+    /// nothing. If it had, it would have sent some soon after the first refusal. One need not say that it gave
+    /// its last, one whose store burns what it lost says nothing, and to a daemon that does not own the bucket
+    /// none does.
+    fn others_may_have(&self, now: Timestamp, bucket: &EscrowBucket, kind: RightKind) -> bool {
+        let may_have = |region| said_of(now, bucket, kind, region).is_none_or(|said| said.free > 0);
         let soon = bucket.lacks_since().is_none_or(|since| now.since(since) < SILENT_FOR);
-        soon && self.audible(now).any(|region| said_of(now, bucket, kind, region).is_none())
+        soon && self.audible(now).any(may_have)
     }
 
     fn audible(&self, now: Timestamp) -> impl Iterator<Item = RegionId> {
@@ -109,13 +112,16 @@ fn said_of(
     kind: RightKind,
     region: RegionId,
 ) -> Option<&RegionStatement> {
-    let partner = bucket.partner(region)?;
-    let heard = partner.heard?;
+    let partner = bucket.partner(region).filter(|partner| partner.heard.is_some())?;
     let counts = match kind {
         RightKind::Window(_) => partner.kind() == kind,
-        RightKind::Level | RightKind::Places => now.since(heard) < SILENT_FOR,
+        RightKind::Level | RightKind::Places => is_recent(now, partner),
     };
     counts.then_some(partner)
+}
+
+fn is_recent(now: Timestamp, partner: &RegionStatement) -> bool {
+    partner.heard.is_some_and(|heard| now.since(heard) < SILENT_FOR)
 }
 
 /// True if something that came waits for the store.
