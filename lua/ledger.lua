@@ -146,9 +146,9 @@ if escrowed then
   -- epoch. They are worked out anew for whoever asks, since daemons of one region may hold different shares
   -- for a while.
   local function unknown(b, now)
-    local full = {
-      at = b.begun, first = math.min(b.burst + b.queue, U32_MAX), second = 0, window = b.window, permits = b.permits,
-    }
+    -- A leaky bucket's queue is part of its burst.
+    local most = b.kind == LEAKY_BUCKET and b.burst or math.min(b.burst + b.queue, U32_MAX)
+    local full = { at = b.begun, first = most, second = 0, window = b.window, permits = b.permits }
     local whole, part = level_amount(full, now)
     return whole + (part > 0 and 1 or 0)
   end

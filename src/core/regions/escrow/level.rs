@@ -157,7 +157,9 @@ impl LevelTerms {
     /// They are worked out anew for whoever asks, since daemons of one region may hold different shares for a
     /// while.
     fn unknown(&self, now: Timestamp) -> u64 {
-        let most = u64::from(self.limit.burst).saturating_add(u64::from(self.limit.queue));
+        // A leaky bucket's queue is part of its burst.
+        let queue = if self.algorithm == Algorithm::LeakyBucket { 0 } else { self.limit.queue };
+        let most = u64::from(self.limit.burst).saturating_add(u64::from(queue));
         let drained = u128::from(now.since(self.begun).0) * u128::from(self.limit.permits);
         let over = drained >= u128::from(most) * u128::from(self.limit.window.0.max(1));
         if over || self.begun == Timestamp(0) || !self.safety.doubt_is_burnt {
