@@ -18,6 +18,7 @@ use crate::wire::rights::{RightKind, Total, Transfer};
 const INTRODUCTION_GAP: Span = Span::from_millis(200);
 /// Places never wait for a window to end: nothing is kept back for a surprise.
 const SPENDING: Span = Span::from_secs(1);
+
 impl Escrow {
     /// How often what was lent is confirmed.
     pub(in super::super) fn confirmation_gap(&self) -> Span {
