@@ -157,8 +157,9 @@ if escrowed then
   local function let_in(l)
     local sum, from = -l.taken, 1
     while from <= #l.entries do
-      local kind, _, permits, length, name_at = struct.unpack(">Bc8I5B", l.entries, from)
-      if kind == 1 then sum = sum + permits end
+      local form = string.byte(l.entries, from) >= 16 and ">Bc8I7B" or ">Bc8I5B"
+      local kind, _, permits, length, name_at = struct.unpack(form, l.entries, from)
+      if kind % 16 == 1 then sum = sum + permits end
       from = name_at + length
     end
     return math.max(0, sum)
