@@ -146,17 +146,32 @@ if escrowed then
   -- epoch. They are worked out anew for whoever asks, since daemons of one region may hold different shares
   -- for a while.
   local function unknown(b, now)
-    local full = {
-      at = b.begun, first = math.min(b.burst + b.queue, U32_MAX), second = 0, window = b.window, permits = b.permits,
-    }
+    -- A leaky bucket's queue is part of its burst.
+    local most = b.kind == LEAKY_BUCKET and b.burst or math.min(b.burst + b.queue, U32_MAX)
+    local full = { at = b.begun, first = most, second = 0, window = b.window, permits = b.permits }
     local whole, part = level_amount(full, now)
     return whole + (part > 0 and 1 or 0)
   end
 
-  -- Has a level hold what is charged to its capacity, or not known.
+  -- Permits of other regions that lowered a level, or found no room in it: kind 1, less what is kept.
+  local function let_in(l)
+    local sum, from = -l.taken, 1
+    while from <= #l.entries do
+      local form = string.byte(l.entries, from) >= 16 and ">Bc8I7B" or ">Bc8I5B"
+      local kind, _, permits, length, name_at = struct.unpack(form, l.entries, from)
+      if kind % 16 == 1 then sum = sum + permits end
+      from = name_at + length
+    end
+    return math.max(0, sum)
+  end
+
+  -- Has a level hold what is charged to its capacity, or not known. Mirrors: LevelTerms::least, which shows
+  -- why what was let in since need not be held.
   function level_raise(b, now)
     local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
-    least = math.max(least, unknown(b, now))
+    local full = unknown(b, now)
+    if full > 0 and b.ledger then full = full - let_in(b.ledger) end
+    least = math.max(least, full)
     b.least = least
     if level_amount(b, now) < least then level_hold(b, now, least, 0) end
   end

@@ -112,7 +112,7 @@ impl Engine {
             });
             let Some(ruled) = rules.last_mut() else { continue };
             if let (false, Some((taken, counted))) = (ruled.allowed, hot) {
-                let cause = self.cause_of(found, ruled, (taken.cost, counted), now);
+                let cause = self.cause_of((plan.loaded, found), ruled, (taken.cost, counted), now);
                 ruled.cause = Some(cause);
                 if cause == DenialCause::Elsewhere && plan.is_sent(found) {
                     ruled.retry = Some(ruled.retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP));
