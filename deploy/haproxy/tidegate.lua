@@ -31,8 +31,8 @@ local MOST_BYTES = 14000
 local HOST = "^[%w%.%-_~:%[%]!$&'()*+;=]+$"
 local NO_ANSWER = { [502] = true, [503] = true, [504] = true }
 
--- A request's target: a path, or one with scheme and host before it. `*` and `host:port` are none that rules by
--- path meet, and some services take the first for a path.
+-- A request's target: a path, or one with scheme and host before it. `*` and `host:port` are none that rules
+-- by path meet, and some services take the first for a path.
 local TARGETS = { "^/", "^%a[%w+.-]*://" }
 
 local function list(headers, name)

@@ -104,7 +104,8 @@ fn what_names_no_host_or_path_passes_no_rule_by_at_haproxy() {
 #[test]
 fn connections_that_take_every_place_of_haproxys_pass_nobody() {
     let daemon = Daemon::with_rules(every::RULES);
-    // As shipped, clients leave more than half of all places to questions; in the second file they leave none.
+    // As shipped, clients leave more than half of all places to questions; in the second file they leave
+    // none.
     for (of_all, of_clients) in [("maxconn 100", "maxconn 40"), ("maxconn 50", "maxconn 50")] {
         let front = start_with(&[daemon.http], |config| {
             replaced(&replaced(&config, "maxconn 9000", of_all), "maxconn 4000", of_clients)
@@ -171,9 +172,7 @@ fn a_script_that_fails_lets_no_request_pass() {
     front.process.signal("TERM");
     front.process.wait(Duration::from_secs(20));
     front.process = Process::start(&mut command, &front.folder.path().join("haproxy.log"));
-    super::support::eventually("HAProxy serves again", || {
-        std::net::TcpStream::connect(front.addr).ok().map(drop)
-    });
+    super::support::eventually("HAProxy serves again", || TcpStream::connect(front.addr).ok().map(drop));
     assert_eq!(front.statuses("key-a", "/api/x", 2), [503; 2]);
 }
 

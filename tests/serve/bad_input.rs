@@ -317,7 +317,7 @@ fn bytes_that_are_not_http2_do_no_harm_on_the_grpc_port() {
     ];
     for frame in frames {
         for bytes in [frame.to_vec(), [preface.as_slice(), b"\0\0\0\x04\0\0\0\0\0", frame].concat()] {
-            let mut socket = std::net::TcpStream::connect(daemon.grpc).unwrap();
+            let mut socket = TcpStream::connect(daemon.grpc).unwrap();
             let _ = std::io::Write::write_all(&mut socket, &bytes);
         }
     }

@@ -86,8 +86,8 @@ impl Engine {
         }
     }
 
-    /// True if what this region lacks may lie in other regions. Nobody tells it what those have spent, and one
-    /// that is cut off does not say that it has none.
+    /// True if what this region lacks may lie in other regions. Nobody tells it what those have spent, and
+    /// one that is cut off does not say that it has none.
     fn may_lie_elsewhere(
         &self,
         found: &Match<'_>,

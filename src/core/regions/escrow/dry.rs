@@ -64,8 +64,8 @@ impl Escrow {
         self.note(Event::Dry { key, window });
     }
 
-    /// True if a region that is heard said just now that it has some, or gave some that has not come yet: what
-    /// is under way nobody has.
+    /// True if a region that is heard said just now that it has some, or gave some that has not come yet:
+    /// what is under way nobody has.
     fn others_have(&self, now: Timestamp, bucket: &EscrowBucket, own: &StepResult) -> bool {
         let ledger = &own.ledger;
         self.audible(now).any(|region| {
@@ -88,14 +88,17 @@ impl Escrow {
         total(given, self.own_region(), ledger.session()) > ledger.taken_from(name, partner.session)
     }
 
-    /// True if a region that is heard may have some by its last word, or its whole share if it has said
-    /// nothing. If it had, it would have sent some soon after the first refusal. One need not say that it gave
-    /// its last, one whose store burns what it lost says nothing, and to a daemon that does not own the bucket
-    /// none does.
+    /// True if a region that is heard, or was never, may have some by its last word, or its whole share if it
+    /// has said nothing. If it had, it would have sent some soon after the first refusal. One need not say
+    /// that it gave its last, one whose store burns what it lost says nothing, and to a daemon that does not
+    /// own the bucket none does.
     fn others_may_have(&self, now: Timestamp, bucket: &EscrowBucket, kind: RightKind) -> bool {
         let may_have = |region| said_of(now, bucket, kind, region).is_none_or(|said| said.free > 0);
         let soon = bucket.lacks_since().is_none_or(|since| now.since(since) < SILENT_FOR);
-        soon && self.audible(now).any(may_have)
+        // One that was never heard may be about to begin.
+        let mut audible = (1..self.regions.len())
+            .filter(|region| self.heard(*region).is_none_or(|heard| now.since(heard) < AUDIBLE_FOR));
+        soon && audible.any(may_have)
     }
 
     fn audible(&self, now: Timestamp) -> impl Iterator<Item = RegionId> {
