@@ -258,7 +258,9 @@ fn every_spelling_of_a_path_and_a_host_is_held_at_nginx() {
     for path in SEARCH {
         assert_eq!(front.raw(path.as_bytes(), b"x-api-key: k", 1), [429], "{path} is limited");
     }
-    for host in ADMIN_HOST.iter().chain(ODD_HOST) {
+    // nginx cuts this one off at its first colon, for the service as for Tidegate: `$host` is `x`.
+    let odd = ODD_HOST.iter().filter(|host| **host != "x:y@admin.example.com");
+    for host in ADMIN_HOST.iter().chain(odd) {
         let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         let status = http::raw(front.addr, head.as_bytes()).unwrap().status;
         // A gateway may refuse what is no host.

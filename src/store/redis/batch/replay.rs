@@ -328,8 +328,10 @@ impl Live<'_> {
                 };
                 counted.returned = if moves { told.moved } else { 0 };
                 counted.reported = if item.cost.is_report() && !moves { told.moved } else { 0 };
+                let settles =
+                    action == Action::Charge && counted.reservation != Some(ReservationFate::Repeated);
                 counted.uncharged = match item.cost {
-                    Cost::Commit(commit) if counted.reservation != Some(ReservationFate::Repeated) => {
+                    Cost::Commit(commit) if settles => {
                         commit.actual.saturating_sub(reserved).saturating_sub(counted.reported)
                     }
                     _ => 0,
