@@ -155,7 +155,7 @@ fn envoy_file(
     }
     let of = |daemon: &SocketAddr| ENDPOINT.replace("8081", &daemon.port().to_string());
     file = exchange(&file, ENDPOINT, &daemons.iter().map(of).collect::<String>())?;
-    exchange(&file, "timeout: 0.05s", &format!("timeout: {DECIDED_WITHIN}"))
+    exchange(&file, " timeout: 2s\n", &format!(" timeout: {DECIDED_WITHIN}\n"))
 }
 
 fn nginx_file(address: SocketAddr, service: SocketAddr, daemons: &[SocketAddr]) -> anyhow::Result<String> {
@@ -164,7 +164,9 @@ fn nginx_file(address: SocketAddr, service: SocketAddr, daemons: &[SocketAddr]) 
     file = exchange(&file, "proxy_pass http://127.0.0.1:8000;", &format!("proxy_pass http://{service};"))?;
     let of = |daemon: &SocketAddr| SERVER.replace("8080", &daemon.port().to_string());
     file = exchange(&file, SERVER, &daemons.iter().map(of).collect::<String>())?;
-    Ok(file.replace("250ms", DECIDED_WITHIN))
+    let file =
+        exchange(&file, "proxy_connect_timeout 1s;", &format!("proxy_connect_timeout {DECIDED_WITHIN};"))?;
+    exchange(&file, "proxy_read_timeout 1s;", &format!("proxy_read_timeout {DECIDED_WITHIN};"))
 }
 
 /// Returns the path of a gateway's program: named by this variable, at one of these paths, or in `PATH`.
