@@ -83,16 +83,22 @@ fn a_level_survives_a_cut(plan: Plan, algorithm: &str) {
     world.wait_until_connected();
     windows(2);
     let again = sums(&loads, windows(4));
-    let sum = |seen: &[Window]| seen.iter().map(|window| window.admitted).sum::<u64>();
     eprintln!("apart {apart:?}, again {again:?}");
-    let (apart, again) = (sum(&apart), sum(&again));
-    let (all, after) = (plan.limit * 8, plan.limit * 4);
-    // How much is used depends on what this machine has to do besides.
-    assert!(apart <= all * 105 / 100 && apart >= all * 60 / 100, "{apart} of {all} in the cut");
-    assert!(
-        again <= after * 110 / 100 + plan.limit && again >= after * 70 / 100,
-        "{again} of {after} after it"
-    );
+    let sum = |seen: &[Window], of: fn(&Window) -> u64| seen.iter().map(of).sum::<u64>();
+    // A busy machine asks for less than it was told to. What it did not ask for lies in the bucket, a limit at
+    // most, and is used once it asks for more.
+    let kept =
+        |seen: &[Window]| if seen.iter().any(|window| window.asked < plan.limit) { plan.limit } else { 0 };
+    let bounds = |seen: &[Window], percent: u64| {
+        let all = plan.limit * u64::try_from(seen.len()).unwrap();
+        (sum(seen, |window| window.asked).min(all) * percent / 100, all)
+    };
+    let ((least, all), admitted) = (bounds(&apart, 60), sum(&apart, |window| window.admitted));
+    let most = all * 105 / 100 + kept(&apart);
+    assert!((least..=most).contains(&admitted), "{admitted} of {least} to {most} in the cut");
+    let ((least, all), admitted) = (bounds(&again, 70), sum(&again, |window| window.admitted));
+    let most = all * 110 / 100 + plan.limit;
+    assert!((least..=most).contains(&admitted), "{admitted} of {least} to {most} after it");
 }
 
 #[test]
