@@ -121,9 +121,13 @@ impl Browser {
 
     /// Types into a field, in place of what stands there.
     pub(crate) fn fill(&self, path: &str, text: &str) {
-        let element = self.element(path);
-        self.post(&format!("element/{element}/clear"), &json!({}));
-        self.post(&format!("element/{element}/value"), &json!({ "text": text }));
+        // An update may draw the field anew between emptying it and typing.
+        eventually(&format!("{path} holds {text:?}"), || {
+            let element = format!("{}/element/{}", self.session, self.element(path));
+            call("POST", &format!("{element}/clear"), Some(&json!({}))).ok()?;
+            call("POST", &format!("{element}/value"), Some(&json!({ "text": text }))).ok()?;
+            (self.value(path) == text).then_some(())
+        });
     }
 
     /// What a field holds.
