@@ -85,8 +85,8 @@ fn a_level_survives_a_cut(plan: Plan, algorithm: &str) {
     let again = sums(&loads, windows(4));
     eprintln!("apart {apart:?}, again {again:?}");
     let sum = |seen: &[Window], of: fn(&Window) -> u64| seen.iter().map(of).sum::<u64>();
-    // A busy machine asks for less than it was told to. What it did not ask for lies in the bucket, a limit at
-    // most, and is used once it asks for more.
+    // A busy machine asks for less than it was told to. What it did not ask for lies in the bucket, a limit
+    // at most, and is used once it asks for more.
     let kept =
         |seen: &[Window]| if seen.iter().any(|window| window.asked < plan.limit) { plan.limit } else { 0 };
     let bounds = |seen: &[Window], percent: u64| {
