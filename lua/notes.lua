@@ -259,7 +259,7 @@ if (ARGV[8] or "") ~= "" then
     redis.call("ZADD", b.order, APART + at + COMMIT_KEPT, "c" .. id)
   end
 
-  -- Whether the bucket holds all that is in use. Mirrors: State::owes_nothing of src/core/algorithm/mod.rs.
+  -- True if the bucket holds all that is in use. Mirrors: State::owes_nothing of src/core/algorithm/mod.rs.
   local function owes_nothing(b, now)
     local holds, used = b.permits, 0
     if b.kind == FIXED_WINDOW then

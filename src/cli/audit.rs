@@ -41,7 +41,7 @@ enum Outcome {
     Blocked,
     /// It passed, and a rule that only logs would have denied it.
     ShadowDenied,
-    /// What was used was told afterwards: by the commit of a reservation, less what it had reserved, or by a
+    /// A cost was told afterwards: by the commit of a reservation, less what it had reserved, or by a
     /// report that was denied and is charged all the same.
     Committed,
 }

@@ -201,7 +201,7 @@ pub(crate) struct ConfigFile {
 /// rate limit service, whatever they are.
 ///
 /// # Errors
-/// What went wrong, with its exit code; also that what it printed is lost.
+/// A failure with its exit code, or the loss of what was printed.
 pub fn run_process() -> Ended {
     let ended = match std::env::args_os().next() {
         Some(program) if ratelimit::is_called_so(&program) => ratelimit::run_ratelimit(),

@@ -89,7 +89,7 @@ impl<'a> BucketWorldJson<'a> {
         let by_region = bucket.by_region.as_ref();
         let (budget, others_used, in_used) = match bucket.view? {
             Allowance::Window(view) => (view.budget, Some(view.others), false),
-            // What is held back is no use: in a cut it is all that the others might take.
+            // Permits that are held back are no use: in a cut they are all that the others might take.
             Allowance::Level(view) => {
                 let used = by_region.map(|regions| regions.values().copied().fold(0, u64::saturating_add));
                 (bucket.limit.saturating_sub(view.held_back_max), used, true)

@@ -130,7 +130,7 @@ impl Engine {
             let loaded = plan.loaded;
             unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
         }
-        // What was not taken off is of the requests after this one.
+        // Results that were not taken off are of the requests after this one.
         let own = own.get(..own.len().saturating_sub(counted.len())).unwrap_or_default();
         let mut decision = plan.decision(rules, matches);
         if decides && self.audit.is_some() {

@@ -20,7 +20,7 @@ use super::{Escrow, Event};
 /// waits for any. So long, too, a region is believed to have some although it says nothing.
 const DRY_FOR: u64 = 2;
 const SILENT_FOR: Span = Span::from_secs(DRY_FOR);
-/// Whoever was not heard for so long is cut off, and sends nothing.
+/// A region that was not heard for so long is cut off, and sends nothing.
 const AUDIBLE_FOR: Span = Span::from_secs(2);
 
 /// The number that an [`Event::Dry`] of a bucket names at this instant: the window that it is dry in. What

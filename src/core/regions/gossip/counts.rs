@@ -444,7 +444,7 @@ mod tests {
             assert!(counts.add(&counter, Amount { admitted: 10, returned: 1 }, lives), "{n}");
             assert!(counts.entries().len() <= COUNTS_MAX);
             assert_eq!(counts.net(), 9 * n);
-            // Who hears of it follows, in whatever state.
+            // Every daemon that hears of it follows, in whatever state.
             for heard in settled_first(counts.entries()) {
                 assert_ne!(other.merge(heard), Merged::Full, "{n}");
             }

@@ -1,4 +1,4 @@
-//! What the own region admitted: this daemon's counts, and those of its siblings.
+//! Permits that the own region admitted: this daemon's counts, and those of its siblings.
 //!
 //! There are places for so many counts only. What finds none is not told and nobody knows of it: the region
 //! then keeps to its share until it is counted, or counts no more.
