@@ -4,13 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-
 use super::reload::Reloader;
 use super::setup::RulesSource;
-use crate::core::time::Timestamp;
-use crate::core::written::{Problem, TextPlace};
+use crate::core::written::{Problem, TextPlace, format_second};
 use crate::database::document;
 use crate::database::file::history::{FileRevision, History};
 use crate::database::file::{self, edit};
@@ -82,7 +78,7 @@ impl FileRules {
     fn entry(&self, revision: u64, action: &str, text: &str) -> FileRevision {
         FileRevision {
             revision,
-            at: rfc3339(self.0.engine().now()),
+            at: format_second(self.0.engine().now()),
             actor: "file".to_owned(),
             source: None,
             action: action.to_owned(),
@@ -107,15 +103,6 @@ const fn action(edit: &Edit) -> &'static str {
         Edit::Rollback(_) => "rollback",
         Edit::Quotas { .. } => "quotas",
     }
-}
-
-/// A moment in UTC as people and machines read it.
-pub(super) fn rfc3339(now: Timestamp) -> String {
-    let seconds = i64::try_from(now.micros() / 1_000_000).unwrap_or(0);
-    OffsetDateTime::from_unix_timestamp(seconds)
-        .ok()
-        .and_then(|moment| moment.format(&Rfc3339).ok())
-        .unwrap_or_default()
 }
 
 /// Works out the file's new text, and checks it as the daemon will.
