@@ -92,9 +92,9 @@ impl RuleSet {
             let option = if holds { "delay = \"hold\"" } else { "wait" };
             let text = format!(
                 "each answer that {option} holds back is an open call of its gateway: let its timeout be longer (Envoy's \
-                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 250 \
-                 ms to 2 s as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
-                 a dozen of one bucket wait"
+                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 10 s \
+                 as shipped, 250 ms at Caddy), and raise max_requests of Envoy's circuit_breakers, beyond which it \
+                 lets every request pass; a dozen of one bucket wait"
             );
             (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
         });
