@@ -292,3 +292,17 @@ pub(super) fn no_rule(name: &str) -> Refusal {
     let name: String = name.chars().take(64).collect();
     Refusal::new(Code::NoRule, format!("there is no rule {name:?}"))
 }
+
+/// Reads an `If-Match` as a stranger wrote it.
+#[cfg(feature = "fuzzing")]
+pub(in crate::api) fn fuzzed(tags: &str) {
+    for in_force in [0, 12, u64::MAX] {
+        if let Ok(named) = one_of(tags, in_force) {
+            let tag = format!("\"{}\"", named.unwrap_or_default());
+            // The revision that was taken is read as itself.
+            assert!(
+                named.is_some_and(|named| one_of(&tag, in_force).is_ok_and(|again| again == Some(named)))
+            );
+        }
+    }
+}
