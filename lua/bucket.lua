@@ -136,11 +136,13 @@ local function bucket_put(b, now, cost)
   return level_put(b, now, cost)
 end
 
--- Permits that could be given back. Mirrors: State::returnable of src/core/algorithm/mod.rs.
+-- Permits that could be given back, a started one of a level counted. Mirrors: State::returnable of
+-- src/core/algorithm/mod.rs.
 local function bucket_returnable(b, now)
   if b.kind == FIXED_WINDOW then return fixed_window_returnable(b, now) end
   if b.kind == SLIDING_WINDOW then return sliding_window_returnable(b, now) end
-  return (level_amount(b, now))
+  local whole, part = level_amount(b, now)
+  return (part > 0 and whole + 1 or whole) - (b.rights and level_unreturnable(b) or 0)
 end
 
 -- Gives back what of an earlier charge still counts, in the window that counted it. Returns how many permits.
@@ -181,28 +183,41 @@ local function bucket_restore(b, now, known)
   end
 end
 
+-- Milliseconds until a bucket can no longer matter, and `kept` microseconds more.
+local function bucket_ttl(b, now, kept)
+  local expiry
+  if b.kind == FIXED_WINDOW then expiry = fixed_window_expiry(b)
+  elseif b.kind == SLIDING_WINDOW then expiry = sliding_window_expiry(b)
+  elseif b.kind == SLIDING_LOG then expiry = log_expiry(b)
+  elseif b.kind == CONCURRENCY then expiry = b.newest
+  else expiry = level_expiry(b) + (b.undone and level_undone_kept(b) or 0)
+  end
+  return math.min(math.max(1, math.ceil((expiry + kept - now) / 1000)), 4e12)
+end
+
 -- Writes what changed, to expire `kept` microseconds after it can no longer matter, to the next millisecond.
 -- A clock given by a test says nothing of the server's, so there it stays for a minute.
 local function bucket_write(b, now, ttl_fixed, kept)
-  local expiry, value
+  local value
   if b.kind == FIXED_WINDOW then
-    expiry, value = fixed_window_expiry(b), struct.pack(">I4I7I4", b.shape, b.at, b.first) .. pack_debt(b)
+    value = struct.pack(">I4I7I4", b.shape, b.at, b.first) .. pack_debt(b)
   elseif b.kind == SLIDING_WINDOW then
-    expiry = sliding_window_expiry(b)
     value = struct.pack(">I4I7I4I4", b.shape, b.at, b.first, b.second) .. pack_debt(b)
-  elseif b.kind == SLIDING_LOG then
-    expiry = log_expiry(b)
-  elseif b.kind == CONCURRENCY then
-    expiry = b.newest
-  else
-    expiry = level_expiry(b) + (b.undone and UNDONE_KEPT or 0)
+  elseif counts_by_level(b) then
     value = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second) .. level_tail(b)
   end
-  local ttl = ttl_fixed or math.min(math.max(1, math.ceil((expiry + kept - now) / 1000)), 4e12)
-  ttl = string.format("%.0f", ttl)
+  local ttl = string.format("%.0f", ttl_fixed or bucket_ttl(b, now, kept))
   if value then
     redis.call("SET", b.key, value, "PX", ttl)
   else
     redis.call("PEXPIRE", b.key, ttl)
   end
+end
+
+-- Keeps a bucket that denies for as long as it has told: since it was charged the limit may have become a
+-- lower one, at whose pace it takes longer until nothing is left of a level or a debt.
+-- Mirrors: KeySlot::keep_denied of src/store/slot.rs.
+local function bucket_keep_denied(b, now, kept)
+  if b.raw == "" or not (counts_by_level(b) or b.debt > 0) then return end
+  redis.call("PEXPIRE", b.key, string.format("%.0f", bucket_ttl(b, now, kept)))
 end

@@ -29,8 +29,8 @@
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for
 --          a new key, or 3 where it did not fit and something reserved has lapsed: then nothing was decided,
 --          and who asks again has the notes looked at; each bucket's value as it was before (empty: none, or
---          holders; of a log the shape and the newest instant seen); each view (empty: none; 5 bytes: permits
---          that may be used beyond the capacity);
+--          holders; of a log the shape and the newest instant seen); each view (empty: none; of a level under
+--          escrow the permits that may be used beyond the capacity (5) and that no refund gives back (6));
 --          each record of a penalty as it was before (empty: none), see penalty.lua;
 --          then for each charge of a log, of holders or of a lease, in order, 35 bytes: fits (1), remaining
 --          (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased, reported or moved
@@ -92,7 +92,7 @@ for i = 1, count do
       if now < b.doubt then b.permits, b.shut = 0, b.doubt - now end
       reply[2 + views] = struct.pack(">I5I7", b.permits, b.shut or 0)
     else
-      reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
+      reply[2 + views] = counts_by_level(b) and struct.pack(">I5I6", b.kept, level_unreturnable(b)) or pack_view(b.view)
     end
   else
     bucket_bring_back(b, now)
@@ -197,6 +197,7 @@ local function settle(charges, admitted, action)
     local moved = 0
     -- What is owed is paid whatever is decided, so that the other regions hear of it.
     if action == 0 and b.gossip and b.debt > 0 then bucket_settle(b, now) end
+    if action == 0 and not c.fits then b.denied = true end
     if b.kind == CONCURRENCY then
       local released = keep and c.kind == REFUND
       if keep and c.fits and c.kind ~= PEEK then moved = held_step(b, now, c) end
@@ -259,7 +260,10 @@ while at <= #input do
       b.roomed = true
       local fits = bucket_fits(b, now, permits)
       if fits then bucket_put(b, now, permits)
-      elseif b.gossip and b.debt > 0 then bucket_settle(b, now) end
+      else
+        b.denied = true
+        if b.gossip and b.debt > 0 then bucket_settle(b, now) end
+      end
       if fits then verdicts[#verdicts + 1] = "1"
       elseif b.due and b.due <= now then verdicts[#verdicts + 1] = "3"
       else verdicts[#verdicts + 1] = flags < 4 and "1" or "0" end
@@ -349,6 +353,8 @@ for i = 1, count do
       local ttl = ttl_fixed or math.min(math.max(1, math.ceil((window_start(b, l.window + 2) + KEPT - now) / 1000)), 4e12)
       redis.call("SET", b.rights, write_ledger(l), "PX", string.format("%.0f", ttl))
     end
+  elseif b.denied and not ttl_fixed then
+    bucket_keep_denied(b, now, b.rights and KEPT or 0)
   end
 end
 if epoch and epoch.learned then reply[#reply + 1] = epoch.learned end

@@ -156,6 +156,7 @@ if escrowed then
   function level_raise(b, now)
     local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
     least = math.max(least, unknown(b, now))
+    b.least = least
     if level_amount(b, now) < least then level_hold(b, now, least, 0) end
   end
 

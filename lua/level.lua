@@ -7,8 +7,8 @@
 -- time the level takes to drain, so the same sum decides.
 
 local level_amount, level_capacity, level_view, level_free, level_hold, level_put, level_report, level_refund,
-  level_restore, level_expiry
-local level_read_tail, level_tail, level_take_back, level_undo, UNDONE_KEPT
+  level_unreturnable, level_restore, level_expiry
+local level_read_tail, level_tail, level_take_back, level_undo, level_undone_kept
 if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
   -- Whole permits and the part of one in use at `now`.
   function level_amount(b, now)
@@ -99,6 +99,12 @@ if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
     return cost
   end
 
+  -- Permits that a level under escrow holds and a refund here cannot give back: those charged to its capacity
+  -- or not known, and kept ones, which their givers' levels paid for. Mirrors: LevelTerms::unreturnable.
+  function level_unreturnable(b)
+    return b.least + (b.ledger and b.ledger.taken or 0)
+  end
+
   function level_restore(b, now, known)
     if level_amount(b, now) >= known.used then return end
     level_hold(b, now, known.used, 0)
@@ -106,7 +112,12 @@ if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
   end
 
   -- How long beyond its expiry a level is kept that counts what was undone: what is under way finds it then.
-  UNDONE_KEPT = 60000000
+  -- A charge that fitted has drained when a full bucket has.
+  local UNDONE_KEPT_MAX = 60000000
+  function level_undone_kept(b)
+    if b.permits == 0 then return UNDONE_KEPT_MAX end
+    return math.min(UNDONE_KEPT_MAX, math.ceil(level_capacity(b) / b.permits * math.max(b.window, 1)))
+  end
 
   function level_read_tail(b, raw)
     local due = struct.unpack(">I7", raw, 22)

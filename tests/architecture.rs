@@ -119,6 +119,7 @@ const STARTERS: &[(&str, &str)] = &[
     ("database/postgres/listen.rs", "the same"),
     ("api/listener.rs", "one connection; the watched listener takes the next"),
     ("api/rls/mod.rs", "one call of a connection"),
+    ("api/rls/quota/mod.rs", "one stream, which Envoy opens again"),
     ("api/http/given.rs", "one decision, which the connection that asked waits for"),
     ("api/delivery.rs", "gives back what an answer gave that nobody got; without it that lapses"),
     ("peer/peers.rs", "counts the connections that are to end; watched where they are accepted"),

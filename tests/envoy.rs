@@ -14,6 +14,8 @@
 mod budgets;
 #[path = "envoy/in_flight.rs"]
 mod in_flight;
+#[path = "envoy/quotas.rs"]
+mod quotas;
 #[path = "support/redis_servers.rs"]
 mod redis_servers;
 mod support;
@@ -401,6 +403,19 @@ fn a_delay_that_is_not_held_back_is_told_to_the_client() {
     assert_eq!(delay(), None);
     let delays = [delay().unwrap(), delay().unwrap()];
     assert!(delays[0] <= 20_000 && delays[1] > delays[0] && delays[1] <= 40_000, "{delays:?}");
+}
+
+#[test]
+fn a_rules_own_body_reaches_the_client_with_its_media_type() {
+    let text = rules(1);
+    let line = text.lines().find(|line| line.starts_with("message = ")).unwrap();
+    let own = "message = '{\"error\": \"slow down\"}'\nmessage_type = \"application/json\"";
+    let daemon = Daemon::with_rules(&text.replace(line, own));
+    let front = Front::start(daemon.grpc);
+    assert_eq!(front.get("ann", "/api/x").status, 200);
+    let denied = front.get("ann", "/api/x");
+    assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/json")), "{denied:?}");
+    assert_eq!(denied.json(), serde_json::json!({ "error": "slow down" }));
 }
 
 #[test]

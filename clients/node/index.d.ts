@@ -52,6 +52,10 @@ export interface Settled {
   degraded: boolean;
 }
 
+/**
+ * The daemon refused the call itself, or something else than a daemon answered (`code` is "unexpected"). Thrown
+ * whatever `whenAway` says.
+ */
 export class TidegateError extends Error {
   readonly status: number;
   readonly code: string;
@@ -68,8 +72,9 @@ export type WhenAway = "open" | "closed" | "throw" | ((cost: number) => Decision
 export function localShare(limit: number, windowMs: number, now?: () => number): (cost: number) => Decision;
 
 export interface Options {
+  /** `http://HOST:PORT` or `https://HOST:PORT`; another one is refused. */
   address?: string;
-  /** The deadline of a whole call. */
+  /** The deadline of a whole call: longer than `max_delay` of rules with `delay = "hold"`. */
   timeoutMs?: number;
   whenAway?: WhenAway;
   domain?: string;
@@ -81,11 +86,11 @@ export interface Options {
 export interface BudgetOptions<T> {
   amount?: number;
   ttl?: string;
-  /** Reads what a result used; undefined charges the whole amount. */
-  used?: (result: T) => number | undefined;
+  /** Reads what a result used, which is rounded up; what is no number from 0 on charges the whole amount. */
+  used?: (result: T) => number | undefined | Promise<number | undefined>;
   domain?: string;
-  /** Hears of a commit that failed; its reservation lapses. */
-  onUncharged?: (error: unknown) => void;
+  /** Hears of a result that did not say what it used, and of a commit that failed; `console.warn` unless said. */
+  onUncharged?: (error: Error) => void;
 }
 
 export class Tidegate {
@@ -112,3 +117,5 @@ export class Tidegate {
 
 export function totalTokens(result: unknown): number | undefined;
 export function headersOf(decision: Decision): Record<string, string>;
+/** Waits for as long as a rule that throttles wants an admitted request held back. */
+export function heldBack(decision: Decision): Promise<void>;

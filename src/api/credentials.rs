@@ -64,8 +64,9 @@ impl CredentialHeaders {
             } else {
                 values(value).map(trimmed).flat_map(readings).map(Cow::Borrowed).collect()
             };
-            // A token is judged as one; what stands beside it is a credential all the same.
-            let counts_besides = |secret: &[u8]| !is_token || !is_token_like(secret);
+            // A token is judged as one; what stands beside it is a credential whatever its form.
+            let is_judged = is_token && *name == AUTHORIZATION;
+            let counts_besides = |secret: &[u8]| !is_judged || !is_token_like(secret);
             secrets.retain(|secret| !secret.is_empty() && counts_besides(secret));
             let mut all: SmallVec<[Cow<'h, str>; 4]> = SmallVec::new();
             for secret in secrets {

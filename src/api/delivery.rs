@@ -5,19 +5,16 @@
 //! gives is given back where the answer was not delivered. The client may leave at the instant of the answer.
 //! Over HTTP/2 its reset then comes after it. Over TCP the client's system resets the connection when the
 //! answer reaches a socket that is closed, or is closed with the answer unread.
+//!
+//! Here it is decided, for every server, whether an answer was delivered. Servers say what they answer;
+//! [`DeliveringSocket`](super::delivering_socket::DeliveringSocket) tells what becomes of the connection, and
+//! [`WatchedFrames`](super::frames::WatchedFrames) which calls are reset.
 
 use std::collections::VecDeque;
-use std::future::Future as _;
-use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::time::Sleep;
-
-use super::listener::Socket;
 use crate::core::decision::Decision;
 use crate::core::hold::{HELD_RULES_MAX, HoldStep, Lease};
 use crate::core::reservation::Reservation;
@@ -28,9 +25,7 @@ use crate::engine::clock::Deadline;
 /// the client has the answer.
 const RESET_WITHIN: Duration = Duration::from_secs(10);
 /// Time after an answer in which the end of its connection may mean that it was not delivered.
-const LOST_WITHIN: Duration = Duration::from_secs(2);
-/// Time that the end of a connection that was just answered waits for the reset that says so.
-const END_WITHIN: Duration = Duration::from_millis(250);
+pub(super) const LOST_WITHIN: Duration = Duration::from_secs(2);
 /// Answers of one connection that are remembered. Beyond that the oldest are taken to be delivered.
 const ANSWERS_MAX: usize = 4_096;
 /// Resets of one connection that are remembered until an answer that is on its way finds them.
@@ -69,7 +64,7 @@ impl Given {
 /// The answers of one connection that gave something a moment ago.
 pub(super) struct Deliveries {
     engine: Arc<Engine>,
-    /// True if there ever was one: connections that give nothing pay this look alone.
+    /// True if there may be one: connections that give nothing pay this look alone.
     gives: AtomicBool,
     table: Mutex<DeliveryTable>,
 }
@@ -79,10 +74,16 @@ struct DeliveryTable {
     answers: VecDeque<GivenAnswer>,
     /// Calls that were reset before they were answered, the newest last.
     reset: VecDeque<u32>,
+    /// Nothing is sent any more.
+    closed: bool,
 }
 
 struct GivenAnswer {
+    /// The number of its stream; zero where answers have an order instead.
     call: u32,
+    /// Where answers have an order: the bytes that its client had sent when this one was sent. Whoever sends
+    /// more goes on after it, and so has it.
+    sent: Option<u64>,
     /// Instant until which it may turn out that it was not delivered.
     open: Deadline,
     given: Given,
@@ -105,20 +106,22 @@ impl Deliveries {
         Undelivered { deliveries: Arc::clone(self), given: Some(given) }
     }
 
-    /// The next bytes of a connection are the answer to this call. False where it was reset meanwhile: then
-    /// there is nothing to be sent.
+    /// The next bytes of a connection are the answer to this call. False where the call was reset or the
+    /// connection has ended meanwhile: then there is nothing to be sent.
     pub(super) fn answers(&self, call: u32, mut undelivered: Undelivered) -> bool {
         let mut table = self.table();
-        if table.reset.contains(&call) {
+        if table.closed || table.reset.contains(&call) {
             return false;
         }
         let Some(given) = undelivered.given.take() else { return true };
         self.gives.store(true, Ordering::Release);
-        table.answers.retain(|answered| !answered.open.left().is_zero());
+        while table.answers.front().is_some_and(|oldest| oldest.open.left().is_zero()) {
+            table.answers.pop_front();
+        }
         if table.answers.len() >= ANSWERS_MAX {
             table.answers.pop_front();
         }
-        table.answers.push_back(GivenAnswer { call, open: Deadline::after(RESET_WITHIN), given });
+        table.answers.push_back(GivenAnswer { call, sent: None, open: Deadline::after(RESET_WITHIN), given });
         true
     }
 
@@ -137,28 +140,71 @@ impl Deliveries {
         }
     }
 
-    /// The client goes on after its answers, so it has them.
-    pub(super) fn go_on(&self) {
-        if self.gives.load(Ordering::Acquire) {
-            self.table().answers.clear();
-        }
-    }
-
-    /// The connection broke, or its client reads nothing: what was just answered was not delivered.
-    pub(super) fn lost(&self) {
+    /// All answers so far are about to be sent, in their order. `received`: the bytes that the client has
+    /// sent before.
+    pub(super) fn sent(&self, received: impl FnOnce() -> u64) {
         if !self.gives.load(Ordering::Acquire) {
             return;
         }
-        for answered in std::mem::take(&mut self.table().answers) {
-            if answered.is_recent() {
-                self.give_back(answered.given);
+        let mut table = self.table();
+        let mut unsent = table.answers.iter_mut().rev().take_while(|answer| answer.sent.is_none()).peekable();
+        if unsent.peek().is_some() {
+            let received = received();
+            unsent.for_each(|answer| answer.sent = Some(received));
+        }
+    }
+
+    /// The client has sent so many bytes by now. Whatever it sends after an answer says that it has it. What
+    /// it had sent before, as one does that does not wait for its answers, says nothing.
+    pub(super) fn received(&self, bytes: u64) {
+        if !self.gives.load(Ordering::Acquire) {
+            return;
+        }
+        let mut table = self.table();
+        let has = |answer: &GivenAnswer| answer.sent.is_some_and(|sent| bytes > sent);
+        while table.answers.front().is_some_and(has) {
+            table.answers.pop_front();
+        }
+        self.gives.store(!table.answers.is_empty(), Ordering::Release);
+    }
+
+    /// The connection broke, or its client reads nothing: what was just answered was not delivered. One that
+    /// breaks behind its end breaks because its client is gone by then, which had it.
+    pub(super) fn lost(&self) {
+        let mut table = self.table();
+        if std::mem::replace(&mut table.closed, true) {
+            return;
+        }
+        for answer in std::mem::take(&mut table.answers) {
+            if answer.is_younger_than(LOST_WITHIN) {
+                self.give_back(answer.given);
             }
         }
     }
 
-    /// True if the end of the connection may mean that an answer was not delivered.
-    fn is_waiting(&self) -> bool {
-        self.gives.load(Ordering::Acquire) && self.table().answers.iter().any(GivenAnswer::is_recent)
+    /// The client sends no more. True if the connection has ended with that; false if an answer is younger
+    /// than this, so that it may turn out that it was not delivered.
+    pub(super) fn ends(&self, age: Duration) -> bool {
+        let mut table = self.table();
+        table.closed = !table.answers.back().is_some_and(|newest| newest.is_younger_than(age));
+        table.closed
+    }
+
+    /// True if it may still turn out that an answer was not delivered.
+    pub(super) fn may_be_lost(&self) -> bool {
+        let newest = |table: &DeliveryTable| table.answers.back().map(|it| it.is_younger_than(LOST_WITHIN));
+        self.gives.load(Ordering::Acquire) && newest(&self.table()) == Some(true)
+    }
+
+    /// Nothing is sent any more. `in_order`: it is known which answers never were.
+    pub(super) fn close(&self, in_order: bool) {
+        let mut table = self.table();
+        table.closed = true;
+        while in_order && table.answers.back().is_some_and(|newest| newest.sent.is_none()) {
+            if let Some(unsent) = table.answers.pop_back() {
+                self.give_back(unsent.given);
+            }
+        }
     }
 
     fn give_back(&self, given: Given) {
@@ -174,8 +220,8 @@ impl Deliveries {
 }
 
 impl GivenAnswer {
-    fn is_recent(&self) -> bool {
-        self.open.left() + LOST_WITHIN > RESET_WITHIN
+    fn is_younger_than(&self, age: Duration) -> bool {
+        self.open.left() + age > RESET_WITHIN
     }
 }
 
@@ -183,57 +229,6 @@ impl Drop for Undelivered {
     fn drop(&mut self) {
         if let Some(given) = self.given.take() {
             self.deliveries.give_back(given);
-        }
-    }
-}
-
-/// Finds out, when a connection ends, whether its client still reads, and has what it was just answered.
-#[derive(Default)]
-pub(super) struct ConnectionEnd {
-    /// The wait for the answer to a client that may have closed its own half alone.
-    answer: Option<Pin<Box<Sleep>>>,
-    /// The wait for the reset by a client that did not take its answer.
-    reset: Option<Pin<Box<Sleep>>>,
-}
-
-impl ConnectionEnd {
-    /// Looks at what a read of the socket came to. The end is passed on only when it is known what it means.
-    /// `is_asked`: an answer is still to be made.
-    pub(super) fn poll_read(
-        &mut self,
-        read: Poll<io::Result<()>>,
-        bytes: usize,
-        (socket, deliveries): (&Socket, &Deliveries),
-        is_asked: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        match read {
-            Poll::Ready(Ok(())) if bytes > 0 => read,
-            // Who has asked all may close its own half, and reads on. The library would drop the answer, and
-            // those that wait before it. Whoever left for good is noticed a moment later.
-            Poll::Ready(Ok(())) if is_asked => {
-                let wait = self.answer.get_or_insert_with(|| Box::pin(tokio::time::sleep(END_WITHIN)));
-                ready!(wait.as_mut().poll(cx));
-                read
-            }
-            Poll::Ready(Ok(())) if self.reset.is_some() || deliveries.is_waiting() => {
-                let wait = self.reset.get_or_insert_with(|| Box::pin(tokio::time::sleep(END_WITHIN)));
-                // Asking forgets what it answers.
-                let broken = socket.is_broken() || {
-                    ready!(wait.as_mut().poll(cx));
-                    socket.is_broken()
-                };
-                if broken {
-                    deliveries.lost();
-                    return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-                }
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(_)) => {
-                deliveries.lost();
-                read
-            }
-            _ => read,
         }
     }
 }

@@ -241,6 +241,21 @@ impl Socket {
         !matches!(error, Ok(None))
     }
 
+    /// Bytes that have arrived and were not read: as they are on the wire, or decrypted.
+    pub(super) fn unread(&mut self) -> u64 {
+        let (bytes, decrypted) = match self {
+            Self::Tcp(stream) => (rustix::io::ioctl_fionread(stream), 0),
+            Self::Unix(stream) => (rustix::io::ioctl_fionread(stream), 0),
+            Self::Tls(stream) => {
+                let (tcp, session) = stream.get_mut();
+                let state = session.process_new_packets();
+                let decrypted = state.map_or(0, |state| state.plaintext_bytes_to_read());
+                (rustix::io::ioctl_fionread(tcp), u64::try_from(decrypted).unwrap_or(u64::MAX))
+            }
+        };
+        bytes.unwrap_or_default().saturating_add(decrypted)
+    }
+
     /// The same connection after the handshake of this listener, if it has one.
     async fn secured(self, tls: Option<&ListenerTls>) -> io::Result<Self> {
         match (self, tls) {

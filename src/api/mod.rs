@@ -12,8 +12,10 @@ mod client_identity;
 mod connection;
 mod console;
 mod credentials;
+mod delivering_socket;
 mod delivery;
 mod error;
+mod frames;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzed;
 mod headers;
@@ -147,6 +149,7 @@ pub struct Servers {
     explaining: Arc<tokio::sync::Semaphore>,
     streams: Arc<tokio::sync::Semaphore>,
     others: rls::Others,
+    quotas: rls::QuotaStreams,
 }
 
 impl std::fmt::Debug for Servers {
@@ -198,6 +201,7 @@ impl Servers {
         let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
         let streams = Arc::new(tokio::sync::Semaphore::new(admin::stream::STREAMS_MAX));
         let others = rls::Others::new(&readiness, engine.metrics());
+        let quotas = rls::QuotaStreams::new(engine.metrics());
         Self {
             engine,
             settings: ArcSwap::from_pointee(settings),
@@ -216,6 +220,7 @@ impl Servers {
             explaining,
             streams,
             others,
+            quotas,
         }
     }
 
@@ -306,7 +311,13 @@ pub async fn serve_metrics(listener: impl Into<Arc<Listener>>, servers: Arc<Serv
 
 /// Serves gRPC on this listener until it is stopped, like [`serve_http`].
 pub async fn serve_grpc(listener: impl Into<Arc<Listener>>, servers: Arc<Servers>, shutdown: Shutdown) {
-    listener::serve(listener.into(), servers, |servers| &servers.rls, rls::connection, shutdown).await;
+    let of_listener = Arc::clone(&servers);
+    let served =
+        listener::serve(listener.into(), of_listener, |servers| &servers.rls, rls::connection, shutdown);
+    tokio::select! {
+        () = served => {}
+        () = rls::turn_quota_windows(&servers) => {}
+    }
 }
 
 /// Serves the Redis protocol on this listener until it is stopped, like [`serve_http`].

@@ -37,7 +37,8 @@ pub(super) fn accepts(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The document of a denial: where its rule wants one, and where a client that accepts one gets a 429. It
+/// The document of a denial: where its rule wants one, and where a client that accepts one gets a 429 whose
+/// text is of no other type. It
 /// names the status only where `answers` says that the answer has the rule's: over gRPC the gateway chooses.
 pub(super) fn of_denial(decision: &Decision, accepted: bool, answers: bool) -> Option<Vec<u8>> {
     if decision.allowed {
@@ -45,7 +46,7 @@ pub(super) fn of_denial(decision: &Decision, accepted: bool, answers: bool) -> O
     }
     let denying = decision.tightest.and_then(|index| decision.rules.get(index));
     let wants = denying.and_then(|ruled| ruled.answer.as_ref()).is_some_and(|answer| answer.problem);
-    let asked_for = accepted && decision.status == 429;
+    let asked_for = accepted && decision.status == 429 && decision.message_type().is_none();
     if !wants && !asked_for {
         return None;
     }

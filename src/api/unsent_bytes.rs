@@ -54,6 +54,11 @@ pub(super) struct UnreadLooks {
 }
 
 impl Unsent {
+    /// True if the connection has taken everything for sending.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0
+    }
+
     /// True if further calls may be taken up.
     pub(super) fn has_room(&self) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed);

@@ -115,7 +115,9 @@ pub(super) enum Rules {
     },
     /// Prints the rules of another rate limiter as ours, and what cannot be expressed.
     Import {
-        /// Which one: `envoy` is the reference rate limit service, `nginx` its `limit_req` and `limit_conn`.
+        /// The one whose files these are: `envoy` is the reference rate limit service, `kong` its declarative
+        /// files with `rate-limiting` plug-ins, `limitador` its limits, `nginx` its `limit_req` and
+        /// `limit_conn`.
         #[arg(long)]
         from: From,
         /// Its files.
@@ -129,6 +131,10 @@ pub(super) enum Rules {
 pub(super) enum From {
     /// The Envoy rate limit service.
     Envoy,
+    /// `rate-limiting` and `rate-limiting-advanced` in declarative files of Kong.
+    Kong,
+    /// Limits of Limitador.
+    Limitador,
     /// `limit_req` and `limit_conn` of nginx.
     Nginx,
 }
@@ -154,6 +160,8 @@ impl Rules {
                 validate(&file, regions.as_deref(), json)
             }
             Self::Import { from: From::Envoy, files } => import(daemon::import_envoy(&files)),
+            Self::Import { from: From::Kong, files } => import(daemon::import_kong(&files)),
+            Self::Import { from: From::Limitador, files } => import(daemon::import_limitador(&files)),
             Self::Import { from: From::Nginx, files } => import(daemon::import_nginx(&files)),
         }
     }

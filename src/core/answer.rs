@@ -9,6 +9,8 @@ pub struct AnswerOptions {
     pub headers: Vec<(String, String)>,
     /// Headers of the answer to a request that passes.
     pub headers_admitted: Vec<(String, String)>,
+    /// The media type of the text of a denial, where that is not plain text.
+    pub message_type: Option<String>,
     /// The text of a denial is a problem document (RFC 9457), whatever a client accepts.
     pub problem: bool,
     /// Answers name the bucket, by a hash.

@@ -123,13 +123,24 @@ impl Decision {
     /// Returns why it is denied.
     #[must_use]
     pub fn cause(&self) -> Option<DenialCause> {
-        self.rules.get(self.tightest.filter(|_| !self.allowed)?)?.cause
+        self.denying()?.cause
+    }
+
+    /// The rule that denies it.
+    fn denying(&self) -> Option<&RuleOutcome> {
+        self.rules.get(self.tightest.filter(|_| !self.allowed)?)
+    }
+
+    /// Returns the media type of its text, where the denying rule has one that is not plain text.
+    #[must_use]
+    pub fn message_type(&self) -> Option<&str> {
+        self.denying()?.answer.as_ref()?.message_type.as_deref()
     }
 
     /// Returns why it is denied, where the denying rule wants that told in a header.
     #[must_use]
     pub fn told_cause(&self) -> Option<DenialCause> {
-        let denying = self.rules.get(self.tightest.filter(|_| !self.allowed)?)?;
+        let denying = self.denying()?;
         denying.cause.filter(|_| denying.answer.as_ref().is_some_and(|answer| answer.tells_cause))
     }
 

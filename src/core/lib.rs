@@ -22,6 +22,7 @@ pub mod key;
 pub mod notice;
 pub mod penalty;
 pub mod price;
+pub mod quota_assignments;
 pub mod region_list;
 pub mod regions;
 pub mod request;

@@ -154,6 +154,8 @@ pub struct Forms<'a> {
     /// Credentials that the request shows besides its [`API_KEY`]. Each is somebody who asks: the request is
     /// held to the rules of every one.
     pub credentials: Vec<&'a str>,
+    /// True if values are texts alone: nobody is looked up by them, whatever they look like.
+    pub texts_alone: bool,
     /// Credentials that claim to be keys of ours, each with what it counts by where it is none.
     pub fingerprints: Vec<(&'a str, &'a str)>,
     /// Readings that the origin may have of the [`PATH`] besides the attribute. The request is held to the
@@ -187,9 +189,10 @@ impl<'a> Request<'a> {
         Self { domain, attributes, cost, limit: None, forms: Forms::default(), report: None, may_wait: true }
     }
 
-    /// The credentials that it shows.
+    /// The credentials that it shows; none where its values are texts alone.
     pub fn shown_credentials(&self) -> impl Iterator<Item = &'a str> {
-        self.attribute(API_KEY).into_iter().chain(self.forms.credentials.iter().copied())
+        let own = self.attribute(API_KEY).filter(|_| !self.forms.texts_alone);
+        own.into_iter().chain(self.forms.credentials.iter().copied())
     }
 
     /// The values of an attribute, in every form that the request is held to.

@@ -106,6 +106,11 @@ fn spread([low, middle, both]: [u8; 3]) -> u64 {
     u64::from_le_bytes([low, middle, both & 1, 0, 0, 0, 0, both & 0xfe])
 }
 
+/// The second at which an entry may be forgotten.
+fn whole_seconds(expiry: Timestamp) -> u32 {
+    u32::try_from(expiry.0.div_ceil(1_000_000)).unwrap_or(NEVER)
+}
+
 fn entry_at<T>(chunks: &[Box<[TableEntry<T>; CHUNK]>], place: u16) -> Option<&TableEntry<T>> {
     let place = usize::from(place);
     chunks.get(place / CHUNK)?.get(place % CHUNK)
@@ -232,8 +237,15 @@ impl<T> Table<T> {
     /// lowest weight goes first, and [`WEIGHT_KEPT`] never does.
     pub fn rate(&mut self, place: TablePlace, expiry: Timestamp, weight: u8) {
         if let Some(entry) = self.entry_mut(place.0) {
-            entry.expiry = u32::try_from(expiry.0.div_ceil(1_000_000)).unwrap_or(NEVER);
+            entry.expiry = whole_seconds(expiry);
             entry.weight = weight;
+        }
+    }
+
+    /// Keeps the entry until `expiry` at least.
+    pub fn keep_until(&mut self, place: TablePlace, expiry: Timestamp) {
+        if let Some(entry) = self.entry_mut(place.0) {
+            entry.expiry = entry.expiry.max(whole_seconds(expiry));
         }
     }
 

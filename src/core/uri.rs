@@ -83,8 +83,11 @@ fn path_of(text: &str) -> &str {
     if target.starts_with('/') {
         return target;
     }
+    // Origins serve the path behind any scheme, and gateways pass any on.
     let Some((scheme, rest)) = target.split_once("://") else { return target };
-    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    if !is_scheme {
         return target;
     }
     rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/")
@@ -221,6 +224,9 @@ mod tests {
             "/admin#top",
             "http://host/admin",
             "HTTPS://host:1//admin?x",
+            "ftp://host/admin",
+            "x-a+b.1://host/admin#y",
+            "ws:///admin",
         ] {
             assert_eq!(path(spelling), "/admin", "{spelling}");
         }
@@ -251,6 +257,7 @@ mod tests {
             ("a/./b", "a/b"),
             ("/a%00", "/a%00"),
             ("http://host", "/"),
+            ("1x://host/admin", "1x:/host/admin"),
         ] {
             assert_eq!(path(text), normal, "{text}");
         }

@@ -279,7 +279,11 @@ impl Parts<'_> {
         tasks.spawn_on("events_breakers", stop, self.engine, events::watch_breakers);
         let alone = self.world.is_none();
         tasks.spawn_on("upkeep", stop, self.engine, move |own, ending| upkeep::run(own, alone, ending));
-        tasks.spawn_on("rule_warnings", stop, self.engine, warnings::watch);
+        // A stand-in says by itself that it waits for its first rules.
+        let awaits_rules = self.setup.stand_in.is_some();
+        tasks.spawn_on("rule_warnings", stop, self.engine, move |own, ending| {
+            warnings::watch(own, awaits_rules, ending)
+        });
     }
 
     /// Starts what follows the rules where they are written, and what other regions say of them.

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::database::{envoy, file, nginx};
+use crate::database::imported::{self, Imported, Unread};
+use crate::database::{envoy, file, kong, limitador, nginx};
 
 /// The outcome of an import of another rate limiter's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +12,7 @@ pub struct Foreign {
     pub toml: String,
     /// Parts that could not be expressed, or not exactly: a sentence each, with its place.
     pub inexact: Vec<String>,
-    /// Keys that are attributes of ours, and so mean more than their text: a sentence each, with its place.
+    /// Attributes that mean more here, or have to be sent: a sentence each, with its place.
     pub notes: Vec<String>,
 }
 
@@ -20,8 +21,23 @@ pub struct Foreign {
 /// # Errors
 /// A file that cannot be read, or rules that are none here: a sentence each.
 pub fn import_envoy(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
-    let imported = read(files, envoy::import)?;
-    foreign(envoy::to_toml(imported.rules), imported.inexact, imported.notes)
+    import(files, envoy::import)
+}
+
+/// Reads declarative files of Kong, as if they were one.
+///
+/// # Errors
+/// A file that cannot be read, or rules that are none here: a sentence each.
+pub fn import_kong(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
+    import(files, kong::import)
+}
+
+/// Reads files of Limitador's limits.
+///
+/// # Errors
+/// A file that cannot be read, or rules that are none here: a sentence each.
+pub fn import_limitador(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
+    import(files, limitador::import)
 }
 
 /// Reads files of nginx, as if one included the others.
@@ -29,15 +45,14 @@ pub fn import_envoy(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
 /// # Errors
 /// A file that cannot be read, or rules that are none here: a sentence each.
 pub fn import_nginx(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
-    let imported = read(files, nginx::import)?;
-    foreign(nginx::to_toml(imported.rules), imported.inexact, imported.notes)
+    import(files, nginx::import)
 }
 
 /// Has files read by their names and texts, and says of every one why it cannot be.
-fn read<T, E: ToString>(
+fn import(
     files: &[PathBuf],
-    import: impl FnOnce(&[(String, String)]) -> Result<T, Vec<E>>,
-) -> Result<T, Vec<String>> {
+    read: impl FnOnce(&[(String, String)]) -> Result<Imported, Vec<Unread>>,
+) -> Result<Foreign, Vec<String>> {
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in files {
         match file::read(path) {
@@ -45,8 +60,8 @@ fn read<T, E: ToString>(
             Err(problem) => problems.push(problem.to_string()),
         }
     }
-    match import(&texts) {
-        Ok(imported) if problems.is_empty() => Ok(imported),
+    match read(&texts) {
+        Ok(imported) if problems.is_empty() => foreign(imported),
         Ok(_) => Err(problems),
         Err(unread) => {
             problems.extend(unread.iter().map(ToString::to_string));
@@ -55,12 +70,9 @@ fn read<T, E: ToString>(
     }
 }
 
-fn foreign(
-    toml: Result<String, toml::ser::Error>,
-    inexact: Vec<String>,
-    notes: Vec<String>,
-) -> Result<Foreign, Vec<String>> {
-    let toml = toml.map_err(|error| vec![format!("the rules cannot be written: {error}")])?;
+fn foreign(Imported { rules, inexact, notes }: Imported) -> Result<Foreign, Vec<String>> {
+    let toml =
+        imported::to_toml(rules).map_err(|error| vec![format!("the rules cannot be written: {error}")])?;
     // Values that no rule can have show here, at their rule.
     crate::database::document::from_toml("the rules that came of it", &toml, &[])
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;

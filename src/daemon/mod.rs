@@ -63,7 +63,7 @@ pub use admin_socket::AdminSocket;
 pub use certificate_check::{CertificateProblems, check_certificates};
 pub use descriptors::raise_open_files;
 pub use drain::Stopping;
-pub use import::{Foreign, import_envoy, import_nginx};
+pub use import::{Foreign, import_envoy, import_kong, import_limitador, import_nginx};
 pub use reload::{
     WrittenPeople, check_rules, check_rules_alone, read_rules, read_span, regions_of, rules_of,
 };

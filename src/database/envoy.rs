@@ -6,68 +6,18 @@
 //! are a group in the order of that walk, and where the walk ends at an entry without a limit that stands
 //! before one with a limit, a rule that allows stands before it.
 
-mod meaning;
 mod service;
 mod tree;
 mod xds;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
-use serde::Serialize;
-
-use self::meaning::Wanted;
 use self::tree::{Amount, DescriptorEntry, Purpose};
+use super::imported::meaning::{self, Wanted};
+use super::imported::{Imported, ImportedRule, Remarks, Unread};
 
 pub use self::service::rules_of_texts;
-pub use self::tree::Unread;
 pub use self::xds::{Accept, MakeTls, XdsClient, XdsNews, XdsSettings};
-
-/// The key by which a rule's limit counts by address; the reference service calls it `remote_address`.
-const IP: &str = "ip";
-
-/// The rules that a file came to.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Imported {
-    /// The rules, in the shape of `rules.toml`.
-    pub rules: Vec<ImportedRule>,
-    /// Parts that could not be expressed, or not exactly: a sentence each, with its place.
-    pub inexact: Vec<String>,
-    /// Keys that are attributes of ours, and so mean more than their text: a sentence each, with its place.
-    pub notes: Vec<String>,
-}
-
-/// A rule in the shape of `rules.toml`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the fields are those of the rule, which documents them")]
-pub struct ImportedRule {
-    pub name: String,
-    pub domain: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub per: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub algorithm: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub action: Option<&'static str>,
-    /// The reference service adds a request's hits whatever is left, and each of its windows begins at zero.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub charge: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub debt: Option<&'static str>,
-    /// The reference service tells a limit's own name, which most have none of.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub told_as: Option<String>,
-    pub exact: bool,
-    #[serde(rename = "match", skip_serializing_if = "BTreeMap::is_empty")]
-    pub conditions: BTreeMap<String, String>,
-}
 
 /// The end of a walk, and what then holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,16 +57,16 @@ impl PathEntry {
 /// # Errors
 /// Every text that is no such file at all.
 pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
-    let (mut inexact, mut notes, mut unread) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut remarks, mut unread) = (Remarks::default(), Vec::new());
     let mut domains: Vec<Domain> = Vec::new();
     for (file, text) in files {
         match tree::read(file, text, Purpose::Rules) {
             Ok(tree) => {
-                inexact.extend(tree.inexact);
-                notes.extend(tree.notes);
+                remarks.inexact.extend(tree.inexact);
+                remarks.notes.extend(tree.notes);
                 let same = domains.iter_mut().find(|domain| domain.name == tree.domain);
                 match same {
-                    Some(domain) => domain.merge(file, tree.descriptors, &mut inexact),
+                    Some(domain) => domain.merge(file, tree.descriptors, &mut remarks.inexact),
                     None => domains.push(Domain {
                         name: tree.domain,
                         files: file.clone(),
@@ -132,9 +82,9 @@ pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
     }
     let mut rules = Vec::new();
     for domain in &domains {
-        rules.extend(rules_of(domain, &mut inexact));
+        rules.extend(rules_of(domain, &mut remarks.inexact));
     }
-    Ok(Imported { rules, inexact, notes })
+    Ok(remarks.with(rules))
 }
 
 /// A domain, of one file or several.
@@ -203,27 +153,6 @@ fn rules_of(domain: &Domain, inexact: &mut Vec<String>) -> Vec<ImportedRule> {
     rules
 }
 
-/// Several files' rules with names that differ, as TOML.
-///
-/// # Errors
-/// A rule that cannot be written.
-pub fn to_toml(mut rules: Vec<ImportedRule>) -> Result<String, toml::ser::Error> {
-    #[derive(Serialize)]
-    struct Document {
-        rules: Vec<ImportedRule>,
-    }
-    let mut names = HashSet::new();
-    for rule in &mut rules {
-        let own = rule.name.clone();
-        let mut next = 2;
-        while !names.insert(rule.name.clone()) {
-            rule.name = format!("{own}-{next}");
-            next += 1;
-        }
-    }
-    toml::to_string(&Document { rules })
-}
-
 fn ranks(end: &End) -> Vec<(u8, usize, &str)> {
     end.path.iter().map(PathEntry::rank).collect()
 }
@@ -275,7 +204,7 @@ fn covers(entry: &DescriptorEntry, rest: &[PathEntry]) -> bool {
 }
 
 fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedRule {
-    let attribute = |key: &str| if key == "remote_address" { IP.to_owned() } else { key.to_owned() };
+    let attribute = |key: &str| meaning::attribute(key).to_owned();
     let counted = match end.limit {
         Some((Amount::Rate { requests, window }, shadow)) => Some((requests, window, shadow)),
         Some((Amount::Unlimited, _)) | None => None,
@@ -295,18 +224,19 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
             name.push('_');
             name.push_str(value);
         }
-        conditions.extend(value.map(|value| (attribute(&step.key), value)));
+        conditions.extend(value.map(|value| (attribute(&step.key), vec![value])));
         if counted.is_some() && !step.shared {
             per.push(attribute(&step.key));
         }
     }
     ImportedRule {
         name,
-        domain: domain.to_owned(),
+        domain: Some(domain.to_owned()),
         per,
         algorithm: counted.map(|_| "fixed_window"),
         limit: counted.map(|(requests, ..)| requests),
-        window: counted.map(|(_, window, _)| window),
+        window: counted.map(|(_, window, _)| window.into()),
+        // That service adds a request's hits whatever is left, and each of its windows begins at zero.
         charge: counted.map(|_| "always"),
         debt: counted.map(|_| "window"),
         priority: group.as_ref().map(|_| 100 + place),
@@ -316,9 +246,11 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
             Some((.., true)) => Some("log_only"),
             Some(_) => None,
         },
+        // That service tells a limit's own name, which most have none of.
         told_as: counted.map(|_| end.name.clone()),
         exact: true,
         conditions,
+        ..ImportedRule::default()
     }
 }
 

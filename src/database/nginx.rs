@@ -8,14 +8,11 @@ mod place;
 mod syntax;
 mod zone;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-
-use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
 
 use self::place::{LimitFamily, Place, places};
-use self::zone::{LimitKind, Remarks, Zone};
-
-pub use self::syntax::SyntaxError;
+use self::zone::{LimitKind, Zone};
+use super::imported::{Imported, ImportedRule, Remarks, Unread};
 
 /// The hold of a place in flight that nobody renews: nginx needs none, since it sees requests end.
 const HOLD: &str = "1m";
@@ -23,55 +20,11 @@ const HOLD: &str = "1m";
 const HELD_MS_MAX: u64 = 60_000;
 const DELAY_MS_MAX: u64 = 3_600_000;
 
-/// The result of files.
-#[derive(Debug, Default)]
-pub struct ImportedNginx {
-    /// The rules, in the shape of `rules.toml`.
-    pub rules: Vec<NginxRule>,
-    /// Limits that could not be expressed, or not exactly: a sentence each, with its place.
-    pub inexact: Vec<String>,
-    /// Attributes that mean more here, or have to be sent: a sentence each, with its place.
-    pub notes: Vec<String>,
-}
-
-/// A rule in the shape of `rules.toml`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-#[expect(missing_docs, reason = "the fields are those of the rule, which documents them")]
-pub struct NginxRule {
-    pub name: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub per: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub algorithm: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hold: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub action: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_delay: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub delay: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    #[serde(rename = "match", skip_serializing_if = "BTreeMap::is_empty")]
-    pub conditions: BTreeMap<&'static str, Vec<String>>,
-}
-
 /// Reads files, each by the name that sentences give it and its text, as if one included the others.
 ///
 /// # Errors
 /// Every text that is no such file at all.
-pub fn import(files: &[(String, String)]) -> Result<ImportedNginx, Vec<SyntaxError>> {
+pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
     let (mut directives, mut unread) = (Vec::new(), Vec::new());
     for (file, text) in files {
         match syntax::read(file, text) {
@@ -84,7 +37,7 @@ pub fn import(files: &[(String, String)]) -> Result<ImportedNginx, Vec<SyntaxErr
     }
     let mut remarks = Remarks::default();
     let places = places(directives, &mut remarks);
-    let mut writer = Writer { zones: places.zones, used: HashMap::new(), names: HashSet::new(), remarks };
+    let mut writer = Writer { zones: places.zones, used: HashMap::new(), remarks };
     let mut rules = Vec::new();
     for counted in [LimitFamily::Requests, LimitFamily::Connections] {
         let most = places.list.iter().map(|place| place.limits(counted).len()).max().unwrap_or(0);
@@ -93,24 +46,12 @@ pub fn import(files: &[(String, String)]) -> Result<ImportedNginx, Vec<SyntaxErr
             let group = (entries.len() > 1).then(|| format!("nginx {} {}", counted.directive(), ordinal + 1));
             for (order, entry) in (0..).zip(entries) {
                 let priority = group.as_ref().map(|_| 100 + order);
-                rules.push(NginxRule { group: group.clone(), priority, ..writer.rule(&entry) });
+                rules.push(ImportedRule { group: group.clone(), priority, ..writer.rule(&entry) });
             }
         }
     }
     writer.tell_shared_zones();
-    Ok(ImportedNginx { rules, inexact: writer.remarks.inexact, notes: writer.remarks.notes })
-}
-
-/// The rules as TOML.
-///
-/// # Errors
-/// A rule that cannot be written.
-pub fn to_toml(rules: Vec<NginxRule>) -> Result<String, toml::ser::Error> {
-    #[derive(Serialize)]
-    struct NginxRules {
-        rules: Vec<NginxRule>,
-    }
-    toml::to_string(&NginxRules { rules })
+    Ok(writer.remarks.with(rules))
 }
 
 /// Hosts and paths for which one limit holds, or none does.
@@ -200,61 +141,63 @@ impl Entry {
     }
 }
 
-/// Writes rules, with names that differ.
+/// Writes rules.
 struct Writer {
     zones: HashMap<String, Zone>,
     /// The number of rules that count by a zone.
     used: HashMap<String, usize>,
-    names: HashSet<String>,
     remarks: Remarks,
 }
 
 impl Writer {
-    fn rule(&mut self, entry: &Entry) -> NginxRule {
+    fn rule(&mut self, entry: &Entry) -> ImportedRule {
         let mut conditions = BTreeMap::new();
         for (name, values) in [("host", &entry.hosts), ("path", &entry.paths)] {
             if !values.is_empty() {
-                conditions.insert(name, values.clone());
+                conditions.insert(name.to_owned(), values.clone());
             }
         }
         let zone = entry.limit.as_ref().and_then(|applied| self.zones.get(&applied.limit.zone)).cloned();
         let (Some(applied), Some(zone)) = (&entry.limit, zone) else {
-            let name = self.name("not-limited");
-            return NginxRule { name, action: Some("allow"), conditions, ..NginxRule::default() };
+            let name = "not-limited".to_owned();
+            return ImportedRule { name, action: Some("allow"), conditions, ..ImportedRule::default() };
         };
         *self.used.entry(zone.name.clone()).or_default() += 1;
-        let common = NginxRule {
-            name: self.name(&zone.name),
+        let common = ImportedRule {
+            name: zone.name.clone(),
             per: zone.per.clone(),
             action: applied.dry_run.then_some("log_only"),
             status: (!applied.dry_run).then_some(applied.status),
             conditions,
-            ..NginxRule::default()
+            ..ImportedRule::default()
         };
         match (applied.limit.kind, zone.rate) {
             (LimitKind::Requests { burst, undelayed }, Some((limit, window))) => {
                 let delayed = if applied.dry_run { 0 } else { burst - undelayed };
-                let bucket = NginxRule {
+                let bucket = ImportedRule {
                     algorithm: Some("token_bucket"),
                     limit: Some(limit),
-                    window: Some(window),
+                    window: Some(window.into()),
                     // nginx counts the burst besides the request that the rate lets pass.
                     burst: Some((burst - delayed).saturating_add(1)),
                     ..common
                 };
                 self.delayed(bucket, delayed, &applied.place)
             }
-            (LimitKind::Connections(limit), _) => {
-                NginxRule { algorithm: Some("concurrency"), limit: Some(limit), hold: Some(HOLD), ..common }
-            }
+            (LimitKind::Connections(limit), _) => ImportedRule {
+                algorithm: Some("concurrency"),
+                limit: Some(limit),
+                hold: Some(HOLD),
+                ..common
+            },
             (LimitKind::Requests { .. }, None) => common,
         }
     }
 
     /// Has requests wait for their turn, as nginx does without `nodelay`.
-    fn delayed(&mut self, bucket: NginxRule, delayed: u32, place: &str) -> NginxRule {
+    fn delayed(&mut self, bucket: ImportedRule, delayed: u32, place: &str) -> ImportedRule {
         let Some(limit) = bucket.limit.filter(|_| delayed > 0) else { return bucket };
-        let window = if bucket.window == Some("1m") { 60_000 } else { 1_000 };
+        let window = if bucket.window.as_deref() == Some("1m") { 60_000 } else { 1_000 };
         let wait = (u64::from(delayed) * window).div_ceil(u64::from(limit));
         if wait > DELAY_MS_MAX {
             self.remarks.left_out(place, "waits of more than an hour are cut to one hour");
@@ -264,21 +207,12 @@ impl Writer {
                 "the daemon holds no answer back for more than a minute: these waits are told (`X-RateLimit-Delay-Ms`), not held",
             );
         }
-        NginxRule {
+        ImportedRule {
             action: Some("throttle"),
             max_delay: Some(format!("{}ms", wait.min(DELAY_MS_MAX))),
             delay: (wait <= HELD_MS_MAX).then_some("hold"),
             ..bucket
         }
-    }
-
-    fn name(&mut self, own: &str) -> String {
-        let (mut name, mut next) = (own.to_owned(), 2);
-        while !self.names.insert(name.clone()) {
-            name = format!("{own}-{next}");
-            next += 1;
-        }
-        name
     }
 
     fn tell_shared_zones(&mut self) {

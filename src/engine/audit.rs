@@ -396,12 +396,12 @@ impl Queue {
         self.urgent.notified().await;
     }
 
-    /// Records what became of a request, if it is to be recorded. `used`: permits in use after it under the
-    /// rule of this index.
+    /// Records what became of a request, if it is to be recorded. `charged`: a report, which is charged
+    /// whatever the decision. `used`: permits in use after it under the rule of this index.
     pub(super) fn tell(
         &self,
         question: Question<'_, '_>,
-        decision: &Decision,
+        (decision, charged): (&Decision, bool),
         now: Timestamp,
         end: impl FnOnce() -> Timestamp,
         used: impl FnOnce(usize) -> u64,
@@ -423,7 +423,7 @@ impl Queue {
             || self.has_row(rule.unwrap_or_default(), now, sampled.denied_rows_max);
         let Question { request, owner } = question;
         let mut asked = AuditClient { user: owner, ..AuditClient::default() };
-        for (name, value) in request.attributes.iter().filter(|_| is_listed) {
+        for (name, value) in request.attributes.iter().filter(|_| is_listed || charged) {
             match *name {
                 "user" => asked.user = Some(value),
                 "api_key" => asked.key = Some(key_name(value)),
@@ -456,7 +456,21 @@ impl Queue {
             latency_us: u32::try_from(end().since(now).micros()).unwrap_or(u32::MAX),
             weight,
         };
-        if is_listed { self.push(&record) } else { self.unlist(&record) }
+        if is_listed {
+            self.push(&record)
+        } else {
+            self.unlist(&record)
+        }
+        if charged && outcome == Outcome::Denied {
+            // Sums take no permits of what was denied, and these must be in them however many rows there are.
+            self.push(&Record {
+                outcome: Outcome::Committed,
+                status: 200,
+                retry_ms: None,
+                cause: None,
+                ..record
+            });
+        }
     }
 }
 

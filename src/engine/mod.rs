@@ -30,6 +30,7 @@ use crate::telemetry::Metrics;
 use crate::telemetry::traces::Tracer;
 
 pub mod admin;
+pub mod assignable;
 pub mod audit;
 mod bound;
 pub mod clock;

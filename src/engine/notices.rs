@@ -89,7 +89,7 @@ impl Engine {
             let global = compiled.rule.global.as_ref()?;
             Some(ComparedRule {
                 name: compiled.rule.name.clone(),
-                id: Digest::default().text(&compiled.rule.domain).text(&compiled.rule.name),
+                id: Digest::of_rule(&compiled.rule.domain, &compiled.rule.name),
                 settings: self.settings(compiled, global),
             })
         };

@@ -8,11 +8,13 @@ use super::hot::{is_shadow, shown_identity};
 use super::identity::{Inquiry, rewritten};
 use super::loaded::Loaded;
 use super::status::BucketStatus;
+use crate::core::algorithm::Counting;
 use crate::core::decision::Decision;
 use crate::core::denial_cause::DenialCause;
 use crate::core::hot::HotBucket;
 use crate::core::key::{Key, identity_values};
 use crate::core::request::{Attributes, Cost, Request};
+use crate::core::rule::Mode;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Span;
 
@@ -103,10 +105,18 @@ impl Engine {
         mut status: BucketStatus,
     ) -> (WhyBucket, Key) {
         status.identity = shown_identity(compiled, &key);
-        let own = (self.name().region.clone(), status.used);
+        let region = &self.name().region;
         let others = status.by_region.iter().flat_map(BTreeMap::iter);
-        let others = others.filter(|(region, _)| **region != own.0);
-        let others: Vec<(String, u64)> = others.map(|(region, used)| (region.clone(), *used)).collect();
+        let others = others.filter(|(other, _)| *other != region);
+        let others: Vec<(String, u64)> = others.map(|(other, used)| (other.clone(), *used)).collect();
+        // A store is charged for what other regions used of a level.
+        let charged: u64 = match compiled.rule.algorithm.counting() {
+            Counting::Level if status.mode == Some(Mode::Gossip) => {
+                others.iter().map(|(_, used)| *used).sum()
+            }
+            _ => 0,
+        };
+        let own = (region.clone(), status.used.saturating_sub(charged));
         let bucket = WhyBucket {
             domain: compiled.rule.domain.clone(),
             shadow: is_shadow(loaded, compiled),

@@ -266,6 +266,11 @@ impl Driver {
         let members: Vec<_> = others.chain(self.leaving.then(|| self.own.clone())).collect();
         self.rights.machine.handle_members(now, &members);
         self.replica.handle_members(now, &members);
+        for member in &self.members {
+            if let Some(digests) = &member.digests {
+                self.replica.handle_rules_of(now, (&member.name, member.incarnation), digests);
+            }
+        }
     }
 
     /// Hands out what the replica asks for.

@@ -5,7 +5,8 @@ use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
-use super::slot::{Evaluation, KeySlot, Named};
+use super::evaluation::Evaluation;
+use super::slot::{KeySlot, Named};
 use crate::core::algorithm::Verdict;
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;

@@ -4,6 +4,7 @@ mod brought_back;
 pub mod cells;
 mod decision;
 mod escrowed;
+mod evaluation;
 mod kept;
 pub mod memory;
 mod memory_part;

@@ -1,7 +1,8 @@
 //! Penalties in the memory store: the record of each bucket whose client was denied lately, beside it. Rules
 //! without a penalty pay nothing for it.
 
-use super::slot::{Evaluation, KeySlot, Named};
+use super::evaluation::Evaluation;
+use super::slot::{KeySlot, Named};
 use crate::core::penalty::{Penalty, PenaltyRecord, PenaltyTerms};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;

@@ -1,7 +1,8 @@
 //! Reservations in the memory store: the notes of a bucket, beside it. They are looked at where a
 //! reservation is made or committed, and where something does not fit; nothing else pays for them.
 
-use super::slot::{Evaluation, KeySlot, Named};
+use super::evaluation::Evaluation;
+use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{Limit, State, Verdict};
 use crate::core::request::Cost;
 use crate::core::reservation::{Commit, ReservationFate, ReservationId, ReservedCharge, ReservedCost};

@@ -188,6 +188,21 @@ impl KeySlot {
         }
     }
 
+    /// Permits that a bucket counts and no charge here has taken: see [`LevelTerms::unreturnable`].
+    pub(super) fn unreturnable(
+        &self,
+        rule: &Compiled,
+        limit: &Limit,
+        named: Named<'_>,
+        now: Timestamp,
+    ) -> u64 {
+        if moving(rule) != Some(Counting::Level) {
+            return 0;
+        }
+        let ledger = self.ledger(named).and_then(Ledger::as_level);
+        self.level(rule, limit, named.key).unreturnable(ledger, now)
+    }
+
     fn raised_level(
         &self,
         (rule, limit): (&Compiled, &Limit),

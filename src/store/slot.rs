@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::escrowed::{is_escrowed, paying};
+use super::evaluation::Evaluation;
 use super::memory_part::MemoryPart;
 use super::newcomers::Newcomers;
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, RegionUse, State, Verdict};
@@ -24,8 +25,6 @@ use crate::engine::port::{BucketInfo, Charge, ChargeResult, HeldLimit};
 const SWEEP_ENTRIES: usize = 256;
 /// How much a view weighs: all alike, so that the one that ends soonest goes first.
 const VIEW_WEIGHT: u8 = 0;
-/// When to ask again where a bucket holds as many reservations as it may.
-pub(in crate::store) const CROWDED_RETRY: Span = Span::from_secs(1);
 
 /// What the world leaves of one bucket.
 #[derive(Debug, Clone, Copy)]
@@ -78,102 +77,6 @@ impl Named<'_> {
     }
 }
 
-/// What a bucket would answer one charge.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Evaluation {
-    /// The bucket, if it is there.
-    pub(super) place: Option<TablePlace>,
-    pub(super) verdict: Verdict,
-    /// What is enforced.
-    view: Option<Allowance>,
-    /// True if that is what was told of the other regions.
-    told: bool,
-    error_bound: u64,
-    /// The instant that it counts at.
-    pub(super) now: Timestamp,
-    /// What it is counted against.
-    pub(super) limit: Limit,
-    /// Rest of the recovery window, in which nothing is admitted.
-    recovery: Option<Span>,
-    /// Permits that would fit if all that can come from other regions were here, and when they may.
-    most: (u64, Span),
-    /// Permits of lapsed reservations that were given back for this look.
-    pub(super) lapsed: u64,
-    /// Where the notes of its reservations are, looked for where the charge speaks of one.
-    pub(super) notes: Option<TablePlace>,
-    /// What is known of a reservation before it is charged.
-    pub(super) fate: Option<ReservationFate>,
-}
-
-impl Evaluation {
-    /// Returns what it is counted against.
-    pub(super) const fn limit(&self) -> &Limit {
-        &self.limit
-    }
-
-    /// Returns what is enforced.
-    pub(super) const fn view(&self) -> Option<&Allowance> {
-        self.view.as_ref()
-    }
-
-    /// Denies because the bucket holds as many reservations as it may.
-    pub(super) fn crowd(&mut self) {
-        self.fate = Some(ReservationFate::Crowded);
-        self.verdict =
-            Verdict { admitted: false, delay: Span::ZERO, retry: Some(CROWDED_RETRY), ..self.verdict };
-    }
-
-    /// True if the charge fits; a refund always does.
-    pub(super) fn fits(&self) -> bool {
-        self.verdict.admitted
-    }
-
-    /// The answer, before it is known what was charged.
-    pub(super) fn counted(&self) -> ChargeResult {
-        ChargeResult {
-            verdict: self.verdict,
-            view: self.view.filter(|_| self.told),
-            error_bound: self.error_bound,
-            used: 0,
-            returned: 0,
-            reported: 0,
-            paid: 0,
-            owed: 0,
-            lapsed: self.lapsed,
-            reservation: self.fate,
-            penalty: None,
-            degraded: false,
-        }
-    }
-
-    /// The answer to a report, of a bucket as it is after it: whether it fitted, and when one permit is free
-    /// again.
-    fn after_report(&self, after: &Verdict) -> Verdict {
-        let admitted = self.verdict.admitted;
-        let mut verdict = Verdict { admitted, delay: Span::ZERO, ..*after };
-        self.hope(&mut verdict);
-        if admitted {
-            verdict.retry = None;
-        }
-        if let Some(left) = self.recovery {
-            (verdict.remaining, verdict.retry) = (0, Some(left));
-        }
-        verdict
-    }
-
-    /// Has hope for one permit where what other regions have would do.
-    pub(super) fn hope(&self, verdict: &mut Verdict) {
-        if verdict.remaining == 0 && verdict.retry.is_none() && self.most.0 > 0 {
-            verdict.retry = Some(self.most.1);
-        }
-    }
-
-    /// The answer where the bucket found no room; see [`Newcomers`].
-    pub(super) fn without_room(&self, verdict: Verdict) -> ChargeResult {
-        ChargeResult { degraded: true, verdict, ..self.counted() }
-    }
-}
-
 /// How much a bucket would be missed: the used part of its limit, and above all else if nothing more is
 /// admitted.
 pub(super) fn weight(limit: &Limit, remaining: u64) -> u8 {
@@ -191,13 +94,12 @@ fn keeps_more(rule: &Compiled) -> bool {
 }
 
 /// True of a rule of which a refund gives back all that it asks for or is refused: where this region counts
-/// less, another one charged it, and only there it can be given back. Of a level under `gossip` each region
-/// counts what all used.
+/// less, another one charged it, and only there it can be given back. What was charged to rights that another
+/// region lent counts here. Of a level under `gossip` each region counts what all used.
 pub(in crate::store) fn refunds_whole(rule: &Compiled) -> bool {
     rule.rule.global.as_ref().is_some_and(|global| match global.mode {
         Mode::Gossip => rule.counting() == Counting::Window,
-        Mode::Split => true,
-        Mode::Escrow => false,
+        Mode::Split | Mode::Escrow => true,
     })
 }
 
@@ -288,9 +190,13 @@ impl KeySlot {
             Cost::Reserve(_) if held => (verdict.admitted, verdict.retry) = (true, None),
             Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
+            // The next process gives it back.
+            Cost::Refund(_) if self.is_sealed && is_escrowed(charge.rule) => {}
             Cost::Refund(permits) => {
+                let counted = || state.returnable(&limit, view.as_ref(), at);
+                let theirs = || self.unreturnable(charge.rule, &charge.limit, named, at);
                 verdict.admitted =
-                    !refunds_whole(charge.rule) || state.returnable(&limit, view.as_ref(), at) >= permits;
+                    !refunds_whole(charge.rule) || counted().saturating_sub(theirs()) >= permits;
                 verdict.retry = None;
             }
             Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
@@ -470,6 +376,9 @@ impl KeySlot {
             }
             Cost::Peek => {
                 (counted.used, counted.owed) = (state.used(limit, now), 0);
+                if !looked.fits() {
+                    self.keep_denied(charge, limit, place);
+                }
                 return counted;
             }
             Cost::Refund(permits) => {
@@ -526,12 +435,25 @@ impl KeySlot {
         let now = looked.now;
         let mut counted = looked.counted();
         let Some(place) = looked.place else { return counted };
-        if !looked.fits() && counted.verdict.remaining == 0 {
-            self.buckets.weigh(place, WEIGHT_KEPT);
+        if !looked.fits() {
+            if counted.verdict.remaining == 0 {
+                self.buckets.weigh(place, WEIGHT_KEPT);
+            }
+            self.keep_denied(charge, &looked.limit, place);
         }
         let state = self.counted((charge.rule, &charge.limit), named, now, self.state(Some(place)));
         counted.used = state.used(&looked.limit, now);
         counted
+    }
+
+    /// Keeps a bucket that denies for as long as it has told: since it was charged the limit may have become
+    /// a lower one, at whose pace it takes longer until nothing is left of a level or a debt.
+    fn keep_denied(&mut self, charge: &Charge<'_>, limit: &Limit, place: TablePlace) {
+        let paces = |state: &&State| charge.rule.counting() == Counting::Level || state.debt() > 0;
+        if let Some(state) = self.buckets.get(place).filter(paces) {
+            let expiry = state.expiry(&paying(charge.rule, HeldLimit { limit: *limit, share: charge.share }));
+            self.buckets.keep_until(place, expiry);
+        }
     }
 
     /// Charges what another region admitted, where the algorithm takes debts.

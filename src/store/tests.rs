@@ -71,6 +71,28 @@ fn a_client_that_a_clock_a_year_ahead_counted_is_free_in_two_windows_however_oft
     }
 }
 
+#[test]
+fn what_is_owed_is_kept_as_long_as_a_lowered_limit_takes_to_pay_it() {
+    let debtors = [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Gcra,
+    ];
+    for (algorithm, asked) in debtors.into_iter().flat_map(|one| [(one, Cost::Take(1)), (one, Cost::Peek)]) {
+        let (store, key) = (MemoryStore::new(100), key("u"));
+        let (before, lower) = (rule(algorithm, 100, MINUTE), rule(algorithm, 20, MINUTE));
+        let report = Cost::Report(ReportedCost { permits: 400, debt_max: 1_000 });
+        decide(&store, &[Charge { cost: report, ..charge(&before, &key, 0) }], NOW);
+        assert!(!decide(&store, &[Charge { cost: asked, ..charge(&lower, &key, 0) }], NOW).admitted);
+        let later = NOW + Span::from_secs(60 * 10);
+        store.sweep(later);
+        let counted = decide(&store, &[charge(&lower, &key, 1)], later);
+        assert!(!counted.admitted, "{algorithm:?} {asked:?}: at 20 a minute it owes for 15 minutes");
+    }
+}
+
 fn one(store: &MemoryStore, rule: &Compiled, key: &Key, cost: i64, now: Timestamp) -> ChargeResult {
     decide(store, &[charge(rule, key, cost)], now).counted[0]
 }
@@ -82,7 +104,8 @@ fn used(store: &MemoryStore, rule: &Compiled, key: &Key) -> u64 {
 #[test]
 fn a_worldwide_bucket_gives_back_all_that_is_asked_for_or_refuses() {
     let windows = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
-    let modes = [(Mode::Gossip, &windows[..]), (Mode::Split, &Algorithm::OF_COSTS[..])];
+    let all = &Algorithm::OF_COSTS[..];
+    let modes = [(Mode::Gossip, &windows[..]), (Mode::Split, all), (Mode::Escrow, all)];
     for (mode, algorithm) in modes.iter().flat_map(|(mode, of)| of.iter().map(|one| (*mode, *one))) {
         let (store, mut rule, key) = (MemoryStore::new(100), rule(algorithm, 100, MINUTE), key("u"));
         rule.rule.global = Some(Global::new(mode));
@@ -94,6 +117,31 @@ fn a_worldwide_bucket_gives_back_all_that_is_asked_for_or_refuses() {
         let done = one(&store, &rule, &key, -10, NOW);
         assert_eq!((done.verdict.admitted, done.returned), (true, 10), "{mode:?} {algorithm:?}");
     }
+}
+
+#[test]
+fn a_level_that_has_begun_to_drain_gives_back_what_was_charged_to_it() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+        for mode in [Mode::Split, Mode::Escrow] {
+            let (store, mut rule, key) = (MemoryStore::new(100), rule(algorithm, 100, MINUTE), key("u"));
+            rule.rule.global = Some(Global::new(mode));
+            one(&store, &rule, &key, 10, NOW);
+            let soon = NOW + Span::from_millis(50);
+            assert!(!one(&store, &rule, &key, -11, soon).verdict.admitted, "{mode:?} {algorithm:?}");
+            let done = one(&store, &rule, &key, -10, soon).verdict;
+            assert_eq!((done.admitted, done.remaining), (true, 100), "{mode:?} {algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn of_what_was_taken_down_for_the_next_process_nothing_is_given_back() {
+    let (store, mut rule, key) = (MemoryStore::new(100), rule(Algorithm::FixedWindow, 100, MINUTE), key("u"));
+    rule.rule.global = Some(Global::new(Mode::Escrow));
+    one(&store, &rule, &key, 10, NOW);
+    let _ = store.keep(std::iter::empty(), 1);
+    let refused = one(&store, &rule, &key, -10, NOW);
+    assert!(!refused.verdict.admitted && refused.verdict.retry.is_some(), "{refused:?}");
 }
 
 #[test]

@@ -93,6 +93,16 @@ fn what_names_no_host_passes_no_rule_by_at_haproxy() {
 }
 
 #[test]
+fn a_target_of_any_scheme_is_held_to_its_path_at_haproxy() {
+    let daemon = Daemon::with_rules(every::RULES);
+    let front = start(&[daemon.http]);
+    for scheme in ["http", "ftp", "ws", "x-y"] {
+        let head = format!("GET {scheme}://x/closed HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 403, "{head}");
+    }
+}
+
+#[test]
 fn a_client_cannot_speak_for_haproxy() {
     every::believes_no_client(start);
 }

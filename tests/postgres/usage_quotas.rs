@@ -362,6 +362,28 @@ fn sums_are_what_reservations_used_and_not_what_they_reserved() {
 }
 
 #[test]
+fn sums_hold_reports_that_did_not_fit_as_their_buckets_do() {
+    let place = Place::new();
+    let daemon = daemon(&place, "allowed_sample = 1");
+    let report = |cost: u64| {
+        let asked = json!({ "attributes": { "user": "late" }, "cost": cost });
+        daemon.post("/v1/report", &asked).json()["allowed"].clone()
+    };
+    // Far more than any rule here has left.
+    assert_eq!([report(3), report(500_000), report(20)], [true, false, false]);
+    assert_eq!(
+        daemon.check(&[("user", "late")])["allowed"],
+        false,
+        "and nothing is taken of what is refused"
+    );
+    eventually("all that was used is in the sums", || {
+        let row = usage(&daemon, "user=late&by=month")["rows"][0].clone();
+        ((&row["allowed"], &row["denied"], &row["cost"]) == (&json!(1), &json!(3), &json!(500_023)))
+            .then_some(())
+    });
+}
+
+#[test]
 fn costs_beyond_all_numbers_hold_up_no_sums() {
     let place = Place::new();
     let daemon = daemon(&place, "allowed_sample = 1");

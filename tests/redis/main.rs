@@ -30,6 +30,7 @@ mod memories;
 mod metrics;
 mod penalties;
 mod people;
+mod refunds;
 mod reservations;
 mod rights;
 mod ring;

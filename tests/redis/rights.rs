@@ -35,8 +35,8 @@ mod reference_store;
 
 pub(crate) use reference_store::ReferenceStore;
 
-const START: Timestamp = Timestamp(1_790_000_000_000_000);
-const SECOND: Span = Span::from_secs(1);
+pub const START: Timestamp = Timestamp(1_790_000_000_000_000);
+pub const SECOND: Span = Span::from_secs(1);
 
 /// A rule and what this region is held to of its limit.
 pub struct Escrowed {
@@ -69,7 +69,7 @@ pub fn charge(store: &dyn Store, rule: &Escrowed, user: &str, cost: u64, now: Ti
     charge_cost(store, rule, user, Cost::Take(cost), now)
 }
 
-fn charge_cost(
+pub fn charge_cost(
     store: &dyn Store,
     escrowed: &Escrowed,
     user: &str,
@@ -116,6 +116,7 @@ pub fn rights(
 enum Act {
     Charge(u64),
     Report(u64, u32),
+    Refund(u64),
     Reserve(u8, u64, Span),
     Commit(u8, u64),
     Read,
@@ -130,6 +131,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         6 => (1..6_u64).prop_map(Act::Charge),
         1 => (6..18_u64).prop_map(Act::Charge),
         1 => (1..25_u64, 0..40_u32).prop_map(|(permits, debt_max)| Act::Report(permits, debt_max)),
+        2 => (1..8_u64).prop_map(Act::Refund),
         1 => (1..4_u8, 1..9_u64, 1..3_000_000_u64)
             .prop_map(|(id, permits, ttl)| Act::Reserve(id, permits, Span(ttl))),
         1 => (1..4_u8, 0..12_u64).prop_map(|(id, actual)| Act::Commit(id, actual)),
@@ -174,9 +176,12 @@ fn step_of(act: &Act, own: u64, window: Option<u64>) -> Option<StepRequest> {
             let (to, session, permits) = (REGIONS[*to].to_owned(), *session, *permits);
             ask(Step::Level(LevelStep::Acknowledge { to, session, permits }))
         }
-        Act::Charge(_) | Act::Report(..) | Act::Reserve(..) | Act::Commit(..) | Act::Pass(_) => {
-            return None;
-        }
+        Act::Charge(_)
+        | Act::Report(..)
+        | Act::Refund(_)
+        | Act::Reserve(..)
+        | Act::Commit(..)
+        | Act::Pass(_) => return None,
     })
 }
 
@@ -262,6 +267,15 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32
                     let one = charge_cost(&memory, &rule, &user, cost, now);
                     prop_assert_eq!(one, charge_cost(&redis, &rule, &user, cost, now));
                     // The smallest store knows no reports.
+                    reported = true;
+                }
+                Act::Refund(permits) => {
+                    let one = charge_cost(&memory, &rule, &user, Cost::Refund(*permits), now);
+                    prop_assert_eq!(one, charge_cost(&redis, &rule, &user, Cost::Refund(*permits), now));
+                    let windows = algorithm.counting() != Counting::Level;
+                    let all = if one.verdict.admitted { *permits } else { 0 };
+                    prop_assert!(!windows || one.returned == all);
+                    // Nor refunds.
                     reported = true;
                 }
                 Act::Reserve(..) | Act::Commit(..) => {
@@ -372,58 +386,6 @@ fn a_step_of_another_way_to_count_changes_nothing_in_any_store() {
                 assert_eq!(rights(store, &rule, "u", step, now), None, "{algorithm:?} and {counting:?}");
             }
         }
-    }
-}
-
-/// A report burns the rights that the region has. The rest is paid with what comes or is minted next, before
-/// anything is admitted again, and nothing goes to others meanwhile.
-#[test]
-fn what_is_owed_is_paid_with_the_next_rights_in_memory_and_in_redis() {
-    let server = Server::start(&[]);
-    let clock = Arc::new(Clock::Manual(START.0.into()));
-    let settings =
-        RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
-    let redis = store(settings, 1);
-    let memory = MemoryStore::new(100).begun(START);
-    let rule = escrowed("owing", Algorithm::FixedWindow, 500, 8, SECOND);
-    let _ = charge(&redis, &rule, "first", 1, START);
-    for store in [&memory as &dyn Store, &redis] {
-        let at = |micros: u64| {
-            let now = Timestamp::window_start((START + RECOVERY_WINDOW).window_index(SECOND) + 2, SECOND)
-                + Span(micros);
-            clock.set(now);
-            now
-        };
-        let window = |micros: u64| at(micros).window_index(SECOND);
-        let step = |micros: u64, step: WindowStep| {
-            rights(store, &rule, "u", &ask_window(window(micros), step), at(micros)).unwrap()
-        };
-        let read = |micros: u64| rights(store, &rule, "u", &ask(Step::Read), at(micros)).unwrap();
-        let admits = |micros: u64, cost: u64| charge(store, &rule, "u", cost, at(micros)).verdict.admitted;
-        assert!(admits(0, 3));
-        let report = Cost::Report(ReportedCost { permits: 30, debt_max: 100 });
-        let told = charge_cost(store, &rule, "u", report, at(1));
-        assert_eq!((told.verdict.admitted, told.verdict.remaining, told.reported), (false, 0, 30));
-        // Eight were minted and are burnt; 25 are owed.
-        let first = read(2);
-        assert_eq!((first.used, first.free()), (8, 0));
-        let to_session = first.ledger.session();
-        let take =
-            |permits| WindowStep::Take(Taking { from: "eu-west".into(), session: 1, to_session, permits });
-        let give = || WindowStep::Give(Giving { to: "us-east".into(), session: 1, permits: 1 });
-        let gave = |result: StepResult| result.ledger.given().count();
-        // Ten come, and pay ten.
-        assert_eq!(step(3, take(10)).free(), 0);
-        assert!(!admits(4, 1));
-        assert_eq!(gave(step(5, give())), 0);
-        // The next window mints eight, which pay; so does the one after it, of which one permit is left.
-        assert!(!admits(1_000_000, 1));
-        assert_eq!(read(1_000_001).free(), 0);
-        assert_eq!(gave(step(1_000_002, give())), 0);
-        let owing = charge_cost(store, &rule, "u", Cost::Peek, at(1_000_003)).verdict;
-        assert_eq!((owing.admitted, owing.retry), (false, Some(Span(999_997))));
-        assert!(admits(2_000_000, 1) && !admits(2_000_001, 1));
-        assert!(admits(3_000_000, 8) && !admits(3_000_001, 1));
     }
 }
 

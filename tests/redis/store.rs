@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::redis_servers::{Cluster, Server, free_port, now, until};
 use crate::redis_store::{calendar, compiled, key, runtime, settings, store, store_with};
-use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::calendar::CalendarPeriod;
-use tidegate::core::request::Cost;
+use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::Span;
 use tidegate::engine::clock::Clock;
@@ -31,6 +31,10 @@ fn used(store: &RedisStore, rule: &Compiled, user: &str) -> u64 {
 }
 
 async fn take(store: &RedisStore, rule: &Compiled, user: &str, cost: u64) -> Outcome {
+    charge(store, rule, user, Cost::Take(cost)).await
+}
+
+async fn charge(store: &RedisStore, rule: &Compiled, user: &str, cost: Cost) -> Outcome {
     let key = key(rule, user);
     let charge = Charge {
         rule,
@@ -39,7 +43,7 @@ async fn take(store: &RedisStore, rule: &Compiled, user: &str, cost: u64) -> Out
         share: None,
         whole: &rule.limit,
         first: None,
-        cost: Cost::Take(cost),
+        cost,
         enforced: true,
     };
     let charges = std::slice::from_ref(&charge);
@@ -210,6 +214,44 @@ fn every_bucket_expires_by_itself_and_costs_at_most_100_bytes() {
             "{algorithm:?} costs {own} bytes"
         );
         until("it to expire", Duration::from_secs(2), || number(&["EXISTS", &name]) == 0);
+    }
+}
+
+#[test]
+fn what_is_owed_is_kept_as_long_as_a_lowered_limit_takes_to_pay_it() {
+    let server = Server::start(&[]);
+    let store = store(settings(Topology::Single, vec![server.url()]), 1);
+    let window = Span::from_secs(10);
+    let limit = |permits| Limit { calendar: None, permits, window, burst: permits, queue: 0 };
+    for (index, algorithm) in (1..).zip([
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Gcra,
+    ]) {
+        let rule = |permits| compiled(&format!("r{index}"), algorithm, limit(permits), index * 8);
+        let report = Cost::Report(ReportedCost { permits: 400, debt_max: 1_000 });
+        for (user, asked) in [("denied", Cost::Take(1)), ("looked", Cost::Peek)] {
+            runtime().block_on(charge(&store, &rule(100), user, report));
+            let lives = || -> u64 {
+                let answer = server.command(&["PTTL", &format!("tg:{{user={user}}}:r{index}")]);
+                answer.unwrap_or_default().trim().trim_start_matches(':').parse().unwrap_or(0)
+            };
+            assert!(lives() <= 60_000, "{algorithm:?}: four windows pay it, not {} ms", lives());
+            assert!(!runtime().block_on(charge(&store, &rule(20), user, asked)).admitted);
+            assert!(lives() >= 130_000, "{algorithm:?} {user}: {} ms, and it owes fifteen windows", lives());
+        }
+        if algorithm.counting() == Counting::Level {
+            // Full, and no more than that: what drains slower from now on is not forgotten either.
+            let slower = Limit { permits: 10, ..limit(100) };
+            let slower = compiled(&format!("r{index}"), algorithm, slower, index * 8);
+            assert!(runtime().block_on(take(&store, &rule(100), "full", 100)).admitted);
+            assert!(!runtime().block_on(take(&store, &slower, "full", 1)).admitted);
+            let answer = server.command(&["PTTL", &format!("tg:{{user=full}}:r{index}")]).unwrap_or_default();
+            let lives: u64 = answer.trim().trim_start_matches(':').parse().unwrap_or(0);
+            assert!(lives >= 90_000, "{algorithm:?}: {lives} ms, and it takes ten windows to drain");
+        }
     }
 }
 

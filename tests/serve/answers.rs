@@ -99,6 +99,21 @@ fn a_denial_is_a_problem_document_where_the_client_or_the_rule_asks_for_one() {
 }
 
 #[test]
+fn a_denial_has_the_body_that_its_rule_wrote_with_its_media_type() {
+    let own = "message = '{\"error\": \"slow down\"}'\nmessage_type = \"application/json\"";
+    let rules = OWN.replace("message = \"One a day.\"", own);
+    assert_ne!(rules, OWN);
+    let daemon = Daemon::with_rules(&rules);
+    let user = ("x-tidegate-user", "u");
+    assert_eq!(authorize(&daemon, &[user]).status, 200);
+    for accepted in ["*/*", "application/problem+json"] {
+        let denied = authorize(&daemon, &[user, ("accept", accepted)]);
+        assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/json")));
+        assert_eq!(denied.json(), json!({ "error": "slow down" }));
+    }
+}
+
+#[test]
 fn a_partition_key_tells_buckets_apart_and_not_whose_they_are() {
     let daemon = Daemon::with_rules(OWN);
     let key = |user: &str, header: &str| {

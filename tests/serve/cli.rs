@@ -142,6 +142,25 @@ fn rules_of_the_envoy_rate_limit_service_are_printed_as_ours() {
 }
 
 #[test]
+fn rules_of_kong_and_limitador_are_printed_as_ours() {
+    let folder = TempDir::new().unwrap();
+    let kong = "_format_version: '3.0'\nplugins:\n- { name: rate-limiting, config: { minute: 5 } }\n";
+    let limitador =
+        "- { namespace: n, max_value: 1, seconds: 60, conditions: [\"a == 'b'\"], variables: [c] }\n";
+    for (from, text, rules) in [("kong", kong, "rules: 2"), ("limitador", limitador, "rules: 1")] {
+        std::fs::write(folder.path().join("file.yaml"), text).unwrap();
+        let ran = run(folder.path(), &["rules", "import", "--from", from, "file.yaml"]);
+        assert!(ran.code == 0 && ran.err.is_empty() && ran.out.starts_with("# file.yaml: "), "{ran:?}");
+        std::fs::write(folder.path().join("rules.toml"), &ran.out).unwrap();
+        let valid = run(folder.path(), &["rules", "validate", "rules.toml"]);
+        assert!(valid.code == 0 && valid.out.contains(rules), "{valid:?}");
+        std::fs::write(folder.path().join("file.yaml"), "other: file").unwrap();
+        let ran = run(folder.path(), &["rules", "import", "--from", from, "file.yaml"]);
+        assert!(ran.code == 2 && ran.err.contains("file.yaml: is no "), "{ran:?}");
+    }
+}
+
+#[test]
 fn config_check_prints_what_would_run_or_every_problem() {
     let folder = TempDir::new().unwrap();
     let write = |text: &str| std::fs::write(folder.path().join("tidegate.toml"), text).unwrap();

@@ -245,7 +245,9 @@ fn shells_and_manuals_know_every_command() {
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     let listed =
         help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+    // What follows of a sentence stands further to the right.
+    let entries = listed.filter_map(|line| line.strip_prefix("  ").filter(|entry| !entry.starts_with(' ')));
+    let names = entries.filter_map(|entry| entry.split_whitespace().next());
     let manual = std::fs::read_to_string("docs/reference/cli.md").unwrap();
     let mut commands = 0;
     for name in names.filter(|name| *name != "help" && name.starts_with(char::is_alphabetic)) {

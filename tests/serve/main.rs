@@ -4,6 +4,7 @@
 //! codes.
 
 #![allow(
+    unreachable_pub,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -45,6 +46,8 @@ mod odd_costs;
 mod paced;
 mod penalties;
 mod recipes;
+#[path = "../support/redis_servers.rs"]
+mod redis_servers;
 mod reference;
 mod region_changes;
 mod regions;

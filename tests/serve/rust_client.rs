@@ -2,15 +2,17 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::{join, join_all};
 use http::{Request, Response, StatusCode};
 use tidegate_client::{
-    Acquire, Attributes, Builder, Cause, Check, Decision, Denied, Error, LimitLayer, Report, Reserve,
-    Tidegate, WhenAway, total_tokens,
+    Acquire, Attributes, BuildError, Builder, Cause, Check, Decision, Denied, Error, LimitLayer, Report,
+    Reserve, Tidegate, WhenAway, total_tokens,
 };
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
@@ -241,6 +243,17 @@ fn a_call_is_charged_what_it_used_nothing_where_it_fails_and_all_where_it_does_n
             let silent = async || Ok::<_, Failed>(serde_json::json!({"text": "hello"}));
             client.within_budget(budget(400), silent, total_tokens).await.unwrap();
             assert_eq!(left(&client, team("red")).await, 500);
+            // What was paid is charged also where nobody can say how much it was.
+            let unread = client.within_budget(budget(300), silent, |_| panic!("no usage"));
+            assert!(AssertUnwindSafe(unread).catch_unwind().await.is_err());
+            let charged = || left(&client, team("red"));
+            for _ in 0..200 {
+                if charged().await == 200 {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            panic!("{} are left of 500", charged().await);
         },
     );
 }
@@ -423,6 +436,47 @@ fn a_daemon_that_comes_back_is_asked_again() {
             })
         });
         assert!(answered.allowed);
+    });
+}
+
+#[test]
+fn nothing_that_a_client_wrote_looks_as_if_no_daemon_answered() {
+    in_runtime(async {
+        for batch_calls in [0, 1] {
+            let client = Tidegate::builder(NOBODY).batch_calls(batch_calls).build().unwrap();
+            let refused = client.check([("user", "&".repeat(1_100_000))]).await;
+            let Err(Error::Refused(refused)) = refused else { panic!("{refused:?}") };
+            assert_eq!((refused.status, refused.code.as_str()), (413, "body_too_large"));
+        }
+        let layer = LimitLayer::new(away(WhenAway::Open))
+            .attributes(|_| Some(Check::new([("user", "&".repeat(1_100_000))])));
+        let service = ServiceBuilder::new().layer(layer).service(service_fn(hello));
+        assert_eq!(service.oneshot(request("http://app/")).await.unwrap().status(), 500);
+        let never = Tidegate::builder(NOBODY).timeout(Duration::ZERO).build();
+        assert_eq!(never.err(), Some(BuildError::Timeout));
+    });
+}
+
+#[test]
+fn the_layer_holds_back_what_a_rule_throttles() {
+    let body = concat!(
+        r#"{"allowed":true,"status":200,"cost":1,"retry_after_ms":0,"delay_ms":120,"degraded":false,"#,
+        r#""region":"eu","rules":[]}"#
+    );
+    let reply =
+        format!("HTTP/1.1 200 x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+    let (address, _heard) = answering(Some(reply.leak()));
+    in_runtime(async {
+        let client = Tidegate::builder(format!("http://{address}")).timeout(Duration::from_secs(10));
+        let layer = LimitLayer::new(client.when_away(WhenAway::Fail).build().unwrap());
+        let service = ServiceBuilder::new().layer(layer).service(service_fn(hello));
+        let begun = tokio::time::Instant::now();
+        let reply = service.oneshot(request("http://app/")).await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(120));
+        assert_eq!(
+            (reply.status().as_u16(), &reply.headers()["x-ratelimit-delay-ms"]),
+            (200, &"120".parse().unwrap())
+        );
     });
 }
 

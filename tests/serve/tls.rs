@@ -20,9 +20,9 @@ const RULES: &str =
     "[[rules]]\nname = \"all\"\nalgorithm = \"fixed_window\"\nlimit = 1000\nwindow = \"1h\"\n";
 
 /// A daemon that speaks TLS, and the files of both sides.
-struct Secured {
+pub(super) struct Secured {
     folder: TempDir,
-    http: SocketAddr,
+    pub(super) http: SocketAddr,
     authority: WebAuthority,
     process: Process,
 }
@@ -30,6 +30,11 @@ struct Secured {
 impl Secured {
     /// Serial numbers: 1 is the daemon's, 2 the client's.
     fn start() -> Self {
+        Self::with(RULES, "")
+    }
+
+    /// One with these rules, and this at the end of its `tidegate.toml`.
+    pub(super) fn with(rules: &str, config: &str) -> Self {
         let (folder, http, authority) = (TempDir::new().unwrap(), free_tcp(), WebAuthority::new());
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         let both = |name: &str, made: &WebCertificate| {
@@ -40,10 +45,10 @@ impl Secured {
         both("server", &authority.issue(1));
         both("client", &authority.issue(2));
         write("revoked.pem", &authority.revoke(3));
-        write("rules.toml", RULES);
+        write("rules.toml", rules);
         let config = format!(
             "[listen]\nhttp = \"{http}\"\ngrpc = \"{}\"\n[listen.http_tls]\ncert = \"server.pem\"\nkey = \"server.key\"\n\
-             clients = \"ca.pem\"\nrevoked = \"revoked.pem\"\n",
+             clients = \"ca.pem\"\nrevoked = \"revoked.pem\"\n{config}",
             free_tcp()
         );
         write("tidegate.toml", &config);
@@ -64,7 +69,7 @@ impl Secured {
     }
 
     /// Status and version of HTTP; `None`: the handshake failed.
-    fn curl(&self, how: &[&str], route: &str) -> Option<String> {
+    pub(super) fn curl(&self, how: &[&str], route: &str) -> Option<String> {
         self.curl_as(Some("client"), how, route)
     }
 
@@ -78,6 +83,28 @@ impl Secured {
         let url = format!("https://localhost:{}{route}", self.http.port());
         let ran = curl.arg(url).output().expect("curl is installed");
         ran.status.success().then(|| String::from_utf8(ran.stdout).unwrap())
+    }
+
+    /// The answer to `GET`.
+    pub(super) fn json(&self, route: &str) -> serde_json::Value {
+        self.curl(&["--http1.1"], route).expect("the daemon answers");
+        serde_json::from_slice(&std::fs::read(self.path().join("body")).unwrap()).unwrap()
+    }
+
+    /// The settings of a client with a certificate.
+    pub(super) fn client(&self) -> rustls::ClientConfig {
+        let read = |name: &str| std::fs::read(self.path().join(name)).unwrap();
+        let chain =
+            |name: &str| CertificateDer::pem_slice_iter(&read(name)).map(Result::unwrap).collect::<Vec<_>>();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(chain("ca.pem").remove(0)).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap();
+        rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain("client.pem"), key)
+            .unwrap()
     }
 
     fn metric(&self, line: &str) -> Option<f64> {
@@ -99,22 +126,8 @@ const ENDS: &str = "tidegate_certificate_expires_timestamp_seconds{certificate=\
 #[test]
 fn the_client_for_rust_connects_over_tls_by_a_connector_of_ones_own() {
     let secured = Secured::start();
-    let read = |name: &str| std::fs::read(secured.path().join(name)).unwrap();
-    let chain =
-        |name: &str| CertificateDer::pem_slice_iter(&read(name)).map(Result::unwrap).collect::<Vec<_>>();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(chain("ca.pem").remove(0)).unwrap();
-    let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_client_auth_cert(
-            chain("client.pem"),
-            PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap(),
-        )
-        .unwrap();
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config)
+        .with_tls_config(secured.client())
         .https_only()
         .enable_http1()
         .build();

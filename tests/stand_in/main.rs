@@ -17,7 +17,9 @@ mod gateway;
 mod ports;
 #[path = "../support/redis_servers.rs"]
 mod redis_servers;
+mod rows;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;
+mod verdicts;
 mod xds;

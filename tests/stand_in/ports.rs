@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::asked::{StandIn, rules};
 use super::support::command;
-use super::support::{eventually, http};
+use super::support::{SOON, eventually, http};
 
 fn one(lines: &[&str]) -> Vec<(String, serde_json::Value)> {
     vec![("d".to_owned(), rules(lines))]
@@ -32,6 +32,18 @@ fn health_is_told_by_http_and_by_grpc() {
     let health = daemon.get("/healthcheck");
     assert_eq!((health.status, health.body.as_str()), (200, "OK"), "case 111");
     assert_eq!(daemon.client().health("ratelimit").unwrap(), 1, "case 111");
+}
+
+#[test]
+fn health_fails_first_when_it_is_to_stop() {
+    let mut daemon = StandIn::with(&one(&["k 5/day"]), &[("TIDEGATE_LISTEN__DRAIN", "20s")]);
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 4");
+    daemon.process.signal("TERM");
+    eventually("case 113: health fails", || (daemon.get("/healthcheck").status == 500).then_some(()));
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 3", "case 113: calls are answered until then");
+    // A second one waits for nobody.
+    daemon.process.signal("TERM");
+    assert_eq!(daemon.process.wait(SOON).code(), Some(0), "case 113");
 }
 
 #[test]

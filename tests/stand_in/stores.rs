@@ -1,8 +1,9 @@
 //! Where counts are kept: in Redis, which several daemons share, and worldwide.
 
 use super::asked::{StandIn, rules};
-use super::cases::{ROWS, folder, play};
+use super::cases::{folder, play};
 use super::redis_servers::Server;
+use super::rows::ROWS;
 use super::support::authority::Authority;
 use super::support::{eventually, free_udp};
 

@@ -195,6 +195,11 @@ fn rules_come_by_xds_and_are_accepted_or_refused_as_a_whole() {
     let why = refused.error_detail.unwrap().message;
     assert!(why.contains("e: descriptors[0].rate_limit.unit: must be second"), "case 119: {why}");
     assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 3", "case 119: nothing of it is in force");
+    let unreadable = Any { type_url: TYPE_URL.to_owned(), value: vec![0xff; 3] };
+    stream.send(Ok(answer("2", "n2b", vec![unreadable]))).unwrap();
+    let refused = playing.asked();
+    assert_eq!((&*refused.version_info, &*refused.response_nonce), ("1", "n2b"), "case 119");
+    assert!(refused.error_detail.is_some(), "case 119");
     stream.send(Ok(answer("3", "n3", vec![resource("d", DAY, 7), resource("d", DAY, 8)]))).unwrap();
     assert!(playing.asked().error_detail.is_some(), "case 120");
 
@@ -216,7 +221,8 @@ fn rules_come_by_xds_and_are_accepted_or_refused_as_a_whole() {
         let text = daemon.get("/metrics").body;
         text.contains("ratelimit_service_config_load_success 3\n").then_some(text)
     });
-    assert!(metrics.contains("ratelimit_service_config_load_error 2\n"), "case 119: {metrics}");
+    // Beside those of cases 119 and 120 the one that could not be read.
+    assert!(metrics.contains("ratelimit_service_config_load_error 3\n"), "case 119: {metrics}");
 }
 
 #[test]

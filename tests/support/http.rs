@@ -22,6 +22,13 @@ impl Reply {
         self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
+    /// Every header of this name, as one.
+    pub(crate) fn joined(&self, name: &str) -> Option<String> {
+        let own = self.headers.iter().filter(|(own, _)| own.eq_ignore_ascii_case(name));
+        let values: Vec<&str> = own.map(|(_, value)| value.as_str()).collect();
+        (!values.is_empty()).then(|| values.join(", "))
+    }
+
     /// The body as JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("not JSON: {error}: {self:?}"))

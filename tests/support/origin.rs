@@ -5,7 +5,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::SOON;
@@ -63,5 +63,9 @@ fn answer(mut socket: TcpStream) -> std::io::Result<()> {
         socket,
         "HTTP/1.1 {status}\r\n{tokens}content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
-    )
+    )?;
+    // A request's body may still be under way: a connection that is closed before that is reset.
+    socket.shutdown(Shutdown::Write)?;
+    while socket.read(&mut buffer)? > 0 {}
+    Ok(())
 }

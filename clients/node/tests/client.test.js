@@ -60,9 +60,29 @@ test("a call is charged what it used, nothing where it fails, all where it does 
   const fails = async () => { throw new RangeError("the provider is away"); };
   await assert.rejects(client.withinBudget(who, fails, { amount: 400 }), RangeError);
   assert.equal(await left(who), 900);
-  await client.withinBudget(who, async () => ({ text: "hello" }), { amount: 400 });
+  const heard = [];
+  await client.withinBudget(who, async () => ({ text: "hello" }), { amount: 400, onUncharged: (error) => heard.push(error.message) });
+  assert.match(heard.join(), /all 400 that were held are charged/);
   assert.equal(await left(who), 500);
   assert.equal(totalTokens({}), undefined);
+});
+
+test("a call that was paid returns its result, whatever reads its usage", async (context) => {
+  const warned = context.mock.method(console, "warn", () => {});
+  const throws = () => { throw new RangeError("no usage"); };
+  for (const [said, charged] of [
+    [5.7, 6], [1.5, 2], [0, 0], ["12", 400], [NaN, 400], [Infinity, 400], [-1, 400], [-0.5, 400], [null, 400], [undefined, 400],
+    [[1], 400], [throws, 400], [async () => throws(), 400], [async () => 7, 7], [900, 900], [1e300, 1000],
+  ]) {
+    const [who, before] = [team(), warned.mock.callCount()];
+    const used = typeof said === "function" ? said : () => said;
+    assert.equal(await client.withinBudget(who, async () => "paid", { amount: 400, used }), "paid");
+    assert.equal(await left(who), 1000 - charged, String(said));
+    assert.equal(warned.mock.callCount() - before, charged === 400 ? 1 : 0, String(said));
+  }
+  const who = team();
+  await client.withinBudget(who, async () => "paid", { amount: 400, used: throws, onUncharged: throws });
+  assert.equal(await left(who), 600);
 });
 
 test("a report with an id is charged once", async () => {

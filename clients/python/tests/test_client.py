@@ -4,6 +4,7 @@ import asyncio
 import os
 import unittest
 import uuid
+from decimal import Decimal
 
 import httpx
 
@@ -22,6 +23,27 @@ def somebody() -> str:
 
 def connect(**how) -> Tidegate:
     return Tidegate(ADDRESS, timeout=10, **how)
+
+
+# What `used` may return or raise, and what is charged then of 400 that are held.
+USED = (
+    (5.7, 6), (1.5, 2), (0, 0), (Decimal("7.01"), 8), ("12", 400), (float("nan"), 400), (float("inf"), 400), (-1, 400),
+    (-0.5, 400), (None, 400), (True, 400), ([1], 400), (KeyError("usage"), 400), (900, 900), (1e300, 1000),
+)
+
+
+def says(what):
+    def used(response):
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+    return used
+
+
+def logs(some: bool):
+    case = unittest.TestCase()
+    return case.assertLogs("tidegate", "WARNING") if some else case.assertNoLogs("tidegate", "WARNING")
 
 
 class Checks(unittest.TestCase):
@@ -85,8 +107,17 @@ class Budgets(unittest.TestCase):
             with self.assertRaises(RuntimeError):
                 within_budget(client, team, fails, amount=400)
             self.assertEqual(client.check(team, cost=0).remaining, 1000)
-            within_budget(client, team, lambda: {"text": "hello"}, amount=400)
+            with self.assertLogs("tidegate", "WARNING"):
+                within_budget(client, team, lambda: {"text": "hello"}, amount=400)
             self.assertEqual(client.check(team, cost=0).remaining, 600)
+
+    def test_a_call_that_was_paid_returns_its_response_whatever_reads_its_usage(self):
+        with connect() as client:
+            for said, charged in USED:
+                team = {"team": somebody(), "kind": "tokens"}
+                with self.subTest(repr(said)), logs(charged == 400):
+                    self.assertEqual(within_budget(client, team, lambda: "paid", amount=400, used=says(said)), "paid")
+                    self.assertEqual(client.check(team, cost=0).remaining, 1000 - charged)
 
     def test_usage_is_read_as_providers_write_it(self):
         class Usage:
@@ -97,8 +128,10 @@ class Budgets(unittest.TestCase):
 
         self.assertEqual(total_tokens(Response()), 7)
         self.assertEqual(total_tokens({"usage": {"prompt_tokens": 1, "completion_tokens": 2}}), 3)
-        with self.assertRaises(ValueError):
-            total_tokens({})
+        self.assertEqual(total_tokens({"usage": {"total_tokens": 5.7}}), 6)
+        for silent in ({}, {"usage": {"total_tokens": [1]}}, {"usage": {"total_tokens": "12"}}, {"usage": {"input_tokens": -1}}):
+            with self.assertRaises(ValueError):
+                total_tokens(silent)
 
 
 class InFlight(unittest.TestCase):
@@ -155,6 +188,11 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
             self.assertEqual((await client.check(team, cost=0)).remaining, 990)
             async with client.in_flight({"user": somebody(), "kind": "export"}):
                 pass
+            for said, charged in USED:
+                team = {"team": somebody(), "kind": "tokens"}
+                with self.subTest(repr(said)), logs(charged == 400):
+                    self.assertTrue(await within_budget_async(client, team, call, amount=400, used=says(said)))
+                    self.assertEqual((await client.check(team, cost=0)).remaining, 1000 - charged)
 
     async def test_the_middleware_answers_in_the_applications_place(self):
         async def app(scope, receive, send):

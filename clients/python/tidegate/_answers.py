@@ -7,7 +7,11 @@ from typing import Any, Mapping
 
 
 class TidegateError(Exception):
-    """The daemon refused the call itself: a mistake in it, or a right that the caller lacks."""
+    """The daemon refused the call itself: a mistake in it, or a right that the caller lacks.
+
+    Also where something else than a daemon answers: `code` is `unexpected` then. It is raised whatever
+    `when_away` says, so that no mistake lets requests pass.
+    """
 
     def __init__(self, status: int, code: str, message: str, at: str | None = None):
         super().__init__(f"{message} (at {at})" if at else message)
@@ -95,6 +99,8 @@ class Decision:
             out["X-RateLimit-Remaining"] = str(self.remaining)
         if not self.allowed and self.retry_after_ms is not None:
             out["Retry-After"] = str(max(1, -(-self.retry_after_ms // 1000)))
+        if self.allowed and self.delay_ms > 0:
+            out["X-RateLimit-Delay-Ms"] = str(self.delay_ms)
         return out
 
     @classmethod

@@ -16,7 +16,7 @@ class LocalShare:
     """
 
     def __init__(self, limit: float, window: float, clock: Callable[[], float] = time.monotonic):
-        if limit <= 0 or window <= 0:
+        if not (limit > 0 and window > 0):
             raise ValueError("limit and window must be more than 0")
         self._rate, self._burst, self._clock = limit / window, float(limit), clock
         self._left, self._seen = self._burst, clock()
@@ -36,6 +36,13 @@ class LocalShare:
 
 # "open" lets every request pass, "closed" none, "raise" raises `Away`.
 WhenAway = Union[Literal["open", "closed", "raise"], LocalShare]
+
+
+def read_when_away(when_away: WhenAway) -> WhenAway:
+    """Returns it, or refuses what is none: a wrong word would be found out only once the daemon is away."""
+    if isinstance(when_away, LocalShare) or when_away in ("open", "closed", "raise"):
+        return when_away
+    raise ValueError(f'when_away is "open", "closed", "raise" or a LocalShare, not {when_away!r}')
 
 
 def decide(when_away: WhenAway, cost: int, cause: Exception) -> Decision:

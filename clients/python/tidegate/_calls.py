@@ -32,10 +32,17 @@ def check(attributes: Attributes, cost: int, domain: str) -> Call[Decision]:
 
 def check_many(checks: Sequence[Attributes | tuple[Attributes, int]], domain: str) -> Call[list[Decision]]:
     pairs = [one if isinstance(one, tuple) else (one, 1) for one in checks]
+
+    def read(answer: Mapping[str, Any]) -> list[Decision]:
+        decisions = [Decision.of(one) for one in answer["decisions"]]
+        if len(decisions) != len(pairs):
+            raise ValueError(f"{len(pairs)} checks were answered with {len(decisions)} decisions")
+        return decisions
+
     return Call(
         "/v1/check",
         {"checks": [_check(attributes, cost, domain) for attributes, cost in pairs]},
-        lambda body: [Decision.of(one) for one in body["decisions"]],
+        read,
         tuple(cost for _, cost in pairs),
         lambda made: made,
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, AsyncIterator, Generic, Iterator, Sequence, TypeVar
 
 import httpx
 
 from . import _away, _calls
+from ._address import bearer, read_address, read_timeout
 from ._answers import Away, Decision, Denied, Lease, Reservation, Settled, TidegateError
 from ._away import WhenAway
 from ._calls import Attributes, Call
@@ -16,6 +18,11 @@ Answer = TypeVar("Answer")
 Transport = TypeVar("Transport", httpx.Client, httpx.AsyncClient)
 
 _NOTHING_HELD = Settled(committed=False, lapsed=False, degraded=False)
+
+
+# The longest body that a daemon reads. It may close the connection while a longer one is still being sent, which
+# would look as if no daemon answered: then whoever fills a value could pass every limit.
+_BODY_BYTES_MAX = 1 << 20
 
 
 class _Common(Generic[Transport]):
@@ -31,33 +38,53 @@ class _Common(Generic[Transport]):
         token: str | None = None,
         http: Transport | None = None,
     ):
-        """`timeout` is how many seconds connecting, sending and waiting for the answer may each take. `when_away`
-        says what is decided once it has passed.
+        """`address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`. `timeout` is how many seconds
+        connecting, sending and waiting for the answer may each take. `when_away` says what is decided once it
+        has passed.
 
-        `http` is a client of httpx of one's own: for TLS, a Unix socket or a proxy. It is not closed here.
+        `http` is a client of httpx of one's own: for certificates or a proxy. Its `timeout` counts, and its
+        `base_url` where it has one. It is not closed here.
         """
-        self._when_away, self._domain = when_away, domain
+        self._when_away, self._domain = _away.read_when_away(when_away), domain
         self._owned = http is None
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        # The daemon stands beside the service: what a proxy of the environment names is never between them.
+        self._headers = {"Content-Type": "application/json"} | bearer(token)
+        if http is not None and str(http.base_url):
+            address = str(http.base_url)
+        self._base, socket = read_address(address)
         if http is None:
-            http = self._made(base_url=address, timeout=timeout, headers=headers, trust_env=False)
+            # The daemon stands beside the service: what a proxy of the environment names is never between them.
+            http = self._made(socket, timeout=read_timeout(timeout), trust_env=False)
+        elif socket is not None:
+            raise ValueError("a Unix socket of an httpx client of one's own is set by its transport: HTTPTransport(uds=PATH)")
         self._http: Transport = http
 
-    def _made(self, **how: Any) -> Transport:
+    def _made(self, socket: str | None, **how: Any) -> Transport:
         raise NotImplementedError
+
+    def _sent(self, call: Call[Answer]) -> dict[str, Any]:
+        content = json.dumps(call.body, allow_nan=False, separators=(",", ":")).encode()
+        if len(content) > _BODY_BYTES_MAX:
+            raise TidegateError(
+                413, "body_too_large", f"a body has at most {_BODY_BYTES_MAX} bytes, and this one has {len(content)}"
+            )
+        return {"url": self._base + call.route, "content": content, "headers": self._headers}
+
+    def _unanswered(self, call: Call[Answer], error: httpx.RequestError) -> Answer:
+        # An answer that cannot be decoded is one, though no daemon's.
+        if not isinstance(error, httpx.TransportError):
+            raise _stranger(self._base + call.route, error) from error
+        return self._without(call, error)
 
     def _answer(self, call: Call[Answer], reply: httpx.Response) -> Answer:
         if reply.status_code == 200:
-            return call.read(reply.json())
+            try:
+                return call.read(reply.json())
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise _stranger(str(reply.url), error) from error
         # A daemon that starts, drains or is crowded decides nothing: it is as good as away.
         if reply.status_code in (502, 503, 504):
             return self._without(call, TidegateError(reply.status_code, "unavailable", reply.text))
-        try:
-            error = reply.json()["error"]
-        except (ValueError, KeyError, TypeError):
-            error = {"code": "unexpected", "message": reply.text or f"status {reply.status_code}"}
-        raise TidegateError(reply.status_code, error["code"], error["message"], error.get("field"))
+        raise _refusal(reply)
 
     def _without(self, call: Call[Answer], cause: Exception) -> Answer:
         if call.stand_in is None:
@@ -65,11 +92,26 @@ class _Common(Generic[Transport]):
         return call.stand_in([_away.decide(self._when_away, cost, cause) for cost in call.costs])
 
 
+def _stranger(url: str, error: Exception) -> TidegateError:
+    said = f"{url} answered with something else than a daemon's answer: {error!r:.200}; is it a Tidegate?"
+    return TidegateError(200, "unexpected", said)
+
+
+def _refusal(reply: httpx.Response) -> TidegateError:
+    """Reads why a daemon refused; an answer of something else is the message itself."""
+    try:
+        error = reply.json()["error"]
+        return TidegateError(reply.status_code, str(error["code"]), str(error["message"]), error.get("field"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return TidegateError(reply.status_code, "unexpected", reply.text or f"status {reply.status_code}")
+
+
 class Tidegate(_Common[httpx.Client]):
     """Asks a daemon and waits for its answer. One client serves any number of threads."""
 
-    def _made(self, **how: Any) -> httpx.Client:
-        return httpx.Client(**how)
+    def _made(self, socket: str | None, **how: Any) -> httpx.Client:
+        transport = None if socket is None else httpx.HTTPTransport(uds=socket)
+        return httpx.Client(transport=transport, **how)
 
     def close(self) -> None:
         """Closes the connections, unless `http` was passed in."""
@@ -84,9 +126,9 @@ class Tidegate(_Common[httpx.Client]):
 
     def _ask(self, call: Call[Answer]) -> Answer:
         try:
-            reply = self._http.post(call.route, json=call.body)
-        except httpx.TransportError as error:
-            return self._without(call, error)
+            reply = self._http.post(**self._sent(call))
+        except httpx.RequestError as error:
+            return self._unanswered(call, error)
         return self._answer(call, reply)
 
     def check(self, attributes: Attributes, *, cost: int = 1, domain: str | None = None) -> Decision:
@@ -142,8 +184,9 @@ class Tidegate(_Common[httpx.Client]):
 class AsyncTidegate(_Common[httpx.AsyncClient]):
     """Asks a daemon without blocking the event loop. One client serves any number of tasks of a loop."""
 
-    def _made(self, **how: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(**how)
+    def _made(self, socket: str | None, **how: Any) -> httpx.AsyncClient:
+        transport = None if socket is None else httpx.AsyncHTTPTransport(uds=socket)
+        return httpx.AsyncClient(transport=transport, **how)
 
     async def close(self) -> None:
         """Closes the connections, unless `http` was passed in."""
@@ -158,9 +201,9 @@ class AsyncTidegate(_Common[httpx.AsyncClient]):
 
     async def _ask(self, call: Call[Answer]) -> Answer:
         try:
-            reply = await self._http.post(call.route, json=call.body)
-        except httpx.TransportError as error:
-            return self._without(call, error)
+            reply = await self._http.post(**self._sent(call))
+        except httpx.RequestError as error:
+            return self._unanswered(call, error)
         return self._answer(call, reply)
 
     async def check(self, attributes: Attributes, *, cost: int = 1, domain: str | None = None) -> Decision:

@@ -86,6 +86,10 @@ impl Decision {
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }
+        if self.allowed && !self.delay.is_zero() {
+            let millis = u64::try_from(self.delay.as_millis()).unwrap_or(u64::MAX);
+            headers.insert(HeaderName::from_static("x-ratelimit-delay-ms"), HeaderValue::from(millis));
+        }
         headers
     }
 }
@@ -276,5 +280,16 @@ mod tests {
         assert_eq!(decision.headers()["x-ratelimit-limit"], "3");
         decision.retry_after = None;
         assert!(!decision.headers().contains_key("retry-after"));
+    }
+
+    #[test]
+    fn headers_tell_a_delay_of_what_passes_and_none_of_what_does_not() {
+        let mut decision: Decision = serde_json::from_str(DENIED).unwrap();
+        decision.delay = Duration::from_millis(250);
+        assert!(!decision.headers().contains_key("x-ratelimit-delay-ms"));
+        decision.allowed = true;
+        assert_eq!(decision.headers()["x-ratelimit-delay-ms"], "250");
+        decision.delay = Duration::ZERO;
+        assert!(!decision.headers().contains_key("x-ratelimit-delay-ms"));
     }
 }

@@ -102,6 +102,9 @@ impl Builder {
 
     /// Makes the client. It connects with the first call.
     pub fn build(self) -> Result<Tidegate, BuildError> {
+        if self.timeout.is_zero() {
+            return Err(BuildError::Timeout);
+        }
         let transport = Transport::new(self.address, self.token.as_deref(), self.timeout, self.connector)?;
         let inner = Inner {
             transport: Arc::new(transport),

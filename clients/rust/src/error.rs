@@ -21,6 +21,9 @@ pub enum Error {
 }
 
 /// The daemon refused a call: a mistake in it, or a right that the caller lacks.
+///
+/// It also comes where something else than a daemon answers, with the code `unexpected`, and whatever
+/// [`WhenAway`](crate::WhenAway) says: no mistake lets requests pass.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}{}", .field.as_ref().map(|field| format!(" (at {field})")).unwrap_or_default())]
 #[non_exhaustive]
@@ -38,6 +41,12 @@ pub struct Refused {
 impl Refused {
     pub(crate) fn unexpected(status: u16, message: String) -> Self {
         Self { status, code: "unexpected".to_owned(), message, field: None }
+    }
+
+    /// Refuses what the daemon would refuse, as it does.
+    pub(crate) fn too_large(bytes: usize, bytes_max: usize) -> Self {
+        let message = format!("a body has at most {bytes_max} bytes, and this one has {bytes}");
+        Self { status: 413, code: "body_too_large".to_owned(), message, field: None }
     }
 }
 
@@ -120,6 +129,9 @@ pub enum BuildError {
     /// The token cannot stand in a header.
     #[error("the token holds a character that no header can hold, such as a line's end: is it a whole file?")]
     Token,
+    /// Nobody could answer within no time.
+    #[error("the timeout must be more than 0: no daemon would ever answer in time")]
+    Timeout,
     /// A local share would let nothing pass, ever.
     #[error("WhenAway::LocalShare: limit and window must be more than 0, not {limit} and {window:?}")]
     LocalShare {

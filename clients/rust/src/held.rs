@@ -70,8 +70,8 @@ impl Tidegate {
     ///
     /// [`Error::Denied`] comes before anything is spent. A call that fails, or is dropped, gives its
     /// reservation back. A result that does not say what it used is charged the whole amount, so that nobody
-    /// spends by leaving the usage out. The reservation is held for two minutes unless it has a
-    /// [`ttl`](Reserve::ttl).
+    /// spends by leaving the usage out; the log says so. The reservation is held for two minutes unless it
+    /// has a [`ttl`](Reserve::ttl).
     pub async fn within_budget<T, E, F>(
         &self,
         reserve: impl Into<Reserve>,
@@ -92,7 +92,14 @@ impl Tidegate {
         let mut budget = Budget { client: self.clone(), held: Some(held), spent: 0 };
         let result = call().await;
         if let Ok(result) = &result {
-            budget.spent = used(result).unwrap_or(amount);
+            // The call is paid already: should reading its usage panic, all of it is charged.
+            budget.spent = amount;
+            match used(result) {
+                Some(spent) => budget.spent = spent,
+                None => {
+                    tracing::warn!(amount, "a call did not say what it used, so all that was held is charged")
+                }
+            }
         }
         budget.settle().await;
         result

@@ -20,8 +20,9 @@ type Naming = Arc<dyn Fn(&Parts) -> Option<Check> + Send + Sync>;
 /// Asks before each request, and answers what may not pass in the service's place.
 ///
 /// The [`Decision`](crate::Decision) is put into the extensions of a request that passes, and its headers
-/// onto the response. Where the call itself is refused, or no daemon answers and the client was told to fail,
-/// the answer is 500, and the extensions of that response hold the [`Error`].
+/// onto the response. A request that a rule throttles is held back for as long as the daemon says. Where the
+/// call itself is refused, or no daemon answers and the client was told to fail, the answer is 500, and the
+/// extensions of that response hold the [`Error`].
 ///
 /// ```
 /// use tidegate_client::{Check, LimitLayer, Tidegate};
@@ -157,6 +158,9 @@ where
             let error = match client.check(check).await {
                 Ok(decision) if decision.allowed => {
                     let headers = decision.headers();
+                    if !decision.delay.is_zero() {
+                        tokio::time::sleep(decision.delay).await;
+                    }
                     parts.extensions.insert(decision);
                     let mut response = inner.call(Request::from_parts(parts, body)).await?;
                     response.headers_mut().extend(headers);

@@ -63,13 +63,6 @@ impl Check {
         self.cost = cost;
         self
     }
-
-    /// Names the rules that are asked, in the place of the client's own domain.
-    #[must_use]
-    pub fn domain(mut self, domain: impl Into<String>) -> Self {
-        self.domain = Some(domain.into());
-        self
-    }
 }
 
 impl<A: Into<Attributes>> From<A> for Check {
@@ -93,20 +86,6 @@ impl Report {
     /// Says that a request with these attributes used `cost` permits.
     pub fn new(attributes: impl Into<Attributes>, cost: u64) -> Self {
         Self { domain: None, attributes: attributes.into(), cost, id: None }
-    }
-
-    /// Names the report: by one id it is charged once, however often it is sent.
-    #[must_use]
-    pub fn id(mut self, id: impl Into<String>) -> Self {
-        self.id = Some(id.into());
-        self
-    }
-
-    /// Names the rules that are charged, in the place of the client's own domain.
-    #[must_use]
-    pub fn domain(mut self, domain: impl Into<String>) -> Self {
-        self.domain = Some(domain.into());
-        self
     }
 }
 
@@ -142,20 +121,6 @@ impl Reserve {
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
-        self
-    }
-
-    /// Names the reservation: by one id it holds once, however often it is sent.
-    #[must_use]
-    pub fn id(mut self, id: impl Into<String>) -> Self {
-        self.id = Some(id.into());
-        self
-    }
-
-    /// Names the rules that are asked, in the place of the client's own domain.
-    #[must_use]
-    pub fn domain(mut self, domain: impl Into<String>) -> Self {
-        self.domain = Some(domain.into());
         self
     }
 }
@@ -198,25 +163,43 @@ impl Acquire {
         self.cost = cost;
         self
     }
-
-    /// Names the request: by one id it holds once, however often it is sent.
-    #[must_use]
-    pub fn id(mut self, id: impl Into<String>) -> Self {
-        self.id = Some(id.into());
-        self
-    }
-
-    /// Names the rules that are asked, in the place of the client's own domain.
-    #[must_use]
-    pub fn domain(mut self, domain: impl Into<String>) -> Self {
-        self.domain = Some(domain.into());
-        self
-    }
 }
 
 impl<A: Into<Attributes>> From<A> for Acquire {
     fn from(attributes: A) -> Self {
         Self::new(attributes)
+    }
+}
+
+/// Gives questions the setters that they have alike.
+macro_rules! setters {
+    ($($question:ident { $($setter:ident: $doc:literal),+ })+) => {
+        $(impl $question {
+            $(
+                #[doc = $doc]
+                #[must_use]
+                pub fn $setter(mut self, $setter: impl Into<String>) -> Self {
+                    self.$setter = Some($setter.into());
+                    self
+                }
+            )+
+        })+
+    };
+}
+
+setters! {
+    Check { domain: "Names the rules that are asked, in the place of the client's own domain." }
+    Report {
+        id: "Names the report: by one id it is charged once, however often it is sent.",
+        domain: "Names the rules that are charged, in the place of the client's own domain."
+    }
+    Reserve {
+        id: "Names the reservation: by one id it holds once, however often it is sent.",
+        domain: "Names the rules that are asked, in the place of the client's own domain."
+    }
+    Acquire {
+        id: "Names the request: by one id it holds once, however often it is sent.",
+        domain: "Names the rules that are asked, in the place of the client's own domain."
     }
 }
 

@@ -20,6 +20,10 @@ use crate::unix::UnixConnector;
 /// The most that is read of an answer: a thousand checks, each under dozens of rules, come to less.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// The longest body that a daemon reads. It may close the connection while a longer one is still being sent,
+/// which would look as if no daemon answered: then whoever fills a value could pass every limit.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
 /// The time for which an unused connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
@@ -104,6 +108,9 @@ impl Transport {
 
     /// Sends a body in JSON, and returns that of an answer of status 200.
     pub(crate) async fn call(&self, route: Route, body: Vec<u8>) -> Result<Bytes, Failure> {
+        if body.len() > BODY_BYTES_MAX {
+            return Err(Failure::Refused(Refused::too_large(body.len(), BODY_BYTES_MAX)));
+        }
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
         // One target for each route, in their order.

@@ -75,7 +75,10 @@ impl ConnectionContext<'_> {
         let status = decision_status(decision.status);
         let reply = match problem::of_denial(decision, problem::accepts(&head.headers), true) {
             Some(document) => reply::with_type(document, HeaderValue::from_static(problem::PROBLEM_JSON)),
-            None => reply::text(words(decision)),
+            None => match decision.message_type().map(HeaderValue::try_from) {
+                Some(Ok(content_type)) => reply::with_type(words(decision), content_type),
+                _ => reply::text(words(decision)),
+            },
         };
         let mut reply = reply::with_status(reply, status);
         headers::add(reply.headers_mut(), decision, asked.cost, engine.now());

@@ -46,10 +46,10 @@ impl ConnectionContext<'_> {
         told.await.map_err(|_| Refusal::new(Code::Internal, "the decision broke off"))?
     }
 
-    /// The next answer of this connection gives this.
+    /// The answer to this request gives this.
     pub(super) fn answers(self, undelivered: Option<Undelivered>) {
         if let Some(undelivered) = undelivered {
-            self.deliveries.answers(0, undelivered);
+            self.deliveries.answers(self.call, undelivered);
         }
     }
 }

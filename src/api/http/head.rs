@@ -9,8 +9,8 @@ use hyper::body::{Bytes, Incoming};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::api::connection::IdleDetection;
+use crate::api::delivering_socket::DeliveringSocket;
 use crate::api::error::{Code, Refusal};
-use crate::api::listener::Socket;
 
 /// Longest time for the answer and for what the client still sends. Closing a socket with unread bytes would
 /// throw the answer away.
@@ -57,7 +57,7 @@ pub(super) fn refusal(error: &hyper::Error, read: &Bytes) -> Option<Refusal> {
 }
 
 /// Sends the refusal, if it is still to be sent, and closes the connection.
-pub(super) async fn close_with(mut socket: Socket, refusal: Option<&Refusal>) {
+pub(super) async fn close_with(mut socket: DeliveringSocket, refusal: Option<&Refusal>) {
     let answer = refusal.map(answer).unwrap_or_default();
     let closing = async {
         socket.write_all(&answer).await?;

@@ -13,8 +13,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use super::{ConnectionContext, Sending, WatchedSocket};
 use crate::api::Servers;
 use crate::api::connection::{END_WITHIN, GIVEN_UP_MAX, IdleDetection, LOOK_EVERY, Looks};
+use crate::api::delivering_socket::DeliveringSocket;
 use crate::api::delivery::Deliveries;
 use crate::api::error::{Code, Refusal};
+use crate::api::frames::{WatchedFrames, take_number};
 use crate::api::listener::{Accepted, Peer};
 use crate::api::places::ConnectionPlace;
 use crate::api::reply::{self, Reply};
@@ -48,6 +50,7 @@ impl Http2Connection {
         self: Arc<Self>,
         mut request: Request<Incoming>,
     ) -> Result<Response<Sending>, Infallible> {
+        let call = take_number(request.headers_mut());
         // HTTP/2 says it as `:authority` (RFC 9113, 8.3.1).
         let authority = request.uri().authority().and_then(|name| HeaderValue::from_str(name.as_str()).ok());
         if let Some(authority) = authority.filter(|_| !request.headers().contains_key(HOST)) {
@@ -60,6 +63,7 @@ impl Http2Connection {
             place: &self.place,
             unsent: &self.unsent,
             deliveries: &self.deliveries,
+            call,
             only_watches: false,
         };
         if let Ok(answered) = tokio::time::timeout(ANSWER_WITHIN, context.answer(request)).await {
@@ -78,7 +82,8 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     // Frames of HTTP/2 itself are no part of a request, so what arrives is not watched here.
     let idle = Arc::new(IdleDetection::default());
     let deliveries = Deliveries::new(&servers.engine);
-    let socket = WatchedSocket::new(socket, idle, Arc::clone(&unsent), Arc::clone(&deliveries));
+    let socket = DeliveringSocket::by_number(socket, &deliveries);
+    let socket = WatchedFrames::numbered(WatchedSocket::new(socket, idle, Arc::clone(&unsent)), &deliveries);
     let idle = IdleDetection::default();
     let shared = Arc::new(Http2Connection { servers, peer, idle, place, unsent, deliveries });
     let own = Arc::clone(&shared);

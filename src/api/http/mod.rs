@@ -40,9 +40,10 @@ use super::admin;
 use super::admin::stream::{EventStream, StreamAnswer};
 use super::connection::{END_WITHIN, IdleDetection, LOOK_EVERY, Looks};
 use super::console;
-use super::delivery::{ConnectionEnd, Deliveries};
+use super::delivering_socket::DeliveringSocket;
+use super::delivery::Deliveries;
 use super::error::{Code, Refusal};
-use super::listener::{Accepted, Peer, Socket};
+use super::listener::{Accepted, Peer};
 use super::openapi::openapi_json;
 use super::places::ConnectionPlace;
 use super::ready::ready;
@@ -81,6 +82,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
         place: &place,
         unsent: &unsent,
         deliveries: &deliveries,
+        call: 0,
         only_watches,
     };
     // Called as soon as a head is there; what it returns runs later.
@@ -92,7 +94,8 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
             answer
         }
     });
-    let watched = WatchedSocket::new(socket, Arc::clone(&idle), Arc::clone(&unsent), Arc::clone(&deliveries));
+    let socket = DeliveringSocket::in_order(socket, &deliveries);
+    let watched = WatchedSocket::new(socket, Arc::clone(&idle), Arc::clone(&unsent));
     let socket = TokioIo::new(watched);
     let mut builder = hyper::server::conn::http1::Builder::new();
     // Slow heads and bodies are found by the look for idle connections, which needs no timer for each
@@ -108,11 +111,13 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
             biased;
             ended = &mut served => {
                 let parts = served.into_parts();
-                let watched = parts.io.into_inner();
+                let mut watched = parts.io.into_inner();
                 // Any other end of a connection is its client's affair.
                 let Err(error) = ended else {
                     // Closed with bytes unread, it would take the answer along.
-                    if !parts.read_buf.is_empty() {
+                    if parts.read_buf.is_empty() {
+                        watched.socket.finish().await;
+                    } else {
                         head::close_with(watched.socket, None).await;
                     }
                     return;
@@ -151,33 +156,22 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
 
 /// A socket of which is noted when it receives something.
 struct WatchedSocket {
-    socket: Socket,
+    socket: DeliveringSocket,
     idle: Arc<IdleDetection>,
     unsent: Arc<Unsent>,
-    deliveries: Arc<Deliveries>,
-    end: ConnectionEnd,
     /// True if anything was written since the last bytes arrived.
     answered: bool,
 }
 
 impl WatchedSocket {
-    fn new(
-        socket: Socket,
-        idle: Arc<IdleDetection>,
-        unsent: Arc<Unsent>,
-        deliveries: Arc<Deliveries>,
-    ) -> Self {
-        Self { socket, idle, unsent, deliveries, end: ConnectionEnd::default(), answered: false }
+    fn new(socket: DeliveringSocket, idle: Arc<IdleDetection>, unsent: Arc<Unsent>) -> Self {
+        Self { socket, idle, unsent, answered: false }
     }
 
     fn sent(&mut self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
-        match &written {
-            Poll::Ready(Ok(bytes)) => {
-                self.answered = true;
-                self.unsent.sent(*bytes);
-            }
-            Poll::Ready(Err(_)) => self.deliveries.lost(),
-            Poll::Pending => {}
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.answered = true;
+            self.unsent.sent(*bytes);
         }
         written
     }
@@ -190,12 +184,10 @@ impl AsyncRead for WatchedSocket {
         into: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         let before = into.filled().len();
-        let Self { socket, idle, deliveries, end, answered, .. } = &mut *self;
-        let read = Pin::new(&mut *socket).poll_read(cx, into);
-        let bytes = into.filled().len() - before;
-        let read = end.poll_read(read, bytes, (socket, deliveries), idle.is_asked(), cx);
+        let Self { socket, idle, answered, .. } = &mut *self;
+        let read = socket.poll_read_while(idle.is_asked(), cx, into);
         if read.is_ready() {
-            idle.received(bytes);
+            idle.received(into.filled().len() - before);
             idle.look_for_length(into.filled().get(before..).unwrap_or_default());
             *answered = false;
         }
@@ -247,6 +239,8 @@ struct ConnectionContext<'c> {
     place: &'c ConnectionPlace,
     unsent: &'c Arc<Unsent>,
     deliveries: &'c Arc<Deliveries>,
+    /// The number of its stream; zero over HTTP/1.
+    call: u32,
     /// True if its listener is for those who watch the daemon.
     only_watches: bool,
 }
@@ -311,9 +305,6 @@ fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal 
 
 impl ConnectionContext<'_> {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Sending>, std::convert::Infallible> {
-        if request.version() < http::Version::HTTP_2 {
-            self.deliveries.go_on();
-        }
         let span = self.span(&request);
         let route = Route::find(request.uri().path());
         let decides = route.is_some_and(|(route, _)| route.decides());

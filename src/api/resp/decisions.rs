@@ -2,11 +2,13 @@
 //! by the rules in force.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::parse::number;
 use super::reply::Answers;
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
+use crate::api::delivery::{Deliveries, Given};
 use crate::api::wire::{DecisionJson, read_reservation, reservation_text};
 use crate::core::request::{ATTRIBUTES_MAX, Attributes, Cost, Request, TEXT_BYTES_MAX};
 use crate::core::reservation::{ReservationId, ReservedCost, TTL_DEFAULT};
@@ -70,6 +72,9 @@ struct DecisionCall<'a> {
     report: Option<ReservationId>,
     /// True if the rules say how much is reserved.
     is_estimated: bool,
+    /// Gives back what is reserved unless the answer is delivered. `None` also where the caller named the
+    /// reservation: it may be asking again under that name by now, and then has it.
+    deliveries: Option<&'a Arc<Deliveries>>,
 }
 
 impl DecisionCall<'_> {
@@ -87,7 +92,8 @@ pub(super) async fn check(
 ) -> Result<(), Wrong> {
     let [domain, cost, named @ ..] = words else { return Err(arity("tg.check")) };
     let cost = Cost::from_signed(i64::try_from(count(cost, 0)?).unwrap_or(i64::MAX));
-    decide(servers, &DecisionCall { domain, named, cost, report: None, is_estimated: false }, answers).await
+    let asked = DecisionCall { domain, named, cost, report: None, is_estimated: false, deliveries: None };
+    decide(servers, &asked, answers).await
 }
 
 /// `TG.REPORT domain cost id [name value …]`; an empty id names no report.
@@ -99,13 +105,14 @@ pub(super) async fn report(
     let [domain, cost, id, named @ ..] = words else { return Err(arity("tg.report")) };
     let cost = Cost::report(count(cost, 0)?);
     let report = (!id.is_empty()).then(|| text(id).map(report_of)).transpose()?;
-    decide(servers, &DecisionCall { domain, named, cost, report, is_estimated: false }, answers).await
+    let asked = DecisionCall { domain, named, cost, report, is_estimated: false, deliveries: None };
+    decide(servers, &asked, answers).await
 }
 
 /// `TG.RESERVE domain amount ttl id [name value …]`; an amount of `*` is estimated, an empty ttl is a minute,
 /// an empty id is made.
 pub(super) async fn reserve(
-    servers: &Servers,
+    (servers, deliveries): (&Servers, &Arc<Deliveries>),
     words: &[Cow<'_, [u8]>],
     answers: &mut Answers,
 ) -> Result<(), Wrong> {
@@ -118,12 +125,14 @@ pub(super) async fn reserve(
             .filter(|ttl| ttl.0 > 0)
             .ok_or("ERR ttl is a time such as 30s or 5m, above zero")?,
     };
-    let id: ReservationId = match text(id)? {
+    let reserved: ReservationId = match text(id)? {
         "" => new_reservation().map_err(|error| format!("ERR {error}"))?,
         id => reservation_of(id),
     };
-    let cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() });
-    decide(servers, &DecisionCall { domain, named, cost, report: None, is_estimated }, answers).await
+    let cost = Cost::Reserve(ReservedCost { id: reserved, permits, ttl, on_lapse: OnLapse::default() });
+    let deliveries = id.is_empty().then_some(deliveries);
+    let asked = DecisionCall { domain, named, cost, report: None, is_estimated, deliveries };
+    decide(servers, &asked, answers).await
 }
 
 /// `TG.COMMIT reservation actual`: whether it was settled by this call, whether it had lapsed, whether the
@@ -206,6 +215,9 @@ async fn decide(servers: &Servers, asked: &DecisionCall<'_>, answers: &mut Answe
     if let Some((reservation, ttl)) = made {
         answers.bulk(reservation_text(&reservation).as_bytes());
         answers.integer(signed(ttl.millis_up()));
+        if let Some(deliveries) = asked.deliveries {
+            deliveries.answers(0, deliveries.hold(Given::Reservation(reservation)));
+        }
     }
     Ok(())
 }

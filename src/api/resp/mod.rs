@@ -21,7 +21,9 @@ use tokio::time::timeout;
 
 use self::session::{CommandCounters, Next, Session};
 use super::Servers;
-use super::listener::{Accepted, Socket};
+use super::delivering_socket::DeliveringSocket;
+use super::delivery::Deliveries;
+use super::listener::Accepted;
 use crate::engine::port::CellStore;
 use crate::telemetry::Metrics;
 
@@ -29,6 +31,8 @@ use crate::telemetry::Metrics;
 const READ_BYTES: usize = 16 << 10;
 /// Bytes of answers that are sent although more commands are there.
 const ANSWER_BYTES: usize = 64 << 10;
+/// Commands that one connection has answered before others have their turn on its thread.
+const TURN_COMMANDS: u32 = 32;
 /// Most bytes of commands that one connection holds: one command of the largest size fits.
 const INPUT_BYTES_MAX: usize = 2 << 20;
 /// Time for which a connection may be idle.
@@ -95,9 +99,11 @@ impl RespState {
 /// Serves one connection until it ends.
 pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let Some(state) = &servers.resp_state else { return };
-    let Accepted { mut socket, shutdown, place, .. } = accepted;
+    let Accepted { socket, shutdown, place, .. } = accepted;
+    let deliveries = Deliveries::new(&servers.engine);
+    let mut socket = DeliveringSocket::in_order(socket, &deliveries);
     let id = state.connections.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-    let mut session = Session::new(&servers, state, id);
+    let mut session = Session::new(&servers, state, id, &deliveries);
     let mut input = BytesMut::with_capacity(READ_BYTES);
     let mut held = servers.resp.budget.hold();
     loop {
@@ -108,7 +114,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         }
         if next == Next::Close {
             let _ = timeout(DAWDLE_MAX, socket.shutdown()).await;
-            return;
+            return socket.finish().await;
         }
         // Room grows with what a client has sent of one command, and is counted over all connections.
         if input.len() == input.capacity() || input.capacity() - input.len() < READ_BYTES / 4 {
@@ -121,7 +127,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         let read = tokio::select! {
             biased;
             () = place.end.cancelled() => return,
-            () = shutdown.stop.cancelled() => return,
+            () = shutdown.stop.cancelled() => return socket.finish().await,
             read = timeout(patience, socket.read_buf(&mut input)) => read,
         };
         match read {
@@ -136,9 +142,14 @@ async fn answer_all(
     servers: &Servers,
     session: &mut Session<'_>,
     input: &mut BytesMut,
-    socket: &mut Socket,
+    socket: &mut DeliveringSocket,
 ) -> Next {
+    let mut answered = 0_u32;
     loop {
+        if answered > 0 && answered.is_multiple_of(TURN_COMMANDS) {
+            tokio::task::yield_now().await;
+        }
+        answered = answered.wrapping_add(1);
         let used = match parse::next(input) {
             Ok(None) => return Next::GoOn,
             Ok(Some((command, used))) => {
@@ -161,7 +172,7 @@ async fn answer_all(
 }
 
 /// Sends what waits; false where the client does not read it.
-async fn send(session: &mut Session<'_>, socket: &mut Socket) -> bool {
+async fn send(session: &mut Session<'_>, socket: &mut DeliveringSocket) -> bool {
     if session.answers.bytes.is_empty() {
         return true;
     }
@@ -172,7 +183,11 @@ async fn send(session: &mut Session<'_>, socket: &mut Socket) -> bool {
     };
     let sent = timeout(DAWDLE_MAX, all).await;
     session.answers.bytes.clear();
-    matches!(sent, Ok(Ok(())))
+    let sent = matches!(sent, Ok(Ok(())));
+    if !sent {
+        session.deliveries.lost();
+    }
+    sent
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One client's commands: what it is told before it asks, and which command asks what.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use metrics::Counter;
 
@@ -8,6 +9,7 @@ use super::parse::{Arguments, number};
 use super::reply::{Answers, Protocol};
 use super::{RespState, cells, decisions, introduction, scripts};
 use crate::api::Servers;
+use crate::api::delivery::Deliveries;
 use crate::core::cell::{Operation, Reply};
 
 /// Longest name of a client, in bytes.
@@ -68,6 +70,8 @@ pub(super) struct Session<'s> {
     id: i64,
     name: Vec<u8>,
     authenticated: bool,
+    /// The answers that gave something, until their client has them.
+    pub(super) deliveries: &'s Arc<Deliveries>,
     /// Answers that wait to be sent.
     pub(super) answers: Answers,
 }
@@ -76,10 +80,15 @@ pub(super) struct Session<'s> {
 type Done = Result<(), Cow<'static, str>>;
 
 impl<'s> Session<'s> {
-    pub(super) fn new(servers: &'s Servers, state: &'s RespState, id: i64) -> Self {
+    pub(super) fn new(
+        servers: &'s Servers,
+        state: &'s RespState,
+        id: i64,
+        deliveries: &'s Arc<Deliveries>,
+    ) -> Self {
         let answers = Answers { bytes: Vec::new(), protocol: Protocol::Two };
         let authenticated = state.passwords.is_empty();
-        Self { servers, state, id, name: Vec::new(), authenticated, answers }
+        Self { servers, state, id, name: Vec::new(), authenticated, deliveries, answers }
     }
 
     /// Answers one command.
@@ -116,7 +125,9 @@ impl<'s> Session<'s> {
             b"INCREX" => self.increx(words).await,
             b"TG.CHECK" => decisions::check(self.servers, words, &mut self.answers).await,
             b"TG.REPORT" => decisions::report(self.servers, words, &mut self.answers).await,
-            b"TG.RESERVE" => decisions::reserve(self.servers, words, &mut self.answers).await,
+            b"TG.RESERVE" => {
+                decisions::reserve((self.servers, self.deliveries), words, &mut self.answers).await
+            }
             b"TG.COMMIT" => decisions::commit(self.servers, words, &mut self.answers).await,
             b"TG.CANCEL" => decisions::cancel(self.servers, words, &mut self.answers).await,
             b"DEL" | b"UNLINK" => self.count_keys(words, "del", Operation::Delete).await,

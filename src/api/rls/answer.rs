@@ -203,13 +203,14 @@ fn rule_headers(decisions: &[Decision], any_over: bool, message: &mut BytesMut) 
 /// What the client reads: the first denying rule's text, or its problem document.
 fn body(decisions: &[Decision], message: &mut BytesMut) {
     let text = decisions.iter().filter(|decision| !decision.allowed).find_map(|decision| {
-        let document =
-            problem::of_denial(decision, false, false).map(|document| (Cow::Owned(document), true));
-        document.or_else(|| Some((Cow::Borrowed(decision.message.as_deref()?.as_bytes()), false)))
+        let document = problem::of_denial(decision, false, false)
+            .map(|document| (Cow::Owned(document), Some(problem::PROBLEM_JSON)));
+        let own = || Some((Cow::Borrowed(decision.message.as_deref()?.as_bytes()), decision.message_type()));
+        document.or_else(own)
     });
-    let Some((text, is_problem)) = text else { return };
-    if is_problem {
-        header(RESPONSE_HEADER, "content-type", problem::PROBLEM_JSON, message);
+    let Some((text, media_type)) = text else { return };
+    if let Some(media_type) = media_type {
+        header(RESPONSE_HEADER, "content-type", media_type, message);
     }
     begin(5, text.len(), message);
     message.extend_from_slice(&text);

@@ -5,16 +5,16 @@
 //! has to be waited for.
 
 mod answer;
-mod header_fields;
-mod heads;
 mod in_flight;
 mod kuadrant;
 mod message;
 mod others;
 mod question;
+mod quota;
 mod reflection;
 pub(super) mod service;
 mod services;
+mod watch;
 mod wire;
 
 use std::future::Future as _;
@@ -25,8 +25,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::RecvStream;
 use h2::server::SendResponse;
-use h2::{Ping, PingPong, RecvStream};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -35,9 +35,11 @@ use tokio_util::sync::CancellationToken;
 use super::Servers;
 use super::client_identity::ClientIdentity;
 use super::connection::{END_WITHIN, GIVEN_UP_MAX, LOOK_EVERY};
+use super::delivering_socket::DeliveringSocket;
 use super::delivery::{Deliveries, Given, Undelivered};
 use super::error::{Code, GRPC_OK, Refusal};
-use super::listener::Accepted;
+use super::frames::WatchedFrames;
+use super::listener::{Accepted, Socket};
 use super::traces::{DecisionSpan, parent};
 use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::{AnswerGuards, Decision};
@@ -46,12 +48,15 @@ use crate::engine::Engine;
 use crate::engine::decide::Decisions;
 use crate::engine::port::Answer;
 use answer::{encode, over_limit};
-use heads::SmallHeads;
 use message::Message;
 use question::{Questions, RateLimitCall};
 
 pub(super) use others::Others;
+pub(super) use quota::QuotaStreams;
+use quota::Receipts;
+pub(super) use quota::turn_windows as turn_quota_windows;
 use service::Service;
+use watch::Watch;
 
 /// The one call of the service.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -60,7 +65,7 @@ static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 /// Calls that one connection may have open. More are refused by HTTP/2 itself.
 const STREAMS_MAX: u32 = 1_024;
-/// Longest list of headers of one call, in bytes, without the long values that [`SmallHeads`] leaves out.
+/// Longest list of headers of one call, in bytes, without the long values that [`WatchedFrames`] leaves out.
 const HEADERS_BYTES_MAX: u32 = 64 * 1_024;
 /// Bytes of all messages of one connection that may wait unread.
 const WINDOW_BYTES: u32 = 256 * 1_024;
@@ -78,7 +83,7 @@ const TURN_LEN_MAX: usize = 256;
 
 type Respond = SendResponse<CountedWriter>;
 type Stream = (Request<RecvStream>, Respond);
-type Connection = h2::server::Connection<SmallHeads, CountedWriter>;
+type Connection = h2::server::Connection<WatchedFrames<DeliveringSocket>, CountedWriter>;
 
 /// What the calls of one connection share.
 struct Line {
@@ -86,6 +91,7 @@ struct Line {
     closing: CancellationToken,
     way: Way,
     others: others::Share,
+    receipts: Arc<Receipts>,
 }
 
 /// How answers leave a connection.
@@ -152,7 +158,10 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_window_size(WINDOW_BYTES);
     let deliveries = Deliveries::new(&servers.engine);
-    let handshake = builder.handshake::<_, CountedWriter>(SmallHeads::new(socket, &deliveries));
+    let is_unix = matches!(socket, Socket::Unix(_));
+    let socket = DeliveringSocket::by_number(socket, &deliveries);
+    let socket = WatchedFrames::small(socket, is_unix, &deliveries);
+    let handshake = builder.handshake::<_, CountedWriter>(socket);
     // Who speaks no HTTP/2, or not in time, is let go.
     let handshake = tokio::time::timeout(HANDSHAKE_WITHIN, handshake);
     let shaken = tokio::select! {
@@ -163,8 +172,10 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     };
     let Ok(Ok(mut connection)) = shaken else { return };
     let way = Way { unsent: servers.rls.unsent.connection(), deliveries, waiting: Arc::default() };
-    let line = Line { servers, closing: shutdown.closing.clone(), way, others: others::Share::default() };
-    let mut watch = Watch { pings: connection.ping_pong(), calls: 0, has_begun: false, waiting: false };
+    let closing = shutdown.closing.clone();
+    let (others, receipts) = (others::Share::default(), Arc::default());
+    let line = Line { servers, closing, way, others, receipts };
+    let mut watch = Watch::new(connection.ping_pong());
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut unread = UnreadLooks::default();
     let mut closing = pin!(shutdown.closing.cancelled());
@@ -189,6 +200,9 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             }
             if ending.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Event::MakeRoom);
+            }
+            if watch.poll_receipt(&line, cx).is_ready() {
+                return Poll::Ready(Event::Pinged);
             }
             look.poll_tick(cx).map(|_| Event::Look)
         });
@@ -216,7 +230,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
                 return place.count_unread();
             }
             Event::Look if watch.is_silent() => return,
-            Event::Look => {}
+            Event::Look | Event::Pinged => {}
             Event::Closed => return,
             // Resets that were still to be read are lost with it.
             Event::Broken => return line.way.deliveries.lost(),
@@ -231,6 +245,8 @@ enum Event {
     Close,
     Look,
     MakeRoom,
+    /// A PING is to be written.
+    Pinged,
 }
 
 /// Moves the connection on, and takes every call that has arrived. `None`: nothing happened.
@@ -262,34 +278,14 @@ fn poll_calls(
     (!turn.is_empty()).then_some(Event::Calls)
 }
 
-/// Whether there is still someone at the other end.
-struct Watch {
-    pings: Option<PingPong>,
-    calls: usize,
-    /// True if there ever was a call.
-    has_begun: bool,
-    waiting: bool,
-}
-
-impl Watch {
-    /// One look: pings a connection without calls, and finds it silent if it has not answered by the next.
-    fn is_silent(&mut self) -> bool {
-        let quiet = std::mem::take(&mut self.calls) == 0;
-        let Some(pings) = &mut self.pings else { return false };
-        let mut nobody = Context::from_waker(Waker::noop());
-        if self.waiting && pings.poll_pong(&mut nobody).is_pending() {
-            return quiet;
-        }
-        self.waiting = quiet && pings.send_ping(Ping::opaque()).is_ok();
-        false
-    }
-}
-
 /// Answers a call at once where it can be.
 fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     let servers = &line.servers;
     let call = kuadrant::Call::of(request.uri().path());
     if call.is_none() && request.uri().path() != SHOULD_RATE_LIMIT {
+        if request.uri().path() == quota::STREAM_RATE_LIMIT_QUOTAS {
+            return quota::begin(line, request, respond);
+        }
         let Some(place) = servers.others.place(&line.others, request.uri().path()) else {
             let sentence = "as many calls besides decisions are open as may be";
             return refuse(servers, respond, &Refusal::new(Code::Overloaded, sentence));

@@ -73,6 +73,9 @@ pub(in crate::api) struct RuleBody {
     /// Headers of the answer to a request that passes.
     #[schemars(transform = answer_headers)]
     headers_admitted: Option<BTreeMap<String, String>>,
+    /// The media type of `message`, where that is not plain text. A message of a JSON type must be JSON.
+    #[schemars(length(min = 1, max = 128), extend("examples" = ["application/json"]))]
+    message_type: Option<String>,
     /// True if the text of a denial is a problem document (RFC 9457), whatever a client accepts.
     problem: Option<bool>,
     /// True if answers name the bucket, by a hash.

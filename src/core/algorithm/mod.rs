@@ -395,15 +395,15 @@ impl State {
         }
     }
 
-    /// Permits that could be given back at `now`. `view` says how fast a debt is paid.
+    /// Permits that could be given back at `now`, a started one of a level counted: else nobody could give
+    /// back what has begun to drain. `view` says how fast a debt is paid.
     #[must_use]
     pub fn returnable(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         let window = Allowance::window_of(view);
         match self {
             Self::FixedWindow(machine) => machine.returnable(limit, window, now),
             Self::SlidingWindow(machine) => machine.returnable(limit, window, now),
-            Self::SlidingLog(_) | Self::Concurrency(_) => self.used(limit, now),
-            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => self.level_at(limit, now),
+            _ => self.used(limit, now),
         }
     }
 

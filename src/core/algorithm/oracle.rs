@@ -477,13 +477,13 @@ fn assert_verdict(
     if judge.counts_by_level() && limit.permits > 0 && remaining < judge.capacity(limit) {
         assert_more(&after, limit, now, &verdict, &context);
     }
-    assert_reset(&after, &Asked { limit, view, now, permits: asked }, &verdict, &context);
+    assert_reset(&after, &OracleQuestion { limit, view, now, permits: asked }, &verdict, &context);
     if verdict.admitted {
         assert_eq!(verdict.retry, None, "{context}");
         assert_delay(judge, limit, now, cost, &verdict, &context);
     } else {
         assert_eq!(verdict.delay, Span::ZERO, "{context}");
-        assert_retry(judge, &Asked { limit, view, now, permits: asked }, &verdict, &context);
+        assert_retry(judge, &OracleQuestion { limit, view, now, permits: asked }, &verdict, &context);
     }
 }
 
@@ -500,15 +500,15 @@ fn assert_more(after: &Judge, limit: &Limit, now: u64, verdict: &Verdict, contex
 }
 
 /// One question, as the machine was asked it.
-struct Asked<'a> {
+struct OracleQuestion<'a> {
     limit: &'a Limit,
     view: Option<&'a Allowance>,
     now: u64,
     permits: u64,
 }
 
-fn assert_retry(judge: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &str) {
-    let Asked { limit, view, now, permits: asked } = *asked;
+fn assert_retry(judge: &Judge, asked: &OracleQuestion<'_>, verdict: &Verdict, context: &str) {
+    let OracleQuestion { limit, view, now, permits: asked } = *asked;
     let Some(Span(retry)) = verdict.retry else {
         assert!(asked > judge.capacity(limit), "never: {context}");
         return;
@@ -542,8 +542,8 @@ fn assert_retry(judge: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &s
     assert!(!judge.fits(limit, view, now + retry - 1, asked), "a microsecond late: {context}");
 }
 
-fn assert_reset(after: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &str) {
-    let Asked { limit, view, now, permits: asked } = *asked;
+fn assert_reset(after: &Judge, asked: &OracleQuestion<'_>, verdict: &Verdict, context: &str) {
+    let OracleQuestion { limit, view, now, permits: asked } = *asked;
     let reset = verdict.reset.0;
     let owes = after.owed > 0 && verdict.remaining == 0 && limit.permits > 0;
     match after.algorithm {

@@ -109,20 +109,22 @@ impl Increx {
             }
             Err(error) => return (Reply::Refused(error), CellChange::Keep),
         };
-        let expires = self.expires(stored.and_then(|stored| stored.expires), now);
-        let put = Stored { value: CellValue::Count(counted.value), expires };
+        let (expires, since) = self.expires(stored, now);
+        let put = Stored { value: CellValue::Count(counted.value), expires, since };
         let change = if put.holds(now) { CellChange::Put(put) } else { CellChange::Remove };
         (Reply::Counted(counted), change)
     }
 
-    fn expires(&self, before: Option<Nanos>, now: Nanos) -> Option<Nanos> {
-        let asked = match self.expiry {
-            Expiry::Keep => return before,
-            Expiry::Persist => return None,
-            Expiry::In(time) => now.saturating_add(time),
-            Expiry::At(at) => at,
-        };
-        if self.only_new_expiry && before.is_some() { before } else { Some(asked) }
+    /// Returns the expiry, and the instant that it is counted from.
+    fn expires(&self, before: Option<Stored>, now: Nanos) -> (Option<Nanos>, Option<Nanos>) {
+        let kept = before.map_or((None, None), |stored| (stored.expires, stored.since));
+        match self.expiry {
+            Expiry::Keep => kept,
+            Expiry::Persist => (None, None),
+            Expiry::In(_) | Expiry::At(_) if self.only_new_expiry && kept.0.is_some() => kept,
+            Expiry::In(time) => (Some(now.saturating_add(time)), Some(now)),
+            Expiry::At(at) => (Some(at), None),
+        }
     }
 
     /// Adds to a whole count; `None` where it stays as it is.
@@ -245,10 +247,10 @@ mod tests {
 
     #[test]
     fn a_whole_number_does_not_go_with_a_fraction_and_nothing_becomes_infinite() {
-        let half = Stored { value: CellValue::Count(Number::Fraction(0.5)), expires: None };
+        let half = Stored { value: CellValue::Count(Number::Fraction(0.5)), expires: None, since: None };
         let (reply, change) = Operation::Increx(Increx::default()).apply(Some(half), 0);
         assert_eq!((reply, change), (Reply::Refused(IncrexError::NotWhole), CellChange::Keep));
-        let most = Stored { value: CellValue::Count(Number::Fraction(f64::MAX)), expires: None };
+        let most = Stored { value: CellValue::Count(Number::Fraction(f64::MAX)), expires: None, since: None };
         let double = Increx { by: By::Fraction(f64::MAX), ..Increx::default() };
         let (reply, _) = Operation::Increx(double).apply(Some(most), 0);
         assert_eq!(reply, Reply::Refused(IncrexError::Infinite));

@@ -8,6 +8,8 @@ use super::{CellChange, CellValue, Nanos, Reply, Stored};
 const SECOND: i64 = 1_000_000_000;
 /// Nanoseconds of a millisecond.
 const MILLISECOND: i64 = 1_000_000;
+/// The longest time that permits may be worth together, 70 years: twice that, from now on, is exact.
+const WORTH_MAX: Nanos = 70 * 365 * 86_400 * SECOND;
 
 /// A rate, a burst and how much of it a call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub struct Terms {
 pub enum TermsError {
     /// No permits, no time, or more than one permit in a nanosecond.
     ZeroRate,
-    /// A negative number, or a time beyond three hundred years.
+    /// A negative number, or permits that are worth more than seventy years.
     OutOfRange,
 }
 
@@ -40,13 +42,19 @@ impl Terms {
         if max_burst < 0 || count < 0 || period < 0 || quantity < 0 {
             return Err(TermsError::OutOfRange);
         }
+        let counted = |time: &Nanos| *time <= WORTH_MAX;
         let period = period.checked_mul(SECOND).ok_or(TermsError::OutOfRange)?;
         let emission =
             period.checked_div(count).filter(|emission| *emission > 0).ok_or(TermsError::ZeroRate)?;
         let limit = max_burst.checked_add(1).ok_or(TermsError::OutOfRange)?;
-        let tolerance = emission.checked_mul(limit).ok_or(TermsError::OutOfRange)?;
-        let increment = emission.checked_mul(quantity).ok_or(TermsError::OutOfRange)?;
+        let tolerance = emission.checked_mul(limit).filter(counted).ok_or(TermsError::OutOfRange)?;
+        let increment = emission.checked_mul(quantity).filter(counted).ok_or(TermsError::OutOfRange)?;
         Ok(Self { limit, emission, tolerance, increment })
+    }
+
+    /// The time that a bucket which is used up takes to be free again.
+    pub(super) const fn full(&self) -> Nanos {
+        self.tolerance
     }
 
     /// Answers from the arrival time that is stored.
@@ -66,7 +74,7 @@ impl Terms {
             reset_after: seconds_up(until_free),
         };
         let takes = !limited && self.increment > 0;
-        let put = Stored { value: CellValue::Arrival(after), expires: Some(after) };
+        let put = Stored { value: CellValue::Arrival(after), expires: Some(after), since: Some(now) };
         (Reply::Throttled(throttled), if takes { CellChange::Put(put) } else { CellChange::Keep })
     }
 }
@@ -147,8 +155,27 @@ mod tests {
             (1, 1, 1, -1),
             (i64::MAX, 1, 1, 1),
             (1, 1, i64::MAX, 1),
+            (0, 1, 7_500_000_000, 1),
+            (1, 1, WORTH_MAX / SECOND, 1),
+            (0, 1, WORTH_MAX / SECOND, 2),
         ] {
             assert_eq!(Terms::new(burst, count, period, quantity), Err(TermsError::OutOfRange));
+        }
+    }
+
+    #[test]
+    fn the_longest_terms_limit_as_any_others() {
+        let now = 1_780_000_000 * SECOND;
+        let terms = Terms::new(0, 1, WORTH_MAX / SECOND, 1).unwrap();
+        let (_, CellChange::Put(put)) = terms.apply(None, now) else { panic!("it passes") };
+        for later in [0, 1_000_000_000, WORTH_MAX / SECOND - 1] {
+            let (Reply::Throttled(told), _) =
+                Operation::Throttle(terms).apply(Some(put), now + later * SECOND)
+            else {
+                panic!()
+            };
+            assert!(told.limited, "{later}");
+            assert_eq!(told.retry_after, WORTH_MAX / SECOND - later);
         }
     }
 
@@ -159,7 +186,8 @@ mod tests {
         ) {
             let now = 1_780_000_000 * SECOND;
             let terms = Terms::new(burst, count, period, quantity).unwrap();
-            let stored = Stored { value: CellValue::Arrival(now + ahead * SECOND), expires: Some(now + ahead * SECOND) };
+            let arrival = now + ahead * SECOND;
+            let stored = Stored { value: CellValue::Arrival(arrival), expires: Some(arrival), since: Some(now) };
             let (Reply::Throttled(told), change) = Operation::Throttle(terms).apply(Some(stored), now) else { panic!() };
             prop_assert_eq!(told.limited, change == CellChange::Keep && (quantity > 0 || told.limited));
             if told.limited && told.retry_after >= 0 {

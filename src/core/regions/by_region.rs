@@ -38,6 +38,11 @@ impl<T: Default> ByRegion<T> {
         self.0.iter().map(|(region, value)| (*region, value))
     }
 
+    /// The same, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (RegionId, &mut T)> {
+        self.0.iter_mut().map(|(region, value)| (*region, value))
+    }
+
     fn place(&self, region: RegionId) -> Result<usize, usize> {
         self.0.binary_search_by_key(&region, |(region, _)| *region)
     }

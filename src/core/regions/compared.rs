@@ -8,8 +8,11 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-/// Most rules whose digests are told; of more nothing is said but that there are more.
+/// Most digests that are told. Of more rules the last stands for all of them together: of those that are not
+/// named it says only whether any has changed.
 pub const DIGESTS_MAX: usize = 256;
+/// The name under which that is told.
+const ALL: u32 = u32::MAX;
 /// Hexadecimal digits of one rule: its name and its settings.
 const DIGITS: usize = 16;
 
@@ -39,6 +42,12 @@ impl Digest {
         self
     }
 
+    /// Returns the digest that names a rule.
+    #[must_use]
+    pub fn of_rule(domain: &str, name: &str) -> Self {
+        Self::default().text(domain).text(name)
+    }
+
     fn short(&self) -> u32 {
         u32::try_from(self.0.finish() >> 32).unwrap_or(0)
     }
@@ -61,8 +70,28 @@ impl Digests {
             rules.into_iter().map(|(name, settings)| (name.short(), settings.short())).collect();
         rules.sort_unstable();
         let more = rules.len() > DIGESTS_MAX;
-        rules.truncate(DIGESTS_MAX);
+        if more {
+            let number = |name, settings| (u64::from(name) << 32) | u64::from(settings);
+            let all = rules
+                .iter()
+                .fold(Digest::default(), |all, &(name, settings)| all.number(number(name, settings)));
+            rules.truncate(DIGESTS_MAX - 1);
+            rules.push((ALL, all.short()));
+        }
         Self { rules, more }
+    }
+
+    /// Returns whether a rule of this name came, or has other settings, since `before`; true also where that
+    /// may be so of one that is not named.
+    #[must_use]
+    pub fn names_anew(&self, before: &Self, name: &Digest) -> bool {
+        let settings =
+            |of: &Self, name: u32| of.rules.iter().find(|(found, _)| *found == name).map(|(_, found)| *found);
+        let name = name.short();
+        match settings(self, name) {
+            Some(now) => settings(before, name) != Some(now),
+            None => self.more && settings(self, ALL) != settings(before, ALL),
+        }
     }
 
     /// Returns the form in which it travels.
@@ -161,6 +190,25 @@ mod tests {
             Digests::compare(&many, &name, &settings) != Compared::Same
         });
         assert_eq!(missing.count(), 0);
+    }
+
+    #[test]
+    fn a_rule_that_came_or_changed_is_named_anew_also_among_very_many() {
+        for before in [3, 256, 257, 400] {
+            let many = |changed: u64| {
+                let rules =
+                    (0..before).map(|nth| rule(&nth.to_string(), if nth == changed { 9_999 } else { nth }));
+                Digests::read(&Digests::of(rules).text()).unwrap()
+            };
+            let old = many(u64::MAX);
+            for nth in 0..before {
+                let name = rule(&nth.to_string(), 0).0;
+                assert!(!old.names_anew(&old, &name), "{nth} of {before}");
+                assert!(many(nth).names_anew(&old, &name), "{nth} of {before}");
+            }
+            let more = Digests::of((0..=before).map(|nth| rule(&nth.to_string(), nth)));
+            assert!(more.names_anew(&old, &rule(&before.to_string(), 0).0), "beside {before}");
+        }
     }
 
     #[test]

@@ -71,9 +71,11 @@ impl Origin {
     /// When there are too many.
     pub fn readings(self, text: &str) -> Result<Readings<'_>, TooManyReadings> {
         let target = path_of(text);
-        let fragment = text.as_bytes().get(target.len()) == Some(&b'#') && text.starts_with(target);
+        let mut ends = text.bytes().filter(|byte| matches!(byte, b'?' | b'#'));
+        let fragment = target.len() < text.len() && ends.next() == Some(b'#');
         let normal = path(text);
-        if self == Self::Collapsed || (is_normal(target) && !fragment) {
+        let plain = is_normal(target) && !target.ends_with(['.', ' ']) && !fragment;
+        if self == Self::Collapsed || plain {
             return Ok(Readings { first: normal, further: SmallVec::new() });
         }
         if let Some(kind) = self.kind() {
@@ -96,6 +98,12 @@ impl Origin {
             let whole = text.split('?').next().unwrap_or(text).replace('#', "%23");
             every_reading(path_of(&whole), &mut add)?;
         }
+        // Caddy's matcher takes dots and blanks off the end before it does anything else.
+        let bare = without_end(target);
+        if bare.len() < target.len() {
+            add(path(bare).into_owned())?;
+            every_reading(bare, &mut add)?;
+        }
         Ok(Readings { first: normal, further })
     }
 
@@ -110,6 +118,16 @@ impl Origin {
             Self::Merged => Some(Kind { decoded: Decoded::All, merged: true, dotless: true }),
         }
     }
+}
+
+/// The path without the dots and blanks at its end, however they are written.
+fn without_end(mut target: &str) -> &str {
+    while let Some(rest) =
+        [".", " ", "%20", "%2e", "%2E"].iter().find_map(|ending| target.strip_suffix(ending))
+    {
+        target = rest;
+    }
+    target
 }
 
 /// The part of the percent-encoding that is undone.
@@ -299,6 +317,12 @@ mod tests {
             ("/login/.", "/login"),
             ("/login/x/%2e%2e", "/login"),
             ("/\\x/login", "/login"),
+            ("ftp://x/login", "/login"),
+            ("http://x/x#/../login", "/login"),
+            ("/login.", "/login"),
+            ("/login%20", "/login"),
+            ("/login.%2e .", "/login"),
+            ("/x/../login/..", "/login/"),
         ] {
             assert!(all(text).iter().any(|own| own == served), "{text} as {served}: {:?}", all(text));
         }

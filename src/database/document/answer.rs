@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
+
 use crate::core::algorithm::Algorithm;
 use crate::core::answer::AnswerOptions;
 use crate::core::price::{AttributePrice, Price, PriceTable};
@@ -19,6 +21,8 @@ const HEADERS_MAX: usize = 16;
 const HEADER_NAME_BYTES_MAX: usize = 64;
 /// Longest value of a header, in bytes.
 const HEADER_VALUE_BYTES_MAX: usize = 1_024;
+/// Longest media type of a denial's text, in bytes.
+const MEDIA_TYPE_BYTES_MAX: usize = 128;
 /// Longest unit, in bytes.
 const UNIT_BYTES_MAX: usize = 32;
 /// Most prices of one rule: each request is compared with all of them.
@@ -65,6 +69,7 @@ pub(super) fn read_answer(
         holds_delay: read_delay(fields, kind, problems),
         headers: read_headers(fields, "headers", problems),
         headers_admitted: read_headers(fields, "headers_admitted", problems),
+        message_type: read_message_type(fields, problems),
         problem: fields.boolean("problem", problems).unwrap_or(false),
         partition_key: read_partition_key(fields, kind, problems),
         tells_cause: fields.boolean("tell_cause", problems).unwrap_or(false),
@@ -133,6 +138,41 @@ fn read_header(entry: &TreeEntry, problems: &mut Problems<'_>) -> Option<(String
         return None;
     }
     Some((name, value.to_owned()))
+}
+
+fn read_message_type(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<String> {
+    let written = fields.text("message_type", MEDIA_TYPE_BYTES_MAX, problems)?;
+    let entry = fields.take("message_type")?;
+    let (essence, _) = written.split_once(';').unwrap_or((written, ""));
+    let is_token = |part: &str| {
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte))
+    };
+    let is_type = essence.trim_end().split_once('/').is_some_and(|(kind, of)| is_token(kind) && is_token(of));
+    if !is_type || !written.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        let sentence =
+            format!("message_type must be a media type such as \"application/json\", not {written:?}");
+        problems.report(&entry.node.at, sentence);
+        return None;
+    }
+    let message = fields.take("message").map(|entry| &entry.node);
+    match message.map(|node| &node.value) {
+        Some(Value::Text(text)) if essence.trim_end().ends_with("json") => {
+            if let Err(why) = serde_json::from_str::<IgnoredAny>(text) {
+                let sentence = format!("message_type says {essence}, and message is no JSON: {why}");
+                problems.report(&entry.node.at, sentence);
+            }
+        }
+        Some(_) => {}
+        None => problems.report(&entry.node.at, "message_type is of message, which is missing"),
+    }
+    if let Some(problem) =
+        fields.take("problem").filter(|entry| matches!(entry.node.value, Value::Boolean(true)))
+    {
+        let sentence =
+            "problem and message_type exclude each other: a problem document has a type of its own";
+        problems.report(&problem.node.at, sentence);
+    }
+    Some(written.to_owned())
 }
 
 fn read_partition_key(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems<'_>) -> bool {
@@ -236,4 +276,34 @@ fn read_number(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Price> {
         problems.report(&node.at, format!("a price must be {expected}, not {written}"));
     }
     price
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::database::document::from_toml;
+
+    fn problems_of(lines: &str) -> Vec<String> {
+        let text = format!("[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\n{lines}");
+        from_toml("rules.toml", &text, &[])
+            .map_or_else(|problems| problems.iter().map(ToString::to_string).collect(), |_| Vec::new())
+    }
+
+    #[test]
+    fn a_media_type_belongs_to_a_message_that_is_of_it() {
+        let json = "message_type = \"application/json\"\n";
+        assert_eq!(problems_of(&format!("{json}message = '{{\"error\": 1}}'")), [""; 0]);
+        assert_eq!(
+            problems_of("message = \"<b>no</b>\"\nmessage_type = \"text/html; charset=utf-8\""),
+            [""; 0]
+        );
+        let told = |lines: &str, part: &str| {
+            let problems = problems_of(lines);
+            assert!(problems.len() == 1 && problems[0].contains(part), "{lines}: {problems:?}");
+        };
+        told(json, "message, which is missing");
+        told(&format!("{json}message = \"{{\""), "message is no JSON");
+        told("message = \"m\"\nmessage_type = \"json\"", "such as \"application/json\", not \"json\"");
+        told("message = \"m\"\nmessage_type = \"a/b\\r\\nx: y\"", "must be a media type");
+        told(&format!("{json}message = \"1\"\nproblem = true"), "exclude each other");
+    }
 }

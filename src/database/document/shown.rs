@@ -70,6 +70,8 @@ pub struct RuleDoc<'r> {
     pub per: &'r [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_type: Option<&'r str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub problem: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -165,6 +167,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             estimate: EstimateDoc::of(&rule.reservations.estimate),
             per: &rule.per,
             unit: answer.and_then(|answer| answer.unit.as_deref()),
+            message_type: answer.and_then(|answer| answer.message_type.as_deref()),
             problem: answer.is_some_and(|answer| answer.problem),
             partition_key: answer.is_some_and(|answer| answer.partition_key),
             tell_cause: answer.is_some_and(|answer| answer.tells_cause),

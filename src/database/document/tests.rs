@@ -519,6 +519,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                         holds_delay: false,
                         headers: header("x-reason"),
                         headers_admitted: header("x-plan"),
+                        message_type: None,
                         problem: limit.is_multiple_of(2),
                         partition_key: counts,
                         tells_cause: limit.is_multiple_of(3),

@@ -3,12 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::meaning::Wanted;
 use super::tree::{self, Amount, DescriptorEntry, Purpose, Tree};
 use super::xds::messages::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use crate::core::envoy::{EntryLimit, EntryValue, LimitRate, ServiceEntry, ServiceRules};
 use crate::core::time::Span;
 use crate::core::written::parse_span;
+use crate::database::imported::Unread;
+use crate::database::imported::meaning::Wanted;
 
 /// Names of units, by their numbers.
 const UNITS: [&str; 8] = ["", "second", "minute", "hour", "day", "month", "year", "week"];
@@ -38,7 +39,7 @@ pub(super) fn rules_of_messages(
 }
 
 fn rules_of(
-    trees: impl Iterator<Item = (String, Result<Tree, tree::Unread>)>,
+    trees: impl Iterator<Item = (String, Result<Tree, Unread>)>,
     merge: bool,
 ) -> Result<ServiceRules, Vec<String>> {
     let (mut problems, mut domains) = (Vec::new(), Vec::<(String, Vec<DescriptorEntry>)>::new());

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::core::request::{Attributes, Cost, Request};
-use crate::core::ruleset::{RuleSet, Shapes};
-use crate::database::document::from_toml;
+use crate::core::ruleset::RuleSet;
+use crate::database::imported::{self, to_toml};
 
 const FILE: &str = "
 domain: shop
@@ -47,10 +47,7 @@ fn imported(text: &str) -> Imported {
 }
 
 fn set(text: &str) -> RuleSet {
-    let toml = to_toml(imported(text).rules).unwrap();
-    let loaded =
-        from_toml("rules.toml", &toml, &[]).unwrap_or_else(|problems| panic!("{toml}\n{problems:?}"));
-    RuleSet::compile(loaded.rules, &mut Shapes::default()).unwrap()
+    imported::tests::set(imported(text).rules)
 }
 
 /// The limits that hold for a descriptor, with the names of their rules.
@@ -92,7 +89,7 @@ fn an_entry_without_a_value_counts_each_value_and_shadow_mode_only_logs() {
     assert_eq!(named("shop.path.remote_address").per, ["path", "ip"]);
     let beta = named("shop.tenant_beta-*");
     assert_eq!(
-        (beta.per.as_slice(), beta.action, beta.window),
+        (beta.per.as_slice(), beta.action, beta.window.as_deref()),
         (&["tenant".to_owned()][..], Some("log_only"), Some("1h"))
     );
     assert_eq!(named("shop.tenant_house").action, Some("allow"));
@@ -186,6 +183,22 @@ fn keys_that_are_attributes_of_ours_are_listed_where_they_would_mean_something_e
 }
 
 #[test]
+fn words_that_yaml_once_took_for_truth_values_stay_texts() {
+    let text = "
+domain: no
+descriptors:
+  - key: on
+    value: yes
+    shadow_mode: yes
+    rate_limit: { unit: day, requests_per_unit: 1 }
+";
+    let imported = imported(text);
+    assert_eq!(imported.inexact, [""; 0]);
+    let [rule] = imported.rules.as_slice() else { panic!("{:?}", imported.rules) };
+    assert_eq!((rule.name.as_str(), rule.action), ("no.on_yes", Some("log_only")));
+}
+
+#[test]
 fn what_is_no_such_file_is_refused() {
     let refused = |text: &str| files(&[("f.yaml", text)]).unwrap_err()[0].to_string();
     assert!(refused("[1, 2]").contains("a domain and descriptors"));
@@ -201,9 +214,7 @@ fn files_of_one_domain_are_one_tree() {
     let other = "domain: e\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 4 } }]";
     let imported = files(&[("1.yaml", any), ("2.yaml", one), ("3.yaml", other)]).unwrap();
     assert_eq!(imported.inexact, [""; 0]);
-    let toml = to_toml(imported.rules).unwrap();
-    let loaded = from_toml("rules.toml", &toml, &[]).unwrap();
-    let set = RuleSet::compile(loaded.rules, &mut Shapes::default()).unwrap();
+    let set = imported::tests::set(imported.rules);
     assert_eq!(holds(&set, &[("a", "x")]), [(9, "shop.a_x".to_owned())], "the value stands before the key");
     assert_eq!(holds(&set, &[("a", "y")]), [(1, "shop.a".to_owned())]);
     let twice = files(&[("1.yaml", any), ("2.yaml", any)]).unwrap();

@@ -4,22 +4,13 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::meaning::{self, Wanted};
 use crate::core::envoy::glob_fits;
+use crate::database::imported::meaning::{self, Wanted};
+use crate::database::imported::{self, Unread};
 
 /// Deepest nesting, and most entries in one file.
 const DEPTH_MAX: usize = 16;
 const ENTRIES_MAX: usize = 100_000;
-
-/// Reasons why a text gives no rules at all.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}: {why}")]
-pub struct Unread {
-    /// File that holds the field, as it was given.
-    pub file: String,
-    /// A sentence on what was expected of the field.
-    pub why: String,
-}
 
 /// A file.
 #[derive(Debug, Default)]
@@ -117,14 +108,12 @@ pub(super) enum Purpose {
 
 /// Reads a file.
 pub(super) fn read(file: &str, text: &str, purpose: Purpose) -> Result<Tree, Unread> {
-    let root: Value = serde_saphyr::from_str(text)
-        .map_err(|error| Unread { file: file.to_owned(), why: format!("is no YAML: {error}") })?;
-    of_value(file, root, purpose)
+    of_value(file, imported::yaml(file, text)?, purpose)
 }
 
 /// Reads what a file holds.
 pub(super) fn of_value(file: &str, root: Value, purpose: Purpose) -> Result<Tree, Unread> {
-    let unread = |why: &str| Unread { file: file.to_owned(), why: why.to_owned() };
+    let unread = |why: &str| Unread { place: file.to_owned(), why: why.to_owned() };
     let Value::Object(mut root) = root else {
         return Err(unread(
             "is no file of the Envoy rate limit service: a domain and descriptors are expected",
@@ -198,11 +187,10 @@ impl Reader<'_> {
     fn flag(&mut self, place: &str, value: Option<Value>) -> bool {
         match value {
             None | Some(Value::Null) => false,
-            Some(Value::Bool(flag)) => flag,
-            Some(_) => {
+            Some(value) => imported::truth(&value).unwrap_or_else(|| {
                 self.report(place, "must be true or false", "read as false");
                 false
-            }
+            }),
         }
     }
 

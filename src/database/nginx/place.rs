@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::syntax::Directive;
-use super::zone::{self, Limit, LimitKind, Remarks, Zone};
+use super::zone::{self, Limit, LimitKind, Zone};
+use crate::database::imported::Remarks;
 
 /// nginx's status where none is written.
 const STATUS: u16 = 503;

@@ -3,21 +3,11 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
+use crate::database::imported::Unread;
+
 /// Deepest nesting, and most directives in one file.
 const DEPTH_MAX: usize = 32;
 const DIRECTIVES_MAX: usize = 100_000;
-
-/// The fault for which a text gives no rules at all.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {why}")]
-pub struct SyntaxError {
-    /// The file.
-    pub file: String,
-    /// The line.
-    pub line: usize,
-    /// The fault itself.
-    pub why: &'static str,
-}
 
 /// One directive: `words { block }` or `words;`.
 #[derive(Debug)]
@@ -31,7 +21,7 @@ pub(super) struct Directive {
 }
 
 /// Reads a file.
-pub(super) fn read(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
+pub(super) fn read(file: &str, text: &str) -> Result<Vec<Directive>, Unread> {
     let mut reader = NginxReader { file, rest: text.chars().peekable(), line: 1, read: 0 };
     reader.block(0)
 }
@@ -52,7 +42,7 @@ enum Token {
 }
 
 impl NginxReader<'_> {
-    fn block(&mut self, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
+    fn block(&mut self, depth: usize) -> Result<Vec<Directive>, Unread> {
         if depth > DEPTH_MAX {
             return Err(self.fault("blocks are nested deeper than 32 levels"));
         }
@@ -78,7 +68,7 @@ impl NginxReader<'_> {
     }
 
     /// Reads the rest of a directive.
-    fn directive(&mut self, name: String, depth: usize) -> Result<Directive, SyntaxError> {
+    fn directive(&mut self, name: String, depth: usize) -> Result<Directive, Unread> {
         let place = format!("{}:{}", self.file, self.line);
         let mut words = Vec::new();
         let block = loop {
@@ -99,7 +89,7 @@ impl NginxReader<'_> {
         Ok(Directive { place, name, words, block })
     }
 
-    fn token(&mut self) -> Result<Token, SyntaxError> {
+    fn token(&mut self) -> Result<Token, Unread> {
         loop {
             match self.next() {
                 None => return Ok(Token::End),
@@ -141,7 +131,7 @@ impl NginxReader<'_> {
         word
     }
 
-    fn quoted(&mut self, quote: char) -> Result<String, SyntaxError> {
+    fn quoted(&mut self, quote: char) -> Result<String, Unread> {
         let mut word = String::new();
         while let Some(letter) = self.next() {
             match letter {
@@ -160,7 +150,7 @@ impl NginxReader<'_> {
     }
 
     /// Passes over Lua, whose texts and comments may hold braces that open nothing.
-    fn skip_lua(&mut self) -> Result<(), SyntaxError> {
+    fn skip_lua(&mut self) -> Result<(), Unread> {
         let mut open = 1_usize;
         while open > 0 {
             match self.next() {
@@ -181,7 +171,7 @@ impl NginxReader<'_> {
         next
     }
 
-    fn fault(&self, why: &'static str) -> SyntaxError {
-        SyntaxError { file: self.file.to_owned(), line: self.line, why }
+    fn fault(&self, why: &str) -> Unread {
+        Unread { place: format!("{}:{}", self.file, self.line), why: why.to_owned() }
     }
 }

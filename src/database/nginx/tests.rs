@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::core::request::{Attributes, Cost, Request};
-use crate::core::ruleset::{RuleSet, Shapes};
-use crate::database::document::from_toml;
+use crate::core::ruleset::RuleSet;
+use crate::database::imported::tests::set;
 
 const FILE: &str = r#"
 user www-data;
@@ -47,15 +47,8 @@ http {
 }
 "#;
 
-fn imported(text: &str) -> ImportedNginx {
+fn imported(text: &str) -> Imported {
     import(&[("nginx.conf".to_owned(), text.to_owned())]).unwrap()
-}
-
-fn set(rules: Vec<NginxRule>) -> RuleSet {
-    let toml = to_toml(rules).unwrap();
-    let loaded =
-        from_toml("rules.toml", &toml, &[]).unwrap_or_else(|problems| panic!("{toml}\n{problems:?}"));
-    RuleSet::compile(loaded.rules, &mut Shapes::default()).unwrap()
 }
 
 /// The names of the rules that count a request.
@@ -70,7 +63,7 @@ fn holds(set: &RuleSet, host: &str, path: &str) -> Vec<String> {
     names
 }
 
-fn rule<'a>(imported: &'a ImportedNginx, name: &str) -> &'a NginxRule {
+fn rule<'a>(imported: &'a Imported, name: &str) -> &'a ImportedRule {
     imported
         .rules
         .iter()
@@ -100,14 +93,14 @@ fn rates_bursts_and_delays_become_buckets_of_the_same_size() {
     let imported = imported(FILE);
     let perip = rule(&imported, "perip-2");
     assert_eq!(
-        (perip.limit, perip.window, perip.burst, perip.status),
+        (perip.limit, perip.window.as_deref(), perip.burst, perip.status),
         (Some(10), Some("1s"), Some(21), Some(429))
     );
     assert_eq!((perip.action, perip.per.as_slice()), (None, &["ip".to_owned()][..]));
     // Six a minute, and four that wait ten seconds each.
     let login = rule(&imported, "login");
     assert_eq!(
-        (login.limit, login.window, login.burst, login.status),
+        (login.limit, login.window.as_deref(), login.burst, login.status),
         (Some(6), Some("1m"), Some(1), Some(503))
     );
     assert_eq!(

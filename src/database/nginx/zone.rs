@@ -1,6 +1,7 @@
 //! Zones: what nginx counts by, and how fast, and the limits that name them.
 
 use super::syntax::Directive;
+use crate::database::imported::Remarks;
 
 /// A zone of `limit_req_zone` or `limit_conn_zone`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,26 +26,6 @@ pub(super) enum LimitKind {
     Requests { burst: u32, undelayed: u32 },
     /// So many at once.
     Connections(u32),
-}
-
-/// Remarks that reading makes besides its result: a sentence each, with its place.
-#[derive(Debug, Default)]
-pub(super) struct Remarks {
-    pub(super) inexact: Vec<String>,
-    pub(super) notes: Vec<String>,
-}
-
-impl Remarks {
-    pub(super) fn left_out(&mut self, place: &str, why: impl std::fmt::Display) {
-        self.inexact.push(format!("{place}: {why}"));
-    }
-
-    fn note(&mut self, place: &str, text: impl std::fmt::Display) {
-        let note = format!("{place}: {text}");
-        if !self.notes.contains(&note) {
-            self.notes.push(note);
-        }
-    }
 }
 
 /// Reads `limit_req_zone KEY zone=NAME:SIZE rate=RATE` and `limit_conn_zone KEY zone=NAME:SIZE`.

@@ -58,7 +58,7 @@ impl Engine {
                     let decision = refusal(refused);
                     if decides {
                         self.refused[refused.why as usize].increment(1);
-                        self.audit_decision(&call, (place, request), &decision, |_| 0);
+                        self.audit_decision(&call, (place, request), (&decision, false), |_| 0);
                     }
                     decision
                 }
@@ -137,8 +137,12 @@ impl Engine {
         } else if let Some(leased) = &decision.lease {
             self.holds.count(HoldStep::Acquire, leased.lease.held.len());
         }
-        if decides {
-            self.audit_decision(call, (place, request), &decision, |index| used_of(matches, own, index));
+        if decides && self.audit.is_some() {
+            // What a report says is used, also where a bucket owes so much that it counts no more of it.
+            let is_charged = |counted: &ChargeResult| request.cost.is_report() || counted.reported > 0;
+            let charged = own.iter().any(|counted| is_charged(counted) && !is_repeated(counted));
+            let used = |index| used_of(matches, own, index);
+            self.audit_decision(call, (place, request), (&decision, charged), used);
         }
         decision
     }
@@ -148,11 +152,11 @@ impl Engine {
         &self,
         call: &Concluded<'_, 'a, 'r>,
         (place, request): (usize, &'a Request<'r>),
-        decision: &Decision,
+        told: (&Decision, bool),
         used: impl Fn(usize) -> u64,
     ) {
         if let Some(audit) = &self.audit {
-            audit.tell(call.plan.question(place, request), decision, call.now, || self.clock.now(), used);
+            audit.tell(call.plan.question(place, request), told, call.now, || self.clock.now(), used);
         }
     }
 

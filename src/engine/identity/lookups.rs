@@ -342,6 +342,9 @@ impl Directory<'_> {
         inquiry: Inquiry,
         soon: &mut SmallVec<[CancellationToken; 2]>,
     ) -> Person {
+        if request.forms.texts_alone {
+            return Person::default();
+        }
         let mut users = request.values(USER).filter(|user| !user.is_empty());
         let named = users.next();
         let mut person = self.holder(request.attribute(API_KEY), named, inquiry, soon);

@@ -195,7 +195,10 @@ impl RedisStore {
     /// daemon that drains.
     pub async fn drain(&self) {
         let now = self.core.started.elapsed();
-        for leftover in self.core.leases.sweep(now, true) {
+        let leftovers = self.core.leases.sweep(now, true);
+        // No denial waits until it is each one's turn.
+        leftovers.iter().for_each(|leftover| self.core.leases.went_back(&leftover.key, false, now));
+        for leftover in leftovers {
             let Some(part) = self.core.leftover(&leftover) else { continue };
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             let answer = self.core.dispatcher.ask(Arc::new(part), deadline).await;

@@ -355,6 +355,37 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["command"],
         "Commands of the Redis protocol: throttle, increx, decision, other, error",
     ),
+    (
+        "quota_streams",
+        MetricKind::Gauge,
+        &[],
+        "Open streams of gateways that spend quotas by themselves (RLQS)",
+    ),
+    ("quota_buckets", MetricKind::Gauge, &[], "Buckets of which permits are assigned to gateways"),
+    (
+        "quota_actions_total",
+        MetricKind::Counter,
+        &["kind"],
+        "What gateways were told of a bucket: tokens, deny, allow, abandon",
+    ),
+    (
+        "quota_permits_total",
+        MetricKind::Counter,
+        &["event"],
+        "Permits for gateways: taken from the rules' buckets, carried into a window because they may be spent in it too",
+    ),
+    (
+        "quota_refused_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Reports that got no permits: rule (it cannot be assigned), full (as many buckets as may be), store (it does not answer)",
+    ),
+    (
+        "quota_streams_lost_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Streams of quotas that ended: ended (by the gateway, or with its connection), receipt (not known in time), refused (a message that is none)",
+    ),
     ("grpc_other_calls", MetricKind::Gauge, &[], "Open calls of gRPC health and reflection"),
     ("tasks", MetricKind::Gauge, &[], "Tasks of the process: some for each listener, peer and connection"),
     (

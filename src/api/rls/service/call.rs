@@ -12,7 +12,7 @@ use crate::api::stand_in;
 use crate::core::envoy::{
     CALLER_LIMIT, CountedEntries, DescriptorLimit, LimitFound, RULE, ServiceRules, caller_rule,
 };
-use crate::core::request::{Attributes, Cost, Request, TEXT_BYTES_MAX};
+use crate::core::request::{Attributes, Cost, Forms, Request, TEXT_BYTES_MAX};
 
 /// The unit that nobody knows, by which a caller says that it does not know its own limit.
 const UNIT_UNKNOWN: i32 = 0;
@@ -140,7 +140,13 @@ fn of_descriptor<'a, 'b: 'a>(
         let short = (value.len() > TEXT_BYTES_MAX).then(long).flatten();
         attributes.push((key, short.map_or(value, |(_, text)| text.as_str())));
     }
-    Ok((Slot::Counted(Some(limit)), Some(Request::new(&room.domain, attributes, cost))))
+    Ok((Slot::Counted(Some(limit)), Some(of_texts(room, attributes, cost))))
+}
+
+/// A question to the engine. The service knows no users and no keys: a text that looks like one is a text.
+fn of_texts<'a>(room: &'a CallRoom, attributes: Attributes<'a>, cost: Cost) -> Request<'a> {
+    let forms = Forms { texts_alone: true, ..Forms::default() };
+    Request { forms, ..Request::new(&room.domain, attributes, cost) }
 }
 
 /// A limit that the caller brings needs a domain that has rules, and no rule.
@@ -160,7 +166,7 @@ fn of_caller<'a>(
     let Some((_, text)) = text.filter(|_| rules.knows(domain)) else { return Ok((Slot::Unmatched, None)) };
     let attributes: Attributes<'a> =
         [(RULE, room.caller_rule.as_str()), (CALLER_LIMIT, text.as_str())].into_iter().collect();
-    let question = Request::new(&room.domain, attributes, cost);
+    let question = of_texts(room, attributes, cost);
     Ok((Slot::Counted(None), Some(Request { limit: Some(limit), ..question })))
 }
 

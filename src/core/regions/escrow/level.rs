@@ -181,6 +181,13 @@ impl LevelTerms {
         charged.saturating_add(self.burnt(now)).min(self.capacity())
     }
 
+    /// Permits that its level holds and a refund here cannot give back: those charged to its capacity or not
+    /// known, and kept ones, which their givers' levels paid for.
+    #[must_use]
+    pub fn unreturnable(&self, ledger: Option<&LevelLedger>, now: Timestamp) -> u64 {
+        self.least(ledger, now).saturating_add(ledger.map_or(0, LevelLedger::kept))
+    }
+
     /// Has a level hold what is charged to its capacity, or not known.
     pub fn raise(&self, state: &mut State, ledger: Option<&LevelLedger>, now: Timestamp) {
         state.raise(&self.limit, now, self.least(ledger, now));

@@ -615,7 +615,7 @@ impl GossipBucket {
                 (lately.map(used_in).max().unwrap_or(0), u64::from(self.rule.limit.permits))
             }
             Counting::Level | Counting::Concurrency => (
-                self.shared_level.in_use(now, self.rule.limit),
+                self.shared_level.store.in_use(now, self.rule.limit),
                 self.rule.limit.capacity(self.rule.algorithm),
             ),
         };
@@ -628,6 +628,15 @@ impl GossipBucket {
         self.shared_level.resize(capacity(&self.rule), capacity(&rule));
         self.rule = rule;
         self.unsettle();
+    }
+
+    /// Its rule is in force again: nobody told of it meanwhile, and the store may have forgotten its
+    /// allowance.
+    pub(super) fn come_back(&mut self, rule: Arc<WorldRule>) {
+        (self.waiting, self.queued, self.told, self.enforced) = (false, false, None, None);
+        self.own_key_ids = KeyIds::default();
+        self.stood_still();
+        self.follow(rule);
     }
 
     pub(super) const fn view(&self) -> Option<(Allowance, u64)> {

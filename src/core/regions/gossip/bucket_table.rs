@@ -88,8 +88,7 @@ impl BucketTable {
 
     /// Follows a bucket that is not followed yet. `None`: there is no room, and every bucket looked at
     /// matters more.
-    pub(super) fn insert(&mut self, bucket: GossipBucket) -> Option<BucketId> {
-        let now = bucket.since;
+    pub(super) fn insert(&mut self, now: Timestamp, bucket: GossipBucket) -> Option<BucketId> {
         let nearly_full = self.index.len() >= self.keys_max - (self.keys_max / NEARLY_FULL).max(1);
         let least = if nearly_full { self.least(now) } else { None };
         // Just before there is no room the regions keep to their shares, so that none admits the whole limit
@@ -139,19 +138,19 @@ impl BucketTable {
     }
 
     pub(super) fn remove(&mut self, id: BucketId) {
-        let Some(place) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else {
-            return;
-        };
-        if place.as_ref().is_none_or(|slot| slot.id != id) {
-            return;
+        drop(self.take(id));
+    }
+
+    /// Takes a bucket out of the table.
+    pub(super) fn take(&mut self, id: BucketId) -> Option<GossipBucket> {
+        let place = self.slots.get_mut(usize::try_from(id.slot).ok()?)?;
+        let slot = place.take_if(|slot| slot.id == id)?;
+        if let Some(at) = slot.alarm {
+            self.alarms.remove(&(at, id));
         }
-        if let Some(slot) = place.take() {
-            if let Some(at) = slot.alarm {
-                self.alarms.remove(&(at, id));
-            }
-            self.index.remove(&slot.bucket.key);
-            self.free.push(id.slot);
-        }
+        self.index.remove(&slot.bucket.key);
+        self.free.push(id.slot);
+        Some(slot.bucket)
     }
 
     /// Looks at the bucket again at `at`; earlier calls are forgotten.

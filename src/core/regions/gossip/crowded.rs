@@ -20,15 +20,17 @@ const LENGTHS_BYTES: usize = 4;
 
 impl Replica {
     /// The rules whose buckets are to be held to this region's share, because some in use find no room to be
-    /// followed, or all because this daemon has just begun; `None` where they are the same as when this was
-    /// last asked. Regions then admit no more than the limit together, although they cannot tell each other
-    /// what they admitted.
+    /// followed, or because they came here late, or all because this daemon has just begun; `None` where they
+    /// are the same as when this was last asked. Regions then admit no more than the limit together, although
+    /// they cannot tell each other what they admitted.
     pub fn poll_crowded(&mut self) -> Option<Vec<RuleName>> {
         let all = self.is_beginning();
-        let held = || match all {
-            true => self.rules.keys().cloned().collect(),
-            false if !self.config.safety.keeps_to_shares => Vec::new(),
-            false => self.crowded.keys().cloned().collect(),
+        let held = || {
+            let crowded = self.crowded.keys().filter(|_| self.config.safety.keeps_to_shares);
+            match all {
+                true => self.rules.keys().cloned().collect(),
+                false => crowded.chain(self.late_rules.held()).cloned().collect(),
+            }
         };
         std::mem::take(&mut self.crowd_changed).then(held)
     }
@@ -43,12 +45,14 @@ impl Replica {
         let crowded = self.crowded.len();
         self.crowded.retain(|_, until| now < *until);
         self.crowd_changed |= self.crowded.len() != crowded;
+        self.crowd_changed |= self.late_rules.end(now);
     }
 
     /// The clock went back to `now`: nothing is crowded for longer than if it were found so now.
     pub(super) fn shorten_crowds(&mut self, now: Timestamp) {
         self.crowded.values_mut().for_each(|until| *until = (*until).min(now + CROWDED_FOR));
         self.shares_left = self.shares_left.min(now);
+        self.late_rules.clock_went_back(now);
     }
 
     /// The crowded rules of this daemon, as its frames name them.

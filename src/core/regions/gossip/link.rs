@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::bucket_table::BucketId;
 use super::key_dictionary::{AcknowledgedKeyIds, PeerKeyIds};
 use crate::regions::NodeName;
+use crate::regions::compared::Digests;
 use crate::regions::membership::RegionId;
 use crate::time::{Span, Timestamp};
 use crate::wire::{Acknowledgement, CrowdedRules};
@@ -63,6 +64,8 @@ pub(super) struct GossipLink {
     pub(super) slowest: Span,
     /// The rules of which it said that it cannot follow all buckets in use.
     pub(super) crowded: CrowdedRules,
+    /// The digests of its rules, once it has said them, and when the process began that said them.
+    pub(super) rules: Option<(u64, Digests)>,
     rtt: Option<Span>,
     seq: u64,
     seen: Option<Acknowledgement>,
@@ -125,6 +128,7 @@ impl GossipLink {
             answered: false,
             slowest: Span::ZERO,
             crowded: CrowdedRules::NONE,
+            rules: None,
             rtt: None,
             seq: 0,
             seen: None,

@@ -15,6 +15,7 @@ use super::link::GossipLink;
 use super::replica::Replica;
 use crate::regions::membership::Regions;
 use crate::time::{Span, Timestamp};
+use crate::wire::RuleName;
 
 /// So long at most a daemon that begins waits for the others: then they count as cut off.
 const WORD_MAX: Span = Span::from_secs(3);
@@ -75,14 +76,15 @@ impl Replica {
         }
     }
 
-    /// A daemon has just begun and knows nothing: owes it everything that it should know.
-    pub(super) fn tell_everything_to(&mut self, link: usize) {
+    /// A daemon knows nothing of these rules, as it has just begun or has just got them: owes it everything
+    /// that it should know.
+    pub(super) fn tell_everything_to(&mut self, link: usize, of: impl Fn(&RuleName) -> bool) {
         let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone()))
         else {
             return;
         };
         for id in self.keys.ids() {
-            let Some(bucket) = self.keys.get(id) else { continue };
+            let Some(bucket) = self.keys.get(id).filter(|bucket| of(&bucket.key.rule)) else { continue };
             let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
             let owes = if owner == Some(&node) {
                 region == Regions::OWN || self.owns(bucket)

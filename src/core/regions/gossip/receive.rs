@@ -63,7 +63,7 @@ impl Replica {
             }
         }
         if arrival == Some(Arrival::Restarted) {
-            self.tell_everything_to(place);
+            self.tell_everything_to(place, |_| true);
             self.regions.began_again(region, Timestamp(frame.incarnation.saturating_mul(1_000)));
             self.look_at_all(now);
         }
@@ -126,6 +126,7 @@ impl Replica {
             self.follow(now, &key, subject.decided_by.own())
         } else {
             self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
+            self.late_rules.miss(now, &key.rule);
             None
         };
         let (id, speaker) = match &subject.scope {
@@ -215,6 +216,7 @@ impl Replica {
             let count = if bucket.was_lately(word.window, now) {
                 &mut tally.past_windows
             } else {
+                self.late_rules.miss(now, &bucket.key.rule);
                 &mut tally.other_windows
             };
             *count = count.saturating_add(1);

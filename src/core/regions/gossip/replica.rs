@@ -10,12 +10,13 @@ use std::sync::Arc;
 use super::bucket::{DaemonContext, GossipBucket};
 use super::bucket_table::{BucketId, BucketTable};
 use super::link::{GossipLink, OwedReport};
+use super::missed_rules::MissedRules;
 use super::replica_config::ReplicaConfig;
+use super::retired::RetiredBuckets;
 use super::safety::GossipSafety;
 use crate::regions::membership::{RegionId, Regions};
 use crate::regions::variants::Variants;
 use crate::regions::{Effect, Member, NodeName, Touched, WorldKey, WorldRule};
-use crate::rule::Mode;
 use crate::time::{Span, Timestamp};
 use crate::wire::{DecidedBy, OwnLimit, RuleName};
 
@@ -38,8 +39,10 @@ pub struct Replica {
     pub(super) rules: HashMap<RuleName, Arc<WorldRule>>,
     /// The same with own limits in place of theirs, by the limit.
     pub(super) variants: Variants<WorldRule>,
-    revision: u64,
+    pub(super) revision: u64,
     pub(super) keys: BucketTable,
+    pub(super) retired: RetiredBuckets,
+    pub(super) late_rules: MissedRules,
     pub(super) links: Vec<GossipLink>,
     /// Place in `links` by region and node.
     pub(super) speakers: Vec<BTreeMap<String, usize>>,
@@ -130,6 +133,8 @@ impl Replica {
             node: Arc::from(config.name.node.as_str()),
             config,
             rules: HashMap::new(),
+            retired: RetiredBuckets::default(),
+            late_rules: MissedRules::default(),
             variants: Variants::default(),
             revision: 0,
             links: Vec::new(),
@@ -153,33 +158,6 @@ impl Replica {
             unsettled: Timestamp::default(),
             silence: Span::ZERO,
             measured: Timestamp::default(),
-        }
-    }
-
-    /// The worldwide rules now in force. Buckets of a rule that is gone, or that counts in another way, are
-    /// forgotten.
-    pub fn handle_rules(&mut self, now: Timestamp, revision: u64, rules: Vec<WorldRule>) {
-        self.begin(now);
-        self.unsettle(now);
-        self.revision = revision;
-        let gossiped = rules.into_iter().filter(|rule| rule.global.mode == Mode::Gossip);
-        self.rules = gossiped.map(|rule| (rule.name.clone(), Arc::new(rule))).collect();
-        self.variants = Variants::default();
-        self.crowded.retain(|rule, _| self.rules.contains_key(rule));
-        self.crowd_changed = true;
-        self.links.iter_mut().for_each(|link| link.key_ids.retry_unfollowed());
-        for id in self.keys.ids() {
-            let Some(bucket) = self.keys.get_mut(id) else { continue };
-            let counts = |rule: &WorldRule| (rule.algorithm, rule.limit.windows());
-            match self.rules.get(&bucket.rule.name) {
-                Some(rule) if counts(rule) == counts(&bucket.rule) => {
-                    bucket.follow(self.variants.with(rule, bucket.own_limit()));
-                    self.recompute(now, id);
-                    // Use that was too little to tell may be much of a smaller limit.
-                    self.changed(now, id);
-                }
-                _ => self.keys.remove(id),
-            }
         }
     }
 
@@ -276,6 +254,7 @@ impl Replica {
         self.resend_lost(now);
         self.wait_for_word(now);
         self.end_crowds(now);
+        self.retired.forget_until(now);
         self.leave_shares(now);
         if now >= self.next_interval {
             let interval = self.config.interval.0.max(1_000);
@@ -323,8 +302,8 @@ impl Replica {
         let reports = (!self.waiting.is_empty()).then_some(self.next_interval);
         let silence = self.regions.next_judgement(self.cut_off_after());
         let crowd = self.crowded.values().min().copied();
-        let shares = self.leaves_shares_at();
-        let others = [silence, crowd, shares, self.waits];
+        let (shares, late) = (self.leaves_shares_at(), self.late_rules.next_end());
+        let others = [silence, crowd, shares, late, self.waits];
         [links, reports, self.keys.next_alarm()].into_iter().chain(others).flatten().min()
     }
 
@@ -499,7 +478,13 @@ impl Replica {
             return Some(id);
         }
         let rule = self.variants.with(self.rules.get(&key.rule)?, own);
-        let id = self.keys.insert(GossipBucket::new(key.clone(), rule, now));
+        self.insert(now, GossipBucket::new(key.clone(), rule, now))
+    }
+
+    /// Follows a bucket, if there is room for it.
+    pub(super) fn insert(&mut self, now: Timestamp, bucket: GossipBucket) -> Option<BucketId> {
+        self.retired.make_room(self.keys.len(), self.config.keys_max);
+        let id = self.keys.insert(now, bucket);
         self.tally.dropped_keys = self.keys.dropped;
         if let Some(rule) = self.keys.missed.take() {
             self.crowd(now, rule);
@@ -640,6 +625,7 @@ impl Replica {
         self.waits = self.waits.map(|_| now);
         self.shorten_crowds(now);
         self.regions.clock_went_back(now);
+        self.retired.clock_went_back(now);
         self.links.iter_mut().for_each(|link| link.clock_went_back(now));
         for id in self.keys.ids() {
             if let Some(bucket) = self.keys.get_mut(id) {

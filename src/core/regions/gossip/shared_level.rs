@@ -14,6 +14,7 @@
 
 mod delayed_levels;
 mod late_reports;
+mod own_store;
 
 use std::collections::VecDeque;
 
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 use self::delayed_levels::DelayedLevels;
 pub(super) use self::delayed_levels::LevelReport;
 use self::late_reports::LateReports;
+use self::own_store::StoredLevel;
 use super::partition::bit;
 use super::refill::refill;
 use crate::algorithm::{LevelAllowance, Limit};
@@ -68,9 +70,7 @@ pub(super) struct SharedLevel {
     at: Timestamp,
     apart: Option<OtherSide>,
     late: LateReports,
-    /// The level that the own store holds as used, in millionths, as of `used_at`.
-    used: i128,
-    used_at: Timestamp,
+    pub(super) store: StoredLevel,
     /// Permits that the own region had admitted in all, at instants since the cut before the present.
     own: VecDeque<(Timestamp, u64)>,
 }
@@ -173,7 +173,8 @@ impl LevelScope<'_> {
 impl SharedLevel {
     /// A full bucket.
     pub(super) fn full(capacity: u64, now: Timestamp) -> Self {
-        Self { since: now, level: i128::from(capacity) * UNIT, at: now, used_at: now, ..Self::default() }
+        let store = StoredLevel::unused(now);
+        Self { since: now, level: i128::from(capacity) * UNIT, at: now, store, ..Self::default() }
     }
 
     /// It holds another number of permits at most: what is used of it stays used.
@@ -199,11 +200,6 @@ impl SharedLevel {
         self.apart.is_some()
             || self.late.may_come()
             || self.delayed_reports.iter().any(|delayed| delayed.missed)
-    }
-
-    /// Returns what the own store holds as used, in permits.
-    pub(super) fn in_use(&self, now: Timestamp, limit: Limit) -> u64 {
-        u64::try_from((self.used - refill(limit, now.since(self.used_at))) / UNIT).unwrap_or(0)
     }
 
     /// Takes in a report. Returns whether it came too late to be used by all at once.
@@ -247,7 +243,7 @@ impl SharedLevel {
 
     /// The own region admitted `more` before this process began, the last of it by an instant: it is known
     /// from now on. Returns how much of it may be missing still: no more than the bucket holds, less what
-    /// refilled since then.
+    /// refilled since then. A part of a permit counts as one: it is not there until all of it has refilled.
     pub(super) fn former(
         &mut self,
         now: Timestamp,
@@ -267,31 +263,9 @@ impl SharedLevel {
         let room = i128::from(capacity) * UNIT;
         let level = (self.level + refill(limit, now.since(self.at))).min(room);
         let left = level - refill(limit, now.since(until)).min(room);
-        let drawn = u64::try_from(left / UNIT).unwrap_or(0).min(more);
+        let drawn = permits_up(left).min(more);
         self.level -= i128::from(drawn) * UNIT;
         drawn
-    }
-
-    /// The own store holds so much more as used than was known here.
-    pub(super) fn holds(&mut self, now: Timestamp, permits: u64, limit: Limit) {
-        let used = (self.used - refill(limit, now.since(self.used_at))).max(0);
-        self.used = used + i128::from(permits) * UNIT;
-        self.used_at = self.used_at.max(now);
-    }
-
-    /// The own store took `permits` in: admitted here, or charged for others; given back if negative.
-    pub(super) fn stored(&mut self, now: Timestamp, permits: i128, share: LevelScope<'_>) {
-        self.used = (self.used_now(now, share) + permits * UNIT).max(0);
-        self.used_at = self.used_at.max(now);
-    }
-
-    /// The own store holds nothing as used any more: an operator reset the bucket.
-    pub(super) const fn emptied(&mut self, now: Timestamp) {
-        (self.used, self.used_at) = (0, now);
-    }
-
-    fn used_now(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
-        (self.used - refill(share.limit, now.since(self.used_at))).max(0)
     }
 
     /// Takes out of the level what has come into force by `now`.
@@ -488,9 +462,12 @@ impl SharedLevel {
         let rate = in_force.rate;
         let part = OwnPart { level: in_force.level.min(arrived.level), ..in_force };
         let tokens = self.since_cut(now, own, counted, part, share);
-        let free = i128::from(share.capacity) * UNIT - self.used_now(now, share);
+        let free = i128::from(share.capacity) * UNIT - self.store.used(now, share.limit);
         let capacity = u32::try_from(share.capacity).unwrap_or(u32::MAX);
-        let held = u64::try_from((free - tokens).max(0) / UNIT).unwrap_or(u64::MAX);
+        // So that the store finds as many whole permits as there are: a part of one that refilled for the own
+        // region makes none.
+        let held = free.div_euclid(UNIT) - tokens.div_euclid(UNIT);
+        let held = u64::try_from(held.max(0)).unwrap_or(u64::MAX);
         let growth = u64::from(share.limit.permits).saturating_sub(rate);
         if held == 0 && growth == 0 {
             return None;
@@ -606,6 +583,11 @@ impl SharedLevel {
     fn permits(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
         self.level_at(cut(now, share), share).div_euclid(UNIT)
     }
+}
+
+/// Returns the permits of an amount in millionths, a started one counted.
+fn permits_up(amount: i128) -> u64 {
+    u64::try_from((amount + UNIT - 1).div_euclid(UNIT)).unwrap_or(0)
 }
 
 /// For so long a part of the level must last: until the next report is in force. A part of a small bucket

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::bucket::{GossipBucket, UncertaintyCause};
 use super::replica::{Replica, Tally};
-use crate::algorithm::Allowance;
+use crate::algorithm::{Allowance, Counting};
 use crate::regions::{NodeName, WorldKey};
 use crate::time::{Span, Timestamp};
 use crate::wire::RuleName;
@@ -70,10 +70,10 @@ pub struct PeerView {
 pub struct KeyStatus {
     /// Rule and identity of the bucket.
     pub key: WorldKey,
-    /// Permits that the own region admitted in the current window (since the bucket is followed, without
-    /// windows).
+    /// Permits that the own region admitted in the current window; without windows those of a level that it
+    /// has in use.
     pub own: u64,
-    /// Permits that each other region is known to have admitted alike.
+    /// Permits that each other region is known to have admitted, or to have in use, alike.
     pub others: Vec<(String, u64)>,
     /// Allowance that the store was told to enforce, if any.
     pub view: Option<Allowance>,
@@ -82,10 +82,10 @@ pub struct KeyStatus {
 }
 
 impl Replica {
-    /// Returns how many buckets are followed.
+    /// Returns how many buckets are followed, or kept until their rule is back.
     #[must_use]
     pub fn keys_len(&self) -> usize {
-        self.keys.len()
+        self.keys.len() + self.retired.len()
     }
 
     /// Returns how many regions there are, the own one included.
@@ -137,7 +137,7 @@ impl Replica {
             keys: hottest.into_iter().map(|(.., bucket)| self.key_status(now, bucket)).collect(),
             error_bounds,
             overshoot: self.overshoot.iter().map(|(rule, above)| (rule.clone(), *above)).collect(),
-            keys_len: self.keys.len(),
+            keys_len: self.keys_len(),
             horizon: self.horizon(now),
             tally: self.tally(),
         }
@@ -184,7 +184,15 @@ impl Replica {
     }
 
     fn key_status(&self, now: Timestamp, bucket: &GossipBucket) -> KeyStatus {
-        let (own, others) = self.admitted(&bucket.key, bucket.window_at(now)).unwrap_or_default();
+        let (own, others) = match bucket.counting() {
+            Counting::Window => self.admitted(&bucket.key, bucket.window_at(now)).unwrap_or_default(),
+            Counting::Level | Counting::Concurrency => {
+                let (own, others) = bucket.level_by_region(now);
+                let of = |id| others.iter().find(|(region, _)| *region == id).map_or(0, |(_, used)| *used);
+                let named = self.regions.iter().skip(1).map(|(id, region)| (region.name.clone(), of(id)));
+                (own, named.collect())
+            }
+        };
         KeyStatus {
             key: bucket.key.clone(),
             own,

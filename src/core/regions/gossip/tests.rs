@@ -22,6 +22,7 @@ mod doubt;
 mod former;
 mod journeys;
 mod last_permits;
+mod late_rules;
 mod listed;
 mod lost_store;
 mod own;

@@ -149,6 +149,8 @@ pub(in crate::store::redis) struct Before {
     pub(in crate::store::redis) undone: u32,
     /// What the world leaves, and by how much it may err.
     pub(in crate::store::redis) view: Option<(Allowance, u64)>,
+    /// Permits of a level under `escrow` that a refund cannot give back.
+    pub(in crate::store::redis) unreturnable: u64,
     /// Permits that may count here of what slides under `escrow`.
     pub(in crate::store::redis) capacity: Option<HeldCapacity>,
     /// What its client did. `None`: there was no room to note that.
@@ -394,11 +396,12 @@ impl DecideCall {
             push(&mut bytes, window.0.max(1), 6);
             push(&mut bytes, u64::from(burst_or_share(bucket.algorithm, held)), 4);
             push(&mut bytes, u64::from(queue), 4);
-            bytes.push(match bucket.algorithm {
-                _ if !bucket.escrowed => u8::from(bucket.worldwide) | u8::from(bucket.refunds_whole) << 2,
+            let kind = match bucket.algorithm {
+                _ if !bucket.escrowed => u8::from(bucket.worldwide),
                 algorithm if moves_as(algorithm) == Counting::Concurrency && !bucket.lends => 3,
                 _ => 2,
-            });
+            };
+            bytes.push(kind | u8::from(bucket.refunds_whole) << 2);
         }
         bytes
     }
@@ -522,6 +525,8 @@ impl DecideCall {
                 let bytes = next().ok_or_else(unexpected)?;
                 if bucket.escrowed && slides(bucket.algorithm) {
                     before.capacity = read_capacity(&bytes);
+                } else if bucket.escrowed && bucket.algorithm.counting() == Counting::Level {
+                    (before.view, before.unreturnable) = read_level(&bytes).unwrap_or_default();
                 } else {
                     before.view = read_view(&bytes, bucket.algorithm.counting());
                 }
@@ -582,8 +587,12 @@ pub(in crate::store::redis) fn pack_view(view: &Allowance, error_bound: u64) -> 
 /// Larger numbers of permits mean nothing and would not fit a double.
 const VIEW_MAX: u64 = 1 << 51;
 
-/// Of a bucket without windows under `escrow` only says what is kept beyond its capacity.
-const KEPT_BYTES: usize = 5;
+/// Reads what is kept beyond the capacity of a level under `escrow`, and what no refund can give back of it.
+fn read_level(bytes: &[u8]) -> Option<(Option<(Allowance, u64)>, u64)> {
+    let mut rest = bytes;
+    let (permits, unreturnable) = (pull(&mut rest, 5)?, pull(&mut rest, 6)?);
+    Some(((permits > 0).then_some((Allowance::Kept { permits }, 0)), unreturnable))
+}
 
 /// Reads the permits of what slides that may count here, and how much is left of the recovery window.
 fn read_capacity(bytes: &[u8]) -> Option<HeldCapacity> {
@@ -595,9 +604,6 @@ fn read_capacity(bytes: &[u8]) -> Option<HeldCapacity> {
 fn read_view(bytes: &[u8], counting: Counting) -> Option<(Allowance, u64)> {
     let mut rest = bytes;
     let mut number = |len| pull(&mut rest, len);
-    if bytes.len() == KEPT_BYTES {
-        return Some((Allowance::Kept { permits: number(KEPT_BYTES)? }, 0));
-    }
     let at = number(7)?;
     let (most, next) = (u32::try_from(number(4)?).ok()?, u32::try_from(number(4)?).ok()?);
     let (others, others_before, error_bound) = (number(7)?, number(7)?, number(7)?);

@@ -14,6 +14,7 @@ use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{Commit, ReservationFate};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
+use crate::store::evaluation::CROWDED_RETRY;
 use crate::store::penalties::{PenaltyRole, close};
 use crate::store::redis::batch::call::{
     Action, Before, Bucket, DecideCall, HeldCapacity, Item, PartFate, Reply, Told,
@@ -21,7 +22,6 @@ use crate::store::redis::batch::call::{
 use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
 use crate::store::rights::GATHERING;
-use crate::store::slot::CROWDED_RETRY;
 
 /// What became of one charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +89,8 @@ struct Live<'a> {
     gossiped: bool,
     /// See [`Bucket::refunds_whole`].
     refunds_whole: bool,
+    /// See [`Before::unreturnable`].
+    unreturnable: u64,
     /// The newest instant that it had seen, and what undone charges of a level had given back.
     seen: Timestamp,
     undone: u32,
@@ -133,6 +135,7 @@ pub(in crate::store::redis) fn replay<'c>(
             has_allowance: before.view.is_some(),
             gossiped: bucket.worldwide,
             refunds_whole: bucket.refunds_whole,
+            unreturnable: before.unreturnable,
             newest,
             seen: before.seen,
             undone: before.undone,
@@ -276,8 +279,9 @@ impl Live<'_> {
             Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(permits) => {
-                verdict.admitted = !self.refunds_whole
-                    || self.state.returnable(&self.limit, self.view.as_ref(), now) >= permits;
+                let counted = self.state.returnable(&self.limit, self.view.as_ref(), now);
+                verdict.admitted =
+                    !self.refunds_whole || counted.saturating_sub(self.unreturnable) >= permits;
                 verdict.retry = None;
             }
             Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),

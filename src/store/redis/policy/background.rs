@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
 use smallvec::SmallVec;
 
 use crate::core::hold::{Hold, HoldStep};
@@ -148,13 +149,17 @@ impl Core {
 
     pub(in crate::store::redis) fn give_back(self: &Arc<Self>, leftover: Leftover) {
         let permits = leftover.permits;
-        let Some(part) = self.leftover(&leftover) else { return };
+        let Some(part) = self.leftover(&leftover) else {
+            return self.leases.went_back(&leftover.key, false, self.started.elapsed());
+        };
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
             core.returned(permits, answer);
         };
-        if !self.in_background(part, after) {
+        let in_line = self.in_background(part, after);
+        if !in_line {
             self.metrics.leased(Leased::Lost, permits);
         }
+        self.leases.went_back(&leftover.key, in_line, self.started.elapsed());
     }
 
     /// Gives back what a denied decision took. Lost, it stays charged: too strict by that much, never too
@@ -248,19 +253,21 @@ impl Core {
         write: &AllowanceWrite,
         deadline: Deadline,
     ) -> bool {
-        let ttl = write.until.saturating_sub(self.started.elapsed());
+        let sent = self.started.elapsed();
+        let ttl = write.until.saturating_sub(sent);
         let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1);
         let mut command = redis::cmd("SET");
-        command.arg(key).arg(&write.value).arg("PX").arg(ttl);
-        let written = self.dispatcher.plain(&command, write.slot, deadline).await.is_ok();
-        match written {
-            true => {
+        command.arg(key).arg(&write.value).arg("PX").arg(ttl).arg("GET");
+        let before = self.dispatcher.plain(&command, write.slot, deadline).await;
+        match &before {
+            Ok(before) => {
                 let confirmed = Confirmed { from: self.started.elapsed(), until: write.until };
-                self.fallback.confirm(&write.bucket, confirmed);
+                let was_there = *before != Value::Nil;
+                self.fallback.confirm(&write.bucket, confirmed, (sent, was_there));
             }
-            false => self.fallback.doubt(&write.bucket),
+            Err(_) => self.fallback.doubt(&write.bucket),
         }
-        written
+        before.is_ok()
     }
 
     /// Writes a bucket's allowances one after the other until the newest is there.

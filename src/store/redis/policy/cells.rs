@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value as RedisValue};
 
-use crate::core::cell::{CellChange, CellValue, Nanos, Operation, Reply, Stored};
+use crate::core::cell::{CellChange, Nanos, Operation, Reply, Stored};
 use crate::engine::clock::Deadline;
 use crate::engine::port::{Answer, CellStore, CellsAway};
 use crate::store::cells::MemoryCells;
@@ -77,8 +77,8 @@ fn read(reply: &RedisValue) -> Option<Read> {
     };
     let left = integer(left)?;
     let expires = (left >= 0).then(|| now.saturating_add(left.saturating_mul(1_000_000)));
-    let value = std::str::from_utf8(text).ok().and_then(CellValue::from_text)?;
-    Some(Read { now, text: text.clone(), stored: Some(Stored { value, expires }) })
+    let stored = Stored::from_text(std::str::from_utf8(text).ok()?, expires)?;
+    Some(Read { now, text: text.clone(), stored: Some(stored) })
 }
 
 impl RedisCells {
@@ -102,7 +102,7 @@ impl RedisCells {
                 CellChange::Remove => None,
             };
             let mut write = script(WRITE, &key);
-            write.arg(&found.text).arg(put.map_or_else(String::new, |put| put.value.to_text()));
+            write.arg(&found.text).arg(put.as_ref().map_or_else(String::new, Stored::to_text));
             // A started millisecond counts, so that no cell is gone before its time.
             let left = put.and_then(|put| put.expires).map(|at| at.saturating_sub(found.now).max(1));
             write.arg(left.map_or_else(String::new, |left| (left / 1_000_000 + 1).to_string()));
@@ -129,7 +129,7 @@ impl CellStore for RedisCells {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::cell::Number;
+    use crate::core::cell::{CellValue, Number};
 
     #[test]
     fn no_two_names_share_a_key() {
@@ -144,8 +144,10 @@ mod tests {
         let reply = RedisValue::Array(vec![text("10"), text("5"), text("7"), RedisValue::Int(2)]);
         let found = read(&reply).unwrap();
         assert_eq!(found.now, 10_000_005_000);
-        let expires = Some(10_002_005_000);
-        assert_eq!(found.stored, Some(Stored { value: CellValue::Count(Number::Whole(7)), expires }));
+        let (value, expires) = (CellValue::Count(Number::Whole(7)), Some(10_002_005_000));
+        assert_eq!(found.stored, Some(Stored { value, expires, since: None }));
+        let text_since = RedisValue::Array(vec![text("10"), text("5"), text("7@3"), RedisValue::Int(2)]);
+        assert_eq!(read(&text_since).unwrap().stored, Some(Stored { value, expires, since: Some(3) }));
         let none = RedisValue::Array(vec![text("10"), text("5"), RedisValue::Nil, RedisValue::Int(-2)]);
         assert_eq!(read(&none).unwrap().stored, None);
         assert!(read(&RedisValue::Nil).is_none());

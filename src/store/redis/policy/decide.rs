@@ -26,7 +26,7 @@ use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::policy::fallback::{BucketBefore, Fallback, Forgotten, ToldAllowance};
 use crate::store::redis::policy::first_start::Marking;
-use crate::store::redis::policy::lease::Leases;
+use crate::store::redis::policy::lease::{DrawnAhead, Leases};
 use crate::store::redis::policy::registry::Registry;
 use crate::store::redis::policy::unwritten::{AllowanceWrite, Unwritten};
 use crate::store::redis::servers::dispatcher::Dispatcher;
@@ -80,12 +80,13 @@ impl Core {
         if self.fallback.owes() {
             self.pay_first(&planned, charges, now);
         }
+        let drawn = self.drawn_for_looks(charges);
         let mut sent = self.started.elapsed();
         let mut outcome = self.ask_and_judge((charges, &planned), intent, now, (sent, deadline)).await;
         // What this daemon drew ahead is charged in Redis: it must refuse nobody here. Others may draw again
         // while this is asked once more.
         for _ in 0..PUT_BACK_MAX {
-            if outcome.admitted || !self.put_back_drawn(charges, &outcome, deadline).await {
+            if outcome.admitted || !self.put_back_drawn(charges, &outcome, (sent, deadline)).await {
                 break;
             }
             sent = self.started.elapsed();
@@ -96,7 +97,19 @@ impl Core {
         {
             self.leases.denied(charge, counted, sent);
         }
+        for (place, unused) in drawn {
+            if let Some(counted) = outcome.counted.get_mut(place).filter(|counted| !counted.degraded) {
+                free_drawn(counted, unused);
+            }
+        }
         outcome
+    }
+
+    /// Permits that this daemon drew ahead and did not use, by the place of a charge that only looks. They are
+    /// counted before Redis is asked: what is drawn later is in no answer to it.
+    fn drawn_for_looks(&self, charges: &[Charge<'_>]) -> SmallVec<[(usize, u64); 1]> {
+        let looks = charges.iter().enumerate().filter(|(_, charge)| charge.cost == Cost::Peek);
+        looks.map(|(place, charge)| (place, self.leases.unused(charge.key, self.started.elapsed()))).collect()
     }
 
     async fn ask_and_judge(
@@ -113,13 +126,13 @@ impl Core {
         self.outcome_of_parts(charges, planned, answers, intent, now)
     }
 
-    /// Gives back, before a denied decision is asked once more, what was drawn ahead for the keys that deny
-    /// it. Whether there was any. What is charged whatever the answer is asked once.
+    /// Gives back what was drawn ahead for the keys that deny a decision asked at `sent`. Returns whether it
+    /// may be asked once more. What is charged whatever the answer is asked once.
     async fn put_back_drawn(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
         outcome: &Outcome,
-        deadline: Deadline,
+        (sent, deadline): (Duration, Deadline),
     ) -> bool {
         let once = |charge: &Charge<'_>| {
             charge.cost.is_report() || matches!(charge.cost, Cost::Commit(_) | Cost::Refund(_))
@@ -132,13 +145,21 @@ impl Core {
             if counted.verdict.admitted || !charge.enforced {
                 continue;
             }
-            // A draw that was sent before is answered before, and its books are kept a moment later.
-            while self.leases.is_drawing(charge.key) && !deadline.left().is_zero() {
-                tokio::time::sleep(DRAW_BOOKED).await;
-            }
-            if let Some(leftover) = self.leases.take_out(charge.key, self.started.elapsed()) {
-                any |= leftover.back > 0;
-                self.give_back(leftover);
+            loop {
+                match self.leases.behind_denial(charge.key, sent, self.started.elapsed()) {
+                    // A draw that was sent before is answered before, and its books are kept a moment later.
+                    DrawnAhead::Moving if !deadline.left().is_zero() => {
+                        tokio::time::sleep(DRAW_BOOKED).await;
+                        continue;
+                    }
+                    DrawnAhead::Held(leftover) => {
+                        any |= leftover.back > 0;
+                        self.give_back(*leftover);
+                    }
+                    DrawnAhead::WentBack => any = true,
+                    DrawnAhead::Moving | DrawnAhead::Nothing => {}
+                }
+                break;
             }
         }
         any && !deadline.left().is_zero()
@@ -179,11 +200,9 @@ impl Core {
         let used = stays && charged.counted.used > 0;
         let known = charged.counted.view.is_some() || charged.counted.penalty.is_some();
         (charged.existed || used || known).then(|| {
-            let mut info = info_of(&charged.counted);
-            let unused = unused.min(info.used);
-            info.used -= unused;
-            info.verdict.remaining += unused;
-            info
+            let mut counted = charged.counted;
+            free_drawn(&mut counted, unused);
+            info_of(&counted)
         })
     }
 
@@ -419,6 +438,13 @@ impl Core {
             }
         }
     }
+}
+
+/// Shows as free what was drawn ahead and not used.
+fn free_drawn(counted: &mut ChargeResult, unused: u64) {
+    let unused = unused.min(counted.used);
+    counted.used -= unused;
+    counted.verdict.remaining += unused;
 }
 
 const fn info_of(counted: &ChargeResult) -> BucketInfo {

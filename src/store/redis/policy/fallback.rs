@@ -31,6 +31,7 @@ use crate::store::escrowed::is_escrowed;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::daemons::Daemons;
 use crate::store::redis::servers::plan::Unanswered;
+use crate::store::slot::refunds_whole;
 use crate::store::spread::Spread;
 
 pub(in crate::store::redis) use self::entry::{Owed, reserved_again};
@@ -220,14 +221,23 @@ impl Fallback {
         }
     }
 
-    /// Redis has what it was told of a bucket.
-    pub(in crate::store::redis) fn confirm(&self, key: &Key, confirmed: Confirmed) {
+    /// Redis has what it was told of a bucket. Where the write was sent while an earlier one held, and found
+    /// nothing there, Redis has lost what it had, the bucket with it.
+    pub(in crate::store::redis) fn confirm(
+        &self,
+        key: &Key,
+        confirmed: Confirmed,
+        (sent, was_there): (Duration, bool),
+    ) {
         let (index, hash) = self.spread.place(key);
         let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
         if let Some(place) = shelf.entries.find(hash, key.bytes())
-            && let Some(told) = shelf.entries.get_mut(place).and_then(|entry| entry.told.as_mut())
+            && let Some(entry) = shelf.entries.get_mut(place)
+            && let Some(told) = entry.told.as_mut()
         {
-            told.confirmed = Some(confirmed.after(told.confirmed));
+            let before = told.confirmed;
+            told.confirmed = Some(confirmed.after(before));
+            entry.unsure |= !was_there && before.is_some_and(|before| before.holds(sent, confirmed.from));
         }
     }
 
@@ -559,10 +569,11 @@ pub(in crate::store::redis) fn passed(charge: &Charge<'_>) -> ChargeResult {
 
 /// Nobody knows when it would pass until Redis is back: a second is soon enough to ask again.
 fn refused(charge: &Charge<'_>) -> ChargeResult {
-    let admitted = matches!(
-        charge.cost,
-        Cost::Refund(_) | Cost::Commit(_) | Cost::Hold(Hold { step: HoldStep::Release, .. })
-    );
+    let admitted = match charge.cost {
+        Cost::Refund(_) => !refunds_whole(charge.rule),
+        Cost::Commit(_) | Cost::Hold(Hold { step: HoldStep::Release, .. }) => true,
+        _ => false,
+    };
     let retry = Span::from_secs(1);
     degraded_result(Verdict {
         admitted,

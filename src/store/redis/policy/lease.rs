@@ -56,7 +56,9 @@ struct Hot {
     drawing: bool,
     held: Option<DrawnPermits>,
     denied: Option<Denied>,
-    /// When permits last went back before their time: a denial that was asked for before is none now.
+    /// So many times permits were taken out and are not in line to go back yet.
+    leaving: u32,
+    /// When permits were last in line to go back: a denial that was asked for before is none now.
     freed: Duration,
 }
 
@@ -91,6 +93,8 @@ struct Denied {
 /// Permits to give back.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Leftover {
+    /// The bucket as the rules name it.
+    pub(in crate::store::redis) key: Key,
     pub(in crate::store::redis) slot: ClusterSlot,
     pub(in crate::store::redis) bucket: Bucket,
     /// Permits of the draw that are not used.
@@ -109,6 +113,19 @@ pub(in crate::store::redis) enum Advice {
     Answer(ChargeResult),
     /// Ask Redis.
     Ask,
+}
+
+/// What is drawn ahead for a key that denies a decision.
+#[derive(Debug)]
+pub(in crate::store::redis) enum DrawnAhead {
+    /// A draw is under way, or permits are about to go back: look again in a moment.
+    Moving,
+    /// These are to go back at once.
+    Held(Box<Leftover>),
+    /// Permits have gone back since the decision was asked.
+    WentBack,
+    /// Nothing has to do with the denial.
+    Nothing,
 }
 
 /// The yield of a draw.
@@ -196,6 +213,7 @@ impl Leases {
         let mut shard = self.shard(key)?;
         let Some(hot) = shard.get_mut(key) else {
             return drawn.map(|drawn| Leftover {
+                key: key.clone(),
                 slot: drawn.slot,
                 bucket: drawn.bucket,
                 permits: drawn.permits,
@@ -217,7 +235,9 @@ impl Leases {
             let back = if by_windows { held.left } else { held.undrained(&drawn) };
             (held.left, held.left - back)
         });
-        let leftover = before.filter(|held| !same && held.left > 0).map(|held| held.leftover(drawn.sent));
+        let leftover = before.filter(|held| !same && held.left > 0);
+        let leftover = leftover.map(|held| held.leftover(key, drawn.sent));
+        hot.leaving += u32::from(leftover.is_some());
         hot.held = Some(DrawnPermits {
             left: kept + drawn.permits,
             whole: kept + drawn.permits,
@@ -256,28 +276,54 @@ impl Leases {
         // Somebody may give permits back or raise the limit elsewhere: that is seen this much later at most.
         let until = sent + retry.to_std().min(self.ttl);
         let held = hot.held.as_ref().is_some_and(|held| held.left > 0);
-        if hot.limit == charge.limit && !held && hot.freed < sent {
+        if hot.limit == charge.limit && !held && hot.leaving == 0 && hot.freed < sent {
             let (verdict, used) = (counted.verdict, counted.used);
             hot.denied = Some(Denied { cost, until, verdict, at: sent, used });
         }
     }
 
-    /// True if a draw for a key is under way.
-    pub(in crate::store::redis) fn is_drawing(&self, key: &Key) -> bool {
-        self.shard(key).is_some_and(|shard| shard.get(key).is_some_and(|hot| hot.drawing))
+    /// Tells what is drawn ahead for a key that denied a decision asked at `sent`. What is held is taken out,
+    /// and [`Leases::went_back`] is told of it.
+    pub(in crate::store::redis) fn behind_denial(
+        &self,
+        key: &Key,
+        sent: Duration,
+        now: Duration,
+    ) -> DrawnAhead {
+        if self.permits_max == 0 {
+            return DrawnAhead::Nothing;
+        }
+        let Some(mut shard) = self.shard(key) else { return DrawnAhead::Nothing };
+        match shard.get_mut(key) {
+            Some(hot) if hot.is_moving() => DrawnAhead::Moving,
+            Some(hot) => match hot.held.take().filter(|held| held.left > 0) {
+                Some(held) => {
+                    hot.leaving += 1;
+                    DrawnAhead::Held(Box::new(held.leftover(key, now)))
+                }
+                None if hot.freed >= sent => DrawnAhead::WentBack,
+                None => DrawnAhead::Nothing,
+            },
+            None => DrawnAhead::Nothing,
+        }
     }
 
-    /// Takes out what is held of a key, to go back at once.
-    pub(in crate::store::redis) fn take_out(&self, key: &Key, now: Duration) -> Option<Leftover> {
-        let mut shard = self.shard(key)?;
-        let hot = shard.get_mut(key)?;
-        let held = hot.held.take().filter(|held| held.left > 0)?;
-        (hot.denied, hot.freed) = (None, now);
-        Some(held.leftover(now))
+    /// Notes that what was taken out of a key is in line to go back, or is given up where nothing is `freed`:
+    /// who is asked from now on finds it free.
+    pub(in crate::store::redis) fn went_back(&self, key: &Key, freed: bool, now: Duration) {
+        let Some(mut shard) = self.shard(key) else { return };
+        let Some(hot) = shard.get_mut(key) else { return };
+        hot.leaving = hot.leaving.saturating_sub(1);
+        if freed {
+            (hot.denied, hot.freed) = (None, now);
+        }
     }
 
     /// Permits of a key that are charged in Redis and not yet used.
     pub(in crate::store::redis) fn unused(&self, key: &Key, now: Duration) -> u64 {
+        if self.permits_max == 0 {
+            return 0;
+        }
         let Some(shard) = self.shard(key) else { return 0 };
         let held = shard.get(key).and_then(|hot| hot.held.as_ref());
         held.filter(|held| !held.ended(now)).map_or(0, |held| held.left)
@@ -286,7 +332,7 @@ impl Leases {
     /// Forgets a key; what it holds goes back.
     pub(in crate::store::redis) fn forget(&self, key: &Key, now: Duration) -> Option<Leftover> {
         let hot = self.shard(key)?.remove(key)?;
-        hot.held.filter(|held| held.left > 0).map(|held| held.leftover(now))
+        hot.held.filter(|held| held.left > 0).map(|held| held.leftover(key, now))
     }
 
     /// Returns what is held too long, and all of it with `all`; forgets keys that have cooled down.
@@ -294,16 +340,17 @@ impl Leases {
         let mut leftovers = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.retain(|_, hot| {
+            shard.retain(|key, hot| {
                 let over = |held: &mut DrawnPermits| all || held.until <= now || held.ended(now);
                 if let Some(held) = hot.held.take_if(over)
                     && held.left > 0
                 {
-                    leftovers.push(held.leftover(now));
+                    hot.leaving += 1;
+                    leftovers.push(held.leftover(key, now));
                 }
                 hot.denied = hot.denied.filter(|denied| denied.until > now);
                 let idle = now.saturating_sub(hot.since) > Duration::from_secs(1);
-                hot.held.is_some() || hot.drawing || hot.denied.is_some() || !idle
+                hot.held.is_some() || hot.is_moving() || hot.denied.is_some() || !idle
             });
         }
         leftovers
@@ -314,7 +361,7 @@ fn make_room(shard: &mut HashMap<Key, Hot, RandomState>, now: Duration) -> bool 
     if shard.len() < KEYS_MAX / SHARDS {
         return true;
     }
-    let cold = |hot: &Hot| hot.held.is_none() && !hot.drawing && now.saturating_sub(hot.since) > MEASURED;
+    let cold = |hot: &Hot| hot.held.is_none() && !hot.is_moving() && now.saturating_sub(hot.since) > MEASURED;
     let cold = shard.iter().take(8).find(|(_, hot)| cold(hot)).map(|(key, _)| key.clone());
     cold.is_some_and(|key| shard.remove(&key).is_some())
 }
@@ -329,8 +376,14 @@ impl Hot {
             drawing: false,
             held: None,
             denied: None,
+            leaving: 0,
             freed: Duration::ZERO,
         }
+    }
+
+    /// True if permits are on their way here or back.
+    const fn is_moving(&self) -> bool {
+        self.drawing || self.leaving > 0
     }
 
     fn measure(&mut self, now: Duration) {
@@ -392,10 +445,10 @@ impl DrawnPermits {
         self.window_ends.is_some_and(|end| now >= end)
     }
 
-    fn leftover(self, now: Duration) -> Leftover {
+    fn leftover(self, key: &Key, now: Duration) -> Leftover {
         let back = if self.ended(now) { 0 } else { self.left.saturating_sub(self.drained) };
         let (permits, taken) = (self.left, self.unused());
-        Leftover { slot: self.slot, bucket: self.bucket, permits, back, taken }
+        Leftover { key: key.clone(), slot: self.slot, bucket: self.bucket, permits, back, taken }
     }
 
     /// Returns what was charged less what was used of it since.

@@ -21,7 +21,7 @@ pub(super) const CALM: Weather =
 
 /// A region's store.
 #[derive(Debug)]
-pub(super) struct TestedStore {
+pub(super) struct StoreOfRights {
     region: String,
     ledger: ReferenceStore,
     /// Memories that it had.
@@ -34,7 +34,7 @@ pub(super) struct TestedStore {
 }
 
 pub(super) struct EscrowWorld {
-    pub(super) world: VirtualWorld<RightsHost<TestedStore>>,
+    pub(super) world: VirtualWorld<RightsHost<StoreOfRights>>,
     pub(super) limit: Limit,
     pub(super) algorithm: Algorithm,
     /// The limit by which requests are decided, where that is not the rule's.
@@ -94,7 +94,7 @@ impl EscrowWorld {
         };
         for place in 0..count {
             let name = NodeName { region: format!("r{place}"), node: "n".into() };
-            let store = TestedStore {
+            let store = StoreOfRights {
                 region: name.region.clone(),
                 ledger: world.store_of(place, count, 1, Timestamp(0)),
                 sessions: 1,
@@ -168,15 +168,15 @@ impl EscrowWorld {
         self.world.daemons.len()
     }
 
-    pub(super) fn regions(&self) -> impl Iterator<Item = &RightsHost<TestedStore>> {
+    pub(super) fn regions(&self) -> impl Iterator<Item = &RightsHost<StoreOfRights>> {
         self.world.daemons.iter().map(|seat| &seat.node)
     }
 
-    fn host(&self, place: usize) -> &RightsHost<TestedStore> {
+    fn host(&self, place: usize) -> &RightsHost<StoreOfRights> {
         &self.world.daemons[place].node
     }
 
-    fn host_mut(&mut self, place: usize) -> &mut RightsHost<TestedStore> {
+    fn host_mut(&mut self, place: usize) -> &mut RightsHost<StoreOfRights> {
         &mut self.world.daemons[place].node
     }
 
@@ -325,7 +325,7 @@ fn part_of(limit: Limit, regions: &[String], region: &str) -> Limit {
     Limit { permits: part(limit.permits), burst: part(limit.burst), ..limit }
 }
 
-impl TestedStore {
+impl StoreOfRights {
     /// It is told its part of a limit with each request and each step.
     fn hold_to(&mut self, own: Option<OwnLimit>, machine: &Escrow) {
         let owned = machine.index.values().next().and_then(|id| machine.bucket(*id));
@@ -337,7 +337,7 @@ impl TestedStore {
     }
 }
 
-impl RightsStore for TestedStore {
+impl RightsStore for StoreOfRights {
     fn carry_out(&mut self, now: Timestamp, machine: &Escrow, ask: &StepRequest) -> Option<StepResult> {
         self.hold_to(ask.own, machine);
         self.ledger.carry_out(now, ask)

@@ -42,7 +42,7 @@ impl GossipBucket {
         let drawn = self.shared_level.former(now, (more, until), limit, capacity);
         if here.shared_store {
             self.stored = self.stored.saturating_add(more);
-            self.shared_level.holds(now, drawn, limit);
+            self.shared_level.store.add(now, i128::from(drawn), limit);
         } else {
             let charged = self.charged_for(Regions::OWN);
             charged.counted = charged.counted.saturating_add(more.saturating_sub(drawn));

@@ -68,10 +68,11 @@ impl GossipBucket {
     fn known_use(&self, now: Timestamp, window: u64, here: DaemonContext<'_>) -> (RegionUse, u64) {
         let (limit, algorithm) = (self.rule.limit, self.rule.algorithm);
         if self.counting() != Counting::Window {
-            let used = self.shared_level.in_use(now, limit);
+            let used = self.shared_level.store.in_use(now, limit);
             // Charges for others are on their way, and little has drained since the answer.
             let slack = (limit.capacity(algorithm) / 100).max(2);
-            return (RegionUse { used, ..RegionUse::default() }, used.saturating_sub(slack));
+            let told = self.shared_level.store.in_use_up(now, limit);
+            return (RegionUse { used: told, ..RegionUse::default() }, used.saturating_sub(slack));
         }
         let in_store = |window: u64| {
             let period = self.period(window);
@@ -100,7 +101,7 @@ impl GossipBucket {
     /// An operator reset the bucket: all regions give back what the own one used of it, as far as it counts.
     pub(in super::super) fn forget_use(&mut self, now: Timestamp, node: &std::sync::Arc<str>) {
         let level = self.counting() != Counting::Window;
-        let most = if level { self.shared_level.in_use(now, self.rule.limit) } else { u64::MAX };
+        let most = if level { self.shared_level.store.in_use(now, self.rule.limit) } else { u64::MAX };
         let counter = Counter { node: std::sync::Arc::clone(node), since: self.since };
         for period in &mut self.periods {
             let returned = period.live.net().min(most);
@@ -112,7 +113,7 @@ impl GossipBucket {
         self.changed = now;
         self.lost = LostStore::default();
         if level {
-            self.shared_level.emptied(now);
+            self.shared_level.store.empty(now);
         }
         self.unsettle();
     }

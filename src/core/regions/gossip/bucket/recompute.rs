@@ -171,7 +171,8 @@ impl GossipBucket {
 
     /// The same for a bucket without windows: what to charge for others, and what to hold back for them.
     fn look_at_level(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
-        let heard = self.charge(now, here);
+        let told = self.charge(now, here);
+        let heard = told.iter().map(|(_, more)| *more).fold(0, u64::saturating_add);
         let own = self.own_net(0);
         let siblings = match self.period(0) {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
@@ -202,7 +203,7 @@ impl GossipBucket {
         let stored = own.saturating_sub(siblings);
         let admitted = i128::from(stored) - i128::from(self.stored);
         self.stored = stored;
-        self.shared_level.stored(now, admitted, share);
+        self.shared_level.store.add(now, admitted, limit);
         // A late report has refilled in part: the store must hold no more as used than all regions have in
         // use.
         let debt = match here.policy {
@@ -211,10 +212,10 @@ impl GossipBucket {
             _ => heard.min(
                 self.shared_level
                     .used_by_all(now, own, share)
-                    .saturating_sub(self.shared_level.in_use(now, share.limit)),
+                    .saturating_sub(self.shared_level.store.in_use(now, share.limit)),
             ),
         };
-        self.shared_level.stored(now, i128::from(debt), share);
+        self.shared_level.store.charge(now, debt, &told, limit);
         // One of the daemons that share a store charges it for all.
         if !here.shared_store || here.regions.owned_by(here.node, &self.key) {
             self.debt = self.debt.saturating_add(debt);
@@ -240,7 +241,7 @@ impl GossipBucket {
         let view = view.unwrap_or(LevelAllowance { since: now, ..LevelAllowance::default() });
         let left = share
             .capacity
-            .saturating_sub(self.shared_level.in_use(now, share.limit))
+            .saturating_sub(self.shared_level.store.in_use(now, share.limit))
             .saturating_sub(view.held_back);
         let untold = own.saturating_sub(self.told.map_or(0, |told| told.net));
         self.near_limit = self.demand_at(now) > 0 && untold >= left;
@@ -284,29 +285,37 @@ impl GossipBucket {
         true
     }
 
-    /// Returns what other regions told beyond what is charged already, as far as it is believed.
-    fn charge(&mut self, now: Timestamp, here: DaemonContext<'_>) -> u64 {
+    /// Returns what each other region, and the siblings under the own one's name, told beyond what is charged
+    /// already, as far as it is believed.
+    fn charge(&mut self, now: Timestamp, here: DaemonContext<'_>) -> SmallVec<[(RegionId, u64); 4]> {
         let limit = self.rule.limit;
         let capacity = limit.capacity(self.rule.algorithm);
-        let Some(period) = self.period(0) else { return 0 };
+        let Some(period) = self.period(0) else { return SmallVec::new() };
         let siblings = if here.shared_store { 0 } else { self.elsewhere(here, period) };
         let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
         let others = others.map(|(id, told)| (id, told.counts.net()));
-        let totals: SmallVec<[(RegionId, u64); 4]> =
+        let mut told: SmallVec<[(RegionId, u64); 4]> =
             std::iter::once((Regions::OWN, siblings)).chain(others).collect();
         // A late report has refilled in part, and the part of it that is not believed never is.
         let is_late = self.shared_level.catches_up();
-        let mut debt = 0_u64;
-        for (id, total) in totals {
-            let charged = self.charged_for(id);
+        for (id, permits) in &mut told {
+            let (charged, total) = (self.charged_for(*id), *permits);
             let more = total.saturating_sub(charged.counted);
             let believed = charged.plausible.believe(now, more, limit, capacity);
-            debt = debt.saturating_add(believed);
+            *permits = believed;
             // Otherwise what is not believed yet may be once more has refilled.
             let counted = charged.counted.saturating_add(believed);
             charged.counted = if is_late { counted.max(total) } else { counted };
         }
-        debt
+        told
+    }
+
+    /// Of a bucket without windows: what the own store holds as used for the own region, and for others.
+    pub(in super::super) fn level_by_region(&self, now: Timestamp) -> (u64, Vec<(RegionId, u64)>) {
+        let (store, limit) = (&self.shared_level.store, self.rule.limit);
+        let others = store.of_others(now, limit);
+        let own = others.iter().fold(store.in_use_up(now, limit), |own, (_, used)| own.saturating_sub(*used));
+        (own, others)
     }
 
     /// True while the store is to be told something that it was not told yet.

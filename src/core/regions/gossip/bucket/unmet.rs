@@ -70,7 +70,7 @@ impl GossipBucket {
                 (self.own_net(window).saturating_add(others), u64::from(self.rule.limit.permits))
             }
             Counting::Level | Counting::Concurrency => (
-                self.shared_level.in_use(now, self.rule.limit),
+                self.shared_level.store.in_use(now, self.rule.limit),
                 self.rule.limit.capacity(self.rule.algorithm),
             ),
         };

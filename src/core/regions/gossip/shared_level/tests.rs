@@ -50,7 +50,7 @@ fn a_bucket_that_refills_while_words_travel_is_used_whole() {
     let mut shared_level = SharedLevel::full(50, START);
     for tick in 1..=100 {
         let (now, own) = (START + Span::from_millis(tick * 10), tick * 10);
-        shared_level.stored(now, 10, share);
+        shared_level.store.add(now, 10, LIMIT);
         shared_level.admitted(now, own, share.horizon);
         shared_level.hear(now, 0, told(tick * 10, own, 1_000), share.horizon);
         shared_level.advance(now, share);
@@ -75,7 +75,7 @@ fn a_longer_horizon_refills_nothing_again() {
 fn what_refilled_before_a_burst_into_a_full_bucket_is_not_there_after_it() {
     let mut shared_level = SharedLevel::full(90, START);
     let now = START + Span::from_secs(5);
-    shared_level.stored(now, 30, share());
+    shared_level.store.add(now, 30, LIMIT);
     shared_level.admitted(now, 30, share().horizon);
     shared_level.advance(now, share());
     // Its part was 30 of 90, and 60 of 90 are in the store.
@@ -91,7 +91,7 @@ fn what_was_admitted_beyond_the_bucket_is_a_debt_that_all_carry() {
     let now = START + Span::from_millis(50);
     shared_level.advance(now, share());
     assert_eq!(shared_level.permits(now, share()), -90);
-    shared_level.stored(now, 180, share());
+    shared_level.store.add(now, 180, LIMIT);
     // Half the debt is paid after half a second; then nothing may be taken yet.
     let later = now + Span::from_millis(500);
     assert_eq!(shared_level.permits(later, share()), -45);
@@ -141,11 +141,11 @@ fn in_a_cut_a_side_refills_at_its_part_of_the_rate_however_long_the_cut_is() {
         shared_level.admitted(now, own, alone.horizon);
         shared_level.advance(now, alone);
         // What the store would admit: what is free, less what is held back.
-        let free = alone.capacity - shared_level.in_use(now, LIMIT);
+        let free = alone.capacity - shared_level.store.in_use(now, LIMIT);
         let held = shared_level.view(now, own, Span::ZERO, alone).map_or(0, |view| view.held_back);
         let taken = free.saturating_sub(held);
         own += taken;
-        shared_level.stored(now, i128::from(taken), alone);
+        shared_level.store.add(now, i128::from(taken), alone.limit);
         shared_level.admitted(now, own, alone.horizon);
         shared_level.hear(now, 0, told(tick * 10, own, 1_000), alone.horizon);
     }

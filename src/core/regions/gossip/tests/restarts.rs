@@ -65,3 +65,47 @@ fn who_asks_seldom_is_not_refused_after_a_restart_while_nothing_is_used() {
         }
     }
 }
+
+#[test]
+fn no_restart_admits_a_permit_more_of_a_level_that_is_used_up() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket] {
+        for permits in [1, 2, 5, 10, 100] {
+            let rule = rule(algorithm, permits, Span::from_secs(30 * 86_400), OnPartition::default());
+            let names = ["a", "b", "c"].map(|region| name(region, "1"));
+            let mut cluster = GossipCluster::new(&[], &rule);
+            cluster.suppresses_reports = true;
+            names.iter().for_each(|who| cluster.start(who, &rule));
+            cluster.meet();
+            cluster.run(Span::from_secs(4));
+            let mut stores = names.each_ref().map(|who| TestedStore::of(&rule, who, "u"));
+            let mut admitted = 0;
+            let mut ask =
+                |cluster: &mut GossipCluster, stores: &mut [TestedStore; 3], who: usize, times: u32| {
+                    for _ in 0..times {
+                        admitted += stores[who].ask(cluster, 1);
+                        for _ in 0..5 {
+                            cluster.run(TICK);
+                            stores.iter_mut().for_each(|store| store.hear(cluster));
+                        }
+                    }
+                    admitted
+                };
+            let used = ask(&mut cluster, &mut stores, 0, permits + 20);
+            for (nth, who) in [0, 1, 0, 1, 0, 1].into_iter().enumerate() {
+                cluster.run(Span::from_secs(1));
+                cluster.start(&names[who], &rule);
+                stores[who].empty();
+                cluster.meet();
+                for _ in 0..600 {
+                    cluster.run(TICK);
+                    stores.iter_mut().for_each(|store| store.hear(&mut cluster));
+                }
+                let all = ask(&mut cluster, &mut stores, who, 20);
+                assert!(
+                    all <= u64::from(permits),
+                    "{algorithm:?}: {used} of {permits} before, {all} after restart {nth}"
+                );
+            }
+        }
+    }
+}

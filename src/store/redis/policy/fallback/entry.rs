@@ -13,10 +13,11 @@ use crate::core::reservation_terms::OnLapse;
 use crate::core::table::WEIGHT_KEPT;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
+use crate::store::evaluation::CROWDED_RETRY;
 use crate::store::redis::batch::call::Bucket;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::servers::plan::Unanswered;
-use crate::store::slot::{CROWDED_RETRY, refunds_whole};
+use crate::store::slot::refunds_whole;
 
 /// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as
 /// untold.
@@ -29,7 +30,7 @@ pub(super) struct Entry {
     pub(super) known: Option<State>,
     /// Instant of that, by the server's clock.
     pub(super) known_at: Timestamp,
-    /// True if Redis could not be told something of it since.
+    /// True if Redis could not be told something of it since, or has lost what it was told.
     pub(super) unsure: bool,
     /// Allowance of the other regions that Redis was told, for a worldwide bucket.
     pub(super) told: Option<Box<ToldAllowance>>,

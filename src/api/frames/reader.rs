@@ -1,27 +1,11 @@
-//! Heads of calls, made small before HTTP/2 is read.
-//!
-//! A gateway that traces passes on what its client said of the trace, and a client can say as much as the
-//! gateway reads of a head: 60 KiB at Envoy, 8 MiB at most. HTTP/2 refuses a head that is too long with 431,
-//! and Envoy lets the request of such a call pass. So of a head that takes more than one frame the long
-//! values are left out, since nothing here reads them; see [`HeaderFields`].
-//!
-//! On a Unix socket, besides, each `%` of an `:authority` becomes `-`. gRPC's C core, and with it Python,
-//! Ruby and PHP, names the server of a Unix socket by a percent-encoded path, and an HTTP/2 server has to
-//! refuse the name: `%` stands in no authority (RFC 3986, 3.2). Nothing here looks at an authority. The value
-//! keeps its length, so both tables of header compression agree (RFC 7541).
+//! Frames of HTTP/2 as a client sends them, looked at and partly written anew before HTTP/2 is read.
 
-use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use bytes::BytesMut;
 
-use bytes::{Buf as _, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use super::super::delivery::{ConnectionEnd, Deliveries};
-use super::super::listener::Socket;
 use super::header_fields::HeaderFields;
 
+/// Name of the field that says of which stream a request is. What a client sends under it stands before it.
+pub(super) const NUMBER_FIELD: &str = "tidegate-stream";
 const PREFACE_LEN: usize = 24;
 const HEAD_LEN: usize = 9;
 const HEADERS: u8 = 1;
@@ -39,83 +23,9 @@ const HEAD_FRAMES_MAX: u32 = 1_024;
 /// Most bytes of one head that are kept. Only more fields than any gateway sends take more.
 const KEPT_BYTES_MAX: usize = 64 * 1_024;
 
-/// A socket that makes the heads of calls small, and tells which calls their client has reset.
-pub(super) struct SmallHeads {
-    socket: Socket,
-    frames: Frames,
-    deliveries: Arc<Deliveries>,
-    end: ConnectionEnd,
-}
-
-impl SmallHeads {
-    pub(super) fn new(socket: Socket, deliveries: &Arc<Deliveries>) -> Self {
-        let frames = Frames::new(matches!(socket, Socket::Unix(_)));
-        Self { socket, frames, deliveries: Arc::clone(deliveries), end: ConnectionEnd::default() }
-    }
-}
-
-impl AsyncRead for SmallHeads {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Self { socket, frames, deliveries, end } = &mut *self;
-        loop {
-            if !frames.made.is_empty() {
-                let part = frames.made.len().min(into.remaining());
-                into.put_slice(frames.made.get(..part).unwrap_or_default());
-                frames.made.advance(part);
-                return Poll::Ready(Ok(()));
-            }
-            let before = into.filled().len();
-            let read = Pin::new(&mut *socket).poll_read(cx, into);
-            let bytes = into.filled().len() - before;
-            ready!(end.poll_read(read, bytes, (socket, deliveries), false, cx))?;
-            if bytes == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            let read = into.filled_mut().get_mut(before..).unwrap_or_default();
-            let passed =
-                frames.pass(read).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            into.set_filled(before + passed);
-            frames.reset.drain(..).for_each(|call| deliveries.reset(call));
-            if passed > 0 {
-                return Poll::Ready(Ok(()));
-            }
-        }
-    }
-}
-
-impl AsyncWrite for SmallHeads {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-}
-
 /// Why a connection is given up. Nothing that a client chose of a gateway's call leads here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum HeadError {
+pub(super) enum HeadError {
     #[error("a head has more than {HEAD_FRAMES_MAX} frames")]
     Frames,
     #[error("a head keeps more than {KEPT_BYTES_MAX} bytes without its long values")]
@@ -124,6 +34,16 @@ enum HeadError {
     Name,
     #[error("a head's frame or field ends before its time")]
     Cut,
+}
+
+/// The changes that are made to the heads of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heads {
+    /// Long values are left out where a head takes several frames. `mends`: each `%` of an authority becomes
+    /// `-`.
+    Small { mends: bool },
+    /// Each gets a field, [`NUMBER_FIELD`], with the number of its stream.
+    Numbered,
 }
 
 /// Where a stream of HTTP/2 frames stands.
@@ -143,7 +63,7 @@ enum At {
     Behind(usize),
 }
 
-/// The head of one call, while its frames arrive.
+/// The head of one request, while its frames arrive.
 #[derive(Debug, Default)]
 struct OpenHead {
     stream: [u8; 4],
@@ -156,27 +76,30 @@ struct OpenHead {
 
 /// Reads frames as they arrive, in pieces of any length.
 #[derive(Debug)]
-struct Frames {
-    mends: bool,
+pub(super) struct Frames {
+    heads: Heads,
     at: At,
     head: [u8; HEAD_LEN],
     open: Option<Box<OpenHead>>,
-    /// What was made anew and is still to be passed on, before anything that is read after it.
-    made: BytesMut,
-    /// The calls that were reset.
-    reset: Vec<u32>,
+    /// Bytes that follow the frame that is passed on.
+    behind: Vec<u8>,
+    /// Bytes that were made anew and are still to be passed on, before anything that is read after them.
+    pub(super) made: BytesMut,
+    /// The streams that were reset.
+    pub(super) reset: Vec<u32>,
 }
 
 impl Frames {
-    fn new(mends: bool) -> Self {
-        let (head, made) = ([0; HEAD_LEN], BytesMut::new());
-        Self { mends, at: At::Pass(PREFACE_LEN), head, open: None, made, reset: Vec::new() }
+    pub(super) fn new(heads: Heads) -> Self {
+        let (head, made, at) = ([0; HEAD_LEN], BytesMut::new(), At::Pass(PREFACE_LEN));
+        Self { heads, at, head, open: None, behind: Vec::new(), made, reset: Vec::new() }
     }
 
     /// Takes what was read, and leaves at its beginning what is passed on as it came: so many bytes of it.
     /// The bytes to pass on behind those are in `made`.
-    fn pass(&mut self, read: &mut [u8]) -> Result<usize, HeadError> {
+    pub(super) fn pass(&mut self, read: &mut [u8]) -> Result<usize, HeadError> {
         let (mut from, mut passed) = (0, 0);
+        let mends = self.heads == Heads::Small { mends: true };
         loop {
             self.settle()?;
             let left = read.len() - from;
@@ -206,7 +129,9 @@ impl Frames {
                     if *have == HEAD_LEN {
                         let whole = taken == HEAD_LEN && passed == from && self.made.is_empty();
                         if self.begins_frame()? {
-                            if whole {
+                            let place = read.get_mut(from..from + taken).filter(|_| whole);
+                            if let Some(place) = place {
+                                place.copy_from_slice(&self.head);
                                 passed += HEAD_LEN;
                             } else {
                                 self.made.extend_from_slice(&self.head);
@@ -231,7 +156,7 @@ impl Frames {
                     *block -= taken;
                     if let Some(open) = &mut self.open {
                         let piece = read.get(from..from + taken).unwrap_or_default();
-                        open.fields.take(piece, self.mends, &mut open.kept).map_err(|_| HeadError::Name)?;
+                        open.fields.take(piece, mends, &mut open.kept).map_err(|_| HeadError::Name)?;
                         if open.kept.len() > KEPT_BYTES_MAX {
                             return Err(HeadError::Kept);
                         }
@@ -247,7 +172,11 @@ impl Frames {
     fn settle(&mut self) -> Result<(), HeadError> {
         loop {
             self.at = match self.at {
-                At::Pass(0) => At::Head(0),
+                At::Pass(0) => {
+                    self.made.extend_from_slice(&self.behind);
+                    self.behind.clear();
+                    At::Head(0)
+                }
                 At::Before { skipped: 0, block, padding } => At::Block { left: block, padding },
                 At::Block { left: 0, padding } => At::Behind(padding),
                 At::Behind(0) => {
@@ -278,9 +207,16 @@ impl Frames {
             return Err(HeadError::Cut);
         }
         if kind == RST_STREAM {
-            self.reset.push(u32::from_be_bytes(stream));
+            self.reset.push(number_of(stream));
         }
-        if kind != HEADERS || length > FRAME_BYTES_MAX || (ends && !self.mends) {
+        let Heads::Small { mends } = self.heads else {
+            if ends && matches!(kind, HEADERS | CONTINUATION) {
+                self.number(length, stream);
+            }
+            self.at = At::Pass(length);
+            return Ok(true);
+        };
+        if kind != HEADERS || length > FRAME_BYTES_MAX || (ends && !mends) {
             self.at = At::Pass(length);
             return Ok(true);
         }
@@ -296,6 +232,45 @@ impl Frames {
         };
         Ok(false)
     }
+
+    /// Has the field with its stream's number follow the frame that ends a head, in that frame where it has
+    /// room.
+    fn number(&mut self, length: usize, stream: [u8; 4]) {
+        let field = number_field(stream);
+        let [_, a, b, c] = u32::try_from(length + field.len()).unwrap_or(u32::MAX).to_be_bytes();
+        let [first, second, third, _, flags, ..] = &mut self.head;
+        // Padding would lie between.
+        if *flags & PADDED == 0 && length + field.len() <= FRAME_BYTES_MAX {
+            (*first, *second, *third) = (a, b, c);
+        } else {
+            *flags &= !END_HEADERS;
+            write_frame(&mut self.behind, (CONTINUATION, END_HEADERS, stream), field.len());
+        }
+        self.behind.extend_from_slice(&field);
+    }
+}
+
+/// The number of a stream. Its first bit means nothing (RFC 9113, 4.1).
+fn number_of(stream: [u8; 4]) -> u32 {
+    u32::from_be_bytes(stream) & (u32::MAX >> 1)
+}
+
+/// The field as it stands in a head: a plain text that goes into no table (RFC 7541, 6.2.2).
+fn number_field(stream: [u8; 4]) -> Vec<u8> {
+    let mut field = vec![0];
+    for text in [NUMBER_FIELD, &number_of(stream).to_string()] {
+        // Both are far below the length that takes a second byte.
+        field.push(u8::try_from(text.len()).unwrap_or_default());
+        field.extend_from_slice(text.as_bytes());
+    }
+    field
+}
+
+/// Writes the head of a frame.
+fn write_frame(into: &mut impl Extend<u8>, (kind, flags, stream): (u8, u8, [u8; 4]), length: usize) {
+    let [_, a, b, c] = u32::try_from(length).unwrap_or_default().to_be_bytes();
+    into.extend([a, b, c, kind, flags]);
+    into.extend(stream);
 }
 
 impl OpenHead {
@@ -311,9 +286,7 @@ impl OpenHead {
             let last = pieces.peek().is_none();
             let ends_stream = if kind == HEADERS && self.ends_stream { END_STREAM } else { 0 };
             let flags = ends_stream | if last { END_HEADERS } else { 0 };
-            let [_, a, b, c] = u32::try_from(piece.len()).unwrap_or_default().to_be_bytes();
-            into.extend_from_slice(&[a, b, c, kind, flags]);
-            into.extend_from_slice(&self.stream);
+            write_frame(into, (kind, flags, self.stream), piece.len());
             into.extend_from_slice(piece);
             if last {
                 return Ok(());
@@ -357,7 +330,11 @@ mod tests {
 
     /// Returns what HTTP/2 reads of a stream that arrives in pieces of this length.
     fn through(stream: &[u8], piece: usize, mends: bool) -> Result<Vec<u8>, HeadError> {
-        let mut frames = Frames::new(mends);
+        passed(Heads::Small { mends }, stream, piece)
+    }
+
+    fn passed(heads: Heads, stream: &[u8], piece: usize) -> Result<Vec<u8>, HeadError> {
+        let mut frames = Frames::new(heads);
         let mut whole = Vec::new();
         for piece in stream.chunks(piece) {
             let mut piece = piece.to_vec();
@@ -457,6 +434,48 @@ mod tests {
     }
 
     #[test]
+    fn every_request_and_nothing_else_is_numbered_in_the_frame_that_ends_its_head() {
+        let field = [&[0x00][..], &text(b"tidegate-stream"), &text(b"1")].concat();
+        let block =
+            [&[0x83, 0x44][..], &text(b"/a"), &[0x00], &text(b"tidegate-stream"), &text(b"7")].concat();
+        let numbered = [&block[..], &field].concat();
+        let full = long(16_370, b'y');
+        let padded = [&[3][..], &block, b"%%%"].concat();
+        let stream = [
+            PREFACE.to_vec(),
+            frame(4, 0, b"settings"),
+            frame(HEADERS, END_HEADERS | END_STREAM, &block),
+            frame(0, 1, &block),
+            frame(HEADERS, 0, &block),
+            frame(CONTINUATION, END_HEADERS, &block),
+            frame(HEADERS, END_HEADERS | PADDED, &padded),
+            frame(HEADERS, END_HEADERS, &full),
+            frame(RST_STREAM, 0, &[0, 0, 0, 8]),
+        ];
+        let expected = [
+            PREFACE.to_vec(),
+            frame(4, 0, b"settings"),
+            frame(HEADERS, END_HEADERS | END_STREAM, &numbered),
+            frame(0, 1, &block),
+            frame(HEADERS, 0, &block),
+            frame(CONTINUATION, END_HEADERS, &numbered),
+            frame(HEADERS, PADDED, &padded),
+            frame(CONTINUATION, END_HEADERS, &field),
+            frame(HEADERS, 0, &full),
+            frame(CONTINUATION, END_HEADERS, &field),
+            frame(RST_STREAM, 0, &[0, 0, 0, 8]),
+        ];
+        let (stream, expected) = (stream.concat(), expected.concat());
+        for piece in [stream.len(), 1, 2, 7, 9, 10, 33, 1_000] {
+            let passed = passed(Heads::Numbered, &stream, piece).unwrap();
+            assert!(passed == expected, "in pieces of {piece}");
+        }
+        let mut frames = Frames::new(Heads::Numbered);
+        frames.pass(&mut stream.clone()).unwrap();
+        assert_eq!(frames.reset, [1]);
+    }
+
+    #[test]
     fn what_no_gateway_sends_ends_its_connection_and_takes_no_memory() {
         let of = |frames: Vec<u8>| through(&[PREFACE, &frames].concat(), 4_096, false).unwrap_err();
         let begun = frame(HEADERS, 0, &[0x83]);
@@ -484,7 +503,7 @@ mod tests {
         let (client, mut wire) = tokio::io::duplex(1 << 20);
         let (mut cut, server) = tokio::io::duplex(1 << 20);
         tokio::spawn(async move {
-            let mut frames = Frames::new(false);
+            let mut frames = Frames::new(Heads::Small { mends: false });
             let mut buffer = vec![0; 10_000];
             let mut back = vec![0; 10_000];
             loop {

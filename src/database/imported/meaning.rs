@@ -1,4 +1,4 @@
-//! Keys of descriptors that are attributes of ours, and so mean more than their text.
+//! Keys of others that are attributes of ours, and so mean more than their text.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::core::uri;
 
 /// The values that an entry is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Wanted {
+pub(in crate::database) enum Wanted {
     /// This one.
     Value(String),
     /// Values that this text fits, in which `*` stands for any run of characters.
@@ -17,9 +17,24 @@ pub(super) enum Wanted {
     Any,
 }
 
-/// Says why no request here meets an entry that is for this value of an attribute of ours, though the
-/// reference service compares it as text; or why it would mean something else.
-pub(super) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
+impl Wanted {
+    /// Returns the text by which a rule's condition says it.
+    pub(in crate::database) fn pattern(&self) -> &str {
+        match self {
+            Self::Value(text) | Self::Glob(text) => text,
+            Self::Any => "*",
+        }
+    }
+}
+
+/// Returns the attribute that a descriptor's key becomes.
+pub(in crate::database) fn attribute(key: &str) -> &str {
+    if key == "remote_address" { "ip" } else { key }
+}
+
+/// Says why no request here meets an entry that is for this value of an attribute of ours, though others
+/// compare it as text; or why it would mean something else.
+pub(in crate::database) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
     let text = match wanted {
         Wanted::Value(text) => text.clone(),
         // The rest of it has to have the form in which rules see values, whatever the star stands for.
@@ -49,7 +64,7 @@ pub(super) fn never_met(key: &str, wanted: &Wanted) -> Option<String> {
 }
 
 /// The meaning that an attribute of ours has besides its text.
-pub(super) fn means_more(key: &str) -> Option<&'static str> {
+pub(in crate::database) fn means_more(key: &str) -> Option<&'static str> {
     match key {
         "path" => Some("is read in its normal form here: spellings of one path are counted together"),
         "host" => Some(
