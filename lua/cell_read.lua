@@ -1,3 +1,3 @@
--- The server's time, and a cell as it is: its text or false, and how many milliseconds it is kept.
+-- The server's time, and a cell as it is: its text, or false.
 local time = redis.call('TIME')
-return { time[1], time[2], redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]) }
+return { time[1], time[2], redis.call('GET', KEYS[1]) }

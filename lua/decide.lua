@@ -238,6 +238,8 @@ local function settle(charges, admitted, action)
       tell(c.fits, 0, 0, 0, 0, moved)
     end
     if b.noted then reply[#reply] = reply[#reply] .. b.noted.tell(c) end
+    -- Places that a holder has and acquires again, told as a reservation that is held already.
+    if c.had then reply[#reply] = reply[#reply] .. struct.pack(">BI6I6I6", 2, 0, c.had, 0) end
     if b.penalty and action == 0 then b.penalty.settle(b, now, c, room_for, reply) end
   end
 end

@@ -53,6 +53,7 @@ if kinds[CONCURRENCY] then
     local free = math.max(0, b.permits - b.used)
     local has = c.kind > 0 and c.holder and held_by(b, now, c.holder) or 0
     c.remaining, c.reset, c.retry = free, held_reset(b, now), 0
+    if c.kind == 1 and has > 0 then c.had = has end
     if c.kind == 2 then
       c.fits = true
     elseif c.kind == 3 or has > 0 then

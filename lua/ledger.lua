@@ -3,19 +3,20 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket:
 -- window (7 bytes), replication epoch (40), minted (5), given (5), taken (5), closed window (7), what was
 -- used in it (5), then for each region that rights went to (kind 0) or came from (kind 1): kind (1), its
--- session (8), permits (5), length and name; big-endian. Of a bucket without windows `given` is what was
--- forwarded and not acknowledged, the place of the closed window holds the own session, and kind 2 is what a
--- region has acknowledged; `taken` is what is kept beyond the capacity (kind 3, by region and session), and
--- in the place of what was used stands until when, in milliseconds after that of the own session. A
--- replication epoch is one server's time as a primary: its replication id. What was written before it may be
--- lost, so a window that began before it mints nothing, and a level counts as full when it began. A primary
--- takes another id, and loses nothing, when its first replica or backup comes and an hour after the last one
--- left. So what was written since the epoch began counts on, whichever id it bears.
--- A flush changes no id, so a server's memory bears a mark as well, in a key of its own: 8 bytes that name
--- it, and, where nothing was spent in any region before this server was asked first, the id that it had then.
--- A caller that knows another mark, or none where none is there, has the memory begin now. In a cluster,
--- where a script reads the keys of its slot alone, there is none. Mirrors: WindowLedger of
--- src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the terms of src/store/rights.rs.
+-- session (8), permits (5, or 7 where 16 was added to the kind), length and name; big-endian. Of a bucket
+-- without windows `given` is what was forwarded and not acknowledged, the place of the closed window holds
+-- the own session, and kind 2 is what a region has acknowledged; `taken` is what is kept beyond the
+-- capacity (kind 3, by region and session), and in the place of what was used stands until when, in
+-- milliseconds after that of the own session. A replication epoch is one server's time as a primary: its
+-- replication id. What was written before it may be lost, so a window that began before it mints nothing,
+-- and a level counts as full when it began. A primary takes another id, and loses nothing, when its first
+-- replica or backup comes and an hour after the last one left. So what was written since the epoch began
+-- counts on, whichever id it bears. A flush changes no id, so a server's memory bears a mark as well, in a
+-- key of its own: 8 bytes that name it, and, where nothing was spent in any region before this server was
+-- asked first, the id that it had then. A caller that knows another mark, or none where none is there, has
+-- the memory begin now. In a cluster, where a script reads the keys of its slot alone, there is none.
+-- Mirrors: WindowLedger of src/core/regions/escrow/window.rs, LevelTerms of level.rs beside it, and the
+-- terms of src/store/rights.rs.
 
 local read_epoch, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
   kept_until, rights_terms, rights_used, pack_view, is_of_epoch, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE
@@ -145,17 +146,32 @@ if escrowed then
   -- epoch. They are worked out anew for whoever asks, since daemons of one region may hold different shares
   -- for a while.
   local function unknown(b, now)
-    local full = {
-      at = b.begun, first = math.min(b.burst + b.queue, U32_MAX), second = 0, window = b.window, permits = b.permits,
-    }
+    -- A leaky bucket's queue is part of its burst.
+    local most = b.kind == LEAKY_BUCKET and b.burst or math.min(b.burst + b.queue, U32_MAX)
+    local full = { at = b.begun, first = most, second = 0, window = b.window, permits = b.permits }
     local whole, part = level_amount(full, now)
     return whole + (part > 0 and 1 or 0)
   end
 
-  -- Has a level hold what is charged to its capacity, or not known.
+  -- Permits of other regions that lowered a level, or found no room in it: kind 1, less what is kept.
+  local function let_in(l)
+    local sum, from = -l.taken, 1
+    while from <= #l.entries do
+      local form = string.byte(l.entries, from) >= 16 and ">Bc8I7B" or ">Bc8I5B"
+      local kind, _, permits, length, name_at = struct.unpack(form, l.entries, from)
+      if kind % 16 == 1 then sum = sum + permits end
+      from = name_at + length
+    end
+    return math.max(0, sum)
+  end
+
+  -- Has a level hold what is charged to its capacity, or not known. Mirrors: LevelTerms::least, which shows
+  -- why what was let in since need not be held.
   function level_raise(b, now)
     local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
-    least = math.max(least, unknown(b, now))
+    local full = unknown(b, now)
+    if full > 0 and b.ledger then full = full - let_in(b.ledger) end
+    least = math.max(least, full)
     b.least = least
     if level_amount(b, now) < least then level_hold(b, now, least, 0) end
   end

@@ -31,6 +31,8 @@ if (ARGV[8] or "") ~= "" then
   local BELOW_APART, HELD_NUMBERS = "(4503599627370496", "(0"
   local RADIX = 16
   local FORGOTTEN_MAX = 32
+  -- Names no reservation: its commit only gives back what has lapsed.
+  local NONE = string.rep("\0", 16)
 
   -- The instant that a bucket counts at: rights may be ahead of the clock.
   local function instant(b, now)
@@ -208,7 +210,8 @@ if (ARGV[8] or "") ~= "" then
   function notes.look(b, now, c)
     local at = instant(b, now)
     c.lapsed = b.due and b.due <= at and notes.lapse(b, now) or 0
-    local held = c.kind == COMMIT or redis.call("HEXISTS", b.notes, c.id) == 1
+    local known = c.kind == RESERVE and charge_of(b, c.id) or nil
+    local held = c.kind == COMMIT or known ~= nil
     local cost = b.pending + (held and 0 or c.permits)
     if b.kind == SLIDING_LOG then
       c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)
@@ -217,7 +220,7 @@ if (ARGV[8] or "") ~= "" then
     end
     if held then
       c.fits, c.retry = true, 0
-      if c.kind == RESERVE then c.fate = HELD_BEFORE end
+      if known then c.fate, c.reserved = HELD_BEFORE, known.permits end
     elseif c.fits and redis.call("ZCOUNT", b.order, 0, BELOW_APART) >= RESERVATIONS_MAX then
       c.fits, c.retry, c.fate = false, CROWDED_RETRY + 1, CROWDED
     end
@@ -227,7 +230,7 @@ if (ARGV[8] or "") ~= "" then
   local function reserve(b, now, c)
     local at = instant(b, now)
     if redis.call("HEXISTS", b.notes, c.id) == 1 then
-      c.fate = HELD_BEFORE
+      c.fate, c.reserved = HELD_BEFORE, charge_of(b, c.id).permits
       return
     end
     c.fate = HELD
@@ -256,6 +259,24 @@ if (ARGV[8] or "") ~= "" then
     redis.call("ZADD", b.order, APART + at + COMMIT_KEPT, "c" .. id)
   end
 
+  -- True if the bucket holds all that is in use. Mirrors: State::owes_nothing of src/core/algorithm/mod.rs.
+  local function owes_nothing(b, now)
+    local holds, used = b.permits, 0
+    if b.kind == FIXED_WINDOW then
+      local count, debt = fixed_window_account(b, now)
+      used = count + debt
+    elseif b.kind == SLIDING_WINDOW then
+      used = sliding_window_used(b, now)
+    elseif b.kind == SLIDING_LOG then
+      used = log_used(b, now)
+    else
+      local whole, part = level_amount(b, now)
+      holds = level_capacity(b) + (b.kept or 0)
+      used = part > 0 and whole + 1 or whole
+    end
+    return holds > 0 and used <= holds
+  end
+
   -- Releases what is reserved and charges what was really used. Returns the permits charged beyond what was
   -- reserved, or given back.
   local function commit(b, now, c)
@@ -265,8 +286,9 @@ if (ARGV[8] or "") ~= "" then
     if b.view and b.ledger then window_report(b, now, 0, 0) end
     c.reserved = 0
     local known = redis.call("ZSCORE", b.order, "c" .. c.id)
-    if known and tonumber(known) > APART + at then
+    if c.id == NONE or (known and tonumber(known) > APART + at) then
       c.fate = REPEATED
+      c.fits = c.id == NONE or owes_nothing(b, now)
       return 0
     end
     local moved, charge = 0, charge_of(b, c.id)

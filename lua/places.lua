@@ -4,7 +4,8 @@
 -- replication epoch (40), places that are the region's own (5), places that could be held when this was
 -- written (5), the region's share (5), whether every other region has said what it has of an earlier memory
 -- (1), the own session (8), then for each region that was met: its session (8), given (5), taken (5), when it
--- last confirmed a loan (7), flags (1: 1 reported, 2 uncounted), length and name; big-endian.
+-- last confirmed a loan (7), flags (1: 1 reported, 2 uncounted, 4 wide), length and name, and where it is
+-- wide what given and taken have beyond their 5 bytes (2 each); big-endian.
 -- Mirrors: PlacesTerms of src/core/regions/escrow/places.rs, and the terms of src/store/rights.rs.
 
 local places_terms, places_step
@@ -13,6 +14,8 @@ if escrowed and (kinds[CONCURRENCY] or kinds[SLIDING_WINDOW] or kinds[SLIDING_LO
   -- is kept.
   local LOAN_LIFE, LENT_KEPT = 60000000, 2592000000000
   local HEAD, PARTNERS_MAX = 64, 128
+  -- Totals run for as long as both sessions last. They begin to take more than 5 bytes here.
+  local WIDE = 1099511627776
 
   -- A later session has the larger number.
   local function number_of(raw)
@@ -32,7 +35,12 @@ if escrowed and (kinds[CONCURRENCY] or kinds[SLIDING_WINDOW] or kinds[SLIDING_LO
         struct.unpack(">c8I5I5I7BB", raw, from)
       from = name_at + length
       partner.region = string.sub(raw, name_at, from - 1)
-      partner.reported, partner.uncounted = partner.flags % 2 == 1, partner.flags >= 2
+      partner.reported, partner.uncounted = partner.flags % 2 == 1, partner.flags % 4 >= 2
+      if partner.flags >= 4 then
+        local given, taken
+        given, taken, from = struct.unpack(">I2I2", raw, from)
+        partner.given, partner.taken = partner.given + given * WIDE, partner.taken + taken * WIDE
+      end
       l.partners[#l.partners + 1] = partner
     end
     return l
@@ -124,8 +132,9 @@ if escrowed and (kinds[CONCURRENCY] or kinds[SLIDING_WINDOW] or kinds[SLIDING_LO
       end
     end
     local heard = math.min(s.at, now)
-    if s.kind == 1 then
+    if s.kind == 1 or s.kind == 6 then
       local partner = find(l, s.region)
+      if partner and s.kind == 6 and s.amount > borrowed(partner) then partner = nil end
       -- The owner has not counted this loan yet, and perhaps never will.
       if partner and partner.session == s.session and s.amount > 0 and not partner.uncounted then
         local room, back = capacity(b, l, now), borrowed(partner)
@@ -163,15 +172,19 @@ if escrowed and (kinds[CONCURRENCY] or kinds[SLIDING_WINDOW] or kinds[SLIDING_LO
       if all then l.recovered = 1 end
     end
     local mine, held_to = own(b, l, now), capacity(b, l, now)
-    local parts = { struct.pack(">c40I5I5I5Bc8", epoch.id, mine, held_to, b.burst, l.recovered, l.session) }
+    local held_max = math.min(held_to, WIDE - 1)
+    local parts = { struct.pack(">c40I5I5I5Bc8", epoch.id, mine, held_max, b.burst, l.recovered, l.session) }
     local kept = recall(b)
     for i = 1, #l.partners do
       local partner = l.partners[i]
       if partner.given ~= partner.taken then kept = math.max(recall(b), LENT_KEPT) end
-      local flags = (partner.reported and 1 or 0) + (partner.uncounted and 2 or 0)
       local given, taken = partner.given, partner.taken
+      local wide = given >= WIDE or taken >= WIDE
+      local flags = (partner.reported and 1 or 0) + (partner.uncounted and 2 or 0) + (wide and 4 or 0)
+      local beyond = wide and struct.pack(">I2I2", floor(given / WIDE), floor(taken / WIDE)) or ""
+      given, taken = given % WIDE, taken % WIDE
       parts[i + 1] = struct.pack(">c8I5I5I7BB", partner.session, given, taken, partner.heard, flags, #partner.region)
-        .. partner.region
+        .. partner.region .. beyond
     end
     return table.concat(parts), l.session, kept
   end

@@ -7,8 +7,9 @@
 --          microseconds (7), the mark of the memory (8), see ledger.lua
 -- ARGV[4]  the step: first (7: of rights of a window its index; of a level how many permits a take may keep
 --          beyond the capacity; of places the instant at which the reason was heard), kind (1: 0 read, 1
---          give, 2 take, 3 acknowledge, 4 open a session, 5 confirm the recovery), the other region's session
---          (8), the session of ours that it is meant for (8), permits (5), then the other region's name. To
+--          give, 2 take, 3 acknowledge, 4 open a session, 5 confirm the recovery, 6 give back), the other
+--          region's session (8), the session of ours that it is meant for (8), permits (7), then the other
+--          region's name. To
 --          open a session says in the last two numbers what the region gave and has, each plus one, zero
 --          where it did not say; to confirm the recovery names all regions, each after its length
 -- ARGV[7]  see calendar.lua; [5] and [6] are empty where it is given
@@ -41,7 +42,7 @@ if not bucket_load(b) then return { -1 } end
 local epoch = read_epoch(ARGV[3], now)
 rights_terms(b, epoch, now)
 
-local first, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
+local first, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I7", ARGV[4])
 local region = string.sub(ARGV[4], next_at)
 local GIVEN, TAKEN, ACKNOWLEDGED, KEPT_BEYOND = 0, 1, 2, 3
 
@@ -59,6 +60,18 @@ if b.hold then
   return { now, value, held, own_session, epoch.learned or "" }
 end
 
+-- A total that outgrows 5 bytes takes 7, and its kind says so. It runs for a whole session of a level.
+local WIDE, NARROW_MAX = 16, 1099511627775
+
+local function form(kind_of)
+  return kind_of >= WIDE and ">Bc8I7B" or ">Bc8I5B"
+end
+
+local function pack_entry(kind_of, raw, total, name)
+  local written = total > NARROW_MAX and kind_of + WIDE or kind_of
+  return struct.pack(form(written), written, raw, total, #name) .. name
+end
+
 -- The ledger of a bucket without windows has of each kind one entry for a region: that of its latest session,
 -- which has the largest number.
 local function number_of(raw)
@@ -70,7 +83,8 @@ local function read_entries(raw)
   local entries, from = {}, 1
   while from <= #raw do
     local e, length, name_at = {}
-    e.kind, e.session, e.permits, length, name_at = struct.unpack(">Bc8I5B", raw, from)
+    e.kind, e.session, e.permits, length, name_at = struct.unpack(form(string.byte(raw, from)), raw, from)
+    e.kind = e.kind % WIDE
     from = name_at + length
     e.region = string.sub(raw, name_at, from - 1)
     entries[#entries + 1] = e
@@ -82,7 +96,7 @@ local function write_entries(entries)
   local parts = {}
   for i = 1, #entries do
     local e = entries[i]
-    parts[i] = struct.pack(">Bc8I5B", e.kind, e.session, e.permits, #e.region) .. e.region
+    parts[i] = pack_entry(e.kind, e.session, e.permits, e.region)
   end
   return table.concat(parts)
 end
@@ -239,16 +253,17 @@ local used = rights_used(b, at, ledger_budget(l))
 local function change(wanted, change_by)
   local entries, count, from = l.entries, 0, 1
   while from <= #entries do
-    local entry_kind, entry_session, total, length, name_at = struct.unpack(">Bc8I5B", entries, from)
+    local entry_kind, entry_session, total, length, name_at =
+      struct.unpack(form(string.byte(entries, from)), entries, from)
     local name = string.sub(entries, name_at, name_at + length - 1)
     local after = name_at + length
-    if entry_kind == wanted then
+    if entry_kind % WIDE == wanted then
       count = count + 1
       if entry_session == session and name == region then
         local grown = change_by(total) - total
         if grown <= 0 then return 0 end
         l.entries = string.sub(entries, 1, from - 1)
-          .. struct.pack(">Bc8I5B", wanted, session, total + grown, #region) .. region
+          .. pack_entry(wanted, session, total + grown, region)
           .. string.sub(entries, after)
         return grown
       end
@@ -257,7 +272,7 @@ local function change(wanted, change_by)
   end
   local total = change_by(0)
   if count >= TOTALS_MAX or total <= 0 then return 0 end
-  l.entries = entries .. struct.pack(">Bc8I5B", wanted, session, total, #region) .. region
+  l.entries = entries .. pack_entry(wanted, session, total, region)
   return total
 end
 
@@ -266,6 +281,11 @@ if first == at then
     l.given = l.given + change(0, function(total) return total + amount end)
   elseif kind == TAKE and own == session_of(epoch) then
     l.taken = l.taken + change(1, function(total) return math.max(total, amount) end)
+  end
+  if l.given > NARROW_MAX or l.taken > NARROW_MAX then
+    -- Only their difference counts, and the entries say the rest.
+    local both = math.min(l.given, l.taken)
+    l.given, l.taken = l.given - both, math.min(l.taken - both, NARROW_MAX)
   end
 end
 

@@ -121,6 +121,7 @@ const STARTERS: &[(&str, &str)] = &[
     ("api/rls/mod.rs", "one call of a connection"),
     ("api/rls/quota/mod.rs", "one stream, which Envoy opens again"),
     ("api/http/given.rs", "one decision, which the connection that asked waits for"),
+    ("api/http/deciding.rs", "one decision, whose client has left"),
     ("api/delivery.rs", "gives back what an answer gave that nobody got; without it that lapses"),
     ("peer/peers.rs", "counts the connections that are to end; watched where they are accepted"),
     ("peer/links.rs", "one link, which dials again by itself for as long as its daemon is a member"),

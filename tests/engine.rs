@@ -20,6 +20,7 @@ use tidegate::engine::clock::Clock;
 use tidegate::engine::decide::Decisions;
 use tidegate::engine::port::{Answer, Store as _};
 use tidegate::engine::status::WorldStatus;
+use tidegate::engine::world::WorldPort as _;
 use tidegate::store::memory::MemoryStore;
 use tidegate::telemetry::Metrics;
 
@@ -415,6 +416,8 @@ fn every_denial_says_its_cause() {
         of_kind("blocks", "action = \"block\""),
         of_kind("split", &global("split")),
         of_kind("escrow", &global("escrow")),
+        of_kind("nothing", &COUNTS.replace("12", "0")),
+        of_kind("drained", &global("split").replace("here = 1", "here = 0")),
         of_kind(
             "punishes",
             &format!("{COUNTS}\n[rules.penalty]\nthreshold = 1\nwindow = \"1m\"\ncool_down = \"1h\""),
@@ -433,12 +436,20 @@ fn every_denial_says_its_cause() {
         assert_eq!(cause(kind, 1), Some(DenialCause::UsedUp), "{kind}");
         assert_eq!(cause(kind, 0), Some(DenialCause::UsedUp), "{kind}: a look");
     }
+    assert_eq!([1, 5].map(|cost| cause("nothing", cost)), [Some(DenialCause::UsedUp); 2]);
+    assert_eq!(cause("drained", 1), Some(DenialCause::UsedUp), "its share is nothing");
+    assert_eq!(cause("drained", 13), Some(DenialCause::TooLarge), "for every region");
     assert_eq!(cause("blocks", 1), Some(DenialCause::Blocked));
     assert_eq!(cause("escrow", 13), Some(DenialCause::TooLarge));
     assert_eq!(cause("escrow", 4), None);
     assert_eq!(cause("escrow", 1), Some(DenialCause::Elsewhere), "eight are there");
+    let mut touched = Vec::new();
+    engine.drain_touched(&mut touched);
+    let key = &touched.iter().find(|touched| touched.key.rule.name == "escrow").unwrap().key;
+    engine.dry(key, NOW.window_index(Span::from_secs(60)));
+    assert_eq!(cause("escrow", 1), Some(DenialCause::UsedUp), "nobody has any");
     engine.publish(WorldStatus { cut_off: vec!["there".to_owned()], ..WorldStatus::default() });
-    assert_eq!(cause("escrow", 1), Some(DenialCause::CutOff));
+    assert_eq!(cause("escrow", 1), Some(DenialCause::CutOff), "but one that was not asked");
     assert_eq!(cause("plain", 1), Some(DenialCause::UsedUp), "what no other region bears on");
     assert_eq!(cause("punishes", 13), Some(DenialCause::Penalty));
     assert_eq!(cause("punishes", 1), Some(DenialCause::Penalty));

@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
-use support::spellings::{ADMIN_HOST, SEARCH};
+use support::spellings::{ADMIN_HOST, ODD_HOST, SEARCH};
 use support::web_authority::WebAuthority;
 use support::{envoy, eventually, free_tcp, origin, paced, rolling};
 use tempfile::TempDir;
@@ -78,8 +78,9 @@ impl Front {
             config = config.replace(from, to);
         }
         // On a busy machine an answer may take longer than users would wait for it.
-        assert_eq!(config.matches("timeout: 0.05s").count(), 1);
-        config = config.replace("timeout: 0.05s", "timeout: 5s");
+        let shipped = "                      timeout: 2s\n";
+        assert_eq!(config.matches(shipped).count(), 1, "deploy/envoy/envoy.yaml says how long to wait");
+        config = config.replace(shipped, "                      timeout: 5s\n");
         let mut envoy = envoy::start(folder.path(), &config);
         eventually("Envoy has found Tidegate healthy", || {
             assert!(envoy.ended().is_none(), "Envoy ended:\n{}", envoy.output());
@@ -200,9 +201,11 @@ fn every_spelling_of_a_path_and_a_host_is_held_at_envoy() {
             let status = front.raw(b"u", path.as_bytes(), 1)[0];
             assert!(status == 429 || status == 400, "{path} is limited: {status}, {exchanged:?}");
         }
-        for host in ADMIN_HOST {
+        for host in ADMIN_HOST.iter().chain(ODD_HOST) {
             let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-            assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 429, "{host}");
+            let status = http::raw(front.addr, head.as_bytes()).unwrap().status;
+            // A gateway may refuse what is no host.
+            assert!([400, 429].contains(&status), "{status} to {host}");
         }
     }
 }

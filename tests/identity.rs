@@ -111,8 +111,9 @@ impl Source for Database {
     }
 }
 
+/// A shelf that can be made deaf to changes.
 #[derive(Default)]
-struct Board(Mutex<HashMap<String, Option<Vec<u8>>>>);
+struct Board(Mutex<HashMap<String, Option<Vec<u8>>>>, AtomicBool);
 
 impl Shelf for Board {
     fn fetch<'a>(&'a self, names: &'a [String]) -> Later<'a, Vec<Option<Vec<u8>>>> {
@@ -127,10 +128,13 @@ impl Shelf for Board {
         }
         Box::pin(async {})
     }
-    fn bar<'a>(&'a self, names: &'a [String], _: Duration) -> Later<'a, ()> {
-        let mut board = self.0.lock().unwrap();
-        names.iter().for_each(|name| drop(board.insert(name.clone(), None)));
-        Box::pin(async {})
+    fn bar<'a>(&'a self, names: &'a [String], _: Duration) -> Later<'a, bool> {
+        let hears = !self.1.load(Ordering::Relaxed);
+        if hears {
+            let mut board = self.0.lock().unwrap();
+            names.iter().for_each(|name| drop(board.insert(name.clone(), None)));
+        }
+        Box::pin(async move { hears })
     }
 }
 
@@ -291,6 +295,51 @@ async fn a_change_during_a_lookup_is_not_lost() {
 }
 
 #[tokio::test]
+async fn a_change_that_could_not_be_read_is_read_when_the_database_is_back() {
+    let database = Arc::new(Database::default());
+    let name = database.user("u", pro);
+    let daemon = Daemon::over(&database);
+    assert_eq!(daemon.rule(&[("user", "u")]).await, "pro");
+    database.away.store(true, Ordering::Relaxed);
+    database.user("u", |user| user.blocked = Some(Block { reason: None, until: None }));
+    daemon.lookups.changed(name);
+    eventually("a call that fails", async || database.asked() > 1).await;
+    for _ in 0..1_000 {
+        assert_eq!(daemon.rule(&[("user", "u")]).await, "pro", "the former one stays in use");
+    }
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let calls = database.calls.load(Ordering::Relaxed);
+    assert!((3..20).contains(&calls), "a database that is away is not asked all the time: {calls}");
+    database.away.store(false, Ordering::Relaxed);
+    eventually("it is read, though nobody asks", async || daemon.lookups.held().look_ups == 0).await;
+    assert_eq!(daemon.rule(&[("user", "u")]).await, "user_blocked");
+}
+
+#[tokio::test]
+async fn a_change_during_a_lookup_that_fails_is_not_lost() {
+    let database = Arc::new(Database::default());
+    let name = database.user("u", pro);
+    let settings = LookupSettings {
+        timeout: Duration::from_secs(2),
+        fresh: Duration::from_millis(500),
+        ..LookupSettings::default()
+    };
+    let daemon = Daemon::with(&database, None, settings);
+    assert_eq!(daemon.rule(&[("user", "u")]).await, "pro");
+    tokio::time::sleep(Duration::from_millis(550)).await;
+    database.delay_ms.store(100, Ordering::Relaxed);
+    database.away.store(true, Ordering::Relaxed);
+    assert_eq!(daemon.rule(&[("user", "u")]).await, "pro");
+    eventually("the lookup of what is no longer fresh", async || database.asked() == 2).await;
+    database.user("u", |user| user.blocked = Some(Block { reason: None, until: None }));
+    daemon.lookups.changed(name);
+    eventually("it fails, and is made again", async || database.asked() > 2).await;
+    database.away.store(false, Ordering::Relaxed);
+    eventually("it is read, though nobody asks", async || daemon.lookups.held().look_ups == 0).await;
+    assert_eq!(daemon.rule(&[("user", "u")]).await, "user_blocked");
+}
+
+#[tokio::test]
 async fn after_a_change_of_anybody_everybody_is_looked_up_again() {
     let database = Arc::new(Database::default());
     database.user("u", |_| {});
@@ -400,6 +449,25 @@ async fn daemons_share_what_lies_on_the_shelf_but_not_after_a_change() {
     two.lookups.changed(name);
     eventually("the second", async || two.rule(&[("user", "u")]).await == "free").await;
     assert_eq!(database.asked(), 3);
+}
+
+#[tokio::test]
+async fn a_shelf_that_does_not_hear_of_a_change_is_not_trusted_after_it() {
+    let database = Arc::new(Database::default());
+    let board = Arc::new(Board::default());
+    let settings = LookupSettings { timeout: Duration::from_secs(2), ..LookupSettings::default() };
+    let shelf: Arc<dyn Shelf> = Arc::clone(&board) as _;
+    let one = Daemon::with(&database, Some(Arc::clone(&shelf)), settings.clone());
+    let two = Daemon::with(&database, Some(shelf), settings);
+    let name = database.user("u", pro);
+    assert_eq!(one.rule(&[("user", "u")]).await, "pro");
+    eventually("it lies there", async || board.0.lock().unwrap().values().any(Option::is_some)).await;
+    board.1.store(true, Ordering::Relaxed);
+    database.user("u", |user| user.blocked = Some(Block { reason: None, until: None }));
+    // The second does not hold the user: it only clears the shelf.
+    two.lookups.changed(name);
+    assert_eq!(two.rule(&[("user", "u")]).await, "user_blocked");
+    assert!(board.0.lock().unwrap().values().any(Option::is_some), "the former fact lies there still");
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use std::time::Duration;
 use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
-use support::spellings::{ADMIN_HOST, SEARCH};
+use support::spellings::{ADMIN_HOST, ODD_HOST, SEARCH};
 use support::{eventually, free_tcp, origin, paced, rolling};
 use tempfile::TempDir;
 
@@ -95,7 +95,11 @@ impl Front {
             config = config.replace(from, to);
         }
         // On a busy machine an answer may take longer than users would wait for it.
-        config = config.replace("250ms", "5s");
+        for timeout in ["proxy_connect_timeout", "proxy_read_timeout"] {
+            let shipped = format!("{timeout} 1s;");
+            assert_eq!(config.matches(&shipped).count(), 1, "deploy/nginx/tidegate.conf says {shipped} once");
+            config = config.replace(&shipped, &format!("{timeout} 5s;"));
+        }
         let mut nginx = support::nginx::start(folder.path(), &config);
         eventually("nginx serves", || {
             assert!(nginx.ended().is_none(), "nginx ended:\n{}", nginx.output());
@@ -254,9 +258,13 @@ fn every_spelling_of_a_path_and_a_host_is_held_at_nginx() {
     for path in SEARCH {
         assert_eq!(front.raw(path.as_bytes(), b"x-api-key: k", 1), [429], "{path} is limited");
     }
-    for host in ADMIN_HOST {
+    // nginx cuts this one off at its first colon, for the service as for Tidegate: `$host` is `x`.
+    let odd = ODD_HOST.iter().filter(|host| **host != "x:y@admin.example.com");
+    for host in ADMIN_HOST.iter().chain(odd) {
         let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-        assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 403, "{host}");
+        let status = http::raw(front.addr, head.as_bytes()).unwrap().status;
+        // A gateway may refuse what is no host.
+        assert!([400, 403].contains(&status), "{status} to {host}");
     }
 }
 

@@ -86,6 +86,7 @@ impl Counts {
                 used: now_used,
                 returned,
                 reported: 0,
+                uncharged: 0,
                 paid: 0,
                 owed: 0,
                 lapsed: 0,
@@ -786,6 +787,32 @@ async fn a_full_listener_closes_the_longest_idle_connection_for_the_next_one() {
     assert_eq!(&next, b"HTTP/1.1 200 OK");
     assert_eq!(timeout(SOON, kept.read(&mut [0; 512])).await.unwrap().unwrap(), 0, "closed in good order");
     assert!(house.metrics.render().contains("tidegate_connections_evicted_total{listener=\"http\"} 1"));
+}
+
+#[tokio::test]
+async fn whoever_connected_before_the_end_is_answered() {
+    let house = house().await;
+    // The listeners' tasks have not run yet, so nobody is accepted before the end.
+    let connect = || std::net::TcpStream::connect(&house.http).unwrap();
+    let request = b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n";
+    let (mut asked, silent) = (connect(), connect());
+    std::io::Write::write_all(&mut asked, request).unwrap();
+    house.shutdown.stop.cancel();
+    let [asked, mut silent] = [asked, silent].map(|stream| {
+        stream.set_nonblocking(true).unwrap();
+        TcpStream::from_std(stream).unwrap()
+    });
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    silent.write_all(request).await.unwrap();
+    for mut stream in [asked, silent] {
+        let mut answer = String::new();
+        timeout(SOON, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+    }
+    assert!(TcpStream::connect(&house.http).await.is_err(), "nobody listens any more");
+    assert!(house.drained().await);
 }
 
 #[tokio::test]

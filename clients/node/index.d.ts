@@ -45,7 +45,7 @@ export interface Lease extends Decision {
   expires_ms?: number;
 }
 
-/** What became of a reservation. `committed` is false where an earlier call settled it. */
+/** What became of a reservation. `committed` is false where an earlier call settled it, or no rule counts it any more. */
 export interface Settled {
   committed: boolean;
   lapsed: boolean;

@@ -98,6 +98,11 @@ function named(attributes) {
   return Object.fromEntries(Object.entries(attributes).map(([name, value]) => [name, value ?? null]));
 }
 
+function stranger(url, status, text = "") {
+  const said = text.trim() && `: ${text.trim().slice(0, 200)}`;
+  return new TidegateError(status, "unexpected", `${url} answered ${status} with something else than a daemon's answer${said}; is it a Tidegate?`);
+}
+
 /** Asks a daemon whether requests may pass, and tells it what they cost. */
 export class Tidegate {
   #address;
@@ -147,11 +152,11 @@ export class Tidegate {
     } catch {}
     if (reply.status === 200) {
       if (is(answer)) return answer;
-      throw new TidegateError(200, "unexpected", `${url} answered 200 with something else than a daemon's answer; is it a Tidegate?`);
+      throw stranger(url, reply.status);
     }
     const { code, message, field } = answer?.error ?? {};
     if (typeof code === "string" && typeof message === "string") throw new TidegateError(reply.status, code, message, field);
-    throw new TidegateError(reply.status, "unexpected", text || `status ${reply.status}`);
+    throw stranger(url, reply.status, text);
   }
 
   #without(route, cause, standIn) {

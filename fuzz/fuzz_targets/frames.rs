@@ -1,8 +1,8 @@
 //! Messages between daemons: counts, rights and membership, in each wire version.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
 use tidegate::core::wire::WireVersion;
 use tidegate::peer::codec::{self, Message};
 

@@ -126,7 +126,7 @@ impl ClientIdentity {
             for (entry, (name, value)) in question.attributes.iter().enumerate() {
                 let text = match *name {
                     PATH if settings.normalize => client_identity.path(settings.origin, value, place),
-                    HOST if settings.normalize => uri::host(value),
+                    HOST if settings.normalize => client_identity.host(value),
                     IP => address::canonical(value),
                     AUTHORIZATION => canonical_authorization(value),
                     API_KEY => Cow::Borrowed(client_identity.first_credential(value, (place, entry))),
@@ -184,6 +184,16 @@ impl ClientIdentity {
         }
     }
 
+    /// The form of a host that a request is called by. One that origins may take for another is refused:
+    /// rules by host would pass it by.
+    fn host<'v>(&mut self, value: &'v str) -> Cow<'v, str> {
+        if !uri::names_one_host(value) {
+            let sentence = "names no one host: it has a user, a path, an escape or a blank in it";
+            self.refused = Some(Refusal::of_field(HOST, sentence));
+        }
+        uri::host(value)
+    }
+
     /// Names the bucket of a question's own limit, by the attributes as rules see them.
     fn descriptor(&self, place: usize, question: &Request<'_>) -> String {
         let values = question.attributes.iter().enumerate().map(|(entry, (name, value))| {
@@ -193,8 +203,8 @@ impl ClientIdentity {
         descriptor(values, self.ipv6_prefix)
     }
 
-    /// Returns why the call is refused, if it is: an invalid token, where these are refused, or a path that
-    /// origins may read in too many ways.
+    /// Returns why the call is refused, if it is: an invalid token, where these are refused, a path that
+    /// origins may read in too many ways, or a host that they may take for another.
     pub(super) const fn refused(&self) -> Option<&Refusal> {
         self.refused.as_ref()
     }
@@ -306,6 +316,24 @@ mod tests {
         assert_eq!(values(&Settings::default(), &pairs), ["/a/b", "h", "//A?x"]);
         let off = Settings { normalize: false, ..Settings::default() };
         assert_eq!(values(&off, &pairs), ["//a/%62?x", "H.:1", "//A?x"]);
+    }
+
+    #[test]
+    fn a_host_that_origins_may_take_for_another_is_refused() {
+        let refused = |settings: &Settings, host: &str| {
+            let questions = [Request::new("d", [("host", host)].into_iter().collect(), Cost::Take(1))];
+            ClientIdentity::of_values(settings, &questions)
+                .refused()
+                .and_then(|refusal| refusal.field.clone())
+        };
+        for host in ["", "admin.example.com:x", "[::1]:80", " a "] {
+            assert_eq!(refused(&Settings::default(), host), None, "{host}");
+        }
+        for host in ["x@a", "%61dmin", "a/b", "a?b", "a#b", "a\\b", "a b"] {
+            assert_eq!(refused(&Settings::default(), host).as_deref(), Some("host"), "{host}");
+        }
+        let off = Settings { normalize: false, ..Settings::default() };
+        assert_eq!(refused(&off, "x@a"), None);
     }
 
     #[test]

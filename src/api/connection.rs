@@ -15,8 +15,9 @@ const IDLE_LOOKS_MAX: u32 = 30;
 const BUDGET_BYTES: usize = 128 << 20;
 /// Calls of one HTTP/2 connection that its client may give up before they are taken up. With more of them the
 /// connection is closed, and with it every other call of the gateway: clients that leave early must not bring
-/// that about.
-pub(super) const GIVEN_UP_MAX: usize = 4_096;
+/// that about. The library keeps a record and the head of each, about 2 KiB of a gateway's call, so 32 MiB at
+/// most; and only until the calls are taken up, with the next turn of the connection.
+pub(super) const GIVEN_UP_MAX: usize = 16_384;
 /// Time that a connection that makes room for another may take to end.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 
@@ -40,6 +41,8 @@ pub(super) struct IdleDetection {
     closing: AtomicBool,
     /// A head that is arriving says how long its body is.
     says_length: AtomicBool,
+    /// A request was answered whose body nobody has read.
+    leaves_body: AtomicBool,
 }
 
 /// The state that the look before this one saw.
@@ -52,9 +55,9 @@ pub(super) struct Looks {
 
 /// A request until its answer is made.
 #[derive(Debug)]
-pub(super) struct Asked<'i>(&'i IdleDetection);
+pub(super) struct Asked(Arc<IdleDetection>);
 
-impl Drop for Asked<'_> {
+impl Drop for Asked {
     fn drop(&mut self) {
         self.0.asked.fetch_sub(1, Ordering::Relaxed);
     }
@@ -67,10 +70,15 @@ impl IdleDetection {
         self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// True if any bytes have arrived.
+    pub(super) fn has_received(&self) -> bool {
+        self.received.load(Ordering::Relaxed) > 0
+    }
+
     /// A head is there. Its answer is made when what this returns is dropped.
-    pub(super) fn asks(&self) -> Asked<'_> {
+    pub(super) fn asks(self: &Arc<Self>) -> Asked {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        Asked(self)
+        Asked(Arc::clone(self))
     }
 
     /// True if an answer is still to be made.
@@ -97,6 +105,16 @@ impl IdleDetection {
     /// True if the head that has arrived says how long its body is.
     pub(super) fn says_length(&self) -> bool {
         self.says_length.load(Ordering::Relaxed)
+    }
+
+    /// A request is answered, and its body is not read: what follows on the connection may be that body.
+    pub(super) fn leave_body(&self) {
+        self.leaves_body.store(true, Ordering::Relaxed);
+    }
+
+    /// True if a body was left unread.
+    pub(super) fn has_left_body(&self) -> bool {
+        self.leaves_body.load(Ordering::Relaxed)
     }
 
     /// From now on each answer is the last of the connection.
@@ -148,6 +166,21 @@ impl Budget {
 }
 
 impl Held {
+    /// Returns how many it holds.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Holds so many instead of what it held; `false` if the server has no room for more.
+    pub(super) fn resize(&mut self, bytes: usize) -> bool {
+        if let Some(fewer) = self.bytes.checked_sub(bytes) {
+            self.server.fetch_sub(fewer, Ordering::Relaxed);
+            self.bytes = bytes;
+            return true;
+        }
+        self.grow(bytes - self.bytes)
+    }
+
     /// Takes more; `false` if the server has no room.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let before = self.server.fetch_add(bytes, Ordering::Relaxed);

@@ -13,6 +13,7 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, InvalidHea
 use smallvec::SmallVec;
 
 use super::error::Refusal;
+use super::signing_schemes::signers;
 use crate::core::identity::{KEY_NAME_LEN, KEY_PREFIX, KEY_SECRET_LEN, is_key_like, parse_key};
 use crate::engine::identity::secret::fingerprint;
 
@@ -254,7 +255,8 @@ pub(super) fn is_bearer(word: &[u8]) -> bool {
 }
 
 /// Returns the secret in the value of an `Authorization`: the word behind the scheme, or the only word. It is
-/// decoded for `Basic`; for a scheme with parameters (`Digest`, `AWS4-HMAC-SHA256`) it is all of them.
+/// decoded for `Basic`; for a scheme that signs each request (`Digest`, `AWS4-HMAC-SHA256`) it is who signs,
+/// and for another one with parameters all of them.
 fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut words = words(value);
     let scheme = words.next()?;
@@ -263,11 +265,16 @@ fn secret_of_authorization(value: &[u8]) -> Option<Cow<'_, [u8]>> {
         let decoded = decodings(secret).into_iter().next();
         return Some(decoded.map_or(Cow::Borrowed(secret), Cow::Owned));
     }
-    if is_bearer(scheme) || !is_parameter(secret) {
-        return Some(Cow::Borrowed(secret));
+    let behind = behind_scheme(value, scheme);
+    if let Some(signer) = signers(scheme, behind).into_iter().next() {
+        return Some(signer);
     }
-    let behind = trimmed(value).get(scheme.len()..).unwrap_or_default();
-    Some(Cow::Borrowed(trimmed(behind)))
+    Some(Cow::Borrowed(if is_bearer(scheme) || !is_parameter(secret) { secret } else { behind }))
+}
+
+/// Returns all that follows the scheme.
+fn behind_scheme<'h>(value: &'h [u8], scheme: &[u8]) -> &'h [u8] {
+    trimmed(trimmed(value).get(scheme.len()..).unwrap_or_default())
 }
 
 /// Returns the secrets in an `Authorization` that may have come more often than once: every one that some
@@ -276,11 +283,13 @@ fn secrets_of_authorization(value: &[u8]) -> Secrets<'_> {
     let mut secrets = Secrets::new();
     let mut words = words(value);
     let scheme = words.next().unwrap_or_default();
-    let has_parameters = !is_bearer(scheme)
-        && !scheme.eq_ignore_ascii_case(b"basic")
-        && !scheme.eq_ignore_ascii_case(b"token")
-        && words.next().is_some_and(is_parameter);
-    if has_parameters {
+    secrets.extend(signers(scheme, behind_scheme(value, scheme)));
+    let has_parameters = !secrets.is_empty()
+        || !is_bearer(scheme)
+            && !scheme.eq_ignore_ascii_case(b"basic")
+            && !scheme.eq_ignore_ascii_case(b"token")
+            && words.next().is_some_and(is_parameter);
+    if has_parameters && secrets.is_empty() {
         secrets.extend(secret_of_authorization(value));
     }
     for part in values(value) {
@@ -292,8 +301,7 @@ fn secrets_of_authorization(value: &[u8]) -> Secrets<'_> {
     }
     if scheme.eq_ignore_ascii_case(b"basic") {
         // Some readers decode all that follows, past blanks and commas.
-        let behind = trimmed(value).get(scheme.len()..).unwrap_or_default();
-        secrets.extend(decodings(trimmed(behind)).into_iter().map(Cow::Owned));
+        secrets.extend(decodings(behind_scheme(value, scheme)).into_iter().map(Cow::Owned));
     }
     secrets
 }
@@ -570,10 +578,21 @@ mod tests {
     #[test]
     fn of_a_scheme_with_parameters_all_of_them_count() {
         let of = |text: &str| shown(&[("authorization", text.as_bytes())]);
-        assert_eq!(of("Digest username=\"a\", nonce=\"n\""), [fingerprint(b"username=\"a\", nonce=\"n\"")]);
-        assert_ne!(of("AWS4 Credential=a/b, Signature=x"), of("AWS4 Credential=a/b, Signature=y"));
+        assert_eq!(of("Custom name=\"a\", nonce=\"n\""), [fingerprint(b"name=\"a\", nonce=\"n\"")]);
+        assert_ne!(of("Custom user=a, signature=x"), of("Custom user=a, signature=y"));
         assert_eq!(of("Bearer a=b x"), [fingerprint(b"a=b"), fingerprint(b"x")]);
         assert_eq!(of("Token YWI= x"), [fingerprint(b"YWI="), fingerprint(b"x")]);
+    }
+
+    #[test]
+    fn whoever_signs_each_request_is_one_client() {
+        let of = |text: &str| shown(&[("authorization", text.as_bytes())]);
+        assert_eq!(of("Digest username=\"a\", nonce=\"n\""), [fingerprint(b"a")]);
+        assert_eq!(of("AWS4-HMAC-SHA256 Credential=a/b, Signature=x"), [fingerprint(b"a")]);
+        assert_eq!(of("AWS a:x"), [fingerprint(b"a")]);
+        // Another credential beside it is one, too.
+        assert_eq!(of("Hawk id=\"a\", mac=\"x\", Bearer k1"), [fingerprint(b"a"), fingerprint(b"k1")]);
+        assert_eq!(canonical_authorization("digest nonce=\"n\", username=\"a\""), "digest a");
     }
 
     #[test]

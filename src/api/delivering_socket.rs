@@ -88,8 +88,8 @@ impl DeliveringSocket {
                 self.deliveries.lost();
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            // A client that has asked all may close its own half, and reads on. The library would drop the answer,
-            // and those that wait before it. One that left for good is noticed a moment later.
+            // A client that has asked all may close its own half, and reads on. The library would drop the
+            // answer, and those that wait before it. One that left for good is noticed a moment later.
             if is_asked || self.deliveries.ends(END_WITHIN) {
                 return Poll::Ready(Ok(()));
             }

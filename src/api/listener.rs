@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -149,18 +150,44 @@ impl SocketKind {
         match self {
             SocketKind::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                // Answers are small and whole: waiting for more to send with them only delays them.
-                let _ = stream.set_nodelay(true);
-                Ok((Socket::Tcp(stream), Peer { address: Some(peer.ip()), is_owner: false }))
+                Ok(over_tcp(stream, peer))
             }
             SocketKind::Unix(listener, _, owner) => {
                 let (stream, _) = listener.accept().await?;
-                let user = stream.peer_cred().map(|credentials| credentials.uid()).ok();
-                let is_owner = owner.is_some() && (user == *owner || user == Some(ROOT));
-                Ok((Socket::Unix(stream), Peer { address: None, is_owner }))
+                Ok(over_unix(stream, *owner))
             }
         }
     }
+
+    /// Accepts one who is connected already, and waits for nobody.
+    fn accept_now(&self) -> io::Result<(Socket, Peer)> {
+        match self {
+            SocketKind::Tcp(listener) => {
+                let twin = std::net::TcpListener::from(listener.as_fd().try_clone_to_owned()?);
+                let (stream, peer) = twin.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(over_tcp(TcpStream::from_std(stream)?, peer))
+            }
+            SocketKind::Unix(listener, _, owner) => {
+                let twin = std::os::unix::net::UnixListener::from(listener.as_fd().try_clone_to_owned()?);
+                let (stream, _) = twin.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(over_unix(UnixStream::from_std(stream)?, *owner))
+            }
+        }
+    }
+}
+
+fn over_tcp(stream: TcpStream, peer: SocketAddr) -> (Socket, Peer) {
+    // Answers are small and whole: waiting for more to send with them only delays them.
+    let _ = stream.set_nodelay(true);
+    (Socket::Tcp(stream), Peer { address: Some(peer.ip()), is_owner: false })
+}
+
+fn over_unix(stream: UnixStream, owner: Option<u32>) -> (Socket, Peer) {
+    let user = stream.peer_cred().map(|credentials| credentials.uid()).ok();
+    let is_owner = owner.is_some() && (user == owner || user == Some(ROOT));
+    (Socket::Unix(stream), Peer { address: None, is_owner })
 }
 
 impl std::fmt::Display for Listener {
@@ -364,6 +391,32 @@ pub(super) async fn serve<F>(
     let (mut failing, mut handshakes) = (Failing::default(), Failing::default());
     // Dropping it, with this future, ends every connection.
     let mut open = JoinSet::new();
+    let begin = |open: &mut JoinSet<Option<HandshakeFailure>>, socket: Socket, peer: Peer| {
+        let Some(entering) = places.enter(peer.address) else { return };
+        let shutdown =
+            Shutdown { closing: shutdown.closing.child_token(), stop: shutdown.stop.child_token() };
+        let (servers, tls) = (Arc::clone(&servers), listener.tls.clone());
+        // In the connection's own task: a client that dawdles keeps nobody else from being accepted.
+        open.spawn(async move {
+            let place = entering.place().await?;
+            let secured = tokio::select! {
+                biased;
+                secured = socket.secured(tls.as_deref()) => secured,
+                () = place.end.cancelled() => return None,
+                () = shutdown.stop.cancelled() => return None,
+            };
+            match secured {
+                Ok(socket) => {
+                    drive(servers, Accepted { socket, peer, shutdown, place }).await;
+                    None
+                }
+                Err(error) => {
+                    limits_of(&servers).handshakes_failed.increment(1);
+                    Some(HandshakeFailure { client: peer.address, error })
+                }
+            }
+        });
+    };
     loop {
         let accepted = tokio::select! {
             biased;
@@ -400,34 +453,16 @@ pub(super) async fn serve<F>(
                 continue;
             }
         };
-        let Some(entering) = places.enter(peer.address) else { continue };
-        let shutdown =
-            Shutdown { closing: shutdown.closing.child_token(), stop: shutdown.stop.child_token() };
-        let (servers, tls) = (Arc::clone(&servers), listener.tls.clone());
-        // In the connection's own task: a client that dawdles keeps nobody else from being accepted.
-        open.spawn(async move {
-            let place = entering.place().await?;
-            let secured = tokio::select! {
-                biased;
-                secured = socket.secured(tls.as_deref()) => secured,
-                () = place.end.cancelled() => return None,
-                () = shutdown.stop.cancelled() => return None,
-            };
-            match secured {
-                Ok(socket) => {
-                    drive(servers, Accepted { socket, peer, shutdown, place }).await;
-                    None
-                }
-                Err(error) => {
-                    limits_of(&servers).handshakes_failed.increment(1);
-                    Some(HandshakeFailure { client: peer.address, error })
-                }
-            }
-        });
+        begin(&mut open, socket, peer);
     }
     listener.close();
-    drop(accepting);
     shutdown.closing.cancel();
+    // Closing resets those who are connected and were not accepted yet, and may have asked.
+    for _ in 0..BACKLOG {
+        let Ok((socket, peer)) = accepting.accept_now() else { break };
+        begin(&mut open, socket, peer);
+    }
+    drop(accepting);
     let finish = async { while open.join_next().await.is_some() {} };
     if tokio::time::timeout(servers.settings().drain, finish).await.is_err() {
         tracing::warn!(connections = open.len(), "closing connections that did not finish in time");

@@ -33,6 +33,7 @@ mod resp;
 mod rls;
 #[cfg(test)]
 mod schema;
+mod signing_schemes;
 mod stand_in;
 mod tls;
 pub mod token;
@@ -147,7 +148,7 @@ pub struct Servers {
     /// The rules as text, made once for each revision of them.
     rules_text: made_once::MadeOnce<u64>,
     explaining: Arc<tokio::sync::Semaphore>,
-    streams: Arc<tokio::sync::Semaphore>,
+    streams: Arc<admin::stream_places::StreamPlaces>,
     others: rls::Others,
     quotas: rls::QuotaStreams,
 }
@@ -199,7 +200,7 @@ impl Servers {
         let owner = ListenerLimits::new(&engine, &few, "admin");
         let watching = ListenerLimits::new(&engine, &few, "metrics");
         let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
-        let streams = Arc::new(tokio::sync::Semaphore::new(admin::stream::STREAMS_MAX));
+        let streams = Arc::default();
         let others = rls::Others::new(&readiness, engine.metrics());
         let quotas = rls::QuotaStreams::new(engine.metrics());
         Self {

@@ -29,6 +29,11 @@ const ENDING: usize = 16;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Longest time between two looks of a listener whether it takes newcomers.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Time that a full listener gives those that are being answered to leave, before it turns a newcomer away.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(2);
+/// A listener is crowded when fewer than one of this many places is free. From then on connections end with
+/// their answer, which tells the gateway so: a burst of new ones finds places, and no request is lost.
+const CROWDED: usize = 4;
 /// Seconds without a request after which a connection may go.
 const IDLE_SECONDS_MIN: u32 = 1;
 /// A client with fewer than this part of the places that the largest client has gets one, busy as all of them
@@ -46,6 +51,7 @@ pub(super) struct Places {
     /// Seconds since the start, as well as the listener counts them.
     now: AtomicU32,
     table: Mutex<Table>,
+    is_crowded: AtomicBool,
     /// One turn for each newcomer that may wait.
     turns: Arc<Semaphore>,
     left: Notify,
@@ -154,6 +160,7 @@ impl Places {
             client_max: if client_max == 0 { usize::MAX } else { client_max },
             now: AtomicU32::new(0),
             table: Mutex::default(),
+            is_crowded: AtomicBool::default(),
             turns: Arc::new(Semaphore::new(Self::above(max.max(1)))),
             left: Notify::new(),
             open: metrics.gauge("connections", "listener", name),
@@ -176,11 +183,15 @@ impl Places {
 
     /// Returns once the listener may take a newcomer. While as many wait as may, and connections that were
     /// told to end have not, newcomers stay in the queue of the system: one that is turned away may be a
-    /// gateway.
+    /// gateway. Where none was told to end, they stay for a moment.
     pub(super) async fn takes_newcomers(&self) {
         loop {
             let left = self.left.notified();
-            if self.turns.available_permits() > 0 || !self.are_ending() {
+            if self.turns.available_permits() > 0 {
+                return;
+            }
+            if !self.are_ending() {
+                let _ = tokio::time::timeout(ANSWERED_WITHIN, left).await;
                 return;
             }
             let _ = tokio::time::timeout(LOOK_AGAIN, left).await;
@@ -223,8 +234,14 @@ impl Places {
         let (last, end) = (Arc::new(LastRequest { at, decides }), CancellationToken::new());
         table.open.insert(id, Entry { client, last: Arc::clone(&last), end: end.clone() });
         *table.staying.entry(client).or_default() += 1;
+        self.look_for_crowd(&table);
         self.open.increment(1);
         Some(ConnectionPlace { places: Arc::clone(self), id, last, end })
+    }
+
+    fn look_for_crowd(&self, table: &Table) {
+        let free = self.max.saturating_sub(table.open.len() - table.ending);
+        self.is_crowded.store(free < self.max / CROWDED, Ordering::Relaxed);
     }
 
     fn refuse(&self) {
@@ -288,6 +305,7 @@ impl Places {
                 table.leave(largest);
             }
         }
+        self.look_for_crowd(table);
         let gone = u64::try_from(going).unwrap_or_default();
         table.evicted += gone;
         self.evicted.increment(gone);
@@ -338,6 +356,32 @@ impl ConnectionPlace {
         self.last.decides.store(decides, Ordering::Relaxed);
     }
 
+    /// True if the connection ends with the answer to a request for a decision, which is about to be sent:
+    /// its listener is crowded, and its client is one of those with the most connections.
+    pub(super) fn ends_with_answer(&self) -> bool {
+        let places = &self.places;
+        if !places.is_crowded.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut table = places.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = table.open.get(&self.id) else { return false };
+        if entry.end.is_cancelled() {
+            return true;
+        }
+        let (client, end) = (entry.client, entry.end.clone());
+        let own = table.staying.get(&client).copied().unwrap_or_default();
+        let most = table.staying.values().max().copied().unwrap_or_default();
+        if own.saturating_mul(FAIR_PART) < most {
+            return false;
+        }
+        end.cancel();
+        table.ending += 1;
+        table.leave(client);
+        places.look_for_crowd(&table);
+        places.evicted.increment(1);
+        true
+    }
+
     /// Its client reads nothing, and so it is closed.
     pub(super) fn count_unread(&self) {
         self.places.count_unread();
@@ -353,6 +397,7 @@ impl Drop for ConnectionPlace {
             } else {
                 table.leave(entry.client);
             }
+            self.places.look_for_crowd(&table);
             self.places.open.decrement(1);
         }
         drop(table);
@@ -420,6 +465,26 @@ mod tests {
         assert!(at_once(&places, address(3)).is_some());
         assert!(!gateway.end.is_cancelled());
         assert_eq!(many.iter().filter(|place| place.end.is_cancelled()).count(), 1);
+    }
+
+    #[test]
+    fn connections_of_a_crowded_listener_end_with_their_answer() {
+        let places = places(8, 0);
+        let held: Vec<ConnectionPlace> = (0..8).map(|_| at_once(&places, LOCAL).unwrap()).collect();
+        held.iter().for_each(|place| place.touch(true));
+        assert!(at_once(&places, LOCAL).is_none(), "all of them decide");
+        let ends: Vec<bool> = held.iter().map(ConnectionPlace::ends_with_answer).collect();
+        assert_eq!(ends, [true, true, false, false, false, false, false, false], "two places are free then");
+        assert!(at_once(&places, LOCAL).is_some(), "it waits for no second to pass");
+    }
+
+    #[test]
+    fn a_gateway_keeps_its_connections_beside_a_client_that_crowds_the_listener() {
+        let places = places(16, 0);
+        let gateway = at_once(&places, address(1)).unwrap();
+        let many: Vec<ConnectionPlace> = (0..15).map(|_| at_once(&places, address(2)).unwrap()).collect();
+        assert!(!gateway.ends_with_answer());
+        assert!(many[0].ends_with_answer());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Field order is the order on the wire. Lengths of time are whole milliseconds, rounded up: who waits that
 //! long has waited long enough.
 
+mod bucket;
 #[cfg(test)]
 pub(in crate::api) mod checks;
 mod penalty;
@@ -19,7 +20,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::denial_cause::DenialCause;
 use crate::core::hold::Lease;
@@ -29,8 +29,9 @@ use crate::core::reservation::Reservation;
 use crate::core::rule::Mode;
 use crate::core::time::Span;
 use crate::core::wire::WireVersion;
-use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth, StoreHealth, StoreState};
+use crate::engine::status::{PeerStatus, ServerHealth, StoreHealth, StoreState};
 
+pub use bucket::{BucketJson, BucketWorldJson, ResetJson};
 pub use penalty::PenaltyJson;
 
 /// The answer to one check.
@@ -116,7 +117,8 @@ pub fn read_reservation(text: &str) -> Option<Reservation> {
 #[cfg_attr(test, derive(JsonSchema))]
 #[cfg_attr(test, schemars(rename = "Committed", deny_unknown_fields))]
 pub struct CommittedJson {
-    /// True if this call settled it; false if an earlier one did.
+    /// True if this call settled it; false if an earlier one did, or if no rule counts it any more, so that
+    /// nothing is charged.
     pub committed: bool,
     /// True if some of it was not reserved any more, and so was charged in full.
     pub lapsed: bool,
@@ -585,111 +587,4 @@ pub struct ChangingJson<'a> {
     /// Regions and daemons (`region/node`) that have not said that they hold them; at most eight. Empty: the
     /// larger share begins as soon as what was spent of the old ones has faded.
     pub waiting_for: &'a [String],
-}
-
-/// The contents of a bucket.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[cfg_attr(test, schemars(rename = "Bucket"))]
-pub struct BucketJson<'a> {
-    /// The rule.
-    pub rule: &'a str,
-    /// Whose it is: the values of the rule's `per`.
-    #[cfg_attr(test, schemars(with = "BTreeMap<String, String>"))]
-    pub identity: serde_json::Map<String, serde_json::Value>,
-    /// Permits per window.
-    pub limit: u32,
-    /// The window.
-    pub window_ms: u64,
-    /// Permits in use in this region.
-    pub used: u64,
-    /// Permits left.
-    pub remaining: u64,
-    /// Until it is unused again, or its window ends.
-    pub reset_ms: u64,
-    /// True if the store did not answer, so that the daemon tells only what it knows by itself.
-    pub degraded: bool,
-    /// The penalty that shuts the client out; absent where there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub penalty: Option<PenaltyJson>,
-    /// The other regions; absent before anything was heard of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub world: Option<BucketWorldJson<'a>>,
-}
-
-/// The part that the world leaves one bucket in this region.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[cfg_attr(test, schemars(rename = "BucketWorld"))]
-pub struct BucketWorldJson<'a> {
-    /// Permits that this region may admit in the window.
-    pub budget: u32,
-    /// Permits that the other regions are known to have admitted. Null under `escrow`, where nobody tells.
-    pub others_used: Option<u64>,
-    /// The same by region, of the 64 buckets nearest to their limits; of a bucket without windows all that
-    /// they are known to have admitted since this daemon follows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub by_region: Option<&'a BTreeMap<String, u64>>,
-    /// The most by which the worldwide count may lie above the believed one, in permits.
-    pub error_bound: u64,
-}
-
-impl<'a> BucketJson<'a> {
-    /// Returns what this bucket holds.
-    #[must_use]
-    pub fn new(bucket: &'a BucketStatus) -> Self {
-        Self {
-            rule: &bucket.rule,
-            identity: identity_json(&bucket.identity),
-            limit: bucket.limit,
-            window_ms: bucket.window.millis_up(),
-            used: bucket.used,
-            remaining: bucket.remaining,
-            reset_ms: bucket.reset.millis_up(),
-            degraded: bucket.degraded,
-            penalty: bucket.penalty.as_ref().map(PenaltyJson::new),
-            world: BucketWorldJson::of(bucket),
-        }
-    }
-}
-
-impl<'a> BucketWorldJson<'a> {
-    /// Returns what the world leaves this bucket, if anything was heard of it.
-    #[must_use]
-    pub fn of(bucket: &'a BucketStatus) -> Option<Self> {
-        let (budget, others_used) = match bucket.view? {
-            Allowance::Window(view) => (view.budget, view.others),
-            Allowance::Level(view) => (view.held_back_max, view.held_back),
-            Allowance::Kept { .. } => (0, 0),
-        };
-        let others_used = (bucket.mode != Some(Mode::Escrow)).then_some(others_used);
-        let by_region = bucket.by_region.as_ref();
-        Some(Self { budget, others_used, by_region, error_bound: bucket.error_bound })
-    }
-}
-
-/// A bucket that counts from zero again.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[cfg_attr(test, schemars(rename = "Reset", deny_unknown_fields))]
-pub struct ResetJson<'a> {
-    /// The rule.
-    pub rule: &'a str,
-    /// Whose it is: the values of the rule's `per`.
-    #[cfg_attr(test, schemars(with = "BTreeMap<String, String>"))]
-    pub identity: serde_json::Map<String, serde_json::Value>,
-    /// True if there was one.
-    pub existed: bool,
-}
-
-impl<'a> ResetJson<'a> {
-    /// Returns what became of this bucket.
-    #[must_use]
-    pub fn new(reset: &'a BucketReset, existed: bool) -> Self {
-        Self { rule: &reset.rule, identity: identity_json(&reset.identity), existed }
-    }
-}
-
-fn identity_json(identity: &[(String, String)]) -> serde_json::Map<String, serde_json::Value> {
-    identity.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect()
 }

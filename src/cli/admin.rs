@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 
-use super::{Ended, Failure, say};
+use super::{Ended, Failure, say, try_say, why_lost};
 use crate::daemon;
 use crate::engine::admin::Role;
 
@@ -54,16 +54,24 @@ impl Admin {
         if let Some(path) = &add_to {
             add(path, &made.entry)?;
         }
-        if json {
-            say(serde_json::json!({ "name": name, "role": role, "token": made.token, "entry": made.entry }));
+        let is_shown = if json {
+            let (token, entry) = (&made.token, &made.entry);
+            try_say(serde_json::json!({ "name": name, "role": role, "token": token, "entry": entry }))
         } else {
-            say(&made.token);
-            if add_to.is_none() {
-                say(format_args!(
-                    "\nThis is the only time it is shown. Its entry for admin.tokens:\n\n{}",
-                    made.entry
-                ));
-            }
+            try_say(&made.token)
+        };
+        if let Some(path) = add_to.as_ref().filter(|_| !is_shown) {
+            let (file, why) = (path.display(), why_lost());
+            return Err(Failure::Failed(anyhow::anyhow!(
+                "the entry of {name} was added to {file}, and the token itself is lost: {why}. It cannot be \
+                 shown again: take its entry out of the file, and make another"
+            )));
+        }
+        if !json && add_to.is_none() {
+            say(format_args!(
+                "\nThis is the only time it is shown. Its entry for admin.tokens:\n\n{}",
+                made.entry
+            ));
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,6 +1,7 @@
 //! `tidegate check` and `tidegate explain`: what a daemon answers to one request; acquisitions ask and are
 //! shown alike.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
@@ -219,11 +220,7 @@ pub(super) fn show(decision: &Value) {
             (false, false) => "denied",
             (false, true) => "would deny (shadow)",
         };
-        let cause = rule["cause"].as_str().map(|cause| format!(", {cause}")).unwrap_or_default();
-        let degraded = if rule["degraded"].as_bool() == Some(true) { ", degraded" } else { "" };
-        let cost = rule["cost"].as_i64().map(|cost| format!(", cost {cost}")).unwrap_or_default();
-        let penalty = penalty_of(rule);
-        let warning = if rule["warning"].as_bool() == Some(true) { ", warning" } else { "" };
+        let asides = asides(rule);
         let global = &rule["global"];
         let worldwide = global.is_object().then(|| {
             let used = global["believed_used"].as_u64();
@@ -232,7 +229,7 @@ pub(super) fn show(decision: &Value) {
         });
         let mut row = vec![
             text(&rule["rule"]),
-            format!("{answer}{cause}{degraded}{penalty}{warning}{cost}"),
+            format!("{answer}{asides}"),
             format!("{}{}", rule["limit"], unit(rule)),
             rule["window_ms"].as_u64().filter(|millis| *millis > 0).map(span).unwrap_or_default(),
             rule["remaining"].to_string(),
@@ -244,9 +241,30 @@ pub(super) fn show(decision: &Value) {
     say(rows);
 }
 
+/// Returns what stands behind a rule's answer, each thing once: a cause may be what is said besides.
+fn asides(rule: &Value) -> String {
+    let flag = |name: &str| rule[name].as_bool() == Some(true);
+    let penalty = penalty_of(rule);
+    let cause = rule["cause"].as_str().filter(|cause| match DenialCause::from_text(cause) {
+        Some(DenialCause::Degraded) => !flag("degraded"),
+        Some(DenialCause::Penalty) => penalty.is_empty(),
+        _ => true,
+    });
+    let cause = cause.map(|cause| format!(", {cause}")).unwrap_or_default();
+    let degraded = if flag("degraded") { ", degraded" } else { "" };
+    let warning = if flag("warning") { ", warning" } else { "" };
+    let cost = rule["cost"].as_i64().map(|cost| format!(", cost {cost}")).unwrap_or_default();
+    format!("{cause}{degraded}{penalty}{warning}{cost}")
+}
+
 /// Returns why it is denied, in a sentence without its end; nothing where that is not said.
-pub(super) fn because(told: &Value) -> Option<&'static str> {
-    DenialCause::from_text(told["cause"].as_str()?).map(DenialCause::sentence)
+pub(super) fn because(told: &Value) -> Option<Cow<'static, str>> {
+    let cause = DenialCause::from_text(told["cause"].as_str()?)?;
+    Some(match told["remaining"].as_u64() {
+        // It asked for more than that.
+        Some(left @ 1..) if cause == DenialCause::UsedUp => Cow::Owned(format!("only {left} left")),
+        _ => Cow::Borrowed(cause.sentence()),
+    })
 }
 
 /// The penalty in force, behind an answer; empty for none.
@@ -264,4 +282,22 @@ fn unit(rule: &Value) -> String {
 
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::asides;
+
+    #[test]
+    fn what_a_cause_says_is_not_said_again() {
+        let degraded = json!({ "allowed": false, "cause": "degraded", "degraded": true });
+        assert_eq!(asides(&degraded), ", degraded");
+        let penalty = json!({ "cause": "penalty", "penalty": { "multiplier": 1, "ends_ms": 5_000 } });
+        assert_eq!(asides(&penalty), ", penalty x1 for 5 s");
+        let other = json!({ "cause": "used_up", "degraded": true, "warning": true, "cost": 3 });
+        assert_eq!(asides(&other), ", used_up, degraded, warning, cost 3");
+        assert_eq!(asides(&json!({ "allowed": true })), "");
+    }
 }

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 
 use super::client::{Reply, query};
-use super::table::table;
+use super::table::{plain, table};
 use super::usage::text;
 use super::{ConfigFile, Ended, Failure, Server, say, try_say, usage as problems};
 use crate::config::{Config, Flags};
@@ -31,10 +31,18 @@ const FOLLOW_ROWS: u32 = 1_000;
 #[derive(Debug, Clone, Copy, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Outcome {
+    /// It passed at once.
     Allowed,
+    /// It passed, after the delay of a rule that throttles.
+    Throttled,
+    /// A limit denied it.
     Denied,
+    /// A rule that blocks denied it, or its user is blocked, or its key does not hold.
+    Blocked,
+    /// It passed, and a rule that only logs would have denied it.
     ShadowDenied,
-    /// A reservation was committed: its permits are what it used less what it had reserved.
+    /// A cost was told afterwards: by the commit of a reservation, less what it had reserved, or by a
+    /// report that was denied and is charged all the same.
     Committed,
 }
 
@@ -50,8 +58,8 @@ pub(super) struct Audit {
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Moves months that are older than audit.retain to the archive. Daemons do so by themselves; this does
-    /// it now.
+    /// Moves months that are older than audit.retain to the archive, and removes files there that are older
+    /// than audit.retain_archive. Daemons do so by themselves; this does it now.
     Archive(Archive),
 }
 
@@ -72,12 +80,15 @@ struct Filters {
     /// In this region.
     #[arg(long)]
     region: Option<String>,
-    /// With this outcome.
-    #[arg(long, value_enum)]
-    outcome: Option<Outcome>,
+    /// With this outcome, or one of several: denied,blocked.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    outcome: Vec<Outcome>,
     /// Denied for this cause, such as used_up or burnt.
     #[arg(long, value_parser = PossibleValuesParser::new(DenialCause::WORDS))]
     cause: Option<String>,
+    /// On the request that its gateway named so (X-Request-Id).
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
     /// From when on: a moment such as 2026-12-01T00:00:00Z, or how long ago. Default: 24h.
     #[arg(long)]
     from: Option<String>,
@@ -99,7 +110,7 @@ struct Filters {
 
 #[derive(Debug, Args)]
 struct Archive {
-    /// Only says which months would go.
+    /// Only says which months and files would go.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -126,7 +137,8 @@ struct Part {
 
 impl Filters {
     fn ask(&self, part: Part) -> Result<Reply, Failure> {
-        let outcome = self.outcome.and_then(|outcome| outcome.to_possible_value());
+        let outcomes = self.outcome.iter().filter_map(|outcome| outcome.to_possible_value());
+        let outcomes: Vec<String> = outcomes.map(|outcome| outcome.get_name().to_owned()).collect();
         self.server.get(&query(
             "/v1/audit",
             &[
@@ -135,8 +147,9 @@ impl Filters {
                 ("address", self.address.clone()),
                 ("rule", self.rule.clone()),
                 ("region", self.region.clone()),
-                ("outcome", outcome.map(|outcome| outcome.get_name().to_owned())),
+                ("outcome", Some(outcomes.join(",")).filter(|outcomes| !outcomes.is_empty())),
                 ("cause", self.cause.clone()),
+                ("request_id", self.request_id.clone()),
                 ("from", part.from),
                 ("to", part.to),
                 ("limit", part.limit.map(|limit| limit.to_string())),
@@ -260,7 +273,7 @@ fn line(decision: &Value) -> String {
 
 fn who(decision: &Value) -> String {
     match (&decision["user"], &decision["api_key"]) {
-        (Value::Null, Value::String(key)) => format!("key {key}"),
+        (Value::Null, Value::String(key)) => format!("key {}", plain(key)),
         (user, _) => text(user),
     }
 }
@@ -269,24 +282,32 @@ impl Archive {
     fn run(self) -> Ended {
         let config = Config::load(self.file.config.as_deref(), super::environment(), &Flags::default())
             .map_err(problems)?;
-        let months = match daemon::archive_audit(&config, self.dry_run) {
+        let run = match daemon::archive_audit(&config, self.dry_run) {
             Err(error) if daemon::archives_elsewhere(&error) => {
                 log::say(format_args!("{error}"));
                 return Ok(ExitCode::from(ELSEWHERE));
             }
-            months => months?,
+            run => run?,
         };
-        if months.is_empty() {
+        if run.archived.is_empty() {
             say("No month of the audit log is due for the archive.");
-            return Ok(ExitCode::SUCCESS);
+        } else {
+            let about = if self.dry_run { "about rows" } else { "rows" };
+            show_months(run.archived, [about, if self.dry_run { "would go to" } else { "went to" }]);
         }
-        let about = if self.dry_run { "about rows" } else { "rows" };
-        let mut rows =
-            table(&["month", about, "bytes", if self.dry_run { "would go to" } else { "went to" }], &[1, 2]);
-        for month in months {
-            rows.add_row([month.month, month.rows.to_string(), month.bytes.to_string(), month.location]);
+        if !run.removed.is_empty() {
+            let removed = if self.dry_run { "would be removed" } else { "removed" };
+            say("\nOlder than audit.retain_archive:");
+            show_months(run.removed, ["rows", removed]);
         }
-        say(rows);
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn show_months(months: Vec<daemon::Archived>, [rows, location]: [&str; 2]) {
+    let mut shown = table(&["month", rows, "bytes", location], &[1, 2]);
+    for month in months {
+        shown.add_row([month.month, month.rows.to_string(), month.bytes.to_string(), month.location]);
+    }
+    say(shown);
 }

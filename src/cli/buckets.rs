@@ -104,9 +104,15 @@ fn told(bucket: &Value) -> String {
     }
     if let Some(world) = bucket["world"].as_object() {
         let number = |name: &str| world.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let in_used = world.get("in_used").and_then(Value::as_bool) == Some(true);
         lines.push(match world.get("others_used").and_then(Value::as_u64) {
             Some(used) => format!(
-                "Other regions used {used}; the worldwide count may be off by {}.",
+                "Other regions used {used}{}; the worldwide count may be off by {}.",
+                if in_used { " of what is in use" } else { "" },
+                number("error_bound")
+            ),
+            None if in_used => format!(
+                "What is in use is in all regions, as far as they told; it may be off by {}.",
                 number("error_bound")
             ),
             None => format!(
@@ -142,5 +148,16 @@ mod tests {
             "reset_ms": 1, "degraded": false, "world": {"budget": 100, "others_used": null, "error_bound": 200}
         }));
         assert!(text.contains("is not known here; they may hold 200 of the limit."), "{text}");
+        let level = |others: Option<u64>| {
+            told(&json!({
+                "rule": "api", "identity": {}, "limit": 100, "window_ms": 60_000, "used": 50, "remaining": 29,
+                "reset_ms": 1, "degraded": false,
+                "world": {"budget": 60, "others_used": others, "in_used": true, "error_bound": 3}
+            }))
+        };
+        let text = level(Some(28));
+        assert!(text.contains("Other regions used 28 of what is in use; the worldwide"), "{text}");
+        let text = level(None);
+        assert!(text.contains("in all regions, as far as they told; it may be off by 3."), "{text}");
     }
 }

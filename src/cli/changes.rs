@@ -62,12 +62,41 @@ impl Changes {
                 text(&change["at"]).split('.').next().unwrap_or_default().trim_end_matches('Z').to_owned(),
                 text(&change["actor"]),
                 from,
-                text(&change["action"]),
+                done(change),
                 text(&change["target"]),
                 text(&change["reason"]),
             ]);
         }
         say(rows);
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The action, and of a region also the state that it was put into, and who signed that.
+fn done(change: &Value) -> String {
+    let action = text(&change["action"]);
+    if change["action"] != "region.put" || !change["after"]["state"].is_string() {
+        return action;
+    }
+    let after = &change["after"];
+    let signed = match &after["signed_by"] {
+        Value::Null => String::new(),
+        operator => format!(", signed by {}", text(operator)),
+    };
+    format!("{action} {}{signed}", text(&after["state"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::done;
+
+    #[test]
+    fn a_change_of_a_region_says_which() {
+        let put = |after: serde_json::Value| done(&json!({ "action": "region.put", "after": after }));
+        assert_eq!(put(json!({ "state": "drained" })), "region.put drained");
+        assert_eq!(put(json!({ "state": "listed", "signed_by": "ann" })), "region.put listed, signed by ann");
+        assert_eq!(done(&json!({ "action": "user.block", "after": { "state": "x" } })), "user.block");
     }
 }

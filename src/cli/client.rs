@@ -162,10 +162,9 @@ impl Server {
         }
         if !status.is_success() {
             let message = json.pointer("/error/message").and_then(Value::as_str).unwrap_or(text.trim());
-            let field = json
-                .pointer("/error/field")
-                .and_then(Value::as_str)
-                .filter(|field| !message.contains(*field));
+            // Its word may stand further on in what is said of it: the subject is missing then all the same.
+            let names = |field: &&str| message.trim_start_matches('`').starts_with(*field);
+            let field = json.pointer("/error/field").and_then(Value::as_str).filter(|field| !names(field));
             let subject = field.map(|field| format!("{field}: ")).unwrap_or_default();
             return Err(Failure::Failed(anyhow::anyhow!(
                 "{subject}{message} ({status} from {})",

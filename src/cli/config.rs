@@ -14,7 +14,8 @@ use crate::telemetry::log;
 #[derive(Debug, Subcommand)]
 pub(super) enum Config {
     /// Prints what would run, or every problem with file:line:column (exit code 2). Reads the rules file as
-    /// well, and the files of certificates that are here (exit code 1 where the daemon would refuse them).
+    /// well, and the files of certificates, tokens, keys, secrets and passwords that are here (exit code 1
+    /// where the daemon would refuse them); names those that are not.
     Check {
         #[command(flatten)]
         file: ConfigFile,
@@ -31,7 +32,7 @@ impl Config {
         let flags = Flags { rules, ..Flags::default() };
         let settings = Settings::load(file.config.as_deref(), super::environment(), &flags).map_err(usage)?;
         log::filter().map_err(Failure::Usage)?;
-        let certificates = daemon::check_certificates(&settings, Clock::System.now());
+        let files = daemon::check_files(&settings, Clock::System.now());
         let rules = daemon::rules_of(&settings).map_err(|problems| Failure::Usage(problems.join("\n")))?;
         say(settings.to_toml().trim_end());
         if settings.rules.source == Source::Postgres {
@@ -39,11 +40,12 @@ impl Config {
         } else {
             say(format_args!("\n# Rules that would be in force: {}", rules.len()));
         }
-        for text in &certificates.missing {
-            say(format_args!("# Not on this machine: {text}"));
+        for problem in &files.missing {
+            say(format_args!("# Not on this machine: {}", problem.text));
         }
-        if !certificates.wrong.is_empty() {
-            let problems = certificates.wrong.join("\n");
+        if !files.wrong.is_empty() {
+            let problems: Vec<&str> = files.wrong.iter().map(|problem| problem.text.as_str()).collect();
+            let problems = problems.join("\n");
             return Err(Failure::Failed(anyhow::anyhow!("the daemon would not start:\n{problems}")));
         }
         Ok(ExitCode::SUCCESS)

@@ -129,6 +129,7 @@ impl Doctor {
             Some("down") => findings.add(Verdict::Broken, "store", "it does not answer"),
             _ => findings.add(Verdict::Attention, "store", "some of it does not answer"),
         }
+        rules_of_daemon(&ready["rules"], findings);
         for (list, what) in [
             ("store_problems", "store"),
             ("warnings", "rules"),
@@ -139,6 +140,36 @@ impl Doctor {
                 findings.add(Verdict::Attention, what, text);
             }
         }
+    }
+}
+
+/// Tells where a daemon's rules are not those that an operator gave it, or are not kept.
+fn rules_of_daemon(rules: &Value, findings: &mut Findings) {
+    let source = match rules["source"].as_str() {
+        Some("postgres") => "PostgreSQL",
+        Some("file") => "the rules file",
+        _ => "the source of its rules",
+    };
+    let problem = rules["problem"].as_str();
+    let refused = rules["refused_revision"].as_u64();
+    match (rules["reachable"].as_bool(), problem, refused) {
+        (Some(false), why, _) => {
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            findings.add(Verdict::Broken, "rules", format!("{source} is away{why}"));
+        }
+        (_, Some(why), Some(revision)) => {
+            let text = format!("the daemon refuses the newest ones, revision {revision}: {why}");
+            findings.add(Verdict::Broken, "rules", text);
+        }
+        (_, Some(why), None) => findings.add(Verdict::Broken, "rules", why),
+        (_, None, _) => {}
+    }
+    if let Some(why) = rules["unsaved"].as_str() {
+        let text = format!(
+            "those in force are not saved on the daemon's machine, so that it could not start with them \
+             while {source} is away: {why}"
+        );
+        findings.add(Verdict::Broken, "rules", text);
     }
 }
 
@@ -168,7 +199,8 @@ fn configured(config: &Config, now: Timestamp, findings: &mut Findings) {
             findings.add(Verdict::Fine, "rules", "they are in PostgreSQL");
         }
         Ok(rules) if rules.is_empty() => {
-            findings.add(Verdict::Attention, "rules", "there are none: everything passes");
+            let text = "this configuration has none: a daemon with it lets everything pass";
+            findings.add(Verdict::Attention, "rules", text);
         }
         Ok(rules) => findings.add(Verdict::Fine, "rules", format!("{} are valid", rules.len())),
         Err(problems) => findings.add(Verdict::Broken, "rules", problems.join("\n")),
@@ -186,9 +218,9 @@ fn configured(config: &Config, now: Timestamp, findings: &mut Findings) {
         certificate_of(path, now, findings);
     }
     // Each by itself may be right, and a daemon refuse them together.
-    let refused = daemon::check_certificates(config, now);
-    for text in refused.wrong.into_iter().chain(refused.missing) {
-        findings.add(Verdict::Broken, "certificate", text);
+    let refused = daemon::check_files(config, now);
+    for problem in refused.wrong.into_iter().chain(refused.missing) {
+        findings.add(Verdict::Broken, problem.about, problem.text);
     }
     let listeners =
         [&config.listen.http_tls, &config.listen.grpc_tls, &config.listen.resp_tls].into_iter().flatten();
@@ -234,6 +266,28 @@ fn certificate_of(path: &Path, now: Timestamp, findings: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn told_of(rules: &Value) -> (Verdict, String) {
+        let mut findings = Findings::default();
+        rules_of_daemon(rules, &mut findings);
+        (findings.worst(), findings.told())
+    }
+
+    #[test]
+    fn rules_that_are_refused_not_saved_or_out_of_reach_are_broken() {
+        let well = serde_json::json!({ "source": "file", "from": "file", "reachable": true });
+        assert_eq!(told_of(&well), (Verdict::Fine, String::new()));
+        for (field, value, said) in [
+            ("problem", Value::from("rules.toml:3: no such key"), "no such key"),
+            ("unsaved", Value::from("disk full"), "disk full"),
+            ("reachable", Value::from(false), "the rules file is away"),
+        ] {
+            let mut ill = well.clone();
+            ill[field] = value;
+            let (verdict, told) = told_of(&ill);
+            assert!(verdict == Verdict::Broken && told.contains(said), "{told}");
+        }
+    }
 
     #[test]
     fn the_worst_finding_is_the_verdict() {

@@ -1,11 +1,13 @@
 //! `tidegate keys`: making, looking at and taking back API keys.
 
+use std::process::ExitCode;
+
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
 use super::people::{self, OwnLimits, show_fields};
 use super::table::table;
-use super::{Ended, Server, say};
+use super::{Ended, Failure, Server, say, try_say, why_lost};
 
 /// API keys: made here, shown once, kept as a hash.
 #[derive(Debug, Subcommand)]
@@ -91,10 +93,17 @@ impl Keys {
     pub(super) fn run(self) -> Ended {
         match self {
             Self::List { user, tier, after, limit, server } => {
+                let nobody = match (&user, &tier, &after) {
+                    (None, None, None) => None,
+                    (Some(user), None, None) => Some(format!("No key is of user {user}.")),
+                    (None, Some(tier), None) => Some(format!("No key has tier {tier}.")),
+                    (Some(user), Some(tier), None) => Some(format!("No key of user {user} has tier {tier}.")),
+                    (_, _, Some(after)) => Some(format!("No key that is asked for comes after {after}.")),
+                };
                 let limit = Some(limit.to_string());
                 let query =
                     people::query(&[("user", user), ("tier", tier), ("after", after), ("limit", limit)]);
-                list(&server, &query)
+                list(&server, &query, nobody)
             }
             Self::Show { id, server } => people::one(&server, "GET", &route(&id, ""), None, show),
             Self::Create { user, tier, own, expires, note, server } => {
@@ -128,22 +137,33 @@ fn route(id: &str, action: &str) -> String {
 
 fn create(server: &Server, body: &Value) -> Ended {
     let reply = server.ask("POST", "/v1/keys", Some(body))?;
-    people::print(server, &reply, |json| {
-        say(people::plain(&json["secret"]));
-        let id = people::plain(&json["key"]["id"]);
+    let (id, secret) = (people::plain(&reply.json["key"]["id"]), people::plain(&reply.json["secret"]));
+    let is_shown = if server.json { try_say(reply.text.trim_end()) } else { try_say(secret) };
+    if !is_shown {
+        let why = why_lost();
+        return Err(Failure::Failed(anyhow::anyhow!(
+            "key {id} was made, and its secret is lost: {why}. It cannot be shown again: take the key back \
+             with `tidegate keys revoke {id}`, and make another"
+        )));
+    }
+    if !server.json {
         say(format_args!("\nKeep it now: it cannot be shown again. Its name is {id}."));
-    })
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn list(server: &Server, query: &str) -> Ended {
+/// Lists keys. `nobody`: said where a question for some finds none.
+fn list(server: &Server, query: &str, nobody: Option<String>) -> Ended {
     let reply = server.ask("GET", &format!("/v1/keys{query}"), None)?;
     people::print(server, &reply, |json| {
         let keys = json["keys"].as_array().map_or(&[][..], Vec::as_slice);
         if keys.is_empty() {
-            say("No keys. Make one with `tidegate keys create --user ID`.");
+            let none = || "No keys. Make one with `tidegate keys create --user ID`.".to_owned();
+            say(nobody.unwrap_or_else(none));
             return;
         }
-        let mut rows = table(&["key", "user", "tier", "own limits", "state", "expires", "note"], &[]);
+        let mut rows =
+            table(&["key", "user", "tier", "own limits", "state", "expires", "last seen", "note"], &[]);
         for key in keys {
             rows.add_row([
                 people::plain(&key["id"]),
@@ -152,6 +172,7 @@ fn list(server: &Server, query: &str) -> Ended {
                 people::overrides(&key["overrides"]),
                 state(key).to_owned(),
                 people::plain(&key["expires_at"]),
+                people::last_seen(key),
                 people::plain(&key["note"]),
             ]);
         }
@@ -180,5 +201,6 @@ fn show(answer: &Value) {
     for field in ["expires_at", "note", "created_at", "created_by", "revoked_at", "revoked_by"] {
         fields.insert(field.to_owned(), key[field].clone());
     }
+    fields.insert("last seen".to_owned(), people::last_seen(key).into());
     show_fields(&fields);
 }

@@ -3,8 +3,10 @@
 //! Exit codes: 0 ok, 1 failed, 2 usage or configuration, 3 daemon not reached, 4 denied, 5 differs
 //! (`rules diff --exit-code`), 6 somebody else is at it (`audit archive`).
 
+use std::io::{self, ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -199,11 +201,15 @@ pub(crate) struct ConfigFile {
 /// rate limit service, whatever they are.
 ///
 /// # Errors
-/// What went wrong, with its exit code.
+/// A failure with its exit code, or the loss of what was printed.
 pub fn run_process() -> Ended {
-    match std::env::args_os().next() {
+    let ended = match std::env::args_os().next() {
         Some(program) if ratelimit::is_called_so(&program) => ratelimit::run_ratelimit(),
         _ => run(Arguments::parse()),
+    }?;
+    match LOST.get() {
+        Some(why) => Err(Failure::Failed(anyhow::anyhow!("standard output cannot be written: {why}"))),
+        None => Ok(ended),
     }
 }
 
@@ -260,13 +266,38 @@ fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }
 
-/// Prints one line on standard output. A reader that went away (`| head`) is no error.
+/// The first reason for which something that was to be printed is lost: a disk that is full, for one.
+static LOST: OnceLock<String> = OnceLock::new();
+
+/// Prints one line on standard output. A reader that went away (`| head`) is no error; whatever else loses
+/// the line fails the command when it ends.
 fn say(text: impl std::fmt::Display) {
     let _ = try_say(text);
 }
 
-/// Prints one line on standard output. `false`: its reader went away.
+/// Prints one line on standard output. `false`: it is lost, since nobody reads it or nothing takes it.
 fn try_say(text: impl std::fmt::Display) -> bool {
-    use std::io::Write;
-    writeln!(std::io::stdout().lock(), "{text}").is_ok()
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    is_printed(written)
+}
+
+/// Prints bytes on standard output, as [`say`] prints a line.
+fn say_bytes(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    let _ = is_printed(out.write_all(bytes).and_then(|()| out.flush()));
+}
+
+fn is_printed(written: io::Result<()>) -> bool {
+    if let Err(error) = &written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        LOST.get_or_init(|| error.to_string());
+    }
+    written.is_ok()
+}
+
+/// Returns why what [`try_say`] printed is lost.
+fn why_lost() -> &'static str {
+    LOST.get().map_or("nobody reads standard output", String::as_str)
 }

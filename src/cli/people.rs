@@ -6,7 +6,8 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::client::Reply;
-use super::table::table;
+use super::table::{self, table};
+use super::usage::whole_seconds;
 use super::{Ended, Failure, Server, say};
 
 /// Limits of somebody's own.
@@ -160,11 +161,16 @@ pub(super) fn escape(name: &str) -> String {
     percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
+/// When somebody was last seen, which is known to the minute.
+pub(super) fn last_seen(record: &Value) -> String {
+    record["last_seen_at"].as_str().map_or_else(|| "-".to_owned(), whole_seconds)
+}
+
 /// A value as people read it.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => table::plain(text),
         other => other.to_string(),
     }
 }

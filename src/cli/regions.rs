@@ -131,7 +131,7 @@ fn peers_table(peers: &[Value], cut_off: &[Value]) -> String {
 }
 
 /// Shows how far each worldwide rule may be off, and why; nothing where all is known.
-fn show_bounds(lines: &mut Vec<String>, rules: &[Value]) {
+pub(super) fn show_bounds(lines: &mut Vec<String>, rules: &[Value]) {
     for rule in rules {
         let bound = rule["error_bound"].as_u64().unwrap_or(0);
         let because = match rule["because"].as_str() {

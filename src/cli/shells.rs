@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use super::{Arguments, Ended};
+use super::{Arguments, Ended, say_bytes};
 
 /// Prints what a shell reads to complete commands and flags.
 #[derive(Debug, Args)]
@@ -27,11 +27,9 @@ pub(super) struct Man {
 impl Completions {
     /// Prints them.
     pub(super) fn run(&self) -> Ended {
-        use std::io::Write;
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Arguments::command(), "tidegate", &mut text);
-        // A reader that went away (`| head`) is no error.
-        let _ = std::io::stdout().lock().write_all(&text);
+        say_bytes(&text);
         Ok(ExitCode::SUCCESS)
     }
 }

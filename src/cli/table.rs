@@ -7,9 +7,10 @@ use comfy_table::{Cell, CellAlignment, Color, Table, TableComponent};
 
 /// Words of a state in which something is lost, or nobody gets through.
 const BAD: [&str; 9] =
-    ["blocked", "broken", "closed", "cut off", "denied", "down", "expired", "revoked", "silent"];
+    ["blocked", "broken", "cut off", "denied", "down", "expired", "open", "revoked", "silent"];
 /// Words of a state that is worth a look.
-const ODD: [&str; 6] = ["attention", "committed", "draining", "half-open", "link down", "shadow_denied"];
+const ODD: [&str; 7] =
+    ["attention", "committed", "draining", "half_open", "link down", "shadow_denied", "throttled"];
 /// Words of a state that is as it should be.
 const GOOD: [&str; 4] = ["active", "allowed", "connected", "ok"];
 
@@ -22,6 +23,7 @@ pub(super) fn table(headings: &[&str], right: &[usize]) -> Rows {
         // Lines may have any length if no terminal reads this.
         width: Table::new().width().map(usize::from),
         colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        tight: false,
     }
 }
 
@@ -35,12 +37,21 @@ pub(super) struct Rows {
     width: Option<usize>,
     /// True for a terminal; a pipe gets no colours.
     colours: bool,
+    /// Columns stand one beside the other with no more than they need between them.
+    tight: bool,
 }
 
 impl Rows {
-    /// Adds one.
+    /// The same in as few columns of the terminal as can be.
+    pub(super) const fn tight(mut self) -> Self {
+        self.tight = true;
+        self
+    }
+
+    /// Adds one. A cell may have several lines.
     pub(super) fn add_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) -> &mut Self {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+        let readable = |cell: T| cell.into().split('\n').map(plain).collect::<Vec<_>>().join("\n");
+        self.rows.push(cells.into_iter().map(readable).collect());
         self
     }
 
@@ -53,6 +64,11 @@ impl Rows {
         for &column in &self.right {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        if self.tight {
+            for column in table.column_iter_mut() {
+                column.set_padding((0, 1));
             }
         }
         let cell = |text: &String| match colour(text).filter(|_| colours) {
@@ -107,6 +123,14 @@ fn colour(text: &str) -> Option<Color> {
     }
 }
 
+/// A text that moves no cursor and turns no line round: what clients send may hold anything.
+pub(super) fn plain(text: &str) -> String {
+    let moves = |letter: char| {
+        letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|letter| if moves(letter) { '·' } else { letter }).collect()
+}
+
 /// Milliseconds as people say them.
 pub(super) fn span(millis: u64) -> String {
     match millis {
@@ -134,6 +158,16 @@ mod tests {
     }
 
     #[test]
+    fn what_a_client_chose_moves_no_cursor() {
+        let mut rows = table(&["user", "path"], &[]);
+        rows.add_row(["\u{1b}]0;owned\u{7}\u{1b}[2J", "/a\u{9b}2J\u{202e}b\nsecond"]);
+        let shown = rows.to_string();
+        assert!(shown.contains("·]0;owned··[2J") && shown.contains("/a·2J·b"), "{shown}");
+        assert!(shown.lines().any(|line| line.trim() == "second"), "{shown}");
+        assert!(!shown.chars().any(|letter| letter.is_control() && letter != '\n'), "{shown:?}");
+    }
+
+    #[test]
     fn what_is_too_wide_for_the_terminal_is_told_a_line_for_each_field() {
         let wide = decisions(80);
         assert_eq!(wide.lines().count(), 4, "{wide}");
@@ -151,6 +185,9 @@ mod tests {
         assert_eq!(colour("denied"), Some(Color::Red));
         assert_eq!(colour("connected"), Some(Color::Green));
         assert_eq!(colour("eu"), None);
+        // Of a breaker: one that is closed lets calls through.
+        assert_eq!((colour("closed"), colour("open")), (None, Some(Color::Red)));
+        assert_eq!(colour("half_open"), Some(Color::Yellow));
         let mut rows = table(&["a"], &[]);
         rows.add_row(["denied"]);
         assert!(!rows.to_string().contains('\u{1b}'), "it is no terminal that reads this");

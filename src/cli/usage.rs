@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::client::query;
-use super::table::{Rows, span, table};
+use super::table::{Rows, plain, span, table};
 use super::{Ended, Server, say};
 use crate::core::identity::parse_key;
 
@@ -106,6 +106,9 @@ impl Usage {
             return Ok(ExitCode::SUCCESS);
         }
         show_rows(&reply.json, &group);
+        if let Some(note) = left_out(&reply.json, &group, self.user.is_some()) {
+            say(note);
+        }
         if let Some(whose) = self.user.or(key) {
             show_quotas(&reply.json, &whose);
         }
@@ -126,6 +129,9 @@ fn show_quotas(answer: &Value, whose: &str) {
         let owner = text(&answer["owner"]);
         say(format_args!("\nLeft for {owner}, whose key it is, whichever key asks:"));
         say(quota_table(&theirs));
+    }
+    if quotas.iter().any(|quota| quota["degraded"] == true) {
+        say("\nThe store did not answer: this is only what the daemon knows by itself.");
     }
     if let Some(refused) = answer["refused"].as_str() {
         say(format_args!("\nEvery request of {whose} is refused now, whatever is left: {refused}."));
@@ -164,7 +170,7 @@ fn quota_table(quotas: &[&Value]) -> Rows {
 }
 
 /// A moment without the fraction of its second.
-fn whole_seconds(moment: &str) -> String {
+pub(super) fn whole_seconds(moment: &str) -> String {
     match moment.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
         None => moment.to_owned(),
@@ -183,14 +189,23 @@ fn show_rows(answer: &Value, group: &str) {
     }
     let name = if group == "time" { "at" } else { group };
     let timed = rows.iter().any(|row| !row["latency_us"].is_null());
-    let mut headings = vec![name, "allowed", "denied", "permits"];
+    // Few rules delay or block: a column without a number would only make the others narrow.
+    let is_told = |count: &&str| rows.iter().any(|row| row[*count].as_u64().is_some_and(|many| many > 0));
+    let mut counts = vec!["allowed"];
+    counts.extend(Some("throttled").filter(is_told));
+    counts.push("denied");
+    counts.extend(Some("blocked").filter(is_told));
+    let mut headings = vec![name];
+    headings.extend(&counts);
+    headings.push("permits");
     if timed {
         headings.extend(["p50", "p95", "p99"]);
     }
-    let mut shown = table(&headings, &[1, 2, 3, 4, 5, 6]);
+    let mut shown = table(&headings, &[1, 2, 3, 4, 5, 6, 7, 8]);
     for row in rows {
-        let mut cells =
-            vec![text(&row[name]), text(&row["allowed"]), text(&row["denied"]), text(&row["cost"])];
+        let mut cells = vec![text(&row[name])];
+        cells.extend(counts.iter().map(|count| text(&row[*count])));
+        cells.push(text(&row["cost"]));
         if timed {
             cells.extend(["p50", "p95", "p99"].map(|at| micros(&row["latency_us"][at])));
         }
@@ -199,6 +214,19 @@ fn show_rows(answer: &Value, group: &str) {
     say(shown);
     if let Some(note) = estimated(answer) {
         say(note);
+    }
+}
+
+/// Says what the sums of a group leave out; nothing where there are none.
+fn left_out(answer: &Value, group: &str, of_one: bool) -> Option<&'static str> {
+    // A daemon that remembers nothing has said so.
+    if answer["allowed_sample"].is_null() {
+        return None;
+    }
+    match group {
+        "path" => Some("A commit knows no path: permits are those that were asked for or reserved."),
+        "user" if !of_one => Some("Listed is who was denied; --user ID shows anybody."),
+        _ => None,
     }
 }
 
@@ -232,7 +260,24 @@ pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => plain(text),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::left_out;
+
+    #[test]
+    fn a_list_says_whom_it_leaves_out() {
+        let answer = json!({ "allowed_sample": 1.0, "rows": [] });
+        assert!(left_out(&answer, "user", false).is_some_and(|note| note.contains("was denied")));
+        assert!(left_out(&answer, "path", false).is_some_and(|note| note.contains("commit")));
+        assert_eq!(left_out(&answer, "user", true), None);
+        assert_eq!(left_out(&answer, "rule", false), None);
+        assert_eq!(left_out(&json!({ "rows": [] }), "user", false), None);
     }
 }

@@ -85,6 +85,13 @@ impl Users {
     pub(super) fn run(self) -> Ended {
         match self {
             Self::List { tier, blocked, after, limit, server } => {
+                let nobody = match (blocked, &tier, &after) {
+                    (true, None, None) => Some("No user is blocked.".to_owned()),
+                    (true, Some(tier), None) => Some(format!("No user of tier {tier} is blocked.")),
+                    (false, Some(tier), None) => Some(format!("No user has tier {tier}.")),
+                    (_, _, Some(after)) => Some(format!("No user that is asked for comes after {after}.")),
+                    (false, None, None) => None,
+                };
                 let blocked = blocked.then(|| "true".to_owned());
                 let query = people::query(&[
                     ("tier", tier),
@@ -92,7 +99,7 @@ impl Users {
                     ("after", after),
                     ("limit", Some(limit.to_string())),
                 ]);
-                list(&server, &query)
+                list(&server, &query, nobody)
             }
             Self::Show { id, server } => people::one(&server, "GET", &route(&id, ""), None, show),
             Self::Set { id, tier, no_tier, own, reason, server } => {
@@ -119,21 +126,24 @@ fn route(id: &str, action: &str) -> String {
     format!("/v1/users/{}{action}", people::escape(id))
 }
 
-fn list(server: &Server, query: &str) -> Ended {
+/// Lists users. `nobody`: said where a question for some finds none.
+fn list(server: &Server, query: &str, nobody: Option<String>) -> Ended {
     let reply = server.ask("GET", &format!("/v1/users{query}"), None)?;
     people::print(server, &reply, |json| {
         let users = json["users"].as_array().map_or(&[][..], Vec::as_slice);
         if users.is_empty() {
-            say("No users. Make one with `tidegate users set ID --tier TIER`.");
+            let none = || "No users. Make one with `tidegate users set ID --tier TIER`.".to_owned();
+            say(nobody.unwrap_or_else(none));
             return;
         }
-        let mut rows = table(&["user", "tier", "own limits", "blocked"], &[]);
+        let mut rows = table(&["user", "tier", "own limits", "blocked", "last seen"], &[]);
         for user in users {
             rows.add_row([
                 people::plain(&user["id"]),
                 people::plain(&user["tier"]),
                 people::overrides(&user["overrides"]),
                 blocked(&user["blocked"]),
+                people::last_seen(user),
             ]);
         }
         say(rows);
@@ -163,5 +173,6 @@ fn show(answer: &Value) {
     for field in ["created_at", "updated_at"] {
         fields.insert(field.to_owned(), user[field].clone());
     }
+    fields.insert("last seen".to_owned(), people::last_seen(user).into());
     show_fields(&fields);
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::ask::{Ask, because, penalty_of};
 use super::client::query;
-use super::table::{span, table};
+use super::table::{plain, span, table};
 use super::usage::text;
 use super::{Ended, Failure, say};
 use crate::core::written::parse_moment;
@@ -102,11 +102,12 @@ fn until(retry: &Value) -> String {
 
 fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     let flag = |name: &str| bucket[name].as_bool() == Some(true);
+    let said = because(bucket);
     let state = match (flag("denies"), flag("shadow"), bucket["remaining"].as_u64()) {
         (true, true, _) => "would deny (shadow)",
         (true, false, _) if bucket["penalty"].is_object() => "shut out",
         (true, false, _) if bucket["cause"].is_string() && bucket["cause"] != "used_up" => {
-            because(bucket).unwrap_or("denies")
+            said.as_deref().unwrap_or("denies")
         }
         (true, false, Some(0)) => "used up",
         (true, false, _) => "denies",
@@ -144,10 +145,20 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     if let (Some(first), Some(last)) = (ago("denied_since"), ago("denied_last")) {
         lines.push(format!("  denied since {first}, last {last}"));
     }
-    lines.push(format!(
-        "  lately {} requests, {} denied, {} permits charged",
-        lately["requests"], lately["denied"], lately["cost"]
-    ));
+    lines.extend(counted(lately).map(|counted| format!("  {counted}")));
+}
+
+/// Says what was counted of a bucket; `None` where nothing is left of it. Counts halve every 30 seconds, so
+/// they are no sums.
+fn counted(lately: &Value) -> Option<String> {
+    let counts = [("requests", "requests"), ("denied", "denied"), ("cost", "permits charged")];
+    let counts = counts.iter().filter_map(|(name, what)| {
+        let count = lately[*name].as_u64().filter(|count| *count > 0)?;
+        Some(format!("{count} {what}"))
+    });
+    let counts: Vec<String> = counts.collect();
+    let counted = || format!("in the last minute or so about {}; older ones count less", counts.join(", "));
+    (!counts.is_empty()).then(counted)
 }
 
 /// By whom it was used up, where others share it.
@@ -155,8 +166,9 @@ fn tell_regions(lines: &mut Vec<String>, bucket: &Value) {
     let world = &bucket["world"];
     let used_by = bucket["used_by"].as_object().filter(|used| used.len() > 1);
     let bound = world["error_bound"].as_u64().unwrap_or(0);
-    if bucket["mode"] == "escrow" {
-        // Nobody tells what others spent of their rights.
+    let is_known = used_by.is_some() || !world["others_used"].is_null();
+    if bucket["mode"] == "escrow" || (world.is_object() && !is_known) {
+        // Nobody tells what others spent of their rights, and of a level that it is theirs.
         lines.push("  used by other regions: not known".to_owned());
     } else if let Some(used_by) = used_by {
         let each: Vec<String> =
@@ -175,11 +187,6 @@ pub(super) fn identity(identity: &Value) -> String {
     let pairs = pairs.map(|(name, value)| format!("{}={}", plain(name), plain(&text(value))));
     let line = pairs.collect::<Vec<_>>().join(" ");
     if line.is_empty() { "everybody".to_owned() } else { line }
-}
-
-/// A text that moves no cursor: what clients send may hold anything.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '·' } else { letter }).collect()
 }
 
 /// Returns how long before `at` that was, as in `3 min ago`.
@@ -226,10 +233,18 @@ mod tests {
             "used 60 here, limit 100 per 1 min, 0 left; free in 31 s",
             "used by region: eu 60, us 40 (may be off by 3)",
             "denied since 3 min ago, last 2 s ago",
-            "512 requests, 412 denied, 100 permits",
+            "in the last minute or so about 512 requests, 412 denied, 100 permits charged",
         ] {
             assert!(told.contains(line), "{line} is not in\n{told}");
         }
+    }
+
+    #[test]
+    fn counts_that_have_faded_are_not_told_as_none() {
+        let told = |lately: &Value| counted(lately).unwrap_or_default();
+        assert_eq!(told(&json!({ "requests": 0, "denied": 0, "cost": 0 })), "");
+        let denied = told(&json!({ "requests": 3, "denied": 3, "cost": 0 }));
+        assert!(denied.contains("about 3 requests, 3 denied;") && !denied.contains("permits"), "{denied}");
     }
 
     #[test]

@@ -487,6 +487,11 @@ pub struct Audit {
     /// Default: nowhere, and every month stays in the database.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
+    /// `retain_archive`: how old decisions get in the archive before their file is removed from it, from 1d
+    /// to 36500d and more than `retain`. Default: seven years, `"2557d"`, or twice `retain` where that is
+    /// longer.
+    #[serde(serialize_with = "as_text")]
+    pub retain_archive: Span,
 }
 
 /// The part of allowed decisions that is recorded: one in so many; 0: none.

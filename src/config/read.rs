@@ -531,6 +531,13 @@ fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
         let expected = "archive must be file:///folder or s3://bucket/prefix";
         problems.report(&entry.node.at, format!("{expected}, not {url:?}"));
     }
+    let retain_archive = fields.span("retain_archive", day, Span(day.0 * 36_500), problems);
+    if let (Some(longest), Some(entry)) = (retain_archive, fields.take("retain_archive"))
+        && longest <= retain
+    {
+        let expected = "retain_archive must be longer than retain: a file would go as soon as it is there";
+        problems.report(&entry.node.at, expected.to_owned());
+    }
     Audit {
         enabled,
         allowed_sample: one_in(sample),
@@ -546,6 +553,7 @@ fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
         retain,
         retain_sums: sums,
         archive,
+        retain_archive: retain_archive.unwrap_or(Span((day.0 * 2_557).max(retain.0 * 2))),
     }
 }
 

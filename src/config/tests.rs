@@ -437,6 +437,9 @@ fn what_is_remembered_needs_a_place() {
     let audit = |text: &str| of_file(&format!("{postgres}{text}"));
     let bare = audit("").unwrap().audit.unwrap();
     assert_eq!((bare.allowed_sample, bare.retain), (Sample(100), Span::from_secs(90 * 86_400)));
+    assert_eq!(bare.retain_archive, Span::from_secs(2_557 * 86_400));
+    let long = audit("retain = \"3650d\"").unwrap().audit.unwrap();
+    assert_eq!(long.retain_archive, Span::from_secs(7_300 * 86_400), "a file stays a while");
     assert_eq!(bare.spool, PathBuf::from("/etc/tidegate/audit-spool"));
     let config =
         audit("allowed_sample = 0.3\nexact = [\"bill\"]\nkeys_max = 7\nspool = \"/s\"\narchive = \"s3://b/p\"\nretain = \"30d\"").unwrap();
@@ -457,6 +460,7 @@ fn what_is_remembered_needs_a_place() {
         ("archive = \"http://x\"", "s3://bucket/prefix"),
         ("archive = \"file:///\"", "file:///folder"),
         ("retain = \"1h\"", "from 1d"),
+        ("retain = \"30d\"\nretain_archive = \"30d\"", "longer than retain"),
         ("keep = 1", "keep"),
     ] {
         let problems = audit(text).unwrap_err();

@@ -196,4 +196,6 @@ pub struct Leased {
     pub hold: Span,
     /// Instant at which the hold began, by this daemon's clock.
     pub made: Timestamp,
+    /// The amount that its holder has of it already, whatever is asked for now; `None`: it is new.
+    pub held_before: Option<u64>,
 }

@@ -20,6 +20,7 @@ pub mod hot;
 pub mod identity;
 pub mod key;
 pub mod notice;
+pub mod open_reservations;
 pub mod penalty;
 pub mod price;
 pub mod quota_assignments;

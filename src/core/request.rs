@@ -15,6 +15,9 @@ pub const ATTRIBUTES_MAX: usize = 64;
 pub const API_KEY: &str = "api_key";
 /// The attribute that holds the request's path.
 pub const PATH: &str = "path";
+/// The attribute with the name that a gateway gave the request, such as its `X-Request-Id`: the audit log
+/// keeps it.
+pub const REQUEST_ID: &str = "request_id";
 
 /// The charge that one request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +161,8 @@ pub struct Forms<'a> {
     pub texts_alone: bool,
     /// Credentials that claim to be keys of ours, each with what it counts by where it is none.
     pub fingerprints: Vec<(&'a str, &'a str)>,
+    /// Name that the gateway gave the request, where it is not an attribute ([`REQUEST_ID`]).
+    pub request_id: Option<&'a str>,
     /// Readings that the origin may have of the [`PATH`] besides the attribute. The request is held to the
     /// rules of every one.
     pub paths: Vec<&'a str>,

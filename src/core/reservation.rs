@@ -104,8 +104,12 @@ impl ReservedCharge {
 pub enum ReservationFate {
     /// Its permits are reserved now.
     Held,
-    /// They were already: nothing more was taken.
-    HeldBefore,
+    /// They were already, whatever was asked for now: nothing more was taken. Also of places that a holder
+    /// has and acquires again.
+    HeldBefore {
+        /// Permits or places of the first time.
+        permits: u64,
+    },
     /// The bucket holds as many reservations as it may.
     Crowded,
     /// The commit has released it, and charged the difference to what was used.

@@ -37,7 +37,9 @@ pub struct CommitResult {
     pub returned: u64,
     /// Permits charged beyond what was reserved.
     pub reported: u64,
-    /// True if that was within the limit.
+    /// Permits used beyond what was reserved, and not charged: the bucket may owe no more.
+    pub uncharged: u64,
+    /// True if that was within the limit; where it was charged before, if nothing is owed now.
     pub fits: bool,
 }
 
@@ -85,16 +87,10 @@ impl Ends {
 }
 
 impl ReservationNotes {
-    /// True if this one is reserved.
+    /// Permits that this one reserves; `None` if it is not reserved.
     #[must_use]
-    pub fn holds(&self, id: ReservationId) -> bool {
-        self.held.contains_key(&id)
-    }
-
-    /// Permits that this one reserves; zero if it is not reserved.
-    #[must_use]
-    pub fn permits_of(&self, id: ReservationId) -> u64 {
-        self.held.get(&id).map_or(0, |charge| charge.permits)
+    pub fn permits_of(&self, id: ReservationId) -> Option<u64> {
+        self.held.get(&id).map(|charge| charge.permits)
     }
 
     /// True if no more may be reserved.
@@ -143,11 +139,11 @@ impl ReservationNotes {
         self.due.clear(held.len(), |due, id| held.get(&id).is_some_and(|charge| charge.due == due));
     }
 
-    /// Gives back what has lapsed by `now`. Returns the permits given back.
-    pub fn lapse(&mut self, state: &mut State, limit: &Limit, now: Timestamp) -> u64 {
+    /// Gives back what is to lapse until `due`, a bounded part at a time. Returns the permits given back.
+    pub fn lapse(&mut self, state: &mut State, limit: &Limit, now: Timestamp, due: Timestamp) -> u64 {
         let mut returned = 0_u64;
         for _ in 0..LAPSES_MAX {
-            let Some((_, id)) = self.due.first().filter(|(due, _)| *due <= now) else { break };
+            let Some((_, id)) = self.due.first().filter(|(first, _)| *first <= due) else { break };
             let charge = self.held.remove(&id).filter(|charge| charge.on_lapse == OnLapse::Release);
             if let Some(charge) = charge {
                 returned =
@@ -175,10 +171,20 @@ impl ReservationNotes {
         now: Timestamp,
         commit: &Commit,
     ) -> CommitResult {
-        let nothing = CommitResult { fate: ReservationFate::Repeated, returned: 0, reported: 0, fits: true };
-        let known = self.committed.get(&commit.id).is_some_and(|until| *until > now);
-        if commit.id == ReservationId::NONE || known {
+        let nothing = CommitResult {
+            fate: ReservationFate::Repeated,
+            returned: 0,
+            reported: 0,
+            uncharged: 0,
+            fits: true,
+        };
+        if commit.id == ReservationId::NONE {
             return nothing;
+        }
+        if self.committed.get(&commit.id).is_some_and(|until| *until > now) {
+            // A report that is sent again is told of the debt that it or others have made, as it was at
+            // first.
+            return CommitResult { fits: state.owes_nothing(limit, view, now), ..nothing };
         }
         let held = self.held.remove(&commit.id);
         self.clear_due();
@@ -195,6 +201,7 @@ impl ReservationNotes {
             if state.can_pay(whole, &report) {
                 done.reported = state.report_beyond(limit, view, now, &report);
             }
+            done.uncharged = permits.saturating_sub(done.reported);
         } else if let Some(charge) = held {
             done.returned = self.give_back(state, (limit, now), charge, reserved - commit.actual);
         }

@@ -7,6 +7,7 @@
 mod readings;
 
 use std::borrow::Cow;
+use std::net::Ipv6Addr;
 
 pub use readings::{Origin, READINGS_BYTES_MAX, READINGS_MAX, Readings, TooManyReadings};
 
@@ -166,26 +167,31 @@ fn hex(nibble: u8) -> char {
     char::from_digit(u32::from(nibble), 16).unwrap_or_default().to_ascii_uppercase()
 }
 
-/// The host's name alone, whatever order a client put dots, spaces and ports in.
-fn bare_host(mut host: &str) -> &str {
-    loop {
-        let bare = without_port(host.trim().trim_end_matches('.'));
-        if bare.len() == host.len() {
-            return bare;
-        }
-        host = bare;
-    }
+/// The host's name alone, without what stands behind a colon: origins take that for a port, whatever it is.
+/// The colons of an IPv6 address are none of it. Looks at each sign a fixed number of times, however many
+/// dots and blanks a client puts.
+fn bare_host(host: &str) -> &str {
+    let host = without_end(host.trim_start());
+    let name = if host.starts_with('[') {
+        host.find(']').map_or(host, |at| host.get(..=at).unwrap_or(host))
+    } else if host.parse::<Ipv6Addr>().is_ok() {
+        host
+    } else {
+        host.split(':').next().unwrap_or(host)
+    };
+    without_end(name)
 }
 
-/// Takes the port off. The colons of an IPv6 address in brackets are none of it.
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            let bare_v6 = name.contains(':') && !name.ends_with(']');
-            if bare_v6 { host } else { name }
-        }
-        _ => host,
-    }
+/// The text without the dots and blanks at its end.
+fn without_end(text: &str) -> &str {
+    text.trim_end_matches(|sign: char| sign == '.' || sign.is_whitespace())
+}
+
+/// True if no origin takes this for another host than [`host`] does: no user, path, query, escape or blank
+/// stands in it. An empty text names no host, and is none that could be mistaken.
+#[must_use]
+pub fn names_one_host(text: &str) -> bool {
+    !text.trim().contains(|sign: char| sign.is_whitespace() || "@%/?#\\".contains(sign))
 }
 
 #[cfg(test)]
@@ -281,14 +287,45 @@ mod tests {
             "admin.example.com:",
             "%61dmin.example.com",
             " admin.example.com ",
+            "admin.example.com:x",
+            "admin.example.com:80:80",
+            "admin.example.com:80x",
+            "admin.example.com:-1",
+            "admin.example.com.:x",
+            "admin.example.com. . :80. .",
+            "admin.example.com::1",
+            "admin.example.com:@x",
         ] {
             assert_eq!(host(spelling), "admin.example.com", "{spelling}");
         }
         assert_eq!(host("[2001:DB8::1]:80"), "[2001:db8::1]");
         assert_eq!(host("[::1]"), "[::1]");
         assert_eq!(host("2001:db8::1"), "2001:db8::1");
-        assert_eq!(host("a:b"), "a:b");
+        assert_eq!(host("[2001:db8::1]:x"), "[2001:db8::1]");
+        assert_eq!(host("[::1"), "[::1");
+        assert_eq!(host("::1"), "::1");
+        assert_eq!(host("a:b"), "a");
+        assert_eq!(host(":80"), "");
         assert_eq!(host(""), "");
+    }
+
+    #[test]
+    fn a_long_host_costs_no_more_than_its_length() {
+        // A pass for each dot would take minutes.
+        let long = format!("a{}", ".%20".repeat(400_000));
+        assert_eq!(host(&long), "a");
+    }
+
+    #[test]
+    fn a_host_that_origins_may_take_for_another_is_told() {
+        for text in
+            ["", "admin.example.com", " a:80 ", "[::1]:80", "a.:x", "a_b", "münchen.example", "a;b", "a,b"]
+        {
+            assert!(names_one_host(text), "{text}");
+        }
+        for text in ["x@a", "%61", "a/b", "a?b", "a#b", "a\\b", "a b", "a\tb", "a: 80", "a%00"] {
+            assert!(!names_one_host(text), "{text}");
+        }
     }
 
     #[test]
@@ -302,6 +339,10 @@ mod tests {
         fn a_normal_form_is_its_own(text in "[/.%;\\\\2aA5cCeEfF?x é]{0,16}") {
             let once = path(&text).into_owned();
             prop_assert_eq!(path(&once), once.as_str());
+        }
+
+        #[test]
+        fn a_hosts_normal_form_is_its_own(text in "[:.%2aA\\[\\]@ é]{0,16}") {
             let once = host(&text).into_owned();
             let twice = host(&once).into_owned();
             prop_assert_eq!(twice, once);

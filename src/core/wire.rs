@@ -249,6 +249,15 @@ pub struct Amount {
     pub returned: u64,
 }
 
+impl Amount {
+    /// True if since `told` more was given back than admitted.
+    #[must_use]
+    pub const fn falls_below(self, told: Self) -> bool {
+        let admitted = self.admitted.saturating_sub(told.admitted);
+        self.returned.saturating_sub(told.returned) > admitted
+    }
+}
+
 /// The demand that a frame carries for this one: rounded to eleven significant bits, so off by 0.05 % at
 /// most. A region divides by what it told, not by what it knows better, so that all divide alike.
 #[must_use]

@@ -128,16 +128,26 @@ fn settings(audit: &config::Audit, node: NodeName, steps: Steps) -> Settings {
         retain: audit.retain,
         retain_sums: audit.retain_sums,
         archive: audit.archive.clone(),
+        retain_archive: audit.retain_archive,
         scratch: audit.spool.clone(),
         steps,
     }
 }
 
-/// Moves old months to the archive now, or says which would go. Blocks.
+/// The work of a run on the archive, or what it would be.
+#[derive(Debug)]
+pub struct ArchiveRun {
+    /// Months that left the database for it.
+    pub archived: Vec<Archived>,
+    /// Files that were old enough to be removed from it.
+    pub removed: Vec<Archived>,
+}
+
+/// Moves old months to the archive now and removes what is too old there, or says which would go. Blocks.
 ///
 /// # Errors
 /// No database or archive is configured, or a month has to stay.
-pub fn archive_audit(config: &config::Config, dry_run: bool) -> anyhow::Result<Vec<Archived>> {
+pub fn archive_audit(config: &config::Config, dry_run: bool) -> anyhow::Result<ArchiveRun> {
     let (Some(postgres), Some(audit)) = (super::schema::settings(config), &config.audit) else {
         bail!("no database is configured: name it in [postgres] url, or in TIDEGATE_POSTGRES__URL");
     };
@@ -148,10 +158,13 @@ pub fn archive_audit(config: &config::Config, dry_run: bool) -> anyhow::Result<V
         .enable_all()
         .build()
         .context("the runtime did not start")?;
-    let archived: Result<_, ArchiveError> = runtime.block_on(async {
-        archive::run(&Database::open(&postgres)?, &settings, Clock::System.now(), dry_run).await
+    let done: Result<_, ArchiveError> = runtime.block_on(async {
+        let (database, now) = (Database::open(&postgres)?, Clock::System.now());
+        let archived = archive::run(&database, &settings, now, dry_run).await?;
+        let removed = archive::remove_old(&database, &settings, now, dry_run).await?;
+        Ok(ArchiveRun { archived, removed })
     });
-    Ok(archived?)
+    Ok(done?)
 }
 
 /// Says whether nothing was archived since somebody else archives.

@@ -2,6 +2,7 @@
 //! its tasks, and at last the servers.
 
 use std::hash::{BuildHasher, Hasher};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -227,22 +228,22 @@ fn with_resp(
     store: &Opened,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Servers> {
-    let passwords = match &setup.resp_passwords {
-        Some(file) => {
-            let text = std::fs::read_to_string(file)
-                .with_context(|| format!("listen.resp_passwords: cannot read {}", file.display()))?;
-            let passwords = api::Passwords::read(&text);
-            anyhow::ensure!(
-                !passwords.is_empty(),
-                "listen.resp_passwords: {} has no password",
-                file.display()
-            );
-            passwords
-        }
-        None => api::Passwords::default(),
-    };
+    let passwords = passwords(setup.resp_passwords.as_deref())?;
     let cells = store.cells(&setup.store, metrics);
     Ok(servers.with_resp(api::RespState::new(cells, passwords, metrics)))
+}
+
+/// Reads the passwords that clients of the Redis protocol may show; none without a file.
+///
+/// # Errors
+/// The file cannot be read, or has no password.
+pub(super) fn passwords(file: Option<&Path>) -> anyhow::Result<api::Passwords> {
+    let Some(file) = file else { return Ok(api::Passwords::default()) };
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("listen.resp_passwords: cannot read {}", file.display()))?;
+    let passwords = api::Passwords::read(&text);
+    anyhow::ensure!(!passwords.is_empty(), "listen.resp_passwords: {} has no password", file.display());
+    Ok(passwords)
 }
 
 /// Returns how the servers answer.

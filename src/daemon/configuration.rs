@@ -16,6 +16,7 @@ use super::reload::lines;
 use crate::api::{CredentialHeaders, Servers};
 use crate::config::{Config, Problem};
 use crate::core::notice::{Notice, NoticeKind};
+use crate::database::file;
 use crate::engine::Engine;
 use crate::engine::notices::NoticeSource;
 use crate::peer::Peers;
@@ -95,8 +96,12 @@ impl Configuration {
     /// Reads it again. A problem is told, and the configuration before stays in force.
     pub(super) async fn again(&self) {
         let _reading = self.reading.lock().await;
-        let read = Arc::clone(&self.source.read);
-        let wanted = match tokio::task::spawn_blocking(move || read()).await {
+        let (read, path) = (Arc::clone(&self.source.read), self.source.path.clone());
+        let read = move || match path.as_deref().and_then(file::special) {
+            Some(problem) => Err(vec![problem]),
+            None => read(),
+        };
+        let wanted = match tokio::task::spawn_blocking(read).await {
             Ok(Ok(wanted)) => wanted,
             Ok(Err(problems)) => return self.refuse(&lines(&problems)),
             Err(error) => return self.refuse(&error.to_string()),

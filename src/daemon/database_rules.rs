@@ -627,7 +627,7 @@ impl DatabaseRules {
 
     fn publish(&self, state: &State) {
         let refused = state.refused.as_ref();
-        let away = state.away.as_ref().map(|(failure, _)| failure.to_string());
+        let away = state.away.as_ref().map(|(failure, _)| failure.for_anybody());
         let problem = match (state.giver(), away) {
             (Some(giver), Some(away)) => Some(format!(
                 "the rules in force are those that {} gave, until PostgreSQL answers: {away}",

@@ -64,6 +64,8 @@ impl Daemon {
         self.stop_servers.stop.cancel();
         self.shared.release_held();
         tracing::info!(connections = self.shared.connections(), "no longer accepting connections");
+        // While this process can still tell the other regions.
+        self.engine.release_reserved();
         let servers = async {
             tokio::select! {
                 biased;
@@ -107,6 +109,8 @@ impl Daemon {
         if shapes.0.is_empty() {
             return;
         }
+        // The next process knows of no reservation: what came in flight goes back, too.
+        self.engine.release_reserved();
         let store = memory.keep(shapes.0.iter().map(|(_, shape)| *shape), shapes.1);
         let (name, beside) = (self.engine.name().clone(), shares.clone());
         let left = tokio::task::spawn_blocking(move || kept::leave(&beside, &name, shapes, store)).await;

@@ -164,6 +164,7 @@ fn user_record(user: &User) -> UserRecord {
         }),
         created_at: None,
         updated_at: None,
+        last_seen_at: None,
     }
 }
 
@@ -182,6 +183,7 @@ fn key_record(key: &ApiKey, json: &Value) -> KeyRecord {
         created_by: told("created_by").map(str::to_owned),
         revoked_at: moment("revoked_at"),
         revoked_by: told("revoked_by").map(str::to_owned),
+        last_seen_at: None,
     }
 }
 
@@ -208,7 +210,26 @@ fn texted(at: Timestamp) -> Value {
     Value::String(format_moment(at))
 }
 
+/// True if a rule is for this tier, or somebody has it.
+fn is_tier(loaded: &Loaded, tier: &str) -> bool {
+    let mut conditions = loaded.rules.iter().flat_map(|rule| &rule.conditions);
+    let of_users = loaded.users.iter().filter_map(|user| user.tier.as_deref());
+    let of_keys = loaded.keys.iter().filter_map(|key| key.tier.as_deref());
+    of_users.chain(of_keys).any(|known| known == tier)
+        || conditions.any(|condition| {
+            condition.attribute == "tier" && condition.any_of.iter().any(|pattern| pattern.matches_text(tier))
+        })
+}
+
 impl FilePeople {
+    /// Looks for a tier that somebody is to have. A file with a list of tiers is checked as a whole; one
+    /// without has those that its rules, its users or the configuration name.
+    fn look_for(&self, written: &WrittenFile, tier: Option<&str>) -> Result<(), RegisterError> {
+        let Some(tier) = tier.filter(|_| written.loaded.tiers.is_empty()) else { return Ok(()) };
+        let is_default = self.reloader.engine().tier_default() == Some(tier);
+        if is_default || is_tier(&written.loaded, tier) { Ok(()) } else { Err(RegisterError::no_tier()) }
+    }
+
     async fn change_user(
         &self,
         actor: &Actor,
@@ -219,6 +240,7 @@ impl FilePeople {
             let mut fields = fields_of(written, "users", "id", id).unwrap_or_default();
             fields.insert("id".to_owned(), id.into());
             if let Some(tier) = &change.tier {
+                self.look_for(written, tier.as_deref())?;
                 set(&mut fields, "tier", tier.clone().map(Value::String));
             }
             if let Some(own) = &change.overrides {
@@ -243,7 +265,8 @@ impl FilePeople {
         let new = new_key().map_err(|error| RegisterError::Failed(error.to_string()))?;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let now = self.reloader.engine().now();
-        let entry = |_: &WrittenFile| {
+        let entry = |written: &WrittenFile| {
+            self.look_for(written, draft.tier.as_deref())?;
             let mut fields = Map::new();
             fields.insert("id".to_owned(), new.id.as_str().into());
             fields.insert("salt".to_owned(), hex(&new.salt).into());
@@ -272,6 +295,7 @@ impl FilePeople {
             let nobody = || RegisterError::Nobody("API key", id.to_owned());
             let mut fields = fields_of(written, "keys", "id", id).ok_or_else(nobody)?;
             if let Some(tier) = &change.tier {
+                self.look_for(written, tier.as_deref())?;
                 set(&mut fields, "tier", tier.clone().map(Value::String));
             }
             if let Some(own) = &change.overrides {

@@ -92,6 +92,11 @@ impl Identities {
                 tasks.spawn("identity_changes", stop, move || {
                     people::watch(database.clone(), Arc::clone(&lookups), ending.clone())
                 });
+                let (own, ending) = (Arc::clone(&people), stop.clone());
+                let sightings = Arc::clone(engine.sightings());
+                tasks.spawn("identity_seen", stop, move || {
+                    Arc::clone(&own).write_seen(Arc::clone(&sightings), ending.clone())
+                });
                 people
             }
             _ => Arc::new(FilePeople { reloader: Arc::clone(reloader), ledger: Arc::clone(ledger) }),
@@ -158,7 +163,11 @@ impl Keys {
     }
 }
 
-fn load(path: &Path) -> anyhow::Result<(String, KeySet)> {
+/// Reads the file of keys that sign tokens.
+///
+/// # Errors
+/// It cannot be read, or is no set of keys.
+pub(super) fn load(path: &Path) -> anyhow::Result<(String, KeySet)> {
     use std::io::Read as _;
     let failed = || format!("identity.jwt.keys: {} cannot be read", path.display());
     let mut text = String::new();

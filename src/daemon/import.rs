@@ -55,7 +55,7 @@ fn import(
 ) -> Result<Foreign, Vec<String>> {
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in files {
-        match file::read(path) {
+        match file::read_once(path) {
             Ok(text) => texts.push((path.display().to_string(), text)),
             Err(problem) => problems.push(problem.to_string()),
         }

@@ -1,4 +1,5 @@
-//! Tasks that must be done now and then: forget what has expired, drain histograms, publish gauges.
+//! Tasks that must be done now and then: forget what has expired, give back what has lapsed, drain
+//! histograms, publish gauges.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,14 @@ pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToke
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
+            () = engine.owed_is_due() => engine.pay_owed().await,
             _ = ticks.tick() => {
                 once(&engine);
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = engine.give_back_lapsed() => {}
+                }
                 tasks.set(alive());
                 if alone {
                     WorldPort::publish(&*engine, WorldStatus::default());

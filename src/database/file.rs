@@ -37,11 +37,30 @@ pub fn load(path: &Path, regions: &[String]) -> Change {
     document::from_toml(&path.display().to_string(), &text, regions)
 }
 
+/// Says why a path names nothing that is a file to be read again and again: to open a pipe would wait for
+/// somebody to write into it. Blocks.
+#[must_use]
+pub fn special(path: &Path) -> Option<Problem> {
+    let found = std::fs::metadata(path).ok()?;
+    let message = "is a pipe, a socket or a device, not a file".to_owned();
+    // Of a folder reading says so itself.
+    (!found.is_file() && !found.is_dir())
+        .then(|| Problem { place: TextPlace::File(path.display().to_string()), message })
+}
+
 /// The file's text. Blocks.
 ///
 /// # Errors
-/// It cannot be read, is too long or no UTF-8.
+/// It cannot be read, is no file, too long or no UTF-8.
 pub fn read(path: &Path) -> Result<String, Problem> {
+    special(path).map_or_else(|| read_once(path), Err)
+}
+
+/// The same, also of a pipe, which gives its text once. Blocks until that is whole.
+///
+/// # Errors
+/// It cannot be read, is too long or no UTF-8.
+pub fn read_once(path: &Path) -> Result<String, Problem> {
     let name = path.display().to_string();
     let problem = |message: String| Problem { place: TextPlace::File(name.clone()), message };
     let file = std::fs::File::open(path).map_err(|error| problem(reason(&error)))?;
@@ -191,6 +210,23 @@ mod tests {
         std::fs::write(&path, GOOD).unwrap();
         let change = see(&Some(half), &told).1;
         assert_eq!(change.unwrap().unwrap().rules.len(), 1, "a file that stays shorter is meant so");
+    }
+
+    #[tokio::test]
+    async fn a_pipe_in_the_place_of_the_file_is_told_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str| folder.path().join(name);
+        let path = of("rules.toml");
+        std::fs::write(&path, GOOD).unwrap();
+        let known = load(&path, &[]).unwrap().hash;
+        let mut changes = watch(path.clone(), Vec::new, Some(known), INTERVAL);
+        assert!(std::process::Command::new("mkfifo").arg(of("pipe")).status().unwrap().success());
+        std::fs::rename(of("pipe"), &path).unwrap();
+        let problems = next(&mut changes).await.unwrap_err();
+        assert!(problems[0].to_string().ends_with("is a pipe, a socket or a device, not a file"));
+        std::fs::write(of("new"), GOOD.replace("limit = 1", "limit = 2")).unwrap();
+        std::fs::rename(of("new"), &path).unwrap();
+        assert_eq!(next(&mut changes).await.unwrap().rules[0].limit, 2);
     }
 
     #[tokio::test]

@@ -18,11 +18,12 @@ use tokio::sync::Notify;
 
 use crate::core::audit::{Outcome, Record};
 use crate::core::decision::Decision;
+use crate::core::denial_cause::DenialCause;
 use crate::core::hold::ReservedFor;
 use crate::core::identity::is_key_name;
-use crate::core::request::Request;
+use crate::core::request::{REQUEST_ID, Request};
 use crate::core::rule_name::RuleName;
-use crate::core::time::Timestamp;
+use crate::core::time::{Span, Timestamp};
 use crate::engine::identity::secret::{FINGERPRINT_DIGITS, fingerprint};
 use crate::telemetry::Metrics;
 
@@ -53,9 +54,12 @@ impl OwnLine {
 struct Slot {
     bytes: Vec<u8>,
     rows: u64,
-    /// Denials without rows of their own, by rule; those of rules in shadow apart.
-    unlisted: [HashMap<String, Unlisted, RandomState>; 2],
+    /// Denials without rows of their own, by rule, in the order of [`UNLISTED`].
+    unlisted: [HashMap<String, Unlisted, RandomState>; UNLISTED.len()],
 }
+
+/// Outcomes of decisions that may have no rows of their own.
+const UNLISTED: [Outcome; 3] = [Outcome::Denied, Outcome::ShadowDenied, Outcome::Blocked];
 
 /// Denials of one rule that are told by one record of them all.
 #[derive(Debug)]
@@ -113,8 +117,8 @@ pub struct TakenRecords {
 
 impl TakenRecords {
     /// One record for all denials of a rule that have none of their own: of nobody, and of no path.
-    fn tell_unlisted(&mut self, unlisted: [HashMap<String, Unlisted, RandomState>; 2]) {
-        for (all, outcome) in unlisted.into_iter().zip([Outcome::Denied, Outcome::ShadowDenied]) {
+    fn tell_unlisted(&mut self, unlisted: [HashMap<String, Unlisted, RandomState>; UNLISTED.len()]) {
+        for (all, outcome) in unlisted.into_iter().zip(UNLISTED) {
             for (rule, of) in all {
                 let mut left = of.many;
                 while left > 0 {
@@ -136,6 +140,7 @@ impl TakenRecords {
                         status: of.status,
                         retry_ms: None,
                         cause: None,
+                        request_id: None,
                         latency_us: of.latency_us,
                         weight,
                     };
@@ -153,6 +158,17 @@ pub(super) struct Question<'a, 'r> {
     pub(super) request: &'a Request<'r>,
     /// The user whom the key that it shows belongs to.
     pub(super) owner: Option<&'a str>,
+}
+
+/// The fate of a request's cost, whatever was decided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CostFate {
+    /// It was taken if the request was admitted.
+    Asked,
+    /// It was charged: a report.
+    Charged,
+    /// It was taken before, and not again: a report or reservation that was sent again under its id.
+    Repeated,
 }
 
 impl Question<'_, '_> {
@@ -197,8 +213,8 @@ impl Sampled {
     /// Returns how many decisions this one stands for if it is to be recorded; `None` if it is not.
     fn weight(&self, outcome: Outcome) -> Option<u32> {
         match outcome {
-            Outcome::Denied | Outcome::ShadowDenied => self.denied.weight(),
-            Outcome::Allowed | Outcome::Committed => self.allowed.weight(),
+            Outcome::Denied | Outcome::Blocked | Outcome::ShadowDenied => self.denied.weight(),
+            Outcome::Allowed | Outcome::Throttled | Outcome::Committed => self.allowed.weight(),
         }
     }
 
@@ -276,7 +292,8 @@ impl Queue {
     fn unlist(&self, record: &Record<'_>) {
         let rule = record.rule.unwrap_or_default();
         let mut slot = self.slots[own_slot()].lock();
-        let unlisted = &mut slot.unlisted[usize::from(record.outcome == Outcome::ShadowDenied)];
+        let place = UNLISTED.iter().position(|outcome| *outcome == record.outcome).unwrap_or(0);
+        let unlisted = &mut slot.unlisted[place];
         let many = u64::from(record.weight);
         if let Some(known) = unlisted.get_mut(rule) {
             known.many = known.many.saturating_add(many);
@@ -324,6 +341,7 @@ impl Queue {
             status: 200,
             retry_ms: None,
             cause: None,
+            request_id: None,
             latency_us: 0,
             weight,
         });
@@ -396,22 +414,18 @@ impl Queue {
         self.urgent.notified().await;
     }
 
-    /// Records what became of a request, if it is to be recorded. `charged`: a report, which is charged
-    /// whatever the decision. `used`: permits in use after it under the rule of this index.
+    /// Records what became of a request, if it is to be recorded. `used`: permits in use after it under the
+    /// rule of this index.
     pub(super) fn tell(
         &self,
         question: Question<'_, '_>,
-        (decision, charged): (&Decision, bool),
+        (decision, fate): (&Decision, CostFate),
         now: Timestamp,
         end: impl FnOnce() -> Timestamp,
         used: impl FnOnce(usize) -> u64,
     ) {
-        let shadow = || decision.rules.iter().position(|ruled| ruled.shadow && !ruled.allowed);
-        let (outcome, index) = match (decision.allowed, shadow()) {
-            (false, _) => (Outcome::Denied, decision.tightest),
-            (true, Some(index)) => (Outcome::ShadowDenied, Some(index)),
-            (true, None) => (Outcome::Allowed, decision.tightest),
-        };
+        let charged = fate == CostFate::Charged;
+        let (outcome, index) = outcome_of(decision);
         let sampled = self.sampled.load();
         let is_exact = sampled.is_exact(decision.rules.iter().map(|ruled| &*ruled.rule));
         let Some(weight) = (if is_exact { Some(1) } else { sampled.weight(outcome) }) else {
@@ -419,10 +433,11 @@ impl Queue {
         };
         let ruled = index.and_then(|index| decision.rules.get(index));
         let rule = ruled.map(|ruled| &*ruled.rule);
-        let is_listed = outcome == Outcome::Allowed
+        let is_listed = matches!(outcome, Outcome::Allowed | Outcome::Throttled)
             || self.has_row(rule.unwrap_or_default(), now, sampled.denied_rows_max);
         let Question { request, owner } = question;
-        let mut asked = AuditClient { user: owner, ..AuditClient::default() };
+        let mut asked =
+            AuditClient { user: owner, request_id: request.forms.request_id, ..AuditClient::default() };
         for (name, value) in request.attributes.iter().filter(|_| is_listed || charged) {
             match *name {
                 "user" => asked.user = Some(value),
@@ -431,6 +446,7 @@ impl Queue {
                 // A query may hold secrets. It is remembered only where the server hands it on as such.
                 "path" => asked.path = request.forms.target.or_else(|| value.split(['?', '#']).next()),
                 "method" => asked.method = Some(value),
+                REQUEST_ID => asked.request_id = Some(value),
                 _ => {}
             }
         }
@@ -443,8 +459,9 @@ impl Queue {
             address: asked.address,
             path: asked.path,
             method: asked.method,
+            request_id: asked.request_id,
             outcome,
-            cost: request.cost.to_signed(),
+            cost: if fate == CostFate::Repeated { 0 } else { request.cost.to_signed() },
             count: index.map_or(0, used),
             limit: ruled.map_or(0, |ruled| ruled.limit),
             status: decision.status,
@@ -461,7 +478,7 @@ impl Queue {
         } else {
             self.unlist(&record)
         }
-        if charged && outcome == Outcome::Denied {
+        if charged && outcome.is_refused() {
             // Sums take no permits of what was denied, and these must be in them however many rows there are.
             self.push(&Record {
                 outcome: Outcome::Committed,
@@ -474,6 +491,24 @@ impl Queue {
     }
 }
 
+/// The outcome of a decision, and the rule that it is remembered under: of what passed that is the one which
+/// would have denied, else the one which delayed it longest, else the tightest.
+fn outcome_of(decision: &Decision) -> (Outcome, Option<usize>) {
+    if !decision.allowed {
+        let blocked = decision.cause() == Some(DenialCause::Blocked);
+        return (if blocked { Outcome::Blocked } else { Outcome::Denied }, decision.tightest);
+    }
+    if let Some(index) = decision.rules.iter().position(|ruled| ruled.shadow && !ruled.allowed) {
+        return (Outcome::ShadowDenied, Some(index));
+    }
+    let delay = decision.delay();
+    if delay > Span::ZERO {
+        let index = decision.rules.iter().position(|ruled| !ruled.shadow && ruled.delay == delay);
+        return (Outcome::Throttled, index);
+    }
+    (Outcome::Allowed, decision.tightest)
+}
+
 /// The part of a record that says who asked, and for what.
 #[derive(Default)]
 struct AuditClient<'a> {
@@ -482,6 +517,7 @@ struct AuditClient<'a> {
     address: Option<&'a str>,
     path: Option<&'a str>,
     method: Option<&'a str>,
+    request_id: Option<&'a str>,
 }
 
 /// The name of a key in a record.
@@ -553,6 +589,7 @@ mod tests {
             status: 429,
             retry_ms: None,
             cause: None,
+            request_id: None,
             latency_us: 1,
             weight: 1,
         }

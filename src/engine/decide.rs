@@ -61,6 +61,11 @@ impl Engine {
         self.decide_with(requests, Intent::Ask, None)
     }
 
+    /// Returns what [`Self::ask`] would answer these people, who were looked up already.
+    pub(super) async fn ask_of(&self, loaded: &Loaded, asked: (&[Request<'_>], &Persons)) -> Decisions {
+        self.decide_in_store(loaded, asked, Intent::Ask, None, Tries::Over).await
+    }
+
     /// Leaves word in `footprint` of what is touched, if the answer has to be waited for. Nothing of that is
     /// begun before somebody waits.
     pub(super) fn decide_with<'a, 'r: 'a>(
@@ -431,12 +436,10 @@ impl<'a, 'r> Plan<'a, 'r> {
         })
     }
 
-    /// True if other regions send rights of a window that are missing here, within a round trip. A bucket
-    /// without windows refills meanwhile, and nobody knows here whether the others have any.
+    /// True if other regions send rights that are missing here, within a round trip.
     fn is_sent(&self, found: &Match<'_>) -> bool {
         let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
-        let windowed = found.rule.rule.algorithm.counting() == Counting::Window;
-        escrowed && windowed && self.speaks(found) && self.loaded.has_others(found.rule)
+        escrowed && self.speaks(found) && self.loaded.has_others(found.rule)
     }
 
     /// True if a cost that was refused may pass later: where no other region knows the bucket, none sends

@@ -28,10 +28,12 @@ pub struct DecisionsAsked {
     pub rule: Option<String>,
     /// Only decisions of daemons of this region.
     pub region: Option<String>,
-    /// Only decisions with this outcome; `None`: with any.
-    pub outcome: Option<Outcome>,
+    /// Only decisions with one of these outcomes; none: with any.
+    pub outcomes: Vec<Outcome>,
     /// Only denials for this cause; `None`: for any.
     pub cause: Option<DenialCause>,
+    /// Only decisions on the request that its gateway named so.
+    pub request_id: Option<String>,
     /// Most rows that one answer shows.
     pub limit: u32,
     /// After the last one of an earlier answer.
@@ -70,6 +72,7 @@ pub struct Decided {
     pub latency_us: Option<i64>,
     pub weight: i64,
     pub cause: Option<String>,
+    pub request_id: Option<String>,
 }
 
 /// The length of one step of time.
@@ -166,8 +169,12 @@ pub struct UsageRow {
     pub name: Option<String>,
     /// Decisions that let pass, by estimate where not all were recorded.
     pub allowed: u64,
+    /// Those of `allowed` that passed after a delay.
+    pub throttled: u64,
     /// Decisions that denied, those without a record of their own included.
     pub denied: u64,
+    /// Those of `denied` that were blocked rather than over a limit.
+    pub blocked: u64,
     /// Permits let pass, by the same estimate.
     pub cost: i64,
     /// Durations of the decisions; not for users, keys and paths.

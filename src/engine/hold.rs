@@ -8,12 +8,12 @@
 use std::sync::Arc;
 
 use metrics::Counter;
-use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
 use smallvec::SmallVec;
 
 use super::Engine;
 use super::audit::Question;
+use super::caller_id::digest_of;
 use super::estimate::kind_of;
 use super::identity::secret::NoRandomness;
 use super::port::{Charge, ChargeResult, HeldLimit, Intent};
@@ -23,7 +23,9 @@ use crate::core::hold::{
     HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease, ReservedFor,
 };
 use crate::core::key::{BucketValues, Key};
+use crate::core::price::Price;
 use crate::core::request::{Cost, Request};
+use crate::core::reservation::ReservationFate;
 use crate::core::ruleset::{Compiled, Match};
 use crate::core::time::{Span, Timestamp};
 use crate::telemetry::Metrics;
@@ -38,11 +40,11 @@ pub fn new_holder() -> Result<Holder, NoRandomness> {
     Ok(Holder(name))
 }
 
-/// The holder that a caller names by its own id: the same for the same id, and told apart from any other. It
-/// is as hard to guess as the id is.
+/// The holder that a caller names by its own id: the same for the same id of the same request, and told apart
+/// from any other. It is as hard to guess as the id is.
 #[must_use]
-pub fn holder_of(id: &str) -> Holder {
-    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+pub fn holder_of(id: &str, request: &Request<'_>) -> Holder {
+    let digest = digest_of(id, request);
     Holder(digest.as_ref().first_chunk().copied().unwrap_or_default())
 }
 
@@ -92,11 +94,11 @@ impl Leasing {
         let leased = match cost {
             Cost::Hold(hold) if charged && cost.taken() > 0 => {
                 let lease = Lease { holder: hold.holder, held: SmallVec::new() };
-                Some(Leased { lease, hold: Span(u64::MAX), made: now })
+                Some(Leased { lease, hold: Span(u64::MAX), made: now, held_before: None })
             }
             Cost::Reserve(reserve) if charged => {
                 let lease = Lease { holder: Holder(reserve.id.0), held: SmallVec::new() };
-                Some(Leased { lease, hold: reserve.ttl, made: now })
+                Some(Leased { lease, hold: reserve.ttl, made: now, held_before: None })
             }
             _ => None,
         };
@@ -121,6 +123,12 @@ impl Leasing {
         if !counts {
             return;
         }
+        let price = rule.price.as_ref().map(|prices| prices.of(request));
+        if let Some(ReservationFate::HeldBefore { permits }) = counted.reservation {
+            let (asked, price) = (request.cost.taken(), price.unwrap_or(Price::ONE));
+            let amount = if price.of(asked) == permits { asked } else { price.units(permits) };
+            leased.held_before = Some(leased.held_before.map_or(amount, |known| known.min(amount)));
+        }
         if leased.lease.held.len() >= HELD_RULES_MAX {
             // Not named, and so held until its hold ends.
             self.1 += 1;
@@ -128,7 +136,7 @@ impl Leasing {
             leased.lease.held.push(HeldPlaces {
                 rule: Arc::clone(&found.rule.named),
                 own_limit: found.own_limit,
-                price: rule.price.as_ref().map(|prices| prices.of(request)),
+                price,
                 kind: kind_of(rule, request),
                 values: BucketValues::of(key, rule.per.len()),
                 reserved: None,
@@ -141,11 +149,12 @@ impl Leasing {
     /// where that is not named the first one.
     pub(super) fn asked_by(&mut self, question: Question<'_, '_>, decided: Option<&str>) {
         let (Cost::Reserve(reserve), Some(leased)) = (question.request.cost, &mut self.0) else { return };
+        let permits = leased.held_before.unwrap_or(reserve.permits);
         let held = &mut leased.lease.held;
         let decided = held.iter().position(|held| decided == Some(held.rule.name.as_str())).unwrap_or(0);
         if let Some(held) = held.get_mut(decided) {
             let (user, key) = question.client();
-            held.reserved = Some(Box::new(ReservedFor { permits: reserve.permits, user, key }));
+            held.reserved = Some(Box::new(ReservedFor { permits, user, key }));
         }
     }
 

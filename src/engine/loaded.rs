@@ -232,6 +232,11 @@ impl Loaded {
         self.side(rule).and_then(|side| side.share.as_ref()).is_some_and(Share::waits)
     }
 
+    /// True if this region's part of a rule is smaller than its share, which has just grown.
+    pub(super) fn grows(&self, rule: &Compiled) -> bool {
+        self.side(rule).and_then(|side| side.share.as_ref()).is_some_and(Share::grows)
+    }
+
     /// This region's part of a `split` or `escrow` rule's limit; `None` for all other rules.
     pub(super) fn own_of(&self, rule: &Compiled) -> Option<Limit> {
         Some(self.side(rule)?.share.as_ref()?.own())

@@ -33,6 +33,7 @@ pub mod admin;
 pub mod assignable;
 pub mod audit;
 mod bound;
+mod caller_id;
 pub mod clock;
 mod crossings;
 pub mod decide;
@@ -45,9 +46,11 @@ pub mod history;
 pub mod hold;
 pub mod hot;
 pub mod identity;
+mod lapses;
 pub mod loaded;
 pub mod names;
 pub mod notices;
+mod owed;
 pub mod pace;
 mod partition;
 pub mod port;
@@ -69,6 +72,7 @@ use clock::{Clock, Stopwatch};
 use excess::Excesses;
 use hold::Holds;
 use identity::lookups::Lookups;
+use identity::sightings::Sightings;
 use identity::{Directory, Inquiry, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use pace::Pacing;
@@ -96,6 +100,7 @@ pub struct Engine {
     others: bound::Others,
     waits: Waits,
     pacing: Pacing,
+    owed: owed::OwedBuckets,
     holds: Holds,
     reservations: Reservations,
     world: ArcSwap<WorldStatus>,
@@ -113,6 +118,7 @@ pub struct Engine {
     /// Permits of reports that were not charged, by reason.
     uncharged: [Counter; 3],
     lookups: OnceLock<Arc<Lookups>>,
+    sightings: Arc<Sightings>,
     tier_default: OnceLock<Box<str>>,
     audit: Option<Arc<audit::Queue>>,
     events: Arc<events::EventQueue>,
@@ -143,6 +149,7 @@ impl Engine {
         let shares = Shares::new(name.clone(), RegionList::NOBODY, None);
         let began = clock.now();
         let events = events::EventQueue::new(&metrics);
+        let sightings = Arc::new(Sightings::new(metrics.sightings_lost.clone()));
         Self {
             name,
             clock,
@@ -154,6 +161,7 @@ impl Engine {
             others: bound::Others::default(),
             waits: Waits::new(&metrics),
             pacing: Pacing::new(&metrics),
+            owed: owed::OwedBuckets::default(),
             holds: Holds::new(&metrics),
             reservations: Reservations::new(&metrics),
             world: ArcSwap::default(),
@@ -172,6 +180,7 @@ impl Engine {
             audit: None,
             events,
             lookups: OnceLock::new(),
+            sightings,
             tier_default: OnceLock::new(),
             tasks: Tasks::default(),
             tracer: None,
@@ -198,12 +207,19 @@ impl Engine {
         self.lookups.get()
     }
 
+    /// Returns when users and API keys were last seen, as far as nobody has written it down yet.
+    #[must_use]
+    pub const fn sightings(&self) -> &Arc<Sightings> {
+        &self.sightings
+    }
+
     /// The tier of requests that bring none and of whom no other is known. Once; later calls change nothing.
     pub fn set_tier_default(&self, tier: &str) {
         let _ = self.tier_default.set(tier.into());
     }
 
-    fn tier_default(&self) -> Option<&str> {
+    /// The tier of those who have none of their own.
+    pub(crate) fn tier_default(&self) -> Option<&str> {
         self.tier_default.get().map(|tier| &**tier)
     }
 
@@ -521,7 +537,11 @@ impl Engine {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
             limit: bound::shown_limit(&compiled.rule, &whole, &limit),
-            window: limit.windows().length_at(now),
+            // What it holds ends with its requests: a time here would read as a rate.
+            window: match compiled.rule.algorithm {
+                Algorithm::Concurrency => Span::ZERO,
+                _ => limit.windows().length_at(now),
+            },
             mode: compiled.rule.global.as_ref().map(|global| global.mode),
             used: info.map_or(0, |info| info.used),
             remaining: info.map_or_else(

@@ -128,13 +128,15 @@ pub struct ChargeResult {
     pub returned: u64,
     /// Permits charged of a report, within the limit or beyond it.
     pub reported: u64,
+    /// Permits of a commit that were used and not charged.
+    pub uncharged: u64,
     /// Permits that were owed, and are counted in this window now.
     pub paid: u64,
     /// Permits of what was charged that are owed, and not counted yet; below zero: of what was given back.
     pub owed: i64,
     /// Permits of lapsed reservations that were given back before the answer.
     pub lapsed: u64,
-    /// The outcome of a reservation; of any other charge nothing.
+    /// The outcome of a reservation, or of places that are acquired again; of any other charge nothing.
     pub reservation: Option<ReservationFate>,
     /// Penalty in force for the client; `None` without one.
     pub penalty: Option<Penalty>,
@@ -277,6 +279,13 @@ pub trait Store: Send + Sync + 'static {
     /// Counts at least so much of a bucket with this `limit` as used: the store forgot a part of it.
     fn restore(&self, rule: &Compiled, key: &Key, limit: Limit, known: RegionUse, now: Timestamp) {
         let _ = (rule, key, limit, known, now);
+    }
+
+    /// Gives back all that is reserved of a bucket, though it has not lapsed, as notes of what is reserved
+    /// end with the daemon. `None`: they outlive it.
+    fn release_reserved(&self, charge: &Charge<'_>, now: Timestamp) -> Option<ChargeResult> {
+        let _ = (charge, now);
+        None
     }
 
     /// Charges what another region admitted of a bucket with this `limit`.

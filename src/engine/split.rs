@@ -61,6 +61,12 @@ impl Share {
         self.part.load().in_force.waits()
     }
 
+    /// True if this region's part is smaller than its share, which has just grown.
+    pub(super) fn grows(&self) -> bool {
+        let part = self.part.load();
+        part.in_force.grows(u64::from(part.whole.permits), &part.region)
+    }
+
     /// This region's part of the rule's own limit.
     pub(super) fn own(&self) -> Limit {
         self.part.load().part

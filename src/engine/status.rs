@@ -32,7 +32,7 @@ pub struct BucketStatus {
     pub identity: Vec<(String, String)>,
     /// Permits per window, of the limit in force.
     pub limit: u32,
-    /// Length of the window that the limit counts in.
+    /// Length of the window that the limit counts in; zero where places are held.
     pub window: Span,
     /// The mode in which regions agree on it; `None`: each counts for itself.
     pub mode: Option<Mode>,
@@ -46,8 +46,8 @@ pub struct BucketStatus {
     pub reset_at: Option<Timestamp>,
     /// Allowance that the world leaves this region, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
-    /// Permits that each other region is known to have admitted in the window (without windows: since the
-    /// bucket is followed), while it is one of [`WorldStatus::buckets`].
+    /// Permits that each other region is known to have admitted in the window (without windows: those that
+    /// are in use still), while it is one of [`WorldStatus::buckets`].
     pub by_region: Option<BTreeMap<String, u64>>,
     /// The most by which the worldwide count may lie above the believed one, in permits.
     pub error_bound: u64,

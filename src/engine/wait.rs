@@ -36,7 +36,7 @@ const DRY_MAX: usize = 65_536;
 #[derive(Debug)]
 pub(super) struct Waits {
     room: Arc<WaitingRoom>,
-    /// By bucket: the window in which no region has rights left; see [`dry_mark`].
+    /// By bucket: the window, or the second, up to which no region has rights left; see [`dry_mark`].
     dry: Mutex<HashMap<Key, u64, foldhash::fast::RandomState>>,
     /// Waits that ended with rights, without, or did not begin for want of room.
     ended: [Counter; 3],

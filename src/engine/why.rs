@@ -61,8 +61,8 @@ impl Engine {
     pub async fn why(&self, request: &Request<'_>) -> Option<Why> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
-        let decision = self.ask(asked).get().await.into_iter().next()?;
-        let persons = self.find_for(Inquiry::Glance, &loaded.set, asked).await;
+        let persons = self.find_for(Inquiry::Operator, &loaded.set, asked).await;
+        let decision = self.ask_of(&loaded, (asked, &persons)).await.into_iter().next()?;
         let mut told = Told { keys: Vec::new(), buckets: Vec::new() };
         for ruled in &decision.rules {
             let Some(compiled) = loaded.set.by_name(&ruled.rule) else { continue };

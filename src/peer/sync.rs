@@ -37,7 +37,7 @@ const FRAMES_AT_ONCE: usize = 4_096;
 const FAREWELL: Duration = Duration::from_millis(300);
 
 /// The parts of a frame that the protocol refuses although it takes the frame: signs of a fault.
-const REFUSED: [&str; 8] = [
+const REFUSED: [&str; 9] = [
     "rights_fenced",
     "rights_beyond",
     "rights_unknown_rule",
@@ -46,6 +46,7 @@ const REFUSED: [&str; 8] = [
     "other_window",
     "backwards",
     "beyond_limit",
+    "counts_no_room",
 ];
 /// The parts that it passes over because they came late, early or twice, or come again: as it should be.
 const PASSED_OVER: [&str; 5] = ["window", "rights_window", "rights_early", "duplicate", "unnamed"];
@@ -363,6 +364,7 @@ impl Driver {
             tally.other_windows,
             tally.backwards,
             tally.beyond,
+            tally.uncounted,
         ];
         for (reason, count) in REFUSED.into_iter().zip(refused) {
             let more = more(self.told.entry(reason).or_default(), count);

@@ -5,7 +5,7 @@ use std::hash::BuildHasher as _;
 use std::sync::{Mutex, PoisonError};
 
 use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 use metrics::{Counter, Gauge};
 
 use crate::core::cell::{CellChange, Nanos, Operation, Reply, Stored, nanos};
@@ -15,6 +15,8 @@ use crate::telemetry::Metrics;
 
 /// Parts that are locked by themselves.
 const SHARDS: usize = 64;
+/// Bits of a hash that say which part: a table goes by those at both ends.
+const SHARD_BITS_FROM: u32 = 40;
 /// Keys that are looked at to find one that makes room.
 const LOOKED_AT: usize = 16;
 /// A full part is searched for expired keys at most once in so many nanoseconds.
@@ -24,7 +26,7 @@ const SWEEP_EVERY: Nanos = 1_000_000_000;
 pub struct MemoryCells {
     shards: Box<[Mutex<Shard>]>,
     /// Seeded by chance: whoever chooses keys cannot choose their places.
-    shard_of: RandomState,
+    hasher: RandomState,
     keys_max: usize,
     clock: Clock,
     keys: Gauge,
@@ -33,8 +35,13 @@ pub struct MemoryCells {
 
 #[derive(Default)]
 struct Shard {
-    cells: HashMap<Box<[u8]>, Stored, RandomState>,
+    cells: HashTable<Cell>,
     swept: Nanos,
+}
+
+struct Cell {
+    key: Box<[u8]>,
+    stored: Stored,
 }
 
 impl std::fmt::Debug for MemoryCells {
@@ -51,32 +58,39 @@ impl MemoryCells {
         let (keys, evicted) =
             (metrics.plain_gauge("cells"), metrics.counter("cells_evicted_total", "store", "memory"));
         let keys_max = keys_max.div_ceil(SHARDS).max(1);
-        Self { shards, shard_of: RandomState::default(), keys_max, clock: Clock::System, keys, evicted }
+        Self { shards, hasher: RandomState::default(), keys_max, clock: Clock::System, keys, evicted }
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
     }
 
     /// Carries an operation out at this instant.
     pub fn apply_at(&self, key: &[u8], operation: &Operation, now: Nanos) -> Reply {
-        let place = usize::try_from(self.shard_of.hash_one(key)).unwrap_or_default() % SHARDS;
+        let hash = self.hash(key);
+        let place = usize::try_from(hash >> SHARD_BITS_FROM).unwrap_or_default() % SHARDS;
         let Some(shard) = self.shards.get(place) else { return Reply::Seen(None) };
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stored) = shard.cells.get_mut(key) {
+        if let Ok(mut found) = shard.cells.find_entry(hash, |cell| *cell.key == *key) {
+            let stored = &mut found.get_mut().stored;
             let (reply, change) = operation.apply(Some(*stored), now);
             match change {
                 CellChange::Keep => {}
                 CellChange::Put(put) => *stored = put,
                 CellChange::Remove => {
-                    shard.cells.remove(key);
+                    found.remove();
                     self.keys.decrement(1);
                 }
             }
             return reply;
         }
         let (reply, change) = operation.apply(None, now);
-        if let CellChange::Put(put) = change {
+        if let CellChange::Put(stored) = change {
             if shard.cells.len() >= self.keys_max {
                 self.make_room(&mut shard, now);
             }
-            shard.cells.insert(key.into(), put);
+            let cell = Cell { key: key.into(), stored };
+            shard.cells.insert_unique(hash, cell, |cell| self.hash(&cell.key));
             self.keys.increment(1);
         }
         reply
@@ -86,19 +100,20 @@ impl MemoryCells {
         if now.saturating_sub(shard.swept) >= SWEEP_EVERY {
             shard.swept = now;
             let before = shard.cells.len();
-            shard.cells.retain(|_, stored| stored.holds(now));
+            shard.cells.retain(|cell| cell.stored.holds(now));
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             self.keys.decrement((before - shard.cells.len()) as f64);
         }
         if shard.cells.len() < self.keys_max {
             return;
         }
-        let soonest =
-            shard.cells.iter().take(LOOKED_AT).min_by_key(|(_, stored)| stored.expires.unwrap_or(Nanos::MAX));
-        if let Some(key) = soonest.map(|(key, _)| key.clone()) {
-            let gone = shard.cells.remove(&key);
+        let free_at = |cell: &&Cell| cell.stored.expires.unwrap_or(Nanos::MAX);
+        let soonest = shard.cells.iter().take(LOOKED_AT).min_by_key(free_at).map(|cell| cell.key.clone());
+        let Some(key) = soonest else { return };
+        if let Ok(found) = shard.cells.find_entry(self.hash(&key), |cell| *cell.key == *key) {
+            let (gone, _) = found.remove();
             self.keys.decrement(1);
-            if gone.is_some_and(|stored| stored.holds(now)) {
+            if gone.stored.holds(now) {
                 self.evicted.increment(1);
             }
         }

@@ -72,7 +72,10 @@ impl<'a, 's> Decision<'a, 's> {
                 continue;
             };
             // Permits that this decision already takes from the same bucket count against it.
-            let held = |plan: &Plan<'_>| plan.looked.fate == Some(ReservationFate::HeldBefore);
+            let held = |plan: &Plan<'_>| {
+                let before = matches!(plan.looked.fate, Some(ReservationFate::HeldBefore { .. }));
+                before && plan.charge.cost.is_reserved()
+            };
             let same = |plan: &&Plan<'_>| plan.named.is(named) && plan.takes() && !held(plan);
             let before = decision.plans.iter().filter(same).map(|plan| plan.charge.cost.taken());
             let before = before.fold(0, u64::saturating_add);

@@ -68,6 +68,7 @@ impl Evaluation {
             used: 0,
             returned: 0,
             reported: 0,
+            uncharged: 0,
             paid: 0,
             owed: 0,
             lapsed: self.lapsed,

@@ -204,6 +204,10 @@ impl Store for MemoryStore {
         Box::pin(std::future::ready(Some(Self::reset(self, key))))
     }
 
+    fn release_reserved(&self, charge: &Charge<'_>, now: Timestamp) -> Option<ChargeResult> {
+        self.with(charge.key, |slot, named| slot.release_reserved(charge, named, now))
+    }
+
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp) {
         self.with(key, |slot, named| slot.debit((rule, &limit), named, permits, now));
     }

@@ -31,7 +31,7 @@ impl PenaltyRole {
     /// The role of a cost, given what is known of its reservation.
     pub(in crate::store) fn of(cost: &Cost, fate: Option<ReservationFate>) -> Self {
         match (cost, fate) {
-            (Cost::Reserve(_), Some(ReservationFate::HeldBefore)) => Self::Passes,
+            (Cost::Reserve(_), Some(ReservationFate::HeldBefore { .. })) => Self::Passes,
             // A bucket that holds as many reservations as it may is no fault of the client's.
             (Cost::Reserve(_), Some(ReservationFate::Crowded)) => Self::Looks,
             (Cost::Take(_) | Cost::Reserve(_), _) => Self::Asks,

@@ -19,9 +19,9 @@ impl KeySlot {
         if self.reserved.is_empty() { None } else { self.reserved.find(named.hash, named.key.bytes()) }
     }
 
-    /// True if this reservation is held, of the bucket whose notes these are.
-    pub(super) fn holds(&self, notes: Option<TablePlace>, id: ReservationId) -> bool {
-        notes.and_then(|at| self.reserved.get(at)).is_some_and(|notes| notes.holds(id))
+    /// Returns the permits that this reservation holds, of the bucket whose notes these are.
+    pub(super) fn reserved_by(&self, notes: Option<TablePlace>, id: ReservationId) -> Option<u64> {
+        notes.and_then(|at| self.reserved.get(at))?.permits_of(id)
     }
 
     /// Returns what the bucket would answer now, as [`Self::look`] says, once what has lapsed is given back
@@ -40,7 +40,7 @@ impl KeySlot {
         if self.reserved.is_empty() && !charge.cost.is_reserved() {
             return looked;
         }
-        if let Some(lapsed) = self.lapse(charge, &looked, named) {
+        if let Some(lapsed) = self.lapse(charge, &looked, named, looked.now) {
             looked = self.look(charge, named, before, now);
             looked.lapsed = lapsed;
         }
@@ -51,17 +51,39 @@ impl KeySlot {
         looked
     }
 
-    /// Gives back what has lapsed, where a charge does not fit or speaks of reservations. Returns the permits
-    /// given back, if anything has lapsed: then the charge is to be looked at again, since its own
+    /// Gives back all that is reserved of a bucket, whether or not it has lapsed. A commit that comes later
+    /// is charged in full.
+    pub(super) fn release_reserved(
+        &mut self,
+        charge: &Charge<'_>,
+        named: Named<'_>,
+        now: Timestamp,
+    ) -> ChargeResult {
+        let mut looked = self.evaluate(charge, named, 0, now);
+        while let Some(returned) = self.lapse(charge, &looked, named, Timestamp(u64::MAX)) {
+            let lapsed = looked.lapsed.saturating_add(returned);
+            looked = Evaluation { lapsed, ..self.look(charge, named, 0, now) };
+        }
+        self.uncharged(charge, &looked, named)
+    }
+
+    /// Gives back what lapses until `due`, where a charge does not fit or speaks of reservations. Returns the
+    /// permits given back, if anything did: then the charge is to be looked at again, since its own
     /// reservation may be among that.
-    fn lapse(&mut self, charge: &Charge<'_>, looked: &Evaluation, named: Named<'_>) -> Option<u64> {
+    fn lapse(
+        &mut self,
+        charge: &Charge<'_>,
+        looked: &Evaluation,
+        named: Named<'_>,
+        due: Timestamp,
+    ) -> Option<u64> {
         if looked.fits() && !charge.cost.is_reserved() {
             return None;
         }
         let now = looked.now;
         let at = if charge.cost.is_reserved() { looked.notes } else { self.notes_at(named) }?;
         let before = self.reserved.heap_at(at);
-        self.reserved.get(at).filter(|notes| notes.is_due(now))?;
+        self.reserved.get(at).filter(|notes| notes.is_due(due))?;
         let place = self.buckets.find(named.hash, named.key.bytes());
         let mut none = State::new(charge.rule.rule.algorithm);
         let log = place.map_or(0, |place| self.buckets.heap_at(place));
@@ -75,7 +97,7 @@ impl KeySlot {
         if let Some(raised) = raised {
             *state = raised;
         }
-        let returned = notes.lapse(state, looked.limit(), now);
+        let returned = notes.lapse(state, looked.limit(), now, due);
         if let Some(place) = place {
             self.buckets.recount(place, log);
         }
@@ -107,8 +129,8 @@ impl KeySlot {
         now: Timestamp,
     ) -> ReservationFate {
         let found = self.notes_at(named);
-        if self.holds(found, reserve.id) {
-            return ReservationFate::HeldBefore;
+        if let Some(permits) = self.reserved_by(found, reserve.id) {
+            return ReservationFate::HeldBefore { permits };
         }
         // `may_reserve` made them; another bucket of the same decision may have swept them away, as empty as
         // they were.
@@ -145,12 +167,10 @@ impl KeySlot {
     ) -> ChargeResult {
         let (limit, view, now) = (looked.limit(), looked.view(), looked.now);
         let mut counted = looked.counted();
-        if commit.id == ReservationId::NONE {
-            counted.reservation = Some(ReservationFate::Repeated);
-            return counted;
-        }
-        let found = self.notes_at(named);
-        let at = found.or_else(|| self.make_notes(named, now));
+        let at = match (self.notes_at(named), commit.id) {
+            (None, id) if id != ReservationId::NONE => self.make_notes(named, now),
+            (found, _) => found,
+        };
         let before = at.map_or(0, |at| self.reserved.heap_at(at));
         let mut no_notes = ReservationNotes::default();
         let mut no_state = State::new(charge.rule.rule.algorithm);
@@ -172,7 +192,8 @@ impl KeySlot {
         looked.hope(&mut after);
         let retry = after.retry.filter(|_| !done.fits);
         counted.verdict = Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after };
-        (counted.returned, counted.reported) = (done.returned, done.reported);
+        (counted.returned, counted.reported, counted.uncharged) =
+            (done.returned, done.reported, done.uncharged);
         counted.reservation = Some(done.fate);
         if let Some(at) = at {
             self.rate_notes(at, before);
@@ -181,7 +202,8 @@ impl KeySlot {
             Some(place) => self.rate_bucket(charge, limit, now, place, &mut counted),
             // There was no room for a bucket to charge.
             None if done.reported > 0 => {
-                counted = ChargeResult { reported: 0, owed: 0, degraded: true, ..counted };
+                let uncharged = done.uncharged.saturating_add(done.reported);
+                counted = ChargeResult { reported: 0, uncharged, owed: 0, degraded: true, ..counted };
             }
             None => {}
         }

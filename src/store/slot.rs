@@ -172,9 +172,14 @@ impl KeySlot {
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let notes = if charge.cost.is_reserved() { self.notes_at(named) } else { None };
-        let held = matches!(charge.cost, Cost::Reserve(reserve) if self.holds(notes, reserve.id));
-        let cost = before.saturating_add(asked(&charge.cost, held));
         let state = self.counted((charge.rule, &charge.limit), named, at, self.state(place));
+        let held_before = match charge.cost {
+            Cost::Reserve(reserve) => self.reserved_by(notes, reserve.id),
+            Cost::Hold(hold) if hold.step == HoldStep::Acquire => state.places_of(hold.holder, at),
+            _ => None,
+        };
+        let held = held_before.is_some() && charge.cost.is_reserved();
+        let cost = before.saturating_add(asked(&charge.cost, held));
         let mut verdict = match &charge.cost {
             Cost::Hold(hold) => state.check_hold(&limit, at, &Hold { places: cost, ..*hold }),
             _ => state.check(&limit, view.as_ref(), at, cost),
@@ -215,7 +220,7 @@ impl KeySlot {
             most,
             lapsed: 0,
             notes,
-            fate: held.then_some(ReservationFate::HeldBefore),
+            fate: held_before.map(|permits| ReservationFate::HeldBefore { permits }),
         }
     }
 

@@ -71,7 +71,7 @@ pub struct Metrics {
     pub rules_refused: Gauge,
     /// `rules_unsaved`: 1 while the rules in force are not saved on this machine.
     pub rules_unsaved: Gauge,
-    /// `rule_warnings`: rules in force that are valid and hardly meant so.
+    /// `rule_warnings`: warnings of rules in force that are valid and hardly meant so.
     pub rule_warnings: Gauge,
     /// `rule_reload_failures_total`: rule sets that were refused.
     pub rule_reload_failures: Counter,
@@ -83,6 +83,8 @@ pub struct Metrics {
     pub audit_spooled_bytes: Gauge,
     /// `audit_held`: records that wait in memory because the spool cannot be written.
     pub audit_held: Gauge,
+    /// `identity_sightings_lost_total`: users and keys whose last request is not remembered.
+    pub sightings_lost: Counter,
     /// `audit_unlisted_total`: denials beyond `audit.denied_rows_max`, which have no row of their own.
     pub audit_unlisted: Counter,
     /// `audit_merged_total`: records whose user, path or key has no sum of its own.
@@ -180,6 +182,7 @@ impl Metrics {
             audit_queue: gauge("audit_queue"),
             audit_spooled_bytes: gauge("audit_spooled_bytes"),
             audit_held: gauge("audit_held"),
+            sightings_lost: counter("identity_sightings_lost_total"),
             audit_unlisted: counter("audit_unlisted_total"),
             audit_merged: counter("audit_merged_total"),
             audit_unsummed: gauge("audit_unsummed"),

@@ -20,6 +20,7 @@ fn settings(folder: &Path, steps: Steps) -> Settings {
         retain: Span(90 * DAY),
         retain_sums: Span(730 * DAY),
         archive: Some(format!("file://{}", folder.join("archive").display())),
+        retain_archive: Span(2_557 * DAY),
         scratch: folder.join("spool"),
         steps,
     }
@@ -234,4 +235,53 @@ fn months_are_made_ahead_and_what_is_old_is_forgotten() {
     let left = server.sql("SELECT (SELECT count(*) FROM audit_batches), (SELECT count(*) FROM usage_minute), (SELECT count(*) > 0 FROM usage_hour)");
     assert_eq!(left, "0|0|t");
     assert_eq!(files(folder.path()), ["2026-03.parquet"]);
+}
+
+/// The moment at which March has been in the archive for as long as it may.
+fn old() -> Timestamp {
+    Timestamp(1_775_001_600_000_000 + 2_557 * DAY)
+}
+
+#[test]
+fn a_file_leaves_the_archive_when_its_decisions_are_old_enough_and_not_before() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let settings = settings(folder.path(), Steps::default());
+    fill(&server, 1, NOON, 100);
+    run(&server, &settings, due()).unwrap();
+    fill(&server, 2, NOON, 7);
+    run(&server, &settings, due()).unwrap();
+    fill(&server, 3, NOON + Span(40 * DAY), 10);
+    run(&server, &settings, due() + Span(40 * DAY)).unwrap();
+    std::fs::write(folder.path().join("archive/audit_log/2020-01.parquet"), "somebody's own").unwrap();
+    // Where the archive was before nothing is touched, nor what it notes nothing of.
+    server.sql("INSERT INTO audit_archives (month, part, location, rows, bytes, checksum, region, node) VALUES ('2026-02-01', 1, 's3://before/audit_log/2026-02.parquet', 1, 1, 'x', 'eu', 'n')");
+    let remove = |settings: &Settings, now, dry_run| {
+        runtime().block_on(async { archive::remove_old(&server.open(), settings, now, dry_run).await })
+    };
+    let there = || {
+        server.sql("SELECT string_agg(to_char(month, 'MM') || '-' || part, ' ' ORDER BY month, part) FROM audit_archives WHERE removed_at IS NULL")
+    };
+    assert_eq!(remove(&settings, Timestamp(old().0 - 1_000_000), false).unwrap(), []);
+    let would: Vec<u64> = remove(&settings, old(), true).unwrap().iter().map(|file| file.rows).collect();
+    assert_eq!(would, [100, 7]);
+    assert_eq!((files(folder.path()).len(), there().as_str()), (4, "02-1 03-1 03-2 04-1"));
+
+    // Dies between the file and the note of it: the next one makes both agree.
+    let mut dying = settings.clone();
+    dying.steps = Steps::dying(|step| step == ArchiveStep::FileRemoved);
+    assert!(matches!(remove(&dying, old(), false), Err(ArchiveError::Ended(_))));
+    assert_eq!((files(folder.path()).len(), there().as_str()), (3, "02-1 03-1 03-2 04-1"));
+    assert_eq!(remove(&settings, old(), false).unwrap().len(), 2);
+    assert_eq!(files(folder.path()), ["2020-01.parquet", "2026-04.parquet"]);
+    assert_eq!(there(), "02-1 04-1");
+    assert_eq!(remove(&settings, old(), false).unwrap(), []);
+    // The job that looks after the tables does it by itself.
+    runtime().block_on(async {
+        let keeper = RetentionJob::new(server.open(), settings.clone(), Metrics::new());
+        keeper.once(old() + Span(31 * DAY)).await.unwrap();
+    });
+    let (files, there) = (files(folder.path()), there());
+    assert!(!files.contains(&"2026-04.parquet".to_owned()) && !there.contains("04-1"), "{files:?} {there}");
+    assert!(files.contains(&"2020-01.parquet".to_owned()) && there.contains("02-1"), "{files:?} {there}");
 }

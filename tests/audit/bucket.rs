@@ -77,6 +77,10 @@ fn answer(mut socket: &TcpStream, kept: &Mutex<Kept>) -> Option<()> {
             xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
         }
         "GET" => kept.objects.get(path).cloned()?,
+        "DELETE" => {
+            kept.objects.remove(path);
+            Vec::new()
+        }
         _ => panic!("{method} {target} is not expected"),
     };
     let head = format!(

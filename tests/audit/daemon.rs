@@ -9,10 +9,9 @@ use tempfile::TempDir;
 
 use super::bucket::Bucket;
 use super::records::Server;
-use super::support::command;
 use super::support::daemon::Daemon;
-use super::support::eventually;
 use super::support::process::Process;
+use super::support::{command, eventually, http};
 
 pub(crate) const RULES: &str = "[[rules]]\nname = \"search\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 2\nwindow = \"1h\"\n\
                      [[rules]]\nname = \"closed\"\nmatch = { path = \"/closed\" }\naction = \"block\"\ngroup = \"b\"";
@@ -121,6 +120,30 @@ fn what_was_decided_is_shown_by_routes_and_commands() {
     assert!(shown.code == 0 && shown.out.contains("Left for u_1 now"), "{shown:?}");
     let json = daemon.run(&["usage", "--group", "rule", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap()["rows"][0]["rule"], "search");
+}
+
+#[test]
+fn a_decision_is_found_by_the_name_that_a_gateway_gave_the_request() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let daemon = start(&server, folder.path(), "allowed_sample = 1");
+    let headers = [("x-forwarded-uri", "/a"), ("x-tidegate-user", "u_1"), ("x-request-id", "of-a-proxy")];
+    assert_eq!(http::get(daemon.http, "/v1/authorize", &headers).status, 200);
+    daemon.check(&[("user", "u_2"), ("path", "/a"), ("request_id", "of-a-descriptor")]);
+    daemon.check(&[("user", "u_3"), ("path", "/a")]);
+    wait_for_rows(&server, 3);
+    for (name, user) in [("of-a-proxy", "u_1"), ("of-a-descriptor", "u_2")] {
+        let page = daemon.get(&format!("/v1/audit?request_id={name}")).json();
+        let found = page["decisions"].as_array().unwrap();
+        assert_eq!(found.len(), 1, "{page}");
+        assert_eq!((&found[0]["request_id"], &found[0]["user"]), (&name.into(), &user.into()), "{page}");
+        let shown = daemon.run(&["audit", "--request-id", name]);
+        assert!(shown.code == 0 && shown.out.contains(user), "{shown:?}");
+    }
+    let page = daemon.get("/v1/audit?user=u_3").json();
+    assert!(page["decisions"][0]["request_id"].is_null(), "{page}");
+    let shown = daemon.run(&["audit", "--request-id", "nobody"]);
+    assert!(shown.out.contains("No decisions were recorded"), "{shown:?}");
 }
 
 #[test]
@@ -310,7 +333,8 @@ fn months_are_archived_by_command() {
     let server = Server::start();
     let folder = TempDir::new().unwrap();
     let archive = folder.path().join("archive");
-    let more = format!("retain = \"30d\"\narchive = \"file://{}\"", archive.display());
+    let more =
+        format!("retain = \"30d\"\nretain_archive = \"36500d\"\narchive = \"file://{}\"", archive.display());
     server.sql("SELECT tidegate_audit_partition('2020-02-10Z')");
     server.sql("INSERT INTO audit_log (at, region, node, domain, outcome, cost, status) SELECT '2020-02-10Z', 'eu', 'n', 'd', 'denied', 1, 429 FROM generate_series(1, 500)");
     std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), &more))
@@ -336,18 +360,20 @@ fn months_go_to_a_bucket_just_as_well() {
     let bucket = Bucket::start();
     server.sql("SELECT tidegate_audit_partition('2020-02-10Z')");
     server.sql("INSERT INTO audit_log (at, region, node, domain, outcome, cost, status) SELECT '2020-02-10Z', 'eu', 'n', 'd', 'denied', 1, 429 FROM generate_series(1, 500)");
-    let more = "retain = \"30d\"\narchive = \"s3://logs/tidegate\"";
-    std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), more))
-        .unwrap();
-    let archive = |endpoint: &str| {
+    let archive = |endpoint: &str, keeps: &str, arguments: &[&str]| {
+        let more =
+            format!("retain = \"30d\"\nretain_archive = \"{keeps}\"\narchive = \"s3://logs/tidegate\"");
+        let text = config(&server, &folder.path().join("spool"), &more);
+        std::fs::write(folder.path().join("tidegate.toml"), text).unwrap();
         let mut command = command::command(folder.path());
-        command.args(["audit", "archive", "--config", "tidegate.toml"]);
+        command.args(["audit", "archive", "--config", "tidegate.toml"]).args(arguments);
         command.env("AWS_ENDPOINT", endpoint).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "eu");
         command.env("AWS_ACCESS_KEY_ID", "id").env("AWS_SECRET_ACCESS_KEY", "secret");
         let output = command.output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     };
-    let (code, said) = archive(&format!("http://{}", bucket.address));
+    let endpoint = format!("http://{}", bucket.address);
+    let (code, said) = archive(&endpoint, "36500d", &[]);
     assert!(code == Some(0) && said.contains("s3://logs/tidegate/audit_log/2020-02.parquet"), "{said}");
     let objects = bucket.objects();
     assert_eq!(objects.len(), 1);
@@ -356,6 +382,12 @@ fn months_go_to_a_bucket_just_as_well() {
         "{objects:?}"
     );
     assert_eq!(rows(&server), 0);
+    let (code, said) = archive(&endpoint, "31d", &["--dry-run"]);
+    assert!(code == Some(0) && said.contains("would be removed") && said.contains("2020-02"), "{said}");
+    assert_eq!(bucket.objects().len(), 1);
+    let (code, said) = archive(&endpoint, "31d", &[]);
+    assert!(code == Some(0) && said.contains("audit.retain_archive") && said.contains("removed"), "{said}");
+    assert_eq!((bucket.objects(), archive(&endpoint, "31d", &[]).1.contains("removed")), (vec![], false));
 }
 
 #[test]
@@ -376,7 +408,7 @@ fn decisions_are_followed_as_they_are_recorded_each_once() {
         let shown = following.output();
         shown.lines().next().map(str::to_owned)
     });
-    assert!(first.contains("denied") && first.contains("closed") && first.contains("u_"), "{first}");
+    assert!(first.contains("blocked") && first.contains("closed") && first.contains("u_"), "{first}");
     let last = format!("u_{number}");
     eventually("the last one is shown", || following.output().contains(&last).then_some(()));
     let shown = following.output();

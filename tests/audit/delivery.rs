@@ -110,11 +110,11 @@ fn every_field_arrives_as_it_was() {
     });
     assert_eq!(delivered, Delivered::Now);
     let columns = "at AT TIME ZONE 'UTC', region, node, domain, rule, user_id, key_id, address, path, method, outcome, cost, \
-                   count, permits, status, retry_after_ms, latency_us, weight, cause";
+                   count, permits, status, retry_after_ms, latency_us, weight, cause, request_id";
     let row = |filter: &str| server.sql(&format!("SELECT {columns} FROM audit_log WHERE {filter}"));
     assert_eq!(
         row("user_id = 'plain'"),
-        "2026-03-10 12:00:00|eu|eu-1|default|search|plain|k|2001:db8::/64|/search?q=1|GET|allowed|1|10|10|429|1000|12|100|used_up"
+        "2026-03-10 12:00:00|eu|eu-1|default|search|plain|k|2001:db8::/64|/search?q=1|GET|allowed|1|10|10|429|1000|12|100|used_up|7f3c"
     );
     let strange = format!("2026-03-10 12:00:00|eu|eu-1|default||{}||", strange.replace('\0', "\u{fffd}"));
     assert!(row("user_id <> 'plain'").starts_with(&strange), "{}", row("user_id <> 'plain'"));

@@ -16,6 +16,7 @@ mod bucket;
 mod daemon;
 mod delivery;
 mod disk;
+mod outcomes;
 mod records;
 #[path = "../support/mod.rs"]
 mod support;

@@ -90,6 +90,7 @@ pub(crate) fn denial(at: Timestamp, user: &str) -> Record<'_> {
         status: 429,
         retry_ms: Some(1_000),
         cause: Some(DenialCause::UsedUp),
+        request_id: Some("7f3c"),
         latency_us: 12,
         weight: 1,
     }

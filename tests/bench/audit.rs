@@ -290,6 +290,7 @@ fn push(queue: &Queue, row: u64, user: &str) {
         status: 429,
         retry_ms: Some(1_000),
         cause: None,
+        request_id: None,
         latency_us: 12,
         weight: 1,
     });
@@ -464,8 +465,9 @@ fn questions(runtime: &tokio::runtime::Runtime, url: &str) {
         address: None,
         rule: None,
         region: None,
-        outcome: None,
+        outcomes: Vec::new(),
         cause: None,
+        request_id: None,
         limit: 100,
         after: None,
     };
@@ -506,11 +508,11 @@ fn questions(runtime: &tokio::runtime::Runtime, url: &str) {
     single("a user's newest decisions", DecisionsAsked { user: text("u_1000"), ..decisions.clone() });
     single(
         "a rule's newest denials",
-        DecisionsAsked { rule: text("rule-7"), outcome: Some(Outcome::Denied), ..decisions.clone() },
+        DecisionsAsked { rule: text("rule-7"), outcomes: vec![Outcome::Denied], ..decisions.clone() },
     );
     single(
         "denials of the last hours in a region",
-        DecisionsAsked { region: text("us"), outcome: Some(Outcome::Denied), ..decisions },
+        DecisionsAsked { region: text("us"), outcomes: vec![Outcome::Denied], ..decisions },
     );
     sums("a user's sums today, by hour", UsageAsked { user: text("u_1000"), ..usage.clone() });
     sums(

@@ -129,7 +129,7 @@ impl Asked {
         let Answer::Now(mut decisions) = self.engine.decide(std::slice::from_ref(&request)) else {
             unreachable!("memory answers at once")
         };
-        let (reservation, _) = self.engine.reservation(&mut decisions).unwrap();
+        let reservation = self.engine.reservation(&mut decisions).unwrap().reservation;
         let mut context = Context::from_waker(Waker::noop());
         let committed = pin!(self.engine.commit(&reservation, 3)).poll(&mut context);
         matches!(committed, Poll::Ready(Ok(committed)) if committed.committed)

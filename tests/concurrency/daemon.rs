@@ -78,6 +78,7 @@ fn ten_places_are_held_and_given_back(daemon: &Daemon, other: &Daemon) {
 
     let bucket = daemon.get("/v1/buckets?rule=in-flight&user=ann").json();
     assert_eq!((&bucket["used"], &bucket["remaining"]), (&json!(10), &json!(0)), "{bucket}");
+    assert_eq!(bucket["window_ms"], 0, "a hold is no window: {bucket}");
     for lease in &leases {
         released(daemon, lease);
     }
@@ -233,6 +234,8 @@ fn the_command_line_acquires_renews_and_releases() {
     assert!(acquired.code == 0 && acquired.out.contains("Held for 30"), "{acquired:?}");
     let lease = acquired.out.trim_end().lines().last().unwrap().to_owned();
     assert_eq!(daemon.run(&["acquire", "user=ann"]).code, 4);
+    let why = daemon.run(&["why", "user=ann"]);
+    assert!(why.out.contains("limit 1, ") && !why.out.contains(" per "), "{why:?}");
     let renewed = daemon.run(&["renew", &lease]);
     assert!(renewed.code == 0 && renewed.out.contains("another 30"), "{renewed:?}");
     let released = daemon.run(&["release", &lease]);

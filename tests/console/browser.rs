@@ -121,9 +121,13 @@ impl Browser {
 
     /// Types into a field, in place of what stands there.
     pub(crate) fn fill(&self, path: &str, text: &str) {
-        let element = self.element(path);
-        self.post(&format!("element/{element}/clear"), &json!({}));
-        self.post(&format!("element/{element}/value"), &json!({ "text": text }));
+        // An update may draw the field anew between emptying it and typing.
+        eventually(&format!("{path} holds {text:?}"), || {
+            let element = format!("{}/element/{}", self.session, self.element(path));
+            call("POST", &format!("{element}/clear"), Some(&json!({}))).ok()?;
+            call("POST", &format!("{element}/value"), Some(&json!({ "text": text }))).ok()?;
+            (self.value(path) == text).then_some(())
+        });
     }
 
     /// What a field holds.
@@ -131,6 +135,34 @@ impl Browser {
         let element = self.element(path);
         let at = format!("{}/element/{element}/property/value", self.session);
         call("GET", &at, None).unwrap().as_str().unwrap_or_default().to_owned()
+    }
+
+    /// What an attribute of an element says, as a number.
+    pub(crate) fn number(&self, path: &str, attribute: &str) -> f64 {
+        let element = self.element(path);
+        let at = format!("{}/element/{element}/attribute/{attribute}", self.session);
+        let said = call("GET", &at, None).unwrap();
+        said.as_str()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| panic!("{path} {attribute}: {said}"))
+    }
+
+    /// Looks at the page while the window is so wide, in pixels.
+    pub(crate) fn at_width<T>(&self, width: u32, look: impl FnOnce() -> T) -> T {
+        let size = json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+        let emulate = |command: &str, size: Value| {
+            self.post("goog/cdp/execute", &json!({ "cmd": command, "params": size }))
+        };
+        emulate("Emulation.setDeviceMetricsOverride", size);
+        let seen = look();
+        emulate("Emulation.clearDeviceMetricsOverride", json!({}));
+        seen
+    }
+
+    /// True if the page has to be moved sideways to be seen whole.
+    pub(crate) fn is_too_wide(&self) -> bool {
+        let ask = "return document.documentElement.scrollWidth > innerWidth";
+        self.post("execute/sync", &json!({ "script": ask, "args": [] })) == true
     }
 
     /// Which colours the person has asked the system for: `light` or `dark`.

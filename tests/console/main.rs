@@ -34,7 +34,12 @@ fn daemon() -> Daemon {
 
 /// A daemon whose rules are in a database, and which whoever sits at this machine may change.
 fn kept_in(postgres: &Postgres) -> Daemon {
-    let url = postgres.url(&postgres.migrated(TIDEGATE));
+    kept_in_database(postgres, &postgres.migrated(TIDEGATE))
+}
+
+/// The same, in this database.
+fn kept_in_database(postgres: &Postgres, database: &str) -> Daemon {
+    let url = postgres.url(database);
     let config = format!(
         "region = \"eu-west\"\n[rules]\nsource = \"postgres\"\nsaved = \"saved.json\"\n[postgres]\nurl = \"{url}\"\n\
          [admin]\nlocal = true\n[audit]\nspool = \"spool\"\n"
@@ -104,6 +109,13 @@ fn every_page_shows_what_the_daemon_knows_to_everybody_and_says_nothing_on_the_b
             let barriers = judge.as_deref().map(|judge| browser.barriers(judge)).unwrap_or_default();
             wrong
                 .extend(barriers.iter().chain(&browser.said()).map(|one| format!("{name}, {scheme}: {one}")));
+            let is_too_wide = browser.at_width(400, || {
+                browser.picture(&pictures().join(format!("{name}-{scheme}-400.png")));
+                browser.is_too_wide()
+            });
+            if is_too_wide {
+                wrong.push(format!("{name}, {scheme}: it is wider than 400 pixels"));
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -157,6 +169,12 @@ fn a_user_is_blocked_and_let_in_again_in_the_browser() {
     let (daemon, browser) = (kept_in(&postgres), Browser::start());
     assert_eq!(daemon.run(&["users", "set", "u_42"]).code, 0);
     browser.open(&format!("http://{}/#identities", daemon.http));
+    // Rules count a user of whom nothing is kept, too.
+    browser.fill("//label[contains(., 'Name')]/input", "u_7");
+    browser.button("Look");
+    browser.shows("Nothing is kept of u_7");
+    browser.shows("Left now of u_7");
+    browser.shows("search <b>");
     browser.fill("//label[contains(., 'Name')]/input", "u_42");
     browser.button("Look");
     browser.fill("//label[contains(., 'Reason')]/input", "abuse");
@@ -169,6 +187,16 @@ fn a_user_is_blocked_and_let_in_again_in_the_browser() {
     eventually("the user is admitted", || {
         (daemon.check(&[("user", "u_42")])["allowed"] == true).then_some(())
     });
+    let seen = daemon.get("/v1/users/u_42").json()["user"]["last_seen_at"].as_str().unwrap().to_owned();
+    browser.button("Look");
+    browser.shows("last seen");
+    browser.shows(&seen[..16].replace('T', " "));
+    eventually("the block is recorded", || {
+        let audit = daemon.get("/v1/audit?outcome=blocked").json();
+        (!audit["decisions"].as_array()?.is_empty()).then_some(())
+    });
+    browser.open(&format!("http://{}/#decisions", daemon.http));
+    browser.shows("user_blocked");
 }
 
 #[test]
@@ -220,6 +248,115 @@ fn who_asks_most_and_why_it_is_limited_is_shown_in_the_browser() {
     browser.button("Close");
     browser.fill("//label[contains(., 'Rule')]/input", "none");
     browser.shows("there is no rule \"none\"");
+}
+
+#[test]
+fn a_client_is_limited_in_a_bucket_that_its_name_alone_does_not_reach() {
+    let rules = "[[rules]]\nname = \"search\"\nmatch = { path = \"/search\" }\nper = [\"user\"]\n\
+                 algorithm = \"fixed_window\"\nlimit = 3\nwindow = \"24h\"\n\
+                 [[rules]]\nname = \"watched\"\nmatch = { path = \"/watched\" }\nper = [\"team\"]\n\
+                 algorithm = \"fixed_window\"\nlimit = 1\nwindow = \"24h\"\naction = \"log_only\"\n\
+                 [[rules]]\nname = \"exports\"\nmatch = { path = \"/exports\" }\nper = [\"user\"]\n\
+                 algorithm = \"concurrency\"\nlimit = 2\nhold = \"30s\"\n";
+    let (daemon, browser) = (Daemon::with_rules(rules), Browser::start());
+    for _ in 0..30 {
+        daemon.check(&[("user", "u_42"), ("path", "/search")]);
+        daemon.check(&[("team", "red"), ("path", "/watched")]);
+    }
+    browser.open(&format!("http://{}/#hot", daemon.http));
+    let row = |bucket: &str| format!("//tr[td[1][contains(., '{bucket}')]]");
+    browser.click(&format!("{}//button", row("search user=u_42")));
+    browser
+        .shows("A request with these names alone would pass, but a bucket of this client is used up (below)");
+    browser.shows("the limit is used up");
+    // A rule that only logs denies nobody, and is not said to.
+    let only_watched = format!("{}[td[3][contains(., 'would be denied')]]", row("watched team=red log only"));
+    eventually("the rule that only logs is marked", || (browser.count(&only_watched) > 0).then_some(()));
+    browser.click(&format!("{}//button", row("watched team=red")));
+    browser.shows("Not limited: a request would be admitted now");
+    browser.shows("log only: would be denied");
+    assert!(!browser.text().contains("undefined"), "{}", browser.text());
+
+    browser.open(&format!("http://{}/#rules", daemon.http));
+    browser.shows("2 at once, held 30s");
+}
+
+#[test]
+fn nothing_is_said_to_be_live_while_the_database_of_the_rules_is_away() {
+    let mut postgres = Postgres::start();
+    let daemon = kept_in(&postgres);
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/#health", daemon.http));
+    let is_live = "//header/span[@role='status'][normalize-space()='live']";
+    eventually("all is well", || (browser.count(is_live) > 0).then_some(()));
+    browser.shows("None.");
+    postgres.kill();
+    browser.shows("which does not answer");
+    browser.shows("1 alarm");
+    let notice = "//section[h2='Notices']/p[@class='bad'][starts-with(., 'Rules: ')]";
+    eventually("Health says so, too", || (browser.count(notice) > 0).then_some(()));
+    assert_eq!(browser.count(is_live), 0);
+    assert!(!browser.text().contains("None."), "{}", browser.text());
+    postgres.run();
+    eventually("all is well again", || (browser.count(is_live) > 0).then_some(()));
+    browser.shows("None.");
+}
+
+#[test]
+fn each_hour_has_its_place_in_the_chart_and_one_address_has_no_chart() {
+    let postgres = Postgres::start();
+    let database = postgres.migrated(TIDEGATE);
+    let daemon = kept_in_database(&postgres, &database);
+    for hours in [20, 3] {
+        let sql = format!(
+            "INSERT INTO usage_total (step, bucket, region, allowed, denied, cost) VALUES \
+             ('hour', date_trunc('hour', now()) - interval '{hours} hours', 'eu-west', {hours}, 1, {hours})"
+        );
+        postgres.sql(&database, &sql);
+    }
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/#decisions", daemon.http));
+    let place = |hours: u32| {
+        let bar = format!(
+            "//*[local-name()='g'][*[local-name()='title'][contains(., ': {hours} allowed')]]/*[local-name()='rect'][1]"
+        );
+        browser.number(&bar, "x")
+    };
+    // Of 800, which are 25 hours: the one that began 24 hours ago and the present one are there in part.
+    let apart = place(3) - place(20);
+    assert!((apart - 17.0 * 32.0).abs() < 1.0, "the older hour is {apart} to the left of the newer one");
+    browser.fill("//label[contains(., 'Address')]/input", "203.0.113.7");
+    browser.button("Look");
+    browser.shows("There is no chart of one address");
+    assert_eq!(
+        browser.count("//*[local-name()='svg']"),
+        0,
+        "the sums of everybody are not those of an address"
+    );
+}
+
+#[test]
+fn permits_of_a_level_that_the_regions_share_are_counted_once() {
+    let rules = "[[rules]]\nname = \"level\"\nper = [\"team\"]\nalgorithm = \"token_bucket\"\nlimit = 100\nwindow = \"24h\"\n\
+                 [rules.global]\nmode = \"gossip\"\n";
+    let (_authority, daemons) = two_regions(rules);
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/#world", daemons[0].http));
+    browser.shows("connected");
+    let admitted = daemons[1].admitted(&[("team", "red")], 30);
+    assert!(admitted > 0);
+    eventually("a request passes here, too", || {
+        (daemons[0].admitted(&[("team", "red")], 1) == 1).then_some(())
+    });
+    // The bucket, its limit, this region, the other one, all.
+    let row = format!(
+        "//tr[td[1][normalize-space()='level team=red'] and td[3][normalize-space()='1'] and \
+         td[4][normalize-space()='{admitted}'] and td[5][normalize-space()='{}']]",
+        admitted + 1
+    );
+    eventually("each region's use and the sum stand in the table", || {
+        (browser.count(&row) > 0).then_some(())
+    });
 }
 
 #[test]

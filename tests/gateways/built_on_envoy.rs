@@ -50,17 +50,25 @@ fn indented(text: &str, columns: usize) -> String {
     text.lines().map(|line| format!("{:columns$}{line}\n", "")).collect()
 }
 
+/// The cluster by which Envoy asks the daemon.
+pub(super) struct AskedCluster<'a> {
+    pub(super) name: &'a str,
+    pub(super) daemon: SocketAddr,
+    pub(super) is_http2: bool,
+    /// Calls that its circuit breaker leaves open at once.
+    pub(super) calls_max: u32,
+}
+
 /// Envoy with one filter before the router, what its virtual host adds, and a cluster of the daemon.
-pub(super) fn envoy(
-    filter: &str,
-    virtual_host: &str,
-    cluster: &str,
-    daemon: SocketAddr,
-    is_http2: bool,
-) -> Gateway {
+pub(super) fn envoy(filter: &str, virtual_host: &str, asked: &AskedCluster<'_>) -> Gateway {
+    let AskedCluster { name: cluster, daemon, is_http2, calls_max } = *asked;
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
-    let http2 = if is_http2 { "{ http2_protocol_options: {} }" } else { "{ http_protocol_options: {} }" };
+    let http2 = if is_http2 {
+        "{ http2_protocol_options: { max_outbound_control_frames: 1000000, max_outbound_frames: 1000000 } }"
+    } else {
+        "{ http_protocol_options: {} }"
+    };
     let config = format!(
         r#"
 static_resources:
@@ -91,6 +99,7 @@ static_resources:
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]
   - name: {cluster}
     type: STATIC
+    circuit_breakers: {{ thresholds: [{{ max_requests: {calls_max}, max_connections: {calls_max}, max_pending_requests: {calls_max} }}] }}
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
@@ -113,12 +122,13 @@ static_resources:
 fn what_the_page_has_istio_patch_into_envoy_holds_a_limit() {
     let daemon = Daemon::with_rules(RULES);
     let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
-    let virtual_host = of_page("operation: MERGE\n        value:\n", "```", 10);
+    let virtual_host = of_page("operation: MERGE\n        value:\n", "    - applyTo: CLUSTER", 10);
     // A starved machine may take longer than users would wait.
-    let slow = filter.replace("timeout: 0.1s", "timeout: 5s");
+    let slow = filter.replace("timeout: 2s", "timeout: 5s");
     assert_ne!(slow, filter, "the page says how long an answer may take");
-    let cluster = "outbound|8081||tidegate.tidegate.svc.cluster.local";
-    let front = envoy(&slow, &virtual_host, cluster, daemon.grpc, true);
+    let name = "outbound|8081||tidegate.tidegate.svc.cluster.local";
+    let cluster = AskedCluster { name, daemon: daemon.grpc, is_http2: true, calls_max: 1_024 };
+    let front = envoy(&slow, &virtual_host, &cluster);
     let statuses = |user: &str, path: &str| -> Vec<u16> {
         (0..4).map(|_| http::get(front.addr, path, &[("x-user", user)]).status).collect()
     };
@@ -145,7 +155,8 @@ typed_config:
 "#,
         path.trim()
     );
-    let front = envoy(&filter, "", "tidegate", daemon.http, false);
+    let cluster = AskedCluster { name: "tidegate", daemon: daemon.http, is_http2: false, calls_max: 1_024 };
+    let front = envoy(&filter, "", &cluster);
     let ask = |path: &str| http::get(front.addr, path, &[("x-tidegate-user", "ann")]);
     // The query is the client's: it names neither cost nor domain.
     let statuses: Vec<u16> = ["/api/a", "/api/b?cost=-9", "/api/c?domain=none", "/api/d?cost=0"]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::support::daemon::{Daemon, Launch};
-use super::support::spellings::{ADMIN_HOST, SEARCH};
+use super::support::spellings::{ADMIN_HOST, ODD_HOST, SEARCH};
 use super::support::{http, rolling};
 use super::{Gateway, replaced};
 
@@ -42,7 +42,61 @@ match = { path = "/closed" }
 action = "block"
 "#;
 
+const TALKATIVE: &str = r#"
+[[rules]]
+name = "paced"
+match = { path = "/delays" }
+per = ["api_key"]
+algorithm = "token_bucket"
+limit = 1
+window = "20m"
+burst = 1
+action = "throttle"
+max_delay = "30m"
+message = "Slow down."
+headers = { X-Reason = "3 an hour" }
+headers_admitted = { X-Plan = "free" }
+tell_cause = true
+"#;
+
 type Start = fn(&[SocketAddr]) -> Gateway;
+
+/// Asks that client and service learn what Tidegate says of a request. `own`: the client of a denied one has
+/// the rule's own headers and message, too.
+pub(super) fn tells_what_tidegate_says(start: Start, own: bool) {
+    let daemon = Daemon::with_rules(TALKATIVE);
+    let front = start(&[daemon.http]);
+    // A client must not speak of a delay.
+    let ask = || http::get(front.addr, "/delays", &[("x-api-key", "k"), ("x-ratelimit-delay-ms", "77")]);
+    let (first, second, denied) = (ask(), ask(), ask());
+    assert_eq!([first.status, second.status, denied.status], [200, 200, 429]);
+    assert_eq!((first.header("x-ratelimit-delay-ms"), first.body.trim()), (None, ""), "{first:?}");
+    let delay = second.header("x-ratelimit-delay-ms").expect("the client learns its delay");
+    assert!((1_100_000..=1_200_000).contains(&delay.parse::<u64>().unwrap()), "{second:?}");
+    let service = second.body.trim().to_ascii_lowercase();
+    assert_eq!(service, format!("x-ratelimit-delay-ms: {delay}"), "the service learns it");
+    for reply in [&first, &second, &denied] {
+        assert_eq!(
+            (reply.header("x-ratelimit-cost"), reply.header("x-ratelimit-limit")),
+            (Some("1"), Some("2"))
+        );
+        assert!(
+            reply.header("x-ratelimit-remaining").is_some() && reply.header("x-ratelimit-reset").is_some()
+        );
+        let named = [reply.header("ratelimit"), reply.header("ratelimit-policy")];
+        assert!(named.iter().all(|value| value.is_some_and(|value| value.contains("paced"))), "{reply:?}");
+    }
+    assert!(denied.header("retry-after").is_some(), "{denied:?}");
+    if own {
+        let plans = [&first, &second, &denied].map(|reply| reply.header("x-plan"));
+        assert_eq!(plans, [Some("free"), Some("free"), None]);
+        assert_eq!((first.header("x-reason"), denied.header("x-reason")), (None, Some("3 an hour")));
+        assert_eq!(
+            (denied.body.as_str(), denied.header("x-ratelimit-cause")),
+            ("Slow down.", Some("used_up"))
+        );
+    }
+}
 
 pub(super) fn passes_what_is_left_and_says_when_to_come_back(start: Start) {
     let daemon = Daemon::with_rules(&replaced(RULES, "limit = 3", "limit = 100"));
@@ -122,10 +176,15 @@ pub(super) fn holds_every_spelling(start: Start) {
     for path in SEARCH {
         assert_eq!(front.raw(path.as_bytes(), b"x-api-key: k"), 429, "{path} is limited");
     }
-    for host in ADMIN_HOST {
+    // A gateway may refuse what is no host.
+    for host in ADMIN_HOST.iter().chain(ODD_HOST) {
         let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-        assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 403, "{host}");
+        let status = http::raw(front.addr, head.as_bytes()).unwrap().status;
+        assert!([400, 403].contains(&status), "{status} to {host}");
     }
+    let named =
+        http::raw(front.addr, b"GET / HTTP/1.1\r\nhost: admin.example.com:443\r\nconnection: close\r\n\r\n");
+    assert_eq!(named.unwrap().status, 403);
 }
 
 pub(super) fn believes_no_client(start: Start) {

@@ -18,9 +18,11 @@ mod support;
 
 mod built_on_envoy;
 mod caddy;
+mod columns;
 mod every;
 mod haproxy;
 mod nginx;
+mod slow;
 mod table;
 
 use std::net::SocketAddr;

@@ -7,31 +7,46 @@
 //! | form | control characters, bytes that are not UTF-8, empty and doubled headers | counted, or refused as the client's fault |
 //! | count | as many headers as the gateway takes | unread fields are dropped |
 //! | time | a hundred requests that are given up at once or after some milliseconds | what they were given goes back |
+//! | given up | fifteen hundred requests that are given up at once, while others wait | no frame that waits to be written, and no call that nobody waits for, ends the gateway's connection |
+//! | hosts | long hosts of dots and escapes | read in one pass |
 //! | overload | sixty requests at the same time | answered from memory |
 //! | connections | every place of the listener is taken by connections that watch, busy or idle | those that decide keep theirs |
-//! | streams | every stream of the gRPC listener that watches health is taken | decisions have places of their own |
-//! | held answers | three hundred requests of one client that a rule holds back | a dozen wait, the rest is denied; the gateway's breaker is wide |
+//! | streams | every stream that watches health, and every stream of events, is taken | decisions have places of their own |
+//! | held answers | three hundred requests of one client that a rule holds back | a dozen wait, the rest is denied |
+//! | circuit breaker | more clients than answers may be held back, a few requests each | the daemon denies the rest at once: its number is below the gateway's |
 //! | memory | more clients than `store.max_keys` | a block counts nothing; a newcomer keeps to what all newcomers share |
 //! | unread answers | a hundred long answers that nobody reads, and metrics in a loop | made once, away from the threads that decide |
 //! | descriptors | the daemon may open 256 files | listeners leave a quarter to everything else |
 //!
-//! The gateway's own circuit breaker is in the row of held answers, with Envoy's file as it is shipped.
+//! Each row asks for what a rule blocks, and for what a limit that is used up denies. The daemon must have
+//! refused both: no answer, an answer of the gateway's failure, and a refusal by the gateway itself are none
+//! of the daemon's. A gateway may refuse by itself only what it does not read: heads beyond its own size, odd
+//! and many headers.
+//!
+//! Caddy has one mode. Envoy alone has a circuit breaker: the others wait, or refuse.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use tempfile::TempDir;
-
+use super::Gateway;
+use super::columns::{CADDY, Column, ENVOY, EXT_AUTHZ, HAPROXY, NGINX, Setting};
 use super::support::daemon::{Daemon, Launch};
-use super::support::{self, eventually, free_tcp, http, origin};
-use super::{Gateway, caddy, haproxy, nginx, replaced};
+use super::support::http::{self, Reply};
+use super::support::{eventually, rls};
 
 const RULES: &str = r#"
 [[rules]]
 name = "closed"
 match = { path = "/closed" }
 action = "block"
+
+[[rules]]
+name = "used-up"
+match = { path = "/used" }
+algorithm = "fixed_window"
+limit = 1
+window = "24h"
 
 [[rules]]
 name = "held"
@@ -51,103 +66,42 @@ per = ["ip"]
 algorithm = "fixed_window"
 limit = 1
 window = "24h"
+
+[[rules]]
+name = "held-by-user"
+match = { path = "/each" }
+per = ["user"]
+algorithm = "token_bucket"
+limit = 6
+burst = 1
+window = "1m"
+action = "throttle"
+max_delay = "30s"
+delay = "hold"
+
+[[rules]]
+name = "held-by-key"
+match = { path = "/each" }
+per = ["api_key"]
+algorithm = "token_bucket"
+limit = 6
+burst = 1
+window = "1m"
+action = "throttle"
+max_delay = "30s"
+delay = "hold"
 "#;
 
-/// A gateway of the table: how it is started, in front of a daemon, passing or refusing where that is away.
-struct Column {
-    name: &'static str,
-    start: fn(&Daemon, bool) -> Gateway,
-}
-
-fn envoy_rls(daemon: &Daemon, refuses: bool) -> Gateway {
-    let folder = TempDir::new().unwrap();
-    let (addr, admin, service) = (free_tcp(), free_tcp(), origin::start());
-    let mut config = include_str!("../../deploy/envoy/envoy.yaml").to_owned();
-    for (from, to) in [("10000", addr), ("9901", admin), ("8000", service), ("8081", daemon.grpc)]
-        .map(|(from, to)| (format!("port_value: {from}"), to))
-    {
-        config = replaced(&config, &from, &format!("port_value: {}", to.port()));
-    }
-    // A trace goes on into the calls of the daemon, with whatever the client said of it.
-    let tracing = "stat_prefix: front
-                max_request_headers_kb: 8192
-                tracing:
-                  provider:
-                    name: envoy.tracers.opentelemetry
-                    typed_config:
-                      \"@type\": type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig
-                      service_name: front
-                      grpc_service: { envoy_grpc: { cluster_name: tidegate } }\n";
-    config = replaced(&config, "stat_prefix: front\n", tracing);
-    // Calls of many descriptors, each with the whole path.
-    let one = "                              - actions:\n                                  - request_headers: { header_name: \":path\", descriptor_key: \"path\" }\n";
-    config = replaced(
-        &config,
-        "                            rate_limits:\n",
-        &format!("                            rate_limits:\n{}", one.repeat(24)),
-    );
-    config = replaced(&config, "failure_mode_deny: false", &format!("failure_mode_deny: {refuses}"));
-    config = replaced(&config, "timeout: 0.05s", "timeout: 30s");
-    let process = support::envoy::start(folder.path(), &config);
-    let front = Gateway::serving(addr, process, folder);
-    let probe = b"GET /clusters HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    let healthy = format!("tidegate::{}::health_flags::healthy", daemon.grpc);
-    eventually("Envoy finds Tidegate healthy", || {
-        http::raw(admin, probe).is_some_and(|clusters| clusters.body.contains(&healthy)).then_some(())
-    });
-    front
-}
-
-fn envoy_ext_authz(daemon: &Daemon, refuses: bool) -> Gateway {
-    let filter = format!(
-        r#"name: envoy.filters.http.ext_authz
-typed_config:
-  "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
-  transport_api_version: V3
-  failure_mode_allow: {}
-  http_service:
-    server_uri: {{ uri: "http://tidegate", cluster: tidegate, timeout: 30s }}
-    path_prefix: /v1/authorize/domain=default
-    authorization_request: {{ allowed_headers: {{ patterns: [{{ exact: x-api-key }}, {{ exact: tracestate }}] }} }}
-"#,
-        !refuses
-    );
-    super::built_on_envoy::envoy(&filter, "", "tidegate", daemon.http, false)
-}
-
-const ENVOY: Column = Column { name: "Envoy", start: envoy_rls };
-const EXT_AUTHZ: Column = Column { name: "Envoy ext_authz", start: envoy_ext_authz };
-const NGINX: Column = Column {
-    name: "nginx",
-    start: |daemon, refuses| {
-        nginx::start_with(&[daemon.http], |config| {
-            let config = config.replace("250ms", "30s");
-            if refuses {
-                replaced(&config, "        error_page 502 504 = @tidegate_absent;\n", "")
-            } else {
-                config
-            }
-        })
-    },
-};
-const HAPROXY: Column = Column {
-    name: "HAProxy",
-    start: |daemon, refuses| {
-        haproxy::start_with(&[daemon.http], |config| {
-            let config = replaced(&config, "timeout server  5s", "timeout server  30s");
-            if refuses { replaced(&config, "-m str passed absent }", "-m str passed }") } else { config }
-        })
-    },
-};
-/// Caddy refuses without an answer, and its file has no switch for the other way.
-const CADDY: Column = Column {
-    name: "Caddy",
-    start: |daemon, _| {
-        caddy::start_with(&[daemon.http], |config| {
-            replaced(&config, "response_header_timeout 5s", "response_header_timeout 30s")
-        })
-    },
-};
+/// What each row asks for: a block, and a limit that is used up.
+const CLOSED: [&str; 2] = ["/closed", "/used"];
+/// Lengths of what a client sends.
+const LENGTHS: [usize; 5] = [1_000, 7_000, 17_000, 55_000, 1_000_000];
+/// Clients that leave at once: more than the resets that Envoy lets wait unless it is told otherwise.
+const GIVE_UP: usize = 1_500;
+/// Watches of health that the gRPC listener serves, those of one connection, and so many of those have all.
+const WATCHES: u32 = 4_096;
+const WATCHES_OF_ONE: usize = 64;
+const WATCHERS: usize = 64;
 
 /// Connections that ask the daemon itself, and leave what it answers or keep the connection open.
 struct Others(Vec<TcpStream>);
@@ -174,6 +128,17 @@ impl Others {
     }
 }
 
+/// Those who may have refused a request of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refuser {
+    /// The daemon alone.
+    Daemon,
+    /// Or the gateway, which answered that it does not read such a head.
+    Gateway,
+    /// Or the gateway, which closed the connection while the rest of a long head was under way.
+    Cut,
+}
+
 struct Table<'t> {
     column: &'t Column,
     refuses: bool,
@@ -182,42 +147,73 @@ struct Table<'t> {
 }
 
 impl Table<'_> {
-    /// The status of a request for what is blocked, with anything behind its path and among its headers.
-    fn closed(&self, query: &str, headers: &[u8]) -> u16 {
-        let path = format!("/closed{query}");
-        let head: [&[u8]; 5] =
-            [b"GET ", path.as_bytes(), b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n", headers, b"\r\n"];
-        // No answer is no pass.
-        http::raw(self.front.addr, &head.concat()).map_or(0, |reply| reply.status)
+    /// The answer to a request for what is closed, with anything behind its path and among its headers.
+    fn ask(&self, path: &str, query: &str, headers: &[u8]) -> Option<Reply> {
+        let head: [&[u8]; 6] = [
+            b"GET ",
+            path.as_bytes(),
+            query.as_bytes(),
+            b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n",
+            headers,
+            b"\r\n",
+        ];
+        http::raw(self.front.addr, &head.concat())
     }
 
-    fn judge(&self, row: &str, what: &str, status: u16) {
+    fn judge(&self, row: &str, what: &str, refuser: Refuser, answer: Option<&Reply>) {
+        let by_daemon = |reply: &Reply| match reply.status {
+            403 | 429 => true,
+            // As the daemon says it, and as the file of nginx passes that on.
+            400 | 413 | 414 | 431 => reply.body.starts_with("{\"error\"") || reply.body == "Bad request\n",
+            _ => false,
+        };
+        let by_gateway = |reply: &Reply| [400, 413, 414, 431].contains(&reply.status);
+        let held = match answer {
+            None => refuser == Refuser::Cut,
+            Some(reply) => by_daemon(reply) || (refuser != Refuser::Daemon && by_gateway(reply)),
+        };
         let (column, mode) = (self.column.name, if self.refuses { "refusing" } else { "passing" });
-        assert!(
-            status != 200 && status != 204,
-            "{row}, {column} {mode}: {what} passed\n{}",
-            self.daemon.log()
-        );
+        assert!(held, "{row}, {column} {mode}: {what}: {answer:?}\n{}", self.daemon.log());
     }
 
     fn stays_closed(&self, row: &str) {
-        for _ in 0..5 {
-            self.judge(row, "what is blocked", self.closed("", b""));
+        for _ in 0..3 {
+            for path in CLOSED {
+                self.judge(row, path, Refuser::Daemon, self.ask(path, "", b"").as_ref());
+            }
         }
+    }
+
+    /// Uses up the limit of what is then closed by it.
+    fn use_up(&self) {
+        let answer = eventually("the limit is used up", || {
+            self.ask("/used", "", b"").filter(|answer| answer.status != 200)
+        });
+        assert_eq!(answer.status, 429, "{answer:?}");
     }
 
     fn size(&self) {
         let trace = format!("traceparent: 00-{}-{}-01\r\n", "1".repeat(32), "2".repeat(16));
-        for length in [1_000, 9_000, 17_000, 55_000, 1_000_000] {
+        for length in LENGTHS {
+            let refuser = if length < self.column.reads { Refuser::Daemon } else { Refuser::Cut };
             let long = "a".repeat(length);
             let state = format!("{trace}tracestate: a={long}\r\n");
-            self.judge("size", &format!("a trace of {length}"), self.closed("", state.as_bytes()));
             let key = format!("x-api-key: {long}\r\n");
-            self.judge("size", &format!("a key of {length}"), self.closed("", key.as_bytes()));
-            self.judge("size", &format!("a query of {length}"), self.closed(&format!("?{long}"), b""));
+            let query = format!("?{long}");
+            for path in CLOSED {
+                let judge = |what: &str, query: &str, headers: &str| {
+                    let what = format!("{path} with {what} of {length}");
+                    self.judge("size", &what, refuser, self.ask(path, query, headers.as_bytes()).as_ref());
+                };
+                judge("a trace", "", &state);
+                judge("a key", "", &key);
+                judge("a query", &query, "");
+            }
         }
         let many = format!("{trace}{}", format!("tracestate: a={}\r\n", "b".repeat(9_000)).repeat(6));
-        self.judge("size", "six long traces", self.closed("", many.as_bytes()));
+        let refuser = if many.len() < self.column.reads { Refuser::Daemon } else { Refuser::Cut };
+        self.judge("size", "six long traces", refuser, self.ask("/closed", "", many.as_bytes()).as_ref());
+        self.stays_closed("size");
     }
 
     fn form(&self) {
@@ -231,19 +227,30 @@ impl Table<'_> {
             b"authorization: \t\r\n",
             b"x-forwarded-for: nobody, \x02\r\n",
         ];
-        for headers in odd {
-            self.judge("form", &String::from_utf8_lossy(headers), self.closed("", headers));
+        for path in CLOSED {
+            for headers in odd {
+                let what = format!("{path} with {}", String::from_utf8_lossy(headers));
+                self.judge("form", &what, Refuser::Gateway, self.ask(path, "", headers).as_ref());
+            }
+            for query in ["?%ff", "?#", "?cost=-9&domain=none", "?\u{1}"] {
+                let what = format!("{path}{query}");
+                self.judge("form", &what, Refuser::Gateway, self.ask(path, query, b"").as_ref());
+            }
         }
-        for query in ["?%ff", "?#", "?cost=-9&domain=none", "?\u{1}"] {
-            self.judge("form", query, self.closed(query, b""));
-        }
+        self.stays_closed("form");
     }
 
     fn count(&self) {
         for count in [50, 90, 99, 200] {
+            // Fewer than any gateway of these counts.
+            let refuser = if count <= 50 { Refuser::Daemon } else { Refuser::Gateway };
             let headers = "x-forwarded-for: 203.0.113.1\r\n".repeat(count);
-            self.judge("count", &format!("{count} headers"), self.closed("", headers.as_bytes()));
+            for path in CLOSED {
+                let what = format!("{path} with {count} headers");
+                self.judge("count", &what, refuser, self.ask(path, "", headers.as_bytes()).as_ref());
+            }
         }
+        self.stays_closed("count");
     }
 
     fn time(&self) {
@@ -256,12 +263,26 @@ impl Table<'_> {
         self.stays_closed("time");
     }
 
+    fn hosts(&self) {
+        for host in [format!("x{}", ".".repeat(50_000)), format!("x{}", ".%20".repeat(12_500))] {
+            let head = format!("GET /closed HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+            for _ in 0..8 {
+                let answer = http::raw(self.front.addr, head.as_bytes());
+                self.judge("hosts", "a long host", Refuser::Cut, answer.as_ref());
+            }
+        }
+        self.stays_closed("hosts");
+    }
+
     fn overload(&self) {
-        let statuses: Vec<u16> = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..60).map(|_| scope.spawn(|| self.closed("", b""))).collect();
+        let answers: Vec<Option<Reply>> = std::thread::scope(|scope| {
+            let asks = (0..60).map(|turn| scope.spawn(move || self.ask(CLOSED[turn % 2], "", b"")));
+            let all: Vec<_> = asks.collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });
-        statuses.into_iter().for_each(|status| self.judge("overload", "one of sixty", status));
+        for answer in answers {
+            self.judge("overload", "one of sixty", Refuser::Daemon, answer.as_ref());
+        }
     }
 
     fn connections(&self) {
@@ -309,33 +330,38 @@ impl Table<'_> {
             assert_eq!(self.daemon.post("/v1/check", &serde_json::json!({ "checks": checks })).status, 200);
         }
         self.stays_closed("memory");
-        let passed = (0..20).filter(|_| {
-            self.daemon.check(&[("path", "/counted"), ("ip", "198.51.100.1")])["allowed"] == true
-        });
-        let passed = passed.count();
+        let asked = || self.daemon.check(&[("path", "/counted"), ("ip", "198.51.100.1")])["allowed"] == true;
+        let passed = (0..20).filter(|_| asked()).count();
         assert!(passed <= 1, "memory: {passed} of a newcomer's requests passed where all room is taken");
+        // A newcomer at the gateway: its own address.
+        let passes = || self.ask("/counted", "", b"").is_some_and(|answer| answer.status == 200);
+        let passed = (0..20).filter(|_| passes()).count();
+        assert!(passed <= 1, "memory, {}: {passed} requests of a newcomer passed", self.column.name);
+        self.judge("memory", "a newcomer", Refuser::Daemon, self.ask("/counted", "", b"").as_ref());
     }
 
     fn streams(&self) {
-        let watchers: Vec<_> = (0..3).map(|_| self.daemon.rls()).collect();
-        for client in &watchers {
-            client.watch_health(70);
-        }
+        let watcher = self.daemon.rls();
+        watcher.watch_health(WATCHES_OF_ONE + 6);
+        let mut events = Others::connect(self.daemon.http, 40);
+        events.ask(b"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
         self.stays_closed("streams");
     }
 }
 
 fn holds(column: &Column) {
-    for refuses in [false, true] {
+    for refuses in [false, true].into_iter().filter(|refuses| *refuses || column.passes) {
         // Few files: every row is also one of a daemon that has no descriptor to spare.
         let launch = Launch { open_files: Some(256), ..Launch::default() };
         let daemon = Daemon::launch(launch, RULES, "[store]\nmax_keys = 1000\n", &[]);
-        let front = (column.start)(&daemon, refuses);
+        let front = (column.start)(&daemon, Setting { refuses, patient: true, ..Setting::default() });
         let table = Table { column, refuses, daemon: &daemon, front: &front };
+        table.use_up();
         table.size();
         table.form();
         table.count();
         table.time();
+        table.hosts();
         table.overload();
         table.connections();
         table.streams();
@@ -347,6 +373,92 @@ fn holds(column: &Column) {
             (reply.status == 200).then_some(reply.status)
         });
         assert_eq!(open, 200);
+    }
+}
+
+/// Clients leave in numbers while others wait. Those get the daemon's refusal, or none: some gateways have no
+/// place for so many.
+fn nobody_passes_while_many_give_up(column: &Column) {
+    const ASK: &[u8] = b"GET /closed HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let daemon = Daemon::with_rules(RULES);
+    // As many open calls as the shipped file of Envoy has.
+    let setting = Setting { patient: true, calls_max: Some(65_536), ..Setting::default() };
+    let front = (column.start)(&daemon, setting);
+    let table = Table { column, refuses: false, daemon: &daemon, front: &front };
+    table.use_up();
+    for _ in 0..2 {
+        let (mut stays, mut leaves) = (Others::connect(front.addr, 20), Others::connect(front.addr, GIVE_UP));
+        leaves.ask(ASK);
+        stays.ask(ASK);
+        drop(leaves);
+        for socket in &mut stays.0 {
+            let _ = socket.set_read_timeout(Some(Duration::from_secs(40)));
+            let mut answer = Vec::new();
+            let _ = socket.read_to_end(&mut answer);
+            let answer = http::parse(&answer);
+            let refused = answer.as_ref().is_none_or(|reply| reply.status >= 400);
+            assert!(refused, "given up, {}: {answer:?}\n{}", column.name, daemon.log());
+        }
+        table.stays_closed("given up");
+    }
+}
+
+/// More answers would wait than the gateway leaves open, if the daemon did not deny those beyond its own
+/// number.
+fn held_answers_fill_no_breaker(column: &Column) {
+    let daemon = Daemon::with(RULES, "[listen]\nmax_held_answers = 32\n", &[]);
+    let setting = Setting { patient: true, calls_max: Some(64), ..Setting::default() };
+    let front = (column.start)(&daemon, setting);
+    let table = Table { column, refuses: false, daemon: &daemon, front: &front };
+    table.use_up();
+    let (mut waiting, mut denied) = (Vec::new(), 0);
+    for client in 0..40 {
+        for _ in 0..3 {
+            let mut socket = TcpStream::connect(front.addr).unwrap();
+            let head =
+                format!("GET /each HTTP/1.1\r\nhost: x\r\nx-user: u{client}\r\nx-api-key: k{client}\r\n\r\n");
+            socket.write_all(head.as_bytes()).unwrap();
+            // One after the other: those that are answered at once are never many at a time.
+            socket.set_read_timeout(Some(Duration::from_millis(150))).unwrap();
+            let mut answer = [0; 64];
+            match socket.read(&mut answer) {
+                Ok(read) => denied += usize::from(answer[..read].starts_with(b"HTTP/1.1 429")),
+                Err(_) => waiting.push(socket),
+            }
+        }
+        if client % 10 == 9 {
+            table.stays_closed("circuit breaker");
+        }
+    }
+    assert!(!waiting.is_empty() && denied > 0, "{} wait, {denied} are denied", waiting.len());
+}
+
+#[test]
+fn held_answers_fill_no_circuit_breaker_of_envoys() {
+    held_answers_fill_no_breaker(&ENVOY);
+}
+
+#[test]
+fn held_answers_fill_no_circuit_breaker_of_envoys_ext_authz() {
+    held_answers_fill_no_breaker(&EXT_AUTHZ);
+}
+
+#[test]
+fn watches_that_take_every_stream_pass_no_request_of_envoys() {
+    for refuses in [false, true] {
+        let daemon = Daemon::with_rules(RULES);
+        let front = (ENVOY.start)(&daemon, Setting { refuses, patient: true, ..Setting::default() });
+        let table = Table { column: &ENVOY, refuses, daemon: &daemon, front: &front };
+        table.use_up();
+        let watchers: Vec<rls::Client> = (0..WATCHERS).map(|_| daemon.rls()).collect();
+        watchers.iter().for_each(|watcher| watcher.watch_health(WATCHES_OF_ONE));
+        // Envoy asks for its health as well, in places of their own.
+        eventually("every stream is taken", || {
+            daemon.metric("tidegate_grpc_other_calls").filter(|open| *open >= f64::from(WATCHES))
+        });
+        assert!(daemon.rls().reflected().is_err(), "there was room for one more");
+        table.stays_closed("streams");
+        drop(watchers);
     }
 }
 
@@ -373,4 +485,29 @@ fn nothing_that_a_client_chose_passes_haproxy() {
 #[test]
 fn nothing_that_a_client_chose_passes_caddy() {
     holds(&CADDY);
+}
+
+#[test]
+fn nobody_passes_envoy_while_many_give_up() {
+    nobody_passes_while_many_give_up(&ENVOY);
+}
+
+#[test]
+fn nobody_passes_envoys_ext_authz_while_many_give_up() {
+    nobody_passes_while_many_give_up(&EXT_AUTHZ);
+}
+
+#[test]
+fn nobody_passes_nginx_while_many_give_up() {
+    nobody_passes_while_many_give_up(&NGINX);
+}
+
+#[test]
+fn nobody_passes_haproxy_while_many_give_up() {
+    nobody_passes_while_many_give_up(&HAPROXY);
+}
+
+#[test]
+fn nobody_passes_caddy_while_many_give_up() {
+    nobody_passes_while_many_give_up(&CADDY);
 }

@@ -27,8 +27,13 @@ fn a_daemon_starts_from_what_it_saved_and_follows_again_when_the_database_is_bac
     place.server.kill();
     let daemon = Daemon::with("", &config, &[]);
     assert_eq!((&status(&daemon)["from"], &status(&daemon)["reachable"]), (&"saved".into(), &false.into()));
-    assert!(status(&daemon)["problem"].as_str().unwrap().contains("does not answer"));
+    // Anybody may ask for that: which server, and neither its database nor who asks it.
+    let problem = status(&daemon)["problem"].as_str().unwrap().to_owned();
+    let server = format!("127.0.0.1:{} does not answer", place.server.port());
+    assert!(problem.contains(&server) && !problem.contains(&place.database), "{problem}");
     assert!(daemon.log().contains("starting from the rules that were saved"), "{}", daemon.log());
+    let doctor = daemon.run(&["doctor"]);
+    assert!(doctor.code == 1 && doctor.out.contains("PostgreSQL is away: "), "{doctor:?}");
     assert_eq!(daemon.admitted(&[("user", "u")], 5), 3);
     let put = send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 4));
     assert!(put.status == 503 && put.body.contains("does not answer"), "{put:?}");
@@ -237,6 +242,8 @@ fn a_set_that_the_disk_refused_is_saved_once_it_takes_it() {
     let daemon = Daemon::with("", &config, &[]);
     eventually("it is said", || status(&daemon)["unsaved"].is_string().then_some(()));
     assert_eq!(daemon.metric("tidegate_rules_unsaved"), Some(1.0));
+    let doctor = daemon.run(&["doctor"]);
+    assert!(doctor.code == 1 && doctor.out.contains("are not saved"), "{doctor:?}");
     std::fs::create_dir(path.parent().unwrap()).unwrap();
     eventually("it is saved", || path.exists().then_some(()));
     eventually("that is said too", || (daemon.metric("tidegate_rules_unsaved") == Some(0.0)).then_some(()));

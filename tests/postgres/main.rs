@@ -23,6 +23,7 @@ mod people;
 mod redis_servers;
 mod rules;
 mod schema;
+mod seen;
 #[path = "../support/mod.rs"]
 mod support;
 mod thief;

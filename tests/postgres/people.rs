@@ -165,6 +165,34 @@ fn a_change_by_plain_sql_takes_effect_at_once_and_without_a_notification_in_a_se
 }
 
 #[test]
+fn a_block_whose_row_cannot_be_read_at_once_is_in_force_when_it_can() {
+    let server = Postgres::start();
+    let database = server.migrated(TIDEGATE);
+    let daemon = daemon(&server.url(&database));
+    server.sql(&database, "INSERT INTO users (id) VALUES ('ann'), ('bob')");
+    for user in ["ann", "bob"] {
+        until("known", || rule(&daemon, &[("user", user)]) == "free");
+    }
+    // Who waits for the table gets it at the commit, and keeps it for longer than a question may take.
+    let (asked, named) = (&server, database.as_str());
+    std::thread::scope(|scope| {
+        let sql = |text: &'static str| scope.spawn(move || asked.sql(named, text));
+        sql("BEGIN; UPDATE users SET blocked_at = now() WHERE id = 'ann'; SELECT pg_sleep(1); COMMIT");
+        std::thread::sleep(Duration::from_millis(500));
+        sql("BEGIN; LOCK TABLE users IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(4); COMMIT");
+    });
+    eventually("the block", || (rule(&daemon, &[("user", "ann")]) == "user_blocked").then_some(()));
+    let block = "UPDATE users SET blocked_at = now(), blocked_until = 'infinity' WHERE id = 'bob'";
+    server.sql(&database, block);
+    eventually("the endless block", || (rule(&daemon, &[("user", "bob")]) == "user_blocked").then_some(()));
+    let shown = daemon.get("/v1/users/bob");
+    assert_eq!(shown.status, 200, "{shown:?}");
+    eventually("no lookup is open", || {
+        (daemon.metric("tidegate_identity_lookups_open") == Some(0.0)).then_some(())
+    });
+}
+
+#[test]
 fn a_key_is_made_once_shown_once_and_refused_everywhere_when_revoked() {
     let server = Postgres::start();
     let database = server.migrated(TIDEGATE);

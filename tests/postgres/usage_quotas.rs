@@ -209,6 +209,8 @@ fn quotas_and_months_of_a_key_are_told_by_its_public_name() {
     let why = daemon.get(&format!("/v1/why?api_key={id}")).json();
     let buckets = why["buckets"].as_array().unwrap_or_else(|| panic!("{why}"));
     assert!(buckets.iter().any(|bucket| bucket["rule"] == "key-burst"), "{why}");
+    let counting = buckets.iter().find(|bucket| bucket["rule"] == "key-month").unwrap_or(&Value::Null);
+    assert_eq!((&counting["matches"], &counting["used"]), (&json!(true), &json!(30)), "{why}");
 
     // A revoked key has something left, and may not use it.
     assert_eq!(send(&daemon, "POST", &format!("/v1/keys/{id}/revoke"), &[], &Value::Null).status, 200);
@@ -217,6 +219,8 @@ fn quotas_and_months_of_a_key_are_told_by_its_public_name() {
     });
     let table = shown(daemon.run(&["usage", "--key", &id]));
     assert!(table.contains("is refused now, whatever is left: key_revoked"), "{table}");
+    let why = daemon.get(&format!("/v1/why?api_key={id}")).json();
+    assert_eq!((&why["limited"], &why["decision"]["rule"]), (&json!(true), &json!("key_revoked")), "{why}");
 }
 
 #[test]
@@ -381,6 +385,38 @@ fn sums_hold_reports_that_did_not_fit_as_their_buckets_do() {
         ((&row["allowed"], &row["denied"], &row["cost"]) == (&json!(1), &json!(3), &json!(500_023)))
             .then_some(())
     });
+}
+
+#[test]
+fn sums_take_what_is_sent_again_under_its_id_once_as_buckets_do() {
+    let place = Place::new();
+    let daemon = daemon(&place, "allowed_sample = 1");
+    let attributes = |user: &str| json!({ "user": user });
+    let report = |user: &str, cost: u64, id: &str| {
+        let asked = json!({ "attributes": attributes(user), "cost": cost, "id": id });
+        assert!(daemon.post("/v1/report", &asked).json()["allowed"].is_boolean());
+    };
+    for _ in 0..3 {
+        report("told", 9, "once");
+        // Far more than any rule here has left: denied and charged the first time, and then denied as known.
+        report("beyond", 500_000, "far");
+    }
+    report("told", 4, "another");
+    let reserve = || {
+        let asked = json!({ "attributes": attributes("held"), "amount": 20, "ttl": "1m", "id": "r" });
+        daemon.post("/v1/reserve", &asked).json()["reservation"].clone()
+    };
+    let held = [(); 3].map(|()| reserve());
+    let committed = json!({ "reservation": held[2], "actual": 8 });
+    assert_eq!(daemon.post("/v1/commit", &committed).status, 200);
+    let sums = |user: &str| {
+        let row = usage(&daemon, &format!("user={user}&by=month"))["rows"][0].clone();
+        [row["allowed"].clone(), row["denied"].clone(), row["cost"].clone()]
+    };
+    for (user, expected) in [("told", [4, 0, 13]), ("beyond", [0, 3, 500_000]), ("held", [3, 0, 8])] {
+        let expected = expected.map(|number| json!(number));
+        eventually("a repeat is a decision, and costs nothing", || (sums(user) == expected).then_some(()));
+    }
 }
 
 #[test]

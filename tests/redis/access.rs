@@ -51,8 +51,9 @@ fn refused(url: &str) -> String {
     start(Topology::Single, url).map(|_| ()).expect_err("it is refused").to_string()
 }
 
-/// A private authority and a certificate for servers on loopback, as `ca.crt`, `server.crt` and `server.key`.
-fn certificates(dir: &Path) {
+/// A private authority, which it returns, and a certificate for servers on loopback, as `ca.crt`,
+/// `server.crt` and `server.key`.
+fn certificates(dir: &Path) -> rcgen::Issuer<'static, rcgen::KeyPair> {
     let ca_key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -65,6 +66,16 @@ fn certificates(dir: &Path) {
     std::fs::write(dir.join("ca.crt"), ca.pem()).unwrap();
     std::fs::write(dir.join("server.crt"), server.pem()).unwrap();
     std::fs::write(dir.join("server.key"), key.serialize_pem()).unwrap();
+    issuer
+}
+
+/// A client's certificate that ends in this year, in the files that its daemon reads.
+fn client(issuer: &rcgen::Issuer<'_, rcgen::KeyPair>, year: i32, [cert, key]: [&Path; 2]) {
+    let own = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["daemon".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    std::fs::write(cert, params.signed_by(&own, issuer).unwrap().pem()).unwrap();
+    std::fs::write(key, own.serialize_pem()).unwrap();
 }
 
 /// Six servers with the files of `deploy/redis`, only paths and ports changed, made a cluster by its `admin`.
@@ -76,7 +87,7 @@ struct Deployed {
 }
 
 /// The users of `deploy/redis` with passwords of our own.
-fn users() -> String {
+pub(super) fn users() -> String {
     let deployed = include_str!("../../deploy/redis/users.acl").to_owned();
     (1..=4).fold(deployed, |users, number| {
         users.replace(&format!("#SHA256-OF-PASSWORD-{number}"), &format!(">change-me-{number}"))
@@ -247,13 +258,13 @@ fn a_server_that_asks_who_it_is_gets_the_daemons_own_certificate() {
 #[test]
 fn files_of_tls_that_are_replaced_are_used_by_a_daemon_that_runs() {
     let (dir, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    certificates(dir.path());
-    certificates(other.path());
+    let issuer = certificates(dir.path());
+    let stranger = certificates(other.path());
     let file = |name: &str| dir.path().join(name).display().to_string();
     let port = free_port();
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    command.args(["--tls-auth-clients", "no", "--tls-ca-cert-file", &file("ca.crt")]);
+    command.args(["--tls-auth-clients", "yes", "--tls-ca-cert-file", &file("ca.crt")]);
     command.args(["--tls-cert-file", &file("server.crt"), "--tls-key-file", &file("server.key")]);
     let _server = Process::start(&mut command, &dir.path().join("log"));
     until("the server to listen", Duration::from_secs(10), || {
@@ -261,19 +272,28 @@ fn files_of_tls_that_are_replaced_are_used_by_a_daemon_that_runs() {
     });
     let trusted = dir.path().join("trusted.pem");
     std::fs::copy(other.path().join("ca.crt"), &trusted).unwrap();
+    let [cert, key] = ["client.crt", "client.key"].map(|name| dir.path().join(name));
+    client(&stranger, 2100, [&cert, &key]);
     let config = format!(
         "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\ntimeout = \"500ms\"\n\
-         nodes = [\"rediss://127.0.0.1:{port}\"]\n[store.redis.tls]\nca = {trusted:?}\n"
+         nodes = [\"rediss://127.0.0.1:{port}\"]\n[store.redis.tls]\nca = {trusted:?}\ncert = {cert:?}\nkey = {key:?}\n"
     );
     let daemon = Daemon::with(RULES, &config, &[]);
+    let ends = || daemon.metric("tidegate_certificate_expires_timestamp_seconds{certificate=\"redis\"}");
+    until("its end to be told", Duration::from_secs(15), || ends() == Some(4_102_444_800.0));
     assert_eq!(daemon.check(&[("user", "u1")])["degraded"], true);
     until("the log to name the cause", Duration::from_secs(10), || {
         daemon.log().contains("invalid peer certificate")
     });
     std::fs::copy(dir.path().join("ca.crt"), &trusted).unwrap();
+    let degraded = || daemon.check_cost(&[("user", "u1")], 0)["degraded"] == true;
     until("the new authority to be trusted", Duration::from_secs(15), || {
-        daemon.check_cost(&[("user", "u1")], 0)["degraded"] == false
+        daemon.log().contains("new connections to Redis use store.redis.tls as it is now")
     });
+    assert!(degraded(), "Redis does not know who signed the daemon's certificate");
+    client(&issuer, 2101, [&cert, &key]);
+    until("the new certificate to be shown", Duration::from_secs(15), || !degraded());
+    until("its end to be told", Duration::from_secs(15), || ends() == Some(4_133_980_800.0));
 }
 
 #[test]

@@ -1,5 +1,11 @@
 //! Whole daemons on real Redis servers, from outside: buckets looked at and reset, and the store's health.
 
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::redis_proxy::Proxy;
 use crate::redis_servers::{Cluster, Server};
 use crate::support::daemon::Daemon;
 use crate::support::{eventually, http};
@@ -138,6 +144,10 @@ fn the_health_of_the_store_can_be_seen_and_the_daemon_stays_ready() {
     assert!(told.out.contains("down") && told.out.contains("ago"), "{told:?}");
     // What is shown now is the daemon's own, and nothing can be reset.
     assert_eq!(daemon.get("/v1/buckets?rule=per-user&user=ann").json()["degraded"], true);
+    let usage = daemon.get("/v1/usage?user=ann").json();
+    assert_eq!(usage["quotas"][0]["degraded"], true, "{usage}");
+    let told = daemon.run(&["usage", "--user", "ann"]);
+    assert!(told.out.contains("The store did not answer"), "{told:?}");
     let refused = delete(&daemon, "rule=per-user&user=ann");
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("store_unavailable")));
 
@@ -176,4 +186,48 @@ fn a_policy_that_evicts_is_warned_of() {
     let told = daemon.get("/v1/regions").json()["store"]["servers"][0]["warning"].to_string();
     assert!(told.contains("allkeys-lru") && told.contains("noeviction"), "{told}");
     assert!(daemon.log().contains("allkeys-lru"), "{}", daemon.log());
+}
+
+/// A client that leaves while Redis answers has been charged. So that is counted as for those who stay.
+#[test]
+fn what_a_client_that_left_was_charged_is_told_like_everything_else() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::start(server.port);
+    let config = on("single", &[proxy.url()]).replace("500ms", "20s");
+    let rules = "[[rules]]\nname = \"budget\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\n\
+                 limit = 1000\nwindow = \"24h\"\n";
+    let daemon = Daemon::with(rules, &config, &[]);
+    let allowed = || daemon.metric("tidegate_decisions_total{rule=\"budget\",outcome=\"allowed\"}");
+    let reserved = json!({ "attributes": { "user": "committed" }, "amount": 10 });
+    let reserved = daemon.post("/v1/reserve", &reserved).json()["reservation"].clone();
+    let before = allowed().unwrap_or(0.0);
+    proxy.reply_ms.store(1_000, Ordering::Relaxed);
+    let batch = json!([{ "attributes": { "user": "batch" }, "cost": 41 }]);
+    let asked = [
+        ("/v1/check", json!({ "attributes": { "user": "check" }, "cost": 40 })),
+        ("/v1/check", json!({ "checks": batch })),
+        ("/v1/report", json!({ "attributes": { "user": "report" }, "cost": 42, "id": "r1" })),
+        ("/v1/commit", json!({ "reservation": reserved, "actual": 43 })),
+    ];
+    for (path, body) in &asked {
+        let body = body.to_string();
+        let mut socket = TcpStream::connect(daemon.http).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        socket.write_all((head + &body).as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // All have left for longer than the daemon waits for who may have closed one half alone.
+    std::thread::sleep(Duration::from_millis(600));
+    proxy.reply_ms.store(0, Ordering::Relaxed);
+    for (user, charged) in [("check", 40), ("batch", 41), ("report", 42), ("committed", 43)] {
+        eventually("it is charged", || {
+            (used(&daemon, &format!("rule=budget&user={user}")) == charged).then_some(())
+        });
+    }
+    eventually("it is counted", || (allowed() == Some(before + 3.0)).then_some(()));
+    let committed = daemon.metric("tidegate_reservations_total{event=\"released\"}");
+    assert_eq!(committed, Some(1.0), "{}", daemon.metrics());
 }

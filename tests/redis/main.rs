@@ -31,6 +31,7 @@ mod metrics;
 mod penalties;
 mod people;
 mod refunds;
+mod remembered;
 mod reservations;
 mod rights;
 mod ring;
@@ -38,6 +39,7 @@ mod sentinel;
 mod shared;
 mod split;
 mod store;
+mod totals;
 mod undo;
 mod worldwide;
 

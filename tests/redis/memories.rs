@@ -8,7 +8,7 @@ use crate::rights::{ask, ask_window, charge, escrowed, rights};
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::escrow::level::LevelStep;
 use tidegate::core::regions::escrow::window::WindowStep;
-use tidegate::core::regions::escrow::{Giving, Ledger, Step};
+use tidegate::core::regions::escrow::{Giving, Ledger, Step, Taking};
 use tidegate::core::time::Span;
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::{Answer, Store};
@@ -157,6 +157,34 @@ fn a_primary_that_is_named_anew_keeps_what_it_forwarded_of_a_level() {
     let before = forwarded();
     let _replica = first_replica(&server);
     assert_eq!(forwarded(), before);
+}
+
+#[test]
+fn what_other_regions_send_to_a_level_of_a_new_memory_is_used_once() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+        let rule = escrowed("r", algorithm, 40, 40, Span::from_secs(86_400));
+        let server = Server::start(&[]);
+        let redis = store(settings(Topology::Single, vec![server.url()]), 1);
+        let clock = Clock::System;
+        let mut session = None;
+        until("it names its memory", Duration::from_secs(20), || {
+            let read = rights(&redis, &rule, "v", &ask(Step::Read), clock.now());
+            session = read.map(|read| read.ledger.session());
+            session.is_some()
+        });
+        let to_session = session.unwrap();
+        for permits in [0, 3, 6, 10] {
+            let came = if permits == 10 { 4 } else { permits.min(3) };
+            let taking = Taking { from: "eu-west".into(), session: 1, to_session, permits };
+            let take = ask(Step::Level(LevelStep::Take { taking, keep: 0 }));
+            for _ in 0..2 {
+                let taken = rights(&redis, &rule, "v", &take, clock.now());
+                assert_eq!(taken.map(|taken| taken.free()), Some(came), "{algorithm:?}: {permits}");
+            }
+            let admitted = (0..6).filter(|_| charge(&redis, &rule, "v", 1, clock.now()).verdict.admitted);
+            assert_eq!(u64::try_from(admitted.count()).unwrap(), came, "{algorithm:?}: {permits}");
+        }
+    }
 }
 
 #[test]

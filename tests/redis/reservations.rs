@@ -23,7 +23,8 @@ use crate::support::authority::Authority;
 use crate::support::daemon::Daemon;
 use crate::support::reports::sent_again_it_is_charged_once;
 use crate::support::reservations::{
-    ALGORITHMS, charging_rules, commit, remaining, reserve, rules, what_lapsed_stays_charged,
+    ALGORITHMS, PLACES, an_id_holds_what_it_held_first, charging_rules, commit, remaining, reserve, rules,
+    what_lapsed_stays_charged,
 };
 use crate::support::{eventually, free_udp};
 
@@ -105,6 +106,13 @@ fn where_the_rule_says_so_what_lapsed_stays_charged_in_redis_until_it_is_settled
     let server = Server::start(&[]);
     let config = on("single", &[server.url()], "[store.lease]\nmax = 0\n");
     what_lapsed_stays_charged(&Daemon::with(&charging_rules(), &config, &[]));
+}
+
+#[test]
+fn an_id_that_asks_for_another_amount_is_told_what_it_holds_in_redis() {
+    let server = Server::start(&[]);
+    let config = on("single", &[server.url()], "[store.lease]\nmax = 0\n");
+    an_id_holds_what_it_held_first(&Daemon::with(&format!("{}{PLACES}", rules()), &config, &[]));
 }
 
 #[test]

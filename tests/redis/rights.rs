@@ -393,7 +393,7 @@ fn a_step_of_another_way_to_count_changes_nothing_in_any_store() {
 pub enum Lending {
     Hold { step: HoldStep, who: u8, places: u64, own_limit: bool },
     Read,
-    Give { to: usize, session: u64, permits: u64 },
+    Give { to: usize, session: u64, permits: u64, back: bool },
     Take { from: usize, session: u64, fenced: bool, late: u64, permits: u64 },
     Meet { region: usize, session: u64, has: Option<u64>, gave: Option<u64>, late: u64 },
     Vouch { all: bool },
@@ -410,7 +410,8 @@ pub fn lendings() -> impl Strategy<Value = Vec<Lending>> {
         8 => (step, 1..7_u8, 1..4_u64, proptest::bool::weighted(0.1))
             .prop_map(|(step, who, places, own_limit)| Lending::Hold { step, who, places, own_limit }),
         1 => Just(Lending::Read),
-        4 => (0..2_usize, 1..3_u64, 0..7_u64).prop_map(|(to, session, permits)| Lending::Give { to, session, permits }),
+        4 => (0..2_usize, 1..3_u64, 0..7_u64, proptest::bool::weighted(0.3))
+            .prop_map(|(to, session, permits, back)| Lending::Give { to, session, permits, back }),
         4 => (0..2_usize, 1..3_u64, proptest::bool::weighted(0.1), late.clone(), 0..12_u64).prop_map(
             |(from, session, fenced, late, permits)| Lending::Take { from, session, fenced, late, permits }
         ),
@@ -428,9 +429,10 @@ pub fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<StepReque
     Some(match act {
         Lending::Hold { .. } | Lending::Pass(_) => return None,
         Lending::Read => ask(Step::Read),
-        Lending::Give { to, session, permits } => {
+        Lending::Give { to, session, permits, back } => {
             let (to, session, permits) = (name(to), *session, *permits);
-            places(0, PlacesStep::Give(Giving { to, session, permits }))
+            let giving = Giving { to, session, permits };
+            places(0, if *back { PlacesStep::GiveBack(giving) } else { PlacesStep::Give(giving) })
         }
         Lending::Take { from, session, fenced, late, permits } => {
             let to_session = own + u64::from(*fenced);

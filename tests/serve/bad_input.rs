@@ -1,9 +1,12 @@
 //! What no client should send: a clear error, no panic, nothing lost for others.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use serde_json::json;
 
 use super::support::daemon::Daemon;
-use super::support::{http, rls};
+use super::support::{SOON, http, rls};
 
 const RULES: &str = r#"
 [[rules]]
@@ -56,6 +59,66 @@ fn bodies_that_say_nothing_sensible_are_refused_with_a_reason() {
     }
     let deep = format!("{{\"attributes\":{}", "[".repeat(100_000));
     assert_eq!(http::post(daemon.http, "/v1/check", deep).status, 400);
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn requests_whose_end_nobody_can_tell_are_answered_and_charge_nothing() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let body = "{\"attributes\":{\"user\":\"framed\"}}";
+    let chunked = "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n";
+    let whole = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let behind = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    for request in [
+        format!("{chunked}content-length: {}\r\n\r\n{whole}", body.len()),
+        format!("{chunked}content-length: {}\r\n\r\n{whole}{behind}", body.len()),
+        format!("{chunked}\r\nzz\r\n{body}"),
+        format!("{chunked}\r\n-1\r\n{body}\r\n0\r\n\r\n{behind}"),
+        format!("{chunked}\r\n{:x}\n{body}\n0\n\n{behind}", body.len()),
+        format!("GET /v1/rules HTTP/1.1\r\n\r\n{behind}"),
+        format!("GET /v1/rules HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n{behind}"),
+        format!("{chunked}\r\nzz\r\n{}", body.repeat(2_000)),
+    ] {
+        let shown = &request[..request.len().min(200)];
+        let reply =
+            http::raw(daemon.http, request.as_bytes()).unwrap_or_else(|| panic!("no answer: {shown}"));
+        assert_eq!(reply.status, 400, "{shown}: {reply:?}");
+        assert!(reply.json()["error"]["message"].is_string(), "{shown}: {reply:?}");
+    }
+    assert_eq!(daemon.check_cost(&[("user", "framed")], 0)["remaining"], 5);
+    assert_unharmed(&mut daemon);
+}
+
+/// Some gateways name the length of a body that they do not send: the bytes behind it are the next request,
+/// and no route may read them as a body and what follows as a request.
+#[test]
+fn a_body_that_no_route_reads_ends_its_connection() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let routes = [
+        "GET /v1/authorize",
+        "GET /healthz",
+        "GET /v1/rules",
+        "GET /v1/nothing",
+        "PUT /v1/check",
+        "DELETE /",
+    ];
+    for route in routes {
+        for framed in ["content-length: 25", "transfer-encoding: chunked"] {
+            let mut socket = TcpStream::connect(daemon.http).unwrap();
+            socket.set_read_timeout(Some(SOON)).unwrap();
+            socket.write_all(format!("{route} HTTP/1.1\r\nhost: x\r\n{framed}\r\n\r\n").as_bytes()).unwrap();
+            let mut answer = [0; 65_536];
+            let read = socket.read(&mut answer).unwrap();
+            let answer = String::from_utf8_lossy(&answer[..read]).to_ascii_lowercase();
+            assert!(answer.contains("connection: close\r\n"), "{route}, {framed}: {answer}");
+            let _ =
+                socket.write_all(b"GET /v1/x HTTP/1.1\r\na: b\r\nGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
+            let mut rest = Vec::new();
+            let _ = socket.read_to_end(&mut rest);
+            let rest = String::from_utf8_lossy(&rest);
+            assert!(!rest.contains("HTTP/1.1 "), "{route}, {framed}: {rest}");
+        }
+    }
     assert_unharmed(&mut daemon);
 }
 
@@ -143,9 +206,11 @@ fn header_values_that_are_not_utf8_are_counted() {
         let head = [head.as_bytes(), name.as_bytes(), b": ", value, b"\r\n\r\n"].concat();
         http::raw(daemon.http, &head).unwrap().status
     };
-    for name in ["x-forwarded-for", "x-forwarded-uri", "x-forwarded-host", "authorization"] {
+    for name in ["x-forwarded-for", "x-forwarded-uri", "authorization"] {
         assert_eq!(ask(name, b"\xff\xfe"), 200, "{name}");
     }
+    // Origins may take it for any host.
+    assert_eq!(ask("x-forwarded-host", b"\xff\xfe"), 400);
     let statuses = |value: &[u8]| (0..6).map(|_| ask("x-tidegate-user", value)).collect::<Vec<_>>();
     for value in [&b"u\xff"[..], b"u\xfe", b"", b"u%FF%FF"] {
         assert_eq!(statuses(value), [200, 200, 200, 200, 200, 429], "{value:?}");
@@ -252,7 +317,7 @@ fn bytes_that_are_not_http2_do_no_harm_on_the_grpc_port() {
     ];
     for frame in frames {
         for bytes in [frame.to_vec(), [preface.as_slice(), b"\0\0\0\x04\0\0\0\0\0", frame].concat()] {
-            let mut socket = std::net::TcpStream::connect(daemon.grpc).unwrap();
+            let mut socket = TcpStream::connect(daemon.grpc).unwrap();
             let _ = std::io::Write::write_all(&mut socket, &bytes);
         }
     }

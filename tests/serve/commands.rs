@@ -1,11 +1,11 @@
 //! Commands for operators: buckets, the doctor, capacity, and what shells and manuals are given.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::support::command::{command, of, run};
 use super::support::daemon::Daemon;
-use super::support::free_tcp;
+use super::support::{free_tcp, http};
 
 const RULES: &str = r#"
 [[rules]]
@@ -80,6 +80,35 @@ algorithm = "fixed_window"
 limit = 2
 window = "24h"
 "#;
+
+#[test]
+fn a_file_with_fractional_prices_is_applied_and_comes_back_as_it_was() {
+    let daemon = Daemon::with_rules("");
+    let rule = |price: &str| {
+        let lines = "name = \"tokens\"\nper = [\"user\"]\nlimit = 100\nwindow = \"24h\"\n";
+        format!("[[rules]]\n{lines}price = {{ \"model=small\" = {price}, default = 1 }}\n")
+    };
+    std::fs::write(daemon.folder().join("f.toml"), rule("0.25")).unwrap();
+    let diff = daemon.run(&["rules", "diff", "f.toml", "--exit-code"]);
+    assert!(diff.code == 5, "{diff:?}");
+    let applied = daemon.run(&["rules", "apply", "f.toml"]);
+    assert!(applied.code == 0, "{applied:?}");
+    let attributes = json!({ "user": "u", "model": "small" });
+    let asked = daemon.post("/v1/check", &json!({ "attributes": attributes, "cost": 40 })).json();
+    assert_eq!((&asked["allowed"], &asked["remaining"]), (&json!(true), &json!(90)), "{asked}");
+    let printed = daemon.run(&["rules", "list", "--toml"]);
+    std::fs::write(daemon.folder().join("printed.toml"), &printed.out).unwrap();
+    for file in ["f.toml", "printed.toml"] {
+        let same = daemon.run(&["rules", "diff", file, "--prune", "--exit-code"]);
+        assert!(same.code == 0, "{file}: {same:?}\n{}", printed.out);
+    }
+    let fine = json!({ "per": ["user"], "limit": 5, "window": "1s", "price": { "default": 0.000_001 } });
+    let body = fine.to_string();
+    let json_type = [("content-type", "application/json")];
+    let put = http::request(daemon.http, "PUT", "/v1/rules/fine", &json_type, body.as_bytes());
+    assert!(put.status < 300, "{put:?}");
+    assert_eq!(daemon.get("/v1/rules/fine").json()["rule"]["price"]["default"], "0.000001");
+}
 
 #[test]
 fn a_file_with_users_is_applied_whole_to_a_daemons_file() {
@@ -173,6 +202,72 @@ fn certificates_that_a_daemon_refuses_are_told_without_starting_one() {
 }
 
 #[test]
+fn secrets_keys_and_passwords_that_a_daemon_refuses_are_told_without_starting_one() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let nobody = format!("http://{}", free_tcp());
+    for (about, text, file, wrong) in [
+        ("secret", "[events]\nurl = \"http://127.0.0.1:9/\"\nsecret = \"FILE\"\n", "hook.secret", "short"),
+        ("keys", "[identity.jwt]\nkeys = \"FILE\"\n", "jwks.json", "nothing"),
+        ("passwords", "[listen]\nresp = \"127.0.0.1:6390\"\nresp_passwords = \"FILE\"\n", "passwords", "\n"),
+        ("tokens", "[admin]\ntokens = \"FILE\"\n", "tokens.toml", "tokens = 1"),
+    ] {
+        std::fs::write(folder.join("tidegate.toml"), text.replace("FILE", file)).unwrap();
+        let check = || run(folder, &["config", "check", "--config", "tidegate.toml"]);
+        let absent = check();
+        assert!(absent.code == 0 && absent.out.contains("# Not on this machine"), "{about}: {absent:?}");
+        assert!(
+            absent.out.lines().any(|line| line.starts_with("# Not") && line.contains(file)),
+            "{absent:?}"
+        );
+        let doctor = run(folder, &["doctor", "--config", "tidegate.toml", "--server", &nobody]);
+        assert!(doctor.out.contains(&format!("broken    {about}")), "{about}: {doctor:?}");
+        std::fs::write(folder.join(file), wrong).unwrap();
+        let refused = check();
+        assert!(refused.code == 1 && refused.err.contains(file), "{about}: {refused:?}");
+    }
+}
+
+/// Standard output that takes nothing, as a file does on a disk that is full.
+fn full_disk() -> std::fs::File {
+    std::fs::File::options().write(true).open("/dev/full").unwrap()
+}
+
+#[test]
+fn what_cannot_be_printed_is_a_failure_and_a_secret_that_is_lost_is_told() {
+    let daemon = Daemon::with_rules(RULES);
+    let server = format!("http://{}", daemon.http);
+    let lost = |words: &[&str]| {
+        let mut ran = command(daemon.folder());
+        let output = ran.args(words).args(["--server", &server]).stdout(full_disk()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for words in [&["rules", "list", "--toml"][..], &["rules", "list", "--json"], &["regions"]] {
+        let (code, err) = lost(words);
+        assert!(code == Some(1) && err.contains("standard output"), "{words:?}: {err}");
+    }
+    let completions = command(daemon.folder()).args(["completions", "bash"]).stdout(full_disk()).output();
+    assert_eq!(completions.unwrap().status.code(), Some(1));
+    for words in [&["keys", "create", "--note", "one"][..], &["keys", "create", "--note", "two", "--json"]] {
+        let (code, err) = lost(words);
+        assert!(code == Some(1) && err.contains("was made") && err.contains("keys revoke tgk_"), "{err}");
+    }
+    let token = command(daemon.folder())
+        .args(["admin", "token", "ann", "--role", "viewer", "--add-to", "tokens.toml"])
+        .stdout(full_disk())
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&token.stderr);
+    assert!(token.status.code() == Some(1) && err.contains("tokens.toml"), "{err}");
+    // A reader that has read enough is no failure.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut ran = command(daemon.folder());
+    let output = ran.args(["rules", "list", "--server", &server]).stdout(writer).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
 fn certificates_are_made_once_however_often_it_is_asked() {
     let folder = TempDir::new().unwrap();
     let ca = ["cert", "ca", "--out", "ca", "--if-missing"];
@@ -211,9 +306,31 @@ fn the_doctor_names_what_to_mend() {
         found["findings"].as_array().unwrap().iter().filter_map(|finding| finding["text"].as_str()).collect();
     assert!(texts.iter().any(|text| text.contains("no.pem")), "{texts:?}");
 
+    // A configuration without rules says nothing of a daemon that has some.
+    std::fs::create_dir(folder.join("bare")).unwrap();
+    std::fs::write(folder.join("bare/tidegate.toml"), "").unwrap();
+    let bare = daemon.run(&["doctor", "--config", "bare/tidegate.toml"]);
+    assert!(bare.out.contains("this configuration has none"), "{bare:?}");
+
+    // It goes on with the rules before; the doctor sees that those of the file are not in force.
+    daemon.set_rules("[[rules]]\nname = \"per-user\"\nlimit = \"many\"\n");
+    super::support::eventually("the rules of the file are refused", || {
+        daemon.get("/readyz").json()["rules"]["problem"].is_string().then_some(())
+    });
+    let refused = daemon.run(&["doctor", "--config", "bare/tidegate.toml"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.out.contains("broken    rules") && refused.out.contains("refuses"), "{refused:?}");
+
     let nobody = format!("http://{}", free_tcp());
     let away = run(folder, &["doctor", "--server", &nobody]);
     assert!(away.code == 1 && away.out.contains("no daemon answered"), "{away:?}");
+}
+
+#[test]
+fn a_value_that_is_refused_is_named() {
+    let daemon = Daemon::with_rules(RULES);
+    let refused = daemon.run(&["check", "user=u_42", "path=/a", "--cost", "-3", "--report"]);
+    assert!(refused.code == 1 && refused.err.contains("cost: is what was used"), "{refused:?}");
 }
 
 #[test]

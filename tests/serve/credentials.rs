@@ -73,6 +73,24 @@ fn a_credential_that_is_shown_is_counted_whatever_stands_beside_it() {
 }
 
 #[test]
+fn a_client_that_signs_each_request_is_one_client() {
+    type Signed = fn(u32) -> String;
+    let daemon = Daemon::with_rules(RULES);
+    let schemes: [(&str, Signed); 4] = [
+        ("Digest", |turn| format!("username=\"d\", nonce=\"{turn}\", uri=\"/\", response=\"{turn}\"")),
+        ("AWS4-HMAC-SHA256", |turn| {
+            format!("Credential=A/2026010{turn}/eu/s3/aws4_request, SignedHeaders=host, Signature={turn}")
+        }),
+        ("Hawk", |turn| format!("id=\"h\", ts=\"{turn}\", nonce=\"{turn}\", mac=\"{turn}\"")),
+        ("Signature", |turn| format!("keyId=\"s\",algorithm=\"hs2019\",signature=\"{turn}\"")),
+    ];
+    for (scheme, parameters) in schemes {
+        let asked = |turn| status(&daemon, &format!("authorization: {scheme} {}", parameters(turn)));
+        assert_eq!([1, 2, 3, 4, 5].map(asked), [200, 200, 200, 429, 429], "{scheme}");
+    }
+}
+
+#[test]
 fn an_authorization_in_a_descriptor_is_one_however_it_is_spelled() {
     let daemon = Daemon::with_rules(&RULES.replace("\"api_key\"", "\"authorization\""));
     let ask = |text: &str| {

@@ -5,8 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use prost::Message as _;
+
 use super::support::daemon::{Daemon, Launch};
-use super::support::{SOON, eventually, http};
+use super::support::{SOON, eventually, http, rls};
+use super::wire::{self, Came};
 
 const RULES: &str = "[[rules]]\nname = \"all\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 1000\nwindow = \"24h\"\n";
 const NOT_SERVING: i32 = 2;
@@ -59,5 +62,60 @@ fn ctrl_c_waits_for_nobody_where_nobody_is_connected() {
     let mut daemon = draining("10m");
     assert_eq!(http::get(daemon.http, "/healthz", &[]).status, 200);
     daemon.process.signal("INT");
+    assert_eq!(daemon.process.wait(Duration::from_secs(30)).code(), Some(0), "{}", daemon.log());
+}
+
+/// A connection of HTTP/2 that is read as bytes, and what it has brought so far.
+struct Kept {
+    socket: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Kept {
+    fn open(daemon: &Daemon) -> Self {
+        let mut socket = TcpStream::connect(daemon.grpc).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.write_all(wire::PREFACE).unwrap();
+        Self { socket, read: Vec::new() }
+    }
+
+    fn call(&mut self, stream: u32) {
+        let message = rls::request(vec![rls::descriptor(&[("user", "ann")])]).encode_to_vec();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let body = [&[0][..], &length, &message].concat();
+        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        self.socket.write_all(&wire::post(stream, path, "application/grpc", &body)).unwrap();
+    }
+
+    fn came(&mut self) -> Vec<Came> {
+        // Nothing more is there, or the daemon has closed it.
+        let _ = self.socket.read_to_end(&mut self.read);
+        wire::frames(&self.read)
+    }
+
+    fn until(&mut self, what: &str, frame: Came) {
+        eventually(what, || self.came().contains(&frame).then_some(()));
+    }
+}
+
+#[test]
+fn a_connection_is_told_to_go_once_it_has_begun_a_call_and_no_call_is_lost() {
+    let mut daemon = draining("4s");
+    let (mut busy, mut fresh) = (Kept::open(&daemon), Kept::open(&daemon));
+    busy.call(1);
+    busy.until("the call is answered", Came::Answer(1));
+    daemon.process.signal("TERM");
+    busy.until("it is told to go", Came::GoAway);
+    // Some clients lose a call that they begin on a connection which told them to go before.
+    assert!(!fresh.came().contains(&Came::GoAway), "{:?}", fresh.came());
+    fresh.call(1);
+    fresh.until("its first call is answered", Came::Answer(1));
+    fresh.until("then it is told to go, too", Came::GoAway);
+    let answered = |frame: &Came| *frame == Came::Answer(1);
+    let came = fresh.came();
+    assert!(
+        came.iter().position(answered) < came.iter().position(|frame| *frame == Came::GoAway),
+        "{came:?}"
+    );
     assert_eq!(daemon.process.wait(Duration::from_secs(30)).code(), Some(0), "{}", daemon.log());
 }

@@ -210,3 +210,33 @@ fn what_finds_no_room_is_a_metric_that_is_there_from_the_start() {
         assert_eq!(daemon.metric(&format!("tidegate_hot_crowded_total{{what=\"{what}\"}}")), Some(0.0));
     }
 }
+
+#[test]
+fn why_says_of_a_key_by_its_name_what_the_key_would_be_answered() {
+    let daemon = Daemon::with_rules(RULES);
+    assert_eq!(daemon.run(&["users", "set", "bob"]).code, 0);
+    let made = daemon.run(&["keys", "create", "--user", "bob", "--json"]);
+    let made: Value = serde_json::from_str(&made.out).unwrap_or_else(|_| panic!("{made:?}"));
+    let (secret, id) = (made["secret"].as_str().unwrap(), made["key"]["id"].as_str().unwrap());
+    for whole_or_name in [id, secret, id] {
+        let why = daemon.get(&format!("/v1/why?api_key={whole_or_name}")).json();
+        assert_eq!((&why["limited"], &why["decision"]["rule"]), (&json!(false), &json!("by-key")), "{why}");
+        let bucket = &why["buckets"][0];
+        assert_eq!(
+            (&bucket["matches"], &bucket["used"]),
+            (&json!(true), &json!(0)),
+            "nothing is charged: {why}"
+        );
+    }
+    assert_eq!([(); 2].map(|()| daemon.check(&[("api_key", secret)])["allowed"].clone()), [true, false]);
+    let why = daemon.get(&format!("/v1/why?api_key={id}")).json();
+    assert_eq!((&why["limited"], &why["decision"]["rule"]), (&json!(true), &json!("by-key")), "{why}");
+    assert_eq!(why["buckets"].as_array().unwrap().len(), 1, "told once: {why}");
+    assert_eq!(daemon.run(&["keys", "revoke", id]).code, 0);
+    let why = daemon.get(&format!("/v1/why?api_key={id}")).json();
+    assert_eq!((&why["limited"], &why["decision"]["rule"]), (&json!(true), &json!("key_revoked")), "{why}");
+    let told = daemon.run(&["why", &format!("api_key={id}")]);
+    assert!(told.out.contains("key_revoked") && !told.both().contains("No rule counts"), "{told:?}");
+    let nobody = daemon.get("/v1/why?api_key=tgk_aaaaaaaaaaaa").json();
+    assert_eq!(nobody["decision"]["rule"], Value::Null, "there is no such key: {nobody}");
+}

@@ -188,6 +188,20 @@ fn one_client_has_one_bucket_however_its_address_is_written() {
 }
 
 #[test]
+fn a_file_that_lists_no_tiers_has_those_of_its_rules_and_users_and_no_other() {
+    let (rules, _) = RULES.split_once("[[tiers]]").unwrap();
+    let daemon = Daemon::with_rules(&format!("{rules}[[users]]\nid = \"ann\"\ntier = \"basic\"\n"));
+    for tier in ["pro", "basic"] {
+        let set = daemon.run(&["users", "set", "bob", "--tier", tier]);
+        assert_eq!(set.code, 0, "{set:?}");
+    }
+    for words in [&["users", "set", "bob", "--tier", "nope"][..], &["keys", "create", "--tier", "nope"]] {
+        let refused = daemon.run(words);
+        assert!(refused.code == 1 && refused.err.contains("there is no such tier"), "{refused:?}");
+    }
+}
+
+#[test]
 fn users_and_keys_are_kept_in_the_rules_file_where_there_is_no_database() {
     let daemon = Daemon::with_rules(RULES);
     let ok = |arguments: &[&str]| {
@@ -233,6 +247,11 @@ fn users_and_keys_are_kept_in_the_rules_file_where_there_is_no_database() {
     ok(&["tiers", "remove", "gold"]);
     let refused = daemon.run(&["users", "set", "bob", "--tier", "gold"]);
     assert!(refused.code == 1 && refused.err.contains("not listed under [[tiers]]"), "{}", refused.both());
+    for filter in [&["users", "list", "--tier", "gold"][..], &["users", "list", "--blocked"]] {
+        let out = ok(filter);
+        assert!(out.starts_with("No user ") && !out.contains("No users."), "{filter:?}: {out}");
+    }
+    assert!(ok(&["keys", "list", "--user", "ann"]).starts_with("No key "));
     assert_eq!(daemon.run(&["users", "show", "nobody"]).code, 1);
     ok(&["users", "remove", "bob"]);
     assert!(!file().contains("bob\"\ntier"));

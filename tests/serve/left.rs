@@ -2,7 +2,6 @@
 
 mod http2;
 mod resp;
-mod wire;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -14,6 +13,7 @@ use serde_json::json;
 use super::redis_servers::Server;
 use super::support::daemon::Daemon;
 use super::support::{eventually, rls};
+use super::wire;
 
 const RULES: &str = r#"
 [[rules]]
@@ -229,6 +229,28 @@ fn a_call_that_is_cancelled_holds_no_place() {
     holds(&daemon, 1, "gone");
     drop(socket);
     holds(&daemon, 0, "gone");
+}
+
+#[test]
+fn calls_that_are_given_up_by_the_thousand_end_no_other_of_their_connection() {
+    let daemon = Daemon::with_rules(RULES);
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let call = |stream, message: &[u8]| {
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        wire::post(stream, path, "application/grpc", &[&[0][..], &length, message].concat())
+    };
+    let descriptor = rls::descriptor(&[("tidegate_acquire", "1"), ("user", "gone")]);
+    let stays = rls::request(vec![descriptor]).encode_to_vec();
+    let mut socket = TcpStream::connect(daemon.grpc).unwrap();
+    socket.write_all(wire::PREFACE).unwrap();
+    let mut streams = (1_u32..).step_by(2);
+    let mut all = Vec::new();
+    for stream in streams.by_ref().take(9_000) {
+        all.extend([call(stream, b""), wire::reset(stream)].concat());
+    }
+    all.extend(call(streams.next().unwrap(), &stays));
+    socket.write_all(&all).unwrap();
+    holds(&daemon, 1, "gone");
 }
 
 #[test]

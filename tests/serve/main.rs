@@ -46,6 +46,7 @@ mod odd_costs;
 mod paced;
 mod penalties;
 mod recipes;
+mod redis_rs;
 #[path = "../support/redis_servers.rs"]
 mod redis_servers;
 mod reference;
@@ -61,3 +62,4 @@ mod split;
 mod support;
 mod tls;
 mod traces;
+mod wire;

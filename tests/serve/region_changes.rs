@@ -4,10 +4,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
-use tidegate::core::region_list::RegionChanges;
+use tidegate::core::region_list::{RegionChanges, RegionOrder, RegionState};
 use tidegate::core::regions::NodeName;
 use tidegate::core::wire::WireVersion;
 use tidegate::peer::{Peers, PeersConfig, TlsPem};
@@ -161,6 +163,15 @@ fn a_region_is_added_drained_and_removed_by_one_command_each() {
     let changes = daemons[2].get("/v1/changes").json();
     let recorded = changes["changes"][0].clone();
     assert_eq!((&recorded["action"], &recorded["target"]), (&json!("region.put"), &json!("ap")), "{changes}");
+
+    // Who signs what this daemon alone held until then changes it for all.
+    let unsigned = daemons[2].run(&["regions", "add", "mu"]);
+    assert!(unsigned.code == 0 && unsigned.out.contains("Nobody signed it"), "{unsigned:?}");
+    let signed = cluster.regions(&daemons[2], &["add", "mu", "--reason", "we open there"]);
+    assert!(signed.code == 0 && signed.out.contains("was listed already; it is signed by"), "{signed:?}");
+    let changes = daemons[2].run(&["changes", "--target", "mu"]);
+    assert!(changes.out.contains("region.put listed, signed by"), "{changes:?}");
+    assert!(changes.out.contains("we open there"), "{changes:?}");
 }
 
 #[test]
@@ -228,18 +239,29 @@ fn what_cannot_be_changed_is_told_with_the_reason() {
 }
 
 /// What a member of region us says of the regions who is no operator: stamps that nobody can exceed, many
-/// regions that are none, and signatures by his node's key.
-fn lies(node: &[u8]) -> RegionChanges {
+/// regions that are none, and signatures by his node's key, each of what it says.
+fn lies(node: &[u8], key: &[u8]) -> RegionChanges {
+    let pkcs8 = PrivatePkcs8KeyDer::from_pem_slice(key).unwrap();
+    let random = SystemRandom::new();
+    let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
+    let key = EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.secret_pkcs8_der(), &random).unwrap();
     let stamp = 1_u64 << 62;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
-    let signed = json!({ "certificate": node, "signature": [48, 6, 2, 1, 1, 2, 1, 1] });
+    let now = u64::try_from(now).unwrap();
+    let change = |region: &str, state: RegionState, stamp: u64| {
+        let signature = key.sign(&random, &RegionOrder::message(region, state, stamp)).unwrap();
+        let signature: &[u8] = signature.as_ref();
+        let signed = json!({ "certificate": node, "signature": signature });
+        json!({ "state": state.as_str(), "stamp": stamp, "signed": signed })
+    };
     let mut said = serde_json::Map::new();
     said.insert("eu".to_owned(), json!({ "state": "removed", "stamp": stamp }));
-    said.insert("ap".to_owned(), json!({ "state": "gone", "stamp": now, "signed": signed }));
-    said.insert("us".to_owned(), json!({ "state": "drained", "stamp": stamp, "signed": signed }));
+    said.insert("ap".to_owned(), change("ap", RegionState::Gone, now));
+    said.insert("us".to_owned(), change("us", RegionState::Drained, now));
     for place in 0..200 {
-        let change = json!({ "state": "listed", "stamp": now, "signed": signed });
-        said.insert(format!("no-{place}"), change);
+        let name = format!("no-{place}");
+        let listed = change(&name, RegionState::Listed, now);
+        said.insert(name, listed);
     }
     serde_json::from_value(Value::Object(said)).unwrap()
 }
@@ -259,14 +281,14 @@ fn a_thief_of_one_nodes_key_changes_no_region_and_an_operator_still_does() {
         name: NodeName { region: "us".to_owned(), node: "us-9".to_owned() },
         incarnation: 1,
         gossip_interval: Duration::from_millis(100),
-        tls: TlsPem { ca: file("ca/ca.pem"), cert: cert.clone(), key, revoked: Vec::new() },
+        tls: TlsPem { ca: file("ca/ca.pem"), cert: cert.clone(), key: key.clone(), revoked: Vec::new() },
         tracer: None,
         versions: WireVersion::SPOKEN.into(),
     };
     let (thief, mut events) = runtime.block_on(Peers::start(config)).unwrap();
     runtime.spawn(async move { while events.recv().await.is_some() {} });
     let der = <CertificateDer<'_> as PemObject>::from_pem_slice(&cert).unwrap();
-    thief.set_region_changes(&lies(&der));
+    thief.set_region_changes(&lies(&der, &key));
     for daemon in &daemons {
         eventually("what he says is looked at, and not taken", || {
             let line = "tidegate_frames_rejected_total{reason=\"unsigned\"}";

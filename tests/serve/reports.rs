@@ -77,6 +77,32 @@ fn a_report_that_has_a_name_is_charged_once() {
 }
 
 #[test]
+fn an_id_is_its_callers_own_in_a_bucket_that_all_share() {
+    let rules = "[[rules]]\nname = \"all\"\nmatch = { how = \"all\" }\nper = []\nalgorithm = \"fixed_window\"\nlimit = 1000\n\
+                 window = \"24h\"\n[[rules]]\nname = \"places\"\nmatch = { how = \"places\" }\nper = []\n\
+                 algorithm = \"concurrency\"\nlimit = 10\nhold = \"1m\"\n";
+    let daemon = Daemon::with_rules(rules);
+    let used = |rule: &str| daemon.get(&format!("/v1/buckets?rule={rule}")).json()["used"].clone();
+    let mut made = Vec::new();
+    // Each sends everything anew, as a request that its gateway names anew.
+    for sent in 0..2 {
+        for user in ["a", "b", "c"] {
+            let who = |how: &str| json!({ "user": user, "how": how, "request_id": format!("{user} {sent}") });
+            let report = json!({ "attributes": who("all"), "cost": 10, "id": "msg-1" });
+            daemon.post("/v1/report", &report);
+            let reserve = json!({ "attributes": who("all"), "amount": 50, "id": "req-1" });
+            made.push(daemon.post("/v1/reserve", &reserve).json()["reservation"].clone());
+            daemon.post("/v1/acquire", &json!({ "attributes": who("places"), "cost": 2, "id": "req-1" }));
+        }
+    }
+    assert_eq!((used("all"), used("places")), (json!(3 * (10 + 50)), json!(3 * 2)));
+    for reservation in made {
+        daemon.post("/v1/commit", &json!({ "reservation": reservation, "actual": 50 }));
+    }
+    assert_eq!(used("all"), json!(3 * (10 + 50)));
+}
+
+#[test]
 fn every_rule_and_descriptor_is_charged_whatever_the_others_say() {
     let rules = "[[rules]]\nname = \"small\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 10\nwindow = \"24h\"\n\
                  [[rules]]\nname = \"large\"\nper = [\"user\"]\nalgorithm = \"token_bucket\"\nlimit = 5000\nwindow = \"24h\"\n\

@@ -4,9 +4,11 @@ use serde_json::{Value, json};
 
 use super::support::daemon::Daemon;
 use super::support::reservations::{
-    ALGORITHMS, charging_rules, commit, remaining, reserve, rules, what_lapsed_stays_charged,
+    ALGORITHMS, PLACES, an_id_holds_what_it_held_first, charging_rules, commit, remaining, reserve, rules,
+    what_lapsed_stays_charged,
 };
-use super::support::{eventually, http};
+use super::support::resp::Connection;
+use super::support::{eventually, free_tcp, http};
 
 #[test]
 fn five_at_once_of_20_each_and_then_more_use_100_at_most() {
@@ -58,6 +60,44 @@ fn a_commit_charges_once_what_was_used_and_a_cancellation_nothing() {
 }
 
 #[test]
+fn a_rule_that_was_changed_meanwhile_charges_as_it_is_now() {
+    let rule = |per: &str, limit: u64| {
+        format!(
+            "[[rules]]\nname = \"t\"\nper = {per}\nalgorithm = \"fixed_window\"\nlimit = {limit}\nwindow = \"24h\"\n"
+        )
+    };
+    let daemon = Daemon::with_rules(&rule("[\"user\"]", 100));
+    let made = || reserve(&daemon, ("any", "ann"), &json!({ "amount": 10 }));
+    let (shared, uncounted) = (made(), made());
+    daemon.reload(&rule("[]", 101), "t", 101);
+    let in_full = json!({ "committed": true, "lapsed": true, "degraded": false });
+    assert_eq!(commit(&daemon, &shared, 7), in_full, "all share one bucket now");
+    assert_eq!(daemon.get("/v1/buckets?rule=t").json()["used"], 7);
+    daemon.reload(&rule("[\"user\", \"how\"]", 102), "t", 102);
+    let nothing = json!({ "committed": false, "lapsed": false, "degraded": false });
+    assert_eq!(commit(&daemon, &uncounted, 7), nothing, "nobody knows its bucket");
+}
+
+#[test]
+fn permits_that_a_commit_does_not_charge_are_counted() {
+    let rule = |how: &str, more: &str| {
+        format!(
+            "[[rules]]\nname = \"{how}\"\nmatch = {{ how = \"{how}\" }}\nper = [\"user\"]\nlimit = 10\nwindow = \"24h\"\n{more}\n"
+        )
+    };
+    let carries = rule("carry", "algorithm = \"fixed_window\"\ndebt_max = 5");
+    let forgives = rule("forgive", "algorithm = \"token_bucket\"\ndebt = \"forgive\"");
+    let daemon = Daemon::with_rules(&(carries + &forgives));
+    for (how, reason, charged) in [("carry", "debt_max", 15.0), ("forgive", "forgiven", 10.0)] {
+        let made = reserve(&daemon, (how, "ann"), &json!({ "amount": 10 }));
+        assert_eq!(commit(&daemon, &made, 500)["committed"], true, "{how}");
+        assert_eq!(commit(&daemon, &made, 500)["committed"], false, "{how}");
+        let metric = format!("tidegate_reports_uncharged_permits_total{{reason=\"{reason}\"}}");
+        assert_eq!(daemon.metric(&metric), Some(500.0 - charged), "{how}");
+    }
+}
+
+#[test]
 fn what_lapsed_is_free_again_and_is_charged_in_full_when_it_is_committed_late() {
     let daemon = Daemon::with_rules(&rules());
     for how in ALGORITHMS {
@@ -71,6 +111,34 @@ fn what_lapsed_is_free_again_and_is_charged_in_full_when_it_is_committed_late() 
         assert_eq!(done, json!({ "committed": true, "lapsed": true, "degraded": false }), "{how}");
         let left = remaining(&daemon, who);
         assert!((2..=3).contains(&left), "{how}: {left}");
+    }
+}
+
+#[test]
+fn an_id_that_asks_for_another_amount_is_told_what_it_holds() {
+    an_id_holds_what_it_held_first(&Daemon::with_rules(&format!("{}{PLACES}", rules())));
+}
+
+#[test]
+fn a_narrower_rule_beside_a_budget_keeps_one_client_from_taking_all_its_reservations() {
+    let shared =
+        "[[rules]]\nname = \"budget\"\nalgorithm = \"fixed_window\"\nlimit = 1000000\nwindow = \"24h\"\n";
+    let own = "[[rules]]\nname = \"own\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 500\nwindow = \"24h\"\n";
+    // Beyond what one bucket holds at once.
+    let all = "TG.RESERVE default 1 10m \"\" user greedy\r\n".repeat(10_050);
+    for (rules, passes) in [(shared.to_owned(), false), (format!("{shared}{own}"), true)] {
+        let at = free_tcp();
+        let daemon = Daemon::with(&rules, &format!("[listen]\nresp = \"{at}\"\n"), &[]);
+        let mut greedy = Connection::open(at);
+        // What was answered and not read is given back.
+        for part in all.split_inclusive('\n').collect::<Vec<_>>().chunks(500) {
+            greedy.send(part.concat().as_bytes());
+            part.iter().for_each(|_| drop(greedy.answer()));
+        }
+        let other = daemon.post("/v1/reserve", &json!({ "attributes": { "user": "other" }, "amount": 1 }));
+        let told = other.json();
+        assert_eq!(told["allowed"], passes, "{told}");
+        assert_eq!(told["message"].is_string(), !passes, "{told}");
     }
 }
 

@@ -17,7 +17,8 @@ use crate::support::process::Process;
 use crate::support::rls::{Client, descriptor};
 use crate::support::{command, eventually, free_tcp};
 
-const UNITS: [&str; 8] = ["unknown", "second", "minute", "hour", "day", "month", "year", "week"];
+/// Units of limits, each at its number.
+pub(crate) const UNITS: [&str; 8] = ["unknown", "second", "minute", "hour", "day", "month", "year", "week"];
 
 /// A running `tidegate ratelimit`.
 pub(crate) struct StandIn {
@@ -58,6 +59,16 @@ impl StandIn {
         command.envs(environment.iter().copied());
         let process = Process::start(&mut command, &folder.path().join("daemon.log"));
         Self { process, http, grpc, debug, client: OnceLock::new(), folder }
+    }
+
+    /// One that was started otherwise, on these ports of its own: HTTP, gRPC and debugging.
+    pub(crate) fn running(process: Process, [http, grpc, debug]: [SocketAddr; 3], folder: TempDir) -> Self {
+        Self { process, http, grpc, debug, client: OnceLock::new(), folder }
+    }
+
+    /// Calls through this client from now on.
+    pub(crate) fn call_through(&self, client: Client) {
+        assert!(self.client.set(client).is_ok(), "nothing was called before");
     }
 
     pub(crate) fn until_healthy(&self) {

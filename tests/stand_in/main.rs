@@ -13,6 +13,7 @@
 
 mod asked;
 mod cases;
+mod deployments;
 mod gateway;
 mod ports;
 #[path = "../support/redis_servers.rs"]

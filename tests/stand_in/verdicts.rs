@@ -12,6 +12,7 @@ const MANUAL: &str = include_str!("../../docs/tasks/stand-in-for-the-envoy-rate-
 /// Tests that ask a daemon.
 const PLAYED: &[&str] = &[
     include_str!("cases.rs"),
+    include_str!("deployments.rs"),
     include_str!("gateway.rs"),
     include_str!("ports.rs"),
     include_str!("stores.rs"),

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
@@ -16,10 +16,12 @@ use futures_util::{Stream, StreamExt as _};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use prost::Message as _;
+use serde_json::Value;
 use tokio::sync::mpsc as channels;
+use tokio_rustls::TlsAcceptor;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::asked::StandIn;
+use super::asked::{StandIn, UNITS};
 use super::support::{SOON, eventually, free_tcp};
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -38,8 +40,14 @@ struct Config {
 struct Descriptor {
     #[prost(string, tag = "1")]
     key: String,
+    #[prost(string, tag = "2")]
+    value: String,
     #[prost(message, optional, tag = "3")]
     rate_limit: Option<Policy>,
+    #[prost(message, repeated, tag = "4")]
+    descriptors: Vec<Descriptor>,
+    #[prost(bool, tag = "5")]
+    shadow_mode: bool,
     #[prost(bool, tag = "7")]
     quota_mode: bool,
 }
@@ -55,12 +63,41 @@ struct Policy {
 /// One domain with one limit of so many a day.
 fn resource(domain: &str, unit: i32, permits: u32) -> Any {
     let policy = Policy { unit, requests_per_unit: permits };
-    let descriptor = Descriptor { key: "k".to_owned(), rate_limit: Some(policy), quota_mode: false };
-    let config = Config { name: domain.to_owned(), domain: domain.to_owned(), descriptors: vec![descriptor] };
+    let descriptor = Descriptor { key: "k".to_owned(), rate_limit: Some(policy), ..Descriptor::default() };
+    packed(domain, vec![descriptor])
+}
+
+fn packed(domain: &str, descriptors: Vec<Descriptor>) -> Any {
+    let config = Config { name: domain.to_owned(), domain: domain.to_owned(), descriptors };
     Any { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() }
 }
 
-fn answer(version: &str, nonce: &str, resources: Vec<Any>) -> DiscoveryResponse {
+/// One domain with these rules, as `asked::rules` writes them.
+pub(crate) fn resource_of(domain: &str, rules: &Value) -> Any {
+    packed(domain, descriptors(rules))
+}
+
+fn descriptors(rules: &Value) -> Vec<Descriptor> {
+    let one = |own: &Value| {
+        let text = |name: &str| own[name].as_str().unwrap_or_default().to_owned();
+        let policy = |limit: &Value| {
+            let unit = UNITS.iter().position(|unit| limit["unit"] == *unit).unwrap();
+            let permits = limit["requests_per_unit"].as_u64().unwrap();
+            Policy { unit: i32::try_from(unit).unwrap(), requests_per_unit: u32::try_from(permits).unwrap() }
+        };
+        Descriptor {
+            key: text("key"),
+            value: text("value"),
+            rate_limit: own.get("rate_limit").map(policy),
+            descriptors: own.get("descriptors").map(descriptors).unwrap_or_default(),
+            shadow_mode: own["shadow_mode"] == true,
+            quota_mode: own["quota_mode"] == true,
+        }
+    };
+    rules.as_array().unwrap().iter().map(one).collect()
+}
+
+pub(crate) fn answer(version: &str, nonce: &str, resources: Vec<Any>) -> DiscoveryResponse {
     DiscoveryResponse {
         version_info: version.to_owned(),
         nonce: nonce.to_owned(),
@@ -112,8 +149,8 @@ impl AggregatedDiscoveryService for Server {
     }
 }
 
-struct Playing {
-    address: SocketAddr,
+pub(crate) struct Playing {
+    pub(crate) address: SocketAddr,
     asked: mpsc::Receiver<DiscoveryRequest>,
     streams: mpsc::Receiver<channels::UnboundedSender<Result<DiscoveryResponse, Status>>>,
     _runtime: tokio::runtime::Runtime,
@@ -121,6 +158,12 @@ struct Playing {
 
 impl Playing {
     fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// One that speaks TLS, if it is told how.
+    pub(crate) fn start_with(tls: Option<rustls::ServerConfig>) -> Self {
+        let tls = tls.map(|tls| TlsAcceptor::from(Arc::new(tls)));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (asking, asked) = mpsc::channel();
@@ -130,10 +173,18 @@ impl Playing {
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
         runtime.spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let service = TowerToHyperService::new(server.clone());
-                let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(socket), service);
-                tokio::spawn(serving);
+                let (service, tls) = (TowerToHyperService::new(server.clone()), tls.clone());
+                let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(async move {
+                    match tls {
+                        None => serving.serve_connection(TokioIo::new(socket), service).await,
+                        Some(tls) => {
+                            let Ok(socket) = tls.accept(socket).await else { return };
+                            serving.serve_connection(TokioIo::new(socket), service).await
+                        }
+                    }
+                    .ok();
+                });
             }
         });
         Self { address, asked, streams, _runtime: runtime }
@@ -154,11 +205,11 @@ impl Playing {
         StandIn::start(&[], &all)
     }
 
-    fn asked(&self) -> DiscoveryRequest {
+    pub(crate) fn asked(&self) -> DiscoveryRequest {
         self.asked.recv_timeout(SOON).unwrap()
     }
 
-    fn stream(&self) -> channels::UnboundedSender<Result<DiscoveryResponse, Status>> {
+    pub(crate) fn stream(&self) -> channels::UnboundedSender<Result<DiscoveryResponse, Status>> {
         self.streams.recv_timeout(SOON).unwrap()
     }
 }

@@ -56,6 +56,12 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
+    /// A daemon that is measured: that of the build which `DAEMON` names, or of this one.
+    pub(crate) fn measured() -> Self {
+        let program = std::env::var("DAEMON").ok().map(|path| &*path.leak());
+        Self { program, ..Self::default() }
+    }
+
     fn start(self, folder: &Path, arguments: &[String], log: Option<Stdio>) -> Process {
         let limit = self.open_files.map(|files| format!("-n {files}"));
         let names = self.name_service.map(|address| command::asking_names_at(folder, address));

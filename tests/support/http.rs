@@ -76,7 +76,8 @@ pub(crate) fn raw(addr: SocketAddr, bytes: &[u8]) -> Option<Reply> {
     parse(&answer)
 }
 
-fn parse(answer: &[u8]) -> Option<Reply> {
+/// Reads an answer; `None` of what is no HTTP.
+pub(crate) fn parse(answer: &[u8]) -> Option<Reply> {
     let at = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&answer[..at]).into_owned();
     let mut lines = head.split("\r\n");

@@ -26,6 +26,7 @@ pub(crate) mod rolling;
 pub(crate) mod spans;
 pub(crate) mod spellings;
 pub(crate) mod unjudged;
+pub(crate) mod usage;
 pub(crate) mod web_authority;
 
 use std::time::{Duration, Instant};

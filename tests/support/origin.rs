@@ -1,6 +1,6 @@
 //! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500.
 //! What follows `/tokens/` in a path is told in a header; what follows `/slow/` is how many milliseconds an
-//! answer takes. `/keys` shows the credentials that came.
+//! answer takes. `/keys` shows the credentials that came, `/delays` how long it should hold a request back.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -51,12 +51,18 @@ fn answer(mut socket: TcpStream) -> std::io::Result<()> {
         SLOW[0].fetch_sub(1, Ordering::SeqCst);
     }
     let status = if path == "/fail" { "500 Internal Server Error" } else { "200 OK" };
-    let is_key = |line: &&str| {
-        let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase().replace('_', "-");
-        ["x-api-key", "authorization"].contains(&name.as_str())
+    let named = |names: &[&str]| {
+        let is_named = |line: &&str| {
+            let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase().replace('_', "-");
+            names.contains(&name.as_str())
+        };
+        head.lines().filter(is_named).collect::<Vec<_>>().join("\n")
     };
-    let keys = || head.lines().filter(is_key).collect::<Vec<_>>().join("\n");
-    let body = if path == "/keys" { keys() } else { format!("served {path}\n") };
+    let body = match path {
+        "/keys" => named(&["x-api-key", "authorization"]),
+        "/delays" => named(&["x-ratelimit-delay-ms"]),
+        _ => format!("served {path}\n"),
+    };
     let tokens = path.strip_prefix("/tokens/").map(|tokens| format!("x-tokens: {tokens}\r\n"));
     let tokens = tokens.unwrap_or_default();
     write!(

@@ -1,6 +1,6 @@
 //! Reports by an id, as one daemon or several of a region count them.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::daemon::Daemon;
 
@@ -30,6 +30,9 @@ pub(crate) fn sent_again_it_is_charged_once(daemons: [&Daemon; 2], how: &str) {
     is_about(700);
     let beyond = report(0, "r3", 500);
     assert_eq!(beyond["allowed"], false, "{how}: {beyond}");
-    report(1, "r3", 500);
+    let again = report(1, "r3", 500);
+    let answer = |told: &Value| (told["allowed"].clone(), told["status"].clone(), told["cause"].clone());
+    assert_eq!(answer(&again), answer(&beyond), "{how}: whoever got no answer gets the same one: {again}");
+    assert!(again["retry_after_ms"].as_u64().unwrap() > 0, "{how}: {again}");
     is_about(1_200);
 }

@@ -26,6 +26,45 @@ pub(crate) fn charging_rules() -> String {
     rules().replace("limit = 100\n", "limit = 100\non_lapse = \"charge\"\n")
 }
 
+/// The rule whose places [`an_id_holds_what_it_held_first`] acquires.
+pub(crate) const PLACES: &str = r#"
+[[rules]]
+name = "places"
+match = { how = "places" }
+per = ["user"]
+algorithm = "concurrency"
+limit = 10
+hold = "1m"
+"#;
+
+/// Whoever asks again under an id is told what that holds, whatever the second one asks for.
+pub(crate) fn an_id_holds_what_it_held_first(daemon: &Daemon) {
+    for how in ALGORITHMS {
+        let who = (how, "again");
+        let again =
+            |amount: u64| reserve(daemon, who, &json!({ "amount": amount, "id": format!("id of {how}") }));
+        for amount in [40, 40, 90, 10, 4_000] {
+            let told = again(amount);
+            assert_eq!(
+                (&told["allowed"], &told["cost"]),
+                (&json!(true), &json!(40)),
+                "{how}, {amount}: {told}"
+            );
+        }
+        let left = remaining(daemon, who);
+        assert!((60..=61).contains(&left), "{how}: {left}");
+        assert_eq!(commit(daemon, &again(70), 40)["committed"], true, "{how}");
+    }
+    for cost in [3, 3, 7, 1] {
+        let asked =
+            json!({ "attributes": { "how": "places", "user": "again" }, "cost": cost, "id": "a place" });
+        let told = daemon.post("/v1/acquire", &asked).json();
+        assert_eq!((&told["allowed"], &told["cost"]), (&json!(true), &json!(3)), "{cost}: {told}");
+    }
+    let used = daemon.get("/v1/buckets?rule=places&user=again").json()["used"].clone();
+    assert_eq!(used, 3);
+}
+
 /// What lapsed stays charged, and is settled by a commit that comes late.
 pub(crate) fn what_lapsed_stays_charged(daemon: &Daemon) {
     for how in ALGORITHMS {

@@ -43,6 +43,24 @@ impl Client {
         Some(Self { runtime, channel })
     }
 
+    /// Connects over TLS, to whoever has a certificate for this name.
+    pub(crate) fn connect_secured(addr: SocketAddr, name: &'static str, tls: rustls::ClientConfig) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(tls));
+        let connect = tower::service_fn(move |_: tonic::transport::Uri| {
+            let connector = connector.clone();
+            async move {
+                let socket = tokio::net::TcpStream::connect(addr).await?;
+                let secured = connector.connect(name.try_into().unwrap(), socket).await?;
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(secured))
+            }
+        });
+        let endpoint = Endpoint::from_shared(format!("http://{name}")).unwrap().timeout(SOON);
+        let channel = runtime.block_on(endpoint.connect_with_connector(connect)).unwrap();
+        Self { runtime, channel }
+    }
+
     /// `ShouldRateLimit`.
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let mut client = RateLimitServiceClient::new(self.channel.clone());

@@ -29,7 +29,7 @@ pub(crate) const SEARCH: &[&str] = &[
     "/api/search?",
 ];
 
-/// Other spellings of `admin.example.com`.
+/// Other spellings of `admin.example.com`: what stands behind a colon is a port to an origin, whatever it is.
 pub(crate) const ADMIN_HOST: &[&str] = &[
     "ADMIN.example.com",
     "Admin.Example.Com",
@@ -37,4 +37,27 @@ pub(crate) const ADMIN_HOST: &[&str] = &[
     "admin.example.com:80",
     "admin.example.com.",
     "ADMIN.EXAMPLE.COM.:8443",
+    "admin.example.com:",
+    "admin.example.com:x",
+    "admin.example.com:80x",
+    "admin.example.com:-1",
+    "admin.example.com:80:80",
+    "admin.example.com.:x",
+    "admin.example.com::1",
+    "admin.example.com:99999999999999999999",
+];
+
+/// What some origins take for `admin.example.com` and others for another host: refused.
+pub(crate) const ODD_HOST: &[&str] = &[
+    "x@admin.example.com",
+    "x:y@admin.example.com",
+    "admin.example.com:@x",
+    "%61dmin.example.com",
+    "admin%2eexample.com",
+    "admin.example.com/x",
+    "admin.example.com?x",
+    "admin.example.com#x",
+    "admin.example.com\\x",
+    "admin.example.com: 80",
+    "admin.example.com x",
 ];

@@ -40,8 +40,17 @@ impl WebAuthority {
 
     /// The same, which ends then.
     pub(crate) fn issue_until(&self, serial: u64, ends: SystemTime) -> WebCertificate {
-        let mut params =
-            CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        self.issue_to(&["localhost", "127.0.0.1"], serial, ends)
+    }
+
+    /// A certificate for these names.
+    pub(crate) fn issue_for(&self, names: &[&str], serial: u64) -> WebCertificate {
+        self.issue_to(names, serial, SystemTime::now() + Duration::from_secs(365 * 24 * 3_600))
+    }
+
+    fn issue_to(&self, names: &[&str], serial: u64, ends: SystemTime) -> WebCertificate {
+        let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let mut params = CertificateParams::new(names).unwrap();
         params.serial_number = Some(SerialNumber::from(serial));
         let seconds = ends.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);

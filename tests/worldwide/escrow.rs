@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
+use super::support::eventually;
 use super::world::{Plan, Store, Window, World, rules, sums, window, windows};
 
 const fn plan(regions: usize, rtt_ms: u64, store: Store) -> Plan {
@@ -278,4 +279,46 @@ fn survives(plan: Plan) {
     }
     assert!(used(&together[2..], plan.limit) >= 97.0, "{together:?}");
     assert!(used(&again[3..], plan.limit) >= 95.0, "{again:?}");
+}
+
+#[test]
+fn of_a_few_permits_a_day_a_denial_says_a_second_until_all_are_used_and_hours_from_then_on() {
+    const LIMIT: u64 = 5;
+    let plan = Plan { limit: LIMIT, ..plan(3, 80, Store::Memory) };
+    let kinds = ["fixed_window", "sliding_window", "token_bucket", "gcra", "leaky_bucket"];
+    let rules: String = kinds
+        .iter()
+        .map(|kind| {
+            format!(
+                "[[rules]]\nname = \"{kind}\"\nmatch = {{ by = \"{kind}\" }}\nper = [\"who\"]\n\
+                 algorithm = \"{kind}\"\nlimit = {LIMIT}\nwindow = \"1d\"\n[rules.global]\n{}\n",
+                plan.global
+            )
+        })
+        .collect();
+    let world = World::with_rules(plan, &rules);
+    let ask = |kind: &str, who: &str| world.daemons[1].check(&[("who", who), ("by", kind)]);
+    for kind in kinds {
+        eventually("the regions have agreed", || (ask(kind, "first")["allowed"] == true).then_some(()));
+        let (begun, mut used, mut hours) = (Instant::now(), 0, None);
+        while used < LIMIT && begun.elapsed() < Duration::from_secs(20) {
+            let answer = ask(kind, "user");
+            if answer["allowed"] == true {
+                used += 1;
+                continue;
+            }
+            let retry = answer["retry_after_ms"].as_u64().unwrap();
+            if retry > 1_000 {
+                hours.get_or_insert(used);
+            }
+            std::thread::sleep(Duration::from_millis(retry.min(500)));
+        }
+        assert!(hours.is_none_or(|at| at == used), "{kind}: told hours after {hours:?} of {used}");
+        assert!(used >= LIMIT - 1, "{kind}: {used} of {LIMIT}");
+        eventually("it says that all is used", || {
+            let answer = ask(kind, "user");
+            let long = answer["retry_after_ms"].as_u64() > Some(60_000);
+            (answer["cause"] == "used_up" && long).then_some(())
+        });
+    }
 }

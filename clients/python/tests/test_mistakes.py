@@ -15,6 +15,7 @@ from tidegate.asgi import TidegateMiddleware
 from answering import answering, decision
 
 ADDRESS = os.environ["TIDEGATE"]
+STRANGER = "with something else than a daemon's answer"
 # A body of these is longer than a daemon reads.
 LONG = "&" * 1_100_000
 
@@ -89,17 +90,18 @@ class Answers(unittest.TestCase):
             with self.assertRaisesRegex(TidegateError, "is it a Tidegate"):
                 client.check_many([{"user": "u"}])
 
-    def test_a_refusal_is_told_as_it_is_and_one_that_cannot_decide_is_away(self):
+    def test_a_refusal_is_told_as_it_is_one_of_something_else_by_its_status_and_one_that_cannot_decide_is_away(self):
         for status, body, said in (
-            (404, "no such page", "no such page"),
-            (404, '{"error": "Not Found"}', '{"error": "Not Found"}'),
-            (401, "", "status 401"),
+            (404, "no such page\n", f"answered 404 {STRANGER}: no such page; is it a Tidegate?"),
+            (405, '{"error": "Not Allowed"}', f'answered 405 {STRANGER}: {{"error": "Not Allowed"}}; is it a Tidegate?'),
+            (401, "", f"answered 401 {STRANGER}; is it a Tidegate?"),
             (429, '{"error": {"code": "c", "message": "m", "field": "f"}}', "m (at f)"),
         ):
             with answering(body, status) as address, Tidegate(address, timeout=10) as client:
                 with self.subTest(body), self.assertRaises(TidegateError) as caught:
                     client.check({"user": "u"})
-                self.assertEqual((str(caught.exception), caught.exception.status), (said, status))
+                self.assertTrue(str(caught.exception).endswith(said), caught.exception)
+                self.assertEqual(caught.exception.status, status)
         with answering("draining", 503) as address, Tidegate(address, timeout=10) as client:
             self.assertTrue(client.check({"user": "u"}).away)
 

@@ -148,7 +148,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a reservation. `committed` is false where an earlier call settled it."""
+    """What became of a reservation. `committed` is false where an earlier call settled it, or no rule counts it any more."""
 
     committed: bool
     lapsed: bool

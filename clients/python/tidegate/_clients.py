@@ -72,7 +72,7 @@ class _Common(Generic[Transport]):
     def _unanswered(self, call: Call[Answer], error: httpx.RequestError) -> Answer:
         # An answer that cannot be decoded is one, though no daemon's.
         if not isinstance(error, httpx.TransportError):
-            raise _stranger(self._base + call.route, error) from error
+            raise _stranger(self._base + call.route, 200, f"{error!r}") from error
         return self._without(call, error)
 
     def _answer(self, call: Call[Answer], reply: httpx.Response) -> Answer:
@@ -80,7 +80,7 @@ class _Common(Generic[Transport]):
             try:
                 return call.read(reply.json())
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise _stranger(str(reply.url), error) from error
+                raise _stranger(str(reply.url), 200, f"{error!r}") from error
         # A daemon that starts, drains or is crowded decides nothing: it is as good as away.
         if reply.status_code in (502, 503, 504):
             return self._without(call, TidegateError(reply.status_code, "unavailable", reply.text))
@@ -92,18 +92,22 @@ class _Common(Generic[Transport]):
         return call.stand_in([_away.decide(self._when_away, cost, cause) for cost in call.costs])
 
 
-def _stranger(url: str, error: Exception) -> TidegateError:
-    said = f"{url} answered with something else than a daemon's answer: {error!r:.200}; is it a Tidegate?"
-    return TidegateError(200, "unexpected", said)
+def _stranger(url: str, status: int, text: str) -> TidegateError:
+    said = f": {text.strip():.200}" if text.strip() else ""
+    return TidegateError(
+        status,
+        "unexpected",
+        f"{url} answered {status} with something else than a daemon's answer{said}; is it a Tidegate?",
+    )
 
 
 def _refusal(reply: httpx.Response) -> TidegateError:
-    """Reads why a daemon refused; an answer of something else is the message itself."""
+    """Reads why a daemon refused, or what something else said."""
     try:
         error = reply.json()["error"]
         return TidegateError(reply.status_code, str(error["code"]), str(error["message"]), error.get("field"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return TidegateError(reply.status_code, "unexpected", reply.text or f"status {reply.status_code}")
+        return _stranger(str(reply.url), reply.status_code, reply.text)
 
 
 class Tidegate(_Common[httpx.Client]):

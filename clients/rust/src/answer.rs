@@ -192,7 +192,7 @@ pub struct Lease {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Settled {
-    /// True if this call settled it, false if an earlier one did or nothing was held.
+    /// True if this call settled it, false if an earlier one did or no rule counts it any more.
     pub committed: bool,
     /// Some of it was held no longer, and so was charged in full.
     pub lapsed: bool,

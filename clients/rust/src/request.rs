@@ -190,15 +190,15 @@ macro_rules! setters {
 setters! {
     Check { domain: "Names the rules that are asked, in the place of the client's own domain." }
     Report {
-        id: "Names the report: by one id it is charged once, however often it is sent.",
+        id: "Names the report: by one id and the same attributes it is charged once, however often it is sent.",
         domain: "Names the rules that are charged, in the place of the client's own domain."
     }
     Reserve {
-        id: "Names the reservation: by one id it holds once, however often it is sent.",
+        id: "Names the reservation: by one id and the same attributes it holds once, however often it is sent.",
         domain: "Names the rules that are asked, in the place of the client's own domain."
     }
     Acquire {
-        id: "Names the request: by one id it holds once, however often it is sent.",
+        id: "Names the request: by one id and the same attributes it holds once, however often it is sent.",
         domain: "Names the rules that are asked, in the place of the client's own domain."
     }
 }

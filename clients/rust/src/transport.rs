@@ -24,6 +24,9 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// which would look as if no daemon answered: then whoever fills a value could pass every limit.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
+/// The most that a mistake repeats of an answer that is no daemon's, in characters.
+const STRANGER_TOLD_MAX: usize = 200;
+
 /// The time for which an unused connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
@@ -132,7 +135,7 @@ impl Transport {
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                 Err(self.away(route, AwayCause::Unavailable { status: status.as_u16(), text: text() }))
             }
-            _ => Err(Failure::Refused(refusal(status.as_u16(), &answer, text))),
+            _ => Err(Failure::Refused(self.refusal(route, status, &answer))),
         }
     }
 
@@ -163,33 +166,39 @@ impl Transport {
 
     /// Reads an answer.
     pub(crate) fn read<'a, T: Deserialize<'a>>(&self, route: Route, answer: &'a [u8]) -> Result<T, Failure> {
-        serde_json::from_slice(answer).map_err(|error| {
-            let message = format!(
-                "{}{} answered 200 with something else than a daemon's answer: {error}; is it a Tidegate?",
-                self.address,
-                route.path()
-            );
-            Failure::Refused(Refused::unexpected(200, message))
-        })
+        serde_json::from_slice(answer)
+            .map_err(|error| Failure::Refused(self.stranger(route, StatusCode::OK, &error.to_string())))
     }
-}
 
-/// Reads why a daemon refused; an answer of something else is the message itself.
-fn refusal(status: u16, answer: &[u8], text: impl Fn() -> String) -> Refused {
-    #[derive(Deserialize)]
-    struct Body {
-        error: Reason,
+    /// Reads why a daemon refused, or what something else said.
+    fn refusal(&self, route: Route, status: StatusCode, answer: &[u8]) -> Refused {
+        #[derive(Deserialize)]
+        struct Body {
+            error: Reason,
+        }
+        #[derive(Deserialize)]
+        struct Reason {
+            code: String,
+            message: String,
+            field: Option<String>,
+        }
+        match serde_json::from_slice(answer) {
+            Ok(Body { error: Reason { code, message, field } }) => {
+                Refused { status: status.as_u16(), code, message, field }
+            }
+            Err(_) => self.stranger(route, status, String::from_utf8_lossy(answer).trim()),
+        }
     }
-    #[derive(Deserialize)]
-    struct Reason {
-        code: String,
-        message: String,
-        field: Option<String>,
-    }
-    match serde_json::from_slice(answer) {
-        Ok(Body { error: Reason { code, message, field } }) => Refused { status, code, message, field },
-        Err(_) if answer.is_empty() => Refused::unexpected(status, format!("status {status}")),
-        Err(_) => Refused::unexpected(status, text()),
+
+    /// Says that something else than a daemon answered.
+    fn stranger(&self, route: Route, status: StatusCode, said: &str) -> Refused {
+        let (status, address, path) = (status.as_u16(), &self.address, route.path());
+        let said: String = said.chars().take(STRANGER_TOLD_MAX).collect();
+        let said = if said.is_empty() { said } else { format!(": {said}") };
+        let message = format!(
+            "{address}{path} answered {status} with something else than a daemon's answer{said}; is it a Tidegate?"
+        );
+        Refused::unexpected(status, message)
     }
 }
 
@@ -290,10 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_something_else_than_a_daemon_is_told_as_it_is() {
-        let read = |answer: &str| refusal(404, answer.as_bytes(), || answer.to_owned()).to_string();
-        assert_eq!(read("no such page"), "no such page");
-        assert_eq!(read(""), "status 404");
+    fn a_refusal_of_something_else_than_a_daemon_is_told_by_its_address_and_status() {
+        let made = made("http://limits", None).ok().unwrap();
+        let read =
+            |answer: &str| made.refusal(Route::Check, StatusCode::NOT_FOUND, answer.as_bytes()).to_string();
+        let stranger = "http://limits/v1/check answered 404 with something else than a daemon's answer";
+        assert_eq!(read("no such page\n"), format!("{stranger}: no such page; is it a Tidegate?"));
+        assert_eq!(read(""), format!("{stranger}; is it a Tidegate?"));
         assert_eq!(read(r#"{"error":{"code":"c","message":"m","field":"f"}}"#), "m (at f)");
     }
 }

@@ -139,7 +139,7 @@ impl DaemonEngine {
         let cost = Cost::Reserve(ReservedCost { id, permits, ttl, on_lapse: OnLapse::Release });
         let mut decision = self.decide(user, cost, now)?;
         let made = self.engine.reservation(std::slice::from_mut(&mut decision));
-        Some((decision, made.map(|(made, _)| made)))
+        Some((decision, made.map(|made| made.reservation)))
     }
 
     /// Says what a reservation has used. A store in memory answers at once.

@@ -272,6 +272,11 @@ impl Books {
         }
     }
 
+    /// The latest that a region's clock ever showed, where that matters to what is judged; zero otherwise.
+    fn latest_shown(&self, region: usize) -> Timestamp {
+        self.intervals.as_ref().map_or(Timestamp(0), |intervals| intervals.latest_shown(region))
+    }
+
     pub(crate) fn admitted_in_all(&self) -> u64 {
         self.truth.values().map(|(admitted, _)| admitted).sum()
     }
@@ -309,7 +314,8 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
         let balances: Vec<Option<StepResult>> = (0..names.len())
             .map(|region| {
                 let daemon = world.daemons().iter().find(|daemon| daemon.region == region)?;
-                let now = world.clock(region);
+                // By a clock that was set back more of what slides counts, of which nothing is left.
+                let now = world.clock(region).max(game.books.latest_shown(region));
                 daemon.node.books.rights(|vaults| vaults.balance(&key, now))
             })
             .collect();

@@ -86,6 +86,11 @@ impl Intervals {
         self.read = Some((world.now(), shown));
     }
 
+    /// The latest that a region's clock ever showed.
+    pub(super) fn latest_shown(&self, region: usize) -> Timestamp {
+        self.latest.get(region).copied().unwrap_or(Timestamp(0))
+    }
+
     /// The most permits of a sliding window that may be admitted within an interval, in hundredths.
     fn most_within(&self, world: &World, limit: u64) -> Option<u128> {
         let (now, twice) = (world.now(), u128::from(limit) * 200);

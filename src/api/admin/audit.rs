@@ -56,8 +56,9 @@ async fn decisions(call: AdminCall<'_>) -> Answered {
         address: given.take("address").map(address).transpose()?,
         rule: given.take("rule"),
         region: given.take("region"),
-        outcome: given.take("outcome").map(|text| outcome(&text)).transpose()?,
+        outcomes: given.take("outcome").map(|text| outcomes(&text)).transpose()?.unwrap_or_default(),
         cause: given.take("cause").map(|text| cause(&text)).transpose()?,
+        request_id: given.take("request_id").filter(|name| !name.is_empty()),
         limit: given.limit()?,
         after: given.take("after").map(|text| cursor(&text)).transpose()?,
     };
@@ -76,9 +77,13 @@ fn address(text: String) -> Result<IpAddr, Refusal> {
     text.parse().map_err(|_| Refusal::of_field("address", "must be an address such as 203.0.113.7"))
 }
 
-fn outcome(text: &str) -> Result<Outcome, Refusal> {
-    Outcome::from_text(text)
-        .ok_or_else(|| Refusal::of_field("outcome", "must be allowed, denied, shadow_denied or committed"))
+/// Returns one outcome or several.
+fn outcomes(text: &str) -> Result<Vec<Outcome>, Refusal> {
+    let outcomes: Option<Vec<_>> = text.split(',').map(Outcome::from_text).collect();
+    outcomes.filter(|outcomes| outcomes.len() <= Outcome::ALL.len()).ok_or_else(|| {
+        let words = Outcome::WORDS.join(", ");
+        Refusal::of_field("outcome", format!("must be one of {words}, or several with commas between them"))
+    })
 }
 
 fn cause(text: &str) -> Result<DenialCause, Refusal> {

@@ -48,11 +48,15 @@ pub(super) struct DecidedJson<'a> {
     path: Option<&'a str>,
     /// The request's method.
     method: Option<&'a str>,
-    /// `allowed`, `denied`, `shadow_denied`, or `committed`: what a reservation used.
+    /// `allowed`; `throttled`: it passed after a delay; `denied` by a limit; `blocked` by a rule that blocks,
+    /// or since a user is blocked or a key does not hold; `shadow_denied`: it passed, and a rule that only
+    /// logs would have denied it; or `committed`: what a reservation used.
     outcome: &'a str,
     /// Why it was denied; null where it passed, and in rows of versions that did not write it down.
     #[cfg_attr(test, schemars(extend("enum" = crate::api::schema::CAUSES_OR_NULL)))]
     cause: Option<&'a str>,
+    /// The name that its gateway gave the request; null: none.
+    request_id: Option<&'a str>,
     /// Permits asked for.
     cost: i64,
     /// Permits in use after it.
@@ -84,6 +88,7 @@ impl<'a> DecidedJson<'a> {
             method: row.method.as_deref(),
             outcome: &row.outcome,
             cause: row.cause.as_deref(),
+            request_id: row.request_id.as_deref(),
             cost: row.cost,
             count: row.count,
             limit: row.limit,
@@ -163,8 +168,12 @@ pub(super) struct UsageRowJson<'a> {
     region: Option<&'a str>,
     /// Decisions that let a request pass.
     allowed: u64,
+    /// Those of `allowed` that passed after a delay.
+    throttled: u64,
     /// Decisions that refused one.
     denied: u64,
+    /// Those of `denied` that were blocked rather than over a limit.
+    blocked: u64,
     /// Permits that were charged.
     cost: i64,
     /// The time that decisions took; absent where that was not measured.
@@ -200,7 +209,9 @@ impl<'a> UsageRowJson<'a> {
             path: named("path"),
             region: named("region"),
             allowed: row.allowed,
+            throttled: row.throttled,
             denied: row.denied,
+            blocked: row.blocked,
             cost: row.cost,
             latency_us: latency,
         }
@@ -220,7 +231,7 @@ pub(super) struct QuotaJson<'a> {
     identity: BTreeMap<&'a str, &'a str>,
     /// Permits per window.
     limit: u32,
-    /// The window; of a calendar the length of the present one.
+    /// The window; of a calendar the length of the present one, of `concurrency` rules 0: they have none.
     window_ms: u64,
     /// Permits in use.
     used: u64,
@@ -230,6 +241,8 @@ pub(super) struct QuotaJson<'a> {
     reset_ms: u64,
     /// When that is, RFC 3339; null: it is unused.
     resets_at: Option<String>,
+    /// True if the store did not answer, so that the daemon tells only what it knows by itself.
+    degraded: bool,
 }
 
 impl<'a> QuotaJson<'a> {
@@ -244,6 +257,7 @@ impl<'a> QuotaJson<'a> {
             remaining: bucket.remaining,
             reset_ms: bucket.reset.millis_up(),
             resets_at: bucket.reset_at.map(format_moment),
+            degraded: bucket.degraded,
         }
     }
 }

@@ -231,9 +231,10 @@ pub(super) struct WhyBucketJson<'a> {
     denies: bool,
     /// Permits per window.
     limit: u32,
-    /// The window; 0: none.
+    /// The window; 0: none, as of `concurrency` rules.
     window_ms: u64,
-    /// Permits in use in this region.
+    /// Permits in use in this region; of a bucket without windows under `gossip` in all of them, as far as
+    /// they told.
     used: u64,
     /// Permits left.
     remaining: u64,
@@ -261,7 +262,8 @@ pub(super) struct WhyBucketJson<'a> {
     lately: Option<LatelyJson>,
 }
 
-/// The counts of a bucket of late, of one daemon. Counts halve every 30 seconds.
+/// The counts of a bucket of late, of one daemon. Counts halve every 30 seconds: they tell how busy the last
+/// minute or so was, and are no sums.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[cfg_attr(test, schemars(rename = "Lately"))]

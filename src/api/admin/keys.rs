@@ -5,12 +5,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::people::{
-    OverridesBody, ReasonBody, body, filter, given, limits, moment, moment_if, name, name_if, note, refusal,
+    OverridesBody, ReasonBody, body, filter, given, last_seen, limits, moment, moment_if, name, name_if,
+    note, refusal,
 };
 use super::{AdminCall, AdminRoute};
 use crate::api::reply::{self, Answered};
 use crate::engine::admin::Role;
 use crate::engine::identity::register::{KeyChange, KeyDraft, KeyRecord};
+use crate::engine::identity::{Kind, NameRef};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute { method: "GET", path: "/v1/keys", role: Role::Viewer, handler: |call| Box::pin(list(call)) },
@@ -133,7 +135,8 @@ pub(in crate::api) struct MadeKeyJson {
 async fn list(call: AdminCall<'_>) -> Answered {
     let filter = filter(&call, &["user", "tier"])?;
     let limit = filter.limit;
-    let keys = call.servers.admin.register.keys(filter).await.map_err(refusal)?;
+    let mut keys = call.servers.admin.register.keys(filter).await.map_err(refusal)?;
+    keys.iter_mut().for_each(|key| see(&call, key));
     let full = u32::try_from(keys.len()).is_ok_and(|len| len == limit);
     let next = keys.last().filter(|_| full).map(|key| key.id.clone());
     Ok(reply::json(&KeysJson { keys, next }))
@@ -141,7 +144,8 @@ async fn list(call: AdminCall<'_>) -> Answered {
 
 async fn show(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
-    let key = call.servers.admin.register.key(&id).await.map_err(refusal)?;
+    let mut key = call.servers.admin.register.key(&id).await.map_err(refusal)?;
+    see(&call, &mut key);
     Ok(reply::json(&OneKeyJson { key }))
 }
 
@@ -187,6 +191,11 @@ async fn revoke(call: AdminCall<'_>) -> Answered {
 }
 
 async fn write(call: &AdminCall<'_>, id: &str, change: KeyChange) -> Answered {
-    let key = call.servers.admin.register.change_key(&call.actor, id, change).await.map_err(refusal)?;
+    let mut key = call.servers.admin.register.change_key(&call.actor, id, change).await.map_err(refusal)?;
+    see(call, &mut key);
     Ok(reply::json(&OneKeyJson { key }))
+}
+
+fn see(call: &AdminCall<'_>, key: &mut KeyRecord) {
+    key.last_seen_at = last_seen(call, NameRef { kind: Kind::Key, id: &key.id }, key.last_seen_at);
 }

@@ -17,6 +17,7 @@ mod quotas;
 mod regions;
 mod rules;
 pub(super) mod stream;
+pub(super) mod stream_places;
 mod tiers;
 mod tokens;
 mod users;
@@ -153,9 +154,12 @@ pub(super) fn find(method: &str, path: &str) -> Result<RouteFound, Refusal> {
             let decoded = params.into_iter().map(decoded).collect::<Result<_, _>>()?;
             return Ok(RouteFound::Route(route, decoded));
         }
-        methods.push(route.method);
-        if route.method == "GET" {
-            methods.push("HEAD");
+        // Several routes may have the path: one by its name, another by what stands in its place.
+        let head = (route.method == "GET").then_some("HEAD");
+        for known in std::iter::once(route.method).chain(head) {
+            if !methods.contains(&known) {
+                methods.push(known);
+            }
         }
     }
     Ok(if methods.is_empty() { RouteFound::Nothing } else { RouteFound::OtherMethods(methods.join(", ")) })
@@ -295,6 +299,8 @@ mod tests {
         assert!(matches!(found("GET", "/v1/nothing"), RouteFound::Nothing));
         assert!(matches!(found("HEAD", "/v1/rules"), RouteFound::Route(..)));
         assert!(matches!(found("PATCH", "/v1/regions"), RouteFound::OtherMethods(all) if all == "GET, HEAD"));
+        let both = "GET, HEAD, PUT, DELETE";
+        assert!(matches!(found("TRACE", "/v1/rules/history"), RouteFound::OtherMethods(all) if all == both));
         assert!(find("GET", "/v1/rules/%ff").is_err());
     }
 }

@@ -16,6 +16,7 @@ use crate::core::identity::UserLimit;
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::time::Timestamp;
 use crate::core::written::{parse_moment, parse_span};
+use crate::engine::identity::NameRef;
 use crate::engine::identity::register::{Filter, PAGE_MAX, RegisterError};
 
 /// Entries of one page, unless asked otherwise.
@@ -168,6 +169,15 @@ pub(super) fn filter(call: &AdminCall<'_>, known: &[&str]) -> Result<Filter, Ref
         }
     }
     Ok(filter)
+}
+
+/// Returns when somebody was last seen: as it is written down, or what this daemon has not written yet.
+pub(super) fn last_seen(
+    call: &AdminCall<'_>,
+    name: NameRef<'_>,
+    written: Option<Timestamp>,
+) -> Option<Timestamp> {
+    written.max(call.servers.engine.sightings().of(name))
 }
 
 /// Returns what went wrong, as the API tells it.

@@ -109,14 +109,19 @@ async fn put(call: AdminCall<'_>) -> Answered {
     let signed = signed.map(SignedBody::read).transpose()?;
     let changed = call.servers.admin.regions.change(&region, state, signed).await.map_err(refusal)?;
     let before = changed.before.map(RegionState::as_str);
-    if changed.before != Some(state) {
+    // A signature changes who takes it, also where the region stood so here already.
+    if changed.before != Some(state) || changed.signed_by.is_some() {
         let as_json = |state: &'static str| serde_json::json!({ "state": state });
+        let mut after = as_json(state.as_str());
+        if let Some(operator) = &changed.signed_by {
+            after["signed_by"] = operator.as_str().into();
+        }
         let change = Change {
             actor: call.actor.clone(),
             action: "region.put",
             target: region.clone(),
             before: before.map(as_json),
-            after: Some(as_json(state.as_str())),
+            after: Some(after),
             reason,
         };
         admin::keep(&*call.servers.admin.ledger, &change).await;

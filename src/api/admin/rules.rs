@@ -119,13 +119,16 @@ async fn put(call: AdminCall<'_>) -> Answered {
     let wrapped = body.get("rule").is_some_and(Value::is_object);
     let expected = if wrapped { expected(&call, &body)? } else { expected(&call, &Value::Null)? };
     let rule = if wrapped { body["rule"].take() } else { body };
+    let loaded = call.servers.engine.loaded();
     let makes = call.head.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes().trim_ascii() == b"*");
-    if makes && call.servers.engine.loaded().set.by_name(call.param(0)).is_some() {
+    if makes && loaded.set.by_name(call.param(0)).is_some() {
         return Err(Refusal::new(
             Code::Stale,
             "there is a rule of this name, and If-None-Match: * asks for none",
         ));
     }
+    // A rule that somebody else makes meanwhile is in a later revision than this one, which has none.
+    let expected = if makes { expected.or(Some(loaded.revision)) } else { expected };
     edit(&call, Edit::Put { name: call.param(0).to_owned(), rule }, expected).await
 }
 

@@ -11,9 +11,9 @@ use http::HeaderValue;
 use http::header::CACHE_CONTROL;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 
+use super::stream_places::{STREAMS_MAX, WatchPlace};
 use super::{AdminCall, AdminRoute, regions};
 use crate::api::error::{Code, Refusal};
 use crate::api::ready::ready;
@@ -21,8 +21,6 @@ use crate::api::reply::{self, Answered, Reply};
 use crate::api::{Readiness, Servers};
 use crate::engine::admin::Role;
 
-/// Streams that one daemon serves at the same time. Full: further ones are refused.
-pub(in crate::api) const STREAMS_MAX: usize = 32;
 /// Time between two messages of a stream.
 const EVERY: Duration = Duration::from_secs(1);
 /// Seconds after which a stream ends: whoever still may look opens another, and shows its token again.
@@ -42,7 +40,7 @@ pub(in crate::api) struct EventStream {
     seconds: u32,
     /// The text that was sent last of each event.
     sent: [Bytes; 2],
-    _place: OwnedSemaphorePermit,
+    place: WatchPlace,
 }
 
 /// Carries a stream in an answer to the connection that sends it.
@@ -57,14 +55,15 @@ impl StreamAnswer {
 }
 
 fn open(call: &AdminCall<'_>) -> Answered {
-    let Ok(place) = Arc::clone(&call.servers.streams).try_acquire_owned() else {
-        let message = format!("{STREAMS_MAX} streams are open already");
+    let Some(place) = call.servers.streams.enter(&call.actor.name) else {
+        let message =
+            format!("{STREAMS_MAX} streams are open already, and this client has its share of them");
         return Err(Refusal::new(Code::Overloaded, message));
     };
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let servers = Arc::clone(call.servers);
-    let stream = EventStream { servers, ticks, seconds: 0, sent: Default::default(), _place: place };
+    let stream = EventStream { servers, ticks, seconds: 0, sent: Default::default(), place };
     let mut answer = reply::with_type(Vec::new(), HeaderValue::from_static("text/event-stream"));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer.extensions_mut().insert(StreamAnswer(Arc::new(Mutex::new(Some(stream)))));
@@ -72,13 +71,17 @@ fn open(call: &AdminCall<'_>) -> Answered {
 }
 
 impl EventStream {
-    /// The next event or heartbeat; `None` at the end, which a draining daemon brings within a second.
+    /// The next event or heartbeat; `None` at the end, which a draining daemon, or another client that has
+    /// the place now, brings within a second.
     pub(in crate::api) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.ticks.poll_tick(cx).is_pending() {
             return Poll::Pending;
         }
         self.seconds = self.seconds.saturating_add(1);
-        if self.seconds > SECONDS_MAX || self.servers.readiness() == Readiness::Draining {
+        if self.seconds > SECONDS_MAX
+            || self.place.is_taken()
+            || self.servers.readiness() == Readiness::Draining
+        {
             return Poll::Ready(None);
         }
         let now = [("regions", regions::show(&self.servers)), ("ready", ready(&self.servers))];

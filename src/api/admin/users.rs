@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::people::{
-    OverridesBody, ReasonBody, RemovedJson, body, filter, given, limits, moment_if, name, name_if, note,
-    refusal,
+    OverridesBody, ReasonBody, RemovedJson, body, filter, given, last_seen, limits, moment_if, name, name_if,
+    note, refusal,
 };
 use super::{AdminCall, AdminRoute};
 use crate::api::error::Refusal;
@@ -14,6 +14,7 @@ use crate::api::reply::{self, Answered};
 use crate::core::identity::Block;
 use crate::engine::admin::Role;
 use crate::engine::identity::register::{UserChange, UserRecord};
+use crate::engine::identity::{Kind, NameRef};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute { method: "GET", path: "/v1/users", role: Role::Viewer, handler: |call| Box::pin(list(call)) },
@@ -123,7 +124,8 @@ impl BlockBody {
 async fn list(call: AdminCall<'_>) -> Answered {
     let filter = filter(&call, &["tier", "blocked"])?;
     let limit = filter.limit;
-    let users = call.servers.admin.register.users(filter).await.map_err(refusal)?;
+    let mut users = call.servers.admin.register.users(filter).await.map_err(refusal)?;
+    users.iter_mut().for_each(|user| see(&call, user));
     let full = u32::try_from(users.len()).is_ok_and(|len| len == limit);
     let next = users.last().filter(|_| full).map(|user| user.id.clone());
     Ok(reply::json(&UsersJson { users, next }))
@@ -131,7 +133,7 @@ async fn list(call: AdminCall<'_>) -> Answered {
 
 async fn show(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
-    answer(&call.servers.admin.register.user(&id).await.map_err(refusal)?)
+    answer(&call, call.servers.admin.register.user(&id).await.map_err(refusal)?)
 }
 
 async fn change(call: AdminCall<'_>, whole: bool) -> Answered {
@@ -183,9 +185,14 @@ async fn remove(call: AdminCall<'_>) -> Answered {
 
 async fn write(call: &AdminCall<'_>, id: &str, change: UserChange) -> Answered {
     let written = call.servers.admin.register.change_user(&call.actor, id, change).await;
-    answer(&written.map_err(refusal)?)
+    answer(call, written.map_err(refusal)?)
 }
 
-fn answer(user: &UserRecord) -> Answered {
-    Ok(reply::json(&OneUserJson { user }))
+fn answer(call: &AdminCall<'_>, mut user: UserRecord) -> Answered {
+    see(call, &mut user);
+    Ok(reply::json(&OneUserJson { user: &user }))
+}
+
+fn see(call: &AdminCall<'_>, user: &mut UserRecord) {
+    user.last_seen_at = last_seen(call, NameRef { kind: Kind::User, id: &user.id }, user.last_seen_at);
 }

@@ -112,8 +112,9 @@ async fn records(servers: &Servers, request: &Request<'_>) -> Option<Vec<Decided
         address: None,
         rule: None,
         region: None,
-        outcome: Some(Outcome::Denied),
+        outcomes: vec![Outcome::Denied, Outcome::Blocked],
         cause: None,
+        request_id: None,
         limit: RECORDS_MAX,
         after: None,
     };

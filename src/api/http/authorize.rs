@@ -64,11 +64,13 @@ impl ConnectionContext<'_> {
         }
         let attributes = self.attributes(head, appended.as_ref())?;
         let attributes = attributes.iter().map(|(name, value)| (*name, &**value)).collect();
-        let requests = [Request::new(&asked.domain, attributes, asked.cost)];
+        let mut request = Request::new(&asked.domain, attributes, asked.cost);
+        request.forms.request_id = head.headers.get("x-request-id").and_then(|name| name.to_str().ok());
+        let requests = [request];
         let client_identity = ClientIdentity::of_values(&self.servers.settings(), &requests);
         let requests = client_identity.stand_in(requests)?;
         let engine = &self.servers.engine;
-        let decisions = engine.decide(&requests).get().await;
+        let decisions = self.whole(engine.decide(&requests).get()).await;
         let decisions = engine.held_back(&requests, decisions).await;
         let ([request], Some(decision)) = (&requests, decisions.first()) else { return Ok(reply::text("")) };
         arriving.decided(request, decision);

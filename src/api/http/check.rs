@@ -38,7 +38,8 @@ impl ConnectionContext<'_> {
         let body = body::read(self.servers, &head.headers, body).await?;
         arriving.is_whole();
         let check = question::read_report(&body)?;
-        self.one(&check, check.id().map(report_of), arriving).await
+        let report = check.id().map(|id| report_of(id, &check.request()));
+        self.one(&check, report, arriving).await
     }
 
     async fn one(
@@ -54,7 +55,7 @@ impl ConnectionContext<'_> {
         let asked = client_identity.stand_in(asked)?;
         let decisions = match engine.decide(&asked) {
             Answer::Now(decisions) => decisions,
-            Answer::Later(decisions) => decisions.await,
+            Answer::Later(decisions) => self.whole(decisions).await,
         };
         let decisions = engine.held_back(&asked, decisions).await;
         let [request] = &asked;
@@ -83,7 +84,7 @@ impl ConnectionContext<'_> {
             }
             decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
         };
-        engine.decide_each(&questions, write).await;
+        self.whole(engine.decide_each(&questions, write)).await;
         body.extend_from_slice(b"]}");
         Ok(reply::json_bytes(body))
     }

@@ -223,7 +223,7 @@ mod tests {
             let lease = held.map(|(rule, hold)| {
                 let rule = Arc::new(RuleName { domain: domain.clone(), name: rule });
                 let held = smallvec![HeldPlaces { rule, own_limit: None, price: None, kind: None, values: BucketValues::default(), reserved: None }];
-                Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold), made: Timestamp::default() })
+                Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold), made: Timestamp::default(), held_before: None })
             });
             let decision = Decision {
                 lease,

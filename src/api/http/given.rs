@@ -13,9 +13,8 @@ use crate::api::client_identity::ClientIdentity;
 use crate::api::delivery::{Deliveries, Given, Undelivered};
 use crate::api::error::{Code, Refusal};
 use crate::core::request::Cost;
-use crate::core::reservation::Reservation;
-use crate::core::time::Span;
 use crate::engine::decide::Decisions;
+use crate::engine::reserve::MadeReservation;
 
 /// Reads the one check of a body.
 pub(super) type ReadCheck = for<'b> fn(&'b [u8]) -> Result<Check<'b>, Refusal>;
@@ -23,7 +22,7 @@ pub(super) type ReadCheck = for<'b> fn(&'b [u8]) -> Result<Check<'b>, Refusal>;
 /// A decision with what it gives.
 pub(super) struct GivenDecision {
     pub(super) decisions: Decisions,
-    pub(super) reservation: Option<(Reservation, Span)>,
+    pub(super) reservation: Option<MadeReservation>,
     /// Given back when dropped. `None` also where the caller named the request: it may be asking again under
     /// that name by now, and then has it.
     pub(super) undelivered: Option<Undelivered>,
@@ -72,7 +71,7 @@ async fn given(
     let (reservation, given) = match cost {
         Cost::Reserve(_) => {
             let made = engine.reservation(&mut decisions);
-            let given = made.as_ref().map(|(made, _)| Given::Reservation(made.clone()));
+            let given = made.as_ref().map(|made| Given::Reservation(made.reservation.clone()));
             (made, given)
         }
         _ => (None, Given::places(&decisions).map(Given::Places)),

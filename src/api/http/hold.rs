@@ -47,17 +47,20 @@ impl ConnectionContext<'_> {
             Cost::Peek | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) | Cost::Commit(_) => 0,
         };
         let holder = match check.id() {
-            Some(id) => holder_of(id),
+            Some(id) => holder_of(id, &request),
             None => new_holder().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
         };
         request.cost = Cost::Hold(Hold { step: HoldStep::Acquire, holder, places });
         let given = self.give(body.clone(), question::read_named, request.cost).await?;
-        let asked = [request];
+        let mut asked = [request];
         let engine = &self.servers.engine;
         let decisions = engine.held_back(&asked, given.decisions).await;
-        let [request] = &asked;
+        let [request] = &mut asked;
         let decision =
             decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+        if let Some(places) = decision.lease.as_ref().and_then(|leased| leased.held_before) {
+            request.cost = Cost::Hold(Hold { step: HoldStep::Acquire, holder, places });
+        }
         arriving.decided(request, decision);
         let mut body = Vec::new();
         decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
@@ -83,7 +86,7 @@ impl ConnectionContext<'_> {
         let lease = read_lease(&asked.lease).ok_or_else(|| {
             Refusal::of_field("lease", "this is no lease: give back the text that POST /v1/acquire answered")
         })?;
-        let stepped = self.servers.engine.step(&lease, step).await;
+        let stepped = self.whole(self.servers.engine.step(&lease, step)).await;
         let degraded = stepped.degraded;
         Ok(if step == HoldStep::Renew {
             let expires_ms = stepped.held.then(|| stepped.hold.millis_up());

@@ -2,7 +2,7 @@
 //! of HTTP/1.1; each request of a connection has a task of its own.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::header::{HOST, HeaderValue};
@@ -10,6 +10,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
+use super::deciding::{self, Deciding};
 use super::{ConnectionContext, Sending, WatchedSocket};
 use crate::api::Servers;
 use crate::api::connection::{END_WITHIN, GIVEN_UP_MAX, IdleDetection, LOOK_EVERY, Looks};
@@ -49,6 +50,7 @@ impl Http2Connection {
     async fn answer(
         self: Arc<Self>,
         mut request: Request<Incoming>,
+        deciding: Option<Deciding>,
     ) -> Result<Response<Sending>, Infallible> {
         let call = take_number(request.headers_mut());
         // HTTP/2 says it as `:authority` (RFC 9113, 8.3.1).
@@ -56,6 +58,8 @@ impl Http2Connection {
         if let Some(authority) = authority.filter(|_| !request.headers().contains_key(HOST)) {
             request.headers_mut().insert(HOST, authority);
         }
+        // A stream has an end of its own.
+        let last_refusal = OnceLock::new();
         let context = ConnectionContext {
             servers: &self.servers,
             peer: self.peer,
@@ -65,6 +69,8 @@ impl Http2Connection {
             deliveries: &self.deliveries,
             call,
             only_watches: false,
+            last_refusal: &last_refusal,
+            deciding: deciding.as_ref(),
         };
         if let Ok(answered) = tokio::time::timeout(ANSWER_WITHIN, context.answer(request)).await {
             return answered;
@@ -87,7 +93,11 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let idle = IdleDetection::default();
     let shared = Arc::new(Http2Connection { servers, peer, idle, place, unsent, deliveries });
     let own = Arc::clone(&shared);
-    let service = hyper::service::service_fn(move |request| Arc::clone(&own).answer(request));
+    let service = hyper::service::service_fn(move |request| {
+        let own = Arc::clone(&own);
+        let waits = !own.servers.engine.answers_at_once();
+        deciding::begin(waits, |deciding| own.answer(request, deciding))
+    });
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())

@@ -6,6 +6,7 @@
 mod authorize;
 mod body;
 mod check;
+mod deciding;
 mod decision;
 mod explain;
 mod given;
@@ -22,9 +23,10 @@ pub(super) mod schemas;
 mod service;
 mod traced;
 
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::request::Parts;
@@ -34,6 +36,7 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use self::deciding::Deciding;
 use self::routes::Route;
 use super::Servers;
 use super::admin;
@@ -55,6 +58,8 @@ use crate::core::request::Cost;
 
 /// Longest head of a request, in bytes. Longer ones are refused by hyper with 431.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
+/// Time for the first request of a connection that was accepted as the listener stopped.
+const FIRST_REQUEST_WITHIN: Duration = Duration::from_millis(500);
 
 /// Serves one connection until its client closes it, it gets stuck, or the server drains and what is in
 /// flight is answered.
@@ -72,30 +77,26 @@ pub(super) async fn watching(servers: Arc<Servers>, accepted: Accepted) {
 
 async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     let Accepted { socket, peer, shutdown, place } = accepted;
-    let idle = Arc::new(IdleDetection::default());
-    let unsent = servers.http.unsent.connection();
+    let end = place.end.clone();
+    let (idle, unsent) = (Arc::default(), servers.http.unsent.connection());
     let deliveries = Deliveries::new(&servers.engine);
-    let context = ConnectionContext {
-        servers: &servers,
-        peer,
-        idle: &idle,
-        place: &place,
-        unsent: &unsent,
-        deliveries: &deliveries,
-        call: 0,
-        only_watches,
-    };
+    let last_refusal = OnceLock::new();
+    let shared =
+        Http1Connection { servers, peer, idle, place, unsent, deliveries, only_watches, last_refusal };
+    let shared = Arc::new(shared);
+    let Http1Connection { servers, idle, place, unsent, deliveries, last_refusal, .. } = &*shared;
     // Called as soon as a head is there; what it returns runs later.
     let service = hyper::service::service_fn(|request| {
-        let asked = context.idle.asks();
-        async move {
-            let answer = context.answer(request).await;
+        let (asked, own) = (idle.asks(), Arc::clone(&shared));
+        let waits = !own.servers.engine.answers_at_once();
+        deciding::begin(waits, |deciding| async move {
+            let answer = own.answer(request, deciding).await;
             drop(asked);
             answer
-        }
+        })
     });
-    let socket = DeliveringSocket::in_order(socket, &deliveries);
-    let watched = WatchedSocket::new(socket, Arc::clone(&idle), Arc::clone(&unsent));
+    let socket = DeliveringSocket::in_order(socket, deliveries);
+    let watched = WatchedSocket::new(socket, Arc::clone(idle), Arc::clone(unsent));
     let socket = TokioIo::new(watched);
     let mut builder = hyper::server::conn::http1::Builder::new();
     // Slow heads and bodies are found by the look for idle connections, which needs no timer for each
@@ -106,36 +107,44 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     let mut looks = Looks::default();
     let mut unread = UnreadLooks::default();
     let mut ending = false;
+    if shutdown.closing.is_cancelled() {
+        idle.close_after_answer();
+    }
+    let mut stopped = pin!(async {
+        shutdown.stop.cancelled().await;
+        // A client that connected at the last moment may have asked, and its request is on its way.
+        if !idle.has_received() {
+            tokio::time::sleep(FIRST_REQUEST_WITHIN).await;
+        }
+    });
     loop {
         tokio::select! {
             biased;
             ended = &mut served => {
                 let parts = served.into_parts();
                 let mut watched = parts.io.into_inner();
-                // Any other end of a connection is its client's affair.
-                let Err(error) = ended else {
-                    // Closed with bytes unread, it would take the answer along.
-                    if parts.read_buf.is_empty() {
-                        watched.socket.finish().await;
-                    } else {
-                        head::close_with(watched.socket, None).await;
-                    }
-                    return;
-                };
-                if let Some(refusal) = head::refusal(&error, &parts.read_buf) {
+                let refusal = ended.as_ref().err().and_then(|error| head::refusal(error, &parts.read_buf));
+                if refusal.is_some() {
                     servers.http.rejected.increment(1);
-                    // The library has answered already if nothing was left unread.
-                    let refusal = Some(&refusal).filter(|_| !watched.answered);
-                    head::close_with(watched.socket, refusal).await;
                 }
+                // The library keeps an answer back while bytes stand behind its request, and loses it here.
+                let unsaid = refusal.as_ref().or(last_refusal.get()).filter(|_| !watched.answered);
+                let is_unread = ended.is_ok() && (!parts.read_buf.is_empty() || idle.has_left_body());
+                if is_unread || refusal.is_some() || unsaid.is_some() {
+                    // Closed with bytes unread, it would take the answer along.
+                    head::close_with(watched.socket, unsaid).await;
+                } else if ended.is_ok() {
+                    watched.socket.finish().await;
+                }
+                // Any other end of a connection is its client's affair.
                 return;
             }
             () = shutdown.closing.cancelled(), if !idle.closes_after_answer() => idle.close_after_answer(),
-            () = shutdown.stop.cancelled(), if !ending => {
+            () = &mut stopped, if !ending => {
                 ending = true;
                 Pin::new(&mut served).graceful_shutdown();
             }
-            () = place.end.cancelled() => {
+            () = end.cancelled() => {
                 Pin::new(&mut served).graceful_shutdown();
                 let _ = tokio::time::timeout(END_WITHIN, &mut served).await;
                 return;
@@ -151,6 +160,40 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
                 }
             }
         }
+    }
+}
+
+/// The state that the requests of one connection share.
+struct Http1Connection {
+    servers: Arc<Servers>,
+    peer: Peer,
+    idle: Arc<IdleDetection>,
+    place: ConnectionPlace,
+    unsent: Arc<Unsent>,
+    deliveries: Arc<Deliveries>,
+    only_watches: bool,
+    last_refusal: OnceLock<Refusal>,
+}
+
+impl Http1Connection {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        deciding: Option<Deciding>,
+    ) -> Result<Response<Sending>, std::convert::Infallible> {
+        let context = ConnectionContext {
+            servers: &self.servers,
+            peer: self.peer,
+            idle: &self.idle,
+            place: &self.place,
+            unsent: &self.unsent,
+            deliveries: &self.deliveries,
+            call: 0,
+            only_watches: self.only_watches,
+            last_refusal: &self.last_refusal,
+            deciding: deciding.as_ref(),
+        };
+        context.answer(request).await
     }
 }
 
@@ -243,6 +286,10 @@ struct ConnectionContext<'c> {
     call: u32,
     /// True if its listener is for those who watch the daemon.
     only_watches: bool,
+    /// The refusal with which it ends, where nobody can tell where the next request begins.
+    last_refusal: &'c OnceLock<Refusal>,
+    /// `None`: the store answers at once.
+    deciding: Option<&'c Deciding>,
 }
 
 /// A body that is counted from when it is made until it is sent.
@@ -308,7 +355,10 @@ impl ConnectionContext<'_> {
         let span = self.span(&request);
         let route = Route::find(request.uri().path());
         let decides = route.is_some_and(|(route, _)| route.decides());
-        let mut arriving = Arriving { idle: self.idle, place: self.place, whole: false, decides, span };
+        // Over HTTP/2 each body has an end of its own.
+        let leaves_body = self.call == 0 && !request.body().is_end_stream();
+        let mut arriving =
+            Arriving { idle: self.idle, place: self.place, whole: false, leaves_body, decides, span };
         let framed = head::check_host(&request).and_then(|()| head::check_length(&request, self.idle));
         let answered = match (framed, route) {
             (Err(refusal), _) => Err(refusal),
@@ -324,14 +374,25 @@ impl ConnectionContext<'_> {
             }
             _ => Box::pin(self.answer_rarer(request, &mut arriving)).await,
         };
-        let span = arriving.span.take();
+        let (span, leaves_body) = (arriving.span.take(), arriving.leaves_body);
         drop(arriving);
         let answered = answered.and_then(|reply| self.if_there_is_room(reply));
         let mut reply = answered.unwrap_or_else(|refusal| {
             self.servers.http.rejected.increment(1);
-            reply::refusal(&refusal)
+            let reply = reply::refusal(&refusal);
+            if matches!(refusal.code, Code::Head | Code::Incomplete) {
+                let _ = self.last_refusal.set(refusal);
+            }
+            reply
         });
-        if self.idle.closes_after_answer() {
+        // A stream of HTTP/2 shares its connection with others.
+        let makes_room = || decides && self.call == 0 && self.place.ends_with_answer();
+        // Where a body was announced and not read, nobody can tell whether the next bytes are it or a
+        // request: some gateways name the length of a body that they do not send.
+        if leaves_body {
+            self.idle.leave_body();
+        }
+        if leaves_body || self.idle.closes_after_answer() || makes_room() {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(mut span) = span {
@@ -339,6 +400,14 @@ impl ConnectionContext<'_> {
         }
         let stream = reply.extensions_mut().remove::<StreamAnswer>().and_then(|answer| answer.take());
         Ok(reply.map(|body| Sending::new(body, stream, self.unsent)))
+    }
+
+    /// Makes a decision whole, even if the client leaves meanwhile.
+    async fn whole<T>(self, decision: impl Future<Output = T>) -> T {
+        match self.deciding {
+            Some(deciding) => deciding.whole(decision).await,
+            None => decision.await,
+        }
     }
 
     /// Checks whether this client may ask for that: to give back may be switched off for all but the daemon's
@@ -366,7 +435,7 @@ impl ConnectionContext<'_> {
             if head.method != Method::GET && head.method != Method::HEAD {
                 return Err(refuse_method("GET, HEAD"));
             }
-            arriving.is_whole();
+            arriving.is_there();
             return Ok(asset.answer(&head.headers));
         }
         let Some((route, methods)) = Route::find(head.uri.path()) else {
@@ -378,7 +447,7 @@ impl ConnectionContext<'_> {
         }
         let brings_body = methods == "POST";
         if !brings_body {
-            arriving.is_whole();
+            arriving.is_there();
         }
         match route {
             Route::Check | Route::Explain => self.explain(&head, body, arriving).await,
@@ -412,12 +481,14 @@ impl ConnectionContext<'_> {
         };
         let actor = servers.admin.guard.admit(&head.headers, self.peer, route.role, servers.engine.now())?;
         let body = if route.method == "GET" {
+            arriving.is_there();
             Bytes::new()
         } else {
             admin::check_json(head)?;
-            body::read_up_to(servers, &head.headers, body, admin::BODY_BYTES_MAX).await?
+            let body = body::read_up_to(servers, &head.headers, body, admin::BODY_BYTES_MAX).await?;
+            arriving.is_whole();
+            body
         };
-        arriving.is_whole();
         let span = traced::change(servers, head, route, &params, &actor);
         let answered = (route.handler)(admin::AdminCall { servers, head, params, body, actor }).await;
         if let Some(span) = span {
@@ -442,6 +513,8 @@ struct Arriving<'p> {
     idle: &'p IdleDetection,
     place: &'p ConnectionPlace,
     whole: bool,
+    /// True if it brings a body that nobody has read.
+    leaves_body: bool,
     /// True if it asks for a decision.
     decides: bool,
     /// The span of the request, if somebody is to be told.
@@ -451,6 +524,12 @@ struct Arriving<'p> {
 impl Arriving<'_> {
     /// The request is there, head and body.
     fn is_whole(&mut self) {
+        self.leaves_body = false;
+        self.is_there();
+    }
+
+    /// As much of the request is there as is read: a route that takes no body goes by the head.
+    fn is_there(&mut self) {
         if !std::mem::replace(&mut self.whole, true) {
             self.place.touch(self.decides);
             self.idle.request_is_whole();
@@ -460,7 +539,7 @@ impl Arriving<'_> {
 
 impl Drop for Arriving<'_> {
     fn drop(&mut self) {
-        self.is_whole();
+        self.is_there();
         self.idle.answered();
     }
 }

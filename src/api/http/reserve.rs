@@ -59,7 +59,7 @@ impl ConnectionContext<'_> {
                 .ok_or_else(|| Refusal::of_field("ttl", "is a time such as \"30s\" or \"5m\", above zero"))?,
         };
         let id = match check.id() {
-            Some(id) => reservation_of(id),
+            Some(id) => reservation_of(id, &request),
             None => new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
         };
         let reserve = ReservedCost { id, permits, ttl, on_lapse: OnLapse::default() };
@@ -76,11 +76,14 @@ impl ConnectionContext<'_> {
         let given = self.give(body.clone(), question::read_reserve, request.cost).await?;
         let decision =
             given.decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+        if let Some(permits) = given.reservation.as_ref().and_then(|made| made.held_before) {
+            request.cost = Cost::Reserve(ReservedCost { permits, ..reserve });
+        }
         arriving.decided(request, decision);
         let mut json = DecisionJson::new(request, decision, &engine.name().region);
-        if let Some((reservation, ttl)) = &given.reservation {
-            json.reservation = Some(reservation_text(reservation));
-            json.expires_ms = Some(ttl.millis_up());
+        if let Some(made) = &given.reservation {
+            json.reservation = Some(reservation_text(&made.reservation));
+            json.expires_ms = Some(made.ttl.millis_up());
         }
         let mut body = Vec::new();
         decision::write(&mut body, &json);
@@ -116,7 +119,7 @@ impl ConnectionContext<'_> {
             let sentence = "this is no reservation: give back the text that POST /v1/reserve answered";
             Refusal::of_field("reservation", sentence)
         })?;
-        let done = self.servers.engine.commit(&reservation, actual).await;
+        let done = self.whole(self.servers.engine.commit(&reservation, actual)).await;
         let done = done.map_err(|refused| Refusal::of_field("reservation", refused.to_string()))?;
         let (committed, lapsed, degraded) = (done.committed, done.lapsed, done.degraded);
         Ok(reply::json(&CommittedJson { committed, lapsed, degraded }))

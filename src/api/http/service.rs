@@ -43,7 +43,7 @@ impl ConnectionContext<'_> {
             arriving.is_whole();
             return self.answer_json(service, &body).await;
         }
-        arriving.is_whole();
+        arriving.is_there();
         Ok(match head.uri.path() {
             "/rlconfig" => reply::text(service.rules_text()),
             "/stats" => reply::text(service.statistics_text()),

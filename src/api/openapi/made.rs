@@ -14,6 +14,10 @@ type Described = (&'static str, &'static str, &'static str, &'static str, &'stat
 /// Name, type, whether it must be there, meaning.
 type Parameter = (&'static str, &'static str, bool, &'static str);
 
+/// Bodies of which nothing must be said: none at all is `{}`.
+const BODIES_MAY_BE_ABSENT: [&str; 6] =
+    ["UserBody", "BlockBody", "ReasonBody", "KeyDraft", "KeyBody", "TierBody"];
+
 const CHANGE: &[Parameter] = &[
     ("dry_run", "boolean", false, "Only says what would change."),
     ("reason", "string", false, "Why; kept in the history."),
@@ -211,8 +215,14 @@ const PAST_DECISIONS: &[Parameter] = &[
     ("address", "string", false, "From this address."),
     ("rule", "string", false, "By this rule."),
     ("region", "string", false, "In this region."),
-    ("outcome", "string", false, "allowed, denied, shadow_denied or committed."),
+    (
+        "outcome",
+        "string",
+        false,
+        "allowed, throttled, denied, blocked, shadow_denied or committed, or several with commas between them.",
+    ),
     ("cause", "string", false, "Denied for this cause, such as used_up."),
+    ("request_id", "string", false, "On the request that its gateway named so (X-Request-Id)."),
     ("limit", "integer", false, "At most so many, from 1 to 1000; 100 unless said."),
     ("after", "string", false, "What follows an earlier answer: its `next`."),
 ];
@@ -317,7 +327,10 @@ fn operation(method: &str, path: &str, role: Option<&str>) -> Value {
         .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } }))
         .collect();
     for (name, kind, required, meaning) in query {
-        let schema = json!({ "type": kind });
+        let mut schema = json!({ "type": kind });
+        if *name == "limit" {
+            (schema["minimum"], schema["maximum"]) = (json!(1), json!(1_000));
+        }
         parameters.push(json!({ "name": name, "in": "query", "required": required, "schema": schema, "description": meaning }));
     }
     if !parameters.is_empty() {
@@ -325,8 +338,9 @@ fn operation(method: &str, path: &str, role: Option<&str>) -> Value {
     }
     if !body.is_empty() {
         let schema = json!({ "$ref": format!("#/components/schemas/{body}") });
+        let required = !BODIES_MAY_BE_ABSENT.contains(&body);
         operation["requestBody"] =
-            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+            json!({ "required": required, "content": { "application/json": { "schema": schema } } });
     }
     if let Some(role) = role {
         operation["security"] = json!([{}, { "token": [] }]);

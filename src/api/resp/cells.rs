@@ -2,21 +2,53 @@
 
 use std::borrow::Cow;
 
-use super::parse::number;
+use super::arity;
+use super::parse::{Arguments, number};
 use super::reply::Answers;
 use crate::core::cell::{
     Bounds, By, CellValue, Counted, Expiry, Increx, IncrexError, Number, Operation, Reply, Terms, TermsError,
 };
+use crate::core::request::TEXT_BYTES_MAX;
 
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const NOT_A_FLOAT: &str = "ERR value is not a valid float";
 const SYNTAX: &str = "ERR syntax error";
 const USAGE: &str = "Cell error: Store error: Usage: \
     cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
+/// Stands before the digest of a long key. It is no UTF-8, as few keys are that people write.
+const LONG_KEY: &[u8] = b"\xffsha256:";
 const WRONG_KIND: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 /// Nanoseconds of a second, and of a millisecond.
 const SECOND: i64 = 1_000_000_000;
 const MILLISECOND: i64 = 1_000_000;
+
+/// The name under which a key is counted: the key itself, or its digest where it is longer than any text that
+/// is kept of a request.
+pub(super) fn cell_name(key: &[u8]) -> Cow<'_, [u8]> {
+    if key.len() <= TEXT_BYTES_MAX {
+        return Cow::Borrowed(key);
+    }
+    let digest = ring::digest::digest(&ring::digest::SHA256, key);
+    Cow::Owned([LONG_KEY, digest.as_ref()].concat())
+}
+
+/// A key and what is done to it, or the answer to a client that asked wrongly.
+pub(super) type CellCall<'a> = Result<(Cow<'a, [u8]>, Operation), Cow<'static, str>>;
+
+/// Reads a call of `CL.THROTTLE` or `INCREX`; `None`: it is another command.
+pub(super) fn call<'a>(command: &'a Arguments<'_>) -> Option<CellCall<'a>> {
+    let (name, words) = command.split_first()?;
+    // The one that is asked for most comes first.
+    if name.eq_ignore_ascii_case(b"CL.THROTTLE") {
+        let Some((key, numbers)) = words.split_first() else { return Some(Err(USAGE.into())) };
+        return Some(throttle(numbers).map(|operation| (cell_name(key), operation)));
+    }
+    if !name.eq_ignore_ascii_case(b"INCREX") {
+        return None;
+    }
+    let Some((key, options)) = words.split_first() else { return Some(Err(arity("increx"))) };
+    Some(increx(options).map(|operation| (cell_name(key), operation)).map_err(Cow::from))
+}
 
 /// Reads what follows the key of `CL.THROTTLE`.
 ///
@@ -29,10 +61,10 @@ pub(super) fn throttle(arguments: &[Cow<'_, [u8]>]) -> Result<Operation, Cow<'st
     let mut numbers = [0, 0, 0, 1];
     for (read, text) in numbers.iter_mut().zip(arguments) {
         // Numbers are read as the module reads them, which takes a plus and zeros in front.
-        let text = String::from_utf8_lossy(text);
-        *read = text
-            .parse()
-            .map_err(|_| format!("Cell error: Store error: Couldn't parse as integer: {text}"))?;
+        *read = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+            let text = String::from_utf8_lossy(text);
+            format!("Cell error: Store error: Couldn't parse as integer: {text}")
+        })?;
     }
     let [burst, count, period, quantity] = numbers;
     let terms = Terms::new(burst, count, period, quantity).map_err(|error| match error {
@@ -168,7 +200,8 @@ pub(super) fn answer(answers: &mut Answers, reply: &Reply, only: Option<usize>) 
         Reply::WrongKind => answers.error(WRONG_KIND),
         Reply::Refused(IncrexError::NotWhole) => answers.error(NOT_AN_INTEGER),
         Reply::Refused(IncrexError::Infinite) => answers.error("ERR increment would produce NaN or Infinity"),
-        Reply::Seen(None) => answers.null(),
+        // For how long a key is kept is told by its own commands.
+        Reply::Seen(None) | Reply::Life(_) => answers.null(),
         Reply::Seen(Some(stored)) => match stored.value {
             CellValue::Arrival(at) => answers.bulk(itoa::Buffer::new().format(at).as_bytes()),
             CellValue::Count(number) => answers.bulk(number.to_string().as_bytes()),
@@ -182,6 +215,17 @@ mod tests {
 
     fn words(text: &str) -> Vec<Cow<'_, [u8]>> {
         text.split_whitespace().map(|word| Cow::Borrowed(word.as_bytes())).collect()
+    }
+
+    #[test]
+    fn a_long_key_is_counted_by_its_digest() {
+        let (short, long, other) = ([b'a'; 1_024], [b'a'; 1_025], [b'a'; 1_026]);
+        assert_eq!(cell_name(&short), Cow::Borrowed(&short[..]));
+        assert_eq!(
+            (cell_name(&long).len(), cell_name(&long)),
+            (LONG_KEY.len() + 32, cell_name(&[b'a'; 1_025]))
+        );
+        assert_ne!(cell_name(&long), cell_name(&other));
     }
 
     #[test]

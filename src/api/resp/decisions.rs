@@ -4,20 +4,24 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::parse::number;
+use super::arity;
+use super::parse::{Arguments, number};
 use super::reply::Answers;
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
 use crate::api::delivery::{Deliveries, Given};
 use crate::api::wire::{DecisionJson, read_reservation, reservation_text};
+use crate::core::decision::Decision;
 use crate::core::request::{ATTRIBUTES_MAX, Attributes, Cost, Request, TEXT_BYTES_MAX};
 use crate::core::reservation::{ReservationId, ReservedCost, TTL_DEFAULT};
 use crate::core::reservation_terms::OnLapse;
 use crate::core::written::parse_span;
-use crate::engine::reserve::{new_reservation, report_of, reservation_of};
+use crate::engine::reserve::{MadeReservation, new_reservation, report_of, reservation_of};
 
 /// The answer to a client that asked wrongly.
 type Wrong = Cow<'static, str>;
+const CHECK: &[u8] = b"TG.CHECK";
+const REPORT: &[u8] = b"TG.REPORT";
 /// In the place of an amount: what the rules estimate.
 const ESTIMATE: &[u8] = b"*";
 /// Fields of the answer to a decision.
@@ -64,49 +68,75 @@ fn attributes<'a>(words: &'a [Cow<'_, [u8]>]) -> Result<Attributes<'a>, Wrong> {
     Ok(out)
 }
 
-/// The question of one command.
-struct DecisionCall<'a> {
-    domain: &'a [u8],
-    named: &'a [Cow<'a, [u8]>],
-    cost: Cost,
-    report: Option<ReservationId>,
-    /// True if the rules say how much is reserved.
-    is_estimated: bool,
-    /// Gives back what is reserved unless the answer is delivered. `None` also where the caller named the
-    /// reservation: it may be asking again under that name by now, and then has it.
-    deliveries: Option<&'a Arc<Deliveries>>,
-}
-
-impl DecisionCall<'_> {
-    fn request(&self) -> Result<Request<'_>, Wrong> {
-        let request = Request::new(domain_of(self.domain)?, attributes(self.named)?, self.cost);
-        Ok(Request { report: self.report, ..request })
+/// Reads `TG.CHECK domain cost [name value …]`, or `TG.REPORT domain cost id [name value …]`, whose id may be
+/// empty and then names no report.
+fn question<'a>(command: &'a Arguments<'_>) -> Result<Request<'a>, Wrong> {
+    let (name, words) = command.split_first().ok_or("ERR there is no command")?;
+    if name.eq_ignore_ascii_case(CHECK) {
+        let [domain, cost, named @ ..] = words else { return Err(arity("tg.check")) };
+        let cost = Cost::from_signed(i64::try_from(count(cost, 0)?).unwrap_or(i64::MAX));
+        return Ok(Request::new(domain_of(domain)?, attributes(named)?, cost));
     }
-}
-
-/// `TG.CHECK domain cost [name value …]`.
-pub(super) async fn check(
-    servers: &Servers,
-    words: &[Cow<'_, [u8]>],
-    answers: &mut Answers,
-) -> Result<(), Wrong> {
-    let [domain, cost, named @ ..] = words else { return Err(arity("tg.check")) };
-    let cost = Cost::from_signed(i64::try_from(count(cost, 0)?).unwrap_or(i64::MAX));
-    let asked = DecisionCall { domain, named, cost, report: None, is_estimated: false, deliveries: None };
-    decide(servers, &asked, answers).await
-}
-
-/// `TG.REPORT domain cost id [name value …]`; an empty id names no report.
-pub(super) async fn report(
-    servers: &Servers,
-    words: &[Cow<'_, [u8]>],
-    answers: &mut Answers,
-) -> Result<(), Wrong> {
     let [domain, cost, id, named @ ..] = words else { return Err(arity("tg.report")) };
     let cost = Cost::report(count(cost, 0)?);
-    let report = (!id.is_empty()).then(|| text(id).map(report_of)).transpose()?;
-    let asked = DecisionCall { domain, named, cost, report, is_estimated: false, deliveries: None };
-    decide(servers, &asked, answers).await
+    let request = Request::new(domain_of(domain)?, attributes(named)?, cost);
+    let report = match text(id)? {
+        "" => None,
+        id => Some(report_of(id, &request)),
+    };
+    Ok(Request { report, ..request })
+}
+
+/// True if it is a check or a report.
+pub(super) fn is_check(command: &Arguments<'_>) -> bool {
+    let is = |name: &[u8]| name.eq_ignore_ascii_case(CHECK) || name.eq_ignore_ascii_case(REPORT);
+    command.first().is_some_and(|name| is(name))
+}
+
+/// The same question with what is known of its client in the place of what it says.
+fn put_in<'b>(asked: Result<Request<'b>, Wrong>, identity: &'b ClientIdentity) -> Result<Request<'b>, Wrong> {
+    let [request] = identity.stand_in([asked?]).map_err(|refusal| format!("ERR {}", refusal.message))?;
+    Ok(request)
+}
+
+/// Answers checks and reports that arrived together, each by itself and in its place; where the store has to
+/// be waited for, at one wait for many. Returns how many were asked wrongly.
+pub(super) async fn checks(servers: &Servers, commands: &[Arguments<'_>], answers: &mut Answers) -> u64 {
+    let loading = servers.knows_rules().err().map(|refusal| format!("LOADING {}", refusal.message));
+    let read = |command| match &loading {
+        Some(loading) => Err(Wrong::from(loading.clone())),
+        None => question(command),
+    };
+    // Requests borrow it, so it is dropped after them.
+    let mut identities = Vec::with_capacity(commands.len());
+    let asked: Vec<_> = commands.iter().map(read).collect();
+    let identity = |asked: &Result<Request<'_>, Wrong>| match asked {
+        Ok(request) => ClientIdentity::read(servers, std::slice::from_ref(request)),
+        Err(_) => ClientIdentity::default(),
+    };
+    identities.extend(asked.iter().map(identity));
+    let (mut right, mut wrong) = (Vec::new(), Vec::new());
+    for placed in asked.into_iter().zip(&identities).map(|(asked, identity)| put_in(asked, identity)) {
+        match placed {
+            Ok(request) => {
+                right.push(request);
+                wrong.push(None);
+            }
+            Err(error) => wrong.push(Some(error)),
+        }
+    }
+    let (errors, mut wrong) = (commands.len() - right.len(), wrong.into_iter());
+    let region = &servers.engine.name().region;
+    let answer = |request: &Request<'_>, decision: &Decision| {
+        // Up to the place of this one, which has no error.
+        while let Some(Some(error)) = wrong.next() {
+            answers.error(&error);
+        }
+        tell(answers, request, decision, region, 0);
+    };
+    servers.engine.decide_each(&right, answer).await;
+    wrong.flatten().for_each(|error| answers.error(&error));
+    u64::try_from(errors).unwrap_or(u64::MAX)
 }
 
 /// `TG.RESERVE domain amount ttl id [name value …]`; an amount of `*` is estimated, an empty ttl is a minute,
@@ -125,14 +155,38 @@ pub(super) async fn reserve(
             .filter(|ttl| ttl.0 > 0)
             .ok_or("ERR ttl is a time such as 30s or 5m, above zero")?,
     };
+    let mut request = Request::new(domain_of(domain)?, attributes(named)?, Cost::Peek);
     let reserved: ReservationId = match text(id)? {
         "" => new_reservation().map_err(|error| format!("ERR {error}"))?,
-        id => reservation_of(id),
+        id => reservation_of(id, &request),
     };
-    let cost = Cost::Reserve(ReservedCost { id: reserved, permits, ttl, on_lapse: OnLapse::default() });
+    // Not of one that the caller named: it may be asking again under that name by now, and then has it.
     let deliveries = id.is_empty().then_some(deliveries);
-    let asked = DecisionCall { domain, named, cost, report: None, is_estimated, deliveries };
-    decide(servers, &asked, answers).await
+    let reserved = ReservedCost { id: reserved, permits, ttl, on_lapse: OnLapse::default() };
+    servers.knows_rules().map_err(|refusal| format!("LOADING {}", refusal.message))?;
+    request.cost = Cost::Reserve(reserved);
+    let asked = [request];
+    let identity = ClientIdentity::read(servers, &asked);
+    let mut asked = identity.stand_in(asked).map_err(|refusal| format!("ERR {}", refusal.message))?;
+    let engine = &servers.engine;
+    if is_estimated {
+        let [request] = &mut asked;
+        let permits = engine.estimate(request).await;
+        request.cost = Cost::Reserve(ReservedCost { permits, ..reserved });
+    }
+    let mut decisions = engine.decide(&asked).get().await;
+    let made = engine.reservation(&mut decisions);
+    let [request] = &asked;
+    let decision = decisions.first().ok_or("ERR there was no decision")?;
+    tell(answers, request, decision, &engine.name().region, if made.is_some() { 2 } else { 0 });
+    if let Some(MadeReservation { reservation, ttl, .. }) = made {
+        answers.bulk(reservation_text(&reservation).as_bytes());
+        answers.integer(signed(ttl.millis_up()));
+        if let Some(deliveries) = deliveries {
+            deliveries.answers(0, deliveries.hold(Given::Reservation(reservation)));
+        }
+    }
+    Ok(())
 }
 
 /// `TG.COMMIT reservation actual`: whether it was settled by this call, whether it had lapsed, whether the
@@ -175,32 +229,14 @@ async fn settle(
 
 /// Answers allowed (1 or 0), limit, remaining, milliseconds until it may pass (-1: never), milliseconds until
 /// the reset, milliseconds to hold it back, whether the store did not answer, and the tightest rule. Limit,
-/// remaining, reset and rule are null where no rule applied. A reservation that was made follows, with the
-/// milliseconds until it lapses.
-async fn decide(servers: &Servers, asked: &DecisionCall<'_>, answers: &mut Answers) -> Result<(), Wrong> {
-    servers.knows_rules().map_err(|refusal| format!("LOADING {}", refusal.message))?;
-    let requests = [asked.request()?];
-    let identity = ClientIdentity::read(servers, &requests);
-    let mut requests = identity.stand_in(requests).map_err(|refusal| format!("ERR {}", refusal.message))?;
-    let engine = &servers.engine;
-    if asked.is_estimated {
-        let [request] = &mut requests;
-        let permits = engine.estimate(request).await;
-        if let Cost::Reserve(reserved) = request.cost {
-            request.cost = Cost::Reserve(ReservedCost { permits, ..reserved });
-        }
-    }
-    let mut decisions = engine.decide(&requests).get().await;
-    let made = engine.reservation(&mut decisions);
-    let [request] = &requests;
-    let decision = decisions.first().ok_or("ERR there was no decision")?;
-    let json = DecisionJson::new(request, decision, &engine.name().region);
-    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+/// remaining, reset and rule are null where no rule applied. So many fields follow as `more` says.
+fn tell(answers: &mut Answers, request: &Request<'_>, decision: &Decision, region: &str, more: usize) {
+    let json = DecisionJson::new(request, decision, region);
     let maybe = |answers: &mut Answers, number: Option<u64>| match number {
         Some(number) => answers.integer(signed(number)),
         None => answers.null(),
     };
-    answers.array(FIELDS + if made.is_some() { 2 } else { 0 });
+    answers.array(FIELDS + more);
     answers.integer(i64::from(json.allowed));
     maybe(answers, json.limit.map(u64::from));
     maybe(answers, json.remaining);
@@ -212,16 +248,8 @@ async fn decide(servers: &Servers, asked: &DecisionCall<'_>, answers: &mut Answe
         Some(rule) => answers.bulk(rule.as_bytes()),
         None => answers.null(),
     }
-    if let Some((reservation, ttl)) = made {
-        answers.bulk(reservation_text(&reservation).as_bytes());
-        answers.integer(signed(ttl.millis_up()));
-        if let Some(deliveries) = asked.deliveries {
-            deliveries.answers(0, deliveries.hold(Given::Reservation(reservation)));
-        }
-    }
-    Ok(())
 }
 
-fn arity(command: &str) -> Wrong {
-    format!("ERR wrong number of arguments for '{command}' command").into()
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

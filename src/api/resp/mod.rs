@@ -1,7 +1,8 @@
 //! The Redis protocol: `CL.THROTTLE` as the module redis-cell answers it, `INCREX` as Redis 8.8 does, and the
 //! decisions of this daemon, for every client that speaks to Redis.
 //!
-//! One read may bring many commands. They are answered in their order, and sent with one write.
+//! One read may bring many commands. They are answered in their order, and sent with one write. Those of a
+//! kind that follow each other are decided together: where the store is a Redis, at one wait for many.
 
 mod cells;
 mod decisions;
@@ -11,6 +12,7 @@ mod reply;
 mod scripts;
 mod session;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -21,9 +23,11 @@ use tokio::time::timeout;
 
 use self::session::{CommandCounters, Next, Session};
 use super::Servers;
+use super::connection::Held;
 use super::delivering_socket::DeliveringSocket;
 use super::delivery::Deliveries;
 use super::listener::Accepted;
+use crate::engine::clock::Deadline;
 use crate::engine::port::CellStore;
 use crate::telemetry::Metrics;
 
@@ -32,7 +36,7 @@ const READ_BYTES: usize = 16 << 10;
 /// Bytes of answers that are sent although more commands are there.
 const ANSWER_BYTES: usize = 64 << 10;
 /// Commands that one connection has answered before others have their turn on its thread.
-const TURN_COMMANDS: u32 = 32;
+const TURN_COMMANDS: usize = 32;
 /// Most bytes of commands that one connection holds: one command of the largest size fits.
 const INPUT_BYTES_MAX: usize = 2 << 20;
 /// Time for which a connection may be idle.
@@ -106,8 +110,13 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let mut session = Session::new(&servers, state, id, &deliveries);
     let mut input = BytesMut::with_capacity(READ_BYTES);
     let mut held = servers.resp.budget.hold();
+    // Until when the rest of a command may come that is there in part.
+    let mut whole_by: Option<Deadline> = None;
     loop {
-        let next = answer_all(&servers, &mut session, &mut input, &mut socket).await;
+        let (next, answered) = answer_all(&servers, &mut session, &mut input, &mut socket).await;
+        if answered > 0 {
+            place.touch(true);
+        }
         if !send(&mut session, &mut socket).await {
             place.count_unread();
             return;
@@ -116,57 +125,81 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
             let _ = timeout(DAWDLE_MAX, socket.shutdown()).await;
             return socket.finish().await;
         }
-        // Room grows with what a client has sent of one command, and is counted over all connections.
-        if input.len() == input.capacity() || input.capacity() - input.len() < READ_BYTES / 4 {
-            if input.len() >= INPUT_BYTES_MAX || (input.len() > READ_BYTES && !held.grow(input.len())) {
-                return;
-            }
-            input.reserve(READ_BYTES.max(input.len()));
+        let new = || Deadline::after(DAWDLE_MAX);
+        whole_by = (!input.is_empty()).then(|| whole_by.filter(|_| answered == 0).unwrap_or_else(new));
+        if !make_room(&mut input, &mut held) {
+            return;
         }
-        let patience = if input.is_empty() { IDLE_MAX } else { DAWDLE_MAX };
+        let end = whole_by.unwrap_or_else(|| Deadline::after(IDLE_MAX));
         let read = tokio::select! {
             biased;
             () = place.end.cancelled() => return,
             () = shutdown.stop.cancelled() => return socket.finish().await,
-            read = timeout(patience, socket.read_buf(&mut input)) => read,
+            read = end.wait(socket.read_buf(&mut input)) => read,
         };
-        match read {
-            Ok(Ok(bytes)) if bytes > 0 => place.touch(true),
-            _ => return,
+        if !matches!(read, Ok(Ok(1..))) {
+            return;
         }
     }
 }
 
-/// Answers every command that is there whole.
+/// Has room for the next read. It grows with what a client has sent of one command, is counted over all
+/// connections, and is given back once that command is answered. False where there is none.
+fn make_room(input: &mut BytesMut, held: &mut Held) -> bool {
+    if held.bytes() > 0 && input.len() <= READ_BYTES {
+        let mut smaller = BytesMut::with_capacity(2 * READ_BYTES);
+        smaller.extend_from_slice(input);
+        *input = smaller;
+        return held.resize(0);
+    }
+    if input.capacity() - input.len() >= READ_BYTES / 4 {
+        return true;
+    }
+    let more = READ_BYTES.max(input.len());
+    let has_room =
+        input.len() < INPUT_BYTES_MAX && (input.len() <= READ_BYTES || held.resize(input.len() + more));
+    if has_room {
+        input.reserve(more);
+    }
+    has_room
+}
+
+/// Answers every command that is there whole, and says how many those were.
 async fn answer_all(
     servers: &Servers,
     session: &mut Session<'_>,
     input: &mut BytesMut,
     socket: &mut DeliveringSocket,
-) -> Next {
-    let mut answered = 0_u32;
+) -> (Next, u32) {
+    let (mut answered, mut whole) = (0, 0_u32);
     loop {
-        if answered > 0 && answered.is_multiple_of(TURN_COMMANDS) {
+        if answered >= TURN_COMMANDS {
+            answered = 0;
             tokio::task::yield_now().await;
         }
-        answered = answered.wrapping_add(1);
-        let used = match parse::next(input) {
-            Ok(None) => return Next::GoOn,
-            Ok(Some((command, used))) => {
-                if session.answer(&command).await == Next::Close {
-                    return Next::Close;
+        let (used, count) = match parse::next(input) {
+            Ok(None) => return (Next::GoOn, whole),
+            Ok(Some((command, used))) if session.answer_at_once(&command) => (used, 1),
+            Ok(Some((command, used))) => match session.alike(&command) {
+                Some(is_alike) => {
+                    let (commands, taken) = parse::alike(input, TURN_COMMANDS - answered, is_alike);
+                    session.answer_together(&commands).await;
+                    (taken, commands.len())
                 }
-                used
-            }
+                None if session.answer(&command).await == Next::Close => return (Next::Close, whole),
+                None => (used, 1),
+            },
             Err(error) => {
                 servers.resp.rejected.increment(1);
                 session.answers.error(&format!("ERR Protocol error: {error}"));
-                return Next::Close;
+                return (Next::Close, whole);
             }
         };
+        answered += count;
+        whole = whole.saturating_add(1);
         input.advance(used);
         if session.answers.bytes.len() >= ANSWER_BYTES && !send(session, socket).await {
-            return Next::Close;
+            return (Next::Close, whole);
         }
     }
 }
@@ -188,6 +221,10 @@ async fn send(session: &mut Session<'_>, socket: &mut DeliveringSocket) -> bool 
         session.deliveries.lost();
     }
     sent
+}
+
+fn arity(command: &str) -> Cow<'static, str> {
+    format!("ERR wrong number of arguments for '{command}' command").into()
 }
 
 #[cfg(test)]

@@ -55,6 +55,25 @@ pub(super) fn next(buffer: &[u8]) -> Result<Parsed<'_>, ProtocolError> {
     }
 }
 
+/// The commands that a buffer begins with, as long as they are of one kind and no more than so many, and how
+/// many bytes they take together.
+pub(super) fn alike(
+    buffer: &[u8],
+    most: usize,
+    is_alike: impl Fn(&Arguments<'_>) -> bool,
+) -> (Vec<Arguments<'_>>, usize) {
+    let (mut commands, mut taken) = (Vec::new(), 0);
+    while commands.len() < most
+        // Bytes that are no command are told of once they are at the front.
+        && let Ok(Some((command, used))) = next(buffer.get(taken..).unwrap_or_default())
+        && is_alike(&command)
+    {
+        commands.push(command);
+        taken += used;
+    }
+    (commands, taken)
+}
+
 /// A number that ends with a line, and where the next line begins; `None`: it does not end yet.
 fn length(buffer: &[u8], from: usize, wrong: ProtocolError) -> Result<Option<(i64, usize)>, ProtocolError> {
     let rest = buffer.get(from..).unwrap_or_default();
@@ -230,6 +249,21 @@ mod tests {
         }
         for text in ["+5", " 5", "05", "-0", "", "-", "1.5", "9223372036854775808", "5 "] {
             assert_eq!(number(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn commands_of_one_kind_are_gathered_as_far_as_they_are_there() {
+        let is_ping = |command: &Arguments<'_>| command.first().is_some_and(|name| &**name == b"PING");
+        for (buffer, most, count, taken) in [
+            (&b"PING\r\nPING\r\nECHO a\r\nPING\r\n"[..], 9, 2, 12),
+            (b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPI", 9, 2, 20),
+            (b"PING\r\nPING\r\nPING\r\n", 2, 2, 12),
+            (b"PING\r\n*x\r\n", 9, 1, 6),
+            (b"ECHO a\r\n", 9, 0, 0),
+        ] {
+            let (commands, used) = alike(buffer, most, is_ping);
+            assert_eq!((commands.len(), used), (count, taken), "{}", String::from_utf8_lossy(buffer));
         }
     }
 

@@ -1,16 +1,19 @@
 //! One client's commands: what it is told before it asks, and which command asks what.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use metrics::Counter;
 
 use super::parse::{Arguments, number};
 use super::reply::{Answers, Protocol};
-use super::{RespState, cells, decisions, introduction, scripts};
+use super::{RespState, arity, cells, decisions, introduction, scripts};
 use crate::api::Servers;
 use crate::api::delivery::Deliveries;
-use crate::core::cell::{Operation, Reply};
+use crate::core::cell::{Life, Operation, Reply};
+use crate::engine::port::{Answer, CellsAway};
 
 /// Longest name of a client, in bytes.
 const NAME_BYTES_MAX: usize = 1_024;
@@ -91,16 +94,72 @@ impl<'s> Session<'s> {
         Self { servers, state, id, name: Vec::new(), authenticated, deliveries, answers }
     }
 
+    /// Answers a call on a key whose store answers at once. False: it is another command, or has to be waited
+    /// for.
+    pub(super) fn answer_at_once(&mut self, command: &Arguments<'_>) -> bool {
+        let Some(call) = cells::call(command).filter(|_| self.authenticated) else { return false };
+        let done = match call {
+            Ok((key, operation)) => match self.state.cells.apply(&key, &operation) {
+                Answer::Now(applied) => {
+                    applied.map_err(away).map(|reply| cells::answer(&mut self.answers, &reply, None))
+                }
+                // Nothing of it was begun.
+                Answer::Later(_) => return false,
+            },
+            Err(wrong) => Err(wrong),
+        };
+        self.count_cell(command);
+        self.finish(done);
+        true
+    }
+
+    /// Returns which commands are answered together with this one, where they arrived together.
+    pub(super) fn alike(&self, command: &Arguments<'_>) -> Option<fn(&Arguments<'_>) -> bool> {
+        let kinds: [fn(&Arguments<'_>) -> bool; 2] =
+            [decisions::is_check, |command| cells::call(command).is_some()];
+        kinds.into_iter().find(|is_alike| self.authenticated && is_alike(command))
+    }
+
+    /// Answers commands that are alike and arrived together, each in its place.
+    pub(super) async fn answer_together(&mut self, commands: &[Arguments<'_>]) {
+        if commands.first().is_some_and(decisions::is_check) {
+            self.state.counters.decision.increment(u64::try_from(commands.len()).unwrap_or(u64::MAX));
+            let wrong = decisions::checks(self.servers, commands, &mut self.answers).await;
+            self.state.counters.error.increment(wrong);
+            return;
+        }
+        commands.iter().for_each(|command| self.count_cell(command));
+        let calls: Vec<_> = commands.iter().filter_map(|command| cells::call(command)).collect();
+        let mut rest = &calls[..];
+        while !rest.is_empty() {
+            // Calls of one key go one after the other.
+            let mut keys = HashSet::new();
+            let first_of_keys = rest.iter().take_while(|call| match call {
+                Ok((key, _)) => keys.insert(&**key),
+                Err(_) => true,
+            });
+            let (now, later) = rest.split_at(first_of_keys.count());
+            let mut asked = Vec::with_capacity(now.len());
+            for call in now {
+                asked.push(self.apply_call(call));
+            }
+            for reply in join_all(asked).await {
+                let done = reply.map(|reply| cells::answer(&mut self.answers, &reply, None));
+                self.finish(done);
+            }
+            rest = later;
+        }
+    }
+
+    fn count_cell(&self, command: &Arguments<'_>) {
+        let counters = &self.state.counters;
+        let counter = if is(command.first(), "INCREX") { &counters.increx } else { &counters.throttle };
+        counter.increment(1);
+    }
+
     /// Answers one command.
     pub(super) async fn answer(&mut self, command: &Arguments<'_>) -> Next {
         let Some((name, words)) = command.split_first() else { return Next::GoOn };
-        // The command that is asked for most comes first.
-        if self.authenticated && name.eq_ignore_ascii_case(b"CL.THROTTLE") {
-            self.state.counters.throttle.increment(1);
-            let done = self.throttle(words, None).await;
-            self.finish(done);
-            return Next::GoOn;
-        }
         let upper = name.to_ascii_uppercase();
         // A page may have a browser send HTTP here, with commands in its body. Redis ends these, too.
         if matches!(&upper[..], b"POST" | b"HOST:") {
@@ -113,7 +172,6 @@ impl<'s> Session<'s> {
         }
         let counters = &self.state.counters;
         match &upper[..] {
-            b"INCREX" => counters.increx.increment(1),
             kind if kind.starts_with(b"TG.") => counters.decision.increment(1),
             _ => counters.other.increment(1),
         }
@@ -122,9 +180,6 @@ impl<'s> Session<'s> {
                 self.answers.simple("OK");
                 return Next::Close;
             }
-            b"INCREX" => self.increx(words).await,
-            b"TG.CHECK" => decisions::check(self.servers, words, &mut self.answers).await,
-            b"TG.REPORT" => decisions::report(self.servers, words, &mut self.answers).await,
             b"TG.RESERVE" => {
                 decisions::reserve((self.servers, self.deliveries), words, &mut self.answers).await
             }
@@ -151,8 +206,14 @@ impl<'s> Session<'s> {
     }
 
     async fn apply(&self, key: &[u8], operation: &Operation) -> Result<Reply, Cow<'static, str>> {
-        let applied = self.state.cells.apply(key, operation).get().await;
-        applied.map_err(|away| format!("TRYAGAIN {away}").into())
+        self.state.cells.apply(&cells::cell_name(key), operation).get().await.map_err(away)
+    }
+
+    async fn apply_call(&self, call: &cells::CellCall<'_>) -> Result<Reply, Cow<'static, str>> {
+        match call {
+            Ok((key, operation)) => self.apply(key, operation).await,
+            Err(wrong) => Err(wrong.clone()),
+        }
     }
 
     async fn throttle(&mut self, words: &[Cow<'_, [u8]>], only: Option<usize>) -> Done {
@@ -160,14 +221,6 @@ impl<'s> Session<'s> {
         let operation = cells::throttle(numbers)?;
         let reply = self.apply(key, &operation).await?;
         cells::answer(&mut self.answers, &reply, only);
-        Ok(())
-    }
-
-    async fn increx(&mut self, words: &[Cow<'_, [u8]>]) -> Done {
-        let (key, options) = words.split_first().ok_or_else(|| arity("increx"))?;
-        let operation = cells::increx(options)?;
-        let reply = self.apply(key, &operation).await?;
-        cells::answer(&mut self.answers, &reply, None);
         Ok(())
     }
 
@@ -194,11 +247,9 @@ impl<'s> Session<'s> {
     /// Returns how long a key is kept, in this unit of nanoseconds.
     async fn left(&mut self, words: &[Cow<'_, [u8]>], name: &str, unit: i64) -> Done {
         let [key] = words else { return Err(arity(name)) };
-        let now = crate::core::cell::nanos(self.servers.engine.now());
-        let left = match self.apply(key, &Operation::Look).await? {
-            Reply::Seen(Some(stored)) => {
-                stored.expires.map_or(-1, |at| (at.saturating_sub(now).max(0) + unit / 2) / unit)
-            }
+        let left = match self.apply(key, &Operation::Life).await? {
+            Reply::Life(Life::Ends(left)) => left.saturating_add(unit / 2) / unit,
+            Reply::Life(Life::Unending) => -1,
             _ => -2,
         };
         self.answers.integer(left);
@@ -383,8 +434,8 @@ fn is(word: Option<&Cow<'_, [u8]>>, name: &str) -> bool {
     word.is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-fn arity(command: &str) -> Cow<'static, str> {
-    format!("ERR wrong number of arguments for '{command}' command").into()
+fn away(away: CellsAway) -> Cow<'static, str> {
+    format!("TRYAGAIN {away}").into()
 }
 
 fn hello_syntax(option: &[u8]) -> Cow<'static, str> {

@@ -429,8 +429,12 @@ mod tests {
         };
         let leased = |allowed| {
             let lease = Lease { holder: Holder([7; 16]), held: smallvec![held.clone()] };
-            let lease =
-                Some(Box::new(Leased { lease, hold: Span::from_secs(30), made: Timestamp::default() }));
+            let lease = Some(Box::new(Leased {
+                lease,
+                hold: Span::from_secs(30),
+                made: Timestamp::default(),
+                held_before: None,
+            }));
             Decision { lease, ..decision(ruled(allowed, 3)) }
         };
         let requests = [request(Cost::Take(1)), request(Cost::Take(1))];

@@ -17,6 +17,7 @@ use crate::api::client_identity::ClientIdentity;
 use crate::api::delivery::Given;
 use crate::api::error::{Code, Refusal};
 use crate::api::wire::{read_reservation, reservation_text};
+use crate::core::hold::HoldStep;
 use crate::core::request::Cost;
 use crate::core::reservation::{ReservedCost, TTL_DEFAULT};
 use crate::core::reservation_terms::OnLapse;
@@ -96,8 +97,11 @@ async fn report(servers: &Servers, message: &[u8], span: &mut CallSpan) -> Resul
     let call = question::read(message, &mut room)?;
     let mut questions = judged(call);
     for question in &mut questions {
-        if let Cost::Take(hits) = question.cost {
-            question.cost = Cost::report(hits);
+        match question.cost {
+            Cost::Take(hits) => question.cost = Cost::report(hits),
+            // A report has no answer with a lease, so nobody could give such places back.
+            Cost::Hold(hold) if hold.step == HoldStep::Acquire => question.cost = Cost::Peek,
+            _ => {}
         }
     }
     let client_identity = ClientIdentity::read(servers, &questions);
@@ -153,11 +157,11 @@ async fn reserve(
         return Ok(answer::reserved(None).into());
     }
     // Where no rule applies there is nothing to commit.
-    let Some((made, _)) = servers.engine.reservation(&mut decisions) else {
+    let Some(made) = servers.engine.reservation(&mut decisions) else {
         return Ok(answer::reserved(Some("")).into());
     };
-    let answer = answer::reserved(Some(&reservation_text(&made)));
-    Ok(CallReply { answer, given: Some(way.deliveries.hold(Given::Reservation(made))) })
+    let answer = answer::reserved(Some(&reservation_text(&made.reservation)));
+    Ok(CallReply { answer, given: Some(way.deliveries.hold(Given::Reservation(made.reservation))) })
 }
 
 async fn commit(servers: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {

@@ -164,11 +164,15 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let handshake = builder.handshake::<_, CountedWriter>(socket);
     // Who speaks no HTTP/2, or not in time, is let go.
     let handshake = tokio::time::timeout(HANDSHAKE_WITHIN, handshake);
+    let mut stopped = pin!(async {
+        shutdown.stop.cancelled().await;
+        tokio::time::sleep(FIRST_CALL_WITHIN).await;
+    });
     let shaken = tokio::select! {
         biased;
         shaken = handshake => shaken,
         () = place.end.cancelled() => return,
-        () = shutdown.stop.cancelled() => return,
+        () = &mut stopped => return,
     };
     let Ok(Ok(mut connection)) = shaken else { return };
     let way = Way { unsent: servers.rls.unsent.connection(), deliveries, waiting: Arc::default() };
@@ -180,10 +184,6 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
     let mut unread = UnreadLooks::default();
     let mut closing = pin!(shutdown.closing.cancelled());
     let mut ending = pin!(place.end.cancelled());
-    let mut stopped = pin!(async {
-        shutdown.stop.cancelled().await;
-        tokio::time::sleep(FIRST_CALL_WITHIN).await;
-    });
     let mut closes = false;
     let mut turn: Vec<Stream> = Vec::new();
     loop {

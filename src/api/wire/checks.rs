@@ -39,7 +39,7 @@ pub(in crate::api) struct ReportJson {
     /// Permits used. All of them are charged, whatever is left; what exceeds the limit is owed. 0 only asks.
     #[schemars(range(min = 0, max = i64::MAX))]
     cost: i64,
-    /// Names the report: sent twice by one id it is charged once.
+    /// Names the report among those of one domain and attributes: sent twice by one id it is charged once.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     id: Option<String>,
 }
@@ -57,7 +57,7 @@ pub(in crate::api) struct AcquisitionJson {
     /// Places that it holds, and permits that rules without holders charge; 1 unless said. 0 only asks.
     #[schemars(range(min = 0, max = i64::MAX))]
     cost: Option<i64>,
-    /// Names the request: acquiring twice by one id holds once.
+    /// Names the request among those of one domain and attributes: acquiring twice by one id holds once.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     id: Option<String>,
 }
@@ -77,7 +77,7 @@ pub(in crate::api) struct ReserveBody {
     amount: Option<i64>,
     /// Such as 30s or 5m; 60s unless said, at most the window and ten minutes.
     ttl: Option<String>,
-    /// Names the request: reserving twice by one id reserves once.
+    /// Names the request among those of one domain and attributes: reserving twice by one id reserves once.
     #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     id: Option<String>,
 }

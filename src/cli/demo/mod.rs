@@ -29,7 +29,7 @@ use demand::Demand;
 use load::{Count, Counts, Load};
 use moved::{Moved, Movements, moved};
 use relay::Relay;
-use screen::{History, Phase, Picture, Row, Screen};
+use screen::{History, Phase, Picture, Row, Screen, in_terminal};
 
 /// Regions of the demo, in order.
 const REGIONS: [&str; 8] =
@@ -102,7 +102,7 @@ impl Demo {
 
     async fn play(&self, mode: Mode) -> anyhow::Result<ExitCode> {
         say(format_args!(
-            "Starting {} regions, {} ms apart; one limit of {} per {} over all of them, held by {}.\nAsked for is {} times the limit: nineteen of twenty requests come to one region, another one every {}.",
+            "Starting {} regions, {} ms apart, with one limit of {} per {} for all of them\n(mode {}). Asked for is {} times the limit: nineteen of twenty requests\ncome to one region, another one every {}.",
             self.regions,
             self.rtt.millis_up(),
             self.limit,
@@ -172,6 +172,13 @@ impl Demo {
             "\nRegion {} answers meanwhile. Ask it over HTTP:\n\n  curl -s http://{http}/v1/check -d '{{\"attributes\":{{\"path\":\"/demo\"}}}}'\n",
             REGIONS[0]
         ));
+        if in_terminal() {
+            // All of it would push the line above out of sight.
+            say(format_args!(
+                "or from an Envoy, by gRPC at {grpc}. (`tidegate demo | cat` prints its part.)\n"
+            ));
+            return;
+        }
         say(format_args!(
             "or from a stock Envoy, with this HTTP filter and cluster (and `rate_limits` on a route):\n{}",
             envoy(grpc)
@@ -288,8 +295,8 @@ impl Demo {
         let limit = u64::from(self.limit);
         let links = regions * regions.saturating_sub(1);
         say(format_args!(
-            "\n{} windows of {} held by {}: {} asked, {} admitted of at most {}; overshoot worst {:.1} %, mean {:.2} %; use {:.1} %; about {} bytes/s on each of {links} links.",
-            history.windows,
+            "\n{} of {} held by {}: {} asked, {} admitted of at most {}; overshoot worst {:.1} %, mean {:.2} %; use {:.1} %; about {} bytes/s on each of {links} links.",
+            history.counted(),
             super::table::span(self.window.millis_up()),
             self.mode,
             history.asked,
@@ -328,6 +335,7 @@ fn envoy(grpc: SocketAddr) -> String {
     typed_config:
       '@type': type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
       domain: default
+      timeout: 2s
       enable_x_ratelimit_headers: DRAFT_VERSION_03
       rate_limit_service:
         transport_api_version: V3
@@ -340,7 +348,8 @@ fn envoy(grpc: SocketAddr) -> String {
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         '@type': type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-        explicit_http_config: {{ http2_protocol_options: {{}} }}
+        explicit_http_config:
+          http2_protocol_options: {{ max_outbound_control_frames: 1000000, max_outbound_frames: 1000000 }}
     load_assignment:
       cluster_name: tidegate
       endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: {}, port_value: {} }} }} }} }}] }}]

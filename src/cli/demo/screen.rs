@@ -4,7 +4,9 @@ use std::io::{IsTerminal, Write};
 
 use super::load::Count;
 use super::moved::Moved;
+use crate::cli::say;
 use crate::cli::table::table;
+use crate::cli::top::terminal_size;
 use crate::core::rule::Mode;
 
 /// One region's part of the picture.
@@ -30,7 +32,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Returns what is said after "world".
+    /// Returns what is said after "world", or below the table.
     const fn remark(self) -> &'static str {
         match self {
             Self::Starting => ", still starting",
@@ -90,6 +92,11 @@ impl History {
         if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 }
     }
 
+    /// Says how many windows these are.
+    pub(super) fn counted(&self) -> String {
+        format!("{} window{}", self.windows, if self.windows == 1 { "" } else { "s" })
+    }
+
     /// Overshoot over all windows, in percent of the limit.
     pub(super) fn over_mean(&self, limit: u64) -> f64 {
         Self::percent(self.over_sum, limit.saturating_mul(self.windows))
@@ -104,30 +111,51 @@ impl History {
 /// The terminal or pipe that the picture goes to.
 pub(super) struct Screen {
     in_place: bool,
+    /// Lines of the terminal that the picture before takes.
     drawn_lines: usize,
 }
 
 impl Screen {
     /// Standard output, whatever it is.
     pub(super) fn open() -> Self {
-        Self { in_place: std::io::stdout().is_terminal(), drawn_lines: 0 }
+        Self { in_place: in_terminal(), drawn_lines: 0 }
     }
 
     /// Draws one window.
     pub(super) fn draw(&mut self, picture: &Picture) {
-        let mut out = std::io::stdout().lock();
         if !self.in_place {
-            let _ = writeln!(out, "{}", line(picture));
+            say(line(picture));
             return;
         }
+        let mut out = std::io::stdout().lock();
         let text = panel(picture);
-        if self.drawn_lines > 0 {
+        // A terminal may have another size than a second ago.
+        let (columns, rows) = size().unwrap_or((usize::MAX, usize::MAX));
+        if self.drawn_lines >= rows {
+            let _ = write!(out, "\x1b[H\x1b[J");
+        } else if self.drawn_lines > 0 {
             let _ = write!(out, "\x1b[{}A\x1b[J", self.drawn_lines);
         }
-        self.drawn_lines = text.lines().count();
+        self.drawn_lines = lines_in(columns, &text);
         let _ = writeln!(out, "{text}");
         let _ = out.flush();
     }
+}
+
+/// Returns true if people read standard output as it is written.
+pub(super) fn in_terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
+
+/// Columns and lines of the terminal.
+fn size() -> Option<(usize, usize)> {
+    let (columns, rows) = terminal_size()?;
+    Some((usize::from(columns).max(1), usize::from(rows)))
+}
+
+/// Lines that a text takes in a terminal with so many columns.
+fn lines_in(columns: usize, text: &str) -> usize {
+    text.lines().map(|line| line.trim_end().chars().count().div_ceil(columns).max(1)).sum()
 }
 
 fn millis(millis: Option<u64>) -> String {
@@ -145,7 +173,9 @@ fn sums(picture: &Picture) -> (u64, u64) {
 const fn used_heading(mode: Mode) -> &'static str {
     match mode {
         Mode::Gossip => "believes used",
-        Mode::Split | Mode::Escrow => "used here",
+        Mode::Split => "used here",
+        // Beside what moved there is no room for more in 80 columns.
+        Mode::Escrow => "used",
     }
 }
 
@@ -191,11 +221,11 @@ fn panel(picture: &Picture) -> String {
     let escrow = picture.mode == Mode::Escrow;
     let mut headings = vec!["region", "asked", "admitted", "refused", used_heading(picture.mode)];
     if escrow {
-        headings.extend(["gave others", "was given"]);
+        headings.extend(["gave", "given"]);
     }
-    headings.extend(["round trip", "lag"]);
+    headings.extend(["RTT", "lag"]);
     let right: Vec<usize> = (1..headings.len()).collect();
-    let mut rows = table(&headings, &right);
+    let mut rows = table(&headings, &right).tight();
     for row in &picture.rows {
         let Count { asked, admitted, .. } = row.count;
         let mut cells = vec![
@@ -213,20 +243,20 @@ fn panel(picture: &Picture) -> String {
         rows.add_row(cells);
     }
     let mut world = vec![
-        format!("worldwide{}", picture.phase.remark()),
+        "worldwide".to_owned(),
         asked.to_string(),
-        format!("{admitted} of {}", picture.limit),
+        admitted.to_string(),
         asked.saturating_sub(admitted).to_string(),
     ];
     world.resize(headings.len(), String::new());
     rows.add_row(world);
     let history = &picture.history;
     let judged = if history.windows == 0 {
-        "no whole window yet".to_owned()
+        format!("no whole window yet{}", picture.phase.remark())
     } else {
         format!(
-            "windows {}, overshoot worst {:.1} % mean {:.2} %, use {:.1} %",
-            history.windows,
+            "{}: overshoot worst {:.1} % mean {:.2} %, use {:.1} %",
+            history.counted(),
             History::percent(history.over_max, picture.limit),
             history.over_mean(picture.limit),
             history.used(),
@@ -240,9 +270,10 @@ fn panel(picture: &Picture) -> String {
     )
 }
 
-/// A bar in which the limit is 50 characters long.
+/// A bar in which the limit is 50 characters long. It is never longer than 60, which a line of 80 has room
+/// for.
 fn bar(value: u64, limit: u64) -> String {
-    let len = usize::try_from(value.saturating_mul(50) / limit.max(1)).unwrap_or(0).min(100);
+    let len = usize::try_from(value.saturating_mul(50) / limit.max(1)).unwrap_or(0).min(60);
     format!("{} {value}", "█".repeat(len))
 }
 
@@ -257,4 +288,46 @@ fn spark(recent: &[u64], limit: u64) -> String {
         LEVELS.get(level).copied().unwrap_or('█')
     };
     recent.iter().map(level).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(mode: Mode, regions: usize) -> Picture {
+        let names =
+            ["eu-west", "us-east", "ap-south", "sa-east", "us-west", "ap-north", "af-south", "me-central"];
+        let count = Count { window: 1, asked: 123_456, admitted: 100_000, believed: 100_000 };
+        let moved = (mode == Mode::Escrow).then_some(Moved { gave: 99_999, was_given: 99_999 });
+        let row = |name: &&str| Row {
+            region: (*name).to_owned(),
+            count,
+            moved,
+            rtt_ms: Some(1_000),
+            lag_ms: Some(1_000),
+        };
+        let mut history = History::default();
+        for _ in 0..100 {
+            history.add(400_000, 300_000, 100_000);
+        }
+        let rows = names.iter().take(regions).map(row).collect();
+        Picture { mode, rows, limit: 100_000, phase: Phase::Running, history }
+    }
+
+    #[test]
+    fn eight_regions_and_how_to_ask_them_fit_a_terminal_of_80_by_24_in_every_mode() {
+        // The line that asks one of them, what it is for, and how an Envoy does.
+        const SAID_ABOVE: usize = 6;
+        for mode in [Mode::Gossip, Mode::Split, Mode::Escrow] {
+            let text = panel(&picture(mode, 8));
+            let widest = text.lines().map(|line| line.trim_end().chars().count()).max().unwrap();
+            assert!(widest <= 80, "{mode:?}: {widest} columns\n{text}");
+            assert!(lines_in(80, &text) + SAID_ABOVE < 24, "{mode:?}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_counts_as_often_as_a_narrow_terminal_breaks_it() {
+        assert_eq!(lines_in(10, "0123456789\n\n01234567890"), 4);
+    }
 }

@@ -138,7 +138,13 @@ fn told(changed: &Value) -> String {
         ),
     }];
     if changed["before"] == changed["state"] {
-        lines = vec![format!("Region {region} was {state} already.")];
+        lines = vec![match changed["signed_by"].as_str() {
+            Some(_) => format!(
+                "Region {region} was {state} already; it is signed by {} now, for all daemons.",
+                plain(&changed["signed_by"])
+            ),
+            None => format!("Region {region} was {state} already."),
+        }];
     }
     let without = names("without_share");
     if !without.is_empty() {
@@ -164,4 +170,20 @@ fn told(changed: &Value) -> String {
         ));
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::told;
+
+    #[test]
+    fn a_signature_of_what_stood_so_already_is_told() {
+        let mut changed = json!({ "region": "sa", "before": "listed", "state": "listed", "signed_by": null });
+        assert!(told(&changed).starts_with("Region sa was listed already.\n"), "{}", told(&changed));
+        changed["signed_by"] = json!("ann");
+        let said = "Region sa was listed already; it is signed by ann now, for all daemons.";
+        assert_eq!(told(&changed), said);
+    }
 }

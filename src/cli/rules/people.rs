@@ -74,7 +74,7 @@ pub(super) fn changes(
 pub(super) fn written(server: &Server) -> Result<(Vec<Value>, Vec<Value>, usize), Failure> {
     let tiers = all(server, "tiers", "name")?.into_values().map(|tier| without(&tier, &[]));
     let user = |user: Value| {
-        let mut user = without(&user, &["created_at", "updated_at"]);
+        let mut user = without(&user, &["created_at", "updated_at", "last_seen_at"]);
         if let Some(block) = user.get_mut("blocked") {
             *block = without(block, &["since"]);
             if block.as_object().is_some_and(Map::is_empty) {

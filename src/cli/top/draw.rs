@@ -7,10 +7,10 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 use serde_json::Value;
 
-use super::super::table::span;
-use super::super::why::plain;
+use super::super::regions::show_bounds;
+use super::super::table::{plain, span};
 use super::screen::{Closer, Pane, TopScreen};
-use super::{TopBy, key_of, percent, rate};
+use super::{TopBy, key_of, percent, rate, rule_of};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
@@ -39,7 +39,7 @@ fn headline(screen: &TopScreen) -> String {
     let [requests, denied, cost] =
         ["requests", "denied", "cost"].map(|name| rate(&hot["all"][name], span_ms));
     format!(
-        "tidegate top  {}/{}  {requests} requests/s  {denied} denied/s  {cost} cost/s",
+        "tidegate top  {}/{}  {requests} decisions/s of rules  {denied} denied/s  {cost} cost/s",
         word(&hot["region"]),
         word(&hot["node"])
     )
@@ -61,6 +61,9 @@ fn tabs_line(screen: &TopScreen) -> String {
             TopBy::Denied => " by denied",
             TopBy::Cost => " by cost",
         };
+    }
+    if let Some(rule) = &screen.of_rule {
+        line += &format!("  rule: {}", plain(rule));
     }
     if screen.is_typing || !screen.filter.is_empty() {
         let cursor = if screen.is_typing { "_" } else { "" };
@@ -170,9 +173,8 @@ fn aligned(pane: Pane, cells: Vec<String>) -> Vec<Cell<'static>> {
 }
 
 fn key_cells(row: &Value, span_ms: u64) -> Vec<String> {
-    let shadow = if row["shadow"].as_bool() == Some(true) { " (shadow)" } else { "" };
     vec![
-        word(&row["rule"]) + shadow,
+        rule_of(row),
         key_of(row),
         rate(&row["requests"], span_ms),
         rate(&row["denied"], span_ms),
@@ -214,21 +216,17 @@ fn region_cells(row: &Value, cut_off: &Value) -> Vec<String> {
 /// Returns how far worldwide rules may be off; nothing of those that are exact.
 fn bounds(regions: &Value) -> String {
     let rules = regions["rules"].as_array().map_or(&[][..], Vec::as_slice);
-    let off = rules.iter().filter(|rule| rule["error_bound"].as_u64().is_some_and(|bound| bound > 0));
-    let line = |rule: &Value| {
-        format!(
-            "{}: up to {} more may have been admitted ({})",
-            word(&rule["rule"]),
-            rule["error_bound"],
-            word(&rule["because"])
-        )
-    };
-    off.map(line).collect::<Vec<_>>().join("\n")
+    let mut lines = Vec::new();
+    show_bounds(&mut lines, rules);
+    lines.iter().map(|line| plain(line)).collect::<Vec<_>>().join("\n")
 }
 
 fn nothing(screen: &TopScreen) -> String {
     if !screen.filter.is_empty() {
         return format!("Nothing here has {:?} in its name. Esc clears the filter.", screen.filter);
+    }
+    if let Some(rule) = &screen.of_rule {
+        return format!("No bucket of rule {} is among the heaviest. Esc shows all keys.", plain(rule));
     }
     match (screen.pane, screen.by()) {
         (Pane::Regions, _) => {
@@ -268,7 +266,7 @@ mod tests {
         let shown = drawn(&screen(), 80, 24);
         for text in [
             "eu/eu-1",
-            "8.0 requests/s",
+            "8.0 decisions/s of rules",
             "[1 Keys]",
             "by requests",
             "search",
@@ -291,6 +289,17 @@ mod tests {
         for text in ["us-1", "connected", "80 ms", "search: up to 3 more"] {
             assert!(shown.contains(text), "{text} is not in\n{shown}");
         }
+    }
+
+    #[test]
+    fn a_rule_in_shares_is_never_above_its_limit_and_a_chosen_rule_is_named() {
+        let mut screen = screen();
+        screen.regions["rules"] = json!([{ "rule": "seats", "error_bound": 100, "because": "shares" }]);
+        type_in(&mut screen, "3");
+        let shown = drawn(&screen, 80, 24);
+        assert!(shown.contains("seats: never above its limit") && !shown.contains("more may"), "{shown}");
+        type_in(&mut screen, "2j\n");
+        assert!(drawn(&screen, 80, 24).contains("rule: upload"), "{}", drawn(&screen, 80, 24));
     }
 
     #[test]

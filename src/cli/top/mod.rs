@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use self::screen::{Step, TopScreen};
 use super::client::query;
-use super::table::table;
-use super::why::{identity, plain};
+use super::table::{plain, table};
+use super::why::identity;
 use super::{Ended, Failure, Server, say};
 use crate::engine::clock::Stopwatch;
 
@@ -198,14 +198,19 @@ fn live(
     }
 }
 
-/// A count as a rate, for people.
+/// A count as a rate, for people: to the nearest digit that is shown.
 fn rate(count: &Value, span_ms: u64) -> String {
-    let tenths = count.as_u64().unwrap_or(0).saturating_mul(10_000) / span_ms.max(1);
+    let nearest = |number: u64, unit: u64| number.saturating_add(unit / 2) / unit;
+    let tenths = nearest(count.as_u64().unwrap_or(0).saturating_mul(10_000), span_ms.max(1));
     match tenths {
         0..1_000 => format!("{}.{}", tenths / 10, tenths % 10),
-        1_000..100_000 => (tenths / 10).to_string(),
-        100_000..10_000_000 => format!("{}k", tenths / 10_000),
-        _ => format!("{}M", tenths / 10_000_000),
+        1_000..100_000 => nearest(tenths, 10).to_string(),
+        // From 999,500 on it would be "1000k".
+        100_000..9_995_000 => format!("{}k", nearest(tenths, 10_000)),
+        _ => {
+            let tenths = nearest(tenths, 1_000_000);
+            format!("{}.{}M", tenths / 10, tenths % 10)
+        }
     }
 }
 
@@ -222,7 +227,7 @@ fn printed(hot: &Value) -> String {
     let (buckets, rules) = (rows("buckets"), rows("rules"));
     let rates = |row: &Value| ["requests", "denied", "cost"].map(|name| rate(&row[name], span_ms));
     let mut lines = vec![format!(
-        "{} in region {}: {} requests/s, {} denied/s, by {by} lately",
+        "{} in region {}: {} decisions/s of rules, {} denied/s, by {by} lately",
         plain(hot["node"].as_str().unwrap_or_default()),
         plain(hot["region"].as_str().unwrap_or_default()),
         rate(&hot["all"]["requests"], span_ms),
@@ -234,8 +239,7 @@ fn printed(hot: &Value) -> String {
         let mut shown = table(&["rule", "key", "requests/s", "denied/s", "cost/s", "share"], &[2, 3, 4, 5]);
         for row in &buckets {
             let [requests, denied, cost] = rates(row);
-            let (rule, key) = (plain(row["rule"].as_str().unwrap_or_default()), key_of(row));
-            shown.add_row([rule, key, requests, denied, cost, percent(&row["share"])]);
+            shown.add_row([rule_of(row), key_of(row), requests, denied, cost, percent(&row["share"])]);
         }
         lines.push(shown.to_string());
     }
@@ -243,12 +247,17 @@ fn printed(hot: &Value) -> String {
         let mut shown = table(&["rule", "requests/s", "denied/s", "cost/s", "share"], &[1, 2, 3, 4]);
         for row in &rules {
             let [requests, denied, cost] = rates(row);
-            let rule = plain(row["rule"].as_str().unwrap_or_default());
-            shown.add_row([rule, requests, denied, cost, percent(&row["share"])]);
+            shown.add_row([rule_of(row), requests, denied, cost, percent(&row["share"])]);
         }
         lines.push(format!("\n{shown}"));
     }
     lines.join("\n")
+}
+
+/// The name of a row's rule, with a mark where its denials are only logged.
+fn rule_of(row: &Value) -> String {
+    let shadow = if row["shadow"].as_bool() == Some(true) { " (shadow)" } else { "" };
+    plain(row["rule"].as_str().unwrap_or("-")) + shadow
 }
 
 /// The name of a bucket, in one line.
@@ -257,5 +266,46 @@ fn key_of(row: &Value) -> String {
         "(too long to be kept)".to_owned()
     } else {
         identity(&row["identity"])
+    }
+}
+
+/// Columns and lines of the terminal; `None` where there is none.
+pub(super) fn terminal_size() -> Option<(u16, u16)> {
+    ratatui::crossterm::terminal::size().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{printed, rate};
+
+    #[test]
+    fn a_rate_is_the_nearest_that_its_digits_can_say() {
+        for (count, span_ms, said) in [
+            (0, 20_000, "0.0"),
+            (1, 20_000, "0.1"),
+            (2, 25_000, "0.1"),
+            (1_999, 20_000, "100"),
+            (1_996_000, 1_000, "2.0M"),
+            (1_940_000, 1_000, "1.9M"),
+            (19_600, 1_000, "20k"),
+            (999_600, 1_000, "1.0M"),
+            (999_400, 1_000, "999k"),
+            (5, 0, "5000"),
+        ] {
+            assert_eq!(rate(&json!(count), span_ms), said, "{count} in {span_ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_only_logs_is_marked_and_sums_are_decisions_by_rules() {
+        let row = |rule: &str, shadow: bool| json!({ "rule": rule, "identity": { "user": "u" }, "shadow": shadow, "requests": 40, "denied": 4, "cost": 36 });
+        let rows = [row("watched", true), row("held", false)];
+        let hot = json!({ "region": "eu", "node": "eu-1", "by": "requests", "span_ms": 10_000,
+                          "all": { "requests": 80, "denied": 8, "cost": 72 }, "buckets": rows, "rules": rows });
+        let shown = printed(&hot);
+        assert_eq!(shown.matches("watched (shadow)").count(), 2, "{shown}");
+        assert!(!shown.contains("held (shadow)") && shown.contains("8.0 decisions/s of rules"), "{shown}");
     }
 }

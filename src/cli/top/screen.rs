@@ -72,6 +72,8 @@ pub(super) struct TopScreen {
     pub(super) pane: Pane,
     by: TopBy,
     pub(super) filter: String,
+    /// The rule whose keys alone are listed; `None`: those of all.
+    pub(super) of_rule: Option<String>,
     /// True if typed letters go to the filter.
     pub(super) is_typing: bool,
     selected: usize,
@@ -88,6 +90,7 @@ impl TopScreen {
             pane: Pane::Keys,
             by,
             filter: String::new(),
+            of_rule: None,
             is_typing: false,
             selected: 0,
             hot: Value::Null,
@@ -134,6 +137,9 @@ impl TopScreen {
 
     fn lets_through(&self, row: &Value) -> bool {
         let has = |name: &str| row[name].as_str().is_some_and(|text| text.contains(&self.filter));
+        if self.of_rule.as_deref().is_some_and(|rule| row["rule"] != rule) {
+            return false;
+        }
         self.filter.is_empty()
             || ["rule", "region", "node"].into_iter().any(has)
             || (self.pane == Pane::Keys && key_of(row).contains(&self.filter))
@@ -162,7 +168,7 @@ impl TopScreen {
             KeyCode::Char('d') => return self.order(TopBy::Denied),
             KeyCode::Char('c') => return self.order(TopBy::Cost),
             KeyCode::Char('/') => self.is_typing = true,
-            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Esc => self.list_all(),
             KeyCode::Tab | KeyCode::Right => self.turn(self.pane.next()),
             KeyCode::BackTab | KeyCode::Left => self.turn(self.pane.next().next()),
             KeyCode::Char('1') => self.turn(Pane::Keys),
@@ -214,8 +220,14 @@ impl TopScreen {
     fn turn(&mut self, pane: Pane) {
         if self.pane != pane {
             (self.pane, self.selected) = (pane, 0);
-            self.filter.clear();
+            self.list_all();
         }
+    }
+
+    /// Lets every row through.
+    fn list_all(&mut self) {
+        self.filter.clear();
+        self.of_rule = None;
     }
 
     fn order(&mut self, by: TopBy) -> Step {
@@ -247,7 +259,7 @@ impl TopScreen {
             }
             Pane::Rules => {
                 self.turn(Pane::Keys);
-                self.filter = rule.chars().take(FILTER_MAX).collect();
+                self.of_rule = Some(rule);
                 Step::Nothing
             }
             Pane::Regions => Step::Nothing,
@@ -309,8 +321,22 @@ pub(super) mod tests {
         type_in(&mut screen, "\t");
         assert_eq!((screen.pane, screen.selected()), (Pane::Rules, 0));
         type_in(&mut screen, "j\n");
-        assert_eq!((screen.pane, screen.filter.as_str(), screen.rows().len()), (Pane::Keys, "upload", 1));
+        assert_eq!((screen.pane, screen.of_rule.as_deref()), (Pane::Keys, Some("upload")));
+        assert_eq!(screen.rows().len(), 1);
+        type_in(&mut screen, "\u{1b}");
+        assert_eq!(screen.rows().len(), 2);
         assert_eq!(type_in(&mut screen, "3q"), [Step::Nothing, Step::Quit]);
+    }
+
+    #[test]
+    fn the_keys_of_a_rule_are_none_of_another_whose_keys_have_its_name() {
+        let mut screen = screen();
+        let row = |rule: &str| json!({ "rule": rule, "identity": { "org": "a" } });
+        screen.hot["rules"] = json!([row("org"), row("team")]);
+        screen.hot["buckets"] = json!([row("org"), row("team"), row("org-day")]);
+        type_in(&mut screen, "2\n");
+        let rules: Vec<&str> = screen.rows().iter().filter_map(|row| row["rule"].as_str()).collect();
+        assert_eq!((screen.pane, rules), (Pane::Keys, vec!["org"]));
     }
 
     #[test]

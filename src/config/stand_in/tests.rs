@@ -113,13 +113,36 @@ fn files_and_modes_are_read() {
     );
 }
 
+fn manual() -> String {
+    let page = "/docs/tasks/stand-in-for-the-envoy-rate-limit-service.md";
+    std::fs::read_to_string(format!("{}{page}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
 #[test]
 fn the_manual_names_every_variable() {
-    let page = std::fs::read_to_string(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/docs/tasks/stand-in-for-the-envoy-rate-limit-service.md"
-    ))
-    .unwrap();
+    let page = manual();
     let missing: Vec<&str> = variables::names().filter(|name| !page.contains(name)).collect();
     assert_eq!(missing, [""; 0]);
+}
+
+#[test]
+fn the_deployments_of_the_manual_are_read_whole() {
+    let page = manual();
+    let mut read = 0;
+    for block in page.split("```yaml").skip(1).filter_map(|after| after.split("```").next()) {
+        let words: Vec<&str> = block.split_whitespace().map(|word| word.trim_end_matches(',')).collect();
+        let named = words.windows(4).filter(|words| (words[0], words[2]) == ("name:", "value:"));
+        let pairs: Vec<(String, String)> =
+            named.map(|words| (words[1].to_owned(), words[3].trim_matches('"').to_owned())).collect();
+        if !pairs.is_empty() {
+            let (_, own) = stand_in(pairs.clone().into_iter()).unwrap();
+            assert_eq!(own.unused, [""; 0], "{pairs:?}");
+            read += pairs.len();
+        }
+        // Envoy Gateway's chart splits an image at its first slash: without one it names none.
+        for image in words.windows(2).filter(|words| words[0] == "image:").map(|words| words[1]) {
+            assert!(image.split_once('/').is_some_and(|(_, name)| name.contains(':')), "{image}");
+        }
+    }
+    assert_eq!(read, 15, "variables of the two deployments");
 }

@@ -192,6 +192,11 @@ impl Concurrency {
         }
     }
 
+    /// Returns the places that this holder has at `now`.
+    pub(super) fn places_of(&self, holder: Holder, now: Timestamp) -> Option<u64> {
+        self.held(holder, now).map(|held| held.count)
+    }
+
     /// True if this holder has places at `now`.
     #[cfg(test)]
     pub(super) fn holds(&self, holder: Holder, now: Timestamp) -> bool {

@@ -79,13 +79,16 @@ impl FixedWindow {
             let more = windows_to_pay(limit, view, owed, asked);
             place.until(limit, more)
         };
-        Verdict {
-            admitted,
-            remaining: if admitted { free - cost } else { free },
-            reset: if free == 0 { until(1) } else { Span(place.left()) },
-            retry: (!admitted && asked <= u64::from(limit.permits)).then(|| until(asked)),
-            delay: Span::ZERO,
-        }
+        let retry = (!admitted && asked <= u64::from(limit.permits)).then(|| until(asked));
+        // A client that waits for the reset may ask for as much again, or for one permit where that much
+        // never fits.
+        let reset = match retry {
+            Some(retry) => retry,
+            None if free == 0 => until(1),
+            None => Span(place.left()),
+        };
+        let remaining = if admitted { free - cost } else { free };
+        Verdict { admitted, remaining, reset, retry, delay: Span::ZERO }
     }
 
     fn hold(&mut self, now: Timestamp, account: WindowAccount) {
@@ -229,6 +232,23 @@ mod tests {
                 prop_assert!(sum <= u128::from(limit.permits));
             }
         }
+    }
+
+    #[test]
+    fn after_the_reset_of_a_denial_as_much_is_admitted() {
+        let limit = Limit { calendar: None, permits: 4, window: Span::from_secs(2), burst: 0, queue: 0 };
+        let now = Timestamp(500_000);
+        let mut state = State::new(Algorithm::FixedWindow);
+        state.report(&limit, None, now, &ReportedCost { permits: 11, debt_max: 10 });
+        let waits = |cost| {
+            let denied = state.check(&limit, None, now, cost);
+            (denied.reset, denied.retry)
+        };
+        assert_eq!(waits(3), (Span(5_500_000), Some(Span(5_500_000))));
+        assert_eq!(waits(1), (Span(3_500_000), Some(Span(3_500_000))));
+        assert_eq!(waits(5), (Span(3_500_000), None), "never, so it says when one permit is free");
+        assert!(state.check(&limit, None, Timestamp(6_000_000), 3).admitted);
+        assert!(!state.check(&limit, None, Timestamp(5_999_999), 3).admitted);
     }
 
     #[test]

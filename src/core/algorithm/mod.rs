@@ -307,6 +307,15 @@ impl State {
         }
     }
 
+    /// Returns the places that this holder has at `now`; `None`: none, or no places are counted.
+    #[must_use]
+    pub fn places_of(&self, holder: Holder, now: Timestamp) -> Option<u64> {
+        match self {
+            Self::Concurrency(machine) => machine.places_of(holder, now),
+            _ => None,
+        }
+    }
+
     /// Carries out a step that [`Self::check_hold`] has just admitted with the same arguments. Returns the
     /// places that it newly took, kept or gave back.
     pub fn step(&mut self, limit: &Limit, now: Timestamp, hold: &Hold) -> u64 {
@@ -533,6 +542,18 @@ impl State {
     #[must_use]
     pub fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
         each!(self, machine => machine.used(limit, now))
+    }
+
+    /// True if the bucket holds all that is in use: nothing is owed.
+    #[must_use]
+    pub fn owes_nothing(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> bool {
+        let capacity = match self {
+            Self::TokenBucket(_) | Self::Gcra(_) => level::capacity(limit),
+            Self::LeakyBucket(_) => leaky_bucket::capacity(limit),
+            _ => u64::from(limit.permits),
+        };
+        let holds = capacity.saturating_add(Allowance::kept_of(view));
+        holds > 0 && self.used(limit, now) <= holds
     }
 
     /// From when on this bucket answers like an unused one, so that it may be forgotten.

@@ -546,13 +546,16 @@ fn assert_reset(after: &Judge, asked: &OracleQuestion<'_>, verdict: &Verdict, co
     let OracleQuestion { limit, view, now, permits: asked } = *asked;
     let reset = verdict.reset.0;
     let owes = after.owed > 0 && verdict.remaining == 0 && limit.permits > 0;
+    let again = if asked > limit.permits.into() { 1 } else { asked };
     match after.algorithm {
         _ if owes && view.is_some() => {}
-        // Who owes is told when one permit is free again.
+        // As with the time to retry: windows to come leave what is only guessed.
+        Algorithm::FixedWindow if after.owed > 0 && view.is_some() => {}
+        // A client that owes is told when as much is free again.
         Algorithm::FixedWindow if owes && after.caught_up(limit, None, now).owed > 0 => {
             let Some(end) = now.checked_add(reset).filter(|end| *end < u64::MAX) else { return };
-            assert!(after.fits(limit, None, end, 1), "reset too early: {context}");
-            assert!(!after.fits(limit, None, end - 1, 1), "reset too late: {context}");
+            assert!(after.fits(limit, None, end, again), "reset too early: {context}");
+            assert!(!after.fits(limit, None, end - 1, again), "reset too late: {context}");
         }
         Algorithm::FixedWindow => {
             assert_eq!((now + reset) % limit.window.0, 0, "{context}");
@@ -566,7 +569,6 @@ fn assert_reset(after: &Judge, asked: &OracleQuestion<'_>, verdict: &Verdict, co
             // What a window to come is told of others is not known yet.
             let known = view.is_none() && limit.permits > 0;
             let Some(then) = now.checked_add(reset).filter(|then| known && *then < u64::MAX) else { return };
-            let again = if asked > limit.permits.into() { 1 } else { asked };
             assert!(after.fits(limit, None, then, again), "reset too early: {context}");
             let early = || !after.fits(limit, None, then - 1, again);
             assert!(reset == left || early(), "reset too late: {context}");

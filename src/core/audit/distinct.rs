@@ -136,6 +136,7 @@ mod tests {
                 status: 429,
                 retry_ms: None,
                 cause: None,
+                request_id: None,
                 latency_us: 1,
                 weight: 1,
             };

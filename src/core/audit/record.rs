@@ -12,10 +12,14 @@ use crate::time::Timestamp;
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// It passed.
+    /// It passed at once.
     Allowed,
-    /// It was denied.
+    /// It passed, after the delay of a rule that throttles.
+    Throttled,
+    /// A limit denied it.
     Denied,
+    /// A rule that blocks denied it, or whoever asked may not ask at all.
+    Blocked,
     /// It passed, but a rule that only logs would have denied it.
     ShadowDenied,
     /// It was decided before, and reserved something: it is known now what it used. No decision of its own.
@@ -24,14 +28,28 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::ShadowDenied, Self::Committed];
+    pub const ALL: [Self; 6] =
+        [Self::Allowed, Self::Throttled, Self::Denied, Self::Blocked, Self::ShadowDenied, Self::Committed];
+
+    /// The words of all of them.
+    pub const WORDS: [&'static str; Self::ALL.len()] = {
+        let mut words = [""; Self::ALL.len()];
+        let mut place = 0;
+        while place < words.len() {
+            words[place] = Self::ALL[place].as_str();
+            place += 1;
+        }
+        words
+    };
 
     /// Returns the spelling of metrics, the database and the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
+            Self::Throttled => "throttled",
             Self::Denied => "denied",
+            Self::Blocked => "blocked",
             Self::ShadowDenied => "shadow_denied",
             Self::Committed => "committed",
         }
@@ -43,13 +61,35 @@ impl Outcome {
         Self::ALL.into_iter().find(|outcome| outcome.as_str() == text)
     }
 
+    /// True if the request did not pass.
+    #[must_use]
+    pub const fn is_refused(self) -> bool {
+        matches!(self, Self::Denied | Self::Blocked)
+    }
+
     const fn byte(self) -> u8 {
         match self {
             Self::Allowed => 0,
             Self::Denied => 1,
             Self::ShadowDenied => 2,
             Self::Committed => 3,
+            Self::Throttled => 4,
+            Self::Blocked => 5,
         }
+    }
+
+    /// The byte where 0.1.0 reads the outcome, which knows neither [`Self::Throttled`] nor [`Self::Blocked`]
+    /// and would take a record with another byte for a damaged one.
+    const fn coarse_byte(self) -> u8 {
+        match self {
+            Self::Throttled => Self::Allowed.byte(),
+            Self::Blocked => Self::Denied.byte(),
+            other => other.byte(),
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.byte() == byte)
     }
 }
 
@@ -72,6 +112,8 @@ pub struct Record<'a> {
     pub path: Option<&'a str>,
     /// HTTP method of the request; `None` where none was named.
     pub method: Option<&'a str>,
+    /// Name that the gateway gave the request (`X-Request-Id`); `None` where it gave none.
+    pub request_id: Option<&'a str>,
     /// Outcome of the decision, or of the commit that followed it.
     pub outcome: Outcome,
     /// Permits asked for; negative for a refund. For a commit: what was used less what was reserved.
@@ -98,8 +140,9 @@ const NO_RETRY: u64 = u64::MAX;
 const NO_CAUSE: u8 = u8::MAX;
 /// Bytes of everything but the texts, without the length.
 const FIXED: usize = 8 + 1 + 8 + 8 + 4 + 2 + 8 + 4 + 4;
-/// Bytes after the texts: the cause, which 0.1.0 did not write.
-const LAST: usize = 1;
+/// Bytes after the texts: the cause, the length of the request's name, which follows, and after that the
+/// outcome to the point. 0.1.0 wrote none of them.
+const LAST: usize = 1 + 2 + 1;
 /// Longest text, in bytes; a longer one is cut.
 const TEXT_BYTES_MAX: usize = 1_024;
 
@@ -111,7 +154,9 @@ impl<'a> Record<'a> {
     /// Appends its bytes.
     pub fn write(&self, into: &mut Vec<u8>) {
         let texts = self.texts().map(|text| text.map(cut));
-        let len = FIXED + LAST + texts.iter().map(|text| 2 + text.map_or(0, str::len)).sum::<usize>();
+        let name = self.request_id.map(cut);
+        let texts_len = texts.iter().map(|text| 2 + text.map_or(0, str::len)).sum::<usize>();
+        let len = FIXED + texts_len + LAST + name.map_or(0, str::len);
         into.reserve(4 + len);
         // In one piece: this is the one part of remembering that a decision waits for.
         let mut head = [0; 4 + FIXED];
@@ -123,7 +168,7 @@ impl<'a> Record<'a> {
         };
         put(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
         put(&self.at.0.to_le_bytes());
-        put(&[self.outcome.byte()]);
+        put(&[self.outcome.coarse_byte()]);
         put(&self.cost.to_le_bytes());
         put(&self.count.to_le_bytes());
         put(&self.limit.to_le_bytes());
@@ -132,19 +177,17 @@ impl<'a> Record<'a> {
         put(&self.latency_us.to_le_bytes());
         put(&self.weight.to_le_bytes());
         into.extend_from_slice(&head);
-        for text in texts {
-            let len = text.map_or(NONE, |text| u16::try_from(text.len()).unwrap_or(0));
-            into.extend_from_slice(&len.to_le_bytes());
-            into.extend_from_slice(text.unwrap_or_default().as_bytes());
-        }
+        texts.into_iter().for_each(|text| write_text(into, text));
         into.push(self.cause.and_then(|cause| u8::try_from(cause.index()).ok()).unwrap_or(NO_CAUSE));
+        write_text(into, name);
+        into.push(self.outcome.byte());
     }
 
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut bytes = HexBytes(bytes);
         let at = Timestamp(u64::from_le_bytes(bytes.array()?));
         let [outcome] = bytes.array()?;
-        let outcome = Outcome::ALL.into_iter().find(|known| known.byte() == outcome)?;
+        let coarse = Outcome::from_byte(outcome)?;
         let cost = i64::from_le_bytes(bytes.array()?);
         let count = u64::from_le_bytes(bytes.array()?);
         let limit = u32::from_le_bytes(bytes.array()?);
@@ -162,7 +205,8 @@ impl<'a> Record<'a> {
             path: bytes.text()?,
             method: bytes.text()?,
             cause: bytes.array().and_then(|[cause]| DenialCause::ALL.get(usize::from(cause)).copied()),
-            outcome,
+            request_id: bytes.text().flatten(),
+            outcome: bytes.array().and_then(|[outcome]| Outcome::from_byte(outcome)).unwrap_or(coarse),
             cost,
             count,
             limit,
@@ -172,6 +216,12 @@ impl<'a> Record<'a> {
             weight,
         })
     }
+}
+
+fn write_text(into: &mut Vec<u8>, text: Option<&str>) {
+    let len = text.map_or(NONE, |text| u16::try_from(text.len()).unwrap_or(0));
+    into.extend_from_slice(&len.to_le_bytes());
+    into.extend_from_slice(text.unwrap_or_default().as_bytes());
 }
 
 /// The text as PostgreSQL can hold it: without NUL, which becomes the replacement character.
@@ -296,13 +346,14 @@ mod tests {
             address,
             path,
             method,
-            outcome: Outcome::ALL[usize::try_from(at % 3).unwrap()],
+            outcome: Outcome::ALL[usize::try_from(at % 6).unwrap()],
             cost,
             count: at ^ 7,
             limit: 9,
             status: 429,
             retry_ms,
             cause: DenialCause::ALL.get(usize::try_from(at % 11).unwrap()).copied(),
+            request_id: path.filter(|_| at.is_multiple_of(2)),
             latency_us: 5,
             weight: 100,
         }
@@ -353,16 +404,24 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_version_that_wrote_no_cause_is_read_without_one() {
+    fn a_record_of_a_version_that_wrote_less_is_read_without_that() {
         let texts = ("default".to_owned(), [const { None }; 6]);
         let mut bytes = Vec::new();
-        let written = record(&texts, 1, 1, None);
+        let written =
+            Record { request_id: Some("r"), outcome: Outcome::Blocked, ..record(&texts, 1, 1, None) };
         written.write(&mut bytes);
-        assert_eq!((bytes.pop(), written.cause), (Some(1), Some(DenialCause::Elsewhere)));
-        let len = u32::try_from(bytes.len() - 4).unwrap();
-        bytes[..4].copy_from_slice(&len.to_le_bytes());
-        let mut read = Records::of(&bytes);
-        assert_eq!((read.next(), read.is_whole()), (Some(Record { cause: None, ..written }), true));
+        let coarse = Record { outcome: Outcome::Denied, ..written };
+        for (shorter, as_read) in [
+            (1, coarse),
+            (3, Record { request_id: None, ..coarse }),
+            (1, Record { request_id: None, cause: None, ..coarse }),
+        ] {
+            bytes.truncate(bytes.len() - shorter);
+            let len = u32::try_from(bytes.len() - 4).unwrap();
+            bytes[..4].copy_from_slice(&len.to_le_bytes());
+            let mut read = Records::of(&bytes);
+            assert_eq!((read.next(), read.is_whole()), (Some(as_read), true));
+        }
     }
 
     #[test]

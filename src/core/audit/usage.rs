@@ -58,8 +58,12 @@ impl UsageKey {
 pub struct Usage {
     /// Decisions that let pass, those that were not sampled included by estimate.
     pub allowed: u64,
+    /// Those of `allowed` that passed after a delay.
+    pub throttled: u64,
     /// Decisions that denied, those without a row of their own included.
     pub denied: u64,
+    /// Those of `denied` that were blocked rather than over a limit.
+    pub blocked: u64,
     /// Permits that were let pass, estimated likewise; at most [`COST_MAX`], and as far below zero.
     pub cost: i64,
     /// Durations of the decisions; nothing of API keys.
@@ -70,9 +74,14 @@ impl Usage {
     fn add(&mut self, record: &Record<'_>) {
         let weight = u64::from(record.weight);
         match record.outcome {
-            Outcome::Denied => {
+            Outcome::Denied | Outcome::Blocked => {
                 self.denied += weight;
+                self.blocked += if record.outcome == Outcome::Blocked { weight } else { 0 };
                 return;
+            }
+            Outcome::Throttled => {
+                self.allowed += weight;
+                self.throttled += weight;
             }
             Outcome::Allowed | Outcome::ShadowDenied => self.allowed += weight,
             Outcome::Committed => {}
@@ -87,7 +96,9 @@ impl Usage {
     /// Adds another sum.
     pub fn merge(&mut self, other: &Self) {
         self.allowed = self.allowed.saturating_add(other.allowed);
+        self.throttled = self.throttled.saturating_add(other.throttled);
         self.denied = self.denied.saturating_add(other.denied);
+        self.blocked = self.blocked.saturating_add(other.blocked);
         self.charge(other.cost);
         self.latency.merge(&other.latency);
     }
@@ -227,6 +238,7 @@ mod tests {
             status: 200,
             retry_ms: None,
             cause: None,
+            request_id: None,
             latency_us: 3,
             weight,
         }
@@ -264,6 +276,15 @@ mod tests {
         assert_eq!(&sums[&key(0, "", "/x")], all);
         assert_eq!(sums[&key(1, "b", "")].allowed, 1);
         assert_eq!(sums.len(), 5);
+    }
+
+    #[test]
+    fn what_was_delayed_passed_and_what_was_blocked_was_denied() {
+        let outcomes = [Outcome::Allowed, Outcome::Throttled, Outcome::Denied, Outcome::Blocked];
+        let sums = sum((1..).zip(outcomes).map(|(weight, outcome)| record(1, "a", "", outcome, weight)));
+        let all = &sums[&key(0, "a", "")];
+        assert_eq!((all.allowed, all.throttled, all.denied, all.blocked), (3, 2, 7, 4));
+        assert_eq!(all.cost, 6, "permits are those of what passed");
     }
 
     #[test]

@@ -90,26 +90,40 @@ impl Stored {
         Some(Self { value, expires: Some(until), since: Some(now) })
     }
 
-    /// The text under which a store keeps it beside its expiry.
+    /// The text under which a store keeps it.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let value = self.value.to_text();
-        self.since.map_or_else(|| value.clone(), |since| format!("{value}{SINCE}{since}"))
+        let mut text = self.value.to_text();
+        for (mark, instant) in [(SINCE, self.since), (EXPIRES, self.expires)] {
+            if let Some(instant) = instant {
+                text.push(mark);
+                text.push_str(&instant.to_string());
+            }
+        }
+        text
     }
 
     /// Reads such a text; `None` where something else lies there.
     #[must_use]
-    pub fn from_text(text: &str, expires: Option<Nanos>) -> Option<Self> {
-        let (value, since) = match text.split_once(SINCE) {
-            Some((value, since)) => (value, Some(since.parse().ok()?)),
-            None => (text, None),
-        };
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (text, expires) = split(text, EXPIRES)?;
+        let (value, since) = split(text, SINCE)?;
         Some(Self { value: CellValue::from_text(value)?, expires, since })
+    }
+}
+
+/// Takes the instant behind a mark off a text; `None` where that is none.
+fn split(text: &str, mark: char) -> Option<(&str, Option<Nanos>)> {
+    match text.split_once(mark) {
+        Some((text, instant)) => Some((text, Some(instant.parse().ok()?))),
+        None => Some((text, None)),
     }
 }
 
 /// Stands in a text before the instant that its expiry was counted from.
 const SINCE: char = '@';
+/// Stands in a text before the instant from which on the key is free again.
+const EXPIRES: char = '!';
 /// Marks the text of an arrival time among texts of numbers.
 const ARRIVAL: &str = "t";
 
@@ -143,6 +157,8 @@ pub enum Operation {
     Increx(Increx),
     /// Looks at the value.
     Look,
+    /// Asks for how long the key is kept.
+    Life,
     /// Frees the key.
     Delete,
 }
@@ -156,10 +172,23 @@ pub enum Reply {
     Counted(Counted),
     /// To a look, and to a deletion: what was there.
     Seen(Option<Stored>),
+    /// For how long the key is kept, by the clock of its store.
+    Life(Life),
     /// The key holds the value of another command.
     WrongKind,
     /// The call of `INCREX` cannot be carried out on this value.
     Refused(IncrexError),
+}
+
+/// The time for which a key is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// The key is free.
+    Free,
+    /// Nothing ends it.
+    Unending,
+    /// It is free again after so many nanoseconds.
+    Ends(Nanos),
 }
 
 /// The fate of the value.
@@ -203,6 +232,12 @@ impl Operation {
             (Self::Throttle(_), Some(CellValue::Count(_)))
             | (Self::Increx(_), Some(CellValue::Arrival(_))) => (Reply::WrongKind, CellChange::Keep),
             (Self::Look, _) => (Reply::Seen(stored), CellChange::Keep),
+            (Self::Life, _) => {
+                let life = |stored: Stored| {
+                    stored.expires.map_or(Life::Unending, |at| Life::Ends(at.saturating_sub(now).max(0)))
+                };
+                (Reply::Life(stored.map_or(Life::Free, life)), CellChange::Keep)
+            }
             (Self::Delete, None) => (Reply::Seen(None), CellChange::Keep),
             (Self::Delete, Some(_)) => (Reply::Seen(stored), CellChange::Remove),
         }
@@ -226,11 +261,13 @@ mod tests {
         assert_eq!(CellValue::from_text("inf"), None);
         for since in [None, Some(1_780_000_000_000_000_000)] {
             for value in [CellValue::Arrival(5), CellValue::Count(Number::Fraction(0.1))] {
-                let stored = Stored { value, expires: Some(7), since };
-                assert_eq!(Stored::from_text(&stored.to_text(), Some(7)), Some(stored));
+                for expires in [None, Some(7)] {
+                    let stored = Stored { value, expires, since };
+                    assert_eq!(Stored::from_text(&stored.to_text()), Some(stored));
+                }
             }
         }
-        assert_eq!(Stored::from_text("5@soon", None), None);
+        assert_eq!([Stored::from_text("5@soon"), Stored::from_text("5@1!soon")], [None, None]);
     }
 
     const SECOND: Nanos = 1_000_000_000;

@@ -175,6 +175,11 @@ impl Regions {
         self.order.iter().copied()
     }
 
+    /// Regions that were taken out of the list.
+    pub(super) fn unlisted(&self) -> impl Iterator<Item = RegionId> {
+        self.list.iter().enumerate().filter(|(_, region)| !region.listed).map(|(id, _)| id)
+    }
+
     /// Returns how many places there are.
     pub(super) fn len(&self) -> usize {
         self.list.len()

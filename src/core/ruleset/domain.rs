@@ -356,11 +356,13 @@ impl Selector {
             && !(self.exact && (seen.surplus(&self.named).is_some() || self.unlisted(seen).is_some()))
     }
 
-    /// An attribute whose several values an exact rule does not list.
+    /// An attribute whose several values an exact rule does not list. A request may have several names where
+    /// the rule does not ask for them.
     fn unlisted(&self, seen: &SeenAttributes<'_>) -> Option<u32> {
         let listed =
             |number: u32| self.tests.iter().any(|test| test.attribute == number && test.lists_all(seen));
-        seen.all_repeated().find(|number| !listed(*number))
+        let asked = |number: u32| !seen.is_request_id(number) || self.named.binary_search(&number).is_ok();
+        seen.all_repeated().find(|number| asked(*number) && !listed(*number))
     }
 
     /// True if the request has every attribute that names the bucket.

@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use crate::identity::Who;
-use crate::request::{Cost, Request};
+use crate::request::{Cost, REQUEST_ID, Request};
 
 /// Attribute names up to this many are compared one by one, which is faster than hashing.
 const COMPARED_MAX: usize = 16;
@@ -21,6 +21,8 @@ const TAGGED_BYTES_MAX: usize = 8;
 pub(super) struct Names {
     names: Vec<Name>,
     numbers: std::collections::HashMap<Arc<str>, u32, FixedState>,
+    /// The last number of [`REQUEST_ID`], if a rule ever named it. No other name gets a number that is spent.
+    request_id: Option<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -57,6 +59,9 @@ impl Names {
         let text: Arc<str> = name.into();
         self.names.push(Name { tag: tag(name), text: Arc::clone(&text), rules: 0 });
         self.numbers.insert(text, number);
+        if name == REQUEST_ID {
+            self.request_id = Some(number);
+        }
         number
     }
 
@@ -125,8 +130,9 @@ pub(super) struct SeenAttributes<'r> {
     ipv6_prefix: u8,
     /// An attribute that no rule of the domain names.
     foreign: Option<&'r str>,
-    /// Attributes that were looked up rather than brought: the user of a key, the tier.
-    added: [Option<u32>; 2],
+    /// Attributes that an exact rule need not name: the user of a key and the tier, which were looked up
+    /// rather than brought, and the request's name, which says nothing of who asks for what.
+    unasked: [Option<u32>; 3],
     /// The attribute last read as an address.
     address: Option<(u32, Option<IpAddr>)>,
     /// True if the request asks to hold places.
@@ -144,10 +150,11 @@ impl<'r> SeenAttributes<'r> {
             match names.number(name) {
                 Some(number) if self.value(number).is_none() => self.values.push((number, *value)),
                 Some(number) => self.more.push((number, *value)),
+                None if *name == REQUEST_ID => {}
                 None => self.foreign = self.foreign.or(Some(name)),
             }
         }
-        self.added = [("user", who.user), ("tier", who.tier)].map(|(name, value)| {
+        let [user, tier] = [("user", who.user), ("tier", who.tier)].map(|(name, value)| {
             let (value, number) = (value?, names.number(name)?);
             match self.values.iter_mut().find(|(own, _)| *own == number) {
                 None => self.values.push((number, value)),
@@ -157,6 +164,7 @@ impl<'r> SeenAttributes<'r> {
             }
             Some(number)
         });
+        self.unasked = [user, tier, names.request_id];
     }
 
     /// Puts another value in the place of an attribute's first, where rules name the attribute.
@@ -222,9 +230,15 @@ impl<'r> SeenAttributes<'r> {
         if let Some(foreign) = self.foreign {
             return Some(Surplus::Foreign(foreign));
         }
-        let mut brought = self.values.iter().filter(|(number, _)| !self.added.contains(&Some(*number)));
+        let mut brought = self.values.iter().filter(|(number, _)| !self.unasked.contains(&Some(*number)));
         let surplus = brought.find(|(number, _)| named.binary_search(number).is_err());
         surplus.map(|(number, _)| Surplus::Known(*number))
+    }
+
+    /// True if the attribute is the request's name.
+    pub(super) fn is_request_id(&self, number: u32) -> bool {
+        let [.., request_id] = self.unasked;
+        request_id == Some(number)
     }
 }
 

@@ -259,6 +259,20 @@ fn an_exact_rule_wants_no_further_attributes() {
 }
 
 #[test]
+fn the_name_of_a_request_takes_no_exact_rule_out_of_force() {
+    let by_user = || exact(per(rule("r"), &["user"]));
+    let named = [("user", "u"), ("request_id", "7")];
+    assert_eq!(names(&set(vec![by_user()]), &named), ["r"]);
+    let with_another = set(vec![by_user(), exact(per(rule("s"), &["request_id", "user"]))]);
+    assert_eq!(names(&with_another, &named), ["r", "s"], "another rule may count by it");
+    assert_eq!(names(&with_another, &[("user", "u")]), ["r"]);
+    let twice = [("user", "u"), ("request_id", "7"), ("request_id", "8")];
+    assert_eq!(names(&with_another, &twice), ["r"]);
+    assert_eq!(reason(&with_another, "s", &twice), Reason::Surplus("request_id".to_owned()));
+    assert_eq!(reason(&with_another, "r", &[("user", "u"), ("ip", "::1")]), Reason::Surplus("ip".to_owned()));
+}
+
+#[test]
 fn a_disabled_rule_is_kept_and_never_matches() {
     let mut off = rule("off");
     off.enabled = false;

@@ -74,6 +74,8 @@ impl RuleSet {
             }
             let written = rule.conditions.iter().flat_map(|condition| unmet(condition, normal));
             warnings.extend(written.map(&warn));
+            warnings.extend(unmet_prices(rule, normal).into_iter().map(&warn));
+            warnings.extend(idle_delay(rule).map(&warn));
             earlier.add(rule);
         }
         warnings
@@ -89,8 +91,10 @@ impl RuleSet {
             let waits = rule.global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
             let option = if holds { "delay = \"hold\"" } else { "wait" };
             let text = format!(
-                "each answer that {option} holds back is an open call of its gateway: let Envoy's timeout be longer, and raise \
-                 max_requests of its circuit_breakers, beyond which it lets every request pass; a dozen of one bucket wait"
+                "each answer that {option} holds back is an open call of its gateway: let its timeout be longer (Envoy's \
+                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 250 \
+                 ms to 2 s as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
+                 a dozen of one bucket wait"
             );
             (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
         });
@@ -98,15 +102,39 @@ impl RuleSet {
     }
 }
 
+/// Says that a leaky bucket's queue is shorter than its longest delay, so that no request has that delay.
+fn idle_delay(rule: &Rule) -> Option<String> {
+    let throttles = rule.action == Action::Throttle && rule.algorithm == Algorithm::LeakyBucket;
+    let (queued, limit) = (u128::from(rule.burst), u128::from(rule.limit));
+    let drains_in = queued * u128::from(rule.window.micros()) / limit.max(1);
+    let longest = u128::from(rule.max_delay.micros());
+    let is_shorter = throttles && rule.calendar.is_none() && limit > 0 && drains_in < longest;
+    is_shorter.then(|| {
+        format!(
+            "a leaky_bucket queues its burst, and no more: with burst = {queued} no request is delayed for as long as \
+             max_delay says; raise burst to {}",
+            (longest * limit).div_ceil(u128::from(rule.window.micros()).max(1))
+        )
+    })
+}
+
+/// Says why no request has a text as the value of one attribute, or only requests in one odd spelling.
+type WhyUnmet = fn(&str) -> Option<String>;
+
+/// Returns what knows the values of this attribute, if anything does.
+fn unmet_values(attribute: &str, normal: bool) -> Option<WhyUnmet> {
+    match attribute {
+        PATH if normal => Some(unmet_path),
+        "host" if normal => Some(unmet_host),
+        "method" => Some(unmet_method),
+        _ => None,
+    }
+}
+
 /// Says why no requests meet a condition as it is written, or only those in one odd spelling; a sentence for
 /// each such value.
 fn unmet(condition: &Condition, normal: bool) -> Vec<String> {
-    let why: fn(&str) -> Option<String> = match condition.attribute.as_str() {
-        PATH if normal => unmet_path,
-        "host" if normal => unmet_host,
-        "method" => unmet_method,
-        _ => return Vec::new(),
-    };
+    let Some(why) = unmet_values(&condition.attribute, normal) else { return Vec::new() };
     let texts = condition.any_of.iter().filter_map(|pattern| match pattern {
         Pattern::Exact(text) | Pattern::Glob(text) => Some(text),
         Pattern::Network(_) => None,
@@ -115,8 +143,47 @@ fn unmet(condition: &Condition, normal: bool) -> Vec<String> {
     texts.filter_map(|text| Some(format!("{name} = {text:?}: {}", why(text)?))).collect()
 }
 
+/// The same of the values that have prices of their own, which requests must have letter by letter.
+fn unmet_prices(rule: &Rule, normal: bool) -> Vec<String> {
+    let prices = rule.price.iter().flat_map(|prices| &prices.by_attribute);
+    let unmet = prices.filter_map(|price| {
+        let (name, value) = (price.attribute.as_str(), price.value.as_str());
+        let is_pattern = match name {
+            PATH => is_regular_expression(value) || without_parameters(value).is_some(),
+            "ip" => value.contains('/'),
+            _ => false,
+        };
+        let why = if is_pattern || value.contains('*') {
+            let sentence = "only a request with this very text has this price, since prices know no patterns: write each value with its price";
+            Some(sentence.to_owned())
+        } else {
+            unmet_values(name, normal).and_then(|why| why(value))
+        };
+        Some(format!("price of {name} = {value:?}: {}", why?))
+    });
+    unmet.collect()
+}
+
+fn is_regular_expression(path: &str) -> bool {
+    path.starts_with('^') || path.ends_with('$')
+}
+
+/// Returns a path with a `*` for each segment that some router would take for a parameter, if it has one.
+fn without_parameters(path: &str) -> Option<String> {
+    let is_parameter = |segment: &str| {
+        let within = |first: char, last: char| {
+            segment.len() > 2 && segment.starts_with(first) && segment.ends_with(last)
+        };
+        let named = segment.strip_prefix(':').and_then(|name| name.chars().next());
+        within('{', '}') || within('<', '>') || named.is_some_and(char::is_alphabetic)
+    };
+    let segments = path.split('/').map(|segment| if is_parameter(segment) { "*" } else { segment });
+    let starred = segments.collect::<Vec<&str>>().join("/");
+    (starred != path).then_some(starred)
+}
+
 fn unmet_path(text: &str) -> Option<String> {
-    if text.starts_with('^') || text.ends_with('$') {
+    if is_regular_expression(text) {
         let known = "`*` stands for any run of characters, and all else for itself";
         return Some(format!("no request meets it, since rules know no regular expressions: {known}"));
     }
@@ -124,6 +191,18 @@ fn unmet_path(text: &str) -> Option<String> {
         let path = text.get(..end).unwrap_or_default();
         return Some(format!(
             "no request meets it, since rules see paths without their queries: write {path:?}"
+        ));
+    }
+    if let Some(starred) = without_parameters(text) {
+        return Some(format!(
+            "only requests with this very text meet it, since rules know no parameters in paths: write {starred:?}"
+        ));
+    }
+    // Names of methods, such as `orders.create`, have no slash at all.
+    if text.contains('/') && !text.starts_with(['/', '*', '\\']) && !text.contains("://") {
+        let absolute = format!("/{text}");
+        return Some(format!(
+            "only requests whose gateway leaves the first slash out meet it: write {absolute:?}"
         ));
     }
     let (written, normal) = (uri::letters(text), uri::path(text));
@@ -138,6 +217,10 @@ fn unmet_host(text: &str) -> Option<String> {
         let rest = lower.split_once("://").map_or(lower.as_str(), |(_, rest)| rest);
         let host = rest.split('/').next().unwrap_or_default();
         return Some(format!("no request meets it, since no host has a slash: write {host:?}"));
+    }
+    // A star among the colons of an IPv6 address is no port.
+    if lower.contains('*') && lower.matches(':').count() > 1 {
+        return None;
     }
     let bare = lower.strip_suffix(":*").filter(|bare| !bare.is_empty() && *bare != "*");
     let normal = bare.map_or_else(|| uri::host(&lower).into_owned(), str::to_owned);

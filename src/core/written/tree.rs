@@ -93,9 +93,7 @@ impl TreeNode {
         let value = match json {
             Json::Null => Value::Other("null"),
             Json::Bool(value) => Value::Boolean(*value),
-            Json::Number(number) => number
-                .as_i64()
-                .map_or(Value::Other("a number that is not whole or too large"), Value::Integer),
+            Json::Number(number) => from_json_number(number),
             Json::String(text) => Value::Text(text.clone()),
             Json::Array(items) => {
                 let item = |(place, item)| Self::from_json(item, &format!("{path}[{place}]"));
@@ -134,6 +132,13 @@ impl TreeNode {
             None => Ok(()),
         }
     }
+}
+
+/// A number is whole or not as it was written, as in TOML: `5.0` is not.
+fn from_json_number(number: &serde_json::Number) -> Value {
+    let fraction = || number.as_f64().filter(|_| number.is_f64()).map(Value::Fraction);
+    let whole = number.as_i64().map(Value::Integer);
+    whole.or_else(fraction).unwrap_or(Value::Other("a number that is too large"))
 }
 
 fn from_json_entry((key, value): (&String, &serde_json::Value), path: &str) -> TreeEntry {

@@ -9,8 +9,8 @@ use crate::core::time::Timestamp;
 
 /// The columns, in the order of [`rows`].
 pub(super) const STATEMENT: &str = "COPY audit_log (at, region, node, domain, rule, user_id, key_id, address, path, \
-     method, outcome, cost, count, permits, status, retry_after_ms, latency_us, weight, cause, batch) FROM STDIN (FORMAT binary)";
-const COLUMNS: i16 = 20;
+     method, outcome, cost, count, permits, status, retry_after_ms, latency_us, weight, cause, request_id, batch) FROM STDIN (FORMAT binary)";
+const COLUMNS: i16 = 21;
 /// Microseconds from 1970 to PostgreSQL's epoch, 2000.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 /// The last moment of 2199: a clock that says more is broken, and the row keeps this instead.
@@ -53,6 +53,7 @@ fn row(out: &mut Vec<u8>, node: &NodeName, batch: i64, record: &Record<'_>) {
     big(out, i64::from(record.latency_us));
     field(out, &i32::try_from(record.weight).unwrap_or(i32::MAX).to_be_bytes());
     text(out, record.cause.map(DenialCause::as_str));
+    text(out, record.request_id);
     big(out, batch);
 }
 

@@ -54,7 +54,8 @@ macro_rules! usage_of {
             ")::bigint ELSE 0 END AS second, \
                      CASE $4 WHEN 'rule' THEN rule WHEN 'user' THEN user_id \
                          WHEN 'path' THEN path WHEN 'region' THEN region ELSE '' END AS name, \
-                     allowed, denied, cost, CASE WHEN $4 NOT IN ('user', 'path') THEN latency END AS latency \
+                     allowed, throttled, denied, blocked, cost, \
+                     CASE WHEN $4 NOT IN ('user', 'path') THEN latency END AS latency \
                  FROM ",
             $table,
             " WHERE bucket >= date_trunc('",
@@ -71,8 +72,8 @@ macro_rules! usage_of {
                      AND ($7::text IS NULL OR path = $7) \
                      AND ($8::text IS NULL OR region = $8)), \
              sums AS ( \
-                 SELECT second, name, sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied, \
-                     sum(cost)::bigint AS cost \
+                 SELECT second, name, sum(allowed)::bigint AS allowed, sum(throttled)::bigint AS throttled, \
+                     sum(denied)::bigint AS denied, sum(blocked)::bigint AS blocked, sum(cost)::bigint AS cost \
                  FROM chosen GROUP BY 1, 2 \
                  ORDER BY second DESC, sum(denied) DESC, sum(allowed) DESC, name LIMIT $9), \
              counts AS ( \
@@ -81,7 +82,7 @@ macro_rules! usage_of {
              latencies AS ( \
                  SELECT second, name, array_agg((place << 48) + n) AS latency FROM counts GROUP BY 1, 2) \
              SELECT CASE WHEN $4 = 'time' THEN second END AS second, \
-                 CASE WHEN $4 <> 'time' THEN name END AS name, allowed, denied, cost, latency \
+                 CASE WHEN $4 <> 'time' THEN name END AS name, allowed, throttled, denied, blocked, cost, latency \
              FROM sums LEFT JOIN latencies USING (second, name) \
              ORDER BY sums.second DESC, denied DESC, allowed DESC, sums.name"
         )
@@ -103,7 +104,8 @@ macro_rules! keys_by {
             $shown,
             ")::bigint END AS second, \
                  CASE $3 WHEN 'rule' THEN rule WHEN 'key' THEN key_id WHEN 'region' THEN region END AS name, \
-                 sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied, sum(cost)::bigint AS cost, \
+                 sum(allowed)::bigint AS allowed, sum(throttled)::bigint AS throttled, \
+                 sum(denied)::bigint AS denied, sum(blocked)::bigint AS blocked, sum(cost)::bigint AS cost, \
                  NULL::bigint[] AS latency \
              FROM usage_key WHERE bucket >= date_trunc('",
             $step,
@@ -121,7 +123,8 @@ macro_rules! total_of {
     ($kept:literal, $step:tt) => {
         usage_of!(
             concat!(
-                "(SELECT bucket, region, '' AS rule, '' AS user_id, '' AS path, allowed, denied, cost, latency \
+                "(SELECT bucket, region, '' AS rule, '' AS user_id, '' AS path, allowed, throttled, denied, blocked, \
+                     cost, latency \
                  FROM usage_total WHERE step = '",
                 $kept,
                 "') AS total"
@@ -131,18 +134,31 @@ macro_rules! total_of {
     };
 }
 
-/// Users by how often a rule denied them.
-const MOST_DENIED: &str = "SELECT NULL::bigint AS second, name, allowed, denied, cost, NULL::bigint[] AS latency \
-     FROM tidegate_most_denied($1, $2, date_trunc($1, to_timestamp($3::double precision), 'UTC'), \
-         to_timestamp($4::double precision), $5, $6)";
-
-/// The same by the days of months.
-const MOST_DENIED_IN_MONTHS: &str = concat!(
-    "SELECT NULL::bigint AS second, name, allowed, denied, cost, NULL::bigint[] AS latency \
-     FROM tidegate_most_denied('day', $2, date_trunc($1, to_timestamp($3::double precision), 'UTC'), ",
-    month_after!("$4"),
-    ", $5, $6)"
-);
+/// Users by how often a rule denied them, with the parts of these counts, which the function of the database
+/// does not tell, from the sums of those few.
+macro_rules! most_denied {
+    ($table:literal, $kept:literal, $until:expr) => {
+        concat!(
+            "SELECT NULL::bigint AS second, most.name, most.allowed, parts.throttled, most.denied, parts.blocked, \
+                 most.cost, NULL::bigint[] AS latency \
+             FROM tidegate_most_denied('",
+            $kept,
+            "', $2, date_trunc($1, to_timestamp($3::double precision), 'UTC'), ",
+            $until,
+            ", $5, $6) WITH ORDINALITY AS most (name, allowed, denied, cost, place), \
+             LATERAL (SELECT coalesce(sum(own.throttled), 0)::bigint AS throttled, \
+                     coalesce(sum(own.blocked), 0)::bigint AS blocked \
+                 FROM ",
+            $table,
+            " AS own WHERE own.user_id = most.name AND own.user_id <> '' AND own.rule = $2 AND own.path = '' \
+                     AND own.bucket >= date_trunc($1, to_timestamp($3::double precision), 'UTC') \
+                     AND own.bucket < ",
+            $until,
+            " AND ($5::text IS NULL OR own.region = $5)) AS parts \
+             ORDER BY most.place"
+        )
+    };
+}
 
 /// The past, as PostgreSQL remembers it.
 #[derive(Debug, Clone)]
@@ -196,6 +212,9 @@ impl History for Past {
                 Some(cursor) => (cursor.at + Span(1), cursor.shown),
                 None => (asked.to, 0),
             };
+            // One alone is compared as such: an index then gives its rows in their order.
+            let only = if let [only] = &*asked.outcomes { Some(*only) } else { None };
+            let outcomes: Vec<&str> = asked.outcomes.iter().copied().map(Outcome::as_str).collect();
             let query = sqlx::query(DECISIONS)
                 .bind(micros(asked.from))
                 .bind(micros(to))
@@ -204,10 +223,12 @@ impl History for Past {
                 .bind(asked.address.map(network))
                 .bind(stored(&asked.rule))
                 .bind(stored(&asked.region))
-                .bind(asked.outcome.map(Outcome::as_str))
+                .bind(only.map(Outcome::as_str))
                 .bind(i64::from(asked.limit))
                 .bind(i64::from(skip))
-                .bind(asked.cause.map(DenialCause::as_str));
+                .bind(asked.cause.map(DenialCause::as_str))
+                .bind(stored(&asked.request_id))
+                .bind(only.is_none().then_some(outcomes).filter(|outcomes| !outcomes.is_empty()));
             let rows = self.rows(query).await?;
             let read: Result<Vec<Decided>, sqlx::Error> = rows.iter().map(decided).collect();
             read.map_err(|error| self.unreadable(&error))
@@ -224,8 +245,12 @@ impl History for Past {
                 (asked.group, &asked.user, &asked.path, &asked.rule)
                 && asked.by != StepOfTime::Minute
             {
-                let months = asked.by == StepOfTime::Month;
-                let query = sqlx::query(if months { MOST_DENIED_IN_MONTHS } else { MOST_DENIED })
+                let query = sqlx::query(match asked.by {
+                    StepOfTime::Month => most_denied!("usage_day", "day", month_after!("$4")),
+                    StepOfTime::Day => most_denied!("usage_day", "day", "to_timestamp($4::double precision)"),
+                    _ => most_denied!("usage_hour", "hour", "to_timestamp($4::double precision)"),
+                });
+                let query = query
                     .bind(asked.by.as_str())
                     .bind(storable(rule))
                     .bind(seconds(asked.from))
@@ -315,7 +340,7 @@ const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at
          key_id, host(address) || CASE WHEN masklen(address) < CASE family(address) WHEN 4 THEN 32 ELSE 128 END \
              THEN '/' || masklen(address) ELSE '' END AS address, \
          path, method, outcome, cost, count, permits, status::bigint AS status, retry_after_ms, latency_us, \
-         weight::bigint AS weight, cause \
+         weight::bigint AS weight, cause, request_id \
      FROM audit_log \
      WHERE at >= 'epoch'::timestamptz + $1 * interval '1 microsecond' \
          AND at < 'epoch'::timestamptz + $2 * interval '1 microsecond' \
@@ -326,6 +351,8 @@ const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at
          AND ($7::text IS NULL OR region = $7) \
          AND ($8::text IS NULL OR outcome = $8) \
          AND ($11::text IS NULL OR cause = $11) \
+         AND ($12::text IS NULL OR request_id = $12) \
+         AND ($13::text[] IS NULL OR outcome = ANY ($13)) \
      ORDER BY audit_log.at DESC, region, node, tableoid, ctid \
      LIMIT $9 OFFSET $10";
 
@@ -365,6 +392,7 @@ fn decided(row: &PgRow) -> Result<Decided, sqlx::Error> {
         latency_us: row.try_get("latency_us")?,
         weight: row.try_get("weight")?,
         cause: row.try_get("cause")?,
+        request_id: row.try_get("request_id")?,
     })
 }
 
@@ -376,7 +404,9 @@ fn usage_row(row: &PgRow) -> Result<UsageRow, sqlx::Error> {
         at: second.map(|second| Timestamp(unsigned(second) * 1_000_000)),
         name: row.try_get("name")?,
         allowed: unsigned(row.try_get("allowed")?),
+        throttled: unsigned(row.try_get("throttled")?),
         denied: unsigned(row.try_get("denied")?),
+        blocked: unsigned(row.try_get("blocked")?),
         cost: row.try_get("cost")?,
         latency: counts.map(|counts| Histogram::from_packed(counts.into_iter().map(unsigned))),
     })

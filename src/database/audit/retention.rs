@@ -111,6 +111,19 @@ impl RetentionJob {
             let archive::Archived { month, location, rows, bytes } = archived;
             tracing::info!(month, location, rows, bytes, "a month of the audit log is in the archive");
         }
+        let removed = match archive::remove_old(&self.database, &self.settings, now, false).await {
+            Err(ArchiveError::Elsewhere) => return Ok(()),
+            removed => removed?,
+        };
+        for archive::Archived { month, location, rows, bytes } in removed {
+            tracing::info!(
+                month,
+                location,
+                rows,
+                bytes,
+                "a month of the audit log left the archive, old enough"
+            );
+        }
         Ok(())
     }
 

@@ -144,6 +144,7 @@ pub(super) mod tests {
                 status: 429,
                 retry_ms: Some(1_000),
                 cause: None,
+                request_id: None,
                 latency_us: 12,
                 weight: 1,
             };

@@ -17,6 +17,8 @@ pub struct Settings {
     pub retain_sums: Span,
     /// URL of the archive that they go to; `None`: they stay.
     pub archive: Option<String>,
+    /// Age at which decisions leave the archive.
+    pub retain_archive: Span,
     /// A folder for files on their way to the archive.
     pub scratch: PathBuf,
     /// Hook by which tests end the work after a step.

@@ -27,6 +27,7 @@ pub enum ArchiveStep {
     PartitionLocked,
     PartitionDropped,
     ArchiveCommitted,
+    FileRemoved,
 }
 
 impl ArchiveStep {

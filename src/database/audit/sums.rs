@@ -331,6 +331,7 @@ fn add_row(sums: &mut Sums, row: &PgRow, unsummed: &Unsummed) -> Result<(), sqlx
         status: 0,
         retry_ms: None,
         cause: None,
+        request_id: None,
         latency_us: small(latency.unwrap_or(0)),
         weight: small(row.try_get("weight")?),
     };

@@ -4,7 +4,7 @@ use sqlx::PgConnection;
 
 use super::deliver_error::read;
 use super::seconds;
-use super::sum_columns::{added_cost, array, signed};
+use super::sum_columns::{added_counts, array, counts};
 use super::totals::add_totals;
 use crate::core::audit::usage::{Usage, UsageKey, coarser};
 use crate::core::time::Span;
@@ -16,14 +16,14 @@ const STATEMENT_SUMS_MAX: usize = 20_000;
 macro_rules! add_to {
     ($table:literal) => {
         concat!(
-            "INSERT INTO ", $table, " AS own (region, bucket, rule, user_id, path, allowed, denied, cost, latency) \
-             SELECT $1, to_timestamp(second), rule, user_id, path, allowed, denied, cost, latency::bigint[] \
+            "INSERT INTO ", $table, " AS own (region, bucket, rule, user_id, path, allowed, throttled, denied, blocked, \
+                 cost, latency) \
+             SELECT $1, to_timestamp(second), rule, user_id, path, allowed, throttled, denied, blocked, cost, \
+                 latency::bigint[] \
              FROM unnest($2::double precision[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], \
-                 $8::bigint[], $9::text[]) \
-                 AS fresh (second, rule, user_id, path, allowed, denied, cost, latency) \
-             ON CONFLICT (bucket, region, rule, user_id, path) DO UPDATE SET \
-                 allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
-                 cost = ", added_cost!(), ", \
+                 $8::bigint[], $9::bigint[], $10::bigint[], $11::text[]) \
+                 AS fresh (second, rule, user_id, path, allowed, throttled, denied, blocked, cost, latency) \
+             ON CONFLICT (bucket, region, rule, user_id, path) DO UPDATE SET ", added_counts!(), ", \
                  latency = tidegate_join_counts(own.latency, excluded.latency)"
         )
     };
@@ -42,14 +42,13 @@ const TABLES: [(&str, Span); 3] = [
 
 /// Sums of API keys by day, without latencies.
 const ADD_KEYS: &str = concat!(
-    "INSERT INTO usage_key AS own (region, bucket, rule, key_id, allowed, denied, cost) \
-     SELECT $1, to_timestamp(second), rule, key_id, allowed, denied, cost \
-     FROM unnest($2::double precision[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[]) \
-         AS fresh (second, rule, key_id, allowed, denied, cost) \
-     ON CONFLICT (bucket, region, rule, key_id) DO UPDATE SET \
-         allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
-         cost = ",
-    added_cost!()
+    "INSERT INTO usage_key AS own (region, bucket, rule, key_id, allowed, throttled, denied, blocked, cost) \
+     SELECT $1, to_timestamp(second), rule, key_id, allowed, throttled, denied, blocked, cost \
+     FROM unnest($2::double precision[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], \
+         $8::bigint[], $9::bigint[]) \
+         AS fresh (second, rule, key_id, allowed, throttled, denied, blocked, cost) \
+     ON CONFLICT (bucket, region, rule, key_id) DO UPDATE SET ",
+    added_counts!()
 );
 
 /// Adds sorted sums of minutes to all three, and to the totals of everything; those of keys to theirs.
@@ -80,13 +79,16 @@ async fn add_keys(
     region: &str,
     sums: &[(UsageKey, Usage)],
 ) -> Result<(), sqlx::Error> {
+    let [allowed, throttled, denied, blocked] = counts(sums.iter().map(|(_, usage)| usage));
     sqlx::query(ADD_KEYS)
         .bind(region)
         .bind(sums.iter().map(|(key, _)| seconds(key.minute)).collect::<Vec<_>>())
         .bind(sums.iter().map(|(key, _)| key.rule.as_str()).collect::<Vec<_>>())
         .bind(sums.iter().map(|(key, _)| key.key.as_str()).collect::<Vec<_>>())
-        .bind(sums.iter().map(|(_, usage)| signed(usage.allowed)).collect::<Vec<_>>())
-        .bind(sums.iter().map(|(_, usage)| signed(usage.denied)).collect::<Vec<_>>())
+        .bind(allowed)
+        .bind(throttled)
+        .bind(denied)
+        .bind(blocked)
         .bind(sums.iter().map(|(_, usage)| usage.cost).collect::<Vec<_>>())
         .execute(connection)
         .await?;
@@ -100,6 +102,7 @@ async fn add_some(
     region: &str,
     sums: &[(UsageKey, Usage)],
 ) -> Result<(), Failure> {
+    let [allowed, throttled, denied, blocked] = counts(sums.iter().map(|(_, usage)| usage));
     let latencies: Vec<String> = sums.iter().map(|(_, usage)| array(&usage.latency)).collect();
     let added = sqlx::query(statement)
         .bind(region)
@@ -107,8 +110,10 @@ async fn add_some(
         .bind(sums.iter().map(|(key, _)| key.rule.as_str()).collect::<Vec<_>>())
         .bind(sums.iter().map(|(key, _)| key.user.as_str()).collect::<Vec<_>>())
         .bind(sums.iter().map(|(key, _)| key.path.as_str()).collect::<Vec<_>>())
-        .bind(sums.iter().map(|(_, usage)| signed(usage.allowed)).collect::<Vec<_>>())
-        .bind(sums.iter().map(|(_, usage)| signed(usage.denied)).collect::<Vec<_>>())
+        .bind(allowed)
+        .bind(throttled)
+        .bind(denied)
+        .bind(blocked)
         .bind(sums.iter().map(|(_, usage)| usage.cost).collect::<Vec<_>>())
         .bind(latencies)
         .execute(connection);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::PgConnection;
 
 use super::seconds;
-use super::sum_columns::{added_cost, array, signed};
+use super::sum_columns::{added_counts, array, counts};
 use crate::core::audit::usage::{Usage, UsageKey};
 use crate::core::time::{Span, Timestamp};
 
@@ -13,14 +13,13 @@ const STEPS: [(&str, Span); 3] =
     [("minute", Span::from_secs(60)), ("hour", Span::from_secs(3_600)), ("day", Span::from_secs(86_400))];
 
 const ADD: &str = concat!(
-    "INSERT INTO usage_total AS own (region, step, bucket, allowed, denied, cost, latency) \
-     SELECT $1, step, to_timestamp(second), allowed, denied, cost, latency::bigint[] \
-     FROM unnest($2::text[], $3::double precision[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) \
-         AS fresh (step, second, allowed, denied, cost, latency) \
-     ON CONFLICT (step, bucket, region) DO UPDATE SET \
-         allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
-         cost = ",
-    added_cost!(),
+    "INSERT INTO usage_total AS own (region, step, bucket, allowed, throttled, denied, blocked, cost, latency) \
+     SELECT $1, step, to_timestamp(second), allowed, throttled, denied, blocked, cost, latency::bigint[] \
+     FROM unnest($2::text[], $3::double precision[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], \
+         $8::bigint[], $9::text[]) \
+         AS fresh (step, second, allowed, throttled, denied, blocked, cost, latency) \
+     ON CONFLICT (step, bucket, region) DO UPDATE SET ",
+    added_counts!(),
     ", latency = tidegate_join_counts(own.latency, excluded.latency)"
 );
 
@@ -37,12 +36,15 @@ pub(super) async fn add_totals(
             totals.entry((name, bucket)).or_default().merge(usage);
         }
     }
+    let [allowed, throttled, denied, blocked] = counts(totals.values());
     sqlx::query(ADD)
         .bind(region)
         .bind(totals.keys().map(|(step, _)| *step).collect::<Vec<_>>())
         .bind(totals.keys().map(|(_, bucket)| seconds(*bucket)).collect::<Vec<_>>())
-        .bind(totals.values().map(|total| signed(total.allowed)).collect::<Vec<_>>())
-        .bind(totals.values().map(|total| signed(total.denied)).collect::<Vec<_>>())
+        .bind(allowed)
+        .bind(throttled)
+        .bind(denied)
+        .bind(blocked)
         .bind(totals.values().map(|total| total.cost).collect::<Vec<_>>())
         .bind(totals.values().map(|total| array(&total.latency)).collect::<Vec<_>>())
         .execute(connection)

@@ -280,7 +280,31 @@ fn read_number(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Price> {
 
 #[cfg(test)]
 mod tests {
-    use crate::database::document::from_toml;
+    use crate::database::document::{RuleDoc, from_toml, rule_from_json};
+
+    #[test]
+    fn a_price_is_the_same_in_toml_and_json_and_comes_back_as_it_was() {
+        for (number, shown) in
+            [("0.25", "0.25"), ("0.000001", "0.000001"), ("999999.5", "999999.5"), ("3.0", "3"), ("3", "3")]
+        {
+            let text = format!(
+                "[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\nprice = {{ \"model=a\" = {number} }}"
+            );
+            let written = from_toml("rules.toml", &text, &[]).unwrap().rules.remove(0);
+            let json =
+                format!(r#"{{"name": "r", "limit": 5, "window": "1s", "price": {{"model=a": {number}}}}}"#);
+            let sent = rule_from_json(&serde_json::from_str(&json).unwrap(), &[]).unwrap();
+            assert_eq!(sent, written, "{number}");
+            let doc = serde_json::to_value(RuleDoc::from(&sent)).unwrap();
+            assert_eq!(doc["price"]["model=a"], shown);
+            assert_eq!(rule_from_json(&doc, &[]).unwrap(), sent, "{number}");
+        }
+        let refused = |json: serde_json::Value| rule_from_json(&json, &[]).unwrap_err()[0].to_string();
+        let limit = serde_json::json!({"name": "r", "limit": 5.5, "window": "1s"});
+        assert!(refused(limit).contains("not a number that is not whole"));
+        let limit = serde_json::json!({"name": "r", "limit": u64::MAX, "window": "1s"});
+        assert!(refused(limit).contains("not a number that is too large"));
+    }
 
     fn problems_of(lines: &str) -> Vec<String> {
         let text = format!("[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\n{lines}");

@@ -102,6 +102,10 @@ fn a_value_that_no_request_has_is_named() {
         ("path = \"/a;v=1/*\"", "write \"/a/*\""),
         ("path = \"^/x.*$\"", "rules know no regular expressions: `*` stands for any run"),
         ("path = \"/x.*$\"", "rules know no regular expressions"),
+        ("path = \"api/x\"", "leaves the first slash out meet it: write \"/api/x\""),
+        ("path = \"/users/{id}/x\"", "no parameters in paths: write \"/users/*/x\""),
+        ("path = [\"/x\", \"/users/:id\"]", "no parameters in paths: write \"/users/*\""),
+        ("path = \"/users/<id>\"", "no parameters in paths: write \"/users/*\""),
         ("method = \"get\"", "methods come in upper case: write \"GET\""),
         ("method = [\"GET\", \"Post\"]", "write \"POST\""),
         ("host = \"Shop.Example:443\"", "without port and dot at their end: write \"shop.example\""),
@@ -115,11 +119,49 @@ fn a_value_that_no_request_has_is_named() {
     }
     for usual in [
         "path = [\"/caf%C3%A9/*\", \"/a/*.js\", \"*/b\", \"/favicon.*\", \"orders.create\", \"*\"]",
+        "path = [\"/v1/jobs:cancel\", \"/a{b}\", \"/:\", \"/{}\"]",
         "method = [\"GET\", \"*\"]",
         "host = [\"Shop.Example\", \"*.example.com\", \"[2001:db8::1]\", \"*\"]",
         "user = \"get\"",
     ] {
         assert_eq!(warnings(&rule("usual", &format!("match = {{ {usual} }}"))), [""; 0], "{usual}");
+    }
+}
+
+#[test]
+fn a_price_that_no_request_has_is_named() {
+    let priced = |prices: &str| warnings(&rule("odd", &format!("price = {{ {prices} }}")));
+    for (written, told) in [
+        ("\"model=gpt-*\" = 5", "price of model = \"gpt-*\": only a request with this very text"),
+        ("\"ip=10.0.0.0/8\" = 5", "price of ip = \"10.0.0.0/8\": only a request with this very text"),
+        ("\"method=post\" = 5", "price of method = \"post\": no request meets it"),
+        ("\"path=/users/{id}\" = 5, default = 2", "prices know no patterns"),
+        ("\"path=/x?y=1\" = 5", "price of path = \"/x?y=1\": no request meets it"),
+    ] {
+        let warned = priced(written);
+        assert!(warned.len() == 1 && warned[0].contains(told), "{written}: {warned:?}");
+    }
+    assert_eq!(priced("\"model=gpt-x\" = 3, \"method=POST\" = 2, \"path=/x\" = 4"), [""; 0]);
+}
+
+#[test]
+fn a_longest_delay_that_a_leaky_buckets_queue_never_reaches_is_told_with_the_burst_that_does() {
+    let throttled = |algorithm: &str, burst: u32, longest: &str| {
+        let rest = format!(
+            "algorithm = \"{algorithm}\"\naction = \"throttle\"\nburst = {burst}\nmax_delay = \"{longest}\""
+        );
+        warnings(&rule("paced", &rest).replace("limit = 1\n", "limit = 10\n"))
+    };
+    let told = throttled("leaky_bucket", 1, "2s");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("rule \"paced\": a leaky_bucket queues its burst")
+            && told[0].ends_with("burst to 20")
+    );
+    for (algorithm, burst, longest) in
+        [("leaky_bucket", 20, "2s"), ("leaky_bucket", 20, "300ms"), ("gcra", 1, "2s")]
+    {
+        assert_eq!(throttled(algorithm, burst, longest), [""; 0], "{algorithm} {burst} {longest}");
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ const LINES_MAX: usize = 20;
 const HELD_MAX: usize = 8;
 /// First and longest wait after a failure; each wait is twice as long as the one before.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// Attempts in a row to read a batch, before it is set aside: about ten seconds.
+const READS_MAX: u32 = 7;
 /// Shortest secret, in bytes: what can be guessed signs nothing.
 const SECRET_BYTES_MIN: usize = 16;
 
@@ -82,6 +84,8 @@ struct Sending {
     spool: EventSpool,
     client: reqwest::Client,
     secret: Mutex<Vec<u8>>,
+    /// Attempts in a row to read the oldest batch.
+    unread: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -180,7 +184,7 @@ impl Sending {
         let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         let client = client.timeout(setup.timeout).build().context("events.url: no client can be made")?;
         let spool = EventSpool::open(&setup.spool, setup.spool_max_bytes);
-        Ok(Self { setup, spool, client, secret: Mutex::new(secret) })
+        Ok(Self { setup, spool, client, secret: Mutex::new(secret), unread: AtomicU32::new(0) })
     }
 
     /// The secret as its file has it now; where that cannot be read, as it was.
@@ -318,7 +322,10 @@ impl EventCourierShared {
         let own = Arc::clone(self);
         let read = spawn_blocking(move || own.sending.as_ref().map(|sending| sending.spool.oldest())).await;
         let (batch, spooled) = match read {
-            Ok(Some(Ok(Some(batch)))) => (batch, true),
+            Ok(Some(Ok(Some(batch)))) => {
+                sending.unread.store(0, Ordering::Relaxed);
+                (batch, true)
+            }
             Ok(Some(Ok(None))) => match self.held().front().cloned() {
                 Some(batch) => (batch, false),
                 None => return Ok(false),
@@ -343,7 +350,18 @@ impl EventCourierShared {
     async fn unreadable(self: &Arc<Self>, error: &io::Error) -> Result<bool, String> {
         let lost = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound);
         if !lost {
-            return Err(format!("the oldest cannot be read: {error}"));
+            let Some(sending) = &self.sending else { return Ok(false) };
+            if sending.unread.fetch_add(1, Ordering::Relaxed) + 1 < READS_MAX {
+                return Err(format!("the oldest cannot be read: {error}"));
+            }
+            sending.unread.store(0, Ordering::Relaxed);
+            self.counts.damaged.increment(1);
+            tracing::error!("a batch of events is set aside in the spool: it cannot be read: {error}");
+            let own = Arc::clone(self);
+            let aside = move || own.sending.as_ref().map(|sending| sending.spool.set_oldest_aside());
+            let _ = spawn_blocking(aside).await;
+            self.show();
+            return Ok(true);
         }
         // Nobody knows how many it held.
         self.counts.damaged.increment(1);

@@ -15,6 +15,8 @@ use crate::core::time::Timestamp;
 use crate::database::private;
 
 const WHOLE: &str = "events";
+/// Ending of a file that could not be read.
+const ASIDE: &str = "unreadable";
 const PART: &str = "part";
 
 /// Reasons why a batch did not get into the spool.
@@ -150,6 +152,15 @@ impl EventSpool {
         if let Some((id, _)) = oldest {
             // A file that stays is sent again one day.
             let _ = fs::remove_file(self.path(id, WHOLE));
+        }
+    }
+
+    /// Leaves the batch that has waited longest beside the others, under another ending, and goes on without
+    /// it.
+    pub fn set_oldest_aside(&self) {
+        let oldest = self.lock().pop_front();
+        if let Some((id, _)) = oldest {
+            let _ = fs::rename(self.path(id, WHOLE), self.path(id, ASIDE));
         }
     }
 

@@ -181,6 +181,32 @@ impl Failure {
         }
     }
 
+    /// The same for whoever may ask how the daemon is: host and port, and neither the database nor words of
+    /// the server, which name roles and databases.
+    #[must_use]
+    pub fn for_anybody(&self) -> String {
+        let server = |name: &str| name.split('/').next().unwrap_or_default().to_owned();
+        let (name, does) = match self {
+            Self::Away { name, .. } => (name, "does not answer"),
+            Self::NotServing { name, .. } => (name, "takes no connections now"),
+            Self::Full { name, .. } => (name, "has no room"),
+            Self::Forbidden { name, .. } => (name, "does not let this role in or do that"),
+            Self::Pooled { name, .. } => (name, "is behind a pooler that gives each transaction a session"),
+            Self::Other { name, .. } => (name, "did not do what was asked"),
+            Self::Slow { name, .. }
+            | Self::ReadOnly { name }
+            | Self::ServerTooOld { name, .. }
+            | Self::SchemaTooOld { name }
+            | Self::SchemaTooNew { name, .. }
+            | Self::Locked { name } => return self.to_string().replacen(name.as_str(), &server(name), 1),
+            Self::Refused { .. } => {
+                return "PostgreSQL refused the change: the daemon's log says why".to_owned();
+            }
+            Self::Url | Self::Conflict => return self.to_string(),
+        };
+        format!("PostgreSQL at {} {does}: the daemon's log says more", server(name))
+    }
+
     /// True if trying again later may help: nothing is wrong with what was asked.
     #[must_use]
     pub const fn passes(&self) -> bool {
@@ -215,6 +241,22 @@ mod tests {
         assert!(old.to_string().ends_with("run `tidegate migrate`"));
         assert!(slow.is_away() && slow.passes() && !old.is_away());
         assert!(!Failure::Refused { constraint: None, why: String::new() }.passes());
+    }
+
+    #[test]
+    fn what_anybody_may_read_names_neither_database_nor_role() {
+        let (name, why) = ("db:5432/secret".to_owned(), "role \"hidden\" may not".to_owned());
+        for failure in [
+            Failure::Away { name: name.clone(), why: why.clone() },
+            Failure::Forbidden { name: name.clone(), why: why.clone() },
+            Failure::Other { name, why: why.clone() },
+            Failure::Refused { constraint: None, why },
+        ] {
+            let told = failure.for_anybody();
+            assert!(!told.contains("secret") && !told.contains("hidden"), "{told}");
+        }
+        let slow = Failure::Slow { name: "db:5432/secret".to_owned(), after: Duration::from_secs(5) };
+        assert_eq!(slow.for_anybody(), "PostgreSQL at db:5432 did not answer within 5s");
     }
 
     #[test]

@@ -23,7 +23,7 @@ macro_rules! files {
 
 /// All of `migrations/`. Sqlx has a macro that reads the folder, for which a driver of PostgreSQL with TLS is
 /// built once more: a tenth of the whole build.
-const FILES: [(&str, &str); 12] = files! {
+const FILES: [(&str, &str); 16] = files! {
     "0001_rules.sql"
     "0002_identities.sql"
     "0003_audit.sql"
@@ -36,6 +36,10 @@ const FILES: [(&str, &str); 12] = files! {
     "0050_usage_key.sql"
     "0051_audit_committed.sql"
     "0060_audit_cause.sql"
+    "0070_audit_request.sql"
+    "0080_audit_outcomes.sql"
+    "0081_last_seen.sql"
+    "0082_archive_age.sql"
 };
 
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {

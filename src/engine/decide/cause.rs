@@ -12,6 +12,7 @@ use crate::core::rule::Mode;
 use crate::core::ruleset::Match;
 use crate::core::time::Timestamp;
 use crate::engine::Engine;
+use crate::engine::loaded::Loaded;
 use crate::engine::port::ChargeResult;
 
 impl Engine {
@@ -19,7 +20,7 @@ impl Engine {
     #[cold]
     pub(super) fn cause_of(
         &self,
-        found: &Match<'_>,
+        (loaded, found): (&Loaded, &Match<'_>),
         ruled: &RuleOutcome,
         (cost, counted): (Cost, &ChargeResult),
         now: Timestamp,
@@ -35,7 +36,9 @@ impl Engine {
         let mode = found.rule.rule.global.as_ref().map(|global| global.mode);
         // Under `gossip` more may come from the other regions than this one has.
         let never = ruled.retry.is_none() && mode != Some(Mode::Gossip);
-        if never || asked > found.whole.capacity(algorithm) {
+        let (whole, own) = (found.whole.capacity(algorithm), found.limit.capacity(algorithm));
+        // No cost is too large for a limit of nothing: whatever asks finds it used up.
+        if (never && own > 0) || (asked > whole && whole > 0) {
             return DenialCause::TooLarge;
         }
         let has_room = match mode {
@@ -45,7 +48,9 @@ impl Engine {
                 let answered = BucketAnswer { used, remaining: ruled.remaining, view, error_bound };
                 uncertainty::has_room(algorithm, &found.whole, &answered, asked, now)
             }
-            Some(Mode::Escrow) if self.is_burnt(found, counted, asked) => return DenialCause::Burnt,
+            Some(Mode::Escrow) if self.is_burnt((loaded, found), counted, asked) => {
+                return DenialCause::Burnt;
+            }
             Some(Mode::Escrow) => self.may_lie_elsewhere(found, counted, asked, now),
         };
         match has_room {
@@ -56,14 +61,15 @@ impl Engine {
     }
 
     /// True if a cost would fit, had the store not forgotten what was spent of this region's rights.
-    fn is_burnt(&self, found: &Match<'_>, counted: &ChargeResult, asked: u64) -> bool {
+    fn is_burnt(&self, (loaded, found): (&Loaded, &Match<'_>), counted: &ChargeResult, asked: u64) -> bool {
         let algorithm = found.rule.rule.algorithm;
         let needed = counted.used.saturating_add(asked);
         let own = u64::from(found.share.unwrap_or(found.limit.permits));
         let world = self.world();
         let name = &found.rule.rule.name;
         let rights = world.rights.iter().find(|rights| rights.rule == *name);
-        let in_doubt = rights.is_some_and(|rights| rights.in_doubt > 0);
+        // A share that has just grown is not there yet: nothing of it was forgotten.
+        let in_doubt = rights.is_some_and(|rights| rights.in_doubt > 0) && !loaded.grows(found.rule);
         match (moves_as(algorithm), counted.view.as_ref()) {
             // The budget lacks what was not minted of the region's share.
             (Counting::Window, Some(Allowance::Window(view))) => {
@@ -80,7 +86,8 @@ impl Engine {
         }
     }
 
-    /// True if what this region lacks may lie in other regions. Nobody tells it what those have spent.
+    /// True if what this region lacks may lie in other regions. Nobody tells it what those have spent, and
+    /// one that is cut off does not say that it has none.
     fn may_lie_elsewhere(
         &self,
         found: &Match<'_>,
@@ -90,10 +97,8 @@ impl Engine {
     ) -> bool {
         let algorithm = found.rule.rule.algorithm;
         let window = dry_mark(algorithm, found.limit.windows(), now);
-        let is_dry = || {
-            algorithm.counting() == Counting::Window
-                && found.key.as_ref().is_some_and(|key| self.waits.is_dry(key, window))
-        };
-        counted.used.saturating_add(asked) <= found.whole.capacity(algorithm) && !is_dry()
+        let is_dry = || found.key.as_ref().is_some_and(|key| self.waits.is_dry(key, window));
+        counted.used.saturating_add(asked) <= found.whole.capacity(algorithm)
+            && (!is_dry() || !self.world().cut_off.is_empty())
     }
 }

@@ -17,7 +17,9 @@ use crate::core::ruleset::Match;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
 use crate::engine::Engine;
+use crate::engine::audit::CostFate;
 use crate::engine::hold::Leasing;
+use crate::engine::identity::NameRef;
 use crate::engine::port::{ChargeResult, Intent, Outcome};
 use crate::engine::refusal::refusal;
 use crate::engine::unmatched;
@@ -50,6 +52,10 @@ impl Engine {
         let charged = charges && outcome.admitted && !plan.only_reports;
         let (decides, elsewhere) = (intent == Intent::Charge, self.elsewhere(now));
         let call = Concluded { plan, decides, charges, charged, elsewhere, now };
+        if decides {
+            let mut note = |name: NameRef<'_>| self.sightings.note(name, now);
+            plan.persons.iter().for_each(|person| person.tell_known(&mut note));
+        }
         let mut counted = outcome.counted.iter();
         let mut decisions = Decisions::new();
         for (place, request) in plan.requests.iter().enumerate() {
@@ -58,7 +64,7 @@ impl Engine {
                     let decision = refusal(refused);
                     if decides {
                         self.refused[refused.why as usize].increment(1);
-                        self.audit_decision(&call, (place, request), (&decision, false), |_| 0);
+                        self.audit_decision(&call, (place, request), (&decision, CostFate::Asked), |_| 0);
                     }
                     decision
                 }
@@ -93,9 +99,11 @@ impl Engine {
                     if decides {
                         if plan.speaks(found) {
                             self.tally(found, key, taken, counted, now);
+                            self.follow_reserved((found, key), taken, counted, now);
                         }
                         if charges {
                             self.note_uncharged(found, cost, counted);
+                            self.note_owed(found, key, counted, now);
                         }
                         leased.note((found, request), key, cost, counted);
                     }
@@ -104,7 +112,7 @@ impl Engine {
             });
             let Some(ruled) = rules.last_mut() else { continue };
             if let (false, Some((taken, counted))) = (ruled.allowed, hot) {
-                let cause = self.cause_of(found, ruled, (taken.cost, counted), now);
+                let cause = self.cause_of((plan.loaded, found), ruled, (taken.cost, counted), now);
                 ruled.cause = Some(cause);
                 if cause == DenialCause::Elsewhere && plan.is_sent(found) {
                     ruled.retry = Some(ruled.retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP));
@@ -122,6 +130,8 @@ impl Engine {
             let loaded = plan.loaded;
             unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
         }
+        // Results that were not taken off are of the requests after this one.
+        let own = own.get(..own.len().saturating_sub(counted.len())).unwrap_or_default();
         let mut decision = plan.decision(rules, matches);
         if decides && self.audit.is_some() {
             let decided = decision.tightest.and_then(|index| decision.rules.get(index));
@@ -138,11 +148,9 @@ impl Engine {
             self.holds.count(HoldStep::Acquire, leased.lease.held.len());
         }
         if decides && self.audit.is_some() {
-            // What a report says is used, also where a bucket owes so much that it counts no more of it.
-            let is_charged = |counted: &ChargeResult| request.cost.is_report() || counted.reported > 0;
-            let charged = own.iter().any(|counted| is_charged(counted) && !is_repeated(counted));
+            let fate = cost_fate(request, (matches, costs), own);
             let used = |index| used_of(matches, own, index);
-            self.audit_decision(call, (place, request), (&decision, charged), used);
+            self.audit_decision(call, (place, request), (&decision, fate), used);
         }
         decision
     }
@@ -152,7 +160,7 @@ impl Engine {
         &self,
         call: &Concluded<'_, 'a, 'r>,
         (place, request): (usize, &'a Request<'r>),
-        told: (&Decision, bool),
+        told: (&Decision, CostFate),
         used: impl Fn(usize) -> u64,
     ) {
         if let Some(audit) = &self.audit {
@@ -203,7 +211,14 @@ impl Engine {
         }
     }
 
-    fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &ChargeResult, now: Timestamp) {
+    pub(in crate::engine) fn tally(
+        &self,
+        found: &Match<'_>,
+        key: &Key,
+        taken: TakenCost,
+        counted: &ChargeResult,
+        now: Timestamp,
+    ) {
         let TakenCost { cost, charged } = taken;
         let taken = taken_of(taken, counted);
         // A request's own limit with another window counts in buckets of its own, which no other region
@@ -243,6 +258,28 @@ fn is_repeated(counted: &ChargeResult) -> bool {
     counted.reservation == Some(ReservationFate::Repeated)
 }
 
+/// Returns what became of a request's cost; `counted` is the request's own.
+fn cost_fate(
+    request: &Request<'_>,
+    (matches, costs): (&[Match<'_>], &[Cost]),
+    counted: &[ChargeResult],
+) -> CostFate {
+    let asked = matches.iter().zip(costs).filter(|(found, _)| found.key.is_some());
+    let taking = asked.zip(counted).filter(|((_, cost), _)| cost.taken() > 0);
+    let mut fates = taking.map(|(_, counted)| counted.reservation).peekable();
+    let was_before =
+        |fate| matches!(fate, Some(ReservationFate::Repeated | ReservationFate::HeldBefore { .. }));
+    if fates.peek().is_some() && fates.all(was_before) {
+        return CostFate::Repeated;
+    }
+    // What a report says is used, also where a bucket owes so much that it counts no more of it.
+    let is_charged = |counted: &ChargeResult| request.cost.is_report() || counted.reported > 0;
+    match counted.iter().any(|counted| is_charged(counted) && !is_repeated(counted)) {
+        true => CostFate::Charged,
+        false => CostFate::Asked,
+    }
+}
+
 /// Permits that a charge took.
 #[inline]
 pub(in crate::engine) fn taken_of(taken: TakenCost, counted: &ChargeResult) -> u64 {
@@ -268,7 +305,7 @@ fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
     counted.used.saturating_add(1).saturating_sub(held).max(1)
 }
 
-/// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
+/// Permits in use after a request under the rule of this index; `counted` is the request's own.
 fn used_of(matches: &[Match<'_>], counted: &[ChargeResult], index: usize) -> u64 {
     let counts = |found: &&Match<'_>| found.key.is_some();
     let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());

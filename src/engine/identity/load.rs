@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::lookups::{Lookups, Wanted};
-use super::{Fact, IdentityName, LookupSettings, Shelf, Source, shelved};
+use super::{BAR_TIME, Fact, IdentityName, LookupSettings, SHELF_TIME, Shelf, Source, shelved};
 use crate::engine::clock::Stopwatch;
 use crate::engine::tasks::Tasks;
 use crate::telemetry::Metrics;
@@ -20,10 +20,6 @@ const CALLS_MAX: usize = 4;
 /// Time for which a call that failed keeps its place, so that a database that is away is not asked all the
 /// time.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Time for which facts lie on the shelf.
-const SHELF_TIME: Duration = Duration::from_secs(60);
-/// Time for which a change keeps facts off the shelf: longer than any read from before it takes.
-const BAR_TIME: Duration = Duration::from_secs(10);
 
 /// One call's work.
 #[derive(Debug, Default)]
@@ -31,7 +27,6 @@ struct Batch {
     look: Vec<IdentityName>,
     again: Vec<IdentityName>,
     bar: Vec<IdentityName>,
-    past_shelf: bool,
 }
 
 impl Lookups {
@@ -84,7 +79,6 @@ async fn run(
     let mut queue = queue.lock().await;
     let loader = Arc::new(Loader { lookups, source, shelf });
     let calls = Arc::new(Semaphore::new(CALLS_MAX));
-    let mut shelf_barred_until = Duration::ZERO;
     let mut wanted = Vec::with_capacity(BATCH_MAX);
     loop {
         let taken = async {
@@ -104,10 +98,8 @@ async fn run(
                 Wanted::Look(name) => batch.look.push(name),
                 Wanted::Again(name) => batch.again.push(name),
                 Wanted::Bar(name) => batch.bar.push(name),
-                Wanted::BarAll => shelf_barred_until = loader.lookups.now() + SHELF_TIME,
             }
         }
-        batch.past_shelf = loader.lookups.now() < shelf_barred_until;
         let (loader, stop) = (Arc::clone(&loader), stop.clone());
         tokio::spawn(async move {
             tokio::select! {
@@ -124,17 +116,19 @@ impl Loader {
     async fn carry_out(&self, mut batch: Batch) {
         let watch = Stopwatch::start();
         let generation = self.lookups.generation();
-        batch.look.iter().chain(&batch.again).for_each(|name| self.lookups.look_ups.begin(name));
         self.clear_shelf(&batch).await;
-        let shelf = self.shelf.as_deref().filter(|_| !batch.past_shelf);
+        let shelf = self.shelf.as_deref().filter(|_| self.lookups.trusts_shelf());
         let mut left = match shelf {
             Some(shelf) => self.land_shelved(shelf, std::mem::take(&mut batch.look), generation).await,
             None => std::mem::take(&mut batch.look),
         };
+        let changed = batch.again.clone();
         left.append(&mut batch.again);
         if left.is_empty() {
             return;
         }
+        // Not before: what lay on the shelf may be from before a change that was heard of meanwhile.
+        left.iter().for_each(|name| self.lookups.look_ups.begin(name));
         match self.source.load(&left).await {
             Ok(facts) => {
                 self.lookups.metrics.from_database.increment(u64::try_from(left.len()).unwrap_or(u64::MAX));
@@ -147,19 +141,51 @@ impl Loader {
             Err(error) => {
                 self.lookups.metrics.failed.increment(u64::try_from(left.len()).unwrap_or(u64::MAX));
                 self.lookups.took(None);
-                left.iter().for_each(|name| self.lookups.look_ups.fail(name));
                 tracing::debug!(%error, names = left.len(), "people were not looked up");
+                let missed = self.missed(left, &changed);
                 tokio::time::sleep(PAUSE).await;
+                for name in missed {
+                    self.lookups.send(Wanted::Again(name));
+                }
             }
         }
+    }
+
+    /// Ends the flights of a call that failed, but for those of held facts that changed: these are outdated
+    /// until they are read, and given back to be read again.
+    fn missed(&self, mut left: Vec<IdentityName>, changed: &[IdentityName]) -> Vec<IdentityName> {
+        let look_ups = &self.lookups.look_ups;
+        for name in changed {
+            look_ups.taint(name);
+        }
+        left.retain(|name| {
+            if look_ups.finish(name) {
+                return false;
+            }
+            let is_held = self.lookups.outdate(name);
+            if !is_held {
+                look_ups.fail(name);
+            }
+            is_held
+        });
+        left
     }
 
     async fn clear_shelf(&self, batch: &Batch) {
         let Some(shelf) = self.shelf.as_deref() else { return };
         let barred: Vec<String> =
             batch.again.iter().chain(&batch.bar).map(|name| shelved::name(name.as_ref())).collect();
-        if !barred.is_empty() {
-            shelf.bar(&barred, BAR_TIME).await;
+        if barred.is_empty() {
+            return;
+        }
+        if !shelf.bar(&barred, BAR_TIME).await {
+            tracing::debug!(names = barred.len(), "the shelf of people was not cleared of what changed");
+            self.lookups.distrust_shelf();
+        }
+        // Whoever asked for them meanwhile may have found them on the shelf.
+        for name in &batch.bar {
+            self.lookups.look_ups.taint(name);
+            self.lookups.outdate(name);
         }
     }
 

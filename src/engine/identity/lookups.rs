@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::pending_look_ups::{FLIGHTS_MAX, Joined, LookUps};
 use super::person::{Inquiry, KeyShown, Person, Persons};
-use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, secret};
+use super::{BAR_TIME, Fact, IdentityName, Kind, LookupSettings, NameRef, SHELF_TIME, secret};
 use crate::core::identity::{ApiKey, User, UserLimit, is_key_like, is_key_name, parse_key};
 use crate::core::request::{API_KEY, Request};
 use crate::core::ruleset::RuleSet;
@@ -37,6 +37,8 @@ const TIMER: Duration = Duration::from_millis(1);
 /// The memory that an entry takes in the cache besides its texts, in bytes: measured with
 /// `tests/bench/identity.rs`.
 const ENTRY_BYTES: usize = 208;
+/// The generation of a fact that is outdated by itself.
+const OUTDATED: u64 = u64::MAX;
 
 /// Looks people up. Shared by every decision of a daemon.
 pub struct Lookups {
@@ -47,6 +49,8 @@ pub struct Lookups {
     started: Stopwatch,
     /// Facts of an earlier generation may all be outdated.
     generation: AtomicU64,
+    /// Milliseconds since the start; until then the shelf may hold what is outdated.
+    shelf_barred_until: AtomicU64,
     /// Lookups take longer than a decision may wait, or fail.
     slow: AtomicBool,
     pub(super) metrics: IdentityMetrics,
@@ -61,7 +65,7 @@ impl std::fmt::Debug for Lookups {
 #[derive(Debug)]
 struct KeptFact {
     fact: Fact,
-    generation: u64,
+    generation: AtomicU64,
     /// Milliseconds since the start; from then on it is looked up again.
     fresh_until: AtomicU64,
 }
@@ -99,8 +103,6 @@ pub(super) enum Wanted {
     Again(IdentityName),
     /// Only clear the shelf of it: there was a change of somebody who is not held here.
     Bar(IdentityName),
-    /// The shelf cannot be trusted for a while: anybody may have changed.
-    BarAll,
 }
 
 /// The answer of the cache for one identity.
@@ -137,6 +139,7 @@ impl Lookups {
             settings,
             started: Stopwatch::start(),
             generation: AtomicU64::new(0),
+            shelf_barred_until: AtomicU64::new(0),
             slow: AtomicBool::new(false),
             metrics: metrics.identity(),
         });
@@ -148,12 +151,16 @@ impl Lookups {
         self.metrics.changes.increment(1);
         let tainted = self.look_ups.taint(&name);
         let held = self.cache.contains_key(&name.as_ref());
-        let wanted =
-            if held && !tainted && matches!(self.look_ups.join(name.as_ref(), self.now()), Joined::New(_)) {
-                Wanted::Again(name.clone())
-            } else {
+        let joined = (held && !tainted).then(|| self.look_ups.join(name.as_ref(), self.now()));
+        let wanted = match joined {
+            Some(Joined::New(_)) => Wanted::Again(name.clone()),
+            Some(Joined::Full) => {
+                // No room to look it up now: whoever uses it next does.
+                self.outdate(&name);
                 Wanted::Bar(name.clone())
-            };
+            }
+            Some(Joined::Already(..)) | None => Wanted::Bar(name.clone()),
+        };
         let again = matches!(wanted, Wanted::Again(_));
         if self.queue.try_send(wanted).is_err() {
             // Better to know nothing than what was true before.
@@ -168,10 +175,28 @@ impl Lookups {
     /// decision may wait.
     pub fn all_changed(&self) {
         self.metrics.changes.increment(1);
+        // Before the generation: whoever reads under the new one must not trust the shelf.
+        self.distrust_shelf();
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.look_ups.taint_all();
-        // Full: the facts are of an earlier generation all the same.
-        let _ = self.queue.try_send(Wanted::BarAll);
+    }
+
+    /// Says that the shelf may hold outdated facts, for as long as any lies there that is on its way now.
+    pub(super) fn distrust_shelf(&self) {
+        let until = millis(self.now() + SHELF_TIME + BAR_TIME);
+        self.shelf_barred_until.fetch_max(until, Ordering::AcqRel);
+    }
+
+    /// True unless the shelf may hold outdated facts.
+    pub(super) fn trusts_shelf(&self) -> bool {
+        millis(self.now()) >= self.shelf_barred_until.load(Ordering::Acquire)
+    }
+
+    /// Makes a fact outdated: it stays in use, and whoever uses it next has it looked up again. `false` if
+    /// none is held.
+    pub(super) fn outdate(&self, name: &IdentityName) -> bool {
+        let kept = self.cache.get(&name.as_ref());
+        kept.map(|kept| kept.generation.store(OUTDATED, Ordering::Release)).is_some()
     }
 
     /// Returns how full it is.
@@ -225,7 +250,7 @@ impl Lookups {
     fn look(&self, name: NameRef<'_>, inquiry: Inquiry) -> Near {
         let kept = self.cache.get(&name);
         if let Some(kept) = &kept
-            && kept.generation == self.generation.load(Ordering::Acquire)
+            && kept.generation.load(Ordering::Acquire) == self.generation.load(Ordering::Acquire)
         {
             self.metrics.hits.increment(1);
             self.refresh(name, kept);
@@ -275,8 +300,13 @@ impl Lookups {
             Ok(()) => true,
             Err(error) => {
                 self.metrics.dropped.increment(1);
-                if let Wanted::Look(name) | Wanted::Again(name) = error.into_inner() {
-                    self.look_ups.fail(&name);
+                match error.into_inner() {
+                    Wanted::Look(name) => self.look_ups.fail(&name),
+                    Wanted::Again(name) => {
+                        self.outdate(&name);
+                        self.look_ups.fail(&name);
+                    }
+                    Wanted::Bar(_) => {}
                 }
                 false
             }
@@ -295,6 +325,7 @@ impl Lookups {
     pub(super) fn keep(&self, name: IdentityName, fact: Fact, generation: u64) {
         let fresh = if fact.is_somebody() { self.settings.fresh } else { self.settings.fresh_absent };
         let fresh_until = AtomicU64::new(millis(self.now() + fresh));
+        let generation = AtomicU64::new(generation);
         self.cache.insert(name, Arc::new(KeptFact { fact, generation, fresh_until }));
     }
 
@@ -441,5 +472,33 @@ impl Directory<'_> {
                 Near::Without(outdated) => outdated,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_not_fresh_where_there_is_no_room_to_look_it_up_again() {
+        let (lookups, _wanted) = Lookups::new(LookupSettings::default(), &Metrics::new());
+        let name = |id: &str| NameRef { kind: Kind::User, id }.to_owned();
+        let is_fresh = |id: &str| {
+            matches!(lookups.look(NameRef { kind: Kind::User, id }, Inquiry::Decision), Near::Fact(_))
+        };
+        lookups.keep(name("u"), Fact::absent(Kind::User), lookups.generation());
+        assert!(is_fresh("u"));
+        while lookups.send(Wanted::Bar(name("other"))) {}
+        assert!(!lookups.send(Wanted::Again(name("u"))), "the queue is full");
+        assert!(!is_fresh("u"), "it changed, and was not looked up again");
+
+        let (lookups, _wanted) = Lookups::new(LookupSettings::default(), &Metrics::new());
+        lookups.keep(name("u"), Fact::absent(Kind::User), lookups.generation());
+        for id in 0..FLIGHTS_MAX {
+            drop(lookups.look_ups.join(name(&id.to_string()).as_ref(), Duration::ZERO));
+        }
+        lookups.changed(name("u"));
+        let near = lookups.look(NameRef { kind: Kind::User, id: "u" }, Inquiry::Decision);
+        assert!(matches!(near, Near::Without(Some(_))), "it stays in use, outdated");
     }
 }

@@ -8,6 +8,7 @@
 pub mod lookups;
 pub mod register;
 pub mod secret;
+pub mod sightings;
 
 mod load;
 mod pending_look_ups;
@@ -23,6 +24,11 @@ use crate::core::identity::{ApiKey, User};
 
 pub(super) use lookups::Directory;
 pub(super) use person::{IdentityRefused, Inquiry, KeyFound, Person, Persons, key_id, rewritten, shows_key};
+
+/// Time for which facts lie on the shelf.
+const SHELF_TIME: Duration = Duration::from_secs(60);
+/// Time for which a change keeps facts off the shelf: longer than any read from before it takes.
+const BAR_TIME: Duration = Duration::from_secs(10);
 
 /// Kinds of identities that can be looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -133,8 +139,8 @@ pub trait Shelf: Send + Sync + 'static {
     /// Puts facts there for so long, where nothing lies yet.
     fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()>;
     /// Takes away what lies there, and lets nothing be put there for so long: what a slow daemon read before
-    /// a change must not come back after it.
-    fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, ()>;
+    /// a change must not come back after it. `false` if some may lie there still.
+    fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, bool>;
 }
 
 /// The settings of look-ups.

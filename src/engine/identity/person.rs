@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::{Kind, NameRef};
 use crate::core::identity::{
     ApiKey, Refusal, User, Who, is_key_like, is_key_name, key_refusal, parse_key, user_block,
 };
@@ -114,6 +115,17 @@ impl Person {
         });
         // A user who is refused stays so, whatever stands beside.
         blocked.or_else(|| self.others.iter().find_map(|other| other.refused(now)))
+    }
+
+    /// Tells every user and key of the request that is known.
+    pub(in crate::engine) fn tell_known(&self, tell: &mut dyn FnMut(NameRef<'_>)) {
+        for user in self.user.iter().chain(&self.beside) {
+            tell(NameRef { kind: Kind::User, id: &user.id });
+        }
+        if let Some(key) = &self.key {
+            tell(NameRef { kind: Kind::Key, id: &key.id });
+        }
+        self.others.iter().for_each(|other| other.tell_known(tell));
     }
 
     /// The one who shows the further credential of this place.

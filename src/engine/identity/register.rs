@@ -36,6 +36,10 @@ pub struct UserRecord {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub updated_at: Option<Timestamp>,
+    /// When a request named the user last, to the minute; absent where none is remembered.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub last_seen_at: Option<Timestamp>,
 }
 
 /// A block, with its beginning where that is known.
@@ -90,6 +94,10 @@ pub struct KeyRecord {
     pub revoked_at: Option<Timestamp>,
     /// Who took it back.
     pub revoked_by: Option<String>,
+    /// When a request showed the key last, to the minute; absent where none is remembered.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub last_seen_at: Option<Timestamp>,
 }
 
 /// A tier.
@@ -185,6 +193,13 @@ pub enum RegisterError {
 pub const HOLDERS_NAMED: usize = 3;
 
 impl RegisterError {
+    /// Nobody made this tier.
+    #[must_use]
+    pub fn no_tier() -> Self {
+        let text = "there is no such tier: `tidegate tiers list` shows them, `tidegate tiers set` makes one";
+        Self::Refused("tier", text.to_owned())
+    }
+
     /// A tier stays since somebody has it: the first users and the first keys, one more of each than are
     /// named if there are more.
     #[must_use]

@@ -67,7 +67,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "reports_uncharged_permits_total",
         MetricKind::Counter,
         &["reason"],
-        "Permits of reports that were not charged: debt_max: they exceed what a bucket may owe; forgiven: of rules with debt = \
+        "Permits of reports and commits that were not charged: debt_max: they exceed what a bucket may owe; forgiven: of rules with debt = \
          \"forgive\"; store: the store could not be asked, or had no room",
     ),
     (
@@ -183,7 +183,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["event"],
         "Reservations by rule: reserved; released: committed in time; lapsed: committed too late and charged in full; \
-         repeated: the same again; crowded: denied, no room for more; estimated: by the daemon; unlearned: a kind of cost forgotten",
+         repeated: the same again; crowded: denied, no room for more; estimated: by the daemon; unlearned: a kind of cost forgotten; unfollowed: of worldwide rules, beyond 100,000 open ones of a daemon",
     ),
     (
         "rights_waits_total",
@@ -278,7 +278,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "rule_warnings",
         MetricKind::Gauge,
         &[],
-        "Rules in force that are valid and hardly meant so: out of reach, an option without effect, no rules at all",
+        "Warnings of rules in force that are valid and hardly meant so, of one rule perhaps several: out of reach, an option without effect, no rules at all",
     ),
     (
         "keys",
@@ -415,6 +415,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["reason"],
         "Decisions that refused somebody: user_blocked, key_revoked, key_expired, key_inactive",
+    ),
+    (
+        "identity_sightings_lost_total",
+        MetricKind::Counter,
+        &[],
+        "Users and API keys whose last request is not remembered, since too many wait for the database",
     ),
     ("identity_tokens_total", MetricKind::Counter, &["result"], "JSON web tokens shown: valid, invalid"),
     ("audit_queue", MetricKind::Gauge, &[], "Records of decisions that wait in memory"),

@@ -60,6 +60,30 @@ export const causes = {
   degraded: "the store did not answer or had no room", penalty: "a penalty", blocked: "blocked", too_large: "more than can ever pass",
 };
 
+/* The cause of a denial and when it ends, as one reads them after "denied by search". */
+export const because = ({ cause, retry_after_ms: retry }) => `${cause ? `: ${causes[cause] ?? cause}` : ""}; ${retry == null ? "until somebody changes that" : retry === 0 ? "free now" : `free in ${span(retry)}`}`;
+
+/* Said of an answer for which the store was not heard. */
+export const unheard = ({ degraded }) => degraded ? ". The store does not answer: this is what the daemon knows by itself" : "";
+
+/* Notices of these kinds mean that limits are not held as they are meant, or that a daemon is left out. */
+const GRAVE = ["cut_off", "agreement", "burning", "refused", "twice"];
+const STATES = { starting: "is starting", impaired: "is impaired: gateways should ask another", draining: "is draining: it ends soon" };
+
+/* What is wrong now, a sentence each, in two lists: `bad` is to be mended at once. */
+export function troubles({ regions, ready }) {
+  const bad = [], warn = [], { rules } = ready ?? {};
+  if (ready && ready.state !== "serving") bad.push(`This daemon ${STATES[ready.state] ?? `is ${ready.state}`}.`);
+  for (const task of ready?.tasks_missing ?? []) bad.push(`The background task ${task} ended and does not start again: restart this daemon.`);
+  if (rules?.problem) bad.push(`Rules: ${rules.problem}`);
+  else if (rules?.reachable === false) bad.push(`The source of the rules (${rules.source}) does not answer: those of ${rules.from || "none"} are in force.`);
+  if (rules?.unsaved) bad.push(`The rules in force are not saved on this machine, to start from while their source is away: ${rules.unsaved}`);
+  if (ready && ready.store !== "ok") bad.push(...(ready.store_problems.length ? ready.store_problems : [`The store is ${ready.store}.`]));
+  for (const { about, text } of regions?.notices ?? []) (GRAVE.includes(about) ? bad : warn).push(text);
+  if (regions?.cut_off.length && !regions.notices.some(({ about }) => about === "cut_off")) bad.push(`Cut off: ${regions.cut_off.join(", ")}.`);
+  return { bad, warn };
+}
+
 /* A moment as an operator reads it, in UTC to the second. */
 export const moment = (text) => text?.replace("T", " ").replace(/\.\d+Z$|Z$/, "");
 
@@ -79,9 +103,9 @@ export function useEach(doIt, changes) {
 /* What came of a call: `bad` is an error. */
 export const Said = ({ said }) => said && html`<pre role="status" class=${said.bad ? "bad" : ""}>${said.bad ?? said.text}</pre>`;
 
-/* A table with these headings. A row is a list of cells. */
+/* A table with these headings. A row is a list of cells; one without a value is "–". */
 export const Table = ({ head, rows, none }) => rows.length ? html`<table><thead><tr>${head.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-  <tbody>${rows.map((cells) => html`<tr>${cells.map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody></table>` : html`<p class="soft">${none}</p>`;
+  <tbody>${rows.map((cells) => html`<tr>${cells.map((cell) => html`<td>${cell == null || cell === "" ? "–" : cell}</td>`)}</tr>`)}</tbody></table>` : html`<p class="soft">${none}</p>`;
 
 /* A list of any length, of which only what is seen is drawn. `label` and `more` tell an entry. */
 export function List({ entries, chosen, choose, more }) {

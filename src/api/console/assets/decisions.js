@@ -2,26 +2,35 @@
 import { html, useEffect, useState } from "/console/preact.js";
 import { ask, moment, route, Said, Table } from "/console/daemon.js";
 
+const OUTCOMES = { "denied,blocked": "refused", denied: "denied by a limit", blocked: "blocked", throttled: "delayed", shadow_denied: "shadow denied", allowed: "allowed", committed: "committed", "": "any" };
 const FILTERS = { user: "User", rule: "Rule", region: "Region", address: "Address" };
 
-function Chart({ rows }) {
-  const most = Math.max(1, ...rows.map((row) => row.allowed + row.denied)), width = 800 / Math.max(rows.length, 24);
+const HOUR = 36e5;
+const SHADES = { allowed: "good", committed: "good", throttled: "good", denied: "bad", blocked: "bad", shadow_denied: "warn" };
+
+/* Each hour has its place, the oldest on the left, also where nothing was decided in it. */
+function Chart({ usage: { rows, from, to, allowed_sample: sample } }) {
+  const first = Math.floor(Date.parse(from) / HOUR), hours = Math.max(1, Math.floor(Date.parse(to) / HOUR) - first), width = 800 / hours;
+  const left = (row) => (Math.floor(Date.parse(row.at) / HOUR) - first) * width, begin = (hour) => moment(new Date(hour * HOUR).toISOString());
+  const most = Math.max(1, ...rows.map((row) => row.allowed + row.denied));
   const height = (count) => Math.round(count / most * 150);
   return html`<svg class="chart" viewBox="0 0 800 160" preserveAspectRatio="none" role="img" aria-label=${`Decisions by the hour, at most ${most}`}>
-    ${rows.map((row, at) => html`<g><title>${row.at}: ${row.allowed} allowed, ${row.denied} denied</title>
-      <rect class="good" x=${at * width} width=${width - 2} y=${160 - height(row.allowed + row.denied)} height=${height(row.allowed)}/>
-      <rect class="bad" x=${at * width} width=${width - 2} y=${160 - height(row.denied)} height=${height(row.denied)}/></g>`)}</svg>
-    <p class="soft ends"><span>${moment(rows[0].at)}</span><span>at most ${most} an hour; <span class="bad">denied</span>, <span class="good">allowed</span></span><span>${moment(rows.at(-1).at)}</span></p>`;
+    ${rows.map((row) => html`<g><title>${row.at}: ${row.allowed} allowed${row.throttled ? ` (${row.throttled} delayed)` : ""}, ${row.denied} denied${row.blocked ? ` (${row.blocked} blocked)` : ""}</title>
+      <rect class="good" x=${left(row)} width=${width - 2} y=${160 - height(row.allowed + row.denied)} height=${height(row.allowed)}/>
+      <rect class="bad" x=${left(row)} width=${width - 2} y=${160 - height(row.denied)} height=${height(row.denied)}/></g>`)}</svg>
+    <p class="soft ends"><span>${begin(first)}</span><span>at most ${most} an hour; <span class="bad">denied</span>, <span class="good">allowed${sample < 1 ? " (estimated)" : ""}</span></span><span>${begin(first + hours - 1)}</span></p>`;
 }
 
 export function Decisions() {
-  const [filters, setFilters] = useState({ outcome: "denied" }), [found, setFound] = useState(), [usage, setUsage] = useState(), [said, setSaid] = useState();
+  const [filters, setFilters] = useState({ outcome: "denied,blocked" }), [found, setFound] = useState(), [usage, setUsage] = useState(), [said, setSaid] = useState();
   const look = async (after) => {
     try {
       const { user, rule, region } = filters;
       const page = await ask("GET", route("/v1/audit", { ...filters, limit: 100, after }));
       setFound((before) => after ? { ...page, decisions: [...before.decisions, ...page.decisions].slice(0, 5000) } : page);
-      if (!after) setUsage(await ask("GET", route("/v1/usage", { by: "hour", group: "time", from: "24h", user, rule, region })));
+      // No sums are kept by address: those of everybody would not be those of the address.
+      if (!after) setUsage(filters.address ? { none: "There is no chart of one address: sums by the hour are kept by user, rule and region." }
+        : await ask("GET", route("/v1/usage", { by: "hour", group: "time", from: "24h", user, rule, region })));
       setSaid();
     } catch (error) { setFound(); setUsage(); setSaid({ bad: error.message }); }
   };
@@ -30,13 +39,13 @@ export function Decisions() {
   return html`<main><section><h2>Decisions of the last day</h2>
     <form class="line" onSubmit=${(event) => { event.preventDefault(); look(); }}>
       ${Object.entries(FILTERS).map(([name, title]) => html`<label>${title} <input value=${filters[name] ?? ""} onInput=${set(name)}/></label>`)}
-      <label>Outcome <select onChange=${set("outcome")}>${["denied", "shadow_denied", "allowed", "committed", ""].map((outcome) =>
-        html`<option value=${outcome} selected=${filters.outcome === outcome}>${outcome ? outcome.replace("_", " ") : "any"}</option>`)}</select></label>
+      <label>Outcome <select onChange=${set("outcome")}>${Object.entries(OUTCOMES).map(([outcome, title]) =>
+        html`<option value=${outcome} selected=${filters.outcome === outcome}>${title}</option>`)}</select></label>
       <button>Look</button></form>
     <${Said} said=${said}/>
-    ${usage?.rows.length > 0 && html`<${Chart} rows=${usage.rows}/>`}</section>
+    ${usage && (usage.rows?.length ? html`<${Chart} usage=${usage}/>` : html`<p class="soft">${usage.none ?? "Nothing was decided in the last day."}</p>`)}</section>
     ${found && html`<section><${Table} head=${["at", "outcome", "cause", "rule", "user", "address", "path", "region", "used"]} none="No decisions were recorded for this question."
-      rows=${found.decisions.map((one) => [moment(one.at), html`<span class=${one.outcome === "allowed" ? "good" : "bad"}>${one.outcome}</span>`, one.cause ?? "", one.rule,
-        one.user ?? one.api_key, one.ip, one.path, one.region, one.count == null ? "" : `${one.count} / ${one.limit}`])}/>
+      rows=${found.decisions.map((one) => [moment(one.at), html`<span class=${SHADES[one.outcome] ?? ""}>${OUTCOMES[one.outcome] ?? one.outcome}</span>`, one.cause, one.rule,
+        one.user ?? one.api_key, one.ip, one.path, one.region, one.count == null ? undefined : `${one.count} / ${one.limit}`])}/>
       ${found.next && html`<button onClick=${() => look(found.next)}>More</button>`}</section>`}</main>`;
 }

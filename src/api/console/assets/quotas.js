@@ -40,6 +40,7 @@ export function Quotas({ revision, regions }) {
   useEffect(() => { load(); }, [revision]);
   return html`<main>${quotas?.map((quota) => html`<${Shares} key=${quota.rule} quota=${quota} reload=${load}
       changing=${regions?.changing.find((changing) => changing.rule === quota.rule)}/>`)}
+    ${!quotas && !said && html`<section>Waiting for the rules …</section>`}
     ${quotas?.length === 0 && html`<section><p class="soft">No rule is worldwide.</p></section>`}
     ${said && html`<section><${Said} said=${said}/></section>`}</main>`;
 }

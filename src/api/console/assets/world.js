@@ -1,26 +1,52 @@
 // World: regions, the links between them, and how exact worldwide limits are.
-import { html, useState } from "/console/preact.js";
-import { ask, ms, named, route, Table, useEach } from "/console/daemon.js";
+import { html, useRef, useState } from "/console/preact.js";
+import { ask, ms, named, route, Said, Table, useEach } from "/console/daemon.js";
 
 const BUCKETS_MAX = 10;
 /* More regions are named along their own direction, and their links without words: the table has those. */
 const LEVEL_MAX = 16;
 
-/* The buckets of worldwide rules that are asked for most, by what each region has used of them. */
-function Uses({ rules, regions, own }) {
-  const [rows, setRows] = useState([]);
-  useEach(async () => {
-    const hot = await ask("GET", route("/v1/hot", { by: "requests", limit: 200 })).catch(() => ({ buckets: [] }));
-    const worldwide = hot.buckets.filter((row) => !row.long && rules.includes(row.rule)).slice(0, BUCKETS_MAX);
-    const shown = await Promise.all(worldwide.map((row) => ask("GET", route("/v1/buckets", { ...row.identity, rule: row.rule })).catch(() => undefined)));
-    setRows(shown.filter(Boolean));
-  }, [rules.join("\n")]);
-  const used = (bucket, region) => region === own ? bucket.used : bucket.world?.by_region?.[region] ?? "–";
-  return html`<section><h2>Used of worldwide limits</h2><${Table} head=${["bucket", "limit", ...regions, "all", "error bound"]} none="No bucket of a worldwide rule was asked for of late."
-    rows=${rows.map((bucket) => [`${bucket.rule} ${named(bucket.identity)}`, bucket.limit, ...regions.map((region) => used(bucket, region)), bucket.world?.others_used == null ? "–" : bucket.used + bucket.world.others_used, bucket.world?.error_bound ?? "–"])}/></section>`;
+const LEVELS = ["token_bucket", "leaky_bucket", "gcra"];
+
+/* What this region and all together used of a bucket. A region's store is charged for what the others used of a level under gossip. */
+function uses({ used, world, degraded }, rule) {
+  if (degraded) return {};
+  const isCharged = LEVELS.includes(rule.algorithm) && rule.global?.mode === "gossip";
+  if (!isCharged || !world) return { own: used, all: world?.others_used == null ? undefined : used + world.others_used };
+  const others = world.by_region && Object.values(world.by_region).reduce((sum, used) => sum + used, 0);
+  return { own: others == null ? undefined : Math.max(0, used - others), all: used };
 }
 
-export function World({ regions }) {
+/* The buckets of worldwide rules that are asked for most, by what each region has used of them. */
+function Uses({ rules, regions, own, revision }) {
+  const [rows, setRows] = useState(), [said, setSaid] = useState(), known = useRef({});
+  if (known.current.revision !== revision) known.current = { revision, rules: new Map() };
+  useEach(async () => {
+    const { rules: seen } = known.current;
+    const one = async (row) => {
+      if (!seen.has(row.rule)) seen.set(row.rule, (await ask("GET", `/v1/rules/${encodeURIComponent(row.rule)}`)).rule);
+      const bucket = await ask("GET", route("/v1/buckets", { ...row.identity, rule: row.rule }));
+      return { ...bucket, ...uses(bucket, seen.get(row.rule)) };
+    };
+    try {
+      const hot = await ask("GET", route("/v1/hot", { by: "requests", limit: 200 }));
+      const worldwide = hot.buckets.filter((row) => !row.long && rules.includes(row.rule)).slice(0, BUCKETS_MAX);
+      setRows((await Promise.all(worldwide.map((row) => one(row).catch(() => undefined)))).filter(Boolean));
+      setSaid();
+    } catch (error) { setRows(); setSaid({ bad: error.message }); }
+  }, [rules.join("\n"), revision]);
+  return html`<section><h2>Used of worldwide limits</h2><${Said} said=${said}/>${rows && html`<${Table} head=${["bucket", "limit", ...regions, "all", "error bound"]} none="No bucket of a worldwide rule was asked for of late."
+    rows=${rows.map((bucket) => [`${bucket.rule} ${named(bucket.identity)}`, bucket.limit, ...regions.map((region) => region === own ? bucket.own : bucket.world?.by_region?.[region]), bucket.all, bucket.world?.error_bound])}/>`}</section>`;
+}
+
+/* How a link to a daemon is, and how grave that is. */
+function link(peer, isCutOff) {
+  if (isCutOff) return ["bad", "cut off"];
+  if (!peer.connected) return ["bad", peer.error ?? "not connected"];
+  return peer.draining ? ["warn", "draining"] : peer.live ? ["good", "connected"] : ["bad", "silent"];
+}
+
+export function World({ regions, revision }) {
   if (!regions) return html`<main><section>Waiting for the first update …</section></main>`;
   const all = [...new Set([regions.region, ...regions.configured, ...regions.peers.map((peer) => peer.region)])].sort();
   const turn = (name) => (all.indexOf(name) / all.length) * 2 * Math.PI - Math.PI / 2;
@@ -31,7 +57,8 @@ export function World({ regions }) {
   const others = all.filter((name) => name !== regions.region).map((name) => {
     const peers = regions.peers.filter((peer) => peer.region === name);
     const up = peers.find((peer) => peer.connected && peer.live);
-    return { name, up, bad: !up || regions.cut_off.includes(name), at: at(name), text: label(name, 40) };
+    const trouble = regions.cut_off.includes(name) ? "cut off" : up ? undefined : peers.length ? "not connected" : "not seen";
+    return { name, up, trouble, bad: !up || regions.cut_off.includes(name), at: at(name), text: label(name, 40) };
   });
   const isMany = all.length > LEVEL_MAX, size = isMany ? 7 : 14;
   // Read from the inside to the outside on the right, the other way round on the left.
@@ -41,19 +68,20 @@ export function World({ regions }) {
   };
   return html`<main class="world">
     <section><h2>Regions, as ${regions.region} sees them</h2>
-      <svg viewBox="0 0 800 600" role="img" aria-label="Regions and the links to them">
+      <svg class=${isMany ? "world" : "world few"} viewBox="0 0 800 600" role="img" aria-label="Regions and the links to them">
         ${others.map(({ at: [x, y], bad }) => html`<line x1=${ox} y1=${oy} x2=${x} y2=${y} class=${bad ? "bad" : ""}/>`)}
-        ${!isMany && others.map(({ at: [x, y], bad, up }) => html`<text class=${bad ? "bad" : "soft"} x=${(ox + x) / 2} y=${(oy + y) / 2}>${bad ? "cut off" : ms(up.rtt_ms)}</text>`)}
+        ${!isMany && others.map(({ at: [x, y], bad, up, trouble }) => html`<text class=${bad ? "bad" : "soft"} x=${(ox + x) / 2} y=${(oy + y) / 2}>${trouble ?? ms(up.rtt_ms)}</text>`)}
         ${others.map(({ name, at: [x, y], bad, text }) => html`<g><circle cx=${x} cy=${y} r=${size} class=${bad ? "bad" : ""}/>
           ${isMany ? along(name) : html`<text x=${text.x} y=${text.y}>${name}</text>`}</g>`)}
-        <circle cx=${ox} cy=${oy} r=${size + 4} class="own"/>${isMany ? along(regions.region) : html`<text x=${own.x} y=${own.y - 9}>${regions.region}</text>
-        <text class="soft" x=${own.x} y=${own.y + 10}>this daemon</text>`}
+        <circle cx=${ox} cy=${oy} r=${size + 4} class="own"/>${isMany ? along(regions.region) : html`<text x=${own.x} y=${own.y} dy="-.6em">${regions.region}</text>
+        <text class="soft" x=${own.x} y=${own.y} dy=".7em">this daemon</text>`}
       </svg></section>
-    <section><h2>Links</h2><table><tr><th>region</th><th>node</th><th>state</th><th>round trip</th><th>lag</th><th>clock</th></tr>
-      ${regions.peers.map((peer) => html`<tr><td>${peer.region}</td><td>${peer.node}</td>
-        <td class=${peer.connected ? "good" : "bad"}>${regions.cut_off.includes(peer.region) ? "cut off" : peer.connected ? "connected" : peer.error ?? "not connected"}</td>
-        <td>${ms(peer.rtt_ms)}</td><td>${ms(peer.lag_ms)}</td><td>${ms(peer.clock_ahead_ms)}</td></tr>`)}</table></section>
-    <section><h2>Worldwide rules</h2><table><tr><th>rule</th><th>error bound</th><th>because of</th></tr>
-      ${regions.rules.map((rule) => html`<tr><td>${rule.rule}</td><td>${rule.error_bound}</td><td>${rule.because}</td></tr>`)}</table></section>
-    <${Uses} rules=${regions.rules.map((rule) => rule.rule)} regions=${all} own=${regions.region}/></main>`;
+    <section><h2>Links</h2><${Table} head=${["region", "node", "state", "round trip", "lag", "clock"]} none="No other daemon is known."
+      rows=${regions.peers.map((peer) => {
+        const [grave, state] = link(peer, regions.cut_off.includes(peer.region));
+        return [peer.region, peer.node, html`<span class=${grave}>${state}</span>`, ms(peer.rtt_ms), ms(peer.lag_ms), ms(peer.clock_ahead_ms)];
+      })}/></section>
+    <section><h2>Worldwide rules</h2><${Table} head=${["rule", "error bound", "because of"]} none="No rule is worldwide."
+      rows=${regions.rules.map((rule) => [rule.rule, rule.error_bound, rule.because])}/></section>
+    <${Uses} rules=${regions.rules.map((rule) => rule.rule)} regions=${all} own=${regions.region} revision=${revision}/></main>`;
 }

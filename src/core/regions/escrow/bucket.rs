@@ -28,6 +28,8 @@ const STILL: Span = Span::from_secs(10);
 const ANSWER_MAX: Span = Span::from_secs(1);
 /// For so long a refusal says that something is wanted.
 const WANT: Span = Span::from_secs(1);
+/// Refusals that lie further apart are not of one and the same want.
+const LACKS_APART: Span = Span::from_secs(5);
 /// For so long another region is believed to want what it said: it says so again.
 const BELIEVED: Span = Span::from_millis(1_500);
 /// Until this has passed without a refusal, places that were borrowed are not taken back home unless somebody
@@ -58,6 +60,10 @@ pub(super) struct EscrowBucket {
     demand: Demand,
     wanted: u64,
     refused: Option<Timestamp>,
+    /// The first of the refusals since something was admitted here last, if they go on.
+    lacks: Option<Timestamp>,
+    /// Newest [`super::dry_mark`] up to which nobody has any; zero: somebody may have.
+    pub(super) dry: u64,
     siblings: Vec<SiblingStatement>,
     partners: Vec<RegionStatement>,
     pub(super) told: Option<LastStatement>,
@@ -72,8 +78,6 @@ pub(super) enum BucketNotes {
     Places {
         /// When the store was last asked to own its whole share.
         asked_to_recover: Option<Timestamp>,
-        /// Newest [`super::dry_mark`] up to which nobody has any of what slides; zero: somebody may have.
-        dry: u64,
     },
 }
 
@@ -85,8 +89,6 @@ pub(super) struct WindowNotes {
     admitted: u64,
     /// The newest window whose final count was settled.
     pub(super) settled: u64,
-    /// The newest window in which nobody had rights left.
-    pub(super) dry: u64,
 }
 
 /// What another region said, and what it is owed.
@@ -252,7 +254,7 @@ impl EscrowBucket {
         let (window, notes) = match rule.counting() {
             Counting::Window => (limit.window, BucketNotes::Window(WindowNotes::default())),
             Counting::Level => (limit.window, BucketNotes::Level),
-            Counting::Concurrency => (PLACES_WINDOW, BucketNotes::Places { asked_to_recover: None, dry: 0 }),
+            Counting::Concurrency => (PLACES_WINDOW, BucketNotes::Places { asked_to_recover: None }),
         };
         Self {
             key,
@@ -268,6 +270,8 @@ impl EscrowBucket {
             demand: Demand::new(window, limit.permits),
             wanted: 0,
             refused: None,
+            lacks: None,
+            dry: 0,
             siblings: Vec::new(),
             partners: Vec::new(),
             told: None,
@@ -342,6 +346,7 @@ impl EscrowBucket {
         self.alive = self.alive.max(now);
         self.stirred = true;
         self.demand.offered(now, touched.offered, touched.largest);
+        self.note_lack(now, touched, refused);
         let BucketNotes::Window(notes) = &mut self.notes else {
             return self.want(now, touched.admitted > 0, refused);
         };
@@ -356,6 +361,23 @@ impl EscrowBucket {
                 (self.wanted, self.refused) = (refused, Some(now));
             }
         }
+    }
+
+    /// Notes since when all are refused. Whoever comes back much later is the first again.
+    fn note_lack(&mut self, now: Timestamp, touched: &Touched, refused: u64) {
+        let turned = matches!(&self.notes, BucketNotes::Window(notes) if touched.window > notes.window);
+        let over = self.refused.is_none_or(|refused| now.since(refused) > LACKS_APART);
+        if turned || over || touched.admitted > 0 {
+            self.lacks = None;
+        }
+        if refused > 0 {
+            self.lacks.get_or_insert(now);
+        }
+    }
+
+    /// Since when all are refused here.
+    pub(super) const fn lacks_since(&self) -> Option<Timestamp> {
+        self.lacks
     }
 
     /// Without windows a refusal is news until the next admission, and for a moment at most.

@@ -157,7 +157,9 @@ impl LevelTerms {
     /// They are worked out anew for whoever asks, since daemons of one region may hold different shares for a
     /// while.
     fn unknown(&self, now: Timestamp) -> u64 {
-        let most = u64::from(self.limit.burst).saturating_add(u64::from(self.limit.queue));
+        // A leaky bucket's queue is part of its burst.
+        let queue = if self.algorithm == Algorithm::LeakyBucket { 0 } else { self.limit.queue };
+        let most = u64::from(self.limit.burst).saturating_add(u64::from(queue));
         let drained = u128::from(now.since(self.begun).0) * u128::from(self.limit.permits);
         let over = drained >= u128::from(most) * u128::from(self.limit.window.0.max(1));
         if over || self.begun == Timestamp(0) || !self.safety.doubt_is_burnt {
@@ -169,9 +171,17 @@ impl LevelTerms {
     }
 
     /// The fewest permits that its level holds now.
+    ///
+    /// Permits that other regions let in stay in, though they lower the level below what is not known. In the
+    /// worst case the level was full when this memory began; call W the level that has counted every step
+    /// since from there on. This memory raised the level to all of `unknown` before its first step, when
+    /// nothing was let in yet, so the level was at least W then. From there both drain, rise by what is used
+    /// and fall by what is let in alike, down to the same floor, and this only ever raises the level: so it
+    /// stays at least W, and what was let in and used since counts in it. The bound need not follow that use.
     #[must_use]
     pub fn least(&self, ledger: Option<&LevelLedger>, now: Timestamp) -> u64 {
-        self.floor(ledger, now).max(self.unknown(now))
+        let let_in = ledger.map_or(0, LevelLedger::let_in);
+        self.floor(ledger, now).max(self.unknown(now).saturating_sub(let_in))
     }
 
     /// Below this many permits the level does not drain now: they are charged to its capacity.
@@ -314,6 +324,11 @@ impl LevelLedger {
     #[must_use]
     pub fn kept(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| sum(&kept.totals))
+    }
+
+    /// Permits that came from other regions and lowered this level, or found no room in it.
+    fn let_in(&self) -> u64 {
+        sum(&self.taken).saturating_sub(self.kept())
     }
 
     /// Returns what others are told: what is kept is not acknowledged.
@@ -483,6 +498,29 @@ mod tests {
             large.raise(&mut state, None, now);
             let left = state.check(&large.limit, None, now, 0).remaining;
             assert_eq!(left, free, "after {after} ms");
+        }
+    }
+
+    #[test]
+    fn after_a_loss_what_other_regions_let_in_is_there_and_is_used_once() {
+        let terms = terms(NOW);
+        let terms = LevelTerms { limit: Limit { window: Span::from_secs(3_600), ..terms.limit }, ..terms };
+        let now = NOW + RECOVERY_WINDOW;
+        let (mut state, mut ledger) = (terms.fresh(now), LevelLedger::new(now));
+        let take = |permits| {
+            let taking = Taking { from: "a".into(), session: 5, to_session: now.0, permits };
+            LevelStep::Take { taking, keep: 0 }
+        };
+        assert_eq!(terms.free_after(&state, &ledger, now), 0, "all of it may have been used before");
+        for total in [8, 16, 30] {
+            let came = total - sum(&ledger.taken);
+            for step in [Some(take(total)), Some(take(total)), None] {
+                terms.carry_out(&mut state, &mut ledger, step.as_ref(), now);
+                assert_eq!(terms.free_after(&state, &ledger, now), came);
+            }
+            state.take(&terms.limit, now, came);
+            terms.carry_out(&mut state, &mut ledger, None, now);
+            assert_eq!(terms.free_after(&state, &ledger, now), 0);
         }
     }
 

@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::super::algorithm::{Algorithm, Counting, Limit};
-use super::super::calendar::Windows;
 use super::super::region_list::RegionList;
 use super::super::rule::Mode;
 use super::super::share::Weights;
@@ -28,6 +27,7 @@ use super::variants::Variants;
 use super::{Member, NodeName, Touched, WorldKey, WorldRule};
 
 mod bucket;
+mod dry;
 mod ledger;
 pub mod level;
 mod link;
@@ -49,6 +49,7 @@ use self::bucket::EscrowBucket;
 use self::link::EscrowLink;
 use self::places::Margins;
 
+pub use self::dry::dry_mark;
 pub use self::ledger::{Ledger, Step, StepRequest, StepResult};
 pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
 pub use self::totals::{Giving, MovedRights, RECOVERY_MARGIN, Taking};
@@ -580,16 +581,6 @@ pub const fn moves_as(algorithm: Algorithm) -> Counting {
 pub const fn slides(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog)
 }
-
-/// The number that an [`Event::Dry`] of a bucket names at this instant: the window that it is dry in. What
-/// slides becomes free at any time, so it is dry for the seconds up to the one that is named.
-#[must_use]
-pub fn dry_mark(algorithm: Algorithm, windows: Windows, now: Timestamp) -> u64 {
-    if slides(algorithm) { now.window_index(DRY_SECOND) } else { windows.index(now) }
-}
-
-/// See [`dry_mark`].
-const DRY_SECOND: Span = Span::from_secs(1);
 
 fn moves_rights(rule: &WorldRule) -> bool {
     rule.global.mode == Mode::Escrow && rule.limit.window > Span::ZERO

@@ -114,6 +114,9 @@ pub struct PlacesTerms {
 pub enum PlacesStep {
     /// Take places out for another region: lend own ones, or give back what was borrowed.
     Give(Giving),
+    /// Give back what was borrowed, and lend nothing of the own ones: a daemon of this region does not see
+    /// what is lent.
+    GiveBack(Giving),
     /// Put in what another region gave.
     Take(Taking),
     /// Know a region's session, and what it says of the own one.
@@ -246,6 +249,12 @@ impl PlacesTerms {
     ) {
         match step {
             PlacesStep::Give(giving) => self.give(ledger, giving, held, now),
+            PlacesStep::GiveBack(giving) => {
+                let borrowed = ledger.borrowed_from(&giving.to);
+                if giving.permits <= borrowed || !self.safety.lends_only_in_sight {
+                    self.give(ledger, giving, held, now);
+                }
+            }
             PlacesStep::Take(taking) => self.take(ledger, taking, heard, now),
             PlacesStep::OpenSession { region, session, has, gave } => {
                 let over = ledger.is_recovered || self.is_past(now);
@@ -550,6 +559,17 @@ mod tests {
         assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 4);
         assert_eq!(after(&terms, &mut ledger, 1, NOW, &[give("c", 1)]), 4);
         assert_eq!(after(&terms, &mut ledger, 1, NOW, &[give("b", 3)]), 1);
+    }
+
+    #[test]
+    fn beside_a_daemon_that_does_not_see_loans_nothing_is_lent_however_late_a_step_is() {
+        let (terms, mut ledger) = (terms(5, Timestamp(0)), empty(NOW));
+        let steps = [open_session("b", 7, None, None), take(&ledger, "b", 7, 4)];
+        assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 9);
+        let back = |permits| PlacesStep::GiveBack(Giving { to: "b".into(), session: 7, permits });
+        assert_eq!(after(&terms, &mut ledger, 2, NOW, &[back(3)]), 6);
+        assert_eq!(after(&terms, &mut ledger, 2, NOW, &[back(3)]), 6, "one of them was borrowed");
+        assert_eq!(after(&terms, &mut ledger, 2, NOW, &[back(1), back(1)]), 5);
     }
 
     #[test]

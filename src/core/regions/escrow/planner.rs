@@ -167,11 +167,7 @@ impl Escrow {
         }
         self.owe_transfers(now, id);
         self.tell(now, id);
-        match counting {
-            Counting::Window => self.run_dry(now, id),
-            Counting::Concurrency => self.run_dry_of_capacity(now, id),
-            Counting::Level => {}
-        }
+        self.run_dry(now, id);
     }
 
     /// The place of a region among those of a bucket, as all of them count.

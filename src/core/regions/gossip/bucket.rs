@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use super::allocation::LargestAllocation;
 use super::common_cuts::{CommonCuts, DivisionScope, WindowReport};
-use super::counts::{Count, Counts, Merged};
+use super::counts::{Count, Counts, Merged, settled_first};
 use super::own_key_ids::KeyIds;
 use super::own_limit::Own;
 use super::partition::{PartitionPlan, plan};
-use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
+use super::plausibility::BELIEVED_TIMES;
 use super::shared_level::{LevelReport, SharedLevel};
 use crate::algorithm::{Algorithm, Allowance, Counting, Limit};
 use crate::calendar::Windows;
@@ -22,14 +22,16 @@ use crate::regions::fair_share::ReportFigures;
 use crate::regions::membership::{RegionId, Regions};
 use crate::regions::{WorldKey, WorldRule};
 use crate::time::{Span, Timestamp};
-use crate::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
+use crate::wire::{Amount, DEMAND_MAX, OwnLimit, rounded};
 
 mod count_history;
 mod daemon_context;
+mod debited;
 mod error_bound;
 mod former;
 mod lost_store;
 mod overshoot;
+mod own_region;
 mod pending_report;
 mod recompute;
 mod unmet;
@@ -40,6 +42,7 @@ use unmet::Unmet;
 use count_history::CountHistory;
 use daemon_context::AHEAD_MIN;
 pub(super) use daemon_context::DaemonContext;
+use debited::Debited;
 pub use error_bound::UncertaintyCause;
 use lost_store::LostStore;
 use overshoot::Overshoot;
@@ -65,6 +68,8 @@ pub(super) struct GossipBucket {
     own: Own,
     /// Instant at which this daemon began to count it.
     pub(super) since: Timestamp,
+    /// Instant under which it counts: the same, or later where an earlier count of its own is settled.
+    counts_since: Timestamp,
     /// Windows that still count, by window, ascending.
     periods: SmallVec<[Period; 1]>,
     demand: Demand,
@@ -146,21 +151,19 @@ pub(super) struct ReportOutcome {
     pub(super) beyond: bool,
 }
 
-/// The charges of the store for one region.
-#[derive(Debug, Clone, Copy)]
-struct Debited {
-    /// Permits of its count that are dealt with.
-    counted: u64,
-    /// Bound on how much more of it is believed.
-    plausible: PlausibilityLimit,
-}
-
 #[derive(Debug)]
 pub(super) struct Period {
     pub(super) window: u64,
     /// Permits that the own region admitted, as far as is known here.
     pub(super) live: Counts,
     live_version: u32,
+    /// This daemon's own count in it, and as much of that as it told its region's owner.
+    here: Amount,
+    owner_told: Amount,
+    /// The part of this daemon's own count that found no room in `live`.
+    unplaced: Amount,
+    /// True if a count of another daemon of the own region found no room in it.
+    full: bool,
     overshoot: Overshoot,
     /// Reports of each region; the own one's is what its owner told the others.
     told: ByRegion<RegionReport>,
@@ -175,6 +178,8 @@ pub(super) struct RegionReport {
     pub(super) demand: u64,
     pub(super) counts: Counts,
     version: u32,
+    /// True if there was no room for all that the newest report told.
+    full: bool,
     /// Growth of its count, where a window is not over at its end: of a `sliding_log`.
     trail: Option<Box<CountHistory>>,
 }
@@ -191,6 +196,7 @@ impl GossipBucket {
             rule,
             own: Own::default(),
             since,
+            counts_since: since,
             periods: SmallVec::new(),
             demand,
             unmet: Unmet::default(),
@@ -288,48 +294,6 @@ impl GossipBucket {
         self.periods.get_mut(index)
     }
 
-    /// Counts what happened here.
-    pub(super) fn count(&mut self, now: Timestamp, node: &Arc<str>, touched: &crate::regions::Touched) {
-        self.changed = now;
-        self.demand.offered(now, touched.offered, touched.largest);
-        if touched.refused == 0 && touched.admitted > 0 {
-            self.unmet.admitted(touched.largest);
-        }
-        let counter = Counter { node: Arc::clone(node), since: self.since };
-        if let Some(period) = self.period_mut(touched.window)
-            && touched.admitted | touched.returned != 0
-        {
-            let more = Amount { admitted: touched.admitted, returned: touched.returned };
-            period.live.add(&counter, more);
-            period.live_version = period.live_version.wrapping_add(1);
-        }
-    }
-
-    /// Returns what a sibling counted itself. Returns whether any of it was new.
-    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &ReceivedReport) -> bool {
-        self.changed = now;
-        let full = self.siblings.len() >= COUNTS_MAX;
-        match self.siblings.iter_mut().find(|sibling| sibling.node == node) {
-            Some(sibling) if heard.stamp < sibling.stamp => {}
-            Some(sibling) => {
-                sibling.stamp = heard.stamp;
-                sibling.demand = heard.demand.min(DEMAND_MAX);
-            }
-            None if full => {}
-            None => self.siblings.push(SiblingReport {
-                node: node.to_owned(),
-                stamp: heard.stamp,
-                demand: heard.demand.min(DEMAND_MAX),
-            }),
-        }
-        let Some(period) = self.period_mut(heard.window) else { return false };
-        let changed = period.live.merge_all(&heard.counts);
-        if changed {
-            period.live_version = period.live_version.wrapping_add(1);
-        }
-        changed
-    }
-
     /// Returns what a region's owner told.
     pub(super) fn hear_region(
         &mut self,
@@ -347,13 +311,17 @@ impl GossipBucket {
         let Some(period) = self.period_mut(heard.window) else { return ReportOutcome::default() };
         let told = period.told_mut(region);
         let (mut changed, mut full, mut backwards) = (false, false, false);
-        for count in &heard.counts {
+        for count in settled_first(&heard.counts) {
             backwards |= heard.stamp > told.stamp && told.counts.runs_backwards(count);
             match told.counts.merge(count) {
                 Merged::Changed => (changed, told.grown) = (true, told.grown.max(heard.stamp)),
                 Merged::Known => {}
-                Merged::Full => full = true,
+                // A sibling counts its own region itself.
+                Merged::Full => full |= region != Regions::OWN,
             }
+        }
+        if heard.stamp >= told.stamp {
+            told.full = full;
         }
         if heard.stamp > told.stamp {
             changed |= told.demand != heard.demand;
@@ -366,10 +334,11 @@ impl GossipBucket {
         if changed {
             told.version = told.version.wrapping_add(1);
         }
-        if region == Regions::OWN && period.live.merge_all(&heard.counts) {
-            period.live_version = period.live_version.wrapping_add(1);
+        let admitted = told.counts.net();
+        if region == Regions::OWN {
+            full |= period.hear_own(&heard.counts, here).full;
+            self.place_counts(now, here);
         }
-        let admitted = period.told_mut(region).counts.net();
         let beyond = !past && self.is_beyond(now, region, admitted);
         if past {
             self.charged_for(region).counted = admitted;
@@ -410,7 +379,7 @@ impl GossipBucket {
 
     /// Returns the part of what a region told of a window that is believed: a region whose store was lost, or
     /// whose limit a reload has just lowered, may have admitted more than the limit, and one that lies may
-    /// say anything. In a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
+    /// say anything. In a bucket without windows it is believed bit by bit, as `plausibility.rs` has it.
     fn believed(&self, net: u64) -> u64 {
         match self.counting() {
             Counting::Window => {
@@ -586,7 +555,11 @@ impl GossipBucket {
         let window = self.window_at(now);
         let (net, demand) = (self.own_net(window), rounded(self.own_demand_at(now)));
         self.told = Some(LastReport { at: now, window, net, demand });
-        self.periods.iter().map(|period| period.window).collect()
+        let said = |period: &mut Period| {
+            period.owner_told = period.here;
+            period.window
+        };
+        self.periods.iter_mut().map(said).collect()
     }
 
     fn own_net(&self, window: u64) -> u64 {
@@ -659,16 +632,12 @@ impl RegionReport {
     }
 }
 
-impl Debited {
-    const fn new(since: Timestamp) -> Self {
-        Self { counted: 0, plausible: PlausibilityLimit::since(since) }
-    }
-}
-
 impl Period {
     fn new(window: u64) -> Self {
         let (live, told) = (Counts::default(), ByRegion::default());
-        Self { window, live, live_version: 0, overshoot: Overshoot::default(), told }
+        let (here, owner_told, unplaced) = (Amount::default(), Amount::default(), Amount::default());
+        let overshoot = Overshoot::default();
+        Self { window, live, live_version: 0, here, owner_told, unplaced, full: false, overshoot, told }
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut RegionReport {

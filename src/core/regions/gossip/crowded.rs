@@ -1,9 +1,10 @@
-//! Rules with buckets in use that find no room in a bucket table: in this daemon's, and in those of other
-//! regions.
+//! Rules with buckets in use that find no room in a bucket table, or with a bucket in which not all counts
+//! find room: in this daemon's, and in those of other regions.
 //!
 //! A daemon without room cannot tell of all that it admits, so it keeps to its region's share and says so in
 //! each frame. The daemons that hear it leave that region its share.
 
+use super::bucket_table::BucketId;
 use super::replica::Replica;
 use crate::regions::membership::RegionId;
 use crate::time::{Span, Timestamp};
@@ -38,6 +39,21 @@ impl Replica {
     /// A bucket of this rule is in use and found no room, or nearly none.
     pub(super) fn crowd(&mut self, now: Timestamp, rule: RuleName) {
         self.crowd_changed |= self.crowded.insert(rule, now + CROWDED_FOR).is_none();
+    }
+
+    /// Counts of a bucket found no room in it, or all did: the rule stays crowded until they do, or count no
+    /// more.
+    pub(super) fn note_room(&mut self, now: Timestamp, id: BucketId, full: bool) {
+        self.tally.uncounted = self.tally.uncounted.saturating_add(u64::from(full));
+        self.crowd_for(now, id, full);
+    }
+
+    /// The rule of a bucket is crowded if the bucket is `full`.
+    pub(super) fn crowd_for(&mut self, now: Timestamp, id: BucketId, full: bool) {
+        if let Some(bucket) = self.keys.get(id).filter(|_| full) {
+            let rule = bucket.key.rule.clone();
+            self.crowd(now, rule);
+        }
     }
 
     /// Rules of which all buckets in use found room for long enough are crowded no longer.

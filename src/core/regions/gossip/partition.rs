@@ -27,15 +27,17 @@ pub(super) struct PartitionPlan {
     pub(super) whole: bool,
 }
 
-/// Works out who divides how much of a rule's limit. `admitted` and `given` say what a silent region was last
-/// known to have admitted, and what the last common cut gave it.
+/// Works out who divides how much of a rule's limit. `admitted` and `given` say what a region that is silent,
+/// or listed no more, was last known to have admitted, and what the last common cut gave it.
 pub(super) fn plan(
     rule: &WorldRule,
     regions: &Regions,
     admitted: impl Fn(RegionId) -> u64,
     given: impl Fn(RegionId) -> Option<u64>,
 ) -> PartitionPlan {
-    let limit = u64::from(rule.limit.permits);
+    // A region that was taken out of the list has used what it used before.
+    let gone = regions.unlisted().map(&admitted).fold(0, u64::saturating_add);
+    let limit = u64::from(rule.limit.permits).saturating_sub(gone);
     let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
     let silent = |id: RegionId| regions.get(id).is_some_and(|region| region.cut_off);
     let mute: SmallVec<[RegionId; 2]> = all.iter().map(|&(id, _)| id).filter(|&id| silent(id)).collect();

@@ -4,6 +4,7 @@
 
 use super::bucket::{GossipBucket, ReceivedReport};
 use super::bucket_table::BucketId;
+use super::counts::TakenIn;
 use super::key_dictionary::KeyIdMeaning;
 use super::link::Arrival;
 use super::replica::Replica;
@@ -226,7 +227,11 @@ impl Replica {
             None => {
                 // It counts this bucket too from now on: it must hear what the others said so far.
                 let newcomer = !bucket.siblings.iter().any(|sibling| *sibling.node == *node);
-                if bucket.hear_sibling(now, &node, word) {
+                let (here, keys) = self.here();
+                let Some(bucket) = keys.get_mut(id) else { return };
+                let heard = bucket.hear_sibling(now, &node, word, here);
+                self.note_room(now, id, heard.full);
+                if heard.changed {
                     self.recompute(now, id);
                 }
                 self.changed(now, id);
@@ -237,7 +242,12 @@ impl Replica {
             Some(Regions::OWN) if region != Regions::OWN => {
                 let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
-                if here.safety.hears_former && bucket.hear_former(now, word, here) {
+                let heard = match here.safety.hears_former {
+                    true => bucket.hear_former(now, word, here),
+                    false => TakenIn::default(),
+                };
+                self.note_room(now, id, heard.full);
+                if heard.changed {
                     self.recompute(now, id);
                 }
                 self.changed(now, id);
@@ -246,7 +256,7 @@ impl Replica {
                 let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
                 let heard = bucket.hear_region(now, speaker, word, here);
-                self.tally.no_room = self.tally.no_room.saturating_add(u64::from(heard.full));
+                self.note_room(now, id, heard.full);
                 self.tally.late = self.tally.late.saturating_add(u64::from(heard.late));
                 self.tally.backwards = self.tally.backwards.saturating_add(u64::from(heard.backwards));
                 self.tally.beyond = self.tally.beyond.saturating_add(u64::from(heard.beyond));

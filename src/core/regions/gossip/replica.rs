@@ -107,6 +107,8 @@ pub struct Tally {
     pub past_windows: u64,
     /// Reports that found no room among the buckets that are followed.
     pub no_room: u64,
+    /// Reports and decisions whose counts found no room in their bucket.
+    pub uncounted: u64,
     /// Reports under a key id that was not understood; they come again with their name.
     pub unnamed: u64,
     /// Reports that came after the instant at which every region should have used them.
@@ -181,10 +183,11 @@ impl Replica {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
         if touched.store.reset {
-            bucket.forget_use(now, here.node);
+            bucket.forget_use(now, here);
         }
-        bucket.count(now, here.node, touched);
+        let counted = bucket.count(now, touched, here);
         bucket.refused(now, touched.refused, here);
+        self.note_room(now, id, !counted);
         if !self.changed(now, id) {
             self.recompute(now, id);
         }
@@ -309,6 +312,12 @@ impl Replica {
 
     /// Looks at a bucket because its time has come.
     fn wake(&mut self, now: Timestamp, id: BucketId) {
+        let (here, keys) = self.here();
+        let full = keys.get_mut(id).is_some_and(|bucket| {
+            bucket.place_counts(now, here);
+            bucket.has_uncounted(now)
+        });
+        self.crowd_for(now, id, full);
         if self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
             && let Some(bucket) = self.keys.get_mut(id)
         {
@@ -549,13 +558,13 @@ impl Replica {
 
     /// Returns what a bucket must know of this daemon, beside the buckets themselves.
     pub(super) fn here(&mut self) -> (DaemonContext<'_>, &mut BucketTable) {
-        let known = (self.horizon, self.busy, self.is_settled(), self.silence);
+        let known = (self.horizon, self.busy, self.is_settled(), self.silence, self.waits.is_some());
         (here(&self.config, &self.node, &self.regions, known), &mut self.keys)
     }
 
     /// The same where nothing is changed.
     pub(super) fn standpoint(&self) -> DaemonContext<'_> {
-        let known = (self.horizon, self.busy, self.is_settled(), self.silence);
+        let known = (self.horizon, self.busy, self.is_settled(), self.silence, self.waits.is_some());
         here(&self.config, &self.node, &self.regions, known)
     }
 
@@ -640,7 +649,7 @@ fn here<'a>(
     config: &'a ReplicaConfig,
     node: &'a Arc<str>,
     regions: &'a Regions,
-    (horizon, busy, settled, silence): (Span, bool, bool, Span),
+    (horizon, busy, settled, silence, waits): (Span, bool, bool, Span, bool),
 ) -> DaemonContext<'a> {
     DaemonContext {
         node,
@@ -654,6 +663,7 @@ fn here<'a>(
         suppresses_reports: config.suppresses_reports,
         busy: config.suppresses_reports && busy,
         settled,
+        waits,
         silence,
     }
 }

@@ -52,6 +52,13 @@ impl InForce {
         least(&self.weights, total, region)
     }
 
+    /// True if `region` is held to less than its newest share of `total`, until what others spent of theirs
+    /// counts no more.
+    #[must_use]
+    pub fn grows(&self, total: u64, region: &str) -> bool {
+        self.weights.last().is_some_and(|newest| newest.of(total, region) > self.of(total, region))
+    }
+
     /// The part that `region` may spend at `now` of any limit, the rule's or another: of one that counts for
     /// longer the least that it had since.
     #[must_use]

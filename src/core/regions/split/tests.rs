@@ -225,7 +225,9 @@ fn a_region_that_nobody_has_heard_of_keeps_the_smaller_share_in_force() {
     split.handle_rules(Timestamp(6), vec![rule([90, 10, 0])]);
     split.handle_members(Timestamp(7), []);
     assert!(!split.handle_timeout(Timestamp(9_000_000_000)));
-    assert_eq!(split.in_force(&rule([1; 3]).name).unwrap().of(LIMIT, "a"), 10);
+    let in_force = split.in_force(&rule([1; 3]).name).unwrap();
+    assert_eq!(in_force.of(LIMIT, "a"), 10);
+    assert_eq!(["a", "b"].map(|region| in_force.grows(LIMIT, region)), [true, false]);
 }
 
 #[test]

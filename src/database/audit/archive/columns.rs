@@ -29,7 +29,7 @@ pub(super) enum Kind {
 }
 
 /// The columns, in the order in which the database is asked for them.
-pub(super) const COLUMNS: [(&str, Kind); 19] = [
+pub(super) const COLUMNS: [(&str, Kind); 20] = [
     ("at", Kind::Moment),
     ("region", Kind::Text),
     ("node", Kind::Text),
@@ -49,6 +49,7 @@ pub(super) const COLUMNS: [(&str, Kind); 19] = [
     ("latency_us", Kind::Number),
     ("weight", Kind::Number),
     ("cause", Kind::Text),
+    ("request_id", Kind::Text),
 ];
 
 /// The values of one column in one row group.

@@ -31,10 +31,10 @@ pub use self::place::PlaceError;
 /// Longest wait for the next row, or for any other answer of the database.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A month that has left, or would.
+/// A file of the archive: of a month that has left, or would, or one that was removed, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archived {
-    /// Month that has left or is due, as `2026-08`.
+    /// Month of the decisions in it, as `2026-08`.
     pub month: String,
     /// Location of the file in the archive.
     pub location: String,
@@ -108,6 +108,12 @@ pub enum ArchiveError {
     Ended(#[from] Ended),
 }
 
+/// A file that is old enough to be removed.
+struct Old {
+    part: i32,
+    file: Archived,
+}
+
 /// A month that is due.
 struct Due {
     table: String,
@@ -126,17 +132,26 @@ pub async fn run(
     now: Timestamp,
     dry_run: bool,
 ) -> Result<Vec<Archived>, ArchiveError> {
-    let url = settings.archive.as_deref().ok_or(ArchiveError::Nowhere)?;
-    let mut run = Run {
-        database,
-        settings,
-        steps: &settings.steps,
-        place: ArchivePlace::open(url)?,
-        connection: database.connect().await?,
-    };
+    let mut run = Run::begin(database, settings).await?;
     let done = run.all(now, dry_run).await;
-    // Closing gives back the lock.
-    let _ = tokio::time::timeout(Duration::from_secs(1), run.connection.close()).await;
+    run.end().await;
+    done
+}
+
+/// Removes files of the archive whose decisions are older than the archive keeps them. With `dry_run` only
+/// says which. Files of another archive than the one that is configured now stay.
+///
+/// # Errors
+/// Why a file stays; those before it are removed.
+pub async fn remove_old(
+    database: &Database,
+    settings: &Settings,
+    now: Timestamp,
+    dry_run: bool,
+) -> Result<Vec<Archived>, ArchiveError> {
+    let mut run = Run::begin(database, settings).await?;
+    let done = run.remove_old(now, dry_run).await;
+    run.end().await;
     done
 }
 
@@ -159,9 +174,72 @@ async fn wait<T>(
     }
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    async fn begin(database: &'a Database, settings: &'a Settings) -> Result<Self, ArchiveError> {
+        let url = settings.archive.as_deref().ok_or(ArchiveError::Nowhere)?;
+        let place = ArchivePlace::open(url)?;
+        let mut connection = database.connect().await?;
+        wait(database, connection.execute("SET lock_timeout = '10s'")).await?;
+        Ok(Self { database, settings, steps: &settings.steps, place, connection })
+    }
+
+    /// Gives back the lock, by closing the connection that has it.
+    async fn end(self) {
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.connection.close()).await;
+    }
+
+    /// Takes the lock by which one archives at a time.
+    async fn lock(&mut self) -> Result<(), ArchiveError> {
+        let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock(hashtext('tidegate_audit_archive'))");
+        let alone: bool = wait(self.database, lock.fetch_one(&mut self.connection)).await?;
+        if alone { Ok(()) } else { Err(ArchiveError::Elsewhere) }
+    }
+
+    async fn remove_old(&mut self, now: Timestamp, dry_run: bool) -> Result<Vec<Archived>, ArchiveError> {
+        let mut old = self.old(now).await?;
+        if !dry_run && !old.is_empty() {
+            self.lock().await?;
+            // Somebody else may have removed some meanwhile.
+            old = self.old(now).await?;
+            for one in &old {
+                self.remove(one).await?;
+            }
+        }
+        Ok(old.into_iter().map(|old| old.file).collect())
+    }
+
+    /// Removes a file, and then notes it: a file that is gone and not noted is removed once more.
+    async fn remove(&mut self, old: &Old) -> Result<(), ArchiveError> {
+        let Some(name) = self.place.name_of(&old.file.location) else { return Ok(()) };
+        self.place.remove(name).await?;
+        self.steps.done(ArchiveStep::FileRemoved)?;
+        let noted = sqlx::query(
+            "UPDATE audit_archives SET removed_at = now() WHERE month = ($1 || '-01')::date AND part = $2",
+        );
+        let noted = noted.bind(&old.file.month).bind(old.part).execute(&mut self.connection);
+        wait(self.database, noted).await?;
+        Ok(())
+    }
+
+    async fn old(&mut self, now: Timestamp) -> Result<Vec<Old>, Failure> {
+        let before = Timestamp(now.micros().saturating_sub(self.settings.retain_archive.micros()));
+        let query = sqlx::query_as::<_, (String, i32, String, i64, i64)>(
+            "SELECT to_char(month, 'YYYY-MM'), part, location, rows, bytes FROM audit_archives \
+             WHERE removed_at IS NULL AND starts_with(location, $2) \
+                 AND (month + interval '1 month') AT TIME ZONE 'UTC' <= to_timestamp($1::double precision) \
+             ORDER BY month, part",
+        );
+        let query = query.bind(super::seconds(before)).bind(self.place.location(""));
+        let rows = wait(self.database, query.fetch_all(&mut self.connection)).await?;
+        let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
+        let old = |(month, part, location, rows, bytes)| {
+            let file = Archived { month, location, rows: unsigned(rows), bytes: unsigned(bytes) };
+            Old { part, file }
+        };
+        Ok(rows.into_iter().map(old).collect())
+    }
+
     async fn all(&mut self, now: Timestamp, dry_run: bool) -> Result<Vec<Archived>, ArchiveError> {
-        wait(self.database, self.connection.execute("SET lock_timeout = '10s'")).await?;
         let due = self.due(now).await?;
         let mut archived = Vec::new();
         if dry_run {
@@ -176,11 +254,7 @@ impl Run<'_> {
             }
             return Ok(archived);
         }
-        let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock(hashtext('tidegate_audit_archive'))");
-        let alone: bool = wait(self.database, lock.fetch_one(&mut self.connection)).await?;
-        if !alone {
-            return Err(ArchiveError::Elsewhere);
-        }
+        self.lock().await?;
         for due in self.due(now).await? {
             archived.push(self.one(&due).await?);
         }
@@ -238,7 +312,7 @@ impl Run<'_> {
         let query = sqlx::query(
             "SELECT (extract(epoch FROM at) * 1000000)::bigint, region, node, domain, rule, user_id, key_id, \
                  address::text, path, method, outcome, cost, count, permits, status::bigint, retry_after_ms, \
-                 latency_us, weight::bigint, cause \
+                 latency_us, weight::bigint, cause, request_id \
              FROM audit_log \
              WHERE at >= ($1 || '-01')::date::timestamp AT TIME ZONE 'UTC' \
                  AND at < (($1 || '-01')::date + interval '1 month') AT TIME ZONE 'UTC' \

@@ -17,6 +17,8 @@ const PART_BYTES: usize = 8 << 20;
 const PARTS_MAX: usize = 4;
 /// Longest wait for one answer of the store.
 const DEADLINE: Duration = Duration::from_secs(120);
+/// Files are removed one at a time, as every S3-compatible store can, and not by a list, as some cannot.
+const ONE_BY_ONE: &str = "aws_disable_bulk_delete";
 /// The prefix of the store's settings in the environment.
 const SETTINGS: &str = "AWS_";
 
@@ -48,6 +50,7 @@ impl ArchivePlace {
             .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
             .filter(|(name, _)| name.starts_with(SETTINGS))
             .map(|(name, value)| (name.to_lowercase(), value));
+        let settings = settings.chain([(ONE_BY_ONE.to_owned(), "true".to_owned())]);
         let (store, prefix) = parse_url_opts(&parsed, settings).map_err(|error| fail(error.to_string()))?;
         let folder = (parsed.scheme() == "file").then(|| parsed.to_file_path().ok()).flatten();
         Ok(Self { url: url.trim_end_matches('/').to_owned(), store, prefix, folder })
@@ -56,6 +59,22 @@ impl ArchivePlace {
     /// Returns how people name a file in it.
     pub(super) fn location(&self, name: &str) -> String {
         format!("{}/{name}", self.url)
+    }
+
+    /// The name of a file that people name so, if it lies in this archive.
+    pub(super) fn name_of<'l>(&self, location: &'l str) -> Option<&'l str> {
+        location.strip_prefix(&*self.url)?.strip_prefix('/')
+    }
+
+    /// Removes a file. One that is not there is removed already.
+    pub(super) async fn remove(&self, name: &str) -> Result<(), PlaceError> {
+        let removed = async {
+            match self.store.delete(&self.key(name)).await {
+                Err(object_store::Error::NotFound { .. }) => Ok(()),
+                removed => removed,
+            }
+        };
+        self.wait(name, removed).await
     }
 
     fn key(&self, name: &str) -> Key {

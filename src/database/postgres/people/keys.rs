@@ -23,6 +23,8 @@ impl KeyRow {
             created_by: Some(self.created_by),
             revoked_at: self.revoked_at.map(moment),
             revoked_by: self.revoked_by,
+            // Beside the row, and no part of what a change is recorded as.
+            last_seen_at: None,
         }
     }
 }

@@ -7,6 +7,7 @@ mod ledger;
 mod lookup;
 mod register;
 mod rows;
+mod seen;
 mod tiers;
 mod users;
 

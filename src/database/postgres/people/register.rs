@@ -1,6 +1,8 @@
 //! The port by which operators see and change identities, and the record that every change leaves in its own
 //! transaction.
 
+use std::slice;
+
 use serde::Serialize;
 use sqlx::PgConnection;
 
@@ -15,10 +17,18 @@ use crate::engine::identity::register::{
 
 impl Register for IdentityStore {
     fn users(&self, filter: Filter) -> Registered<'_, Vec<UserRecord>> {
-        Box::pin(self.list_users(filter))
+        Box::pin(async move {
+            let mut users = self.list_users(filter).await?;
+            self.see_users(&mut users).await?;
+            Ok(users)
+        })
     }
     fn user<'a>(&'a self, id: &'a str) -> Registered<'a, UserRecord> {
-        Box::pin(self.show_user(id))
+        Box::pin(async move {
+            let mut user = self.show_user(id).await?;
+            self.see_users(slice::from_mut(&mut user)).await?;
+            Ok(user)
+        })
     }
     fn change_user<'a>(
         &'a self,
@@ -26,16 +36,29 @@ impl Register for IdentityStore {
         id: &'a str,
         change: UserChange,
     ) -> Registered<'a, UserRecord> {
-        Box::pin(self.write_user(actor, id, change))
+        Box::pin(async move {
+            let mut user = self.write_user(actor, id, change).await?;
+            // The change is made, whether this can be told or not.
+            let _ = self.see_users(slice::from_mut(&mut user)).await;
+            Ok(user)
+        })
     }
     fn remove_user<'a>(&'a self, actor: &'a Actor, id: &'a str) -> Registered<'a, ()> {
         Box::pin(self.delete_user(actor, id))
     }
     fn keys(&self, filter: Filter) -> Registered<'_, Vec<KeyRecord>> {
-        Box::pin(self.list_keys(filter))
+        Box::pin(async move {
+            let mut keys = self.list_keys(filter).await?;
+            self.see_keys(&mut keys).await?;
+            Ok(keys)
+        })
     }
     fn key<'a>(&'a self, id: &'a str) -> Registered<'a, KeyRecord> {
-        Box::pin(self.show_key(id))
+        Box::pin(async move {
+            let mut key = self.show_key(id).await?;
+            self.see_keys(slice::from_mut(&mut key)).await?;
+            Ok(key)
+        })
     }
     fn make_key<'a>(&'a self, actor: &'a Actor, draft: KeyDraft) -> Registered<'a, (KeyRecord, String)> {
         Box::pin(self.insert_key(actor, draft))
@@ -46,7 +69,12 @@ impl Register for IdentityStore {
         id: &'a str,
         change: KeyChange,
     ) -> Registered<'a, KeyRecord> {
-        Box::pin(self.update_key(actor, id, change))
+        Box::pin(async move {
+            let mut key = self.update_key(actor, id, change).await?;
+            // As of a user.
+            let _ = self.see_keys(slice::from_mut(&mut key)).await;
+            Ok(key)
+        })
     }
     fn tiers(&self) -> Registered<'_, Vec<TierRecord>> {
         Box::pin(self.list_tiers())
@@ -107,11 +135,7 @@ pub(super) fn refused(failure: Failure) -> RegisterError {
     let sentence = failure.to_string();
     if let Failure::Refused { constraint, .. } = &failure {
         return match constraint.as_deref() {
-            Some("users_tier_fkey" | "api_keys_tier_fkey") => RegisterError::Refused(
-                "tier",
-                "there is no such tier: `tidegate tiers list` shows them, `tidegate tiers set` makes one"
-                    .to_owned(),
-            ),
+            Some("users_tier_fkey" | "api_keys_tier_fkey") => RegisterError::no_tier(),
             Some("api_keys_owner_fkey") => RegisterError::Refused(
                 "user",
                 "there is no such user: make it with `tidegate users set`".to_owned(),

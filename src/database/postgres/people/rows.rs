@@ -3,16 +3,57 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use sqlx::postgres::PgRow;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgRow, PgTypeInfo, PgValueFormat, PgValueRef};
 use sqlx::types::Json;
-use sqlx::{FromRow, Row as _};
-use time::OffsetDateTime;
+use sqlx::{FromRow, Postgres, Row as _};
+use time::{OffsetDateTime, PrimitiveDateTime};
 
 use crate::core::identity::{ApiKey, Block, User, UserLimit};
 use crate::core::time::Timestamp;
 
 /// `{"rule": {"limit": 500, "burst": 600}}`, as far as it can be read: somebody may have written it by hand.
 pub(super) type Overrides = Json<BTreeMap<String, serde_json::Value>>;
+
+/// 2000-01-01, from which PostgreSQL counts, in microseconds since the epoch.
+const POSTGRES_EPOCH: i128 = 946_684_800_000_000;
+
+/// An instant of a row that anybody may have written. `infinity`, and what else lies beyond the calendar, is
+/// the calendar's end: the database's own type fails there, and the row would never be read.
+#[derive(Debug)]
+struct Instant(OffsetDateTime);
+
+impl sqlx::Type<Postgres> for Instant {
+    fn type_info() -> PgTypeInfo {
+        <OffsetDateTime as sqlx::Type<Postgres>>::type_info()
+    }
+}
+
+impl<'r> sqlx::Decode<'r, Postgres> for Instant {
+    fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
+        match value.format() {
+            PgValueFormat::Text => <OffsetDateTime as sqlx::Decode<Postgres>>::decode(value).map(Self),
+            PgValueFormat::Binary => <i64 as sqlx::Decode<Postgres>>::decode(value).map(Self::of),
+        }
+    }
+}
+
+impl Instant {
+    /// The instant so many microseconds after [`POSTGRES_EPOCH`].
+    fn of(micros: i64) -> Self {
+        let end = if micros < 0 { PrimitiveDateTime::MIN } else { PrimitiveDateTime::MAX };
+        let nanos = (i128::from(micros) + POSTGRES_EPOCH) * 1_000;
+        Self(OffsetDateTime::from_unix_timestamp_nanos(nanos).unwrap_or_else(|_| end.assume_utc()))
+    }
+
+    fn read(row: &PgRow, column: &str) -> sqlx::Result<OffsetDateTime> {
+        row.try_get::<Self, _>(column).map(|at| at.0)
+    }
+
+    fn read_if_any(row: &PgRow, column: &str) -> sqlx::Result<Option<OffsetDateTime>> {
+        row.try_get::<Option<Self>, _>(column).map(|at| at.map(|at| at.0))
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct UserRow {
@@ -32,11 +73,11 @@ impl FromRow<'_, PgRow> for UserRow {
             id: row.try_get("id")?,
             tier: row.try_get("tier")?,
             overrides: row.try_get("overrides")?,
-            blocked_at: row.try_get("blocked_at")?,
+            blocked_at: Instant::read_if_any(row, "blocked_at")?,
             blocked_reason: row.try_get("blocked_reason")?,
-            blocked_until: row.try_get("blocked_until")?,
-            created_at: row.try_get("created_at")?,
-            updated_at: row.try_get("updated_at")?,
+            blocked_until: Instant::read_if_any(row, "blocked_until")?,
+            created_at: Instant::read(row, "created_at")?,
+            updated_at: Instant::read(row, "updated_at")?,
         })
     }
 }
@@ -69,10 +110,10 @@ impl FromRow<'_, PgRow> for KeyRow {
             overrides: row.try_get("overrides")?,
             active: row.try_get("active")?,
             note: row.try_get("note")?,
-            expires_at: row.try_get("expires_at")?,
-            created_at: row.try_get("created_at")?,
+            expires_at: Instant::read_if_any(row, "expires_at")?,
+            created_at: Instant::read(row, "created_at")?,
             created_by: row.try_get("created_by")?,
-            revoked_at: row.try_get("revoked_at")?,
+            revoked_at: Instant::read_if_any(row, "revoked_at")?,
             revoked_by: row.try_get("revoked_by")?,
         })
     }
@@ -86,7 +127,7 @@ pub(super) fn moment(at: OffsetDateTime) -> Timestamp {
 /// The other way round; what lies beyond the calendar is its end.
 pub(super) fn date(at: Timestamp) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.micros()) * 1_000)
-        .unwrap_or_else(|_| time::PrimitiveDateTime::MAX.assume_utc())
+        .unwrap_or_else(|_| PrimitiveDateTime::MAX.assume_utc())
 }
 
 /// Returns what can be read of somebody's own limits.
@@ -150,5 +191,14 @@ mod tests {
         assert_eq!(moment(date(now)), now);
         assert_eq!(moment(OffsetDateTime::UNIX_EPOCH - time::Duration::DAY), Timestamp(0));
         assert_eq!(date(Timestamp(u64::MAX)).year(), 9999);
+    }
+
+    #[test]
+    fn what_lies_beyond_the_calendar_is_its_end() {
+        assert_eq!(Instant::of(0).0.unix_timestamp(), 946_684_800);
+        assert_eq!(moment(Instant::of(1_500_000).0), Timestamp(946_684_801_500_000));
+        // `infinity` and `-infinity`, as PostgreSQL sends them.
+        assert_eq!(Instant::of(i64::MAX).0.year(), 9999);
+        assert_eq!(moment(Instant::of(i64::MIN).0), Timestamp(0));
     }
 }

@@ -20,6 +20,8 @@ impl UserRow {
             blocked: self.blocked_at.map(|since| BlockRecord { reason, until, since: Some(moment(since)) }),
             created_at: Some(moment(self.created_at)),
             updated_at: Some(moment(self.updated_at)),
+            // Beside the row, and no part of what a change is recorded as.
+            last_seen_at: None,
         }
     }
 }

@@ -184,7 +184,7 @@ pub(in crate::store::redis) struct ToldNotes {
     pub(in crate::store::redis) fate: Option<ReservationFate>,
     /// Permits that had lapsed and were given back before the charge was looked at.
     pub(in crate::store::redis) lapsed: u64,
-    /// Permits that were reserved until this commit.
+    /// Permits that were reserved until this commit, or before this reservation was asked for again.
     pub(in crate::store::redis) reserved: u64,
     /// Of a level the part of a permit, in 1/window permits, that the commit gave back beside whole ones.
     pub(in crate::store::redis) part: u64,
@@ -647,7 +647,8 @@ fn read_told_notes(bytes: &[u8]) -> Option<ToldNotes> {
     let mut rest = bytes;
     let fate = match pull(&mut rest, 1)? {
         1 => Some(ReservationFate::Held),
-        2 => Some(ReservationFate::HeldBefore),
+        // Its permits follow.
+        2 => Some(ReservationFate::HeldBefore { permits: 0 }),
         3 => Some(ReservationFate::Crowded),
         4 => Some(ReservationFate::Released),
         5 => Some(ReservationFate::Lapsed),
@@ -655,5 +656,9 @@ fn read_told_notes(bytes: &[u8]) -> Option<ToldNotes> {
         _ => None,
     };
     let (lapsed, reserved, part) = (pull(&mut rest, 6)?, pull(&mut rest, 6)?, pull(&mut rest, 6)?);
+    let fate = match fate {
+        Some(ReservationFate::HeldBefore { .. }) => Some(ReservationFate::HeldBefore { permits: reserved }),
+        fate => fate,
+    };
     Some(ToldNotes { fate, lapsed, reserved, part, packed: SmallVec::from_slice(rest) })
 }

@@ -11,7 +11,7 @@ use crate::core::algorithm::{Algorithm, Allowance, CountedCharge, Counting, Limi
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
 use crate::core::regions::escrow::places::counted_for;
 use crate::core::request::{Cost, ReportedCost};
-use crate::core::reservation::{Commit, ReservationFate};
+use crate::core::reservation::{Commit, ReservationFate, ReservationId};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 use crate::store::evaluation::CROWDED_RETRY;
@@ -236,6 +236,7 @@ impl Live<'_> {
             used: 0,
             returned: 0,
             reported: 0,
+            uncharged: 0,
             paid: 0,
             owed: 0,
             lapsed: 0,
@@ -265,7 +266,7 @@ impl Live<'_> {
         if self.stays() {
             return charged;
         }
-        let held = fate == Some(ReservationFate::HeldBefore);
+        let held = matches!(fate, Some(ReservationFate::HeldBefore { .. }));
         let taken = self.pending.saturating_add(item.cost.taken());
         let cost = if held || matches!(item.cost, Cost::Commit(_)) { self.pending } else { taken };
         let mut verdict = self.check(now, cost);
@@ -327,6 +328,14 @@ impl Live<'_> {
                 };
                 counted.returned = if moves { told.moved } else { 0 };
                 counted.reported = if item.cost.is_report() && !moves { told.moved } else { 0 };
+                let settles =
+                    action == Action::Charge && counted.reservation != Some(ReservationFate::Repeated);
+                counted.uncharged = match item.cost {
+                    Cost::Commit(commit) if settles => {
+                        commit.actual.saturating_sub(reserved).saturating_sub(counted.reported)
+                    }
+                    _ => 0,
+                };
                 let taken = if admitted && told.fits { item.cost.taken() } else { 0 };
                 charged.was_empty = told.used <= taken;
                 charged.state = Some(self.as_if_at_once(told, now));
@@ -430,10 +439,13 @@ impl Live<'_> {
         let mut fits = true;
         if counted.reservation == Some(ReservationFate::Repeated) {
             // Nothing was charged.
+            fits = commit.id == ReservationId::NONE
+                || self.state.owes_nothing(&self.limit, self.view.as_ref(), now);
         } else if commit.actual > reserved {
             let report = ReportedCost { permits: commit.actual - reserved, debt_max: commit.debt_max };
             fits = self.check(now, report.permits).admitted;
             counted.reported = self.report(&report, now);
+            counted.uncharged = report.permits.saturating_sub(counted.reported);
         } else {
             counted.returned = told.moved;
             let part = told.noted.as_ref().map_or(0, |noted| noted.part);

@@ -24,8 +24,8 @@ use crate::store::redis::batch::epochs::{ID_BYTES, ReplicationEpochs};
 use crate::store::redis::batch::names::{self, Name};
 use crate::store::redis::batch::scripts::{RIGHTS, Script};
 
-/// Larger numbers would not be exact in a double, or in their place in a value.
-const PERMITS_MAX: u64 = (1 << 40) - 1;
+/// Larger numbers would not be exact in a double.
+const PERMITS_MAX: u64 = (1 << 53) - 1;
 
 /// One step, as it goes to Redis.
 pub(in crate::store::redis) struct StepCall {
@@ -56,6 +56,7 @@ const TAKE: u8 = 2;
 const ACKNOWLEDGE: u8 = 3;
 const OPEN_SESSION: u8 = 4;
 const CONFIRM_RECOVERY: u8 = 5;
+const GIVE_BACK: u8 = 6;
 
 impl<'s> StepFields<'s> {
     /// `None`: a bucket that counts so knows no such step.
@@ -82,6 +83,7 @@ impl<'s> StepFields<'s> {
             (Counting::Concurrency, Step::Places { heard, step }) => {
                 let fields = match step {
                     PlacesStep::Give(giving) => Self::giving(giving),
+                    PlacesStep::GiveBack(giving) => Self { kind: GIVE_BACK, ..Self::giving(giving) },
                     PlacesStep::Take(taking) => Self::taking(taking),
                     PlacesStep::OpenSession { region, session, has, gave } => Self {
                         kind: OPEN_SESSION,
@@ -154,7 +156,7 @@ impl StepCall {
         step.push(fields.kind);
         push(&mut step, fields.session, 8);
         push(&mut step, fields.own, 8);
-        push(&mut step, fields.permits, 5);
+        push(&mut step, fields.permits, 7);
         step.extend_from_slice(fields.region.as_bytes());
         step.extend_from_slice(&names_of(&ask.step)?);
         Some(Self { name, bucket, step, calendar: limit.calendar, counting })
@@ -239,15 +241,17 @@ fn unpack_head(bytes: &[u8]) -> Option<(LedgerHead, &[u8])> {
 const GIVEN: u64 = 0;
 const TAKEN: u64 = 1;
 const ACKNOWLEDGED: u64 = 2;
+/// Stands in a kind beside that if the permits take seven bytes and not five.
+const WIDE: u64 = 16;
 
 /// The next entry of a ledger of windows or levels, and its kind.
 fn unpack_entry(rest: &mut &[u8]) -> Option<(u64, Total)> {
     let kind = pull(rest, 1)?;
-    let (session, permits) = (pull(rest, 8)?, pull(rest, 5)?);
+    let (session, permits) = (pull(rest, 8)?, pull(rest, if kind >= WIDE { 7 } else { 5 })?);
     let len = usize::try_from(pull(rest, 1)?).ok()?;
     let (name, after) = rest.split_at_checked(len)?;
     *rest = after;
-    Some((kind, Total { region: std::str::from_utf8(name).ok()?.to_owned(), session, permits }))
+    Some((kind % WIDE, Total { region: std::str::from_utf8(name).ok()?.to_owned(), session, permits }))
 }
 
 fn unpack_window(bytes: &[u8], session: u64) -> Option<WindowLedger> {
@@ -296,11 +300,16 @@ fn unpack_places(bytes: &[u8], session: u64) -> Option<PlacesLedger> {
     let _ = pull(&mut rest, 8)?;
     while !rest.is_empty() {
         let session = pull(&mut rest, 8)?;
-        let (given, taken) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
+        let (mut given, mut taken) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
         let heard = Timestamp(pull(&mut rest, 7)?);
         let (flags, len) = (pull(&mut rest, 1)?, usize::try_from(pull(&mut rest, 1)?).ok()?);
         let (name, after) = rest.split_at_checked(len)?;
         rest = after;
+        // What they have beyond five bytes.
+        if flags & 4 > 0 {
+            given |= pull(&mut rest, 2)? << 40;
+            taken |= pull(&mut rest, 2)? << 40;
+        }
         let region = std::str::from_utf8(name).ok()?.to_owned();
         let (has_reported, is_uncounted) = (flags & 1 > 0, flags & 2 > 0);
         ledger.partners.push(LoanPartner {

@@ -80,6 +80,10 @@ impl Core {
         if self.fallback.owes() {
             self.pay_first(&planned, charges, now);
         }
+        // A refund gives back no more than was used, so what was drawn ahead and not used is put back before.
+        for charge in charges.iter().filter(|charge| matches!(charge.cost, Cost::Refund(_))) {
+            self.put_back(charge.key, (self.started.elapsed(), deadline)).await;
+        }
         let drawn = self.drawn_for_looks(charges);
         let mut sent = self.started.elapsed();
         let mut outcome = self.ask_and_judge((charges, &planned), intent, now, (sent, deadline)).await;
@@ -97,6 +101,11 @@ impl Core {
         {
             self.leases.denied(charge, counted, sent);
         }
+        for (charge, counted) in charges.iter().zip(&outcome.counted) {
+            if matches!(charge.cost, Cost::Refund(_) | Cost::Commit(_)) && !counted.degraded {
+                self.leases.gave_back(charge.key, self.started.elapsed());
+            }
+        }
         for (place, unused) in drawn {
             if let Some(counted) = outcome.counted.get_mut(place).filter(|counted| !counted.degraded) {
                 free_drawn(counted, unused);
@@ -105,8 +114,8 @@ impl Core {
         outcome
     }
 
-    /// Permits that this daemon drew ahead and did not use, by the place of a charge that only looks. They are
-    /// counted before Redis is asked: what is drawn later is in no answer to it.
+    /// Permits that this daemon drew ahead and did not use, by the place of a charge that only looks. They
+    /// are counted before Redis is asked: what is drawn later is in no answer to it.
     fn drawn_for_looks(&self, charges: &[Charge<'_>]) -> SmallVec<[(usize, u64); 1]> {
         let looks = charges.iter().enumerate().filter(|(_, charge)| charge.cost == Cost::Peek);
         looks.map(|(place, charge)| (place, self.leases.unused(charge.key, self.started.elapsed()))).collect()
@@ -140,29 +149,35 @@ impl Core {
         if charges.iter().any(once) || outcome.counted.iter().any(|counted| counted.degraded) {
             return false;
         }
-        let mut any = false;
+        let (mut any, mut counts_denials) = (false, false);
         for (charge, counted) in charges.iter().zip(&outcome.counted) {
             if counted.verdict.admitted || !charge.enforced {
                 continue;
             }
-            loop {
-                match self.leases.behind_denial(charge.key, sent, self.started.elapsed()) {
-                    // A draw that was sent before is answered before, and its books are kept a moment later.
-                    DrawnAhead::Moving if !deadline.left().is_zero() => {
-                        tokio::time::sleep(DRAW_BOOKED).await;
-                        continue;
-                    }
-                    DrawnAhead::Held(leftover) => {
-                        any |= leftover.back > 0;
-                        self.give_back(*leftover);
-                    }
-                    DrawnAhead::WentBack => any = true,
-                    DrawnAhead::Moving | DrawnAhead::Nothing => {}
+            let went_back = self.put_back(charge.key, (sent, deadline)).await;
+            // One that denies for itself would count the same denial once more.
+            counts_denials |= !went_back && charge.rule.rule.penalty.is_some();
+            any |= went_back;
+        }
+        any && !counts_denials && !deadline.left().is_zero()
+    }
+
+    /// Gives back what was drawn ahead for a key that was asked for at `sent`. Returns whether permits of it
+    /// are free since.
+    async fn put_back(self: &Arc<Self>, key: &Key, (sent, deadline): (Duration, Deadline)) -> bool {
+        loop {
+            match self.leases.behind_denial(key, sent, self.started.elapsed()) {
+                // A draw that was sent before is answered before, and its books are kept a moment later.
+                DrawnAhead::Moving if !deadline.left().is_zero() => tokio::time::sleep(DRAW_BOOKED).await,
+                DrawnAhead::Held(leftover) => {
+                    let is_free = leftover.back > 0;
+                    self.give_back(*leftover);
+                    return is_free;
                 }
-                break;
+                DrawnAhead::WentBack => return true,
+                DrawnAhead::Moving | DrawnAhead::Nothing => return false,
             }
         }
-        any && !deadline.left().is_zero()
     }
 
     /// Returns what a bucket holds; `None` if it is unused. Permits that this daemon has drawn ahead and not

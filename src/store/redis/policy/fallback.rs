@@ -592,6 +592,7 @@ const fn degraded_result(verdict: Verdict) -> ChargeResult {
         used: 0,
         returned: 0,
         reported: 0,
+        uncharged: 0,
         paid: 0,
         owed: 0,
         lapsed: 0,

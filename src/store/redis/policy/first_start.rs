@@ -32,13 +32,12 @@ impl Marking {
             return Some(false);
         }
         let mut absent = true;
-        let answers = each(dispatcher, redis::cmd("EXISTS").arg(MARK)).await;
+        let answers = each(dispatcher, redis::cmd("GET").arg(MARK)).await;
         if answers.is_empty() {
             return None;
         }
         for answer in answers {
-            let Ok(Value::Int(found)) = answer else { return None };
-            absent &= found == 0;
+            absent &= matches!(answer.ok()?, Value::Nil);
         }
         Some(absent)
     }

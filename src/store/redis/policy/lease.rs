@@ -319,6 +319,16 @@ impl Leases {
         }
     }
 
+    /// Forgets that a key was denied: this daemon has given permits of it back.
+    pub(in crate::store::redis) fn gave_back(&self, key: &Key, now: Duration) {
+        if self.permits_max == 0 {
+            return;
+        }
+        let Some(mut shard) = self.shard(key) else { return };
+        let Some(hot) = shard.get_mut(key) else { return };
+        (hot.denied, hot.freed) = (None, now);
+    }
+
     /// Permits of a key that are charged in Redis and not yet used.
     pub(in crate::store::redis) fn unused(&self, key: &Key, now: Duration) -> u64 {
         if self.permits_max == 0 {
@@ -397,7 +407,7 @@ impl Hot {
     }
 
     fn denied(&self, cost: u64, now: Duration) -> Option<ChargeResult> {
-        let denied = self.denied.filter(|denied| denied.until > now && cost >= denied.cost)?;
+        let denied = self.denied.filter(|denied| denied.until > now && cost == denied.cost)?;
         let passed = Span::from(now.saturating_sub(denied.at)).0;
         let left = |span: Span| Span(span.0.saturating_sub(passed));
         let verdict = Verdict {
@@ -474,6 +484,7 @@ const fn counted(verdict: Verdict, used: u64) -> ChargeResult {
         used,
         returned: 0,
         reported: 0,
+        uncharged: 0,
         paid: 0,
         owed: 0,
         lapsed: 0,

@@ -1,6 +1,7 @@
 //! Decisions beside the servers: permits drawn ahead, split keys, failure policies, work in the background.
 
 pub(super) mod background;
+mod cell_turns;
 pub(super) mod cells;
 pub(super) mod daemons;
 pub(super) mod decide;

@@ -84,13 +84,13 @@ impl Shelf for RedisShelf {
         })
     }
 
-    fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, ()> {
+    fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, bool> {
         Box::pin(async move {
             let commands = names.iter().map(|name| {
                 let (key, slot) = key(name);
                 (redis::cmd("SET").arg(key).arg("").arg("PX").arg(millis(time)).to_owned(), slot)
             });
-            self.each(commands, BAR_PATIENCE).await;
+            self.each(commands, BAR_PATIENCE).await.iter().all(Option::is_some)
         })
     }
 }

@@ -188,7 +188,7 @@ impl Core {
         let held = (0..parts).map(|more| ask(more, Cost::Reserve(question), Intent::Ask));
         let held = join_all(held).await;
         let holder = (0..).zip(&held).find(|(_, counted)| {
-            counted.reservation == Some(ReservationFate::HeldBefore) && !counted.degraded
+            matches!(counted.reservation, Some(ReservationFate::HeldBefore { .. })) && !counted.degraded
         });
         if let Some((0, _)) = holder {
             return ask(0, charge.cost, intent).await;
@@ -202,7 +202,8 @@ impl Core {
                 let cost = Cost::Report(ReportedCost { permits: commit.actual, debt_max: commit.debt_max });
                 let counted =
                     self.report_over_parts(&Charge { cost, ..*charge }, intent, now, deadline).await;
-                ChargeResult { reservation: Some(ReservationFate::Lapsed), ..counted }
+                let uncharged = commit.actual.saturating_sub(counted.reported);
+                ChargeResult { reservation: Some(ReservationFate::Lapsed), uncharged, ..counted }
             }
         }
     }

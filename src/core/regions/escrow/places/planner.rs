@@ -1,13 +1,14 @@
 //! What one daemon does about one bucket of places ([`super`]): makes its memory known to others,
 //! lends what nobody holds to whoever is refused, and gives back what it borrowed once it lies idle.
 //!
-//! Nothing here matters to exactness: the store lends only what is its own and free.
+//! Nothing here matters to exactness: the store lends only what is its own and free, and nothing where it is
+//! told to give back alone.
 
 use super::super::bucket::{BucketNotes, EscrowBucket, LastStatement, RegionStatement};
 use super::super::ledger::{Step, StepResult};
 use super::super::planner::{GAP, UNIT};
 use super::super::window::{RegionEstimate, SpendingTime, need, window_transfers};
-use super::super::{Escrow, Event, dry_mark, slides};
+use super::super::{Escrow, slides};
 use super::{PlacesLedger, PlacesStep};
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
@@ -17,9 +18,6 @@ use crate::wire::rights::{RightKind, Total, Transfer};
 const INTRODUCTION_GAP: Span = Span::from_millis(200);
 /// Places never wait for a window to end: nothing is kept back for a surprise.
 const SPENDING: Span = Span::from_secs(1);
-/// For so many seconds after it was seen that no region has anything left of what slides, nobody waits for
-/// any.
-const DRY_FOR: u64 = 2;
 
 impl Escrow {
     /// How often what was lent is confirmed.
@@ -31,7 +29,7 @@ impl Escrow {
     pub(in super::super) fn open_sessions(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some((_, ledger)) = bucket.current_places(now) else { return };
-        let BucketNotes::Places { asked_to_recover, .. } = bucket.notes else { return };
+        let BucketNotes::Places { asked_to_recover } = bucket.notes else { return };
         let own = self.own_region();
         let mut steps = Vec::new();
         let (mut noted, mut strangers) = (Vec::new(), Vec::new());
@@ -78,7 +76,7 @@ impl Escrow {
             steps.push((now, PlacesStep::ConfirmRecovery { regions }));
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
-        if let (true, BucketNotes::Places { asked_to_recover, .. }) = (recovers, &mut bucket.notes) {
+        if let (true, BucketNotes::Places { asked_to_recover }) = (recovers, &mut bucket.notes) {
             *asked_to_recover = Some(now);
         }
         for region in noted {
@@ -144,36 +142,9 @@ impl Escrow {
                 *gift += back;
             }
         }
-        let step = |giving| Step::Places { heard: now, step: PlacesStep::Give(giving) };
+        let give = if unseen { PlacesStep::GiveBack } else { PlacesStep::Give };
+        let step = |giving| Step::Places { heard: now, step: give(giving) };
         self.give(now, id, (&gifts, u64::MAX), step);
-    }
-
-    /// Says that no region has anything left of what slides, and says when one has again.
-    pub(in super::super) fn run_dry_of_capacity(&mut self, now: Timestamp, id: usize) {
-        let Some(bucket) = self.bucket(id).filter(|bucket| slides(bucket.rule.rule.algorithm)) else {
-            return;
-        };
-        let Some((balance, _)) = bucket.current_places(now) else { return };
-        let BucketNotes::Places { dry, .. } = bucket.notes else { return };
-        let wanted = bucket.wanted(RightKind::Places);
-        let lately = |heard: Timestamp| now.since(heard) < Span::from_secs(DRY_FOR);
-        let has = |region: RegionId| {
-            let audible = self.heard(region).is_some_and(lately);
-            let said = bucket.partner(region).filter(|partner| partner.heard.is_some_and(lately));
-            audible && said.is_none_or(|partner| partner.free > 0)
-        };
-        let others_have = (1..self.regions.len()).any(has);
-        let mark = dry_mark(bucket.rule.rule.algorithm, bucket.windows(), now);
-        let says = match wanted > balance.free() && !others_have && self.config.safety.says_who_is_dry {
-            true if dry < mark + DRY_FOR => mark + DRY_FOR,
-            false if dry >= mark && (others_have || balance.free() > 0) => 0,
-            _ => return,
-        };
-        let key = bucket.key.clone();
-        if let Some(BucketNotes::Places { dry, .. }) = self.bucket_mut(id).map(|bucket| &mut bucket.notes) {
-            *dry = says;
-        }
-        self.note(Event::Dry { key, window: says });
     }
 
     /// What is believed of one region's places.

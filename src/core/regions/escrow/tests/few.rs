@@ -63,6 +63,74 @@ fn whoever_asks_again_a_second_after_a_refusal_is_served_while_a_permit_lies_any
     }
 }
 
+/// True if a region says now that no region has any left.
+fn is_dry(world: &EscrowWorld, place: usize) -> bool {
+    let mark = dry_mark(world.algorithm, world.limit.windows(), world.clock(place));
+    let events = &world.regions().nth(place).unwrap().events;
+    let said = events.iter().rev().find_map(|event| match event {
+        Event::Dry { window, .. } => Some(*window),
+        _ => None,
+    });
+    said.is_some_and(|said| said >= mark)
+}
+
+#[test]
+fn that_all_is_used_is_said_once_it_is_and_within_seconds() {
+    for algorithm in COUNTED.into_iter().chain([Algorithm::SlidingWindow]) {
+        for (permits, pause) in [2, 3, 5].into_iter().flat_map(|permits| [(permits, 2), (permits, 15)]) {
+            let mut world = world(algorithm, 3, permits, 40);
+            let (mut admitted, mut since) = (0, 0);
+            for ask in 0..400 {
+                admitted += u32::from(world.request(1, 1));
+                for _ in 0..pause {
+                    world.tick();
+                    let of =
+                        format!("{admitted} of {permits} by {algorithm:?}, ask {ask}, {pause} ticks apart");
+                    assert!(admitted == permits || !is_dry(&world, 1), "{of}");
+                }
+                since = if admitted < permits { 0 } else { since + pause };
+                // It hears of it in a way, or counts silence for nothing after two seconds.
+                if since > 300 {
+                    assert!(is_dry(&world, 1), "{permits} by {algorithm:?} are used for {since} ticks");
+                    break;
+                }
+            }
+            assert_eq!(admitted, permits, "by {algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn a_region_that_burns_what_it_forgot_is_not_waited_for() {
+    let mut world = world(Algorithm::SlidingWindow, 3, 30, 40);
+    world.crash(2);
+    // Its own third, and what the one beside it lends.
+    let admitted = world.ask_alone(0, 5, 60);
+    assert!((15..=20).contains(&admitted), "{admitted}");
+    // It asks again as it is told to.
+    for _ in 0..4 {
+        world.request(0, 1);
+        (0..101).for_each(|_| world.tick());
+    }
+    world.request(0, 1);
+    assert!(is_dry(&world, 0));
+}
+
+#[test]
+fn a_region_that_lost_its_memory_uses_what_the_others_let_it_have_of_a_level() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket] {
+        let mut world = world(algorithm, 3, 60, 40);
+        world.crash(1);
+        // Until its memory has a name.
+        (0..200).for_each(|_| world.tick());
+        let there = world.ask_alone(1, 5, 200);
+        let beside = world.ask_alone(0, 5, 100) + world.ask_alone(2, 5, 100);
+        // Its own third may have been used before. Of the others' two thirds hardly any is lost on the way.
+        assert!((36..=41).contains(&(there + beside)), "{algorithm:?}: {there} there and {beside} beside");
+        assert!(there >= 20, "{algorithm:?}: {there} there and {beside} beside");
+    }
+}
+
 #[test]
 fn what_a_region_has_left_of_a_small_limit_goes_to_the_one_that_is_asked_after_it() {
     for regions in 2..=5 {

@@ -14,22 +14,6 @@ use crate::time::{Span, Timestamp};
 use crate::wire::rights::{ClosedWindow, RightKind, Transfer};
 
 impl Escrow {
-    /// Says once a window that nobody has rights left.
-    pub(in super::super) fn run_dry(&mut self, now: Timestamp, id: usize) {
-        let Some(bucket) = self.bucket(id) else { return };
-        let Some((balance, ledger)) = bucket.current_window(now) else { return };
-        let BucketNotes::Window(notes) = &bucket.notes else { return };
-        let (key, window) = (bucket.key.clone(), ledger.window);
-        let dry = balance.free() == 0 && notes.dry < window && self.config.safety.says_who_is_dry;
-        if !dry || self.others_hold(now, &key) {
-            return;
-        }
-        if let Some(BucketNotes::Window(notes)) = self.bucket_mut(id).map(|bucket| &mut bucket.notes) {
-            notes.dry = window;
-        }
-        self.note(Event::Dry { key, window });
-    }
-
     /// Has the store take out what others need more.
     pub(in super::super) fn give_window_rights(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };

@@ -34,6 +34,8 @@ pub(in super::super) struct DaemonContext<'a> {
     pub(in super::super) busy: bool,
     /// True if for long all came in time, so that every region divides by the same reports.
     pub(in super::super) settled: bool,
+    /// True if this daemon has just begun and waits for the others' word.
+    pub(in super::super) waits: bool,
     /// The longest that any region was not heard since that was so.
     pub(in super::super) silence: Span,
 }
@@ -42,6 +44,15 @@ impl DaemonContext<'_> {
     /// True if any other region is known.
     pub(super) fn has_others(&self) -> bool {
         self.regions.listed_len() > 1
+    }
+
+    /// True if a daemon of the own region is there. One that has just begun does not know who is gone.
+    pub(super) fn lives(&self, node: &str) -> bool {
+        let is_there = || {
+            let own = self.regions.get(Regions::OWN);
+            own.is_some_and(|region| region.ring.nodes().iter().any(|one| one == node))
+        };
+        self.waits || **self.node == *node || is_there()
     }
 
     /// For so long a demand counts that has not lasted: three times as long as it takes until a later report

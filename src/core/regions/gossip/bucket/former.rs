@@ -4,34 +4,35 @@ use smallvec::SmallVec;
 
 use super::{DaemonContext, GossipBucket, ReceivedReport};
 use crate::algorithm::Counting;
-use crate::regions::gossip::counts::Count;
+use crate::regions::gossip::counts::{Count, TakenIn};
 use crate::regions::membership::Regions;
 use crate::time::Timestamp;
 
 impl GossipBucket {
     /// Takes in what another region was told by this one. Only counts that began before this process are
-    /// taken: of those that go on, whoever counts knows more. Returns whether any of it was new.
+    /// taken: of those that go on, whoever counts knows more.
     pub(in super::super) fn hear_former(
         &mut self,
         now: Timestamp,
         heard: &ReceivedReport,
         here: DaemonContext<'_>,
-    ) -> bool {
+    ) -> TakenIn {
         let former = heard.counts.iter().filter(|count| count.counter.since < here.started);
         let former: SmallVec<[Count; 1]> = former.cloned().collect();
         let before = self.own_net(heard.window);
-        let Some(period) = self.period_mut(heard.window) else { return false };
-        if !period.live.merge_all(&former) {
-            return false;
+        let Some(period) = self.period_mut(heard.window) else { return TakenIn::default() };
+        let taken = period.hear_own(&former, here);
+        if !taken.changed {
+            return taken;
         }
-        period.live_version = period.live_version.wrapping_add(1);
         self.changed = now;
         self.unsettle();
         let more = self.own_net(heard.window).saturating_sub(before);
         if self.counting() != Counting::Window {
             self.draw_former(now, more, heard.stamp, here);
         }
-        true
+        self.place_counts(now, here);
+        taken
     }
 
     /// Without windows: the own region admitted `more` in its former life, the last of it by `until`. The

@@ -10,10 +10,10 @@ use crate::algorithm::{Algorithm, Counting, RegionUse};
 use crate::regions::StoreSeen;
 use crate::regions::membership::Regions;
 use crate::time::{Span, Timestamp};
-use crate::wire::{Amount, Counter};
+use crate::wire::Amount;
 
 /// A count that stays too small for so long was lost: what a daemon of the own region gave back, and has not
-/// told the others yet, is told within a fifth of it.
+/// told the others yet, is told within a fifth of it, however little is left.
 const LOST_AFTER: Span = Span::from_millis(500);
 /// The same where nobody else counts in the store: what is given back is known as soon as it is answered.
 const LOST_AFTER_ALONE: Span = Span::from_millis(50);
@@ -99,17 +99,18 @@ impl GossipBucket {
     }
 
     /// An operator reset the bucket: all regions give back what the own one used of it, as far as it counts.
-    pub(in super::super) fn forget_use(&mut self, now: Timestamp, node: &std::sync::Arc<str>) {
+    pub(in super::super) fn forget_use(&mut self, now: Timestamp, here: DaemonContext<'_>) {
         let level = self.counting() != Counting::Window;
         let most = if level { self.shared_level.store.in_use(now, self.rule.limit) } else { u64::MAX };
-        let counter = Counter { node: std::sync::Arc::clone(node), since: self.since };
         for period in &mut self.periods {
+            // Nobody was told of that.
+            period.unplaced = Amount::default();
             let returned = period.live.net().min(most);
             if returned > 0 {
-                period.live.add(&counter, Amount { admitted: 0, returned });
-                period.live_version = period.live_version.wrapping_add(1);
+                period.note(Amount { admitted: 0, returned });
             }
         }
+        self.place_counts(now, here);
         self.changed = now;
         self.lost = LostStore::default();
         if level {

@@ -1,7 +1,8 @@
 //! The time to tell of a bucket: whether there is anything to tell, and how soon.
 
-use super::{DaemonContext, GossipBucket, LastReport};
+use super::{DaemonContext, GossipBucket, LastReport, Period};
 use crate::algorithm::Counting;
+use crate::regions::gossip::counts::Counts;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 
@@ -11,7 +12,7 @@ pub(super) const REMINDED: Span = Span::from_secs(1);
 impl GossipBucket {
     /// True if there is anything to tell that was not told, and that the others would not guess.
     pub(in super::super) fn has_pending_report(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
-        if self.has_unmet_news(now) {
+        if self.has_unmet_news(now) || self.has_given_back(here) {
             return true;
         }
         if here.suppresses_reports && self.is_below_report_threshold(now, here) {
@@ -37,6 +38,22 @@ impl GossipBucket {
             window != told.window && before.abs_diff(told.net) > u64::from(self.rule.limit.permits) / 100;
         let asked = told.demand > 0 || self.own_net(window) != told.net;
         (rested && asked) || ended || self.guessed_wrong(told, now) || self.demand_moved(told, now, 10, 4)
+    }
+
+    /// True if something went back that this daemon has not told: more than was admitted beside it. Others
+    /// hold it for used, and a daemon that shares the store takes the store for one that has forgotten it.
+    fn has_given_back(&self, here: DaemonContext<'_>) -> bool {
+        let gives = |period: &Period| period.live.entries().iter().any(|count| count.amount.returned > 0);
+        if !self.periods.iter().any(gives) {
+            return false;
+        }
+        if !here.regions.owned_by(here.node, &self.key) {
+            return self.periods.iter().any(|period| period.here.falls_below(period.owner_told));
+        }
+        self.periods.iter().any(|period| match period.told(Regions::OWN) {
+            Some(told) => period.live.falls_below(&told.counts),
+            None => period.live.falls_below(&Counts::default()),
+        })
     }
 
     /// True if what the others extrapolate from what they were told is off by more than chance.
@@ -116,6 +133,10 @@ impl GossipBucket {
     pub(in super::super) fn is_urgent(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
+        // A sibling measures the store by what it has heard.
+        if here.daemons(Regions::OWN) > 1 && self.has_given_back(here) {
+            return true;
+        }
         if self.has_unmet_news(now) || self.demand_moved(told, now, 20, if here.busy { 4 } else { 2 }) {
             return true;
         }

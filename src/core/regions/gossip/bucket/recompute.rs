@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::error_bound::TURNS;
+use super::own_region::LOOKS_FOR_ROOM;
 use super::{DaemonContext, GossipBucket, IDLE, Period, RegionReport};
 use crate::algorithm::{
     Allowance, Counting, LEVEL_TOLD, LevelAllowance, WindowAllowance, remembered, weighted,
@@ -299,15 +300,26 @@ impl GossipBucket {
         // A late report has refilled in part, and the part of it that is not believed never is.
         let is_late = self.shared_level.catches_up();
         for (id, permits) in &mut told {
-            let (charged, total) = (self.charged_for(*id), *permits);
+            let (left, total) = (self.left_of_charges(now, *id), *permits);
+            let charged = self.charged_for(*id);
+            charged.note_back(now, total, left, limit);
             let more = total.saturating_sub(charged.counted);
             let believed = charged.plausible.believe(now, more, limit, capacity);
-            *permits = believed;
+            *permits = charged.pay(believed);
             // Otherwise what is not believed yet may be once more has refilled.
             let counted = charged.counted.saturating_add(believed);
             charged.counted = if is_late { counted.max(total) } else { counted };
         }
         told
+    }
+
+    /// Returns what the own store still holds as used of what it was charged for a region.
+    fn left_of_charges(&self, now: Timestamp, region: RegionId) -> u64 {
+        let (store, limit) = (&self.shared_level.store, self.rule.limit);
+        match region {
+            Regions::OWN => store.in_use(now, limit),
+            _ => store.of_other(now, region, limit),
+        }
     }
 
     /// Of a bucket without windows: what the own store holds as used for the own region, and for others.
@@ -354,6 +366,7 @@ impl GossipBucket {
     /// Returns when it should be looked at again if nothing happens.
     pub(in super::super) fn next_look(&self, now: Timestamp) -> Timestamp {
         let expiry = self.expiry();
+        let room = self.has_uncounted(now).then_some(now + LOOKS_FOR_ROOM);
         if self.counting() != Counting::Window {
             // The part that is held back grows by itself, but shares move with time too.
             let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
@@ -362,7 +375,7 @@ impl GossipBucket {
             // request.
             let full = self.changed + self.drained();
             let full = (now < full).then_some(full);
-            return [Some(expiry), again, full, self.shared_level.next_instant()]
+            return [Some(expiry), again, full, room, self.shared_level.next_instant()]
                 .into_iter()
                 .flatten()
                 .min()
@@ -381,7 +394,7 @@ impl GossipBucket {
         let ended = self.demand_ends_at().filter(|at| now < *at);
         let ended = ended.filter(|_| self.told.is_some_and(|told| told.demand > IDLE));
         let excess = self.judges_overshoot_at();
-        [Some(expiry), Some(turn), soon, fades, log, ended, excess, self.cut.next_instant(now)]
+        [Some(expiry), Some(turn), soon, fades, log, ended, excess, room, self.cut.next_instant(now)]
             .into_iter()
             .flatten()
             .min()

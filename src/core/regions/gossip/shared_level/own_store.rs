@@ -69,8 +69,16 @@ impl StoredLevel {
 
     /// Returns what of it was charged for each other region, to the nearest permit.
     pub(in super::super) fn of_others(&self, now: Timestamp, limit: Limit) -> Vec<(RegionId, u64)> {
+        self.others.iter().map(|(region, charged)| (region, self.part(now, *charged, limit))).collect()
+    }
+
+    /// The same for one of them.
+    pub(in super::super) fn of_other(&self, now: Timestamp, region: RegionId, limit: Limit) -> u64 {
+        self.others.get(region).map_or(0, |charged| self.part(now, *charged, limit))
+    }
+
+    fn part(&self, now: Timestamp, charged: i128, limit: Limit) -> u64 {
         let (used, before) = (self.used(now, limit), self.used.max(1));
-        let part = |part: i128| u64::try_from((part * used / before + UNIT / 2) / UNIT).unwrap_or(0);
-        self.others.iter().map(|(region, charged)| (region, part(*charged))).collect()
+        u64::try_from((charged * used / before + UNIT / 2) / UNIT).unwrap_or(0)
     }
 }

@@ -138,3 +138,63 @@ fn more_rules_than_a_frame_names_are_all_rules() {
     long.crowd(START, RuleName { name: "n".repeat(1_000), ..rule.name });
     assert_eq!(long.crowded_here(), CrowdedRules::All, "a frame is one datagram");
 }
+
+#[test]
+fn more_daemons_of_a_region_than_are_counted_make_it_keep_to_its_share() {
+    let (rule, window) = minute();
+    let mut config = ReplicaConfig::new(name("a", "own"), START.0 / 1_000);
+    (config.shared_store, config.regions) = (true, ["a", "b"].map(str::to_owned).to_vec());
+    let mut replica = Replica::new(config);
+    replica.handle_rules(START, 1, vec![rule.clone()]);
+    let siblings: Vec<NodeName> = (0..64).map(|n| name("a", &format!("n{n}"))).collect();
+    let all = siblings.iter().cloned().chain([name("a", "own"), name("b", "1")]);
+    let member = |name| Member { name, live: true, draining: false, sees_capacity: true };
+    replica.handle_members(START, &all.map(member).collect::<Vec<_>>());
+    for sibling in &siblings {
+        let told = frame(vec![report(Scope::Node, &sibling.node, START)]);
+        replica.handle_frame(START, sibling, told).unwrap();
+    }
+    let own = |replica: &Replica| replica.admitted(&key("u"), window).map_or(0, |(own, _)| own);
+    assert_eq!((own(&replica), replica.tally.uncounted), (64 * 5, 0));
+    assert!(replica.crowded.is_empty());
+    replica.handle_touched(START, &touched("u", window, 7, 7));
+    assert_eq!((own(&replica), replica.tally.uncounted), (64 * 5, 1));
+    assert!(replica.crowded.contains_key(&rule.name));
+    // As long as that counts, and no longer.
+    let (mut now, end) = (START, rule.limit.windows().end(window));
+    while now < end {
+        replica.handle_timeout(now);
+        assert!(replica.crowded.contains_key(&rule.name), "{}", now.since(START).0);
+        now = now + Span::from_millis(500);
+    }
+    now = now + rule.limit.window + Span::from_secs(30);
+    replica.handle_timeout(now);
+    replica.handle_timeout(now + Span::from_secs(11));
+    assert!(replica.crowded.is_empty());
+}
+
+#[test]
+fn what_found_no_room_is_counted_as_soon_as_there_is_some() {
+    let (rule, window) = minute();
+    let mut config = ReplicaConfig::new(name("a", "own"), START.0 / 1_000);
+    config.shared_store = true;
+    let mut replica = Replica::new(config);
+    replica.handle_rules(START, 1, vec![rule]);
+    let siblings: Vec<NodeName> = (0..64).map(|n| name("a", &format!("n{n}"))).collect();
+    let member = |name| Member { name, live: true, draining: false, sees_capacity: true };
+    let own = Some(name("a", "own"));
+    let all: Vec<Member> = siblings.iter().cloned().chain(own.clone()).map(member).collect();
+    replica.handle_members(START, &all);
+    for sibling in &siblings {
+        let told = frame(vec![report(Scope::Node, &sibling.node, START)]);
+        replica.handle_frame(START, sibling, told).unwrap();
+    }
+    replica.handle_touched(START, &touched("u", window, 7, 7));
+    assert_eq!(replica.tally.uncounted, 1);
+    let left: Vec<Member> = own.into_iter().map(member).collect();
+    replica.handle_members(START, &left);
+    let soon = START + Span::from_secs(1);
+    replica.handle_touched(soon, &touched("u", window, 1, 1));
+    assert_eq!(replica.admitted(&key("u"), window).map_or(0, |(own, _)| own), 64 * 5 + 8);
+    assert_eq!(replica.tally.uncounted, 1);
+}

@@ -59,3 +59,25 @@ fn what_one_report_owes_is_paid_back_and_nobody_is_shut_out_for_it() {
         }
     }
 }
+
+#[test]
+fn what_another_region_gives_back_of_a_level_pays_for_its_next_until_it_has_refilled() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket] {
+        for (window, least, most) in [(Span::from_secs(86_400), 60, 61), (Span::from_secs(10), 85, 110)] {
+            let rule = rule(algorithm, 100, window, OnPartition::default());
+            let (a, b) = (name("a", "1"), name("b", "1"));
+            let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+            cluster.run(Span::from_secs(1));
+            cluster.admit(&a, "u", 0, 60);
+            cluster.run(Span::from_millis(200));
+            assert_eq!(cluster.debits(&b), 60);
+            cluster.touch(&a, &Touched { returned: 60, ..touched("u", 0, 0, 0) });
+            cluster.run(Span::from_secs(3));
+            assert_eq!(cluster.believed(&b, "u", 0), regions(&[]));
+            cluster.admit(&a, "u", 0, 60);
+            cluster.run(Span::from_secs(1));
+            let charged = cluster.debits(&b);
+            assert!((least..=most).contains(&charged), "{algorithm:?} in {window:?}: {charged}");
+        }
+    }
+}

@@ -257,3 +257,65 @@ fn a_new_daemon_does_not_wait_for_a_region_that_is_cut_off() {
     cluster.run(Span::from_millis(1_500));
     assert!(cluster.views(&b).contains_key(&key("u")), "its store is told in less than three seconds");
 }
+
+#[test]
+fn a_daemon_that_begins_often_knows_of_all_its_lives() {
+    let (rule, window) = minute();
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let rule = WorldRule { algorithm, ..rule.clone() };
+        let (a, b) = (name("a", "1"), name("b", "1"));
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+        for life in 1..=20 {
+            cluster.admit(&a, "u", window, 30);
+            restart(&mut cluster, &a, &rule);
+            cluster.run(Span::from_millis(700));
+            let known = regions(&[("a", 30 * life)]);
+            assert_eq!(cluster.believed(&a, "u", window), known, "{algorithm:?} after {life}");
+            assert_eq!(cluster.believed(&b, "u", window), known, "{algorithm:?} after {life}");
+        }
+        // Its store is new and knows of none of them.
+        cluster.touch(&a, &touched("u", window, 1, 0));
+        cluster.run(Span::from_secs(1));
+        let budget = window_of(&cluster.views(&a)[&key("u")]).budget;
+        assert!(budget <= 400, "{algorithm:?}: {budget} beside 600 of 1000");
+    }
+}
+
+#[test]
+fn daemons_that_are_replaced_under_new_names_are_counted_however_many() {
+    let day = Span::from_secs(86_400);
+    for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
+        for shared_store in [false, true] {
+            let rule = rule(algorithm, 1_000, day, OnPartition::default());
+            let window = if algorithm == Algorithm::FixedWindow { START.window_index(day) } else { 0 };
+            let (mut pod, b) = (name("a", "pod-0"), name("b", "1"));
+            let mut cluster = GossipCluster::new(&[], &rule);
+            cluster.shared_store = shared_store;
+            [&pod, &b].into_iter().for_each(|who| cluster.start(who, &rule));
+            cluster.meet();
+            cluster.run(Span::from_millis(1_500));
+            for life in 1..=70 {
+                cluster.admit(&pod, "u", window, 5);
+                cluster.run(Span::from_millis(300));
+                cluster.remove(&pod);
+                pod = name("a", &format!("pod-{life}"));
+                cluster.start(&pod, &rule);
+                cluster.meet();
+                cluster.run(Span::from_millis(1_500));
+            }
+            cluster.admit(&pod, "u", window, 400);
+            cluster.run(Span::from_secs(1));
+            let known = regions(&[("a", 750)]);
+            for who in [&pod, &b] {
+                let said = format!("{algorithm:?}, shared {shared_store}: {who:?}");
+                assert_eq!(cluster.believed(who, "u", window), known, "{said}");
+                assert_eq!(cluster.replica(who).tally.uncounted, 0, "{said}");
+                assert!(cluster.replica(who).crowded.is_empty(), "{said}");
+            }
+            if algorithm == Algorithm::FixedWindow {
+                let budget = window_of(&cluster.views(&b)[&key("u")]).budget;
+                assert!(budget <= 250, "shared {shared_store}: {budget} beside 750 of 1000");
+            }
+        }
+    }
+}

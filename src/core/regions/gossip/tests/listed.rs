@@ -34,6 +34,14 @@ fn a_region_that_is_removed_is_not_waited_for_and_counts_again_once_it_is_listed
         "what it admitted in this window still counts"
     );
 
+    for region in ["a", "b"] {
+        let now = cluster.now().window_index(Span::from_secs(60));
+        cluster.touch(&name(region, "1"), &touched("u", now, 10, 0));
+    }
+    cluster.run(Span::from_millis(500));
+    let budgets = ["a", "b"].map(|region| window_of(&cluster.views(&name(region, "1"))[&key("u")]).budget);
+    assert!((900..=970).contains(&budgets.iter().sum::<u32>()), "{budgets:?}");
+
     // It comes back, and is not heard before it is listed.
     cluster.insert(&name("c", "1"), lost);
     cluster.meet();
@@ -51,6 +59,44 @@ fn a_region_that_is_removed_is_not_waited_for_and_counts_again_once_it_is_listed
     for region in all {
         assert!(cut_off(&cluster, region).is_empty(), "{region}");
         assert_eq!(cluster.believed(&name(region, "1"), "u", window), regions(&[("c", 35)]), "{region}");
+    }
+}
+
+#[test]
+fn what_a_removed_region_used_of_the_running_window_is_not_free_again() {
+    use OnPartition::{Deny, Freeze, Ignore, LastKnown, Share};
+    let (minute, window) = minute();
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        for on_partition in [Share, Freeze, LastKnown, Ignore, Deny] {
+            let mut rule = WorldRule { algorithm, ..minute.clone() };
+            rule.global.on_partition = on_partition;
+            let all = ["a", "b", "c"];
+            let mut cluster = GossipCluster::new(&all.map(|region| (region, "1")), &rule);
+            list(&mut cluster, &all);
+            let (a, b, c) = (name("a", "1"), name("b", "1"), name("c", "1"));
+            cluster.admit(&c, "u", window, 600);
+            cluster.run(Span::from_secs(1));
+            cluster.remove(&c);
+            cluster.meet();
+            cluster.run(Span::from_secs(2));
+            list(&mut cluster, &["a", "b"]);
+            let mut used = [0, 0];
+            for _ in 0..100 {
+                for (who, used) in [&a, &b].into_iter().zip(&mut used) {
+                    let view = cluster.views(who).get(&key("u")).map(|view| window_of(view).budget);
+                    let admitted = u64::from(view.is_some_and(|budget| *used + 10 <= budget)) * 10;
+                    *used += u32::try_from(admitted).unwrap();
+                    let asked = touched("u", window, 10, admitted);
+                    cluster.touch(who, &Touched { refused: 10 - admitted, ..asked });
+                }
+                cluster.run(Span::from_millis(30));
+            }
+            let sum = used.iter().sum::<u32>();
+            assert!(
+                (300..=400).contains(&sum),
+                "{algorithm:?} {on_partition:?}: {used:?} beside 600 of 1000"
+            );
+        }
     }
 }
 

@@ -213,3 +213,63 @@ fn a_bucket_that_an_operator_reset_is_given_back_in_all_regions_and_not_restored
     assert_eq!(cluster.believed(&b, "u", window), regions(&[("a", 99)]));
     assert_eq!(cluster.take_restored(&a), []);
 }
+
+#[test]
+fn what_goes_back_at_one_daemon_is_no_loss_to_those_that_share_its_store() {
+    for algorithm in Algorithm::OF_COSTS {
+        let rule = rule(algorithm, 100, Span::from_secs(86_400), OnPartition::default());
+        let window = if rule.counting() == Counting::Window { rule.limit.windows().index(START) } else { 0 };
+        // Whoever of them owns the bucket, and whichever of them gives back.
+        for (user, turn) in ["u", "v", "w", "x"].into_iter().flat_map(|user| (0..3).map(move |at| (user, at)))
+        {
+            let mut nodes = ["1", "2", "3"].map(|node| name("a", node));
+            nodes.rotate_left(turn);
+            let [first, second, third] = &nodes;
+            let b = name("b", "1");
+            let mut cluster = GossipCluster::new(&[], &rule);
+            (cluster.shared_store, cluster.suppresses_reports) = (true, true);
+            nodes.iter().chain([&b]).for_each(|who| cluster.start(who, &rule));
+            cluster.meet();
+            cluster.run(Span::from_secs(1));
+            let seen = |used| StoreSeen { used: Some(used), ..StoreSeen::default() };
+            let touch = |cluster: &mut GossipCluster, who: &NodeName, (in_, out, used): (u64, u64, u64)| {
+                let all = touched(user, window, in_, in_);
+                cluster.touch(who, &Touched { returned: out, store: seen(used), ..all });
+            };
+            touch(&mut cluster, first, (60, 0, 60));
+            touch(&mut cluster, third, (1, 0, 61));
+            cluster.run(Span::from_secs(1));
+            touch(&mut cluster, second, (0, 60, 1));
+            for used in 2..40 {
+                touch(&mut cluster, if used % 2 == 0 { first } else { third }, (u64::from(used == 2), 0, 2));
+                cluster.run(Span::from_millis(50));
+            }
+            for who in &nodes {
+                assert_eq!(cluster.take_restored(who), [], "{algorithm:?} {user} {turn}: {who:?}");
+            }
+            for who in nodes.iter().chain([&b]) {
+                let known = cluster.believed(who, user, window).get("a").copied().unwrap_or(0);
+                assert!(known <= 2, "{algorithm:?} {user} {turn}: {who:?} holds {known} for used");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_goes_back_of_a_level_is_told_by_a_region_of_one_daemon() {
+    for algorithm in Algorithm::OF_COSTS {
+        let rule = rule(algorithm, 100, Span::from_secs(86_400), OnPartition::default());
+        let window = if rule.counting() == Counting::Window { rule.limit.windows().index(START) } else { 0 };
+        let (a, b) = (name("a", "1"), name("b", "1"));
+        let mut cluster = GossipCluster::new(&[], &rule);
+        cluster.suppresses_reports = true;
+        [&a, &b].into_iter().for_each(|who| cluster.start(who, &rule));
+        cluster.meet();
+        cluster.admit(&a, "u", window, 60);
+        cluster.run(Span::from_secs(1));
+        assert_eq!(cluster.believed(&b, "u", window), regions(&[("a", 60)]));
+        cluster.touch(&a, &Touched { returned: 60, ..touched("u", window, 0, 0) });
+        cluster.run(Span::from_secs(1));
+        assert_eq!(cluster.believed(&b, "u", window), regions(&[]), "{algorithm:?}");
+    }
+}

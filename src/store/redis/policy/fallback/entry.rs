@@ -102,7 +102,7 @@ impl Own {
     /// Gives back what has lapsed. Returns the permits given back.
     fn lapse(&mut self, now: Timestamp) -> u64 {
         let notes = self.notes.as_mut().filter(|notes| notes.is_due(now));
-        notes.map_or(0, |notes| notes.lapse(&mut self.state, &self.share, now))
+        notes.map_or(0, |notes| notes.lapse(&mut self.state, &self.share, now, now))
     }
 
     /// Takes what fits of this daemon's share, and notes it.
@@ -113,9 +113,10 @@ impl Own {
         now: Timestamp,
     ) -> (Verdict, Option<ReservationFate>) {
         let notes = self.notes.get_or_insert_default();
-        if notes.holds(reserve.id) {
+        if let Some(permits) = notes.permits_of(reserve.id) {
             let verdict = self.state.check(&self.share, view, now, 0);
-            return (Verdict { admitted: true, retry: None, ..verdict }, Some(ReservationFate::HeldBefore));
+            let fate = ReservationFate::HeldBefore { permits };
+            return (Verdict { admitted: true, retry: None, ..verdict }, Some(fate));
         }
         let verdict = self.state.check(&self.share, view, now, reserve.permits);
         if verdict.admitted && notes.is_full() {
@@ -143,7 +144,7 @@ impl Own {
     /// in full.
     fn commit(&mut self, commit: &Commit, view: Option<&Allowance>, now: Timestamp) -> CommitResult {
         let notes = self.notes.get_or_insert_default();
-        let reserved = notes.permits_of(commit.id);
+        let reserved = notes.permits_of(commit.id).unwrap_or_default();
         let whole = self.share.permits;
         let done = notes.commit(&mut self.state, (&self.share, whole), view, now, commit);
         if done.fate != ReservationFate::Repeated && commit.actual > 0 {
@@ -166,7 +167,7 @@ impl Own {
         }
         let notes = self.notes.get_or_insert_default();
         for (id, charge) in reserved {
-            if !notes.holds(*id) {
+            if notes.permits_of(*id).is_none() {
                 notes.note(*id, *charge, &self.share);
             }
         }
@@ -248,7 +249,7 @@ impl Entry {
         own.share = share;
         let paid = if charge.cost == Cost::Peek { 0 } else { own.state.settle(&share, view, now) };
         let owed = i64::from(own.state.debt());
-        let (mut returned, mut reported) = (0, 0);
+        let (mut returned, mut reported, mut uncharged) = (0, 0, 0);
         let lapsed = own.lapse(now);
         let mut reservation = None;
         let verdict = match charge.cost {
@@ -259,7 +260,8 @@ impl Entry {
             }
             Cost::Commit(commit) => {
                 let done = own.commit(&commit, view, now);
-                (returned, reported, reservation) = (done.returned, done.reported, Some(done.fate));
+                (returned, reported, uncharged) = (done.returned, done.reported, done.uncharged);
+                reservation = Some(done.fate);
                 let after = own.state.check(&share, view, now, 0);
                 let retry = after.retry.filter(|_| !done.fits);
                 Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after }
@@ -312,6 +314,7 @@ impl Entry {
             used,
             returned,
             reported,
+            uncharged,
             paid,
             owed: i64::from(own.state.debt()) - owed,
             lapsed,

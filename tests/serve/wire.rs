@@ -3,6 +3,7 @@
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const CANCEL: u32 = 8;
@@ -28,6 +29,31 @@ pub(super) fn post(stream: u32, path: &str, kind: &str, body: &[u8]) -> Vec<u8> 
         }
     }
     [frame(HEADERS, END_HEADERS, stream, &block), frame(DATA, END_STREAM, stream, body)].concat()
+}
+
+/// A frame that came: part of an answer, the word to go, or any other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Came {
+    Answer(u32),
+    GoAway,
+    Other,
+}
+
+/// The frames within these bytes, the last one perhaps cut off.
+pub(super) fn frames(mut bytes: &[u8]) -> Vec<Came> {
+    let mut frames = Vec::new();
+    while let [high, middle, low, kind, _, stream @ ..] = bytes
+        && let Some(stream) = stream.first_chunk()
+    {
+        frames.push(match *kind {
+            HEADERS => Came::Answer(u32::from_be_bytes(*stream)),
+            GOAWAY => Came::GoAway,
+            _ => Came::Other,
+        });
+        let length = u32::from_be_bytes([0, *high, *middle, *low]);
+        bytes = bytes.get(9 + usize::try_from(length).unwrap()..).unwrap_or_default();
+    }
+    frames
 }
 
 /// The client wants no answer any more.
