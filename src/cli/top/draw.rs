@@ -112,7 +112,7 @@ fn draw_rows(screen: &TopScreen, frame: &mut Frame<'_>, area: Rect) {
         let cells = match screen.pane {
             Pane::Keys => key_cells(row, span_ms),
             Pane::Rules => rule_cells(row, span_ms),
-            Pane::Regions => region_cells(row, &screen.regions["cut_off"]),
+            Pane::Regions => region_cells(row, &screen.regions),
         };
         Row::new(aligned(screen.pane, cells))
     });
@@ -191,11 +191,12 @@ fn rule_cells(row: &Value, span_ms: u64) -> Vec<String> {
     cells
 }
 
-fn region_cells(row: &Value, cut_off: &Value) -> Vec<String> {
+fn region_cells(row: &Value, regions: &Value) -> Vec<String> {
     let flag = |name: &str| row[name].as_bool() == Some(true);
-    let is_cut_off = cut_off.as_array().is_some_and(|regions| regions.contains(&row["region"]));
-    let state = match (flag("draining"), is_cut_off, flag("connected"), flag("live")) {
+    let is_in = |list: &Value| list.as_array().is_some_and(|names| names.contains(&row["region"]));
+    let state = match (flag("draining"), is_in(&regions["cut_off"]), flag("connected"), flag("live")) {
         (true, ..) => "draining",
+        (_, true, ..) if is_in(&regions["unseen"]) => "not heard yet",
         (_, true, ..) => "cut off",
         (_, _, true, true) => "connected",
         (_, _, false, true) => "link down",
