@@ -111,7 +111,7 @@ enum Command {
     /// Asks a daemon whether a request may pass; charges it. Exit code 0 allowed, 4 denied.
     Check(ask::Check),
     /// Says which rules decide a request and why; charges nothing.
-    Explain(ask::Ask),
+    Explain(ask::Explain),
     /// Says why a client is limited: by which rule, who used it up, since when, until when; charges nothing.
     Why(why::Why),
     /// Shows who asks most now: keys, rules and regions, live.
@@ -224,7 +224,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Ratelimit(ratelimit) => ratelimit.run(),
         Command::Config(config) => config.run(),
         Command::Check(check) => check.check(),
-        Command::Explain(ask) => ask.explain(),
+        Command::Explain(explain) => explain.run(),
         Command::Why(why) => why.run(),
         Command::Top(top) => top.run(),
         Command::Acquire(acquire) => acquire.run(),
