@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::table::{span, table};
-use super::{DENIED, Ended, Failure, Server, say};
+use super::{DENIED, Ended, Failure, Server, say, whole};
 use crate::core::denial_cause::DenialCause;
 
 /// Outcomes of rules that match a request, in the words of `POST /v1/explain`.
@@ -34,7 +34,7 @@ pub(super) struct Ask {
     #[command(flatten)]
     pub(super) subject: Subject,
     /// Permits it asks for; 0 only asks, a negative number gives back.
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = whole::<i64>)]
     pub(super) cost: i64,
     #[command(flatten)]
     pub(super) server: Server,

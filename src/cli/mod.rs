@@ -4,8 +4,10 @@
 //! (`rules diff --exit-code`), 6 somebody else is at it (`audit archive`).
 
 use std::io::{self, ErrorKind, Write as _};
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::OnceLock;
 
 use clap::{Args, Parser, Subcommand};
@@ -251,6 +253,17 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
     }
+}
+
+/// Reads a whole number of the command line.
+///
+/// # Errors
+/// What is wanted instead.
+fn whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "the number is too large".to_owned(),
+        _ => "a whole number is wanted, such as 10".to_owned(),
+    })
 }
 
 /// Problems of a configuration, each a line.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::client::query;
 use super::table::{Rows, plain, span, table};
-use super::{Ended, Server, say};
+use super::{Ended, Server, say, whole};
 use crate::core::identity::parse_key;
 
 /// How long a step of time is.
@@ -69,7 +69,7 @@ pub(super) struct Usage {
     #[arg(long)]
     to: Option<String>,
     /// Most rows.
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u32>)]
     limit: Option<u32>,
     #[command(flatten)]
     server: Server,
