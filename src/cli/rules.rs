@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::Value;
 
-pub(super) use change::finish;
+pub(super) use change::changed;
 
 use super::server_tls::ServerTls;
 use super::table::table;

@@ -189,6 +189,12 @@ pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>
             _ => return Err(Refusal::of_field(name, "the query knows only `dry_run` and `reason`")),
         }
     }
+    // Later nothing else says to which revision it went back.
+    let reason = match (&edit, reason) {
+        (Edit::Rollback(revision), Some(reason)) => Some(format!("{reason} (back to revision {revision})")),
+        (Edit::Rollback(revision), None) => Some(format!("back to revision {revision}")),
+        (_, reason) => reason,
+    };
     let asked = EditRequest { edit, expected, dry_run, actor: call.actor.clone(), reason };
     let edited = call.servers.admin.rules.edit(asked).await;
     let Done { revision, changes } = edited.map_err(|why| match why {
