@@ -229,11 +229,20 @@ fn nothing(screen: &TopScreen) -> String {
     if let Some(rule) = &screen.of_rule {
         return format!("No bucket of rule {} is among the heaviest. Esc shows all keys.", plain(rule));
     }
+    let all = |what: &str| screen.hot["all"][what].as_u64().unwrap_or(0);
     match (screen.pane, screen.by()) {
         (Pane::Regions, _) => {
             format!("No other daemons: limits hold in this region alone.\n\n{}", bounds(&screen.regions))
         }
+        (Pane::Keys, _) if all("denied") > 0 => format!(
+            "No bucket was asked lately: about {} denials without one, by a block or because the regions have not agreed. 2 shows the \
+             rules.",
+            all("denied")
+        ),
         (_, TopBy::Denied) => "Nobody was denied lately. r orders by requests.".to_owned(),
+        (_, TopBy::Cost) if all("requests") > 0 => {
+            "Nothing was charged lately. r orders by requests.".to_owned()
+        }
         _ => "Nothing was asked lately.".to_owned(),
     }
 }
@@ -323,5 +332,12 @@ mod tests {
             drawn(&TopScreen::new(TopBy::Denied), width, height);
         }
         assert!(drawn(&TopScreen::new(TopBy::Denied), 80, 24).contains("Nobody was denied lately"));
+        let mut blocked = TopScreen::new(TopBy::Denied);
+        blocked.hot = json!({ "buckets": [], "rules": [], "all": { "requests": 9, "denied": 9, "cost": 0 } });
+        assert!(
+            drawn(&blocked, 80, 24).contains("about 9 denials without one"),
+            "{}",
+            drawn(&blocked, 80, 24)
+        );
     }
 }
