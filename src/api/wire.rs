@@ -31,7 +31,7 @@ use crate::core::time::Span;
 use crate::core::wire::WireVersion;
 use crate::engine::status::{PeerStatus, ServerHealth, StoreHealth, StoreState};
 
-pub use bucket::{BucketJson, BucketWorldJson, ResetJson};
+pub use bucket::{BucketJson, BucketWorldJson, ResetJson, used_worldwide};
 pub use penalty::PenaltyJson;
 
 /// The answer to one check.
