@@ -36,7 +36,8 @@ fn a_region_alone_says_of_escrow_that_nothing_is_admitted_and_of_the_others_that
     let rules = "[[rules]]\nname = \"seats\"\nalgorithm = \"fixed_window\"\nlimit = 300\nwindow = \"24h\"\n\
                  [rules.global]\nmode = \"escrow\"\n";
     let peers = [free_udp(), free_udp()];
-    let config = Authority::new().config("us-east", "us-east-1", peers[0], &peers[1..]);
+    let authority = Authority::new();
+    let config = authority.config("us-east", "us-east-1", peers[0], &peers[1..]);
     let daemon = Daemon::with(rules, &config, &[]);
     let told = || daemon.get("/readyz").json()["notices"].to_string();
     eventually("it says why everything is denied", || {
