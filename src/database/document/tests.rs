@@ -141,30 +141,6 @@ status = 200
 }
 
 #[test]
-fn another_format_and_another_programs_word_are_named() {
-    let told = |text: &str| read(text).unwrap_err().join("\n");
-    for (text, format) in [
-        ("{ \"rules\": [] }", "JSON"),
-        ("[\n  { \"name\": \"a\" }\n]", "JSON"),
-        ("# Ours.\nrules:\n  - name: a\n", "YAML"),
-        ("---\nrules: []\n", "YAML"),
-    ] {
-        assert!(
-            told(text).ends_with(&format!("this reads like {format}, and TOML is wanted")),
-            "{}",
-            told(text)
-        );
-    }
-    let unfinished = told("[[rules]]\nname = \"a\nlimit = 1\n");
-    assert!(!unfinished.contains("reads like"), "{unfinished}");
-    let table = told("[rules]\nname = \"a\"\n");
-    assert!(table.contains("rules must be a list, not a table: write [[rules]] above each entry"), "{table}");
-    assert!(problems_of("action = \"deny\"")[0].ends_with("not \"deny\"; did you mean \"reject\"?"));
-    let fraction = told("[[rules]]\nname = \"a\"\nlimit = 1e9\nwindow = \"1s\"\n");
-    assert!(fraction.ends_with("not a number with a point or an exponent"), "{fraction}");
-}
-
-#[test]
 fn wrong_types_say_what_was_expected() {
     assert_eq!(problems_of("exact = \"yes\""), ["rules.toml:5:9: exact must be true or false, not a text"]);
     assert_eq!(problems_of("per = \"user\""), ["rules.toml:5:7: per must be a list of texts, not a text"]);
