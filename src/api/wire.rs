@@ -31,7 +31,7 @@ use crate::core::time::Span;
 use crate::core::wire::WireVersion;
 use crate::engine::status::{PeerStatus, ServerHealth, StoreHealth, StoreState};
 
-pub use bucket::{BucketJson, BucketWorldJson, ResetJson};
+pub use bucket::{BucketJson, BucketWorldJson, ResetJson, used_worldwide};
 pub use penalty::PenaltyJson;
 
 /// The answer to one check.
@@ -297,7 +297,8 @@ impl<'a> RuleOutcomeJson<'a> {
 pub struct ExplanationJson<'a> {
     /// The answer as it would be.
     pub decision: DecisionJson<'a>,
-    /// Rules of the domain, in order of precedence: all that match and as many others as fit.
+    /// Rules of the domain: those that decide, the others that match, and as many that do not as fit; each
+    /// group in order of precedence.
     pub considered: Vec<ConsideredJson<'a>>,
     /// The number of rules of the domain that are not listed; none of them matches unless very many do.
     pub left_out: usize,
@@ -339,6 +340,8 @@ pub struct RegionsJson<'a> {
     pub peers: Vec<PeerJson<'a>>,
     /// Regions that have been silent for too long.
     pub cut_off: &'a [String],
+    /// Regions among them of which nothing has been heard since this daemon began.
+    pub unseen: &'a [String],
     /// The worldwide rules.
     pub rules: Vec<ErrorBoundJson<'a>>,
     /// This region's rights of each `escrow` rule whose rights move.

@@ -4,8 +4,10 @@
 //! (`rules diff --exit-code`), 6 somebody else is at it (`audit archive`).
 
 use std::io::{self, ErrorKind, Write as _};
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::OnceLock;
 
 use clap::{Args, Parser, Subcommand};
@@ -111,7 +113,7 @@ enum Command {
     /// Asks a daemon whether a request may pass; charges it. Exit code 0 allowed, 4 denied.
     Check(ask::Check),
     /// Says which rules decide a request and why; charges nothing.
-    Explain(ask::Ask),
+    Explain(ask::Explain),
     /// Says why a client is limited: by which rule, who used it up, since when, until when; charges nothing.
     Why(why::Why),
     /// Shows who asks most now: keys, rules and regions, live.
@@ -224,7 +226,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Ratelimit(ratelimit) => ratelimit.run(),
         Command::Config(config) => config.run(),
         Command::Check(check) => check.check(),
-        Command::Explain(ask) => ask.explain(),
+        Command::Explain(explain) => explain.run(),
         Command::Why(why) => why.run(),
         Command::Top(top) => top.run(),
         Command::Acquire(acquire) => acquire.run(),
@@ -251,6 +253,17 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
     }
+}
+
+/// Reads a whole number of the command line.
+///
+/// # Errors
+/// What is wanted instead.
+fn whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "the number is too large".to_owned(),
+        _ => "a whole number is wanted, such as 10".to_owned(),
+    })
 }
 
 /// Problems of a configuration, each a line.

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::Value;
 
-pub(super) use change::finish;
+pub(super) use change::changed;
 
 use super::server_tls::ServerTls;
 use super::table::table;
-use super::{Ended, Failure, Server, say, usage};
+use super::{Ended, Failure, Server, say, usage, whole};
 use crate::config::{Config, Flags};
 use crate::daemon;
 
@@ -76,7 +76,7 @@ pub(super) enum Rules {
         /// Only what changed this rule.
         name: Option<String>,
         /// At most so many revisions.
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, default_value_t = 20, value_parser = whole::<u32>)]
         limit: u32,
         #[command(flatten)]
         server: Server,
@@ -84,6 +84,7 @@ pub(super) enum Rules {
     /// Goes back to the rules of a revision; that is a new revision.
     Rollback {
         /// The revision, as `tidegate rules history` shows it.
+        #[arg(value_parser = whole::<u64>)]
         revision: u64,
         /// Why; kept in the history.
         #[arg(long, default_value = "")]

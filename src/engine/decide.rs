@@ -404,7 +404,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             action: rule.action,
             allowed: false,
             shadow,
-            limit: 0,
+            // As once they have agreed, and as `GET /v1/why` shows its bucket.
+            limit: bound::shown_limit(rule, &found.whole, &found.limit),
             window: if is_held(found) { Span::ZERO } else { found.limit.window },
             remaining: 0,
             reset: AGREED_SOON,

@@ -208,8 +208,14 @@ fn an_explanation_lists_the_rules_that_match_and_not_every_one_of_very_many() {
     let reply = daemon.post("/v1/explain", &json!({ "attributes": { "path": "/p2999" } })).json();
     let considered = reply["considered"].as_array().unwrap();
     assert_eq!((considered.len(), &reply["left_out"]), (1_000, &json!(2_000)));
-    let last = considered.last().unwrap();
-    assert_eq!((&last["rule"], &last["outcome"]), (&json!("r02999"), &json!("decides")));
-    let shown = daemon.run(&["explain", "path=/p2999"]);
-    assert!(shown.out.contains("2000 further rules"), "{}", shown.out.lines().last().unwrap_or_default());
+    let first = considered.first().unwrap();
+    assert_eq!((&first["rule"], &first["outcome"]), (&json!("r02999"), &json!("decides")));
+    let shown = daemon.run(&["explain", "path=/p2999"]).out;
+    assert!(shown.contains("It matches and decides."), "{shown}");
+    assert!(shown.contains("2999 other rules of the domain do not match (--all)."), "{shown}");
+    assert!(shown.lines().count() < 15, "what decides is in sight: {} lines", shown.lines().count());
+    let none = daemon.run(&["explain", "path=/nowhere"]).out;
+    assert!(none.contains("No rule matches") && none.lines().count() < 25, "{none}");
+    let all = daemon.run(&["explain", "path=/p2999", "--all"]).out;
+    assert!(all.contains("2000 further rules"), "{}", all.lines().last().unwrap_or_default());
 }

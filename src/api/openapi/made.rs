@@ -484,6 +484,7 @@ mod tests {
             removed: &[],
             peers: vec![PeerJson::new(&peer)],
             cut_off: &names,
+            unseen: &names,
             rules: vec![ErrorBoundJson { rule: "r", error_bound: 1, because: "shares" }],
             rights: vec![RightsJson::new(&rights)],
             changing: vec![ChangingJson { rule: "r", first: false, waiting_for: &names }],

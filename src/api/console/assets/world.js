@@ -40,8 +40,9 @@ function Uses({ rules, regions, own, revision }) {
 }
 
 /* How a link to a daemon is, and how grave that is. */
-function link(peer, isCutOff) {
-  if (isCutOff) return ["bad", "cut off"];
+function link(peer, { cut_off: away, unseen }) {
+  if (unseen.includes(peer.region)) return ["bad", "not heard yet"];
+  if (away.includes(peer.region)) return ["bad", "cut off"];
   if (!peer.connected) return ["bad", peer.error ?? "not connected"];
   return peer.draining ? ["warn", "draining"] : peer.live ? ["good", "connected"] : ["bad", "silent"];
 }
@@ -57,7 +58,7 @@ export function World({ regions, revision }) {
   const others = all.filter((name) => name !== regions.region).map((name) => {
     const peers = regions.peers.filter((peer) => peer.region === name);
     const up = peers.find((peer) => peer.connected && peer.live);
-    const trouble = regions.cut_off.includes(name) ? "cut off" : up ? undefined : peers.length ? "not connected" : "not seen";
+    const trouble = regions.unseen.includes(name) ? "not heard yet" : regions.cut_off.includes(name) ? "cut off" : up ? undefined : peers.length ? "not connected" : "not seen";
     return { name, up, trouble, bad: !up || regions.cut_off.includes(name), at: at(name), text: label(name, 40) };
   });
   const isMany = all.length > LEVEL_MAX, size = isMany ? 7 : 14;
@@ -78,7 +79,7 @@ export function World({ regions, revision }) {
       </svg></section>
     <section><h2>Links</h2><${Table} head=${["region", "node", "state", "round trip", "lag", "clock"]} none="No other daemon is known."
       rows=${regions.peers.map((peer) => {
-        const [grave, state] = link(peer, regions.cut_off.includes(peer.region));
+        const [grave, state] = link(peer, regions);
         return [peer.region, peer.node, html`<span class=${grave}>${state}</span>`, ms(peer.rtt_ms), ms(peer.lag_ms), ms(peer.clock_ahead_ms)];
       })}/></section>
     <section><h2>Worldwide rules</h2><${Table} head=${["rule", "error bound", "because of"]} none="No rule is worldwide."
