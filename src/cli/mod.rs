@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::telemetry::log;
 
@@ -23,6 +23,7 @@ mod client;
 mod config;
 mod demo;
 mod doctor;
+mod examples;
 mod hold;
 mod keys;
 mod migrate;
@@ -205,12 +206,19 @@ pub(crate) struct ConfigFile {
 pub fn run_process() -> Ended {
     let ended = match std::env::args_os().next() {
         Some(program) if ratelimit::is_called_so(&program) => ratelimit::run_ratelimit(),
-        _ => run(Arguments::parse()),
+        _ => run(read_arguments()),
     }?;
     match LOST.get() {
         Some(why) => Err(Failure::Failed(anyhow::anyhow!("standard output cannot be written: {why}"))),
         None => Ok(ended),
     }
+}
+
+/// Reads the arguments of the process; ends it where they are wrong, or ask for help.
+fn read_arguments() -> Arguments {
+    let mut command = examples::add(Arguments::command(), "");
+    let read = Arguments::from_arg_matches_mut(&mut command.get_matches_mut());
+    read.unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
 /// Runs a command.
