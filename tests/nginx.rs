@@ -23,7 +23,7 @@ use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
 use support::spellings::{ADMIN_HOST, ODD_HOST, SEARCH};
-use support::{eventually, free_tcp, origin, paced, rolling};
+use support::{eventually, free_tcp, manual, origin, paced, rolling};
 use tempfile::TempDir;
 
 const RULES: &str = r#"
@@ -340,4 +340,16 @@ fn whoever_asks_is_counted_at_nginx() {
         let first = shown.body.to_ascii_lowercase().contains("one") && !shown.body.contains("two");
         assert!(shown.status == 400 || first, "{twice}: {shown:?}");
     }
+}
+
+#[test]
+fn a_client_without_a_key_is_held_at_nginx_by_the_rules_of_the_page() {
+    let rules = manual::rules_of(include_str!("../docs/tasks/limit-an-api-behind-nginx.md"));
+    manual::assert_at_head(&rules, include_str!("../deploy/nginx/tidegate.conf"));
+    let daemon = Daemon::with_rules(&manual::few(&rules));
+    let front = Front::start(daemon.http);
+    manual::assert_holds_whoever_asks(|key| match key {
+        Some(key) => front.get(key, "/api/things").status,
+        None => http::get(front.addr, "/api/things", &[]).status,
+    });
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::support::daemon::{Daemon, Launch};
 use super::support::spellings::{ADMIN_HOST, ODD_HOST, SEARCH};
-use super::support::{http, rolling};
+use super::support::{http, manual, rolling};
 use super::{Gateway, replaced};
 
 pub(super) const RULES: &str = r#"
@@ -253,6 +253,19 @@ pub(super) const REAL: &[&[u8]] = &[
     b"authorization: real",
     b"x-api-key: real",
 ];
+
+/// A client that leaves its key out, or invents one for each request, is held by the rules that the gateway's page
+/// prints, and the head of its file too.
+pub(super) fn holds_whoever_shows_no_key(start: Start, page: &str, file: &str) {
+    let rules = manual::rules_of(page);
+    manual::assert_at_head(&rules, file);
+    let daemon = Daemon::with_rules(&manual::few(&rules));
+    let front = start(&[daemon.http]);
+    manual::assert_holds_whoever_asks(|key| match key {
+        Some(key) => front.get(key, "/api/things").status,
+        None => http::get(front.addr, "/api/things", &[]).status,
+    });
+}
 
 /// A client is counted by what its service may read, whatever stands beside it.
 pub(super) fn counts_whoever_asks(start: Start) {
