@@ -9,7 +9,7 @@ use super::ask::{Ask, because, penalty_of};
 use super::client::query;
 use super::table::{plain, span, table};
 use super::usage::text;
-use super::{Ended, Failure, say};
+use super::{Ended, Failure, say, say_prose};
 use crate::core::written::parse_moment;
 
 /// The client that is asked about.
@@ -34,7 +34,7 @@ impl Why {
         if self.ask.server.json {
             say(reply.text.trim_end());
         } else {
-            say(told(&reply.json).join("\n"));
+            say_prose(told(&reply.json).join("\n"));
             if let Some(records) = reply.json["records"].as_array().filter(|records| !records.is_empty()) {
                 say(format_args!("\nThe newest denials in the audit log:\n{}", recorded(records)));
             }

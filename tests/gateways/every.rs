@@ -254,8 +254,8 @@ pub(super) const REAL: &[&[u8]] = &[
     b"x-api-key: real",
 ];
 
-/// A client that leaves its key out, or invents one for each request, is held by the rules that the gateway's page
-/// prints, and the head of its file too.
+/// A client that leaves its key out, or invents one for each request, is held by the rules that the gateway's
+/// page prints, and the head of its file too.
 pub(super) fn holds_whoever_shows_no_key(start: Start, page: &str, file: &str) {
     let rules = manual::rules_of(page);
     manual::assert_at_head(&rules, file);

@@ -12,8 +12,8 @@ pub(crate) fn rules_of(page: &str) -> String {
     block.lines().map(|line| format!("{}\n", line.get(indent..).unwrap_or_default())).collect()
 }
 
-/// Returns the same rules with limits that few requests use up, and that no clock gives back meanwhile: 3 for a
-/// client by its name, 8 for one by its address.
+/// Returns the same rules with limits that few requests use up, and that no clock gives back meanwhile: 3 for
+/// a client by its name, 8 for one by its address.
 ///
 /// # Panics
 /// When they are others than 100 and 300 a minute.
@@ -37,8 +37,8 @@ pub(crate) fn assert_at_head(rules: &str, file: &str) {
     }
 }
 
-/// Asserts that a gateway with [`few`] of a page's rules holds one client that shows a name, then one that invents
-/// a name for each request, then one that shows none. `ask`: the status of a request by a name.
+/// Asserts that a gateway with [`few`] of a page's rules holds one client that shows a name, then one that
+/// invents a name for each request, then one that shows none. `ask`: the status of a request by a name.
 ///
 /// # Panics
 /// When one of them is not held.
