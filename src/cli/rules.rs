@@ -13,7 +13,7 @@ pub(super) use change::changed;
 
 use super::server_tls::ServerTls;
 use super::table::table;
-use super::{Ended, Failure, Server, say, usage, whole};
+use super::{Ended, Failure, Server, say, say_prose, usage, whole};
 use crate::config::{Config, Flags};
 use crate::daemon;
 
@@ -228,8 +228,8 @@ fn list(server: &Server) -> Ended {
         say(format_args!("No rules are in force: everything passes. {remedy}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows =
-        table(&["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"], &[4, 7]);
+    let headings = ["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"];
+    let mut rows = table(&headings, &[4, 7]).usual(&[(1, "default"), (7, "100"), (8, "reject")]);
     for rule in rules {
         let limit = match (&rule["limit"], windows(rule).as_deref(), rule["hold"].as_str()) {
             (Value::Number(limit), Some(window), _) => {
@@ -326,7 +326,7 @@ fn validate(file: &std::path::Path, regions: Option<&[String]>, json: bool) -> E
                 say(said);
             } else {
                 for warning in &warnings {
-                    say(format_args!("warning: {warning}"));
+                    say_prose(format_args!("warning: {warning}"));
                 }
                 let sum = if warnings.is_empty() { "all right" } else { "valid" };
                 let others: String = others.map(|(list, many)| format!(", {list}: {many}")).collect();

@@ -31,10 +31,6 @@ enum Group {
 }
 
 /// Shows sums of decisions: by time, rule, user, key, path or region; and what a user or key has left.
-///
-/// Top violators of a rule today: tidegate usage --rule NAME --group user --by day --from 0d
-///
-/// Use of each key this month: tidegate usage --group key --by month --from 0d
 #[derive(Debug, Args)]
 pub(super) struct Usage {
     /// Of this user; also shows what the user has left.

@@ -9,7 +9,7 @@ use super::ask::{self, Ask, awaited, because, penalty_of};
 use super::client::query;
 use super::table::{plain, span, table};
 use super::usage::text;
-use super::{Ended, Failure, say};
+use super::{Ended, Failure, say, say_prose};
 use crate::core::written::parse_moment;
 
 /// The client that is asked about.
@@ -38,7 +38,7 @@ impl Why {
             if let Some(awaited) = awaited(&self.ask.server, &reply.json["decision"]) {
                 lines.insert(1, awaited);
             }
-            say(lines.join("\n"));
+            say_prose(lines.join("\n"));
             if let Some(records) = reply.json["records"].as_array().filter(|records| !records.is_empty()) {
                 say(format_args!("\nThe newest denials in the audit log:\n{}", recorded(records)));
             }
