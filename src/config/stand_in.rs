@@ -168,14 +168,23 @@ fn settings(from: &mut Variables) -> Table {
         from.pass_over(&["PROMETHEUS_ADDR"]);
     }
     let (cert, key) = (from.text("GRPC_SERVER_TLS_CERT"), from.text("GRPC_SERVER_TLS_KEY"));
-    let clients = from.text("GRPC_CLIENT_TLS_CACERT");
+    let (clients, name) = (from.text("GRPC_CLIENT_TLS_CACERT"), from.text("GRPC_CLIENT_TLS_SAN"));
     // The reference never reads it: it must not make certificates of clients mandatory.
     from.pass_over(&["GRPC_SERVER_TLS_CA_CERT"]);
     if from.flag("GRPC_SERVER_USE_TLS", false) {
+        if name.is_some() && clients.is_none() {
+            from.problem("GRPC_CLIENT_TLS_SAN", "names who is let in, and needs GRPC_CLIENT_TLS_CACERT");
+        }
+        let name = name.filter(|_| clients.is_some());
         let files = [("cert", cert), ("key", key), ("clients", clients)];
-        let files =
-            files.into_iter().filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))));
-        listen.insert("grpc_tls".to_owned(), Value::Table(files.collect()));
+        let mut tls: Table = files
+            .into_iter()
+            .filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))))
+            .collect();
+        if let Some(name) = name {
+            tls.insert("names".to_owned(), Value::Array(vec![Value::String(name)]));
+        }
+        listen.insert("grpc_tls".to_owned(), Value::Table(tls));
     }
     let saved = ("saved".to_owned(), Value::String(SAVED.to_owned()));
     let mut all = Table::new();

@@ -47,6 +47,7 @@ fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
         ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", "is not done here"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=1", "certificates are not verified"),
         ("REDIS_URL=/var/run/redis.sock", "is a Unix socket"),
+        ("GRPC_SERVER_USE_TLS=true GRPC_CLIENT_TLS_SAN=envoy.example", "needs GRPC_CLIENT_TLS_CACERT"),
         ("SHADOW_MODE=perhaps", "must be true or false"),
         ("NEAR_LIMIT_RATIO=2", "must be a number from 0 to 1"),
         ("CONFIG_TYPE=HTTP", "must be FILE or GRPC_XDS_SOTW"),
@@ -78,6 +79,17 @@ fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
             "REDIS_NEW_SWITCH is no variable of the service, and not used"
         ]
     );
+}
+
+#[test]
+fn callers_are_let_in_by_the_name_of_their_certificate() {
+    let files =
+        "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=/c GRPC_SERVER_TLS_KEY=/k GRPC_CLIENT_TLS_CACERT=/ca";
+    let tls = |more: &str| of(&format!("{files} {more}")).unwrap().0.listen.grpc_tls.unwrap();
+    assert_eq!(tls("GRPC_CLIENT_TLS_SAN=envoy.example").names, ["envoy.example"]);
+    assert_eq!(tls("GRPC_CLIENT_TLS_SAN=").names, [""; 0]);
+    let plain = of("GRPC_CLIENT_TLS_SAN=envoy.example GRPC_CLIENT_TLS_CACERT=/ca").unwrap().0;
+    assert_eq!(plain.listen.grpc_tls, None, "without TLS nobody shows a certificate");
 }
 
 #[test]

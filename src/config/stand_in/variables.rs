@@ -6,10 +6,9 @@ use std::time::Duration;
 use crate::config::sources::is_kubernetes;
 
 /// Variables that the reference service knows and that make no difference here, and why.
-const IGNORED: [(&str, &str); 34] = [
+const IGNORED: [(&str, &str); 33] = [
     ("GRPC_MAX_CONNECTION_AGE", "connections stay open until the daemon stops"),
     ("GRPC_MAX_CONNECTION_AGE_GRACE", "connections stay open until the daemon stops"),
-    ("GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT alone says which clients are let in"),
     ("RUNTIME_WATCH_ROOT", "what the folder holds is compared, however it came there"),
     ("REDIS_POOL_SIZE", "one connection carries all that waits"),
     ("REDIS_PIPELINE_WINDOW", "what waits goes together at once"),
