@@ -274,11 +274,7 @@ fn read(from: &mut Variables) -> StandIn {
     let near_limit = from.fraction("NEAR_LIMIT_RATIO").unwrap_or(0.8);
     let host = from.text("DEBUG_HOST").unwrap_or_else(|| "0.0.0.0".to_owned());
     let port = from.number("DEBUG_PORT").unwrap_or(6070);
-    let log_level = from.text("LOG_LEVEL").map(|level| match level.to_ascii_lowercase().as_str() {
-        "warning" => "warn".to_owned(),
-        "fatal" | "panic" => "error".to_owned(),
-        other => other.to_owned(),
-    });
+    let log_level = log_level(from);
     StandIn {
         rules: rules(from),
         merge: from.flag("MERGE_DOMAIN_CONFIG", false),
@@ -298,6 +294,22 @@ fn read(from: &mut Variables) -> StandIn {
         log_json: from.text("LOG_FORMAT").is_some_and(|format| format.eq_ignore_ascii_case("json")),
         unused: Vec::new(),
     }
+}
+
+/// The level of the log as one of ours.
+fn log_level(from: &mut Variables) -> Option<String> {
+    let level = from.text("LOG_LEVEL")?.to_ascii_lowercase();
+    let own = match level.as_str() {
+        "trace" | "debug" | "info" | "warn" | "error" => level.as_str(),
+        "warning" => "warn",
+        "fatal" | "panic" => "error",
+        other => {
+            let known = "trace, debug, info, warn, error, fatal or panic";
+            from.problem("LOG_LEVEL", &format!("must be {known}, not {other:?}"));
+            return None;
+        }
+    };
+    Some(own.to_owned())
 }
 
 fn rules(from: &mut Variables) -> StandInRules {

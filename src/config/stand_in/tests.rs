@@ -52,6 +52,10 @@ fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
         ("NEAR_LIMIT_RATIO=2", "must be a number from 0 to 1"),
         ("CONFIG_TYPE=HTTP", "must be FILE or GRPC_XDS_SOTW"),
         ("PORT=web", "must be a whole number"),
+        (
+            "LOG_LEVEL=trace2",
+            "LOG_LEVEL must be trace, debug, info, warn, error, fatal or panic, not \"trace2\"",
+        ),
         ("TIDEGATE_GLOBAL_MODE=chaos", "must be gossip, split or escrow"),
         ("TIDEGATE_STORE__MAXKEYS=5", "maxkeys"),
     ] {
@@ -71,11 +75,12 @@ fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
         let (config, _) = of(variable).unwrap();
         assert_eq!(config.listen.grpc.to_string(), "0.0.0.0:8081", "{variable}");
     }
-    let unused = of("REDIS_NEW_SWITCH=1 GRPC_PORT=tcp://10.0.0.7:8081 PATH=/bin").unwrap().1.unused;
+    let unused = "REDIS_NEW_SWITCH=1 OTEL_RESOURCE_ATTRIBUTES=a=b GRPC_PORT=tcp://10.0.0.7:8081 PATH=/bin";
     assert_eq!(
-        unused,
+        of(unused).unwrap().1.unused,
         [
             "GRPC_PORT is of a service in this namespace, and not used",
+            "OTEL_RESOURCE_ATTRIBUTES is no variable of the service, and not used",
             "REDIS_NEW_SWITCH is no variable of the service, and not used"
         ]
     );
@@ -90,6 +95,17 @@ fn callers_are_let_in_by_the_name_of_their_certificate() {
     assert_eq!(tls("GRPC_CLIENT_TLS_SAN=").names, [""; 0]);
     let plain = of("GRPC_CLIENT_TLS_SAN=envoy.example GRPC_CLIENT_TLS_CACERT=/ca").unwrap().0;
     assert_eq!(plain.listen.grpc_tls, None, "without TLS nobody shows a certificate");
+}
+
+#[test]
+fn levels_of_the_log_are_those_of_the_service() {
+    for (theirs, ours) in
+        [("Warning", "warn"), ("FATAL", "error"), ("panic", "error"), ("trace", "trace"), ("debug", "debug")]
+    {
+        let level = of(&format!("LOG_LEVEL={theirs}")).unwrap().1.log_level;
+        assert_eq!(level.as_deref(), Some(ours), "{theirs}");
+    }
+    assert_eq!(of("").unwrap().1.log_level, None);
 }
 
 #[test]

@@ -72,7 +72,7 @@ const FALSE: &[&str] = &["false", "0", "f", "F", "FALSE", "False"];
 const TRUE: &[&str] = &["true", "1", "t", "T", "TRUE", "True"];
 
 /// The prefixes of the service's variables.
-const FAMILY: [&str; 15] = [
+const FAMILY: [&str; 16] = [
     "BACKEND_",
     "CACHE_KEY_",
     "CONFIG_",
@@ -81,6 +81,7 @@ const FAMILY: [&str; 15] = [
     "LIMIT_",
     "LOCAL_CACHE_",
     "MEMCACHE_",
+    "OTEL_",
     "PROMETHEUS_",
     "REDIS_",
     "RUNTIME_",
