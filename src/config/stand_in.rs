@@ -31,6 +31,8 @@ pub struct StandIn {
     pub answers: ServiceSettings,
     /// The address on which `/rlconfig` and `/stats` are served.
     pub debug: String,
+    /// `PROMETHEUS_PATH`: where metrics are told besides `/metrics`; `None` where it is not set.
+    pub metrics_path: Option<String>,
     /// `TIDEGATE_GLOBAL_MODE`: how limits are held worldwide, the first pattern that fits a limit's name.
     pub worldwide: Vec<(String, Mode)>,
     /// `LOG_LEVEL` as one of our levels; `None` where it is not set.
@@ -165,7 +167,7 @@ fn settings(from: &mut Variables) -> Table {
         let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
         listen.insert("metrics".to_owned(), Value::String(address));
     } else {
-        from.pass_over(&["PROMETHEUS_ADDR"]);
+        from.pass_over(&["PROMETHEUS_ADDR", "PROMETHEUS_PATH"]);
     }
     let (cert, key) = (from.text("GRPC_SERVER_TLS_CERT"), from.text("GRPC_SERVER_TLS_KEY"));
     let (clients, name) = (from.text("GRPC_CLIENT_TLS_CACERT"), from.text("GRPC_CLIENT_TLS_SAN"));
@@ -289,6 +291,7 @@ fn read(from: &mut Variables) -> StandIn {
             prefix: from.text("CACHE_KEY_PREFIX").unwrap_or_default(),
         },
         debug: format!("{host}:{port}"),
+        metrics_path: from.path("PROMETHEUS_PATH"),
         worldwide: worldwide(from),
         log_level,
         log_json: from.text("LOG_FORMAT").is_some_and(|format| format.eq_ignore_ascii_case("json")),

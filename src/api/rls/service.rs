@@ -38,6 +38,8 @@ pub struct Service {
     /// `None`: none were loaded yet.
     rules: ArcSwapOption<InForce>,
     settings: ArcSwap<ServiceSettings>,
+    /// Path at which those who watch the daemon find its metrics, besides the usual one.
+    metrics_path: Option<String>,
     statistics: Statistics,
 }
 
@@ -54,11 +56,16 @@ pub(super) struct InForce {
 }
 
 impl Service {
-    /// A service without rules.
+    /// A service without rules, which tells its metrics at this path too.
     #[must_use]
-    pub fn new(settings: ServiceSettings, metrics: &Arc<Metrics>) -> Self {
-        let statistics = Statistics::new(metrics);
-        Self { rules: ArcSwapOption::empty(), settings: ArcSwap::from_pointee(settings), statistics }
+    pub fn new(settings: ServiceSettings, metrics_path: Option<String>, metrics: &Arc<Metrics>) -> Self {
+        let (rules, settings) = (ArcSwapOption::empty(), ArcSwap::from_pointee(settings));
+        Self { rules, settings, metrics_path, statistics: Statistics::new(metrics) }
+    }
+
+    /// Returns whether this path is its own for metrics.
+    pub(in crate::api) fn tells_metrics_at(&self, path: &str) -> bool {
+        self.metrics_path.as_deref() == Some(path)
     }
 
     /// Answers by these rules from now on. The engine has their counting rules already.

@@ -52,6 +52,7 @@ fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
         ("NEAR_LIMIT_RATIO=2", "must be a number from 0 to 1"),
         ("CONFIG_TYPE=HTTP", "must be FILE or GRPC_XDS_SOTW"),
         ("PORT=web", "must be a whole number"),
+        ("USE_PROMETHEUS=true PROMETHEUS_PATH=prom", "must be a path such as /metrics"),
         (
             "LOG_LEVEL=trace2",
             "LOG_LEVEL must be trace, debug, info, warn, error, fatal or panic, not \"trace2\"",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::sources::is_kubernetes;
 
 /// Variables that the reference service knows and that make no difference here, and why.
-const IGNORED: [(&str, &str); 33] = [
+const IGNORED: [(&str, &str); 32] = [
     ("GRPC_MAX_CONNECTION_AGE", "connections stay open until the daemon stops"),
     ("GRPC_MAX_CONNECTION_AGE_GRACE", "connections stay open until the daemon stops"),
     ("RUNTIME_WATCH_ROOT", "what the folder holds is compared, however it came there"),
@@ -25,7 +25,6 @@ const IGNORED: [(&str, &str); 33] = [
     ("STATSD_PORT", "statistics are at /metrics and /stats"),
     ("USE_DOG_STATSD", "statistics are at /metrics and /stats"),
     ("USE_DOG_STATSD_MOGRIFIERS", "statistics are at /metrics and /stats"),
-    ("PROMETHEUS_PATH", "metrics are at /metrics"),
     ("PROMETHEUS_MAPPER_YAML", "metrics have the names of the usual mapper"),
     ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "response times are in seconds"),
     ("DISABLE_STATS", "statistics cost next to nothing"),
@@ -186,6 +185,15 @@ impl Variables {
             self.problem(name, &format!("must be the name of a header, not {value:?}"));
         }
         value
+    }
+
+    /// The path of a URL.
+    pub(super) fn path(&mut self, name: &str) -> Option<String> {
+        let value = self.text(name)?;
+        if !value.starts_with('/') || value.contains(['?', '#', ' ']) {
+            self.problem(name, &format!("must be a path such as /metrics, not {value:?}"));
+        }
+        Some(value)
     }
 
     /// `a=b,c=d`; entries without `=` fall away.
