@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use toml::{Table, Value};
 
 use self::variables::Variables;
@@ -195,7 +195,50 @@ fn settings(from: &mut Variables) -> Table {
     if let Some(store) = store(from) {
         all.insert("store".to_owned(), Value::Table(store));
     }
+    if let Some(traces) = traces(from) {
+        all.insert("traces".to_owned(), Value::Table(traces));
+    }
     all
+}
+
+/// The collector of spans; `None`: none are made.
+fn traces(from: &mut Variables) -> Option<Table> {
+    const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+    const PROTOCOL: &str = "TRACING_EXPORTER_PROTOCOL";
+    if !from.flag("TRACING_ENABLED", false) {
+        let about = ["TRACING_SERVICE_NAME", "TRACING_SERVICE_NAMESPACE", "TRACING_SERVICE_INSTANCE_ID"];
+        from.pass_over(&about);
+        from.pass_over(&["TRACING_SAMPLING_RATE", PROTOCOL, ENDPOINT, HEADERS]);
+        return None;
+    }
+    let service = from.text("TRACING_SERVICE_NAME").unwrap_or_else(|| "RateLimit".to_owned());
+    let sample = from.fraction("TRACING_SAMPLING_RATE").unwrap_or(1.0);
+    let headers = from.pairs(HEADERS).into_iter().map(|(name, value)| {
+        let value = percent_decode_str(&value).decode_utf8_lossy().into_owned();
+        Value::String(format!("{name}={value}"))
+    });
+    let headers: Vec<Value> = headers.collect();
+    let endpoint = from.text(ENDPOINT).unwrap_or_else(|| "http://localhost:4318".to_owned());
+    if from.text(PROTOCOL).is_some_and(|protocol| protocol != "http") {
+        from.ignore(
+            PROTOCOL,
+            "spans go by OTLP over HTTP alone, so TIDEGATE_TRACES__ENDPOINT names their collector",
+        );
+        return None;
+    }
+    if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
+        from.ignore(ENDPOINT, "spans go to http://host:port or https://host:port");
+        return None;
+    }
+    let mut traces = Table::new();
+    traces.insert("endpoint".to_owned(), Value::String(endpoint));
+    traces.insert("service_name".to_owned(), Value::String(service));
+    traces.insert("sample".to_owned(), Value::Float(sample));
+    if !headers.is_empty() {
+        traces.insert("headers".to_owned(), Value::Array(headers));
+    }
+    Some(traces)
 }
 
 /// The region's Redis; `None`: this daemon counts for itself.

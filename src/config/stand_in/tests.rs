@@ -34,6 +34,9 @@ fn envoy_gateways_environment_is_read_whole() {
     let StandInRules::Xds(xds) = &own.rules else { panic!("{own:?}") };
     assert_eq!((&*xds.server, &*xds.node), ("envoy-gateway:18001", "envoy-ratelimit"));
     assert_eq!(xds.tls.as_ref().unwrap().ca.as_deref(), Some(Path::new("/certs/ca.crt")));
+    let traces = config.traces.as_ref().unwrap();
+    assert_eq!((&*traces.endpoint, &*traces.service_name), ("http://otel:4318", "envoy-ratelimit"));
+    assert_eq!(traces.sample.0, 1_000_000);
     assert!(own.healthy_without_rules && own.starts_without_rules);
     assert_eq!((own.debug.as_str(), own.log_level.as_deref()), ("0.0.0.0:6070", Some("info")));
     assert!(own.unused.iter().all(|sentence| sentence.contains("makes no difference")), "{:?}", own.unused);
@@ -107,6 +110,32 @@ fn levels_of_the_log_are_those_of_the_service() {
         assert_eq!(level.as_deref(), Some(ours), "{theirs}");
     }
     assert_eq!(of("").unwrap().1.log_level, None);
+}
+
+#[test]
+fn spans_are_asked_for_as_the_service_is_asked_for_them() {
+    let traces = |text: &str| {
+        let (config, own) = of(text).unwrap();
+        (config.traces, own.unused)
+    };
+    let (asked, unused) =
+        traces("TRACING_ENABLED=true OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20x,b=c");
+    let asked = asked.unwrap();
+    assert_eq!((&*asked.endpoint, &*asked.service_name), ("http://localhost:4318", "RateLimit"));
+    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(asked.headers, [header("authorization", "Bearer x"), header("b", "c")]);
+    assert_eq!(unused, [""; 0]);
+    let off = "TRACING_SERVICE_NAME=n TRACING_SAMPLING_RATE=50 OTEL_EXPORTER_OTLP_ENDPOINT=otel:4317";
+    assert_eq!(traces(off), (None, Vec::new()), "nobody asked for spans");
+    for (text, why) in [
+        ("TRACING_EXPORTER_PROTOCOL=grpc", "spans go by OTLP over HTTP alone"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT=otel:4317", "spans go to http://host:port"),
+    ] {
+        let (asked, unused) = traces(&format!("TRACING_ENABLED=true {text}"));
+        assert!(asked.is_none() && unused.iter().any(|one| one.contains(why)), "{text}: {unused:?}");
+    }
+    let (asked, _) = traces("TRACING_ENABLED=1 TIDEGATE_TRACES__SAMPLE=0.25 TRACING_SAMPLING_RATE=1");
+    assert_eq!(asked.unwrap().sample.0, 250_000, "variables of our own stand over these");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::sources::is_kubernetes;
 
 /// Variables that the reference service knows and that make no difference here, and why.
-const IGNORED: [(&str, &str); 32] = [
+const IGNORED: [(&str, &str); 27] = [
     ("GRPC_MAX_CONNECTION_AGE", "connections stay open until the daemon stops"),
     ("GRPC_MAX_CONNECTION_AGE_GRACE", "connections stay open until the daemon stops"),
     ("RUNTIME_WATCH_ROOT", "what the folder holds is compared, however it came there"),
@@ -30,13 +30,8 @@ const IGNORED: [(&str, &str); 32] = [
     ("DISABLE_STATS", "statistics cost next to nothing"),
     ("STATS_FLUSH_INTERVAL", "statistics are counted at once"),
     ("EXTRA_TAGS", "metrics have the labels of the usual mapper"),
-    ("TRACING_ENABLED", "calls of this service have no spans"),
-    ("TRACING_SERVICE_NAME", "calls of this service have no spans"),
-    ("TRACING_SERVICE_NAMESPACE", "calls of this service have no spans"),
-    ("TRACING_SERVICE_INSTANCE_ID", "calls of this service have no spans"),
-    ("TRACING_EXPORTER_PROTOCOL", "calls of this service have no spans"),
-    ("TRACING_SAMPLING_RATE", "calls of this service have no spans"),
-    ("OTEL_EXPORTER_OTLP_ENDPOINT", "calls of this service have no spans"),
+    ("TRACING_SERVICE_NAMESPACE", "spans name the region and the node"),
+    ("TRACING_SERVICE_INSTANCE_ID", "spans name the region and the node"),
     ("REDIS_PERSECOND_URL", "REDIS_PERSECOND says whether it is used"),
     ("REDIS_PERSECOND_SOCKET_TYPE", "REDIS_PERSECOND says whether it is used"),
 ];
@@ -128,6 +123,11 @@ impl Variables {
         }
     }
 
+    /// Says of one that it makes no difference.
+    pub(super) fn ignore(&mut self, name: &str, why: &str) {
+        self.unused.push(format!("{name} makes no difference here: {why}"));
+    }
+
     /// The value, if there is any.
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
         self.left.remove(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
@@ -207,7 +207,7 @@ impl Variables {
     pub(super) fn finish(mut self) -> (Vec<String>, Vec<String>) {
         for (name, why) in IGNORED {
             if self.left.remove(name).is_some() {
-                self.unused.push(format!("{name} makes no difference here: {why}"));
+                self.ignore(name, why);
             }
         }
         for name in self.left.keys().filter(|name| in_family(name)) {
