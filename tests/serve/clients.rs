@@ -56,3 +56,21 @@ fn the_example_in_go_passes_its_tests() {
     tests.env("GOCACHE", built).env("GOPROXY", "off").env("GOTOOLCHAIN", "local");
     pass(&daemon, &mut tests);
 }
+
+#[test]
+fn every_package_brings_its_licence() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let licence = read("LICENSE");
+    for folder in ["clients/node", "clients/python", "clients/rust", "src/core"] {
+        assert_eq!(read(&format!("{folder}/LICENSE")), licence, "{folder}");
+    }
+    for (manifest, listed) in [
+        ("Cargo.toml", "\"/LICENSE\""),
+        ("clients/rust/Cargo.toml", "\"/LICENSE\""),
+        ("clients/node/package.json", "\"LICENSE\""),
+        ("clients/python/pyproject.toml", "license-files = [\"LICENSE\"]"),
+    ] {
+        assert!(read(manifest).contains(listed), "{manifest} lists {listed}");
+    }
+}
