@@ -99,6 +99,11 @@ impl AnswerGuards {
         self.0.push(thing);
     }
 
+    /// Returns all of them.
+    pub fn things(&self) -> impl Iterator<Item = &Arc<dyn Any + Send + Sync>> {
+        self.0.iter()
+    }
+
     /// Lets go of all of them.
     pub fn release(&mut self) {
         self.0.clear();

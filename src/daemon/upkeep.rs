@@ -25,6 +25,7 @@ pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToke
             biased;
             () = stop.cancelled() => return,
             () = engine.owed_is_due() => engine.pay_owed().await,
+            () = engine.turns_are_left() => engine.give_back_turns().await,
             _ = ticks.tick() => {
                 once(&engine);
                 tokio::select! {

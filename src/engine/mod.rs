@@ -62,6 +62,7 @@ pub mod rulebook;
 mod split;
 pub mod status;
 pub mod tasks;
+mod turns;
 mod unmatched;
 mod wait;
 pub mod warnings;

@@ -15,13 +15,7 @@ fn start(daemons: &[SocketAddr]) -> Gateway {
     start_with(daemons, |config| config)
 }
 
-/// On a busy machine an answer may take longer than users would wait for it.
 pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
-    start_as_shipped(daemons, |config| change(replaced(&config, "timeout server  2s", "timeout server  5s")))
-}
-
-/// Waits for an answer as long as the file of `deploy` has it.
-pub(super) fn start_as_shipped(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
     // Abstract sockets have no folder: one name for each test.

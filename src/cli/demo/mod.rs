@@ -335,7 +335,7 @@ fn envoy(grpc: SocketAddr) -> String {
     typed_config:
       '@type': type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
       domain: default
-      timeout: 2s
+      timeout: 10s
       enable_x_ratelimit_headers: DRAFT_VERSION_03
       rate_limit_service:
         transport_api_version: V3
@@ -345,6 +345,8 @@ fn envoy(grpc: SocketAddr) -> String {
   clusters:
   - name: tidegate
     type: STATIC
+    circuit_breakers:
+      thresholds: [{{ max_connections: 65536, max_pending_requests: 65536, max_requests: 65536 }}]
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         '@type': type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions

@@ -22,9 +22,9 @@ const PAIRS_MAX: usize = 2_000_000;
 /// Times that gateways wait for an answer, by the files in `deploy`.
 const SHIPPED_WAITS: [(&str, Span); 4] = [
     ("Caddy", Span::from_millis(250)),
-    ("nginx", Span::from_secs(1)),
-    ("Envoy", Span::from_secs(2)),
-    ("HAProxy", Span::from_secs(2)),
+    ("nginx", Span::from_secs(10)),
+    ("Envoy", Span::from_secs(10)),
+    ("HAProxy", Span::from_secs(10)),
 ];
 /// Attributes that gateways send by these names. Names are told apart by case.
 const USUAL_NAMES: [&str; 7] = ["api_key", "host", "ip", "method", "path", "tier", "user"];
@@ -139,9 +139,9 @@ impl RuleSet {
             let beyond = beyond_shipped(delay.max(rule.global.as_ref().map_or(Span::ZERO, |global| global.wait)));
             let text = format!(
                 "each answer that {option} holds back is an open call of its gateway: let its timeout be longer (Envoy's \
-                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 250 \
-                 ms to 2 s as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
-                 a dozen of one bucket wait{beyond}"
+                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 10 s \
+                 as shipped, 250 ms at Caddy), and raise max_requests of Envoy's circuit_breakers, beyond which it \
+                 lets every request pass; a dozen of one bucket wait{beyond}"
             );
             (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
         });

@@ -22,6 +22,7 @@ use crate::engine::hold::Leasing;
 use crate::engine::identity::NameRef;
 use crate::engine::port::{ChargeResult, Intent, Outcome};
 use crate::engine::refusal::refusal;
+use crate::engine::turns::HeldTurn;
 use crate::engine::unmatched;
 use crate::engine::world::Tally;
 
@@ -139,7 +140,13 @@ impl Engine {
         }
         if decides && decision.hold() > Span::ZERO {
             let own = plan.waiting.iter().filter(|(of, _)| *of == place);
-            own.for_each(|(_, taken)| decision.guards.hold(Arc::clone(taken) as _));
+            for (_, taken) in own {
+                let turn = HeldTurn::of(taken.key(), (matches, costs), &decision.rules);
+                if let Some(turn) = turn.filter(|_| charged) {
+                    taken.take_turn(turn);
+                }
+                decision.guards.hold(Arc::clone(taken) as _);
+            }
         }
         decision.lease = leased.made(&self.holds);
         if request.cost.is_reserved() {
