@@ -237,24 +237,27 @@ fn what_other_regions_may_have_used_is_what_this_one_does_not_hold() {
     let text = "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"ALGORITHM\"\nlimit = 12\nwindow = \"1m\"\n\
                 [rules.global]\nmode = \"MODE\"\nshares = { here = 1, there = 2 }\n\
                 [[users]]\nid = \"big\"\noverrides = { r = { OWN } }\n";
-    let believed = |mode: &str, algorithm: &str, user: &str| {
+    let bound = |mode: &str, algorithm: &str, user: &str| {
         let own = if algorithm == "token_bucket" { "limit = 120, burst = 240" } else { "limit = 120" };
         let text = text.replace("MODE", mode).replace("ALGORITHM", algorithm).replace("OWN", own);
         let engine = engine("");
         let read = document::from_toml("rules.toml", &text, &[]).unwrap();
         engine.load(read.rules, read.users, false).unwrap();
         let global = decide(&engine, &[("user", user)], 1).rules[0].global.unwrap();
-        (global.believed_used.unwrap(), global.error_bound)
+        assert_eq!(global.believed_used, None, "{mode}: no region tells what it used");
+        if algorithm == "fixed_window" {
+            assert_eq!(global.used_here, Some(1), "{mode}");
+        }
+        global.error_bound
     };
     for mode in ["split", "escrow"] {
         for algorithm in ["fixed_window", "token_bucket"] {
-            assert_eq!(believed(mode, algorithm, "ann").1, 8, "{mode} {algorithm}");
+            assert_eq!(bound(mode, algorithm, "ann"), 8, "{mode} {algorithm}");
         }
-        assert_eq!(believed(mode, "fixed_window", "ann"), (1, 8));
-        assert_eq!(believed(mode, "fixed_window", "big"), (1, 80));
-        assert_eq!(believed(mode, "token_bucket", "big").1, 160, "{mode}: of the burst");
+        assert_eq!(bound(mode, "fixed_window", "big"), 80);
+        assert_eq!(bound(mode, "token_bucket", "big"), 160, "{mode}: of the burst");
     }
-    assert_eq!(believed("escrow", "sliding_window", "ann").1, 8);
+    assert_eq!(bound("escrow", "sliding_window", "ann"), 8);
 }
 
 #[tokio::test]
@@ -433,8 +436,10 @@ fn every_denial_says_its_cause() {
     for (kind, share) in [("plain", 12), ("split", 4)] {
         assert_eq!(cause(kind, share + 1), Some(DenialCause::TooLarge), "{kind}");
         assert_eq!(cause(kind, share), None);
-        assert_eq!(cause(kind, 1), Some(DenialCause::UsedUp), "{kind}");
-        assert_eq!(cause(kind, 0), Some(DenialCause::UsedUp), "{kind}: a look");
+        // Of a limit that is split the others have eight, and may have used none of them.
+        let used = if kind == "split" { DenialCause::Elsewhere } else { DenialCause::UsedUp };
+        assert_eq!(cause(kind, 1), Some(used), "{kind}");
+        assert_eq!(cause(kind, 0), Some(used), "{kind}: a look");
     }
     assert_eq!([1, 5].map(|cost| cause("nothing", cost)), [Some(DenialCause::UsedUp); 2]);
     assert_eq!(cause("drained", 1), Some(DenialCause::UsedUp), "its share is nothing");
@@ -448,8 +453,9 @@ fn every_denial_says_its_cause() {
     let key = &touched.iter().find(|touched| touched.key.rule.name == "escrow").unwrap().key;
     engine.dry(key, NOW.window_index(Span::from_secs(60)));
     assert_eq!(cause("escrow", 1), Some(DenialCause::UsedUp), "nobody has any");
-    engine.publish(WorldStatus { cut_off: vec!["there".to_owned()], ..WorldStatus::default() });
+    WorldPort::elsewhere(&engine, OtherStores { stores: 1, regions: 2, cut_off: true, ..Default::default() });
     assert_eq!(cause("escrow", 1), Some(DenialCause::CutOff), "but one that was not asked");
+    assert_eq!(cause("split", 1), Some(DenialCause::Elsewhere), "whoever is cut off");
     assert_eq!(cause("plain", 1), Some(DenialCause::UsedUp), "what no other region bears on");
     assert_eq!(cause("punishes", 13), Some(DenialCause::Penalty));
     assert_eq!(cause("punishes", 1), Some(DenialCause::Penalty));
