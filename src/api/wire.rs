@@ -224,10 +224,13 @@ pub struct GlobalJson {
     /// The mode in which it is held.
     #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::MODES)))]
     pub mode: Mode,
-    /// Permits in use worldwide, as far as is known here; under `escrow` and `split` those of this region.
-    /// Null: nothing is known.
+    /// Permits in use worldwide, as far as is known here. Null: under `escrow` and `split` no region tells
+    /// what it used.
     pub believed_used: Option<u64>,
-    /// The most by which the truth may lie above that.
+    /// Permits that this region used, under `escrow` and `split` once the regions have agreed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_here: Option<u64>,
+    /// The most by which the truth may lie above the one of the two that is known.
     pub error_bound: u64,
 }
 
@@ -284,6 +287,7 @@ impl<'a> RuleOutcomeJson<'a> {
             global: ruled.global.map(|global| GlobalJson {
                 mode: global.mode,
                 believed_used: global.believed_used,
+                used_here: global.used_here,
                 error_bound: global.error_bound,
             }),
         }

@@ -259,7 +259,7 @@ pub(super) fn show(decision: &Value) {
         let asides = asides(rule);
         let global = &rule["global"];
         let worldwide = global.is_object().then(|| {
-            let used = global["believed_used"].as_u64();
+            let used = global["believed_used"].as_u64().or_else(|| global["used_here"].as_u64());
             let used = used.map_or_else(|| "not known".to_owned(), |used| used.to_string());
             format!("{used} ({})", global["error_bound"].as_u64().unwrap_or(0))
         });
