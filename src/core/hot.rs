@@ -426,6 +426,11 @@ mod tests {
     }
 
     #[test]
+    fn what_every_count_touches_fits_a_cache_line_with_the_lock() {
+        assert!(size_of::<u64>() + std::mem::offset_of!(HotTable, buckets) <= 64);
+    }
+
+    #[test]
     fn a_bucket_is_counted_and_halves_with_time() {
         let mut table = HotTable::new(8);
         for number in 0..10 {

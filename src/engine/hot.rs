@@ -561,6 +561,23 @@ mod tests {
     }
 
     #[test]
+    fn requests_are_summed_over_all_tables_with_those_that_no_rule_decided_and_do_not_fade() {
+        let counts = HotCounts::new(START);
+        let charged = RequestSums { requests: 1, cost: 1, ..RequestSums::default() };
+        for rank in 0..1_000 {
+            counts.count(&key(rank), &charge(false), charged, START);
+        }
+        let denied = RequestSums { requests: 1, denied: 1, ..RequestSums::default() };
+        counts.count_without_bucket(Shape(8), true, denied, START);
+        counts.count_unmatched();
+        counts.count_refused();
+        let expected = RequestSums { requests: 1_003, denied: 2, degraded: 0, cost: 1_000 };
+        assert_eq!(counts.requests(), expected);
+        assert_eq!(counts.sums(START + Span::from_secs(3_600)).1, HotSums::default());
+        assert_eq!(counts.requests(), expected);
+    }
+
+    #[test]
     fn a_secret_is_shown_by_its_fingerprint_and_a_path_without_its_query() {
         let shown = shown_value("api_key", "hunter2");
         assert!(shown.len() == 32 && !shown.contains("hunter2"), "{shown}");
