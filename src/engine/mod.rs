@@ -55,6 +55,7 @@ pub mod pace;
 mod partition;
 pub mod port;
 pub mod quotas;
+mod rates;
 mod refusal;
 pub mod region_listing;
 pub mod reserve;
@@ -112,6 +113,7 @@ pub struct Engine {
     excess: Excesses,
     hot: hot::HotCounts,
     hot_metrics: hot::HotMetrics,
+    rates: rates::RateReadings,
     warned: crossings::Warned,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
@@ -173,6 +175,7 @@ impl Engine {
             excess: Excesses::default(),
             hot: hot::HotCounts::new(began),
             hot_metrics: hot::HotMetrics::new(&metrics),
+            rates: rates::RateReadings::new(began),
             warned: crossings::Warned::new(&metrics),
             metrics,
             degraded,

@@ -399,6 +399,18 @@ fn what_each_region_used_of_a_worldwide_limit_is_shown_in_the_browser() {
         browser.prefer(scheme);
         browser.picture(&pictures().join(format!("worldwide-{scheme}.png")));
     }
+    // The map leaves room for the tables.
+    for width in [800, 1280, 1920] {
+        browser.at_width(width, || {
+            browser.picture(&pictures().join(format!("worldwide-{width}.png")));
+            let top = browser.depth("//h2[normalize-space()='Used of worldwide limits']");
+            assert!(
+                top < 700.0,
+                "it begins {top} pixels below the top of a window {width} wide and 800 high"
+            );
+            assert!(!browser.is_too_wide(), "{width}");
+        });
+    }
 }
 
 /// Ten thousand rules and fifty regions: the list draws what is seen, and a page is there at once.

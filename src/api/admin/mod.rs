@@ -14,6 +14,7 @@ mod keys;
 mod parameters;
 mod people;
 mod quotas;
+mod rates;
 mod regions;
 mod rules;
 pub(super) mod stream;
@@ -127,6 +128,7 @@ const TABLES: &[&[AdminRoute]] = &[
     changes::ROUTES,
     stream::ROUTES,
     hot::ROUTES,
+    rates::ROUTES,
     why::ROUTES,
 ];
 
@@ -261,6 +263,7 @@ pub(super) mod schemas {
         add::<super::keys::OneKeyJson>(generator);
         add::<super::keys::MadeKeyJson>(generator);
         add::<super::people::RemovedJson<'_>>(generator);
+        add::<super::rates::RatesJson<'_>>(generator);
         add::<super::tiers::TiersJson>(generator);
         add::<super::tiers::OneTierJson>(generator);
         add::<super::regions::RegionChangedJson>(generator);

@@ -144,6 +144,14 @@ const DESCRIBED: &[Described] = &[
     ),
     (
         "GET",
+        "/v1/rates",
+        "Requests, denials, degraded answers and cost by time, of the last hour or day, as this daemon decided",
+        "",
+        "Rates",
+        RATES,
+    ),
+    (
+        "GET",
         "/v1/why",
         "Why a client is limited; further parameters are attributes, as in user=u_42. Charges nothing",
         "",
@@ -264,6 +272,12 @@ const HOT: &[Parameter] = &[
     ("rule", "string", false, "Only buckets of this rule."),
     ("limit", "integer", false, "At most so many rows, from 1 to 1000; 100 unless said."),
 ];
+const RATES: &[Parameter] = &[(
+    "span",
+    "string",
+    false,
+    "Of which time: hour (unless said), in steps of ten seconds, or day, in minutes.",
+)];
 const WHY: &[Parameter] = &[
     ("domain", "string", false, "The gateway's namespace of rules; default unless said."),
     ("cost", "integer", false, "Permits that the request would ask for; 1 unless said."),

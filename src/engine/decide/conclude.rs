@@ -8,6 +8,7 @@ use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::hold::HoldStep;
 use crate::core::key::Key;
+use crate::core::rates::RequestSums;
 use crate::core::regions::gossip::uncertainty::{OtherStores, ROUND_TRIP};
 use crate::core::request::{Cost, Request};
 use crate::core::reservation::ReservationFate;
@@ -64,6 +65,7 @@ impl Engine {
                     let decision = refusal(refused);
                     if decides {
                         self.refused[refused.why as usize].increment(1);
+                        self.hot.count_refused();
                         self.audit_decision(&call, (place, request), (&decision, CostFate::Asked), |_| 0);
                     }
                     decision
@@ -86,6 +88,7 @@ impl Engine {
         let mut rules = Vec::with_capacity(matches.len());
         let own = counted.as_slice();
         let mut leased = Leasing::of(request.cost, charged, now);
+        let mut told = RequestSums::default();
         for (found, &cost) in matches.iter().zip(costs) {
             let shadow = plan.shadow(found);
             let mut hot = None;
@@ -124,12 +127,13 @@ impl Engine {
             }
             if decides {
                 self.count(plan, found, ruled, now);
-                self.count_hot(found, ruled, hot, now);
+                self.count_hot(found, ruled, hot, &mut told, now);
             }
         }
         if matches.is_empty() && decides {
             let loaded = plan.loaded;
             unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
+            self.hot.count_unmatched();
         }
         // Results that were not taken off are of the requests after this one.
         let own = own.get(..own.len().saturating_sub(counted.len())).unwrap_or_default();
