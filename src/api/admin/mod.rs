@@ -11,6 +11,7 @@ mod guard;
 mod hot;
 mod hot_json;
 mod keys;
+mod me;
 mod parameters;
 mod people;
 mod quotas;
@@ -128,6 +129,7 @@ const TABLES: &[&[AdminRoute]] = &[
     stream::ROUTES,
     hot::ROUTES,
     why::ROUTES,
+    me::ROUTES,
 ];
 
 /// Every admin route.
@@ -260,6 +262,7 @@ pub(super) mod schemas {
         add::<super::keys::KeysJson>(generator);
         add::<super::keys::OneKeyJson>(generator);
         add::<super::keys::MadeKeyJson>(generator);
+        add::<super::me::MeJson<'_>>(generator);
         add::<super::people::RemovedJson<'_>>(generator);
         add::<super::tiers::TiersJson>(generator);
         add::<super::tiers::OneTierJson>(generator);
