@@ -37,6 +37,7 @@ mod caller_id;
 pub mod clock;
 mod crossings;
 pub mod decide;
+pub mod difference;
 mod each;
 mod estimate;
 pub mod events;

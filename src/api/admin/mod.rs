@@ -11,6 +11,7 @@ mod guard;
 mod hot;
 mod hot_json;
 mod keys;
+mod me;
 mod parameters;
 mod people;
 mod quotas;
@@ -130,6 +131,7 @@ const TABLES: &[&[AdminRoute]] = &[
     hot::ROUTES,
     rates::ROUTES,
     why::ROUTES,
+    me::ROUTES,
 ];
 
 /// Every admin route.
@@ -262,6 +264,7 @@ pub(super) mod schemas {
         add::<super::keys::KeysJson>(generator);
         add::<super::keys::OneKeyJson>(generator);
         add::<super::keys::MadeKeyJson>(generator);
+        add::<super::me::MeJson<'_>>(generator);
         add::<super::people::RemovedJson<'_>>(generator);
         add::<super::rates::RatesJson<'_>>(generator);
         add::<super::tiers::TiersJson>(generator);

@@ -8,14 +8,17 @@ use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 
+use super::parameters::Parameters;
 use super::{AdminCall, AdminRoute, aside};
 use crate::api::error::{Code, Refusal};
 use crate::api::reply::{self, Answered, Reply};
-use crate::api::wire::rules::{ChangedJson, HistoryJson, OneRuleJson, RuleSetJson};
+use crate::api::wire::rules::{
+    ChangedJson, HistoryJson, OneRuleJson, RevisionJson, RuleChangeJson, RuleSetJson,
+};
 use crate::core::ruleset::RuleSet;
 use crate::core::written::{TextPlace, suggestion};
 use crate::engine::admin::Role;
-use crate::engine::rulebook::{Done, Edit, EditRefused, EditRequest, ShownRevisions};
+use crate::engine::rulebook::{Done, Edit, EditRefused, EditRequest, ShownRevisions, WrittenRule};
 
 /// Most revisions told at once, and how many unless asked otherwise.
 const HISTORY_MAX: u32 = 1_000;
@@ -54,7 +57,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         method: "GET",
         path: "/v1/rules/{name}",
         role: Role::Viewer,
-        handler: |call| Box::pin(async move { one(&call) }),
+        handler: |call| Box::pin(async move { one(&call).await }),
     },
     AdminRoute {
         method: "PUT",
@@ -88,9 +91,21 @@ async fn all(call: &AdminCall<'_>) -> Answered {
     Ok(tagged(revision, reply::json_bytes(text.await?)))
 }
 
-/// One rule, named by the path.
-fn one(call: &AdminCall<'_>) -> Answered {
+/// One rule, named by the path: as it is meant, with every default, or as it was written.
+async fn one(call: &AdminCall<'_>) -> Answered {
     let (servers, name) = (call.servers, call.param(0));
+    let mut given = Parameters(call.query()?);
+    let written = match given.take("written").as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(Refusal::of_field("written", "must be true or false")),
+    };
+    given.finish()?;
+    if written {
+        let written = servers.admin.rules.written(name.to_owned()).await.map_err(refused)?;
+        let WrittenRule { revision, rule } = written;
+        return Ok(tagged(revision, reply::json(&OneRuleJson { revision, rule })));
+    }
     let loaded = servers.engine.loaded();
     let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(&loaded.set, name))?;
     if is_known(call, loaded.revision) {
@@ -168,7 +183,8 @@ async fn history(call: AdminCall<'_>) -> Answered {
     }
     let revisions = call.servers.admin.rules.history(shown).await.map_err(refused)?;
     let revision = call.servers.engine.loaded().revision;
-    Ok(tagged(revision, reply::json(&HistoryJson { revision, history: revisions })))
+    let history = revisions.into_iter().map(RevisionJson::from).collect();
+    Ok(tagged(revision, reply::json(&HistoryJson { revision, history })))
 }
 
 /// Makes an edit and tells what came of it.
@@ -201,7 +217,10 @@ pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>
         EditRefused::NoRule(name) => no_rule(&call.servers.engine.loaded().set, &name),
         why => refused(why),
     })?;
-    let written = aside(move || reply::json(&ChangedJson { revision, dry_run, changes }));
+    let written = aside(move || {
+        let changes = changes.into_iter().map(RuleChangeJson::from).collect();
+        reply::json(&ChangedJson { revision, dry_run, changes })
+    });
     Ok(tagged(revision, written.await?))
 }
 

@@ -94,7 +94,14 @@ const DESCRIBED: &[Described] = &[
         ],
     ),
     ("POST", "/v1/rules/rollback", "Goes back to the rules of a revision", "RollbackBody", "Changed", CHANGE),
-    ("GET", "/v1/rules/{name}", "One rule", "", "OneRule", &[]),
+    (
+        "GET",
+        "/v1/rules/{name}",
+        "One rule, with every default spelled out, or as it was written",
+        "",
+        "OneRule",
+        &[("written", "boolean", false, "As it was written: without defaults.")],
+    ),
     ("PUT", "/v1/rules/{name}", "Adds a rule, or replaces the one of this name", "Rule", "Changed", CHANGE),
     ("DELETE", "/v1/rules/{name}", "Deletes a rule", "", "Changed", CHANGE),
     ("GET", "/v1/quotas/{rule}", "What each region may spend of a worldwide rule's limit", "", "Quotas", &[]),
@@ -168,6 +175,7 @@ const DESCRIBED: &[Described] = &[
         "events",
         &[],
     ),
+    ("GET", "/v1/me", "Who asks, and in which role", "", "Me", &[]),
     (
         "GET",
         "/v1/changes",
@@ -281,6 +289,7 @@ const RATES: &[Parameter] = &[(
 const WHY: &[Parameter] = &[
     ("domain", "string", false, "The gateway's namespace of rules; default unless said."),
     ("cost", "integer", false, "Permits that the request would ask for; 1 unless said."),
+    ("rule", "string", false, "Also the bucket of this rule, whatever the request matches."),
     ("user", "string", false, "Whose requests."),
     ("path", "string", false, "To this path."),
 ];

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::escape;
 use super::people::{self, EntryChange};
@@ -11,9 +11,7 @@ use crate::cli::client::Reply;
 use crate::cli::table::table;
 use crate::cli::{Ended, Failure, Server, say};
 use crate::daemon;
-
-/// Longest value shown in a difference, in characters.
-const VALUE_CHARS_MAX: usize = 60;
+use crate::engine::difference::differences;
 
 /// Most fields of one change in a line of the history.
 const DIFFERENCES_TOLD: usize = 3;
@@ -148,7 +146,7 @@ fn told(change: &Value) -> String {
     if !short.starts_with('~') {
         return short;
     }
-    let differences = differences_of(change);
+    let differences = differences(&change["before"], &change["after"]);
     let mut told: Vec<&str> = differences.iter().take(DIFFERENCES_TOLD).map(String::as_str).collect();
     if differences.len() > told.len() {
         told.push("…");
@@ -191,7 +189,7 @@ fn finish(reply: &Reply, server: &Server, dry_run: bool) -> ExitCode {
     }
     for change in changes {
         say(short(change));
-        for line in differences_of(change) {
+        for line in differences(&change["before"], &change["after"]) {
             say(format_args!("    {line}"));
         }
     }
@@ -204,77 +202,12 @@ fn finish(reply: &Reply, server: &Server, dry_run: bool) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Fields by their whole name: those of tables, such as `global`, one by one, so that a line shows what
-/// differs and no more.
-fn flat(fields: &Map<String, Value>) -> Map<String, Value> {
-    fn add(into: &mut Map<String, Value>, name: String, value: &Value) {
-        match value {
-            Value::Object(fields) if !fields.is_empty() => {
-                for (field, value) in fields {
-                    add(into, format!("{name}.{field}"), value);
-                }
-            }
-            value => drop(into.insert(name, value.clone())),
-        }
-    }
-    let mut flat = Map::new();
-    for (name, value) in fields {
-        add(&mut flat, name.clone(), value);
-    }
-    flat
-}
-
-/// The fields in which a change's sides differ, a line each.
-fn differences_of(change: &Value) -> Vec<String> {
-    let empty = Map::new();
-    let fields = |side: &str| change[side].as_object().unwrap_or(&empty);
-    differences(fields("before"), fields("after"))
-}
-
-/// The fields that differ, a line each.
-fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
-    let (before, after) = (flat(before), flat(after));
-    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let shown = |value: &Value| -> String {
-        let text = value.to_string();
-        if text.chars().count() <= VALUE_CHARS_MAX {
-            return text;
-        }
-        let cut: String = text.chars().take(VALUE_CHARS_MAX).collect();
-        format!("{cut}…")
-    };
-    let line = |name: &String| match (before.get(name), after.get(name)) {
-        (Some(old), Some(new)) if old != new => Some(format!("{name}: {} → {}", shown(old), shown(new))),
-        (Some(old), None) => {
-            Some(format!("{name}: {} → (default)", shown(old))).filter(|_| !after.is_empty())
-        }
-        (None, Some(new)) => Some(format!("{name}: {}", shown(new))),
-        _ => None,
-    };
-    names.into_iter().filter_map(line).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_tells_old_and_new() {
-        let of = |json: Value| json.as_object().cloned().unwrap_or_default();
-        let before = of(json!({ "name": "r", "limit": 1, "status": 429 }));
-        let after = of(json!({ "name": "r", "limit": 2, "window": "1s" }));
-        assert_eq!(
-            differences(&before, &after),
-            ["limit: 1 → 2", "status: 429 → (default)", "window: \"1s\""]
-        );
-        let shares = json!({ "ap-south": 1, "eu-west": 2, "us-east": 3 });
-        let with =
-            of(json!({ "global": { "minimums": { "ap-south": 25 }, "mode": "split", "shares": shares } }));
-        let without = of(json!({ "global": { "mode": "split", "shares": shares } }));
-        assert_eq!(differences(&with, &without), ["global.minimums.ap-south: 25 → (default)"]);
-        assert!(differences(&after, &after).is_empty());
+    fn a_change_is_told_in_a_word() {
         assert_eq!(short(&json!({ "rule": "r", "before": null, "after": {} })), "+r");
         assert_eq!(short(&json!({ "rule": "r", "region": "eu", "before": {}, "after": {} })), "~r in eu");
         let shares = |eu: u32| json!({ "global": { "mode": "split", "shares": { "eu": eu, "us": 1 } } });
