@@ -146,6 +146,10 @@ pub struct ListenerTls {
     /// Default: none is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked: Option<PathBuf>,
+    /// `names`: names of hosts or IP addresses, of which a client's certificate must have one; with
+    /// `clients`. Default: whoever has a certificate of those authorities is let in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
 }
 
 /// `[rules]`: where the rules come from.

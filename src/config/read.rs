@@ -182,11 +182,17 @@ fn listener_tls(
             "revoked has no effect without clients, the authorities whose certificates it is about";
         problems.report(table.at, format!("[listen.{key}]: {sentence}"));
     }
+    if table.has("names") && !table.has("clients") {
+        let sentence =
+            "names has no effect without clients, the authorities whose certificates have these names";
+        problems.report(table.at, format!("[listen.{key}]: {sentence}"));
+    }
+    let names = table.texts("names", TEXT_BYTES_MAX, problems).unwrap_or_default();
     let mut file = |name| path(&mut table, name, folder, problems);
     let (cert, private) = (file("cert"), file("key"));
     let (clients, revoked) = (file("clients"), file("revoked"));
     table.finish(problems);
-    Some(ListenerTls { cert: cert?, key: private?, clients, revoked })
+    Some(ListenerTls { cert: cert?, key: private?, clients, revoked, names })
 }
 
 fn admin_socket(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<AdminSocket> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use toml::{Table, Value};
 
 use self::variables::Variables;
@@ -31,6 +31,8 @@ pub struct StandIn {
     pub answers: ServiceSettings,
     /// The address on which `/rlconfig` and `/stats` are served.
     pub debug: String,
+    /// `PROMETHEUS_PATH`: where metrics are told besides `/metrics`; `None` where it is not set.
+    pub metrics_path: Option<String>,
     /// `TIDEGATE_GLOBAL_MODE`: how limits are held worldwide, the first pattern that fits a limit's name.
     pub worldwide: Vec<(String, Mode)>,
     /// `LOG_LEVEL` as one of our levels; `None` where it is not set.
@@ -165,17 +167,26 @@ fn settings(from: &mut Variables) -> Table {
         let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
         listen.insert("metrics".to_owned(), Value::String(address));
     } else {
-        from.pass_over(&["PROMETHEUS_ADDR"]);
+        from.pass_over(&["PROMETHEUS_ADDR", "PROMETHEUS_PATH"]);
     }
     let (cert, key) = (from.text("GRPC_SERVER_TLS_CERT"), from.text("GRPC_SERVER_TLS_KEY"));
-    let clients = from.text("GRPC_CLIENT_TLS_CACERT");
+    let (clients, name) = (from.text("GRPC_CLIENT_TLS_CACERT"), from.text("GRPC_CLIENT_TLS_SAN"));
     // The reference never reads it: it must not make certificates of clients mandatory.
     from.pass_over(&["GRPC_SERVER_TLS_CA_CERT"]);
     if from.flag("GRPC_SERVER_USE_TLS", false) {
+        if name.is_some() && clients.is_none() {
+            from.problem("GRPC_CLIENT_TLS_SAN", "names who is let in, and needs GRPC_CLIENT_TLS_CACERT");
+        }
+        let name = name.filter(|_| clients.is_some());
         let files = [("cert", cert), ("key", key), ("clients", clients)];
-        let files =
-            files.into_iter().filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))));
-        listen.insert("grpc_tls".to_owned(), Value::Table(files.collect()));
+        let mut tls: Table = files
+            .into_iter()
+            .filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))))
+            .collect();
+        if let Some(name) = name {
+            tls.insert("names".to_owned(), Value::Array(vec![Value::String(name)]));
+        }
+        listen.insert("grpc_tls".to_owned(), Value::Table(tls));
     }
     let saved = ("saved".to_owned(), Value::String(SAVED.to_owned()));
     let mut all = Table::new();
@@ -184,7 +195,50 @@ fn settings(from: &mut Variables) -> Table {
     if let Some(store) = store(from) {
         all.insert("store".to_owned(), Value::Table(store));
     }
+    if let Some(traces) = traces(from) {
+        all.insert("traces".to_owned(), Value::Table(traces));
+    }
     all
+}
+
+/// The collector of spans; `None`: none are made.
+fn traces(from: &mut Variables) -> Option<Table> {
+    const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+    const PROTOCOL: &str = "TRACING_EXPORTER_PROTOCOL";
+    if !from.flag("TRACING_ENABLED", false) {
+        let about = ["TRACING_SERVICE_NAME", "TRACING_SERVICE_NAMESPACE", "TRACING_SERVICE_INSTANCE_ID"];
+        from.pass_over(&about);
+        from.pass_over(&["TRACING_SAMPLING_RATE", PROTOCOL, ENDPOINT, HEADERS]);
+        return None;
+    }
+    let service = from.text("TRACING_SERVICE_NAME").unwrap_or_else(|| "RateLimit".to_owned());
+    let sample = from.fraction("TRACING_SAMPLING_RATE").unwrap_or(1.0);
+    let headers = from.pairs(HEADERS).into_iter().map(|(name, value)| {
+        let value = percent_decode_str(&value).decode_utf8_lossy().into_owned();
+        Value::String(format!("{name}={value}"))
+    });
+    let headers: Vec<Value> = headers.collect();
+    let endpoint = from.text(ENDPOINT).unwrap_or_else(|| "http://localhost:4318".to_owned());
+    if from.text(PROTOCOL).is_some_and(|protocol| protocol != "http") {
+        from.ignore(
+            PROTOCOL,
+            "spans go by OTLP over HTTP alone, so TIDEGATE_TRACES__ENDPOINT names their collector",
+        );
+        return None;
+    }
+    if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
+        from.ignore(ENDPOINT, "spans go to http://host:port or https://host:port");
+        return None;
+    }
+    let mut traces = Table::new();
+    traces.insert("endpoint".to_owned(), Value::String(endpoint));
+    traces.insert("service_name".to_owned(), Value::String(service));
+    traces.insert("sample".to_owned(), Value::Float(sample));
+    if !headers.is_empty() {
+        traces.insert("headers".to_owned(), Value::Array(headers));
+    }
+    Some(traces)
 }
 
 /// The region's Redis; `None`: this daemon counts for itself.
@@ -265,11 +319,7 @@ fn read(from: &mut Variables) -> StandIn {
     let near_limit = from.fraction("NEAR_LIMIT_RATIO").unwrap_or(0.8);
     let host = from.text("DEBUG_HOST").unwrap_or_else(|| "0.0.0.0".to_owned());
     let port = from.number("DEBUG_PORT").unwrap_or(6070);
-    let log_level = from.text("LOG_LEVEL").map(|level| match level.to_ascii_lowercase().as_str() {
-        "warning" => "warn".to_owned(),
-        "fatal" | "panic" => "error".to_owned(),
-        other => other.to_owned(),
-    });
+    let log_level = log_level(from);
     StandIn {
         rules: rules(from),
         merge: from.flag("MERGE_DOMAIN_CONFIG", false),
@@ -284,11 +334,28 @@ fn read(from: &mut Variables) -> StandIn {
             prefix: from.text("CACHE_KEY_PREFIX").unwrap_or_default(),
         },
         debug: format!("{host}:{port}"),
+        metrics_path: from.path("PROMETHEUS_PATH"),
         worldwide: worldwide(from),
         log_level,
         log_json: from.text("LOG_FORMAT").is_some_and(|format| format.eq_ignore_ascii_case("json")),
         unused: Vec::new(),
     }
+}
+
+/// The level of the log as one of ours.
+fn log_level(from: &mut Variables) -> Option<String> {
+    let level = from.text("LOG_LEVEL")?.to_ascii_lowercase();
+    let own = match level.as_str() {
+        "trace" | "debug" | "info" | "warn" | "error" => level.as_str(),
+        "warning" => "warn",
+        "fatal" | "panic" => "error",
+        other => {
+            let known = "trace, debug, info, warn, error, fatal or panic";
+            from.problem("LOG_LEVEL", &format!("must be {known}, not {other:?}"));
+            return None;
+        }
+    };
+    Some(own.to_owned())
 }
 
 fn rules(from: &mut Variables) -> StandInRules {

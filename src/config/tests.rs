@@ -293,14 +293,16 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
 
 #[test]
 fn tls_of_a_listener_needs_a_certificate_its_key_and_tcp() {
-    let text = "[listen.http_tls]\ncert = \"c.pem\"\nkey = \"k.pem\"\nclients = \"ca.pem\"";
+    let text = "[listen.http_tls]\ncert = \"c.pem\"\nkey = \"k.pem\"\nclients = \"ca.pem\"\n\
+                names = [\"gateway.example\", \"10.0.0.7\"]";
     let tls = of_file(text).unwrap().listen.http_tls.unwrap();
+    assert_eq!(tls.names, ["gateway.example", "10.0.0.7"]);
     assert_eq!(
         (tls.cert, tls.clients),
         (PathBuf::from("/etc/tidegate/c.pem"), Some(PathBuf::from("/etc/tidegate/ca.pem")))
     );
     let text = "[listen]\ngrpc = \"unix:/g\"\n[listen.http_tls]\ncert = \"c.pem\"\n[listen.grpc_tls]\n\
-                cert = \"c.pem\"\nkey = \"k.pem\"\nrevoked = \"crl.pem\"";
+                cert = \"c.pem\"\nkey = \"k.pem\"\nrevoked = \"crl.pem\"\nnames = [\"a.example\"]";
     assert_eq!(
         of_file(text).unwrap_err(),
         [
@@ -309,6 +311,8 @@ fn tls_of_a_listener_needs_a_certificate_its_key_and_tcp() {
              TLS is for TCP",
             "tidegate.toml:5:1: [listen.grpc_tls]: revoked has no effect without clients, the authorities whose \
              certificates it is about",
+            "tidegate.toml:5:1: [listen.grpc_tls]: names has no effect without clients, the authorities whose \
+             certificates have these names",
         ]
     );
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use tempfile::TempDir;
 
 use super::support::daemon::Daemon;
-use super::support::{self, free_tcp, http, origin};
+use super::support::{self, free_tcp, http, manual, origin};
 use super::{Gateway, every};
 
 const PAGE: &str = include_str!("../../docs/tasks/limit-an-api-behind-gateways-built-on-envoy.md");
@@ -235,18 +235,34 @@ rate_limits:
 
 #[test]
 fn what_the_page_has_istio_patch_into_envoy_holds_a_limit() {
-    let daemon = Daemon::with_rules(RULES);
+    let domain = "domain = \"edge\"\n";
+    // The gateway is asked for another path until it serves.
+    let of_page = manual::few(&manual::rules_of(PAGE))
+        .replace(domain, &format!("{domain}match = {{ path = \"/api/*\" }}\n"));
+    for (rules, is_of_page) in [(RULES.to_owned(), false), (of_page, true)] {
+        let daemon = Daemon::with_rules(&rules);
+        let front = istio(daemon.grpc);
+        let ask = |user: Option<&str>, path: &str| match user {
+            Some(user) => http::get(front.addr, path, &[("x-user", user)]).status,
+            None => http::get(front.addr, path, &[]).status,
+        };
+        if is_of_page {
+            manual::assert_holds_whoever_asks(|user| ask(user, "/api/things"));
+            continue;
+        }
+        let statuses = |user: &str, path: &str| [(); 4].map(|()| ask(Some(user), path));
+        assert_eq!(statuses("ann", "/api/things"), [200, 200, 200, 429]);
+        assert_eq!(statuses("bob", "/api/things"), [200, 200, 200, 429]);
+        assert_eq!(statuses("ann", "/other"), [200; 4]);
+    }
+}
+
+/// Envoy with what the page has Istio patch into it.
+fn istio(daemon: SocketAddr) -> Gateway {
     let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
     let virtual_host = of_page("operation: MERGE\n        value:\n", "    - applyTo: CLUSTER", 10);
     let name = "outbound|8081||tidegate.tidegate.svc.cluster.local";
-    let cluster = AskedCluster { name, daemon: daemon.grpc, is_http2: true, calls_max: 1_024 };
-    let front = envoy(&filter, &virtual_host, &cluster);
-    let statuses = |user: &str, path: &str| -> Vec<u16> {
-        (0..4).map(|_| http::get(front.addr, path, &[("x-user", user)]).status).collect()
-    };
-    assert_eq!(statuses("ann", "/api/things"), [200, 200, 200, 429]);
-    assert_eq!(statuses("bob", "/api/things"), [200, 200, 200, 429]);
-    assert_eq!(statuses("ann", "/other"), [200; 4]);
+    envoy(&filter, &virtual_host, &AskedCluster { name, daemon, is_http2: true, calls_max: 1_024 })
 }
 
 #[test]

@@ -184,3 +184,12 @@ fn a_rolling_restart_behind_haproxy_loses_no_request() {
 fn whoever_asks_is_counted_at_haproxy() {
     every::counts_whoever_asks(start);
 }
+
+#[test]
+fn a_client_without_a_key_is_held_at_haproxy_by_the_rules_of_the_page() {
+    every::holds_whoever_shows_no_key(
+        start,
+        include_str!("../../docs/tasks/limit-an-api-behind-haproxy.md"),
+        include_str!("../../deploy/haproxy/haproxy.cfg"),
+    );
+}

@@ -37,7 +37,7 @@ fn daemons_share_what_redis_counts_unless_their_prefixes_differ() {
 fn two_regions_hold_one_limit_by_one_variable() {
     let authority = Authority::new();
     let peers = [free_udp().to_string(), free_udp().to_string()];
-    let lines = &["k 40/day", "exact 40/day"];
+    let lines = &["k 40/day", "exact 40/day", "part 40/day"];
     let limits = [("d".to_owned(), rules(lines))];
     let start = |region: &str, own: &str, other: &str| {
         let node = format!("{region}-1");
@@ -48,7 +48,7 @@ fn two_regions_hold_one_limit_by_one_variable() {
         StandIn::with(
             &limits,
             &[
-                ("TIDEGATE_GLOBAL_MODE", "d.exact=escrow,gossip"),
+                ("TIDEGATE_GLOBAL_MODE", "d.exact=escrow,d.part=split,gossip"),
                 ("TIDEGATE_REGION", region),
                 ("TIDEGATE_NODE", &node),
                 ("TIDEGATE_LISTEN__PEER", own),
@@ -75,4 +75,12 @@ fn two_regions_hold_one_limit_by_one_variable() {
         passed += [&eu, &us].iter().filter(|daemon| daemon.call("d", "[exact=v]").starts_with("OK")).count();
     }
     assert!((20..=40).contains(&passed), "an exact limit of 40 passed {passed}");
+    // Shares of `split` never move: each region admits its own half.
+    for daemon in [&eu, &us] {
+        eventually("the region has its share", || {
+            daemon.call("d", "[part=other]").starts_with("OK").then_some(())
+        });
+        let passed = (0..60).filter(|_| daemon.call("d", "[part=v]").starts_with("OK")).count();
+        assert_eq!(passed, 20, "a half of a limit of 40");
+    }
 }
