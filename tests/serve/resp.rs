@@ -12,7 +12,8 @@ use super::support::{free_tcp, not_judged};
 const RULES: &str =
     "[[rules]]\nname = \"a\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 3\nwindow = \"1d\"\n";
 
-fn daemon(more: &str) -> (Daemon, SocketAddr) {
+/// A daemon that speaks the protocol, with this at the end of `[listen]`.
+pub(super) fn daemon(more: &str) -> (Daemon, SocketAddr) {
     let resp = free_tcp();
     let daemon = Daemon::with(RULES, &format!("[listen]\nresp = \"{resp}\"\n{more}"), &[]);
     (daemon, resp)
@@ -28,6 +29,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("5", "CL.THROTTLE % 15 30 60 0", "[0 16 16 -1 0]"),
     ("6", "CL.THROTTLE % 15 30 60 17", "[1 16 16 -1 0]"),
     ("7", "CL.THROTTLE % 15 30 6000 5; CL.THROTTLE % 15 30 6000 12", "[1 16 11 200 1000]"),
+    ("8", "CL.THROTTLE % 15 30 60; CL.THROTTLE % 15 30 60 1", "[0 16 14 -1 4]"),
     (
         "9",
         "CL.THROTTLE % 1 2",
@@ -84,6 +86,7 @@ const ROWS: &[(&str, &str, &str)] = &[
         "CL.THROTTLE % 1 1 60; INCREX %",
         "-WRONGTYPE Operation against a key holding the wrong kind of value",
     ),
+    ("40", "INCREX % UBOUND 1 EX 60 ENX; INCREX % UBOUND 1; INCREX % UBOUND 2", "[2 1]"),
     ("58", "HELLO 4", "-NOPROTO unsupported protocol version"),
     ("58", "HELLO x", "-ERR Protocol version is not an integer or out of range"),
     (
