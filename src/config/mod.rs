@@ -217,7 +217,8 @@ pub struct Redis {
     /// `"sentinel"` or `"single"`. Default `"cluster"`.
     pub topology: Topology,
     /// `nodes`: `redis://user:password@host:port`, or `rediss://` for TLS: some of the cluster's servers, all
-    /// of the ring's, the sentinels, or the one.
+    /// of the ring's, the sentinels, or the one. A server on this machine may be
+    /// `redis+unix:///path?user=…&pass=…`, with `"single"` or `"ring"`.
     #[serde(serialize_with = "without_passwords")]
     pub nodes: Vec<String>,
     /// `sentinel_master`: what the sentinels call the primary. Default `"tidegate"`.
@@ -284,11 +285,15 @@ pub struct Lease {
     pub ttl: Span,
 }
 
-/// Addresses as they may be shown: what stands before the host is nobody's business.
+/// Addresses as they may be shown: users and passwords are nobody's business.
 fn without_passwords<S: Serializer>(nodes: &[String], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(nodes.iter().map(|node| match (node.split_once("://"), node.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => node.clone(),
+    serializer.collect_seq(nodes.iter().map(|node| {
+        // That of a Unix socket stands behind its path.
+        let (node, query) = node.split_once('?').map_or((node.as_str(), ""), |(node, _)| (node, "?…"));
+        match (node.split_once("://"), node.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}{query}"),
+            _ => format!("{node}{query}"),
+        }
     }))
 }
 

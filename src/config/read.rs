@@ -260,10 +260,18 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let topology = fields.word("topology", &topologies, problems).unwrap_or(Topology::Cluster);
     let nodes = fields.texts("nodes", TEXT_BYTES_MAX, problems).unwrap_or_default();
     if let Some(entry) = fields.take("nodes") {
-        let is_address = |node: &&String| node.starts_with("redis://") || node.starts_with("rediss://");
+        let is_unix = |node: &String| node.starts_with("redis+unix:///");
+        let is_address =
+            |node: &&String| node.starts_with("redis://") || node.starts_with("rediss://") || is_unix(node);
         for _ in nodes.iter().filter(|node| !is_address(node)) {
             // The text may hold a password, so it is not repeated.
-            problems.report(&entry.node.at, "nodes must list redis://host:port or rediss://host:port");
+            let expected = "redis://host:port, rediss://host:port or redis+unix:///path";
+            problems.report(&entry.node.at, format!("nodes must list {expected}"));
+        }
+        if nodes.iter().any(is_unix) && !matches!(topology, Topology::Single | Topology::Ring) {
+            let sentence =
+                "a Unix socket is one server of this machine: topology must be \"single\" or \"ring\"";
+            problems.report(&entry.node.at, sentence);
         }
         if topology == Topology::Single && nodes.len() > 1 {
             problems.report(&entry.node.at, "topology \"single\" takes one node");

@@ -81,8 +81,8 @@ pub struct LeaseSettings {
 pub struct RedisSettings {
     /// Single server, ring, cluster or sentinels.
     pub topology: Topology,
-    /// `redis://user:password@host:port`, or `rediss://` for TLS: the server, the ring's servers, some of the
-    /// cluster's, or the sentinels.
+    /// `redis://user:password@host:port`, `rediss://` for TLS, or `redis+unix:///path?user=…&pass=…`: the
+    /// server, the ring's servers, some of the cluster's, or the sentinels.
     pub nodes: Vec<String>,
     /// TLS towards the servers, used for `rediss://` only.
     pub tls: RedisTls,

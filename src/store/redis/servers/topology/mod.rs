@@ -332,9 +332,10 @@ impl Places {
 
 /// Reads an address. One that cannot be read is told without what may be a password.
 fn read_seed(url: &str) -> Result<ConnectionInfo, StartError> {
-    let refused = |why: String| match (url.split_once("://"), url.rsplit_once('@')) {
+    let shown = url.split_once('?').map_or(url, |(before, _)| before);
+    let refused = |why: String| match (shown.split_once("://"), shown.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => StartError::Address(format!("{scheme}://…@{host}"), why),
-        _ => StartError::Address(url.to_owned(), why),
+        _ => StartError::Address(shown.to_owned(), why),
     };
     let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;
     can_dial(&info).map_err(|why| refused(why.to_owned()))?;
