@@ -223,6 +223,10 @@ pub struct Redis {
     pub nodes: Vec<String>,
     /// `sentinel_master`: what the sentinels call the primary. Default `"tidegate"`.
     pub sentinel_master: String,
+    /// `sentinel_master_auth`: the primary's user and password, as `"user:password"` or `"password"`, where
+    /// the sentinels have others. Default: those of `nodes`.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "hidden")]
+    pub sentinel_master_auth: Option<String>,
     /// `max_keys`: most keys that one server holds before it takes no new ones, from 1,000; the keys that are
     /// there go on, new ones follow `on_failure`. Default: as many as fit four fifths of the server's
     /// `maxmemory`.
@@ -283,6 +287,12 @@ pub struct Lease {
     /// `ttl`: how long they are kept before they go back, from 1ms to 1h. Default `"200ms"`.
     #[serde(serialize_with = "as_text")]
     pub ttl: Span,
+}
+
+/// A secret as it may be shown.
+#[expect(clippy::ref_option, reason = "serde passes references")]
+fn hidden<S: Serializer>(_: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str("…")
 }
 
 /// Addresses as they may be shown: users and passwords are nobody's business.

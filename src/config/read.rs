@@ -279,6 +279,11 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     }
     let sentinel_master = fields.text("sentinel_master", NAME_BYTES_MAX, problems);
     let sentinel_master = sentinel_master.unwrap_or("tidegate").to_owned();
+    let sentinel_master_auth =
+        fields.text("sentinel_master_auth", TEXT_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(entry), true) = (fields.take("sentinel_master_auth"), topology != Topology::Sentinel) {
+        problems.report(&entry.node.at, "sentinel_master_auth has no effect without topology = \"sentinel\"");
+    }
     let max_keys = fields.integer("max_keys", 1_000, 1_000_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u64::try_from(keys).ok());
     let timeout = fields.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
@@ -287,7 +292,7 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let secure = nodes.iter().any(|node| node.starts_with("rediss://"));
     let tls = redis_tls(fields, folder, secure, problems);
     let timeout = timeout.unwrap_or(Span::from_millis(20));
-    Redis { topology, nodes, sentinel_master, max_keys, timeout, on_failure, tls }
+    Redis { topology, nodes, sentinel_master, sentinel_master_auth, max_keys, timeout, on_failure, tls }
 }
 
 fn redis_tls(fields: &mut Fields<'_>, folder: &Path, secure: bool, problems: &mut Problems<'_>) -> RedisTls {

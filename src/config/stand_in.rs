@@ -245,6 +245,7 @@ fn traces(from: &mut Variables) -> Option<Table> {
 fn store(from: &mut Variables) -> Option<Table> {
     let kind = from.text("REDIS_TYPE").unwrap_or_default().to_ascii_lowercase();
     let (auth, secure) = (from.text("REDIS_AUTH"), from.flag("REDIS_TLS", false));
+    let sentinel_auth = from.text("REDIS_SENTINEL_AUTH");
     let timeout = from.duration("REDIS_TIMEOUT");
     let files = [
         ("ca", from.text("REDIS_TLS_CACERT")),
@@ -275,9 +276,22 @@ fn store(from: &mut Variables) -> Option<Table> {
         }
     };
     redis.insert("topology".to_owned(), Value::String(topology.to_owned()));
+    // There the sentinels are asked with a password of their own, or with none.
+    let listed_auth = match (topology, &auth, &sentinel_auth) {
+        ("sentinel", None, Some(_)) => {
+            let sentence = "needs REDIS_AUTH: where sentinels ask for a password, so must their servers here";
+            from.problem("REDIS_SENTINEL_AUTH", sentence);
+            None
+        }
+        ("sentinel", Some(of_servers), _) => {
+            redis.insert("sentinel_master_auth".to_owned(), Value::String(of_servers.clone()));
+            sentinel_auth.clone()
+        }
+        _ => auth.clone(),
+    };
     let nodes: Vec<Value> = match is_unix {
         true => vec![Value::String(unix_node(&url, auth.as_deref()))],
-        false => parts.map(|part| Value::String(node(part, auth.as_deref(), secure))).collect(),
+        false => parts.map(|part| Value::String(node(part, listed_auth.as_deref(), secure))).collect(),
     };
     redis.insert("nodes".to_owned(), Value::Array(nodes));
     if let Some(timeout) = timeout {

@@ -355,6 +355,17 @@ fn the_regions_redis_is_read_and_its_passwords_are_not_shown() {
         of_file(text).unwrap_err(),
         ["tidegate.toml:4:9: nodes must list redis://host:port, rediss://host:port or redis+unix:///path"]
     );
+    let auth = "nodes = [\"redis://:one@a:1\"]\nsentinel_master_auth = \"u:secret\"";
+    let with = |topology: &str| {
+        of_file(&format!("[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\n{auth}"))
+    };
+    let redis = with("sentinel").unwrap().store.redis;
+    assert_eq!(redis.sentinel_master_auth.as_deref(), Some("u:secret"));
+    assert!(!serde_json::to_string(&redis).unwrap().contains("secret"));
+    assert_eq!(
+        with("single").unwrap_err(),
+        ["tidegate.toml:6:24: sentinel_master_auth has no effect without topology = \"sentinel\""]
+    );
     let unix = |topology: &str| {
         let nodes = "nodes = [\"redis+unix:///run/redis.sock?user=u&pass=secret\"]";
         of_file(&format!("[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\n{nodes}"))
