@@ -174,8 +174,14 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     if read.is_empty() { Err(wrong("it holds no certificate in PEM".to_owned())) } else { Ok(read) }
 }
 
+/// The lists of a file, which may be empty. By one that holds something else nobody would be revoked.
 fn revoked(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, ListenerTlsError> {
-    CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| {
-        ListenerTlsError::Pem { what: "the list of revoked certificates", reason: error.to_string() }
-    })
+    let wrong = |reason: String| ListenerTlsError::Pem { what: "the list of revoked certificates", reason };
+    let read: Vec<_> = CertificateRevocationListDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| wrong(error.to_string()))?;
+    match read.is_empty() && !pem.trim_ascii().is_empty() {
+        true => Err(wrong("it holds no list in PEM, and is not empty".to_owned())),
+        false => Ok(read),
+    }
 }

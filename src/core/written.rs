@@ -12,7 +12,7 @@ mod words;
 use std::fmt;
 
 pub use self::fields::{Fields, integer, text};
-pub use self::moment::{format_moment, parse_moment};
+pub use self::moment::{format_moment, format_second, parse_moment};
 pub use self::tree::{TreeEntry, TreeNode, Value};
 pub use self::words::{format_span, parse_span, suggestion};
 

@@ -15,7 +15,8 @@ use super::database_rules::DatabaseRules;
 use super::file_rules::FileRules;
 use super::identity::{self, Identities};
 use super::listeners::Listeners;
-use super::regions::{self, Regions};
+use super::noted_regions;
+use super::regions::Regions;
 use super::reload::{self, Reloader};
 use super::setup::{RulesSource, Setup};
 use super::stand_in::StandIn;
@@ -42,9 +43,12 @@ impl Daemon {
         let tasks = Tasks::new(Arc::clone(&metrics));
         let store = Opened::open(&setup.store, Clock::System.now(), &metrics, &tasks).await?;
         let notes = setup.shares.as_ref().filter(|_| setup.peers.is_some());
-        let notes = notes.map(|shares| regions::file_of(shares, &setup.name.node));
-        let changes =
-            notes.as_ref().map(|path| regions::read(path, &setup.name)).transpose()?.unwrap_or_default();
+        let notes = notes.map(|shares| noted_regions::file_of(shares, &setup.name.node));
+        let changes = notes
+            .as_ref()
+            .map(|path| noted_regions::read(path, &setup.name))
+            .transpose()?
+            .unwrap_or_default();
         let engine = engine(&setup, &store, &changes, &metrics, &tasks)?;
         let traces = TraceExport::prepare(&setup, &metrics)?;
         let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::audit::Remembering;
 use super::file_changes::FileChanges;
+use super::problem_lines::lines;
 use super::regions::Regions;
-use super::reload::lines;
 use crate::api::{CredentialHeaders, Servers};
 use crate::config::{Config, Problem};
 use crate::core::notice::{Notice, NoticeKind};

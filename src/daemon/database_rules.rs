@@ -28,7 +28,7 @@ use crate::engine::Engine;
 use crate::engine::clock::Stopwatch;
 use crate::engine::rulebook::RulesStatus;
 
-use super::reload::lines;
+use super::problem_lines::lines;
 use super::unfit::Unfit;
 
 /// Time between two looks without being told. A change is then seen in less than the 30 s that are promised.

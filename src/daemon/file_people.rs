@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::reload::{Reloader, lines};
+use super::problem_lines::lines;
+use super::reload::Reloader;
 use super::setup::RulesSource;
 use crate::core::identity::{ApiKey, User, UserLimit};
 use crate::core::ruleset::{RuleSet, Shapes};

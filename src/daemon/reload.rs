@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::bail;
 use tokio_util::sync::CancellationToken;
 
+use super::noted_regions;
+use super::problem_lines::lines;
 use super::setup::RulesSource;
 use crate::config::Config;
 use crate::core::rule::Rule;
 use crate::core::time::Span;
-use crate::core::written::parse_span;
+use crate::core::written::{format_second, parse_span};
 use crate::database::document::{self, Loaded};
 use crate::database::file::history::{FileRevision, History};
 use crate::database::file::{self, LOOK_INTERVAL};
@@ -182,7 +184,7 @@ impl Reloader {
         let Some(text) = text.filter(|_| !known) else { return };
         let entry = FileRevision {
             revision,
-            at: super::file_rules::rfc3339(self.engine.now()),
+            at: format_second(self.engine.now()),
             actor: "file".to_owned(),
             source: None,
             action: "file".to_owned(),
@@ -239,10 +241,6 @@ impl Reloader {
         tracing::info!(revision, rules = count, "rules in force");
         Ok(())
     }
-}
-
-pub(super) fn lines(problems: &[impl std::fmt::Display]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// A rules file that is right.
@@ -360,7 +358,7 @@ pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
     if !rules.file_required && !rules.file.exists() {
         return Ok(Vec::new());
     }
-    let regions = super::regions::list_of(config).map_err(|error| vec![format!("{error:#}")])?;
+    let regions = noted_regions::list_of(config).map_err(|error| vec![format!("{error:#}")])?;
     check_rules(&rules.file, &regions.nameable()).map(|checked| checked.rules)
 }
 
@@ -369,7 +367,7 @@ pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
 /// # Errors
 /// The changes of them that were made since cannot be read.
 pub fn regions_of(config: &Config) -> Result<Vec<String>, String> {
-    super::regions::list_of(config).map(|list| list.nameable()).map_err(|error| format!("{error:#}"))
+    noted_regions::list_of(config).map(|list| list.nameable()).map_err(|error| format!("{error:#}"))
 }
 
 /// A rule as the API shows it.

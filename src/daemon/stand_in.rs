@@ -9,7 +9,7 @@ use anyhow::bail;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::reload::lines;
+use super::problem_lines::lines;
 use crate::api::Service;
 use crate::config::{self, StandInRules, XdsSource};
 use crate::core::envoy::ServiceRules;

@@ -25,7 +25,7 @@ pub(super) fn load(path: Option<&Path>) -> anyhow::Result<Option<Tokens>> {
             tracing::info!(tokens = tokens.len(), "admin tokens in force");
             Ok(Some(tokens))
         }
-        Err(problems) => bail!("{}", super::reload::lines(&problems)),
+        Err(problems) => bail!("{}", super::problem_lines::lines(&problems)),
     }
 }
 

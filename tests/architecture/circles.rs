@@ -1,7 +1,8 @@
 //! Holds that files do not import each other in circles, except a module and those below it, and that the
 //! rooms of the store in Redis import one way.
 //!
-//! Reads `use` paths outside of tests. A name that a module passes on counts as that module's.
+//! Reads `use` paths, and those in the midst of code, outside of tests. A name that a module passes on counts
+//! as that module's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,6 +48,16 @@ fn uses(code: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Paths from `crate`, `super` or `self` in the midst of code, such as `super::x::y()`. Visibilities name
+/// modules above their own alone.
+fn inline_paths(code: &str) -> Vec<String> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let begins = |at: usize| !code[..at].ends_with(|c: char| is_word(c) || c == ':' || c == '$');
+    let heads = ["crate::", "super::", "self::"].into_iter().flat_map(|head| code.match_indices(head));
+    let rest = |at: usize| code[at..].split(|c: char| !is_word(c) && c != ':').next().unwrap_or_default();
+    heads.filter(|(at, _)| begins(*at)).map(|(at, _)| rest(at).trim_end_matches(':').to_owned()).collect()
+}
+
 /// From the top of `src/`; `None` for a name from elsewhere.
 fn absolute(own: &str, path: &str) -> Option<String> {
     let core = own.starts_with("core");
@@ -77,7 +88,8 @@ fn arrows(sources: &[Source]) -> Arrows {
     let mut arrows = Arrows::new();
     for source in sources.iter().filter(|source| !source.for_tests) {
         let own = module(&source.path);
-        let named = uses(&source.code).flat_map(paths).filter_map(|path| absolute(&own, &path));
+        let named = uses(&source.code).flat_map(paths).chain(inline_paths(&source.code));
+        let named = named.filter_map(|path| absolute(&own, &path));
         for mut path in named {
             while !known.contains(&path) {
                 let Some((shorter, _)) = path.rsplit_once("::") else { break };
@@ -143,8 +155,10 @@ fn a_circle_is_found_through_groups_and_relative_paths_but_not_between_a_module_
         Source::new("b/mod.rs", "mod d;"),
         Source::new("b/d.rs", "pub(super) use crate::{\n    a::c::C,\n    f::F,\n};"),
         Source::new("f.rs", "use std::fmt;\nuse other::a::c;"),
+        Source::new("g.rs", "use crate::h::H;\nfn g() -> other::crate_::h::G {}"),
+        Source::new("h.rs", "fn h() { super::g::g(H) }"),
     ];
     let found = circular(&arrows(&files));
     let pair = |from: &str, to: &str| (from.to_owned(), to.to_owned());
-    assert_eq!(found, [pair("a::c", "b::d"), pair("b::d", "a::c")]);
+    assert_eq!(found, [pair("a::c", "b::d"), pair("b::d", "a::c"), pair("g", "h"), pair("h", "g")]);
 }

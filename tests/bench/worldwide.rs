@@ -88,6 +88,7 @@ fn divided(regions: usize, demand: u64) -> f64 {
                 rounding_offset,
                 ahead: Some(SECOND),
                 slice_min: 1,
+                scarce: u64::from(LIMIT) / 10,
                 whole: false,
                 fading: 0,
             };

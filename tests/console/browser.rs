@@ -147,6 +147,13 @@ impl Browser {
             .unwrap_or_else(|| panic!("{path} {attribute}: {said}"))
     }
 
+    /// How far below the top of the page an element begins, in pixels.
+    pub(crate) fn depth(&self, path: &str) -> f64 {
+        let element = self.element(path);
+        let rect = call("GET", &format!("{}/element/{element}/rect", self.session), None).unwrap();
+        rect["y"].as_f64().unwrap_or_else(|| panic!("{path}: {rect}"))
+    }
+
     /// Looks at the page while the window is so wide, in pixels.
     pub(crate) fn at_width<T>(&self, width: u32, look: impl FnOnce() -> T) -> T {
         let size = json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false });

@@ -251,6 +251,18 @@ fn who_asks_most_and_why_it_is_limited_is_shown_in_the_browser() {
 }
 
 #[test]
+fn denials_without_a_bucket_are_no_silence() {
+    let rules = "[[rules]]\nname = \"closed\"\nmatch = { path = \"/closed\" }\naction = \"block\"\n";
+    let (daemon, browser) = (Daemon::with_rules(rules), Browser::start());
+    browser.open(&format!("http://{}/#hot", daemon.http));
+    browser.shows("Nobody asked of late.");
+    for _ in 0..20 {
+        daemon.check(&[("path", "/closed")]);
+    }
+    browser.shows("denials without one, by a block");
+}
+
+#[test]
 fn a_client_is_limited_in_a_bucket_that_its_name_alone_does_not_reach() {
     let rules = "[[rules]]\nname = \"search\"\nmatch = { path = \"/search\" }\nper = [\"user\"]\n\
                  algorithm = \"fixed_window\"\nlimit = 3\nwindow = \"24h\"\n\
@@ -386,6 +398,18 @@ fn what_each_region_used_of_a_worldwide_limit_is_shown_in_the_browser() {
     for scheme in ["light", "dark"] {
         browser.prefer(scheme);
         browser.picture(&pictures().join(format!("worldwide-{scheme}.png")));
+    }
+    // The map leaves room for the tables.
+    for width in [800, 1280, 1920] {
+        browser.at_width(width, || {
+            browser.picture(&pictures().join(format!("worldwide-{width}.png")));
+            let top = browser.depth("//h2[normalize-space()='Used of worldwide limits']");
+            assert!(
+                top < 700.0,
+                "it begins {top} pixels below the top of a window {width} wide and 800 high"
+            );
+            assert!(!browser.is_too_wide(), "{width}");
+        });
     }
 }
 

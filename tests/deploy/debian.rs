@@ -45,7 +45,14 @@ fn the_package_installs_starts_as_its_unit_says_upgrades_and_goes() {
         listed.contains("./usr/bin/tidegate") && listed.contains("./etc/tidegate/tidegate.toml"),
         "{listed}"
     );
-    for shipped in ["man/man1/tidegate-serve.1.gz", "bash-completion/completions/tidegate"] {
+    for shipped in [
+        "man/man1/tidegate-serve.1.gz",
+        "bash-completion/completions/tidegate",
+        "examples/envoy/envoy.yaml",
+        "examples/traefik/tidegate.yaml",
+        "examples/prometheus/tidegate.rules.yml",
+        "examples/grafana/worldwide.json",
+    ] {
         assert!(listed.contains(shipped), "{shipped}: {listed}");
     }
     if done(Command::new("id").arg("-u")).trim() != "0" {

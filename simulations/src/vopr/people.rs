@@ -6,6 +6,7 @@
 //! untrue waits (who waits as told, alone, is refused again, or a refusal while the world has room says more
 //! than a round trip).
 
+mod parts;
 mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +19,13 @@ use tidegate::core::denial_cause::DenialCause;
 use tidegate::core::request::Cost;
 use tidegate::core::time::{Span, Timestamp};
 
+use self::parts::{RefusedRequest, Requests, news};
 use self::truth::{ROUND_TRIP, TrueUse, says_too_long};
 use super::levels::of_any_size;
 use super::play::Summary;
 use super::whole::{Held, Play, engines, weather};
 use crate::model::Model;
-use crate::model::shell::limit as limit_of;
+use crate::model::shell::{limit as limit_of, windowed};
 use crate::number::{float, index, part, place, whole};
 use crate::plan::{Plan, Way};
 use crate::virtual_world::Dice;
@@ -115,6 +117,8 @@ pub(super) struct Seen {
     false_denials: u64,
     /// Refusals while more than a tenth of the limit was free.
     with_a_tenth: u64,
+    /// Refusals among them of no more than the region's part.
+    within_its_part: u64,
     /// Refusals among them that name no cause but `used_up`.
     unexplained: u64,
     /// Refusals whose wait was not true.
@@ -134,6 +138,7 @@ impl Seen {
             refused: self.refused + other.refused,
             false_denials: self.false_denials + other.false_denials,
             with_a_tenth: self.with_a_tenth + other.with_a_tenth,
+            within_its_part: self.within_its_part + other.within_its_part,
             unexplained: self.unexplained + other.unexplained,
             untrue: self.untrue + other.untrue,
             waited: self.waited + other.waited,
@@ -280,6 +285,7 @@ struct Game<'c> {
     begun: Timestamp,
     altered: Altered,
     truth: BTreeMap<u64, TrueUse>,
+    requests: BTreeMap<u64, Requests>,
     /// Users whose bucket was above its limit by so much.
     above: BTreeMap<u64, u64>,
     troubled: bool,
@@ -299,8 +305,9 @@ pub(super) fn look(case: &PeopleCase, altered: Altered) -> Result<Seen, String> 
     let play = Play::new(&case.plan, shown, engines(&case.plan, &rule))?;
     let begun = play.world.now();
     let seen = Seen { worlds: 1, ..Seen::default() };
-    let (truth, above) = (BTreeMap::new(), BTreeMap::new());
-    let mut game = Game { case, play, begun, altered, truth, above, troubled: false, down: None, seen };
+    let (truth, requests, above) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut game =
+        Game { case, play, begun, altered, truth, requests, above, troubled: false, down: None, seen };
     game.run();
     game.seen.above = game.above.values().sum();
     Ok(game.seen)
@@ -388,14 +395,22 @@ impl Game<'_> {
     /// One request. When it was refused and may pass: how long to wait.
     fn request(&mut self, region: usize, user: u64, cost: u64) -> Option<Span> {
         let decision = self.play.request(region, user, Cost::Take(cost))?;
-        let now = self.play.world.clock(region);
+        let (at, now) = (self.play.world.now(), self.play.world.clock(region));
         let (algorithm, limit) = (self.case.held.algorithm, limit_of(&self.case.plan.rule));
         let truth = self.truth.entry(user).or_insert_with(|| TrueUse::new(algorithm, limit));
+        let (weather, regions) = (&self.case.plan.weather, place(self.case.plan.regions.len()));
+        let news = news(weather.longest(), weather.jitter);
+        let requests = self.requests.entry(user).or_default();
+        let (capacity, used) = (truth.capacity(), truth.used(now));
+        let (free, windowed) = (capacity.saturating_sub(used), windowed(algorithm));
+        let refused = RefusedRequest { now: at, region, cost, free, capacity, windowed };
+        let within = !requests.exceeds_its_part(refused, news, regions);
+        requests.note(at, region, (cost, decision.allowed), news);
         self.seen.asked += 1;
         if decision.allowed {
             truth.admit(now, cost);
             self.seen.admitted = self.seen.admitted.saturating_add(cost);
-            let above = truth.above(now, place(self.case.plan.regions.len()));
+            let above = truth.above(now, regions);
             let worst = self.above.entry(user).or_default();
             *worst = above.max(*worst);
             return None;
@@ -409,6 +424,7 @@ impl Game<'_> {
             self.seen.unexplained += u64::from(decision.cause() == Some(DenialCause::UsedUp));
         }
         self.seen.with_a_tenth += u64::from(truth.has_a_tenth(now, cost));
+        self.seen.within_its_part += u64::from(within && truth.has_a_tenth(now, cost));
         retry.filter(|retry| !truth.has_room(now, cost) || *retry <= ROUND_TRIP)
     }
 }
@@ -423,10 +439,11 @@ pub(crate) fn play(case: &PeopleCase) -> Result<Summary, String> {
         return Err(format!("{} permits above the limit", seen.above));
     }
     if case.held.way == Some(Way::Gossip) && case.is_calm() {
-        if seen.with_a_tenth > 0 {
+        if seen.within_its_part > 0 {
             return Err(format!(
-                "{} of {} requests are refused while more than a tenth of the limit is free",
-                seen.with_a_tenth, seen.asked
+                "{} of {} requests are refused of what their region has for certain while more than a tenth \
+                 of the limit is free",
+                seen.within_its_part, seen.asked
             ));
         }
         if seen.untrue > 0 {
@@ -570,7 +587,7 @@ mod tests {
         assert_eq!(split.above, 0, "{split:?}");
         assert!(seen(Way::Split, fixed, Altered::EachByItself).above > 0, "each region admits the limit");
         assert!(
-            seen(Way::Gossip, fixed, Altered::FixedShares).with_a_tenth > 0,
+            seen(Way::Gossip, fixed, Altered::FixedShares).within_its_part > 0,
             "a share is less than there is"
         );
         assert!(

@@ -166,7 +166,7 @@ pub(super) fn windows_to_pay(limit: &Limit, view: Option<&WindowAllowance>, owed
 
 /// `amount` scaled by `left / length`, rounded up: what is left of a window's count when only that part still
 /// matters.
-pub(super) fn weighted(amount: u64, left: u64, length: u64) -> u64 {
+pub(crate) fn weighted(amount: u64, left: u64, length: u64) -> u64 {
     if amount == 0 {
         return 0;
     }

@@ -30,6 +30,7 @@ mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 
+pub(crate) use aligned::weighted;
 pub use allowance::{Allowance, LevelAllowance, WindowAllowance};
 pub use concurrency::{CONCURRENCY_LIMIT_MAX, Concurrency, HOLD_MAX, HOLD_MIN, PLACES_PER_HOLDER_MAX};
 pub use fixed_window::FixedWindow;

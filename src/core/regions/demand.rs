@@ -13,6 +13,9 @@ const MILLION: u128 = 1_000_000;
 /// Requests are told of in batches as far apart as this.
 const TOLD_EVERY: Span = Span::from_millis(20);
 
+/// After this long without any request a demand is taken to have ended.
+const ENDED: Span = Span::from_secs(1);
+
 /// Estimates permits asked for, per second, in millionths.
 #[derive(Debug, Clone)]
 pub(super) struct Demand {
@@ -93,6 +96,11 @@ impl Demand {
         // Were it faster than this, chance would hardly (5 %) have kept three requests back.
         let at_most = 3 * u128::from(self.cost) * MILLION * MILLION / u128::from(unheard);
         rate.min(u64::try_from(at_most).unwrap_or(u64::MAX))
+    }
+
+    /// Returns when its last request is so long ago that it is taken to have ended; `None` before the first.
+    pub(super) fn ends_at(&self) -> Option<Timestamp> {
+        self.last.map(|last| last + ENDED)
     }
 
     /// By how much chance alone moves an estimate of `rate` (one standard deviation).

@@ -67,6 +67,9 @@ pub struct DivisionInput {
     pub ahead: Option<Span>,
     /// Permits that a region which asks for nothing keeps at least, while there are as many for each.
     pub slice_min: u64,
+    /// While more permits than this are left of the limit, whole wishes that exceed what is left leave every
+    /// region its slice of it. A limit that is not larger is never so much.
+    pub scarce: u64,
     /// True if wishes are whole permits: less than half of one is none, so that the last ones go to whoever
     /// asks.
     pub whole: bool,
@@ -183,9 +186,10 @@ fn claim(division: DivisionInput, input: &RegionInput) -> Projection {
     Projection { weight, reserve, used: needs(used), soon, wanted: wanted.max(soon) }
 }
 
-/// Leaves every region a slice of what nobody will soon need, beyond what it has used: a first request then
-/// finds something wherever it comes. Each has at least a permit while there is one for every region. Missing
-/// permits are taken from regions that have more than they will soon need, by how much more that is.
+/// Leaves every region a slice beyond what it has used: a first request then finds something wherever it
+/// comes. It is a part of what is left while more than a tenth of the limit is, and of what nobody will soon
+/// need after that. Each has at least a permit while there is one for every region. Missing permits are taken
+/// from regions that have more than they will soon need, by how much more that is.
 fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128]) {
     if division.fading >= division.limit {
         return;
@@ -195,16 +199,22 @@ fn keep_slices(division: DivisionInput, claims: &[Projection], parts: &mut [i128
     let limit = i128::from(division.limit) * UNIT;
     let regions = i128::try_from(claims.len()).unwrap_or(i128::MAX).max(1);
     let soon = claims.iter().map(|claim| budget(claim.soon)).sum::<i128>();
-    let unclaimed = limit - soon;
+    let left = limit - claims.iter().map(|claim| budget(claim.used)).sum::<i128>();
+    let roomy = division.whole && left > division.budget_for(i128::from(division.scarce) * UNIT);
     let least = division.budget_for(i128::from(division.slice_min.max(1)) * UNIT);
     // Rounding may take a part of a permit.
     let least = if division.fading > 0 { ((least + UNIT - 1) / UNIT + 1) * UNIT } else { least };
-    let slice = (unclaimed / SLICES / regions / UNIT * UNIT).max(least);
-    let floor = |claim: &Projection| budget(claim.used) + slice;
-    // Needs that all fit are met, and so is the need of a region that alone asks. Each of several that do not
-    // fit is cut anyway.
+    // Needs that all fit are met, and so are the last permits of a region that alone asks. Each of several
+    // that do not fit is cut anyway, and so is a need of more than all that is left.
     let several = claims.iter().filter(|claim| claim.soon > claim.used).count() > 1;
-    let cut = division.whole && several && soon > limit;
+    let cut = division.whole && (several || roomy) && soon > limit;
+    let shared = match roomy {
+        true if cut => left / SLICES,
+        true => (limit - soon).min(left / SLICES),
+        false => (limit - soon) / SLICES,
+    };
+    let slice = (shared / regions / UNIT * UNIT).max(least);
+    let floor = |claim: &Projection| budget(claim.used) + slice;
     let kept = |claim: &Projection| if cut { floor(claim) } else { budget(claim.soon).max(floor(claim)) };
     if claims.iter().map(kept).sum::<i128>() > limit {
         return;
@@ -372,6 +382,7 @@ mod tests {
                 rounding_offset: 500_000,
                 ahead: vector.ahead.map(Span),
                 slice_min: 1,
+                scarce: vector.limit / 10,
                 whole: vector.whole,
                 fading: vector.fading,
             };
@@ -402,6 +413,7 @@ mod tests {
             rounding_offset: 123_456,
             ahead: Some(Span::from_secs(1)),
             slice_min: 1,
+            scarce: limit / 10,
             whole: false,
             fading: 0,
         }
@@ -454,8 +466,21 @@ mod tests {
     fn where_not_all_needs_fit_who_begins_to_ask_finds_a_permit_and_one_need_may_take_all() {
         let needs = |permits: u64| region(Some((0, permits * 1_000_000)));
         let idle = region(None);
-        assert_eq!(budgets(day(100), &[needs(60), needs(60), idle]).to_vec(), [49, 50, 1]);
+        assert_eq!(budgets(day(100), &[needs(60), needs(60), idle]).to_vec(), [48, 49, 3]);
         assert_eq!(budgets(day(100), &[needs(100), idle, idle]).to_vec(), [100, 0, 0]);
+    }
+
+    #[test]
+    fn while_more_than_a_tenth_is_left_a_need_of_more_than_that_leaves_each_region_its_slice() {
+        let asks = |used: u64, permits: u64| region(Some((used, permits * 1_000_000)));
+        let idle = region(None);
+        let of = |asks| budgets(day(1_000), &[asks, idle, idle]).to_vec();
+        assert_eq!(of(asks(400, 2_000)), [960, 20, 20]);
+        let home = RegionInput { reserve: 280, ..asks(400, 500) };
+        assert_eq!(of(home), [960, 20, 20], "a slice of what is left, also where the need fits");
+        assert_eq!(of(asks(400, 580)), [988, 6, 6], "what the need leaves");
+        assert_eq!(of(asks(400, 600)), [1_000, 0, 0], "it fits");
+        assert_eq!(of(asks(900, 2_000)), [1_000, 0, 0], "no more than a tenth is left");
     }
 
     #[test]

@@ -32,15 +32,18 @@ def waterlevel(L, lo, P, wt):
 
 
 def slices(L, fading, whole, used, soon, B):
-    """Each region keeps a slice of what nobody will soon need, beyond its use."""
+    """Each region keeps a slice beyond its use: of what is left while that is more than a tenth, else of what nobody will soon need."""
     usable, R = L - fading, len(B)
     if usable <= 0: return B
     up = lambda x: x if usable == L else -(-x * L // usable)
     if not whole: used, soon = [up(x) for x in used], [up(x) for x in soon]
-    unclaimed, least = L - sum(soon), up(U)
+    left, least = L - sum(used), up(U)
+    roomy = whole and left > up(L // U // 10 * U)
     if fading: least = (-(-least // U) + 1) * U
-    s = max(max(unclaimed, 0) // SLICES // R // U * U, least)
-    cut = whole and sum(soon) > L and sum(soon[k] > used[k] for k in range(R)) > 1
+    cut = whole and sum(soon) > L and (roomy or sum(soon[k] > used[k] for k in range(R)) > 1)
+    unclaimed = max(L - sum(soon), 0)
+    shared = left // SLICES if roomy and cut else min(unclaimed, left // SLICES) if roomy else unclaimed // SLICES
+    s = max(shared // R // U * U, least)
     kept = [max(0 if cut else soon[k], used[k] + s) for k in range(R)]
     if sum(kept) > L: return B
     lacks = [max(0, used[k] + s - B[k]) for k in range(R)]

@@ -22,6 +22,12 @@ pub fn format_moment(at: Timestamp) -> String {
     text.unwrap_or_else(|| "9999-12-31T23:59:59Z".to_owned())
 }
 
+/// Writes the second that a point in time lies in, as [`format_moment`] does.
+#[must_use]
+pub fn format_second(at: Timestamp) -> String {
+    format_moment(Timestamp(at.0 - at.0 % 1_000_000))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

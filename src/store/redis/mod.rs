@@ -56,9 +56,10 @@ use crate::engine::port::{Answer, BucketInfo, Charge, HeldLimit, Intent, Later, 
 use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
+pub use self::client::dial::RedisTls;
 pub use self::policy::cells::RedisCells;
 pub use self::policy::shelf::RedisShelf;
-pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
+pub use self::settings::{LeaseSettings, RedisSettings, StartError, Topology};
 
 /// Time that a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::client::dial::RedisTls;
 use crate::core::rule::OnFailure;
 use crate::engine::clock::Clock;
 use crate::engine::tasks::Tasks;
@@ -37,33 +38,6 @@ impl Topology {
     /// Returns what those are for that are asked only for the others.
     pub(super) const fn adviser(self) -> &'static str {
         if matches!(self, Self::Sentinel) { "sentinel" } else { "seed" }
-    }
-}
-
-/// The proofs of who `rediss://` servers are, and of who this daemon is to them; all in PEM.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RedisTls {
-    /// The authorities that signed the servers' certificates; `None`: the system's.
-    pub authorities: Option<Vec<u8>>,
-    /// This daemon's certificate and private key, where servers ask for one.
-    pub own: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl RedisTls {
-    /// Says whether a daemon can use them.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn check(&self) -> Result<(), String> {
-        self.client().map(drop)
-    }
-
-    /// Returns what a client of such a server makes its connections with.
-    ///
-    /// # Errors
-    /// They cannot be used, and why.
-    pub fn client(&self) -> Result<Arc<rustls::ClientConfig>, String> {
-        super::client::dial::secured(self)
     }
 }
 

@@ -60,8 +60,11 @@ export const causes = {
   degraded: "the store did not answer or had no room", penalty: "a penalty", blocked: "blocked", too_large: "more than can ever pass",
 };
 
+/* When a denial ends. No time ends one that lasts until the regions have agreed. */
+const ends = (cause, retry) => cause === "not_agreed" ? "" : `; ${retry == null ? "until somebody changes that" : retry === 0 ? "free now" : `free in ${span(retry)}`}`;
+
 /* The cause of a denial and when it ends, as one reads them after "denied by search". */
-export const because = ({ cause, retry_after_ms: retry }) => `${cause ? `: ${causes[cause] ?? cause}` : ""}; ${retry == null ? "until somebody changes that" : retry === 0 ? "free now" : `free in ${span(retry)}`}`;
+export const because = ({ cause, retry_after_ms: retry }) => `${cause ? `: ${causes[cause] ?? cause}` : ""}${ends(cause, retry)}`;
 
 /* Said of an answer for which the store was not heard. */
 export const unheard = ({ degraded }) => degraded ? ". The store does not answer: this is what the daemon knows by itself" : "";
@@ -80,7 +83,10 @@ export function troubles({ regions, ready }) {
   if (rules?.unsaved) bad.push(`The rules in force are not saved on this machine, to start from while their source is away: ${rules.unsaved}`);
   if (ready && ready.store !== "ok") bad.push(...(ready.store_problems.length ? ready.store_problems : [`The store is ${ready.store}.`]));
   for (const { about, text } of regions?.notices ?? []) (GRAVE.includes(about) ? bad : warn).push(text);
-  if (regions?.cut_off.length && !regions.notices.some(({ about }) => about === "cut_off")) bad.push(`Cut off: ${regions.cut_off.join(", ")}.`);
+  const untold = (kind, names) => names.length > 0 && !regions.notices.some(({ about }) => about === kind);
+  const unseen = regions?.unseen ?? [], away = (regions?.cut_off ?? []).filter((name) => !unseen.includes(name));
+  if (untold("cut_off", away)) bad.push(`Cut off: ${away.join(", ")}.`);
+  if (untold("unseen", unseen)) warn.push(`Not heard yet: ${unseen.join(", ")}.`);
   return { bad, warn };
 }
 

@@ -24,6 +24,14 @@ const state = (bucket) => !bucket.denies ? bucket.degraded ? "not known" : "has 
 const held = (bucket, region) => bucket.degraded ? [undefined, bucket.limit, undefined, undefined, undefined]
   : [bucket.used_by[region] ?? bucket.used, bucket.limit, bucket.remaining, span(bucket.reset_ms), bucket.mode === "escrow" ? undefined : by(bucket.used_by)];
 
+/* Why no bucket is shown. Who is denied by a block, or before the regions have agreed, has asked none. */
+function idle({ all, rules }, order, rule) {
+  const sums = rule ? rules.find((row) => row.rule === rule) : all;
+  if (!sums?.requests) return "Nobody asked of late.";
+  if (sums.denied) return `No bucket was charged of late: about ${sums.denied} denials without one, by a block or because the regions have not agreed.`;
+  return order === "cost" ? "Nothing was charged of late." : order === "denied" ? "Nobody was denied of late." : "Nobody asked of late.";
+}
+
 function Why({ asked, close }) {
   const [why, setWhy] = useState(), [said, setSaid] = useState(), title = useRef();
   useEach(() => ask("GET", route("/v1/why", asked)).then((told) => { setWhy(told); setSaid(); }, (error) => { setWhy(); setSaid({ bad: error.message }); }), []);
@@ -47,7 +55,7 @@ export function Hot() {
         <label>By <select onChange=${(event) => setOrder(event.target.value)}>${Object.entries(ORDERS).map(([name, title]) => html`<option value=${name} selected=${name === order}>${title}</option>`)}</select></label>
         <label>Rule <input value=${rule} onInput=${(event) => setRule(event.target.value)}/></label></form>
       <${Said} said=${said}/>
-      ${hot && html`<${Table} head=${["bucket", ...head, "denied since", "ask"]} none="Nobody asked of late."
+      ${hot && html`<${Table} head=${["bucket", ...head, "denied since", "ask"]} none=${idle(hot, order, rule)}
         rows=${hot.buckets.map((row) => [title(row, row.long ? "(long values)" : named(row.identity)), ...cells(row), moment(row.denied_since),
           Object.keys(row.identity).length > 0 && html`<button onClick=${() => setAsked({ ...row.identity, domain: row.domain })}>Why</button>`])}/>
         ${[...hot.buckets, ...hot.rules].some((row) => row.shadow) && html`<p class="soft">A rule marked “log only” denies nobody: what it counts as denied did pass. Shares of all denials count it, too.</p>`}`}</section>

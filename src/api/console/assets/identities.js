@@ -43,8 +43,8 @@ export function Identities() {
     ${more.id && html`<section><h2>Left now of ${more.id}</h2>
       ${more.refused && html`<p class="bad">Every request is refused, whatever is left: ${more.refused.replace("_", " ")}.</p>`}
       ${more.problem && html`<p class="bad">${more.problem}</p>`}
-      ${more.quotas && html`<${Table} head=${["rule", "used", "limit", "left", "resets in"]} none="No rule counts by user alone."
-        rows=${more.quotas.map((quota) => [quota.rule, quota.used, quota.limit, quota.remaining, span(quota.reset_ms)])}/>
+      ${more.quotas && html`<${Table} head=${["rule", "used here", "used worldwide", "limit", "left", "resets in"]} none="No rule counts by user alone."
+        rows=${more.quotas.map((quota) => [quota.rule, quota.used, quota.used_worldwide, quota.limit, quota.remaining, span(quota.reset_ms)])}/>
         ${more.isMore && html`<p class="soft">More rules apply than are shown.</p>`}`}</section>`}
     ${more.keys && (user || more.keys.length > 0) && html`<section><h2>Keys</h2><${Table} head=${["key", "tier", "active", "note", "expires", "last seen"]} none="The user has no keys."
       rows=${more.keys.map((key) => [key.id, key.tier, key.active ? "yes" : "no", key.note, moment(key.expires_at) ?? "never", moment(key.last_seen_at)])}/></section>`}</main>`;

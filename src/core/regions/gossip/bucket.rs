@@ -52,6 +52,9 @@ use overshoot::Overshoot;
 const PERIODS_MAX: usize = 3;
 /// A report that comes so long after its window, or before it, is only late or early.
 const LATELY: Span = Span::from_secs(10);
+/// A demand that has ended is no more than this, in millionths of a permit a second: less than half a permit
+/// until the next division, however far that looks ahead, so the last permits are not kept for it.
+pub(super) const IDLE: u64 = 200_000;
 /// A count without windows that began so much earlier than the bucket here, and the horizon, tells of the
 /// past.
 const JOINING: Span = Span::from_secs(1);
@@ -397,7 +400,16 @@ impl GossipBucket {
 
     /// Returns what this daemon alone is asked for.
     pub(super) fn own_demand_at(&self, now: Timestamp) -> u64 {
-        self.demand.at(now).max(self.unmet.at(now)).min(DEMAND_MAX)
+        let ended = self.demand_ends_at().is_some_and(|at| at <= now);
+        let most = if ended { IDLE } else { DEMAND_MAX };
+        self.demand.at(now).min(most).max(self.unmet.at(now)).min(DEMAND_MAX)
+    }
+
+    /// Returns from when on no permit is claimed for the next second, if nothing is asked for before. A
+    /// window that is no longer than that is divided to its end.
+    pub(super) fn demand_ends_at(&self) -> Option<Timestamp> {
+        let looks_ahead = self.counting() == Counting::Window && self.rule.limit.window > AHEAD_MIN;
+        self.demand.ends_at().filter(|_| looks_ahead)
     }
 
     /// Makes what is known now the thing that is told: of the window at `now`, and of the one before if it

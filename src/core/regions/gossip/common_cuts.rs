@@ -25,6 +25,8 @@ const IN_PLAY: u64 = 2;
 const HOME_WINDOWS: u64 = 16;
 /// Nine tenths of what nobody asks for lie at home, for the burst that comes from there again.
 const HOME_PARTS: u64 = 9;
+/// While more than one of so many permits of the limit is left, a first request finds something everywhere.
+const SCARCE: u64 = 10;
 /// A budget grows only if all cuts of this time allow it: when several regions start at once their first
 /// words come one by one and are still rough, and the first to be heard must not get it all. This is as long
 /// as clocks that agree may differ: nobody uses what has grown before all know of the cut.
@@ -523,6 +525,7 @@ impl CommonCuts {
             cut,
             ahead: Some(scope.ahead),
             slice_min: 1,
+            scarce: scope.limit / SCARCE,
             whole: end.since(cut) > scope.ahead,
             fading: self.fading(known, window, (start, end.min(cut.max(start)), end), scope),
             caution: CAUTION,

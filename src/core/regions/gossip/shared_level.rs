@@ -50,6 +50,8 @@ const UNHEARD: Span = Span::from_millis(450);
 const GUESSED_FOR_MAX: Span = Span::from_secs(1);
 /// A request is looked at within so long: two looks of the task that drives the protocol.
 const UNSEEN: Span = Span::from_millis(20);
+/// One in so many permits of a bucket is too little for a message to the store.
+pub(super) const LITTLE: u64 = 200;
 /// For so long beyond the horizon a part of the level must last: until the next report is in force.
 const AHEAD: Span = Span::from_millis(100);
 
@@ -126,6 +128,8 @@ pub(super) struct LevelScope<'a> {
     pub(super) corrects: bool,
     pub(super) horizon: Span,
     pub(super) rounding_offset: u64,
+    /// True if the store is told each change, because a cost waits for the last permits.
+    pub(super) exact: bool,
 }
 
 impl LevelScope<'_> {
@@ -148,14 +152,21 @@ impl LevelScope<'_> {
     /// tell the store of come out of a slice.
     fn of_level(&self, permits: u64, now: Timestamp) -> DivisionInput {
         let lasts = lasts(self.limit, self.capacity, self.horizon);
-        let (ahead, slice_min) = (Some(lasts), self.little() + 1);
+        // A fraction of a permit in use takes a permit from who is told of little.
+        let slice_min = if self.little() > 0 { self.little() + 2 } else { 1 };
+        let ahead = Some(lasts);
         let division = division_by_demand(permits, (now, now + lasts), self.rounding_offset);
         DivisionInput { ahead, slice_min, whole: true, ..division }
     }
 
     /// Permits that are worth no message to the store: half a hundredth of the bucket.
     pub(super) const fn little(&self) -> u64 {
-        self.capacity / 200
+        self.capacity / LITTLE
+    }
+
+    /// Permits that the store is not told of.
+    pub(super) const fn untold(&self) -> u64 {
+        if self.exact { 0 } else { self.little() }
     }
 }
 
@@ -462,7 +473,7 @@ impl SharedLevel {
             return None;
         }
         // So what the store is not told of, being so little, lets no region take more than its part.
-        let held = held.saturating_add(share.little()).min(u64::from(capacity));
+        let held = held.saturating_add(share.untold()).min(u64::from(capacity));
         let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).sum::<u64>().max(1);
         let weight =
             share.parties.iter().find(|(id, _)| *id == Regions::OWN).map_or(0, |&(_, weight)| weight);
@@ -604,6 +615,7 @@ const fn division_by_demand(
         rounding_offset,
         ahead,
         slice_min: 1,
+        scarce: limit,
         whole: false,
         fading: 0,
     }
@@ -615,7 +627,7 @@ const fn division_by_demand(
 fn rests(tokens: i128, part: OwnPart, growth: u64, share: LevelScope<'_>) -> bool {
     let growth = Limit { permits: u32::try_from(growth).unwrap_or(u32::MAX), ..share.limit };
     let unseen = refill(growth, UNSEEN) / UNIT;
-    tokens >= part.most && unseen <= i128::from(share.little())
+    tokens >= part.most && unseen <= i128::from(share.untold())
 }
 
 /// The part of `whole` that a weight has of all `weights`.

@@ -21,6 +21,7 @@ mod debts;
 mod doubt;
 mod former;
 mod journeys;
+mod last_permits;
 mod late_rules;
 mod listed;
 mod lost_store;

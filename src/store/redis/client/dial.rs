@@ -19,7 +19,6 @@ use crate::engine::names;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::link::Link;
 use crate::store::redis::client::resp;
-use crate::store::redis::settings::RedisTls;
 
 /// The reading side of a connection once it is open.
 pub(in crate::store::redis) enum Opened {
@@ -131,6 +130,33 @@ async fn connect(addresses: &[IpAddr], port: u16) -> std::io::Result<TcpStream> 
     let socket = TcpStream::connect(&*all).await?;
     socket.set_nodelay(true)?;
     Ok(socket)
+}
+
+/// The proofs of who `rediss://` servers are, and of who this daemon is to them; all in PEM.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RedisTls {
+    /// The authorities that signed the servers' certificates; `None`: the system's.
+    pub authorities: Option<Vec<u8>>,
+    /// This daemon's certificate and private key, where servers ask for one.
+    pub own: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl RedisTls {
+    /// Says whether a daemon can use them.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), String> {
+        self.client().map(drop)
+    }
+
+    /// Returns what a client of such a server makes its connections with.
+    ///
+    /// # Errors
+    /// They cannot be used, and why.
+    pub fn client(&self) -> Result<Arc<ClientConfig>, String> {
+        secured(self)
+    }
 }
 
 /// The system's authorities, or those of `SSL_CERT_FILE`.

@@ -24,6 +24,9 @@ impl GossipBucket {
     ) -> bool {
         self.changed = now;
         self.demand.offered(now, touched.offered, touched.largest);
+        if touched.refused == 0 && touched.admitted > 0 {
+            self.unmet.admitted(touched.largest);
+        }
         if let Some(period) = self.period_mut(touched.window)
             && touched.admitted | touched.returned != 0
         {

@@ -4,15 +4,18 @@ use smallvec::SmallVec;
 
 use super::error_bound::TURNS;
 use super::own_region::LOOKS_FOR_ROOM;
-use super::{DaemonContext, GossipBucket, Period, RegionReport};
-use crate::algorithm::{Allowance, Counting, LEVEL_TOLD, LevelAllowance, WindowAllowance, remembered};
+use super::{DaemonContext, GossipBucket, IDLE, Period, RegionReport};
+use crate::algorithm::{
+    Allowance, Counting, LEVEL_TOLD, LevelAllowance, WindowAllowance, remembered, weighted,
+};
 use crate::regions::Effect;
 use crate::regions::fair_share::{ReportFigures, UNIT};
 use crate::regions::gossip::counts::Count;
 use crate::regions::gossip::partition::sides;
 use crate::regions::gossip::refill::{drained, refill};
 use crate::regions::gossip::replica_config::Policy;
-use crate::regions::gossip::shared_level::LevelScope;
+use crate::regions::gossip::shared_level::{LITTLE, LevelScope};
+use crate::regions::gossip::uncertainty::ROUND_TRIP;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 
@@ -23,8 +26,12 @@ const UNTOLD: Span = Span::from_millis(200);
 /// A demand is looked at again this many times in a window while nothing comes, so that what it no longer
 /// needs is freed.
 const LOOKS_PER_WINDOW: u64 = 50;
-/// So many times in a window what still counts of the one before is worked out anew for a log.
+/// So many times in a window what still counts of the one before is worked out anew for a log, or each time
+/// that so much has passed of a longer one.
 const LOOKS_PER_LOG: u64 = 25;
+const LOG_PAUSE_MAX: Span = Span::from_millis(100);
+/// What still counts of a log of which others admitted little is looked at again after this long.
+const LOG_LOOK_MAX: Span = Span::from_secs(1);
 /// A message to a store arrives there within so long, or never.
 const ARRIVES: Span = Span::from_millis(100);
 
@@ -43,17 +50,44 @@ impl GossipBucket {
         let (Some(length), Some(period)) = (self.slides(), self.period(before)) else {
             return self.others_in(here, before);
         };
-        let start = Timestamp::window_start(before.saturating_add(1), length);
+        let window = before.saturating_add(1);
         // Not at every look: each new figure is one more word to the store.
-        let pause = (length.0 / LOOKS_PER_LOG).max(1);
-        let passed = (now.since(start).0 / pause * pause).min(length.0.saturating_sub(1));
-        let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
-        let counts = others.map(|(_, told)| {
-            let still = u128::from(self.believed(told.lingering(passed, length))) * u128::from(length.0);
-            u64::try_from(still / u128::from((length.0 - passed).max(1))).unwrap_or(u64::MAX)
-        });
+        let pause = log_pause(length).0;
+        let passed = now.since(Timestamp::window_start(window, length)).0 / pause * pause;
+        let passed = passed.min(length.0.saturating_sub(1));
+        let left = (length.0 - passed).max(1);
+        let still = self.lingering_of_others(period, passed, length);
         let elsewhere = if here.shared_store { 0 } else { self.elsewhere(here, period) };
-        counts.fold(elsewhere, u64::saturating_add)
+        // A figure by which the store counts the same until the next look is as good as a new one.
+        let told = self.enforced.and_then(|(view, _)| view.as_window().copied());
+        let told = told.filter(|told| told.window == window).map(|told| told.others_before);
+        let next = left.saturating_sub(until_log_look(still, left, length).0);
+        let counted = |told: u64, left: u64| weighted(told, left, length.0.max(1));
+        let holds = |told: &u64| {
+            let told = told.checked_sub(elsewhere);
+            told.is_some_and(|told| counted(told, left) == still && counted(told, next) == still)
+        };
+        told.filter(holds).unwrap_or_else(|| {
+            let whole = u128::from(still) * u128::from(length.0) / u128::from(left);
+            u64::try_from(whole).unwrap_or(u64::MAX).saturating_add(elsewhere)
+        })
+    }
+
+    /// Returns what all other regions told that they admitted in a window, and that still lies in an interval
+    /// as long as it once so much of the next one has passed.
+    fn lingering_of_others(&self, period: &Period, passed: u64, length: Span) -> u64 {
+        let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
+        let still = others.map(|(_, told)| self.believed(told.lingering(passed, length)));
+        still.fold(0, u64::saturating_add)
+    }
+
+    /// Returns when what still counts of a log's window before is to be worked out anew.
+    fn log_look(&self, now: Timestamp, window: u64) -> Option<Timestamp> {
+        let (length, period) = (self.slides()?, self.period(window.checked_sub(1)?)?);
+        let passed = now.since(Timestamp::window_start(window, length)).0;
+        let still = self.lingering_of_others(period, passed, length);
+        let left = length.0.saturating_sub(passed);
+        (still > 0).then(|| now + until_log_look(still, left, length))
     }
 
     /// Returns what each region told that it admitted in the window before, and that still counts.
@@ -152,15 +186,19 @@ impl GossipBucket {
         if !here.safety.divides_levels {
             (sides.apart, sides.permits) = (0, u64::from(limit.permits));
         }
+        let capacity = limit.capacity(self.rule.algorithm);
+        // Whoever comes back after a round trip would else wait for what the store is not told of.
+        let refills = refill(limit, ROUND_TRIP) / UNIT >= i128::from(capacity / LITTLE);
         let share = LevelScope {
             limit,
-            capacity: limit.capacity(self.rule.algorithm),
+            capacity,
             permits: sides.permits,
             parties: &sides.parties,
             apart: sides.apart,
             corrects: here.safety.corrects_levels,
             horizon: here.horizon,
             rounding_offset,
+            exact: self.unmet.at(now) > 0 && !refills,
         };
         self.shared_level.advance(now, share);
         let stored = own.saturating_sub(siblings);
@@ -211,7 +249,7 @@ impl GossipBucket {
         let (at, limit) = (|view: &LevelAllowance| view.held(&self.rule.limit, now), &self.rule.limit);
         let before = self.enforced.and_then(|(view, _)| view.as_level().copied()).unwrap_or_default();
         let soon = |view: &LevelAllowance| view.held(&self.rule.limit, now + pause);
-        let little = u128::from(share.little().max(1)) * u128::from(limit.window.0.max(1));
+        let little = u128::from(share.untold().max(1)) * u128::from(limit.window.0.max(1));
         let moved = at(&view).abs_diff(at(&before)) >= little
             || soon(&view).abs_diff(soon(&before)) >= little
             || view.growth.abs_diff(before.growth) > limit.permits / 50
@@ -351,8 +389,12 @@ impl GossipBucket {
         let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
         let soon = self.slides().filter(|_| used).map(|_| Timestamp(turn.0.saturating_sub(TURNS.0)));
         let soon = soon.filter(|soon| now < *soon);
+        let asked = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
+        let log = self.log_look(now, window).filter(|_| asked);
+        let ended = self.demand_ends_at().filter(|at| now < *at);
+        let ended = ended.filter(|_| self.told.is_some_and(|told| told.demand > IDLE));
         let excess = self.judges_overshoot_at();
-        [Some(expiry), Some(turn), soon, fades, excess, room, self.cut.next_instant(now)]
+        [Some(expiry), Some(turn), soon, fades, log, ended, excess, room, self.cut.next_instant(now)]
             .into_iter()
             .flatten()
             .min()
@@ -377,4 +419,16 @@ impl GossipBucket {
     pub(super) fn drained(&self) -> Span {
         drained(self.rule.limit)
     }
+}
+
+/// Returns how long a figure is good of which `still` permits count while so much is left of the window. A
+/// store takes them as spread evenly, and would soon count a permit less than there is.
+fn until_log_look(still: u64, left: u64, length: Span) -> Span {
+    let permit = left / still.saturating_mul(2).max(1);
+    Span(permit.clamp(log_pause(length).0, LOG_LOOK_MAX.0))
+}
+
+/// Returns how often what still counts of a log's window before is worked out anew at most.
+fn log_pause(length: Span) -> Span {
+    Span((length.0 / LOOKS_PER_LOG).clamp(1, LOG_PAUSE_MAX.0))
 }

@@ -13,6 +13,7 @@ const UNMET_FOR: Span = Span::from_secs(3);
 /// The dearest request that was refused lately, as a demand.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Unmet {
+    cost: u64,
     /// Permits per second that the refused cost stands for, in millionths.
     demand: u64,
     until: Timestamp,
@@ -21,6 +22,14 @@ pub(super) struct Unmet {
 impl Unmet {
     pub(super) fn at(self, now: Timestamp) -> u64 {
         if now < self.until { self.demand } else { 0 }
+    }
+
+    /// One request was admitted that cost so much: if it is the one that was refused, nobody need leave
+    /// anything for it any more.
+    pub(super) fn admitted(&mut self, cost: u64) {
+        if cost >= self.cost {
+            *self = Self::default();
+        }
     }
 
     /// The clock went back to `now`.
@@ -47,7 +56,9 @@ impl GossipBucket {
         let permits = u128::from(cost.saturating_add(cost / 512));
         let demand = permits.saturating_mul(1_000_000_000_000).div_ceil(u128::from(span.0.max(1)));
         let demand = u64::try_from(demand).unwrap_or(u64::MAX);
-        self.unmet = Unmet { demand: demand.max(self.unmet.at(now)), until: now + UNMET_FOR };
+        let known = self.unmet.at(now);
+        let cost = if known > 0 { cost.max(self.unmet.cost) } else { cost };
+        self.unmet = Unmet { cost, demand: demand.max(known), until: now + UNMET_FOR };
     }
 
     /// True if so many permits more are within the limit, as far as regions have told.

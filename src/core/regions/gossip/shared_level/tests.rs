@@ -17,6 +17,7 @@ fn share() -> LevelScope<'static> {
         apart: 0,
         corrects: true,
         rounding_offset: 0,
+        exact: false,
     }
 }
 

@@ -69,16 +69,18 @@ impl Journey {
 
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
-    admitted: bool,
+pub(super) struct Asked {
+    pub(super) admitted: bool,
     /// How many permits were free worldwide before.
-    free: u64,
-    retry: Option<Span>,
+    pub(super) free: u64,
+    pub(super) retry: Option<Span>,
+    /// True if the region believes that what it lacks is free elsewhere.
+    pub(super) elsewhere: bool,
 }
 
 /// Regions with a store each, and one store that counts what all of them admit.
-struct World {
-    cluster: GossipCluster,
+pub(super) struct World {
+    pub(super) cluster: GossipCluster,
     rule: WorldRule,
     names: Vec<NodeName>,
     stores: Vec<State>,
@@ -86,7 +88,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, regions: usize, rule: &WorldRule) -> Self {
+    pub(super) fn new(seed: u64, regions: usize, rule: &WorldRule) -> Self {
         let names: Vec<NodeName> = (0..regions).map(|at| name(&format!("r{at}"), "1")).collect();
         let mut cluster = GossipCluster::seeded(seed, &[], rule);
         cluster.suppresses_reports = true;
@@ -100,7 +102,7 @@ impl World {
     }
 
     /// Time passes, and stores are charged what they are told to.
-    fn run(&mut self, length: Span) {
+    pub(super) fn run(&mut self, length: Span) {
         let end = self.cluster.now() + length;
         while self.cluster.now() < end {
             self.cluster.run(TICK);
@@ -116,7 +118,7 @@ impl World {
         }
     }
 
-    fn ask(&mut self, region: usize, cost: u64) -> Asked {
+    pub(super) fn ask(&mut self, region: usize, cost: u64) -> Asked {
         let (now, who, limit) = (self.cluster.now(), self.names[region].clone(), self.rule.limit);
         let algorithm = self.rule.algorithm;
         self.charge();
@@ -129,7 +131,8 @@ impl World {
         let used = self.stores[region].used(&limit, now);
         let answered = BucketAnswer { used, remaining: verdict.remaining, view, error_bound: 0 };
         let mut retry = verdict.retry;
-        if has_room(algorithm, &limit, &answered, cost, now) {
+        let elsewhere = has_room(algorithm, &limit, &answered, cost, now);
+        if elsewhere {
             retry = Some(retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP));
         }
         if verdict.admitted {
@@ -150,11 +153,11 @@ impl World {
             ..touched("u", window, cost, if verdict.admitted { cost } else { 0 })
         };
         self.cluster.touch(&who, &told);
-        Asked { admitted: verdict.admitted, free, retry }
+        Asked { admitted: verdict.admitted, free, retry, elsewhere }
     }
 
     /// Waits as a request was told, and asks again.
-    fn come_back(&mut self, region: usize, cost: u64, asked: Asked) -> Asked {
+    pub(super) fn come_back(&mut self, region: usize, cost: u64, asked: Asked) -> Asked {
         self.run(asked.retry.unwrap_or(ROUND_TRIP) + Span::from_millis(10));
         self.ask(region, cost)
     }
