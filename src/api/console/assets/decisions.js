@@ -37,8 +37,9 @@ export function Decisions() {
   };
   useEffect(() => { look(); }, []);
   const why = useWhy();
-  // What stands in a record says whose it was; the rule has the bucket, also where that counts everybody.
-  const asked = ({ domain, rule, user, api_key, path }) => ({ domain, rule, user, api_key: user ? undefined : api_key, path });
+  // What stands in a record says whose it was; the rule has the bucket, also where that counts everybody. What blocks has none.
+  const asked = ({ domain, rule, outcome, user, api_key, path }) => ({ domain, rule: outcome === "blocked" ? undefined : rule, user, api_key: user ? undefined : api_key, path });
+  const canAsk = (one) => { const { domain, ...names } = asked(one); return Object.values(names).some(Boolean); };
   const key = (one, place) => `${one.at} ${place}`;
   const set = (name) => (event) => setFilters({ ...filters, [name]: event.target.value });
   return html`<main><section><h2>Decisions of the last day</h2>
@@ -52,6 +53,6 @@ export function Decisions() {
     ${found && html`<section><${Table} head=${["at", "outcome", "cause", "rule", "user", "address", "path", "region", "used", "now"]} none="No decisions were recorded for this question."
       rows=${found.decisions.map((one, place) => ({ key: key(one, place), under: why.under(key(one, place)), cells: [moment(one.at), html`<span class=${SHADES[one.outcome] ?? ""}>${OUTCOMES[one.outcome] ?? one.outcome}</span>`, one.cause, one.rule,
         one.user ?? one.api_key, one.ip, one.path, one.region, one.count == null ? undefined : `${one.count} / ${one.limit}`,
-        (one.rule || one.user || one.api_key) && why.button(key(one, place), asked(one))] }))}/>
+        canAsk(one) && why.button(key(one, place), asked(one))] }))}/>
       ${found.next && html`<button onClick=${() => look(found.next)}>More</button>`}</section>`}</main>`;
 }

@@ -40,7 +40,13 @@ function idle({ all, rules }, order, rule) {
 /* Why a client is limited. It stands where it was asked for, and Escape closes it. */
 export function Why({ asked, close }) {
   const [why, setWhy] = useState(), [said, setSaid] = useState(), title = useRef(), names = named(asked, ["domain", "rule"]);
-  useEach(() => ask("GET", route("/v1/why", asked)).then((told) => { setWhy(told); setSaid(); }, (error) => { setWhy(); setSaid({ bad: error.message }); }), [JSON.stringify(asked)]);
+  // The rule of an old decision may be gone by now; the client is there all the same.
+  const isGone = useRef(false), find = () => ask("GET", route("/v1/why", isGone.current ? { ...asked, rule: undefined } : asked)).catch((error) => {
+    if (error.status !== 404 || !names || isGone.current) throw error;
+    isGone.current = true;
+    return find();
+  });
+  useEach(() => find().then((told) => { setWhy(told); setSaid(); }, (error) => { setWhy(); setSaid({ bad: error.message }); }), [JSON.stringify(asked)]);
   useEffect(() => {
     const from = document.activeElement;
     title.current.scrollIntoView({ block: "nearest" });
