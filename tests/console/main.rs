@@ -236,7 +236,7 @@ fn a_rule_is_explained_changed_and_taken_back_in_the_browser() {
     browser.click(&format!("//form{back}"));
     eventually("the rule is as it was", || (limit() == Some(70)).then_some(()));
     let newest = daemon.get("/v1/rules/history").json()["history"][0].clone();
-    assert_eq!(newest["reason"], "they did not", "{newest}");
+    assert!(newest["reason"].as_str().is_some_and(|why| why.starts_with("they did not")), "{newest}");
     assert_eq!(newest["action"], "rollback", "{newest}");
 }
 

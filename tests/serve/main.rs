@@ -56,6 +56,7 @@ mod regions;
 mod reports;
 mod reservations;
 mod resp;
+mod resp_rows;
 mod rust_client;
 mod spellings;
 mod split;

@@ -112,7 +112,9 @@ export function useEach(doIt, changes, pause = 2000) {
 /* What came of a call: `bad` is an error. */
 export const Said = ({ said }) => said && html`<pre role="status" class=${said.bad ? "bad" : ""}>${said.bad ?? said.text}</pre>`;
 
-/* A table with these headings. A row is a list of cells, one without a value is "–"; or it has a `key`, its `cells`, and what stands `under` it. Where the screen is narrow each row is a card, and each cell says its heading. */
+/* A table with these headings. A row is a list of cells, one without a value is "–"; or it has a `key`, its
+   `cells`, and what stands `under` it. Where the screen is narrow each row is a card, and each cell says its
+   heading. */
 export const Table = ({ head, rows, none }) => rows.length ? html`<table class="rows" role="table"><thead role="rowgroup"><tr role="row">${head.map((name) => html`<th scope="col" role="columnheader">${name}</th>`)}</tr></thead>
   <tbody role="rowgroup">${rows.flatMap((row, place) => {
     const { key = place, cells = row, under } = row;
@@ -120,7 +122,7 @@ export const Table = ({ head, rows, none }) => rows.length ? html`<table class="
     return under ? [shown, html`<tr key=${`under ${key}`} class="under" role="row"><td role="cell" colspan=${head.length}>${under}</td></tr>`] : [shown];
   })}</tbody></table>` : html`<p class="soft">${none}</p>`;
 
-/* A list of any length, of which only what is seen is drawn. `more` tells an entry, and `none` that there is none. */
+/* A list of any length, of which only what is seen is drawn. `more` tells an entry, `none` that there is none. */
 export function List({ entries, chosen, choose, more, none }) {
   const box = useRef(), [top, setTop] = useState(0);
   useEffect(() => box.current.style.setProperty("--rows", `${entries.length * ROW}px`), [entries.length]);
@@ -144,8 +146,9 @@ export function differences(changes, all = changes.length) {
   return [...told, ...(all > Math.min(changes.length, TOLD_MAX) ? [`and ${all - Math.min(changes.length, TOLD_MAX)} more`] : [])].join("\n");
 }
 
-/* A change of the rules in two steps: first what it would do, then why it is made, and the click that makes it. `put` asks
-   the daemon, for the revision that was looked at; `about` is what would be changed, so that another thing begins anew. */
+/* A change of the rules in two steps: first what it would do, then why it is made, and the click that makes it.
+   `put` asks the daemon, for the revision that was looked at; `about` is what would be changed, so that another
+   thing begins anew. */
 export function Change({ name, about, put, done }) {
   const [plan, setPlan] = useState(), [reason, setReason] = useState(""), [said, setSaid] = useState(), title = useRef(), button = useRef();
   useEffect(() => setPlan(), [about]);

@@ -90,7 +90,7 @@ function Rule({ name, revision, mayChange, close }) {
       if (!typed.current.base) ask("GET", path).then(({ rule }) => setNow({ shown: written(rule) }), () => {});
     }
   };
-  useEffect(() => { if (name) load(); else { setBase({ text: "" }); setNow({ text: "" }); setText(written(NEW)); } }, [revision]);
+  useEffect(() => { if (name) load(); else if (text === undefined) { setBase({ text: "" }); setNow({ text: "" }); setText(written(NEW)); } }, [revision]);
   const isStale = name && base && now && base.text !== now.text, isGone = now && now.text === undefined && !now.shown;
   const put = (query, seen) => {
     const rule = JSON.parse(text), own = rule.name ?? name;
