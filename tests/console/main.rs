@@ -16,6 +16,7 @@
 mod support;
 
 mod browser;
+mod overview;
 
 use std::path::{Path, PathBuf};
 
@@ -62,7 +63,18 @@ fn pictures() -> PathBuf {
     folder
 }
 
-const PAGES: [(&str, &[&str]); 7] = [
+const PAGES: [(&str, &[&str]); 8] = [
+    (
+        "overview",
+        &[
+            "All is well",
+            "at eu-west/",
+            "Who is limited",
+            "search <b> user=u_42",
+            "What changed",
+            ", revision ",
+        ],
+    ),
     ("world", &["eu-west", "this daemon", "Worldwide rules"]),
     ("rules", &["2 rules, revision", "search <b>", "70 / 1m", "What would be decided", "search <b>, world"]),
     ("quotas", &["world", "75 %", "25 %"]),
@@ -536,6 +548,11 @@ fn nothing_is_said_to_be_live_while_the_database_of_the_rules_is_away() {
     eventually("Health says so, too", || (browser.count(notice) > 0).then_some(()));
     assert_eq!(browser.count(is_live), 0);
     assert!(!browser.text().contains("None."), "{}", browser.text());
+    browser.open(&format!("http://{}/#overview", daemon.http));
+    let alarm = "//main/section/p[@class='bad'][starts-with(., 'Rules: ')]";
+    eventually("and so does the first page", || (browser.count(alarm) > 0).then_some(()));
+    assert!(!browser.text().contains("All is well"), "{}", browser.text());
+    browser.open(&format!("http://{}/#health", daemon.http));
     postgres.run();
     eventually("all is well again", || (browser.count(is_live) > 0).then_some(()));
     browser.shows("None.");

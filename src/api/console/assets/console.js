@@ -5,6 +5,7 @@ import { Decisions } from "/console/decisions.js";
 import { Health } from "/console/health.js";
 import { Hot } from "/console/hot.js";
 import { Identities } from "/console/identities.js";
+import { Overview } from "/console/overview.js";
 import { Quotas } from "/console/quotas.js";
 import { Rules } from "/console/rules.js";
 import { World } from "/console/world.js";
@@ -24,7 +25,7 @@ const Me = ({ me, logIn, logOut }) => me && html`<span class="me soft">${me.name
   ? html`<button type="button" onClick=${logOut}>Log out</button>` : html`<button type="button" onClick=${logIn}>Show a token</button>`}</span>`;
 
 /* Letters that follow g, by page. */
-const LETTERS = { w: "world", r: "rules", q: "quotas", h: "hot", d: "decisions", i: "identities", e: "health" };
+const LETTERS = { o: "overview", w: "world", r: "rules", q: "quotas", h: "hot", d: "decisions", i: "identities", e: "health" };
 /* Where it is kept that somebody does without keys of one letter, which may be in the way of speech input. */
 const WITHOUT = "tidegate-without-shortcuts";
 
@@ -76,6 +77,7 @@ function useShortcuts(help) {
 const TOLD_MAX = 3;
 
 const PAGES = {
+  overview: ["Overview", Overview],
   world: ["World", World],
   rules: ["Rules", Rules],
   quotas: ["Quotas", Quotas],
@@ -105,8 +107,8 @@ function Header({ page, title, state, link, children }) {
 
 function App() {
   const [state, setState] = useState({}), [link, setLink] = useState({}), [refused, setRefused] = useState(), [life, setLife] = useState(0);
-  const [page, setPage] = useState(location.hash.slice(1) || "world");
-  useEffect(() => { const turn = () => setPage(location.hash.slice(1) || "world"); addEventListener("hashchange", turn); return () => removeEventListener("hashchange", turn); }, []);
+  const [page, setPage] = useState(location.hash.slice(1) || "overview");
+  useEffect(() => { const turn = () => setPage(location.hash.slice(1) || "overview"); addEventListener("hashchange", turn); return () => removeEventListener("hashchange", turn); }, []);
   useEffect(() => {
     let over = false, timer;
     const run = async () => {
@@ -129,10 +131,10 @@ function App() {
   const anew = () => { setRefused(); setAsked(false); setMe(); setLife(life + 1); };
   const logOut = () => { sessionStorage.removeItem(KEY); setState({}); anew(); };
   if (refused || isAsked) return html`<${Login} why=${refused ?? "A token shows who you are and what you may do."} done=${anew} without=${(isAsked || sessionStorage.getItem(KEY)) && logOut}/>`;
-  const [title, Shown] = PAGES[page] ?? PAGES.world;
+  const [title, Shown] = PAGES[page] ?? PAGES.overview;
   return html`<${Header} page=${page} title=${title} state=${state} link=${link}><${Me} me=${me} logIn=${() => setAsked(true)} logOut=${logOut}/>
       <button type="button" class="keys" aria-label="Shortcuts" onClick=${() => setHelped(true)}>?</button><//>
-    <div id="page" tabindex="-1"><${Shown} ...${state} revision=${state.ready?.revision} me=${me}/></div>${isHelped && html`<${Help} close=${() => setHelped(false)}/>`}`;
+    <div id="page" tabindex="-1"><${Shown} ...${state} link=${link} revision=${state.ready?.revision} me=${me}/></div>${isHelped && html`<${Help} close=${() => setHelped(false)}/>`}`;
 }
 
 render(html`<${App}/>`, document.getElementById("app"));

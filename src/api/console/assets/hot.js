@@ -33,7 +33,7 @@ const held = (bucket, region) => bucket.degraded ? [undefined, bucket.limit, und
 function idle({ all, rules }, order, rule) {
   const sums = rule ? rules.find((row) => row.rule === rule) : all;
   if (!sums?.requests) return "Nobody asked of late.";
-  if (sums.denied) return `No bucket was charged of late: about ${sums.denied} denials without one, by a block or because the regions have not agreed.`;
+  if (sums.denied) return `No bucket was ${order === "denied" ? "denied" : "charged"} of late: about ${sums.denied} denials without one, by a block or because the regions have not agreed.`;
   return order === "cost" ? "Nothing was charged of late." : order === "denied" ? "Nobody was denied of late." : "Nobody asked of late.";
 }
 
