@@ -1,5 +1,5 @@
-//! Envoy's rate limit quota service as a stream sees it, and where each thing that Envoy 1.40 was seen to do is
-//! held to what the daemon does about it.
+//! Envoy's rate limit quota service as a stream sees it, and the test of what the daemon does about each thing
+//! that Envoy 1.40 was seen to do.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
