@@ -1,5 +1,5 @@
-//! Envoy's rate limit quota service as a stream sees it, and the test of what the daemon does about each thing
-//! that Envoy 1.40 was seen to do.
+//! Envoy's rate limit quota service as a stream sees it, and the test of what the daemon does about each
+//! thing that Envoy 1.40 was seen to do.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
