@@ -331,3 +331,17 @@ pub(super) fn meant_rule(set: &RuleSet, name: &str) -> String {
     let known = set.rules().iter().take(LOOKED_AT_MAX).map(|compiled| compiled.rule.name.as_str());
     suggestion(name, known).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default()
 }
+
+/// Reads an `If-Match` as a stranger wrote it.
+#[cfg(feature = "fuzzing")]
+pub(in crate::api) fn fuzzed(tags: &str) {
+    for in_force in [0, 12, u64::MAX] {
+        if let Ok(named) = one_of(tags, in_force) {
+            let tag = format!("\"{}\"", named.unwrap_or_default());
+            // The revision that was taken is read as itself.
+            assert!(
+                named.is_some_and(|named| one_of(&tag, in_force).is_ok_and(|again| again == Some(named)))
+            );
+        }
+    }
+}
