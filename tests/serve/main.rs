@@ -45,6 +45,7 @@ mod names;
 mod odd_costs;
 mod paced;
 mod penalties;
+mod quota_rows;
 mod rates;
 mod recipes;
 mod redis_rs;

@@ -1,5 +1,5 @@
-//! The rows of the contract of the Redis protocol: each has a test that names it, or is of another server. And
-//! what clients send when they connect that are not installed here.
+//! The rows of the contract of the Redis protocol: each has a test that names it, or is of another server.
+//! And what clients send when they connect that are not installed here.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Opens a connection: TCP, TLS or a Unix socket where the address says so, the user's name, the database, and a proof that it
-//! answers.
+//! Opens a connection: TCP, TLS or a Unix socket where the address says so, the user's name, the database,
+//! and a proof that it answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
