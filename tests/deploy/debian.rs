@@ -54,6 +54,8 @@ fn the_package_installs_starts_as_its_unit_says_upgrades_and_goes() {
     };
     for shipped in manual.into_iter().chain([
         "man/man1/tidegate-serve.1.gz",
+        "man/man5/tidegate.toml.5.gz",
+        "man/man5/tidegate-rules.toml.5.gz",
         "bash-completion/completions/tidegate",
         "examples/envoy/envoy.yaml",
         "examples/traefik/tidegate.yaml",

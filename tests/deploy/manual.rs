@@ -1,4 +1,5 @@
-//! The manual as a site: made by `deploy/manual`, and looked at as it would lie on a disk.
+//! The manual as a site, made by `deploy/manual` and looked at as it would lie on a disk; and its reference
+//! of files as pages of `man`.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -68,4 +69,29 @@ fn the_site_of_the_manual_can_be_searched_and_its_links_lead_somewhere() {
     let is_index = |file: &&PathBuf| file.display().to_string().contains("/searchindex");
     let index = std::fs::read_to_string(files.iter().find(is_index).expect("it can be searched")).unwrap();
     assert!(index.contains("on_partition") && links > 1_000, "{links} links");
+}
+
+#[test]
+fn the_reference_of_files_is_a_page_of_man() {
+    let folder = TempDir::new().unwrap();
+    for (page, name, key) in [
+        ("configuration", "tidegate.toml", "max_connections"),
+        ("rules", "tidegate-rules.toml", "split_keys"),
+    ] {
+        let source = shipped("../docs/reference").join(format!("{page}.md"));
+        let made = done(Command::new(shipped("manpage")).arg(&source).args([name, "0.1.0"]));
+        assert!(made.starts_with(&format!(".TH {} 5 ", name.to_uppercase())), "{made}");
+        assert!(made.contains(&format!("\n.TP\n\\fB{key}\\fR\n")), "{key} is an entry: {made}");
+        // Links are their words, and no order to roff stands in a text.
+        assert!(!made.contains("]("), "{made}");
+        let file = folder.path().join(format!("{name}.5"));
+        std::fs::write(&file, &made).unwrap();
+        let Ok(set) =
+            Command::new("groff").args(["-K", "utf8", "-man", "-Tutf8", "-ww", "-z"]).arg(&file).output()
+        else {
+            return not_judged("groff is not installed");
+        };
+        let warned = String::from_utf8_lossy(&set.stderr).into_owned();
+        assert!(set.status.success() && warned.is_empty(), "{warned}");
+    }
 }
