@@ -15,6 +15,7 @@ use super::database_rules::DatabaseRules;
 use super::file_rules::FileRules;
 use super::identity::{self, Identities};
 use super::listeners::Listeners;
+use super::marks::{MarksFile, MarksKeeper};
 use super::regions::{self, Regions};
 use super::reload::{self, Reloader};
 use super::setup::{RulesSource, Setup};
@@ -23,16 +24,19 @@ use super::store::Opened;
 use super::traces::TraceExport;
 use super::world::World;
 use super::{
-    Daemon, descriptors, drain, events, kept, peer_rules, readiness, shares, tokens, upkeep, warnings,
+    Daemon, descriptors, drain, events, kept, marks, peer_rules, readiness, shares, tokens, upkeep, warnings,
 };
 use crate::api::{self, Admin, Guard, Readiness, Servers, Settings, Shutdown};
+use crate::core::key::Shape;
 use crate::core::region_list::RegionChanges;
+use crate::core::regions::escrow::window::marks::RememberedMarks;
 use crate::database::events::EventCourier;
 use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
 use crate::engine::rulebook::RuleBook;
 use crate::engine::tasks::Tasks;
+use crate::store::MarkNotes;
 use crate::telemetry::Metrics;
 
 impl Daemon {
@@ -45,7 +49,7 @@ impl Daemon {
         let notes = notes.map(|shares| regions::file_of(shares, &setup.name.node));
         let changes =
             notes.as_ref().map(|path| regions::read(path, &setup.name)).transpose()?.unwrap_or_default();
-        let engine = engine(&setup, &store, &changes, &metrics, &tasks)?;
+        let (engine, marks) = engine(&setup, &store, &changes, &metrics, &tasks)?;
         let traces = TraceExport::prepare(&setup, &metrics)?;
         let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));
         let database = setup.postgres.as_ref().map(Database::open).transpose()?;
@@ -88,6 +92,7 @@ impl Daemon {
         let identities = Identities::start(&setup, &reloader, kept, &stop, &tasks)?;
         let parts = Parts { setup: &setup, engine: &engine, store: &store, world: world.as_ref() };
         parts.keep_up(&stop, &tasks);
+        parts.keep_marks(marks, &stop, &tasks);
         parts.follow_rules(&reloader, stored.as_ref(), &stop, &tasks);
         parts.watch_secrets(&listeners, &guard, &stop, &tasks);
         let stand_in = match &setup.stand_in {
@@ -170,14 +175,15 @@ impl Daemon {
     }
 }
 
-/// Makes the engine, with what the process before left of its rights.
+/// Makes the engine, with what the process before left of its rights, and the file where this one notes what
+/// it spends.
 fn engine(
     setup: &Setup,
     store: &Opened,
     changes: &RegionChanges,
     metrics: &Arc<Metrics>,
     tasks: &Tasks,
-) -> anyhow::Result<Engine> {
+) -> anyhow::Result<(Engine, Option<Arc<MarksFile>>)> {
     let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
     let engine =
         Engine::new(setup.name.clone(), Clock::System, Arc::clone(&store.store), Arc::clone(metrics))
@@ -187,18 +193,59 @@ fn engine(
             .born(std::hash::RandomState::new().build_hasher().finish())
             .lending(setup.peers.is_some())
             .with_tasks(tasks.clone());
-    // It is taken away whether or not this process can use it.
-    let left = setup.shares.as_ref().and_then(|shares| kept::take(shares, &setup.name));
-    if let Some((left, memory)) = left.zip(store.memory()) {
-        if engine.restore_shapes(left.shapes) {
-            memory.take_back(left.store);
-        } else {
-            tracing::warn!(
-                "what the process before left of escrow rules names other rules here: it is burnt"
-            );
+    let marks = take_up(setup, store, &engine)?;
+    let engine = if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine };
+    Ok((engine, marks))
+}
+
+/// Goes on with what the process before left of its rights, or at least noted. It is taken away whether or not
+/// this process can use it.
+fn take_up(setup: &Setup, store: &Opened, engine: &Engine) -> anyhow::Result<Option<Arc<MarksFile>>> {
+    let Some(shares) = &setup.shares else { return Ok(None) };
+    let left = kept::take(shares, &setup.name);
+    let Some(memory) = store.memory() else {
+        marks::forget(shares, &setup.name)?;
+        return Ok(None);
+    };
+    let (file, mut known) = match marks::begin(shares, &setup.name, engine.now())? {
+        Some((file, known)) => (Some(file), known),
+        None => (None, RememberedMarks::default()),
+    };
+    let shapes = match &left {
+        Some(left) => with_shapes(left.shapes.clone(), known.shapes()),
+        None => Some(known.shapes()),
+    };
+    if !shapes.is_some_and(|shapes| engine.restore_shapes(shapes)) {
+        tracing::warn!("what the process before left of escrow rules names other rules here: it is burnt");
+        if known != RememberedMarks::default() {
+            marks::forget(shares, &setup.name)?;
+        }
+        return Ok(None);
+    }
+    if let Some(file) = &file {
+        let notes: Arc<dyn MarkNotes> = Arc::clone(file) as _;
+        memory.keep_marks(&notes, &std::mem::take(&mut known));
+    }
+    if let Some(left) = left {
+        memory.take_back(left.store);
+    }
+    Ok(file)
+}
+
+/// The numbers of rules that two files of one process name. `None`: they are of two.
+fn with_shapes(
+    (mut names, next): (Vec<(String, Shape)>, u32),
+    (others, next_other): (Vec<(String, Shape)>, u32),
+) -> Option<(Vec<(String, Shape)>, u32)> {
+    for (name, shape) in others {
+        let same = |(known, number): &(String, Shape)| (*known == name, *number == shape);
+        match names.iter().map(same).find(|same| *same != (false, false)) {
+            None => names.push((name, shape)),
+            Some((true, true)) => {}
+            Some(_) => return None,
         }
     }
-    Ok(if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine })
+    Some((names, next.max(next_other)))
 }
 
 /// Brings the rules of the database into force, or those that were saved beside it. `None`: rules are in a
@@ -285,6 +332,13 @@ impl Parts<'_> {
         tasks.spawn_on("rule_warnings", stop, self.engine, move |own, ending| {
             warnings::watch(own, awaits_rules, ending)
         });
+    }
+
+    /// Starts what keeps the notes of what is spent of `escrow` rules.
+    fn keep_marks(&self, file: Option<Arc<MarksFile>>, stop: &CancellationToken, tasks: &Tasks) {
+        let Some((file, memory)) = file.zip(self.store.memory()) else { return };
+        let keeper = MarksKeeper { file, memory: Arc::clone(memory), engine: Arc::clone(self.engine) };
+        tasks.spawn_on("marks", stop, &Arc::new(keeper), MarksKeeper::run);
     }
 
     /// Starts what follows the rules where they are written, and what other regions say of them.
