@@ -283,6 +283,12 @@ impl MarksFile {
         // What is left of it is made anew.
         let _ = remove(&self.aside());
         state.noted = if gone { Noted::Off } else { Noted::Stuck };
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if state.open.is_none() && folder.is_some_and(|folder| !folder.exists()) {
+            // A daemon that speaks with no other may have no folder of its own. To one that does it was said.
+            tracing::debug!(path = %self.path.display(), error, "what is spent of escrow rules is not noted");
+            return;
+        }
         let path = self.path.display();
         let text = match gone {
             true => format!(
