@@ -19,7 +19,7 @@ use crate::core::calendar::Windows;
 use crate::core::key::{Key, Shape};
 use crate::core::regions::escrow::window::is_known;
 use crate::core::regions::escrow::window::marks::{
-    MarkNote, RememberedMarks, RuleMarks, WindowMark, are_marked, first_mark, raised_mark,
+    MarkNote, RememberedMarks, RuleMarks, WindowMark, are_marked, first_mark, lowered_mark, raised_mark,
 };
 use crate::core::regions::escrow::{EscrowSafety, Ledger, RECOVERY_MARGIN};
 use crate::core::table::{Table, TablePlace, WEIGHT_KEPT};
@@ -113,6 +113,24 @@ struct MarkedWindow<'k> {
     windows: Windows,
 }
 
+impl MarkedWindow<'_> {
+    fn note(&self, permits: u64, until: Timestamp) -> MarkNote {
+        MarkNote::Mark { key: self.named.key.bytes().to_vec(), window: self.window, permits, until }
+    }
+}
+
+/// How a bucket stands to its mark.
+#[derive(Debug, Clone, Copy)]
+struct Spending {
+    mark: u64,
+    /// What earlier memories may have spent.
+    burnt: u64,
+    /// What they may have spent and this one did.
+    spent: u64,
+    /// What the region mints of a window of which it knows all.
+    share: u64,
+}
+
 impl SlotMarks {
     fn new(notes: Arc<dyn MarkNotes>, keys_max: usize) -> Self {
         let (rules, marks) = (Arc::default(), Table::new(keys_max));
@@ -172,25 +190,26 @@ impl SlotMarks {
     }
 
     /// Raises a mark above what is spent. `false`: it cannot be noted, or there is no room to remember it.
-    fn raise(
-        &mut self,
-        of: &MarkedWindow<'_>,
-        (mark, burnt): (u64, u64),
-        (spent, share): (u64, u64),
-        now: Timestamp,
-    ) -> bool {
+    fn raise(&mut self, of: &MarkedWindow<'_>, spending: Spending, now: Timestamp) -> bool {
+        let Spending { mark, burnt, spent, share } = spending;
         let until = of.windows.end(of.window);
         // Before it is noted: what is noted and forgotten would be noted without end.
         let Some(place) = self.keep(of, WindowMark { permits: mark, burnt }, until, now) else {
             return false;
         };
         let permits = raised_mark(spent, share);
-        let key = of.named.key.bytes().to_vec();
-        self.noted = self.notes.note(&[MarkNote::Mark { key, window: of.window, permits, until }]);
+        self.noted = self.notes.note(&[of.note(permits, until)]);
         if let (Noted::Kept, Some(known)) = (self.noted, self.marks.get_mut(place)) {
             known.permits = permits;
         }
         self.noted != Noted::Stuck
+    }
+
+    /// Lowers a mark that is noted: it is kept to before it is noted.
+    fn lower(&mut self, of: &MarkedWindow<'_>, permits: u64) {
+        let Some(known) = self.find(of).and_then(|place| self.marks.get_mut(place)) else { return };
+        known.permits = permits;
+        self.noted = self.notes.note(&[of.note(permits, of.windows.end(of.window))]);
     }
 
     /// All that still counts.
@@ -252,21 +271,19 @@ impl KeySlot {
         marks.most(&of).map_or(own, |most| own.min(most)).saturating_sub(burnt)
     }
 
-    /// Sees to it that so much may be used of a bucket in a window: raises its mark where it must. `false`: it
-    /// may not.
-    pub(super) fn cover(
-        &mut self,
+    /// Returns how a bucket stands to its mark where so much of it is used. `None`: it has none.
+    fn spending<'k>(
+        &self,
         held: &HeldLimit,
-        named: Named<'_>,
+        named: Named<'k>,
         (window, used): (u64, u64),
-        now: Timestamp,
-    ) -> bool {
+    ) -> Option<(MarkedWindow<'k>, Spending)> {
         let windows = held.limit.windows();
         let of = MarkedWindow { named, window, windows };
-        let Some(marks) = self.marks.as_ref().filter(|marks| marks.noted != Noted::Off) else { return true };
-        let Some(first) = marks.rule(&of).and_then(|rule| rule.kept(window, windows)) else { return true };
+        let marks = self.marks.as_ref().filter(|marks| marks.noted != Noted::Off)?;
+        let first = marks.rule(&of)?.kept(window, windows)?;
         if !self.safety.spends_only_below_the_mark {
-            return true;
+            return None;
         }
         let at = self.rights.find(named.hash, named.key.bytes());
         let ledger = at.and_then(|at| self.rights.get(at)).and_then(Ledger::as_window);
@@ -276,18 +293,36 @@ impl KeySlot {
             false => marks.burnt(&of, &self.safety).unwrap_or(0),
         };
         let before = if self.safety.marks_go_on_above_what_was_lost { burnt } else { 0 };
-        let spent = before.saturating_add(own);
-        // Most spend little. What was burnt by a note is known by that note alone.
-        if spent <= first && burnt <= first {
-            return true;
-        }
         let mark = marks.noted_of(&of).map_or(first, |mark| mark.permits);
-        if spent <= mark {
+        let share = u64::from(held.own());
+        Some((of, Spending { mark, burnt, spent: before.saturating_add(own), share }))
+    }
+
+    /// Sees to it that so much may be used of a bucket in a window: raises its mark where it must. `false`: it
+    /// may not.
+    pub(super) fn cover(
+        &mut self,
+        held: &HeldLimit,
+        named: Named<'_>,
+        (window, used): (u64, u64),
+        now: Timestamp,
+    ) -> bool {
+        let Some((of, spending)) = self.spending(held, named, (window, used)) else { return true };
+        if spending.spent <= spending.mark {
             return true;
         }
         self.newest = self.newest.max(now);
-        let share = u64::from(held.own());
-        self.marks.as_mut().is_none_or(|marks| marks.raise(&of, (mark, burnt), (spent, share), now))
+        self.marks.as_mut().is_none_or(|marks| marks.raise(&of, spending, now))
+    }
+
+    /// Rights came from other regions: a mark far above what is spent would burn them with the process.
+    pub(super) fn uncover(&mut self, held: &HeldLimit, named: Named<'_>, counted: (u64, u64)) {
+        let Some((of, spending)) = self.spending(held, named, counted) else { return };
+        if let (Some(lower), Some(marks)) =
+            (lowered_mark(spending.mark, spending.spent, spending.share), &mut self.marks)
+        {
+            marks.lower(&of, lower);
+        }
     }
 
     /// The same for a bucket that was charged, before anybody is told. What cannot be noted is denied, and
@@ -426,12 +461,13 @@ impl MemoryStore {
             let noted = book.noted.lock().unwrap_or_else(PoisonError::into_inner);
             book.notes.note(&rule_notes(&noted, &noted.rules));
         }
-        let mut all = Vec::new();
-        // What is raised meanwhile is written to both places.
-        self.each_slot(|slot| all.push(slot.marks.as_ref().map_or_else(Vec::new, |marks| marks.notes(now))));
-        for notes in all.iter().flat_map(|notes| notes.chunks(AT_ONCE)) {
-            book.notes.note(notes);
-        }
+        // Under the slot's lock, as of two notes the later one counts.
+        self.each_slot(|slot| {
+            let notes = slot.marks.as_ref().map_or_else(Vec::new, |marks| marks.notes(now));
+            for notes in notes.chunks(AT_ONCE) {
+                book.notes.note(notes);
+            }
+        });
         book.notes.end_anew();
     }
 }
@@ -445,3 +481,6 @@ fn rule_notes(noted: &NotedRules, rules: &MarkedRules) -> Vec<MarkNote> {
     };
     rules.iter().filter(|(_, firsts)| **firsts != RuleMarks::default()).map(note).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -342,6 +342,11 @@ impl KeySlot {
             state.settle(limit, Some(&view_of(window, ledger.budget(), minted)), now.max(begun));
         }
         let used = self.used_in(limit, (window, minted), at, place);
+        if let Some((_, WindowStep::Take(_))) = step
+            && self.marks.is_some()
+        {
+            self.uncover(held, named, (window, used));
+        }
         // It says how its window ended until the next one ends.
         self.rights.rate(at, limit.windows().start(window.saturating_add(2)), WEIGHT_KEPT);
         Some(StepResult { ledger: Ledger::Window(ledger), used })

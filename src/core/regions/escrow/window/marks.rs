@@ -2,7 +2,8 @@
 //!
 //! A store spends no more of a window's own rights than its bucket's mark, which is noted outside of the
 //! process before. So whoever comes after a loss mints what lies above the mark: it was not spent. A mark is
-//! raised by eighths of the share. The first one, of two eighths, needs no note of its bucket: it is noted once
+//! raised by eighths of the share, and lowered where rights of other regions came for what was spent. The first
+//! one, of two eighths, needs no note of its bucket: it is noted once
 //! for all buckets of a rule.
 
 use std::collections::BTreeMap;
@@ -43,6 +44,15 @@ pub fn first_mark(share: u64) -> u64 {
 pub fn raised_mark(spent: u64, share: u64) -> u64 {
     let step = step_of(share);
     spent.div_ceil(step).saturating_mul(step).min(share.max(spent))
+}
+
+/// The mark to note in place of one that lies far above what is spent, since rights came for it from other
+/// regions; `None`: it does not.
+#[must_use]
+pub fn lowered_mark(mark: u64, spent: u64, share: u64) -> Option<u64> {
+    let step = step_of(share);
+    let lower = raised_mark(spent.saturating_add(step), share);
+    (mark > lower.saturating_add(step)).then_some(lower)
 }
 
 /// True of a rule whose buckets have marks, where its windows are long enough.
@@ -244,8 +254,7 @@ impl RememberedMarks {
                 self.rules.insert(shape, (identity, firsts));
             }
             MarkNote::Mark { key, window, permits, until } => {
-                let known = self.marks.entry((key, window)).or_insert((permits, until));
-                *known = (known.0.max(permits), known.1.max(until));
+                self.marks.insert((key, window), (permits, until));
             }
             MarkNote::Beside(digest) => self.beside = digest,
         }
@@ -327,6 +336,13 @@ mod tests {
             prop_assert!(mark - spent <= share.div_ceil(8), "{mark}");
             prop_assert!(first_mark(share) <= share.min(2 * share.div_ceil(8)));
             prop_assert_eq!(raised_mark(mark, share), mark, "a mark is enough for itself");
+            for high in [mark, share] {
+                if let Some(lower) = lowered_mark(high, spent, share) {
+                    prop_assert!(spent < lower && lower < high && lower - spent <= 2 * share.div_ceil(8));
+                } else {
+                    prop_assert!(high - spent <= 3 * share.div_ceil(8));
+                }
+            }
         }
 
         #[test]
@@ -389,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_mark_counts_and_what_is_over_or_of_no_rule_is_forgotten() {
+    fn the_last_mark_counts_and_what_is_over_or_of_no_rule_is_forgotten() {
         let mut known = RememberedMarks::default();
         let (rule, other) = (Shape(16), Shape(24));
         let key = |shape: Shape| shape.0.to_le_bytes().to_vec();
@@ -412,7 +428,7 @@ mod tests {
             known.handle(note);
         }
         known.prune(at(5, 10));
-        assert_eq!(known.marks().collect::<Vec<_>>(), [(key(rule).as_slice(), 5, 6, at(6, 0))]);
+        assert_eq!(known.marks().collect::<Vec<_>>(), [(key(rule).as_slice(), 5, 5, at(6, 0))]);
         assert_eq!(known.shapes(), (vec![(format!("{rule:?}"), rule)], 32));
         assert_eq!(known.beside(), [2]);
         let mut again = RememberedMarks::default();
