@@ -198,8 +198,8 @@ fn engine(
     Ok((engine, marks))
 }
 
-/// Goes on with what the process before left of its rights, or at least noted. It is taken away whether or not
-/// this process can use it.
+/// Goes on with what the process before left of its rights, or at least noted. It is taken away whether or
+/// not this process can use it.
 fn take_up(setup: &Setup, store: &Opened, engine: &Engine) -> anyhow::Result<Option<Arc<MarksFile>>> {
     let Some(shares) = &setup.shares else { return Ok(None) };
     let left = kept::take(shares, &setup.name);

@@ -1,10 +1,10 @@
 //! The file in which a daemon with its store in memory notes how much of `escrow` windows it may have spent,
 //! for a next process that finds nothing else: see [`crate::store::MarkNotes`].
 //!
-//! It outlives the process and not the machine: a note is in the system's memory when its `write` returns, and
-//! nothing waits for a disk. So the file names the boot that it is of, and itself, as a copy of it would be used
-//! twice. Whoever reads it begins a new one in its place that carries the notes on, before anything of it is
-//! used; and keeps it locked, so that nobody reads on while another process writes.
+//! It outlives the process and not the machine: a note is in the system's memory when its `write` returns,
+//! and nothing waits for a disk. So the file names the boot that it is of, and itself, as a copy of it would
+//! be used twice. Whoever reads it begins a new one in its place that carries the notes on, before anything
+//! of it is used; and keeps it locked, so that nobody reads on while another process writes.
 
 use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read as _, Write as _};

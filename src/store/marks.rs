@@ -1,8 +1,8 @@
 //! Marks in the memory store: what a bucket of an `escrow` rule spends of a window is noted outside of the
 //! process before anybody is answered, so that a loss of the process costs two eighths of a share at most.
 //!
-//! A bucket is charged, and its mark is raised before the answer leaves ([`KeySlot::cover`]): a process that is
-//! killed in between has admitted nothing. Eight notes for each bucket and window at most; see
+//! A bucket is charged, and its mark is raised before the answer leaves ([`KeySlot::cover`]): a process that
+//! is killed in between has admitted nothing. Eight notes for each bucket and window at most; see
 //! [`crate::core::regions::escrow::window::marks`].
 
 use std::collections::{BTreeSet, HashMap};
@@ -298,8 +298,8 @@ impl KeySlot {
         Some((of, Spending { mark, burnt, spent: before.saturating_add(own), share }))
     }
 
-    /// Sees to it that so much may be used of a bucket in a window: raises its mark where it must. `false`: it
-    /// may not.
+    /// Sees to it that so much may be used of a bucket in a window: raises its mark where it must. `false`:
+    /// it may not.
     pub(super) fn cover(
         &mut self,
         held: &HeldLimit,

@@ -2,9 +2,8 @@
 //!
 //! A store spends no more of a window's own rights than its bucket's mark, which is noted outside of the
 //! process before. So whoever comes after a loss mints what lies above the mark: it was not spent. A mark is
-//! raised by eighths of the share, and lowered where rights of other regions came for what was spent. The first
-//! one, of two eighths, needs no note of its bucket: it is noted once
-//! for all buckets of a rule.
+//! raised by eighths of the share, and lowered where rights of other regions came for what was spent. The
+//! first one, of two eighths, needs no note of its bucket: it is noted once for all buckets of a rule.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -100,8 +99,8 @@ impl RuleMarks {
         }
     }
 
-    /// Returns what the buckets of which nothing is noted may have spent in a window. `None`: not all that was
-    /// spent in it kept to marks.
+    /// Returns what the buckets of which nothing is noted may have spent in a window. `None`: not all that
+    /// was spent in it kept to marks.
     #[must_use]
     pub fn spent(&self, window: u64, windows: Windows, safety: &EscrowSafety) -> Option<u64> {
         let begins = |since: Timestamp| since == Timestamp(0) || is_known(window, windows, since);
