@@ -15,7 +15,7 @@ use super::database_rules::DatabaseRules;
 use super::file_rules::FileRules;
 use super::identity::{self, Identities};
 use super::listeners::Listeners;
-use super::marks::{MarksFile, MarksKeeper};
+use super::marks::MarksKeeper;
 use super::regions::{self, Regions};
 use super::reload::{self, Reloader};
 use super::setup::{RulesSource, Setup};
@@ -49,7 +49,7 @@ impl Daemon {
         let notes = notes.map(|shares| regions::file_of(shares, &setup.name.node));
         let changes =
             notes.as_ref().map(|path| regions::read(path, &setup.name)).transpose()?.unwrap_or_default();
-        let (engine, marks) = engine(&setup, &store, &changes, &metrics, &tasks)?;
+        let engine = engine(&setup, &store, &changes, &metrics, &tasks)?;
         let traces = TraceExport::prepare(&setup, &metrics)?;
         let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));
         let database = setup.postgres.as_ref().map(Database::open).transpose()?;
@@ -92,7 +92,7 @@ impl Daemon {
         let identities = Identities::start(&setup, &reloader, kept, &stop, &tasks)?;
         let parts = Parts { setup: &setup, engine: &engine, store: &store, world: world.as_ref() };
         parts.keep_up(&stop, &tasks);
-        parts.keep_marks(marks, &stop, &tasks);
+        parts.keep_marks(&stop, &tasks);
         parts.follow_rules(&reloader, stored.as_ref(), &stop, &tasks);
         parts.watch_secrets(&listeners, &guard, &stop, &tasks);
         let stand_in = match &setup.stand_in {
@@ -175,15 +175,14 @@ impl Daemon {
     }
 }
 
-/// Makes the engine, with what the process before left of its rights, and the file where this one notes what
-/// it spends.
+/// Makes the engine, with what the process before left of its rights.
 fn engine(
     setup: &Setup,
     store: &Opened,
     changes: &RegionChanges,
     metrics: &Arc<Metrics>,
     tasks: &Tasks,
-) -> anyhow::Result<(Engine, Option<Arc<MarksFile>>)> {
+) -> anyhow::Result<Engine> {
     let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
     let engine =
         Engine::new(setup.name.clone(), Clock::System, Arc::clone(&store.store), Arc::clone(metrics))
@@ -193,43 +192,35 @@ fn engine(
             .born(std::hash::RandomState::new().build_hasher().finish())
             .lending(setup.peers.is_some())
             .with_tasks(tasks.clone());
-    let marks = take_up(setup, store, &engine)?;
-    let engine = if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine };
-    Ok((engine, marks))
+    take_up(setup, store, &engine)?;
+    Ok(if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine })
 }
 
 /// Goes on with what the process before left of its rights, or at least noted. It is taken away whether or
 /// not this process can use it.
-fn take_up(setup: &Setup, store: &Opened, engine: &Engine) -> anyhow::Result<Option<Arc<MarksFile>>> {
-    let Some(shares) = &setup.shares else { return Ok(None) };
+fn take_up(setup: &Setup, store: &Opened, engine: &Engine) -> anyhow::Result<()> {
+    let Some(shares) = &setup.shares else { return Ok(()) };
     let left = kept::take(shares, &setup.name);
-    let Some(memory) = store.memory() else {
-        marks::forget(shares, &setup.name)?;
-        return Ok(None);
-    };
-    let (file, mut known) = match marks::begin(shares, &setup.name, engine.now())? {
-        Some((file, known)) => (Some(file), known),
-        None => (None, RememberedMarks::default()),
-    };
+    let Some(memory) = store.memory() else { return marks::forget(shares, &setup.name) };
+    let (file, known) = marks::begin(shares, &setup.name, engine.now())?.unzip();
+    let known: RememberedMarks = known.unwrap_or_default();
     let shapes = match &left {
         Some(left) => with_shapes(left.shapes.clone(), known.shapes()),
         None => Some(known.shapes()),
     };
     if !shapes.is_some_and(|shapes| engine.restore_shapes(shapes)) {
         tracing::warn!("what the process before left of escrow rules names other rules here: it is burnt");
-        if known != RememberedMarks::default() {
-            marks::forget(shares, &setup.name)?;
-        }
-        return Ok(None);
+        return marks::forget(shares, &setup.name);
     }
-    if let Some(file) = &file {
-        let notes: Arc<dyn MarkNotes> = Arc::clone(file) as _;
-        memory.keep_marks(&notes, &std::mem::take(&mut known));
+    if let Some(file) = file {
+        let notes: Arc<dyn MarkNotes> = Arc::clone(&file) as _;
+        memory.keep_marks(&notes, &known);
+        store.note_in(file);
     }
     if let Some(left) = left {
         memory.take_back(left.store);
     }
-    Ok(file)
+    Ok(())
 }
 
 /// The numbers of rules that two files of one process name. `None`: they are of two.
@@ -335,9 +326,10 @@ impl Parts<'_> {
     }
 
     /// Starts what keeps the notes of what is spent of `escrow` rules.
-    fn keep_marks(&self, file: Option<Arc<MarksFile>>, stop: &CancellationToken, tasks: &Tasks) {
-        let Some((file, memory)) = file.zip(self.store.memory()) else { return };
-        let keeper = MarksKeeper { file, memory: Arc::clone(memory), engine: Arc::clone(self.engine) };
+    fn keep_marks(&self, stop: &CancellationToken, tasks: &Tasks) {
+        let Some((file, memory)) = self.store.marks().zip(self.store.memory()) else { return };
+        let (file, memory) = (Arc::clone(file), Arc::clone(memory));
+        let keeper = MarksKeeper { file, memory, engine: Arc::clone(self.engine) };
         tasks.spawn_on("marks", stop, &Arc::new(keeper), MarksKeeper::run);
     }
 
