@@ -43,21 +43,24 @@ struct Header {
     format: u32,
     node: NodeName,
     boot: String,
-    /// Device and number of the file itself.
-    file: (u64, u64),
+    /// Number of the file itself. Not of its device, which a container that is started again names anew.
+    file: u64,
 }
 
 fn file_of(shares: &Path, node: &str) -> PathBuf {
     shares.with_file_name(format!("marks.{node}"))
 }
 
-fn identity_of(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
+fn identity_of(metadata: &Metadata) -> u64 {
+    metadata.ino()
 }
 
+/// Takes a file away. One that is empty is as good as gone.
 fn remove(path: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            File::options().write(true).truncate(true).open(path).map(drop).map_err(|_| error)
+        }
         _ => Ok(()),
     }
 }
@@ -84,7 +87,7 @@ fn read(
     (name, boot): (&NodeName, &str),
     now: Timestamp,
 ) -> anyhow::Result<Option<(File, RememberedMarks)>> {
-    let mut file = match File::open(path) {
+    let mut file = match File::options().read(true).write(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).context("it cannot be read"),
@@ -116,7 +119,7 @@ fn read(
 #[derive(Debug)]
 struct OpenFile {
     file: File,
-    identity: (u64, u64),
+    identity: u64,
     bytes: u64,
 }
 

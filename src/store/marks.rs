@@ -207,7 +207,8 @@ impl SlotMarks {
 
     /// Lowers a mark that is noted: it is kept to before it is noted.
     fn lower(&mut self, of: &MarkedWindow<'_>, permits: u64) {
-        let Some(known) = self.find(of).and_then(|place| self.marks.get_mut(place)) else { return };
+        let place = self.find(of).filter(|_| self.noted == Noted::Kept);
+        let Some(known) = place.and_then(|place| self.marks.get_mut(place)) else { return };
         known.permits = permits;
         self.noted = self.notes.note(&[of.note(permits, of.windows.end(of.window))]);
     }
