@@ -33,6 +33,7 @@ mod import;
 mod kept;
 mod listener_tls;
 mod listeners;
+mod marks;
 mod noted;
 mod noted_regions;
 mod notices;
