@@ -1,8 +1,8 @@
 //! Paths as origins read them, beside what they are held to here: a real nginx, and the servers that Node,
 //! Python and Go bring.
 //!
-//! Each run asks for other paths. A failure says which seed to set in `TIDEGATE_PATHS_SEED` to ask for the same;
-//! `TIDEGATE_PATHS` is how many.
+//! Each run asks for other paths. A failure says which seed to set in `TIDEGATE_PATHS_SEED` to ask for the
+//! same; `TIDEGATE_PATHS` is how many.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
