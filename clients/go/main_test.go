@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -88,5 +90,47 @@ func TestAnAddressThatCanNeverBeAskedIsRefused(t *testing.T) {
 	var away *Away
 	if _, err = client.Check(context.Background(), nil, 1); !errors.As(err, &away) {
 		t.Errorf("nobody listens: %v", err)
+	}
+}
+
+// A real daemon, which counts by clients/rules.toml.
+func TestADaemonDecides(t *testing.T) {
+	address := os.Getenv("TIDEGATE")
+	if address == "" {
+		t.Skip("TIDEGATE names no daemon")
+	}
+	client, err := New(address, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := map[string]string{"path": "/search", "user": "go-" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	for left := int64(2); left >= 0; left-- {
+		decision, err := client.Check(context.Background(), who, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !decision.Allowed || decision.Rule != "search" || *decision.Limit != 3 || *decision.Remaining != left {
+			t.Errorf("%d left: %+v", left, decision)
+		}
+	}
+	passed := false
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed = true })
+	said := httptest.NewRecorder()
+	attributes := func(*http.Request) map[string]string { return who }
+	client.Limit(attributes, true, next).ServeHTTP(said, httptest.NewRequest("GET", "/", nil))
+	wait, err := strconv.Atoi(said.Header().Get("Retry-After"))
+	if passed || said.Code != 429 || err != nil || wait < 1 || said.Header().Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("the fourth: passed %v with %d %v", passed, said.Code, said.Header())
+	}
+	// A mistake is no absence: nobody passes by it.
+	var away *Away
+	if _, err := client.Check(context.Background(), map[string]string{"": "x"}, 1); err == nil || errors.As(err, &away) {
+		t.Errorf("an attribute without a name: %v", err)
+	}
+	said = httptest.NewRecorder()
+	nameless := func(*http.Request) map[string]string { return map[string]string{"": "x"} }
+	client.Limit(nameless, true, next).ServeHTTP(said, httptest.NewRequest("GET", "/", nil))
+	if passed || said.Code != 500 {
+		t.Errorf("an attribute without a name: passed %v with %d", passed, said.Code)
 	}
 }

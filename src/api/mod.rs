@@ -9,6 +9,7 @@
 mod address;
 mod admin;
 mod client_identity;
+mod client_names;
 mod connection;
 mod console;
 mod credentials;

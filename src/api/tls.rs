@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::client_names::NamedClients;
+
 /// Time that a client may take to agree on keys.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// The name of HTTP/2 in a handshake (RFC 9113, 3.2).
@@ -31,6 +33,8 @@ pub struct ListenerPem {
     pub clients: Option<Vec<u8>>,
     /// Lists of the clients' certificates that are revoked; read only with `clients`.
     pub revoked: Option<Vec<u8>>,
+    /// Names of which a client's certificate must have one; read only with `clients`. None: any name will do.
+    pub names: Vec<String>,
 }
 
 impl std::fmt::Debug for ListenerPem {
@@ -59,6 +63,9 @@ pub enum ListenerTlsError {
     /// The clients' authorities or the list of revoked certificates cannot be used.
     #[error("the authorities of clients cannot be used: {0}")]
     Authorities(String),
+    /// A certificate cannot have this name.
+    #[error("names must list names of hosts or IP addresses, not {0:?}")]
+    Name(String),
 }
 
 /// The protocol that a listener speaks inside of TLS.
@@ -140,6 +147,7 @@ fn server_config(pem: &ListenerPem, inside: Inside) -> Result<Arc<ServerConfig>,
                 .allow_unknown_revocation_status()
                 .build()
                 .map_err(|error| wrong(error.to_string()))?;
+            let verifier = NamedClients::verifier(verifier, &pem.names).map_err(ListenerTlsError::Name)?;
             builder.with_client_cert_verifier(verifier)
         }
     };
@@ -166,8 +174,14 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     if read.is_empty() { Err(wrong("it holds no certificate in PEM".to_owned())) } else { Ok(read) }
 }
 
+/// The lists of a file, which may be empty. By one that holds something else nobody would be revoked.
 fn revoked(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, ListenerTlsError> {
-    CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| {
-        ListenerTlsError::Pem { what: "the list of revoked certificates", reason: error.to_string() }
-    })
+    let wrong = |reason: String| ListenerTlsError::Pem { what: "the list of revoked certificates", reason };
+    let read: Vec<_> = CertificateRevocationListDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| wrong(error.to_string()))?;
+    match read.is_empty() && !pem.trim_ascii().is_empty() {
+        true => Err(wrong("it holds no list in PEM, and is not empty".to_owned())),
+        false => Ok(read),
+    }
 }

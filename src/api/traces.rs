@@ -1,5 +1,6 @@
 //! The spans of decisions: one for a call, however many questions it asks.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
@@ -128,5 +129,20 @@ impl Servers {
     #[inline]
     pub(super) fn tracer(&self) -> Option<&Arc<Tracer>> {
         self.engine.tracer()
+    }
+
+    /// Opens the span of a call over gRPC with these headers, if somebody is to be told.
+    #[inline]
+    pub(super) fn span_of_call(
+        &self,
+        headers: &HeaderMap,
+        name: impl FnOnce() -> Cow<'static, str>,
+    ) -> Option<OpenSpan> {
+        let (tracer, parent) = (self.tracer()?, parent(headers));
+        // Envoy's own service follows its caller: one that records nothing has nothing recorded.
+        if self.service.is_some() && parent.is_some_and(|parent| !parent.sampled) {
+            return None;
+        }
+        tracer.decision(parent, name)
     }
 }

@@ -31,7 +31,7 @@ use crate::core::time::Span;
 use crate::core::wire::WireVersion;
 use crate::engine::status::{PeerStatus, ServerHealth, StoreHealth, StoreState};
 
-pub use bucket::{BucketJson, BucketWorldJson, ResetJson};
+pub use bucket::{BucketJson, BucketWorldJson, ResetJson, used_worldwide};
 pub use penalty::PenaltyJson;
 
 /// The answer to one check.
@@ -224,10 +224,13 @@ pub struct GlobalJson {
     /// The mode in which it is held.
     #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::MODES)))]
     pub mode: Mode,
-    /// Permits in use worldwide, as far as is known here; under `escrow` and `split` those of this region.
-    /// Null: nothing is known.
+    /// Permits in use worldwide, as far as is known here. Null: under `escrow` and `split` no region tells
+    /// what it used.
     pub believed_used: Option<u64>,
-    /// The most by which the truth may lie above that.
+    /// Permits that this region used, under `escrow` and `split` once the regions have agreed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_here: Option<u64>,
+    /// The most by which the truth may lie above the one of the two that is known.
     pub error_bound: u64,
 }
 
@@ -284,6 +287,7 @@ impl<'a> RuleOutcomeJson<'a> {
             global: ruled.global.map(|global| GlobalJson {
                 mode: global.mode,
                 believed_used: global.believed_used,
+                used_here: global.used_here,
                 error_bound: global.error_bound,
             }),
         }
@@ -297,7 +301,8 @@ impl<'a> RuleOutcomeJson<'a> {
 pub struct ExplanationJson<'a> {
     /// The answer as it would be.
     pub decision: DecisionJson<'a>,
-    /// Rules of the domain, in order of precedence: all that match and as many others as fit.
+    /// Rules of the domain: those that decide, the others that match, and as many that do not as fit; each
+    /// group in order of precedence.
     pub considered: Vec<ConsideredJson<'a>>,
     /// The number of rules of the domain that are not listed; none of them matches unless very many do.
     pub left_out: usize,
@@ -339,6 +344,8 @@ pub struct RegionsJson<'a> {
     pub peers: Vec<PeerJson<'a>>,
     /// Regions that have been silent for too long.
     pub cut_off: &'a [String],
+    /// Regions among them of which nothing has been heard since this daemon began.
+    pub unseen: &'a [String],
     /// The worldwide rules.
     pub rules: Vec<ErrorBoundJson<'a>>,
     /// This region's rights of each `escrow` rule whose rights move.

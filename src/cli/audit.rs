@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::client::{Reply, query};
 use super::table::{plain, table};
 use super::usage::text;
-use super::{ConfigFile, Ended, Failure, Server, say, try_say, usage as problems};
+use super::{ConfigFile, Ended, Failure, Server, say, try_say, usage as problems, whole};
 use crate::config::{Config, Flags};
 use crate::core::denial_cause::DenialCause;
 use crate::daemon;
@@ -96,7 +96,7 @@ struct Filters {
     #[arg(long)]
     to: Option<String>,
     /// Most rows.
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u32>)]
     limit: Option<u32>,
     /// What an earlier answer ended with, to see what follows.
     #[arg(long)]

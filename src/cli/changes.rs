@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::client::query;
 use super::table::table;
 use super::usage::text;
-use super::{Ended, Server, say};
+use super::{Ended, Server, say, whole};
 
 /// Shows what operators changed besides rules, newest first: users, keys, tiers, resets of buckets.
 ///
@@ -22,10 +22,10 @@ pub(super) struct Changes {
     #[arg(long)]
     action: Option<String>,
     /// Only those before this one.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = whole::<u64>)]
     before: Option<u64>,
     /// At most so many.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = whole::<u32>)]
     limit: u32,
     #[command(flatten)]
     server: Server,

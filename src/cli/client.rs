@@ -175,11 +175,11 @@ impl Server {
     }
 }
 
-/// Returns what is wrong with a certificate, where that is why.
-fn of_tls(error: &ureq::Error) -> Option<String> {
+/// Returns why TLS has failed, where that is why.
+fn of_tls(error: &ureq::Error) -> Option<&rustls::Error> {
     match error {
-        ureq::Error::Rustls(why) => Some(why.to_string()),
-        ureq::Error::Io(io) => Some(io.get_ref()?.downcast_ref::<rustls::Error>()?.to_string()),
+        ureq::Error::Rustls(why) => Some(why),
+        ureq::Error::Io(io) => io.get_ref()?.downcast_ref::<rustls::Error>(),
         _ => None,
     }
 }
@@ -188,6 +188,11 @@ fn of_tls(error: &ureq::Error) -> Option<String> {
 fn unreached(server: &str, error: &ureq::Error) -> String {
     use std::io::ErrorKind;
     use ureq::Timeout;
+    if let Some(rustls::Error::InvalidMessage(why)) = of_tls(error) {
+        return format!(
+            "what listens at {server} does not speak TLS ({why:?}): write http:// for a daemon without [listen.http_tls]"
+        );
+    }
     if let Some(why) = of_tls(error) {
         return format!(
             "the connection to {server} is not trusted: {why}. --tls-ca names the daemon's authority, --tls-cert and --tls-key a certificate of yours"

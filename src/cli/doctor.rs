@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::{ConfigFile, Ended, Failure, Server, say};
+use super::{ConfigFile, Ended, Failure, Server, say, say_prose};
 use crate::config::{Config, Flags, Source};
 use crate::core::time::Timestamp;
 use crate::daemon::{self, certificate};
@@ -85,7 +85,11 @@ impl Doctor {
         }
         self.running(&mut findings);
         let worst = findings.worst();
-        say(if self.server.json { findings.as_json().to_string() } else { findings.told() });
+        if self.server.json {
+            say(findings.as_json());
+        } else {
+            say_prose(findings.told());
+        }
         Ok(if worst == Verdict::Broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 

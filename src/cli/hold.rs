@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::ask::{Ask, ending, show};
+use super::ask::{Ask, awaited, ending, show};
 use super::table::span;
 use super::{DENIED, Ended, Server, say};
 
@@ -42,6 +42,9 @@ impl Acquire {
             say(reply.text.trim_end());
         } else {
             show(&reply.json);
+            if let Some(awaited) = awaited(&self.ask.server, &reply.json) {
+                say(awaited);
+            }
             if let (Some(lease), Some(expires)) =
                 (reply.json["lease"].as_str(), reply.json["expires_ms"].as_u64())
             {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::people::{self, OwnLimits, show_fields};
 use super::table::table;
-use super::{Ended, Failure, Server, say, try_say, why_lost};
+use super::{Ended, Failure, Server, say, try_say, whole, why_lost};
 
 /// API keys: made here, shown once, kept as a hash.
 #[derive(Debug, Subcommand)]
@@ -24,7 +24,7 @@ pub(super) enum Keys {
         #[arg(long)]
         after: Option<String>,
         /// At most so many.
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = whole::<u32>)]
         limit: u32,
         #[command(flatten)]
         server: Server,

@@ -3,12 +3,14 @@
 //! Exit codes: 0 ok, 1 failed, 2 usage or configuration, 3 daemon not reached, 4 denied, 5 differs
 //! (`rules diff --exit-code`), 6 somebody else is at it (`audit archive`).
 
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, IsTerminal, Write as _};
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::OnceLock;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::telemetry::log;
 
@@ -23,10 +25,13 @@ mod client;
 mod config;
 mod demo;
 mod doctor;
+mod examples;
 mod hold;
 mod keys;
 mod migrate;
+mod object;
 mod people;
+mod prose;
 mod quota;
 mod ratelimit;
 mod regions;
@@ -60,15 +65,15 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         match self {
             Self::Failed(error) => {
-                log::say(format_args!("error: {error:#}"));
+                log::say(fit(format_args!("error: {error:#}"), &io::stderr()));
                 ExitCode::from(1)
             }
             Self::Usage(problems) => {
-                log::say(problems);
+                log::say(fit(problems, &io::stderr()));
                 ExitCode::from(2)
             }
             Self::Unreached(why) => {
-                log::say(format_args!("error: {why}"));
+                log::say(fit(format_args!("error: {why}"), &io::stderr()));
                 ExitCode::from(3)
             }
         }
@@ -111,7 +116,7 @@ enum Command {
     /// Asks a daemon whether a request may pass; charges it. Exit code 0 allowed, 4 denied.
     Check(ask::Check),
     /// Says which rules decide a request and why; charges nothing.
-    Explain(ask::Ask),
+    Explain(ask::Explain),
     /// Says why a client is limited: by which rule, who used it up, since when, until when; charges nothing.
     Why(why::Why),
     /// Shows who asks most now: keys, rules and regions, live.
@@ -166,6 +171,9 @@ enum Command {
     /// Makes the certificates with which daemons know each other.
     #[command(subcommand)]
     Cert(cert::Cert),
+    /// Files of a folder or bucket, for scripts of backups.
+    #[command(subcommand, hide = true)]
+    Object(object::Object),
     /// Prints what a shell reads to complete commands and flags.
     Completions(shells::Completions),
     /// Writes a manual page for each command.
@@ -205,12 +213,19 @@ pub(crate) struct ConfigFile {
 pub fn run_process() -> Ended {
     let ended = match std::env::args_os().next() {
         Some(program) if ratelimit::is_called_so(&program) => ratelimit::run_ratelimit(),
-        _ => run(Arguments::parse()),
+        _ => run(read_arguments()),
     }?;
     match LOST.get() {
         Some(why) => Err(Failure::Failed(anyhow::anyhow!("standard output cannot be written: {why}"))),
         None => Ok(ended),
     }
+}
+
+/// Reads the arguments of the process; ends it where they are wrong, or ask for help.
+fn read_arguments() -> Arguments {
+    let mut command = examples::add(Arguments::command(), "");
+    let read = Arguments::from_arg_matches_mut(&mut command.get_matches_mut());
+    read.unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
 /// Runs a command.
@@ -224,7 +239,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Ratelimit(ratelimit) => ratelimit.run(),
         Command::Config(config) => config.run(),
         Command::Check(check) => check.check(),
-        Command::Explain(ask) => ask.explain(),
+        Command::Explain(explain) => explain.run(),
         Command::Why(why) => why.run(),
         Command::Top(top) => top.run(),
         Command::Acquire(acquire) => acquire.run(),
@@ -248,9 +263,21 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Buckets(buckets) => buckets.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Capacity(capacity) => capacity.run(),
+        Command::Object(object) => object.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
     }
+}
+
+/// Reads a whole number of the command line.
+///
+/// # Errors
+/// What is wanted instead.
+fn whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "the number is too large".to_owned(),
+        _ => "a whole number is wanted, such as 10".to_owned(),
+    })
 }
 
 /// Problems of a configuration, each a line.
@@ -280,6 +307,24 @@ fn try_say(text: impl std::fmt::Display) -> bool {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());
     is_printed(written)
+}
+
+/// Prints sentences on standard output, as [`say`] prints a line; on a terminal they break at words.
+fn say_prose(text: impl std::fmt::Display) {
+    say(fit(text, &io::stdout()));
+}
+
+/// A terminal that is narrower than this breaks lines itself.
+const WIDTH_MIN: u16 = 40;
+
+/// Returns sentences as the terminal behind `to` shows them best; as they are where none is.
+fn fit(text: impl std::fmt::Display, to: &impl IsTerminal) -> String {
+    let text = text.to_string();
+    let columns = to.is_terminal().then(top::terminal_size).flatten().map(|(columns, _)| columns);
+    match columns.filter(|columns| *columns >= WIDTH_MIN) {
+        Some(columns) => prose::wrap(&text, usize::from(columns), prose::hang),
+        None => text,
+    }
 }
 
 /// Prints bytes on standard output, as [`say`] prints a line.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::rules::{escape, finish};
+use super::rules::{changed, escape};
 use super::table::table;
 use super::{Ended, Failure, Server, say};
 
@@ -47,15 +47,7 @@ impl Quota {
                 let reason =
                     if reason.is_empty() { String::new() } else { format!("?reason={}", escape(&reason)) };
                 let reply = server.put(&format!("/v1/quotas/{}{reason}", escape(&rule)), &body, None)?;
-                let ended = finish(&reply, &server, false);
-                // With a file each daemon has rules of its own.
-                let source = server.get("/readyz").map(|ready| ready.json["rules"]["source"].clone());
-                if !server.json && ended.is_ok() && source.is_ok_and(|source| source == "file") {
-                    say(
-                        "These rules are a file of this daemon alone: the other daemons need the same change.",
-                    );
-                }
-                ended
+                changed(&reply, &server)
             }
         }
     }

@@ -44,7 +44,7 @@ fn told(own: &Value) -> String {
     show_store(&mut lines, &own["store"]);
     let peers = list(&own["peers"]);
     if !peers.is_empty() {
-        lines.push(peers_table(peers, list(&own["cut_off"])));
+        lines.push(peers_table(peers, list(&own["cut_off"]), list(&own["unseen"])));
     }
     for (what, regions) in [("Drained, so without a share", &own["drained"]), ("Removed", &own["removed"])] {
         let regions = words(list(regions).iter());
@@ -62,9 +62,12 @@ fn told(own: &Value) -> String {
         let others = if shared { "No daemons of other regions" } else { "No other daemons" };
         lines.push(format!("{others}: limits hold in this region alone. Name some with --join."));
     }
-    let cut_off = words(list(&own["cut_off"]).iter());
-    if !cut_off.is_empty() {
-        lines.push(format!("Cut off: {cut_off}. Worldwide limits follow each rule's on_partition."));
+    let unseen = list(&own["unseen"]);
+    let cut_off = words(list(&own["cut_off"]).iter().filter(|region| !unseen.contains(region)));
+    for (state, regions) in [("Cut off", cut_off), ("Not heard yet", words(unseen.iter()))] {
+        if !regions.is_empty() {
+            lines.push(format!("{state}: {regions}. Rules of mode gossip follow their on_partition."));
+        }
     }
     // Regions that are cut off or missing are said above, those that are waited for below.
     let said = |notice: &&Value| {
@@ -97,7 +100,7 @@ fn told(own: &Value) -> String {
     lines.join("\n")
 }
 
-fn peers_table(peers: &[Value], cut_off: &[Value]) -> String {
+fn peers_table(peers: &[Value], cut_off: &[Value], unseen: &[Value]) -> String {
     let mut rows = table(
         &["region", "node", "address", "state", "wire", "round trip", "lag", "clock", "sent", "received"],
         &[4, 5, 6, 7, 8, 9],
@@ -106,6 +109,7 @@ fn peers_table(peers: &[Value], cut_off: &[Value]) -> String {
         let flag = |name: &str| peer[name].as_bool() == Some(true);
         let state = match (flag("connected"), flag("live"), flag("draining")) {
             (_, _, true) => "draining",
+            _ if unseen.contains(&peer["region"]) => "not heard yet",
             _ if cut_off.contains(&peer["region"]) => "cut off",
             (true, true, false) => "connected",
             (false, true, false) => "link down",
@@ -282,6 +286,7 @@ mod tests {
             "configured": ["ap", "eu", "us"],
             "peers": [],
             "cut_off": ["ap", "us"],
+            "unseen": ["ap"],
             "rules": [{ "rule": "shared", "error_bound": 39, "because": "shares" },
                       { "rule": "quiet", "error_bound": 0, "because": "none" }],
             "rights": [{ "rule": "seats", "buckets": 1, "minted": 5, "free": 4, "under_way": 0, "given": { "us": 3 } }],
@@ -290,7 +295,8 @@ mod tests {
         assert!(!told.contains("No other daemons") && !told.contains("quiet"), "{told}");
         for line in [
             "Configured, but no daemon of it is seen: ap, us.",
-            "Cut off: ap, us.",
+            "Cut off: us.",
+            "Not heard yet: ap.",
             "shared: never above its limit; other regions may use up to 39 of it.",
             "us 3",
             "New shares of shared: waiting for us.",

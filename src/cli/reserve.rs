@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::ask::{Subject, ending};
 use super::table::span;
-use super::{Ended, Server, say};
+use super::{Ended, Server, say, whole};
 
 /// One request whose cost is not known yet.
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub(super) struct CommitArgs {
     #[command(flatten)]
     reserved: Reserved,
     /// Permits that were used: charged in full; the rest is released.
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u64>)]
     actual: u64,
 }
 

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::Value;
 
-pub(super) use change::finish;
+pub(super) use change::changed;
 
 use super::server_tls::ServerTls;
 use super::table::table;
-use super::{Ended, Failure, Server, say, usage};
+use super::{Ended, Failure, Server, say, say_prose, usage, whole};
 use crate::config::{Config, Flags};
 use crate::daemon;
 
@@ -76,7 +76,7 @@ pub(super) enum Rules {
         /// Only what changed this rule.
         name: Option<String>,
         /// At most so many revisions.
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, default_value_t = 20, value_parser = whole::<u32>)]
         limit: u32,
         #[command(flatten)]
         server: Server,
@@ -84,6 +84,7 @@ pub(super) enum Rules {
     /// Goes back to the rules of a revision; that is a new revision.
     Rollback {
         /// The revision, as `tidegate rules history` shows it.
+        #[arg(value_parser = whole::<u64>)]
         revision: u64,
         /// Why; kept in the history.
         #[arg(long, default_value = "")]
@@ -227,8 +228,8 @@ fn list(server: &Server) -> Ended {
         say(format_args!("No rules are in force: everything passes. {remedy}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows =
-        table(&["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"], &[4, 7]);
+    let headings = ["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"];
+    let mut rows = table(&headings, &[4, 7]).usual(&[(1, "default"), (7, "100"), (8, "reject")]);
     for rule in rules {
         let limit = match (&rule["limit"], windows(rule).as_deref(), rule["hold"].as_str()) {
             (Value::Number(limit), Some(window), _) => {
@@ -325,7 +326,7 @@ fn validate(file: &std::path::Path, regions: Option<&[String]>, json: bool) -> E
                 say(said);
             } else {
                 for warning in &warnings {
-                    say(format_args!("warning: {warning}"));
+                    say_prose(format_args!("warning: {warning}"));
                 }
                 let sum = if warnings.is_empty() { "all right" } else { "valid" };
                 let others: String = others.map(|(list, many)| format!(", {list}: {many}")).collect();

@@ -1,9 +1,14 @@
-//! Tables for people: as wide as the terminal allows, and with colour where there is one.
+//! Tables for people: no wider than the terminal, and with colour where there is one.
 
 use std::fmt::{self, Write as _};
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, CellAlignment, Color, Table, TableComponent};
+
+use super::prose;
+
+/// A column of words is made no narrower than this where its cells break.
+const NARROW: usize = 12;
 
 /// Words of a state in which something is lost, or nobody gets through.
 const BAD: [&str; 9] =
@@ -19,6 +24,7 @@ pub(super) fn table(headings: &[&str], right: &[usize]) -> Rows {
     Rows {
         headings: headings.iter().map(|heading| (*heading).to_owned()).collect(),
         right: right.to_vec(),
+        usual: Vec::new(),
         rows: Vec::new(),
         // Lines may have any length if no terminal reads this.
         width: Table::new().width().map(usize::from),
@@ -27,11 +33,15 @@ pub(super) fn table(headings: &[&str], right: &[usize]) -> Rows {
     }
 }
 
-/// Rows below headings. Rows that are wider than the terminal become a block of lines each, a field a line.
-#[derive(Debug)]
+/// Rows below headings. Where they are wider than the terminal, columns that say nothing are left out, then
+/// columns stand closer together, then cells break at words. Where even a word finds no room, each row
+/// becomes a block of lines, a field a line.
+#[derive(Debug, Clone)]
 pub(super) struct Rows {
     headings: Vec<String>,
     right: Vec<usize>,
+    /// The value of a column that says nothing where all rows have it.
+    usual: Vec<(usize, &'static str)>,
     rows: Vec<Vec<String>>,
     /// Columns of the terminal; `None` where there is none.
     width: Option<usize>,
@@ -45,6 +55,12 @@ impl Rows {
     /// The same in as few columns of the terminal as can be.
     pub(super) const fn tight(mut self) -> Self {
         self.tight = true;
+        self
+    }
+
+    /// The same with values that need not be said where all rows of the column have them.
+    pub(super) fn usual(mut self, usual: &[(usize, &'static str)]) -> Self {
+        self.usual = usual.to_vec();
         self
     }
 
@@ -81,6 +97,77 @@ impl Rows {
         table
     }
 
+    /// The columns that the table takes.
+    fn columns(&self) -> usize {
+        widest_line(&self.as_table(false).to_string())
+    }
+
+    /// The same in at most so many columns; `None` where a word finds no room.
+    fn fitted(&self, width: usize) -> Option<Self> {
+        let mut rows = self.clone();
+        if rows.columns() > width {
+            rows = rows.telling();
+        }
+        if rows.columns() > width {
+            rows.tight = true;
+        }
+        if rows.columns() > width {
+            rows.break_cells(width)?;
+        }
+        Some(rows)
+    }
+
+    /// The same without columns of which every row says nothing, or the usual. The first one names the row,
+    /// and stays.
+    fn telling(&self) -> Self {
+        let says = |column: usize| {
+            let usual = self.usual.iter().find(|(of, _)| *of == column).map(|(_, text)| *text);
+            let tells = |cell: &String| !cell.is_empty() && Some(cell.as_str()) != usual;
+            column == 0 || self.rows.iter().any(|row| row.get(column).is_some_and(tells))
+        };
+        let kept: Vec<usize> = (0..self.headings.len()).filter(|column| says(*column)).collect();
+        let pick = |cells: &Vec<String>| -> Vec<String> {
+            kept.iter().filter_map(|column| cells.get(*column).cloned()).collect()
+        };
+        let right = kept.iter().enumerate().filter(|(_, column)| self.right.contains(column));
+        Self {
+            headings: pick(&self.headings),
+            right: right.map(|(place, _)| place).collect(),
+            usual: Vec::new(),
+            rows: self.rows.iter().map(&pick).collect(),
+            width: self.width,
+            colours: self.colours,
+            tight: self.tight,
+        }
+    }
+
+    /// Breaks headings, and cells of words, until the table has at most so many columns. `None` where a word
+    /// finds no room.
+    fn break_cells(&mut self, width: usize) -> Option<()> {
+        let (mut widths, mut least) = (Vec::new(), Vec::new());
+        for (place, heading) in self.headings.iter().enumerate() {
+            let column = || self.rows.iter().filter_map(move |row| row.get(place));
+            let cells = column().map(|cell| widest_line(cell)).max().unwrap_or(0);
+            let words = column().map(|cell| longest_word(cell)).max().unwrap_or(0);
+            // A number and its unit stay together.
+            let least_of_cells =
+                if self.right.contains(&place) { cells } else { words.max(cells.min(NARROW)) };
+            widths.push(cells.max(widest_line(heading)));
+            least.push(least_of_cells.max(longest_word(heading)));
+        }
+        for _ in width..self.columns() {
+            let narrower = widths.iter_mut().zip(&least).filter(|(wide, least)| **wide > **least);
+            let (widest, _) = narrower.max_by_key(|(wide, _)| **wide)?;
+            *widest -= 1;
+        }
+        let broken = |cells: &Vec<String>| -> Vec<String> {
+            cells.iter().zip(&widths).map(|(cell, width)| prose::wrap(cell, *width, |_| 0)).collect()
+        };
+        let (headings, rows) = (broken(&self.headings), self.rows.iter().map(&broken).collect());
+        (self.headings, self.rows) = (headings, rows);
+        Some(())
+    }
+
     /// A block for each row: its fields with their headings, those without a value left out.
     fn as_blocks(&self) -> String {
         let widest = self.headings.iter().map(|heading| heading.chars().count()).max().unwrap_or(0);
@@ -104,13 +191,21 @@ impl Rows {
 
 impl fmt::Display for Rows {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = self.as_table(false).to_string();
-        let widest = plain.lines().map(|line| line.trim_end().chars().count()).max().unwrap_or(0);
-        match self.width {
-            Some(width) if widest > width => to.write_str(&self.as_blocks()),
-            _ => write!(to, "{}", self.as_table(self.colours)),
+        let Some(width) = self.width else { return write!(to, "{}", self.as_table(self.colours)) };
+        match self.fitted(width) {
+            Some(rows) => write!(to, "{}", rows.as_table(self.colours)),
+            None => to.write_str(&self.telling().as_blocks()),
         }
     }
+}
+
+/// Letters of the longest line, without what is blank at its end.
+fn widest_line(text: &str) -> usize {
+    text.lines().map(|line| line.trim_end().chars().count()).max().unwrap_or(0)
+}
+
+fn longest_word(text: &str) -> usize {
+    text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0)
 }
 
 /// The colour of a word that stands for a state.
@@ -178,6 +273,35 @@ mod tests {
             "at       2026-11-25T22:00:00Z\noutcome  denied\npath     /search/with/a/long/path\nused     7\n\n\
              at       2026-11-25T22:00:01Z\noutcome  allowed\nused     8"
         );
+    }
+
+    /// Rules as `rules list` shows them, on a terminal of so many columns.
+    fn rules(width: usize, domain: &str) -> String {
+        let headings = ["rule", "domain", "match", "limit", "how", "priority", "action"];
+        let mut rows = table(&headings, &[3, 5]).usual(&[(1, "default"), (5, "100"), (6, "reject")]);
+        for number in 0..10 {
+            let (name, limit) = (format!("search-{number}"), "100 requests / 1m".to_owned());
+            let of = "method=GET path=/api/search/*".to_owned();
+            let how = "sliding_window, gossip".to_owned();
+            rows.add_row([name, domain.to_owned(), of, limit, how, "100".to_owned(), "reject".to_owned()]);
+        }
+        Rows { width: Some(width), ..rows }.to_string()
+    }
+
+    #[test]
+    fn what_says_nothing_is_left_out_before_a_cell_breaks() {
+        let whole = rules(200, "default");
+        assert!(whole.contains("domain") && whole.contains("priority"), "{whole}");
+        let fewer = rules(96, "default");
+        assert!(!fewer.contains("domain") && !fewer.contains("priority"), "{fewer}");
+        assert_eq!(fewer.lines().count(), 12, "a line for each rule, and the headings: {fewer}");
+        for domain in ["default", "edge"] {
+            let narrow = rules(80, domain);
+            assert!(narrow.lines().all(|line| line.trim_end().chars().count() <= 80), "{narrow}");
+            assert_eq!(narrow.contains("domain"), domain == "edge", "{narrow}");
+            assert_eq!(narrow.matches("100 requests / 1m").count(), 10, "a limit stays whole: {narrow}");
+            assert!(narrow.lines().count() <= 32 && narrow.contains('─'), "it is a table: {narrow}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::client::query;
 use super::table::{Rows, plain, span, table};
-use super::{Ended, Server, say};
+use super::{Ended, Server, say, whole};
 use crate::core::identity::parse_key;
 
 /// How long a step of time is.
@@ -31,10 +31,6 @@ enum Group {
 }
 
 /// Shows sums of decisions: by time, rule, user, key, path or region; and what a user or key has left.
-///
-/// Top violators of a rule today: tidegate usage --rule NAME --group user --by day --from 0d
-///
-/// Use of each key this month: tidegate usage --group key --by month --from 0d
 #[derive(Debug, Args)]
 pub(super) struct Usage {
     /// Of this user; also shows what the user has left.
@@ -69,7 +65,7 @@ pub(super) struct Usage {
     #[arg(long)]
     to: Option<String>,
     /// Most rows.
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u32>)]
     limit: Option<u32>,
     #[command(flatten)]
     server: Server,
@@ -144,8 +140,13 @@ fn show_quotas(answer: &Value, whose: &str) {
 /// Within 80 columns: domains only where there are several, and moments without their fractions.
 fn quota_table(quotas: &[&Value]) -> Rows {
     let domains = quotas.iter().any(|quota| quota["domain"] != "default");
+    let worldwide = quotas.iter().any(|quota| quota.get("used_worldwide").is_some());
     let mut headings = vec!["rule", "limit", "used", "left", "until reset", "resets at"];
     let mut right = vec![1, 2, 3, 4];
+    if worldwide {
+        drop(headings.splice(2..3, ["used here", "worldwide"]));
+        right.push(5);
+    }
     if domains {
         headings.insert(1, "domain");
         right.iter_mut().for_each(|column| *column += 1);
@@ -161,6 +162,11 @@ fn quota_table(quotas: &[&Value]) -> Rows {
             reset.map_or_else(|| "-".to_owned(), span),
             whole_seconds(&text(&quota["resets_at"])),
         ];
+        if worldwide {
+            let used = quota.get("used_worldwide");
+            let unknown = |used: &Value| if used.is_null() { "-".to_owned() } else { text(used) };
+            cells.insert(3, used.map(unknown).unwrap_or_default());
+        }
         if domains {
             cells.insert(1, text(&quota["domain"]));
         }

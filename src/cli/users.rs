@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::people::{self, BlockTerms, OwnLimits, show_fields};
 use super::table::table;
-use super::{Ended, Server, say};
+use super::{Ended, Server, say, whole};
 
 /// Users, their tiers, limits of their own, and blocks.
 #[derive(Debug, Subcommand)]
@@ -22,7 +22,7 @@ pub(super) enum Users {
         #[arg(long)]
         after: Option<String>,
         /// At most so many.
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = whole::<u32>)]
         limit: u32,
         #[command(flatten)]
         server: Server,

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::ask::{Ask, because, penalty_of};
+use super::ask::{self, Ask, awaited, because, penalty_of};
 use super::client::query;
 use super::table::{plain, span, table};
 use super::usage::text;
-use super::{Ended, Failure, say};
+use super::{Ended, Failure, say, say_prose};
 use crate::core::written::parse_moment;
 
 /// The client that is asked about.
@@ -34,7 +34,11 @@ impl Why {
         if self.ask.server.json {
             say(reply.text.trim_end());
         } else {
-            say(told(&reply.json).join("\n"));
+            let mut lines = told(&reply.json);
+            if let Some(awaited) = awaited(&self.ask.server, &reply.json["decision"]) {
+                lines.insert(1, awaited);
+            }
+            say_prose(lines.join("\n"));
             if let Some(records) = reply.json["records"].as_array().filter(|records| !records.is_empty()) {
                 say(format_args!("\nThe newest denials in the audit log:\n{}", recorded(records)));
             }
@@ -74,9 +78,9 @@ fn verdict(why: &Value) -> String {
     let decision = &why["decision"];
     let rule = plain(decision["rule"].as_str().unwrap_or("a rule"));
     if decision["allowed"].as_bool() != Some(true) {
-        let when = until(&decision["retry_after_ms"]);
+        let when = ask::until(decision, "free").map(|when| format!("; {when}")).unwrap_or_default();
         let because = because(decision).map(|because| format!(": {because}")).unwrap_or_default();
-        return format!("Limited now: {rule} denies with status {}; {when}{because}.", decision["status"]);
+        return format!("Limited now: {rule} denies with status {}{when}{because}.", decision["status"]);
     }
     if why["limited"].as_bool() == Some(true) {
         return "These attributes may pass, but a bucket of the same client is used up.".to_owned();
@@ -89,14 +93,6 @@ fn verdict(why: &Value) -> String {
             )
         }
         None => "Not limited now: no rule limits these attributes.".to_owned(),
-    }
-}
-
-fn until(retry: &Value) -> String {
-    match retry.as_u64() {
-        Some(0) => "free now".to_owned(),
-        Some(millis) => format!("free in {}", span(millis)),
-        None => "it can never pass".to_owned(),
     }
 }
 
@@ -123,16 +119,16 @@ fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     let window = window.map(|millis| format!(" per {}", span(millis))).unwrap_or_default();
     // Nobody knows what would be asked of a bucket that does not count the request.
     let free = match (flag("matches"), bucket["reset_ms"].as_u64()) {
-        (false, Some(reset)) => format!("resets in {}", span(reset)),
-        _ => until(&bucket["retry_after_ms"]),
+        (false, Some(reset)) => Some(format!("resets in {}", span(reset))),
+        _ => ask::until(bucket, "free"),
     };
+    let free = free.map(|free| format!("; {free}")).unwrap_or_default();
     let degraded = if flag("degraded") { "; the store does not answer" } else { "" };
     lines.push(format!(
-        "  used {} here, limit {}{window}, {} left; {}{degraded}{}",
+        "  used {} here, limit {}{window}, {} left{free}{degraded}{}",
         bucket["used"],
         bucket["limit"],
         bucket["remaining"],
-        free,
         penalty_of(bucket)
     ));
     tell_regions(lines, bucket);

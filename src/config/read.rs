@@ -182,11 +182,17 @@ fn listener_tls(
             "revoked has no effect without clients, the authorities whose certificates it is about";
         problems.report(table.at, format!("[listen.{key}]: {sentence}"));
     }
+    if table.has("names") && !table.has("clients") {
+        let sentence =
+            "names has no effect without clients, the authorities whose certificates have these names";
+        problems.report(table.at, format!("[listen.{key}]: {sentence}"));
+    }
+    let names = table.texts("names", TEXT_BYTES_MAX, problems).unwrap_or_default();
     let mut file = |name| path(&mut table, name, folder, problems);
     let (cert, private) = (file("cert"), file("key"));
     let (clients, revoked) = (file("clients"), file("revoked"));
     table.finish(problems);
-    Some(ListenerTls { cert: cert?, key: private?, clients, revoked })
+    Some(ListenerTls { cert: cert?, key: private?, clients, revoked, names })
 }
 
 fn admin_socket(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<AdminSocket> {
@@ -254,10 +260,18 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let topology = fields.word("topology", &topologies, problems).unwrap_or(Topology::Cluster);
     let nodes = fields.texts("nodes", TEXT_BYTES_MAX, problems).unwrap_or_default();
     if let Some(entry) = fields.take("nodes") {
-        let is_address = |node: &&String| node.starts_with("redis://") || node.starts_with("rediss://");
+        let is_unix = |node: &String| node.starts_with("redis+unix:///");
+        let is_address =
+            |node: &&String| node.starts_with("redis://") || node.starts_with("rediss://") || is_unix(node);
         for _ in nodes.iter().filter(|node| !is_address(node)) {
             // The text may hold a password, so it is not repeated.
-            problems.report(&entry.node.at, "nodes must list redis://host:port or rediss://host:port");
+            let expected = "redis://host:port, rediss://host:port or redis+unix:///path";
+            problems.report(&entry.node.at, format!("nodes must list {expected}"));
+        }
+        if nodes.iter().any(is_unix) && !matches!(topology, Topology::Single | Topology::Ring) {
+            let sentence =
+                "a Unix socket is one server of this machine: topology must be \"single\" or \"ring\"";
+            problems.report(&entry.node.at, sentence);
         }
         if topology == Topology::Single && nodes.len() > 1 {
             problems.report(&entry.node.at, "topology \"single\" takes one node");
@@ -265,6 +279,11 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     }
     let sentinel_master = fields.text("sentinel_master", NAME_BYTES_MAX, problems);
     let sentinel_master = sentinel_master.unwrap_or("tidegate").to_owned();
+    let sentinel_master_auth =
+        fields.text("sentinel_master_auth", TEXT_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(entry), true) = (fields.take("sentinel_master_auth"), topology != Topology::Sentinel) {
+        problems.report(&entry.node.at, "sentinel_master_auth has no effect without topology = \"sentinel\"");
+    }
     let max_keys = fields.integer("max_keys", 1_000, 1_000_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u64::try_from(keys).ok());
     let timeout = fields.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
@@ -273,7 +292,7 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let secure = nodes.iter().any(|node| node.starts_with("rediss://"));
     let tls = redis_tls(fields, folder, secure, problems);
     let timeout = timeout.unwrap_or(Span::from_millis(20));
-    Redis { topology, nodes, sentinel_master, max_keys, timeout, on_failure, tls }
+    Redis { topology, nodes, sentinel_master, sentinel_master_auth, max_keys, timeout, on_failure, tls }
 }
 
 fn redis_tls(fields: &mut Fields<'_>, folder: &Path, secure: bool, problems: &mut Problems<'_>) -> RedisTls {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use toml::{Table, Value};
 
 use self::variables::Variables;
@@ -31,6 +31,8 @@ pub struct StandIn {
     pub answers: ServiceSettings,
     /// The address on which `/rlconfig` and `/stats` are served.
     pub debug: String,
+    /// `PROMETHEUS_PATH`: where metrics are told besides `/metrics`; `None` where it is not set.
+    pub metrics_path: Option<String>,
     /// `TIDEGATE_GLOBAL_MODE`: how limits are held worldwide, the first pattern that fits a limit's name.
     pub worldwide: Vec<(String, Mode)>,
     /// `LOG_LEVEL` as one of our levels; `None` where it is not set.
@@ -165,17 +167,26 @@ fn settings(from: &mut Variables) -> Table {
         let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
         listen.insert("metrics".to_owned(), Value::String(address));
     } else {
-        from.pass_over(&["PROMETHEUS_ADDR"]);
+        from.pass_over(&["PROMETHEUS_ADDR", "PROMETHEUS_PATH"]);
     }
     let (cert, key) = (from.text("GRPC_SERVER_TLS_CERT"), from.text("GRPC_SERVER_TLS_KEY"));
-    let clients = from.text("GRPC_CLIENT_TLS_CACERT");
+    let (clients, name) = (from.text("GRPC_CLIENT_TLS_CACERT"), from.text("GRPC_CLIENT_TLS_SAN"));
     // The reference never reads it: it must not make certificates of clients mandatory.
     from.pass_over(&["GRPC_SERVER_TLS_CA_CERT"]);
     if from.flag("GRPC_SERVER_USE_TLS", false) {
+        if name.is_some() && clients.is_none() {
+            from.problem("GRPC_CLIENT_TLS_SAN", "names who is let in, and needs GRPC_CLIENT_TLS_CACERT");
+        }
+        let name = name.filter(|_| clients.is_some());
         let files = [("cert", cert), ("key", key), ("clients", clients)];
-        let files =
-            files.into_iter().filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))));
-        listen.insert("grpc_tls".to_owned(), Value::Table(files.collect()));
+        let mut tls: Table = files
+            .into_iter()
+            .filter_map(|(name, path)| Some((name.to_owned(), Value::String(path?))))
+            .collect();
+        if let Some(name) = name {
+            tls.insert("names".to_owned(), Value::Array(vec![Value::String(name)]));
+        }
+        listen.insert("grpc_tls".to_owned(), Value::Table(tls));
     }
     let saved = ("saved".to_owned(), Value::String(SAVED.to_owned()));
     let mut all = Table::new();
@@ -184,13 +195,57 @@ fn settings(from: &mut Variables) -> Table {
     if let Some(store) = store(from) {
         all.insert("store".to_owned(), Value::Table(store));
     }
+    if let Some(traces) = traces(from) {
+        all.insert("traces".to_owned(), Value::Table(traces));
+    }
     all
+}
+
+/// The collector of spans; `None`: none are made.
+fn traces(from: &mut Variables) -> Option<Table> {
+    const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+    const PROTOCOL: &str = "TRACING_EXPORTER_PROTOCOL";
+    if !from.flag("TRACING_ENABLED", false) {
+        let about = ["TRACING_SERVICE_NAME", "TRACING_SERVICE_NAMESPACE", "TRACING_SERVICE_INSTANCE_ID"];
+        from.pass_over(&about);
+        from.pass_over(&["TRACING_SAMPLING_RATE", PROTOCOL, ENDPOINT, HEADERS]);
+        return None;
+    }
+    let service = from.text("TRACING_SERVICE_NAME").unwrap_or_else(|| "RateLimit".to_owned());
+    let sample = from.fraction("TRACING_SAMPLING_RATE").unwrap_or(1.0);
+    let headers = from.pairs(HEADERS).into_iter().map(|(name, value)| {
+        let value = percent_decode_str(&value).decode_utf8_lossy().into_owned();
+        Value::String(format!("{name}={value}"))
+    });
+    let headers: Vec<Value> = headers.collect();
+    let endpoint = from.text(ENDPOINT).unwrap_or_else(|| "http://localhost:4318".to_owned());
+    if from.text(PROTOCOL).is_some_and(|protocol| protocol != "http") {
+        from.ignore(
+            PROTOCOL,
+            "spans go by OTLP over HTTP alone, so TIDEGATE_TRACES__ENDPOINT names their collector",
+        );
+        return None;
+    }
+    if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
+        from.ignore(ENDPOINT, "spans go to http://host:port or https://host:port");
+        return None;
+    }
+    let mut traces = Table::new();
+    traces.insert("endpoint".to_owned(), Value::String(endpoint));
+    traces.insert("service_name".to_owned(), Value::String(service));
+    traces.insert("sample".to_owned(), Value::Float(sample));
+    if !headers.is_empty() {
+        traces.insert("headers".to_owned(), Value::Array(headers));
+    }
+    Some(traces)
 }
 
 /// The region's Redis; `None`: this daemon counts for itself.
 fn store(from: &mut Variables) -> Option<Table> {
     let kind = from.text("REDIS_TYPE").unwrap_or_default().to_ascii_lowercase();
     let (auth, secure) = (from.text("REDIS_AUTH"), from.flag("REDIS_TLS", false));
+    let sentinel_auth = from.text("REDIS_SENTINEL_AUTH");
     let timeout = from.duration("REDIS_TIMEOUT");
     let files = [
         ("ca", from.text("REDIS_TLS_CACERT")),
@@ -199,8 +254,11 @@ fn store(from: &mut Variables) -> Option<Table> {
     ];
     let socket = from.text("REDIS_SOCKET_TYPE");
     let url = from.text("REDIS_URL")?;
-    if socket.as_deref() == Some("unix") || url.starts_with('/') {
-        from.problem("REDIS_URL", "is a Unix socket: Redis is reached over TCP here (REDIS_SOCKET_TYPE=tcp)");
+    let is_unix = socket.as_deref() == Some("unix") || url.starts_with('/');
+    if is_unix && !(url.starts_with('/') && matches!(kind.as_str(), "" | "single") && !secure) {
+        let sentence =
+            "is a Unix socket by REDIS_SOCKET_TYPE: the path of one server, without REDIS_TLS, is expected";
+        from.problem("REDIS_URL", sentence);
     }
     let mut parts = url.split(',').map(str::trim).filter(|part| !part.is_empty());
     let mut redis = Table::new();
@@ -218,8 +276,24 @@ fn store(from: &mut Variables) -> Option<Table> {
         }
     };
     redis.insert("topology".to_owned(), Value::String(topology.to_owned()));
-    let nodes = parts.map(|part| Value::String(node(part, auth.as_deref(), secure)));
-    redis.insert("nodes".to_owned(), Value::Array(nodes.collect()));
+    // There the sentinels are asked with a password of their own, or with none.
+    let listed_auth = match (topology, &auth, &sentinel_auth) {
+        ("sentinel", None, Some(_)) => {
+            let sentence = "needs REDIS_AUTH: where sentinels ask for a password, so must their servers here";
+            from.problem("REDIS_SENTINEL_AUTH", sentence);
+            None
+        }
+        ("sentinel", Some(of_servers), _) => {
+            redis.insert("sentinel_master_auth".to_owned(), Value::String(of_servers.clone()));
+            sentinel_auth.clone()
+        }
+        _ => auth.clone(),
+    };
+    let nodes: Vec<Value> = match is_unix {
+        true => vec![Value::String(unix_node(&url, auth.as_deref()))],
+        false => parts.map(|part| Value::String(node(part, listed_auth.as_deref(), secure))).collect(),
+    };
+    redis.insert("nodes".to_owned(), Value::Array(nodes));
     if let Some(timeout) = timeout {
         let millis = timeout.as_millis().clamp(1, 60_000);
         redis.insert("timeout".to_owned(), Value::String(format!("{millis}ms")));
@@ -236,6 +310,18 @@ fn store(from: &mut Variables) -> Option<Table> {
     store.insert("backend".to_owned(), Value::String("redis".to_owned()));
     store.insert("redis".to_owned(), Value::Table(redis));
     Some(store)
+}
+
+/// The path of a server's socket as an address of ours.
+fn unix_node(path: &str, auth: Option<&str>) -> String {
+    const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+    let path = utf8_percent_encode(path, PATH);
+    let Some(auth) = auth else { return format!("redis+unix://{path}") };
+    let (user, password) =
+        auth.split_once(':').map_or((None, auth), |(user, password)| (Some(user), password));
+    let written = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let user = user.map(|user| format!("user={}&", written(user))).unwrap_or_default();
+    format!("redis+unix://{path}?{user}pass={}", written(password))
 }
 
 /// One server as an address of ours: `host:port`, or a URL as it is.
@@ -265,11 +351,7 @@ fn read(from: &mut Variables) -> StandIn {
     let near_limit = from.fraction("NEAR_LIMIT_RATIO").unwrap_or(0.8);
     let host = from.text("DEBUG_HOST").unwrap_or_else(|| "0.0.0.0".to_owned());
     let port = from.number("DEBUG_PORT").unwrap_or(6070);
-    let log_level = from.text("LOG_LEVEL").map(|level| match level.to_ascii_lowercase().as_str() {
-        "warning" => "warn".to_owned(),
-        "fatal" | "panic" => "error".to_owned(),
-        other => other.to_owned(),
-    });
+    let log_level = log_level(from);
     StandIn {
         rules: rules(from),
         merge: from.flag("MERGE_DOMAIN_CONFIG", false),
@@ -284,11 +366,28 @@ fn read(from: &mut Variables) -> StandIn {
             prefix: from.text("CACHE_KEY_PREFIX").unwrap_or_default(),
         },
         debug: format!("{host}:{port}"),
+        metrics_path: from.path("PROMETHEUS_PATH"),
         worldwide: worldwide(from),
         log_level,
         log_json: from.text("LOG_FORMAT").is_some_and(|format| format.eq_ignore_ascii_case("json")),
         unused: Vec::new(),
     }
+}
+
+/// The level of the log as one of ours.
+fn log_level(from: &mut Variables) -> Option<String> {
+    let level = from.text("LOG_LEVEL")?.to_ascii_lowercase();
+    let own = match level.as_str() {
+        "trace" | "debug" | "info" | "warn" | "error" => level.as_str(),
+        "warning" => "warn",
+        "fatal" | "panic" => "error",
+        other => {
+            let known = "trace, debug, info, warn, error, fatal or panic";
+            from.problem("LOG_LEVEL", &format!("must be {known}, not {other:?}"));
+            return None;
+        }
+    };
+    Some(own.to_owned())
 }
 
 fn rules(from: &mut Variables) -> StandInRules {

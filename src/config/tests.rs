@@ -293,14 +293,16 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
 
 #[test]
 fn tls_of_a_listener_needs_a_certificate_its_key_and_tcp() {
-    let text = "[listen.http_tls]\ncert = \"c.pem\"\nkey = \"k.pem\"\nclients = \"ca.pem\"";
+    let text = "[listen.http_tls]\ncert = \"c.pem\"\nkey = \"k.pem\"\nclients = \"ca.pem\"\n\
+                names = [\"gateway.example\", \"10.0.0.7\"]";
     let tls = of_file(text).unwrap().listen.http_tls.unwrap();
+    assert_eq!(tls.names, ["gateway.example", "10.0.0.7"]);
     assert_eq!(
         (tls.cert, tls.clients),
         (PathBuf::from("/etc/tidegate/c.pem"), Some(PathBuf::from("/etc/tidegate/ca.pem")))
     );
     let text = "[listen]\ngrpc = \"unix:/g\"\n[listen.http_tls]\ncert = \"c.pem\"\n[listen.grpc_tls]\n\
-                cert = \"c.pem\"\nkey = \"k.pem\"\nrevoked = \"crl.pem\"";
+                cert = \"c.pem\"\nkey = \"k.pem\"\nrevoked = \"crl.pem\"\nnames = [\"a.example\"]";
     assert_eq!(
         of_file(text).unwrap_err(),
         [
@@ -309,6 +311,8 @@ fn tls_of_a_listener_needs_a_certificate_its_key_and_tcp() {
              TLS is for TCP",
             "tidegate.toml:5:1: [listen.grpc_tls]: revoked has no effect without clients, the authorities whose \
              certificates it is about",
+            "tidegate.toml:5:1: [listen.grpc_tls]: names has no effect without clients, the authorities whose \
+             certificates have these names",
         ]
     );
 }
@@ -349,7 +353,30 @@ fn the_regions_redis_is_read_and_its_passwords_are_not_shown() {
     let text = "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"http://secret\"]";
     assert_eq!(
         of_file(text).unwrap_err(),
-        ["tidegate.toml:4:9: nodes must list redis://host:port or rediss://host:port"]
+        ["tidegate.toml:4:9: nodes must list redis://host:port, rediss://host:port or redis+unix:///path"]
+    );
+    let auth = "nodes = [\"redis://:one@a:1\"]\nsentinel_master_auth = \"u:secret\"";
+    let with = |topology: &str| {
+        of_file(&format!("[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\n{auth}"))
+    };
+    let redis = with("sentinel").unwrap().store.redis;
+    assert_eq!(redis.sentinel_master_auth.as_deref(), Some("u:secret"));
+    assert!(!serde_json::to_string(&redis).unwrap().contains("secret"));
+    assert_eq!(
+        with("single").unwrap_err(),
+        ["tidegate.toml:6:24: sentinel_master_auth has no effect without topology = \"sentinel\""]
+    );
+    let unix = |topology: &str| {
+        let nodes = "nodes = [\"redis+unix:///run/redis.sock?user=u&pass=secret\"]";
+        of_file(&format!("[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\n{nodes}"))
+    };
+    let shown = serde_json::to_string(&unix("single").unwrap().store).unwrap();
+    assert!(shown.contains("redis+unix:///run/redis.sock?…") && !shown.contains("secret"), "{shown}");
+    assert_eq!(
+        unix("cluster").unwrap_err(),
+        [
+            "tidegate.toml:5:9: a Unix socket is one server of this machine: topology must be \"single\" or \"ring\""
+        ]
     );
 }
 

@@ -62,9 +62,12 @@ pub struct RuleOutcome {
 pub struct Worldwide {
     /// The mode in which it is held.
     pub mode: Mode,
-    /// Permits in use worldwide, as far as is known here; `None`: nothing is known.
+    /// Permits in use worldwide, as far as is known here; `None`: no region tells what it used, or the
+    /// regions have not agreed yet.
     pub believed_used: Option<u64>,
-    /// Permits by which the truth may lie above that.
+    /// Permits that this region used, where that is all that is known of the use.
+    pub used_here: Option<u64>,
+    /// Permits by which the truth may lie above the one of the two that is known.
     pub error_bound: u64,
 }
 
@@ -97,6 +100,11 @@ impl AnswerGuards {
     /// Keeps one thing more.
     pub fn hold(&mut self, thing: Arc<dyn Any + Send + Sync>) {
         self.0.push(thing);
+    }
+
+    /// Returns all of them.
+    pub fn things(&self) -> impl Iterator<Item = &Arc<dyn Any + Send + Sync>> {
+        self.0.iter()
     }
 
     /// Lets go of all of them.

@@ -11,6 +11,7 @@
 use crate::algorithm::Counting;
 use crate::calendar::Windows;
 use crate::key::{Key, Shape};
+use crate::rates::RequestSums;
 use crate::time::{Span, Timestamp};
 
 /// Time for which counts stand before they halve; the instants are the same in all tables.
@@ -147,10 +148,15 @@ struct RuleSums {
 }
 
 /// Counts of the heaviest buckets of one part of all keys.
+///
+/// In this order, behind its lock: what every decision writes shares the lock's cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub struct HotTable {
     /// Begin of the newest half-life, in microseconds.
     half: u64,
+    /// Sums of requests since the start; they never halve.
+    requests: RequestSums,
     /// Sets of places, chosen by a key's hash; their number is a power of two.
     sets: Box<[PlaceSet]>,
     /// Counted buckets; their number grows as places are used, up to all of them.
@@ -170,6 +176,7 @@ impl HotTable {
         let sets = (buckets_max.clamp(PLACES, 1 << 16) / PLACES).next_power_of_two();
         Self {
             half: 0,
+            requests: RequestSums::default(),
             sets: vec![PlaceSet::default(); sets].into(),
             buckets: Vec::new(),
             gone: Vec::new(),
@@ -214,6 +221,18 @@ impl HotTable {
     pub fn count_without_bucket(&mut self, rule: Shape, denied: bool, now: Timestamp) {
         self.age(now);
         self.keep(rule, HotSums { requests: 1, denied: denied.into(), cost: 0 });
+    }
+
+    /// Adds to the sums of requests what a decision added to them.
+    #[inline]
+    pub const fn count_requests(&mut self, more: RequestSums) {
+        self.requests.add(more);
+    }
+
+    /// Sums of requests since the start.
+    #[must_use]
+    pub const fn requests(&self) -> RequestSums {
+        self.requests
     }
 
     /// Keeps what was counted of no bucket, or of one that made room.
@@ -404,6 +423,11 @@ mod tests {
         let mut all = Vec::new();
         table.sums(now, |shape, sums| all.push((shape, sums)));
         all
+    }
+
+    #[test]
+    fn what_every_count_touches_fits_a_cache_line_with_the_lock() {
+        assert!(size_of::<u64>() + std::mem::offset_of!(HotTable, buckets) <= 64);
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod open_reservations;
 pub mod penalty;
 pub mod price;
 pub mod quota_assignments;
+pub mod rates;
 pub mod region_list;
 pub mod regions;
 pub mod request;

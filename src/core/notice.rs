@@ -80,6 +80,16 @@ impl NoticeKind {
         }
     }
 
+    /// So long it may last before it is shown: as long as before it is told, but what denies requests is
+    /// shown at once, so that whoever asks why they are denied reads it.
+    #[must_use]
+    pub const fn shown_after(self) -> Span {
+        match self {
+            Self::Agreement => Span::ZERO,
+            _ => self.patience(),
+        }
+    }
+
     /// So long it may last before it is told: what passes by itself while daemons start or rules change is
     /// not worth a line.
     #[must_use]
@@ -119,7 +129,7 @@ pub enum NoticeChange {
 struct NoticeEntry {
     notice: Notice,
     since: Timestamp,
-    /// It is so, and has lasted as long as its kind may: also where it is not told again yet.
+    /// It is so, and has lasted as long as its kind may before it is shown: also where it is not told yet.
     shown: bool,
     told: bool,
     /// Instant at which it was told last, also in an earlier life.
@@ -167,7 +177,7 @@ impl Notices {
             // A clock that went back must not keep it untold.
             entry.since = entry.since.min(now);
             entry.notice = notice;
-            entry.shown = now.since(entry.since) >= entry.notice.kind.patience();
+            entry.shown = now.since(entry.since) >= entry.notice.kind.shown_after();
             let again = entry.told_at.is_some_and(|at| now.since(at) < TOLD_AGAIN);
             let patience = entry.notice.kind.patience().max(if again { TOLD_AGAIN } else { Span::ZERO });
             if !entry.told && now.since(entry.since) >= patience {
@@ -189,7 +199,7 @@ impl Notices {
         told
     }
 
-    /// All that is so now and has lasted as long as its kind may.
+    /// All that is so now and has lasted as long as its kind may before it is shown.
     pub fn shown(&self) -> impl Iterator<Item = &Notice> {
         self.entries.values().filter(|entry| entry.shown).map(|entry| &entry.notice)
     }
@@ -251,6 +261,15 @@ mod tests {
             assert_eq!(texts(watch.handle_look(at(second), differs())), [""; 0], "it begins anew");
         }
         assert_eq!(texts(watch.handle_look(at(11), differs())), ["search is away"]);
+    }
+
+    #[test]
+    fn what_denies_requests_is_shown_before_it_is_told() {
+        let mut watch = Notices::default();
+        let waits = || [notice(NoticeKind::Agreement, "seats")];
+        assert_eq!(texts(watch.handle_look(at(0), waits())), [""; 0]);
+        assert_eq!(watch.shown().count(), 1);
+        assert_eq!(texts(watch.handle_look(at(5), waits())), ["seats is away"]);
     }
 
     #[test]

@@ -10,9 +10,10 @@ use crate::core::written::{Problem, TextPlace, format_second};
 use crate::database::document;
 use crate::database::file::history::{FileRevision, History};
 use crate::database::file::{self, edit};
+use crate::database::set::RuleDocs;
 use crate::engine::port::Later;
 use crate::engine::rulebook::{
-    Done, Edit, EditRefused, EditRequest, Revision, RuleBook, RuleChange, ShownRevisions,
+    Done, Edit, EditRefused, EditRequest, Revision, RuleBook, RuleChange, ShownRevisions, WrittenRule,
 };
 
 /// Most changes told of one revision in a history.
@@ -105,12 +106,32 @@ const fn action(edit: &Edit) -> &'static str {
     }
 }
 
+fn no_file() -> EditRefused {
+    EditRefused::Impossible(
+        "this daemon has no rules file: start it with --rules FILE, or with rules.source = \"postgres\""
+            .to_owned(),
+    )
+}
+
+/// A problem of the whole file.
+fn wrong_file(path: &Path, message: String) -> EditRefused {
+    EditRefused::Wrong(vec![Problem { place: TextPlace::File(path.display().to_string()), message }])
+}
+
+/// The file's text as it is now.
+fn text_of(path: &Path) -> Result<String, EditRefused> {
+    file::read(path).map_err(|problem| EditRefused::Away(problem.to_string()))
+}
+
+/// The rules of the file as they are written.
+fn docs_of(path: &Path) -> Result<RuleDocs, EditRefused> {
+    edit::docs(&text_of(path)?).map_err(|message| wrong_file(path, message))
+}
+
 /// Works out the file's new text, and checks it as the daemon will.
 fn rewrite(path: &Path, wanted: &Edit, regions: &[String]) -> Result<Rewritten, EditRefused> {
-    let wrong = |message: String| {
-        EditRefused::Wrong(vec![Problem { place: TextPlace::File(path.display().to_string()), message }])
-    };
-    let before = file::read(path).map_err(|problem| EditRefused::Away(problem.to_string()))?;
+    let wrong = |message: String| wrong_file(path, message);
+    let before = text_of(path)?;
     let docs = edit::docs(&before).map_err(wrong)?;
     let (after, changes) = if let Edit::Rollback(revision) = wanted {
         let entry = History::of(path).get(*revision).ok_or(EditRefused::NoRevision(*revision))?;
@@ -177,9 +198,7 @@ impl RuleBook for FileRules {
         Box::pin(async move {
             match self.0.source() {
                 RulesSource::File(path) => self.edit_file(path, asked).await,
-                _ => Err(EditRefused::Impossible(
-                    "this daemon has no rules file: start it with --rules FILE, or with rules.source = \"postgres\"".to_owned(),
-                )),
+                _ => Err(no_file()),
             }
         })
     }
@@ -189,6 +208,18 @@ impl RuleBook for FileRules {
             let RulesSource::File(path) = self.0.source() else { return Ok(Vec::new()) };
             let path = path.clone();
             blocking(move || revisions(&path, &shown)).await
+        })
+    }
+
+    fn written(&self, name: String) -> Later<'_, Result<WrittenRule, EditRefused>> {
+        Box::pin(async move {
+            let RulesSource::File(path) = self.0.source() else { return Err(no_file()) };
+            // Before the text is read: who edits a text that is newer than its revision is told so.
+            let revision = self.0.engine().loaded().revision;
+            let path = path.clone();
+            let docs = blocking(move || docs_of(&path)).await??;
+            let rule = docs.rules.get(&name).cloned().ok_or(EditRefused::NoRule(name))?;
+            Ok(WrittenRule { revision, rule })
         })
     }
 }

@@ -219,5 +219,6 @@ fn read(files: &config::ListenerTls, name: &str) -> anyhow::Result<ListenerPem> 
         key: file("key", &files.key)?,
         clients: optional("clients", &files.clients)?,
         revoked: optional("revoked", &files.revoked)?,
+        names: files.names.clone(),
     })
 }

@@ -1,9 +1,8 @@
 //! The addresses on which a daemon listens. All are bound before any is served, so that one that is taken
 //! stops the start.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
-
-use anyhow::Context;
 
 use super::bound::Bound;
 use super::listener_tls::WatchedTls;
@@ -106,7 +105,12 @@ async fn bind(
     tls: Option<&WatchedTls>,
 ) -> anyhow::Result<Option<Listener>> {
     let Some(address) = address else { return Ok(None) };
-    let listener =
-        Listener::bind(address).await.with_context(|| format!("cannot listen on {address} for {what}"))?;
+    let listener = Listener::bind(address).await.map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::AddrInUse => " (does another daemon run there, or one that still drains?)",
+            _ => "",
+        };
+        anyhow::Error::new(error).context(format!("cannot listen on {address} for {what}{hint}"))
+    })?;
     Ok(Some(listener.with_tls(tls.map(|watched| Arc::clone(&watched.tls)))))
 }

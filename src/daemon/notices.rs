@@ -1,7 +1,7 @@
 //! Looks at the cluster as this daemon sees it, and tells its operator what is wrong: in the log once when it
 //! begins and once when it is over, in `/readyz` and `tidegate regions` for as long as it lasts.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl Look {
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut notices, mut heard) = (Notices::default(), HashSet::new());
+        let mut notices = Notices::default();
         let (mut revision, mut rules) = (None, Vec::new());
         let mut shown = Vec::new();
         let mut lives = self.certificates_in_force().map(|(_, life)| life);
@@ -67,7 +67,7 @@ impl Look {
                 continue;
             }
             let now = self.engine.now();
-            let found = self.found(now, &rules, &mut heard);
+            let found = self.found(now, &rules);
             for (life, (which, read)) in lives.iter_mut().zip(self.certificates_in_force()) {
                 life.replace(read.ends());
                 let is_its =
@@ -116,11 +116,11 @@ impl Look {
             .map(|(which, ends)| (which, CertificateLife::new(ends)))
     }
 
-    fn found(&self, now: Timestamp, rules: &[ComparedRule], heard: &mut HashSet<String>) -> Vec<Notice> {
+    fn found(&self, now: Timestamp, rules: &[ComparedRule]) -> Vec<Notice> {
         let members = self.peers.members();
         let members: Vec<Member> = members.borrow().iter().filter(|member| member.live).cloned().collect();
         let world = self.engine.world();
-        let mut found = self.away(&world, &members, heard);
+        let mut found = self.away(&world);
         self.lists(&members, &mut found);
         self.agreement(&mut found);
         burning(&world, &mut found);
@@ -133,26 +133,19 @@ impl Look {
     }
 
     /// Regions that are out of reach.
-    fn away(&self, world: &WorldStatus, members: &[Member], heard: &mut HashSet<String>) -> Vec<Notice> {
-        heard.extend(
-            members
-                .iter()
-                .map(|member| &member.name.region)
-                .filter(|region| !world.cut_off.contains(region))
-                .cloned(),
-        );
+    fn away(&self, world: &WorldStatus) -> Vec<Notice> {
         if world.cut_off.is_empty() {
             return Vec::new();
         }
         let applies = self.applies();
         let away = |region: &String| {
-            let (kind, text) = if heard.contains(region) {
-                (NoticeKind::CutOff, format!("region {region} is cut off: {applies}"))
-            } else {
+            let (kind, text) = if world.unseen.contains(region) {
                 (
                     NoticeKind::Unseen,
                     format!("region {region}, which peers.regions lists, has not been heard yet: {applies}"),
                 )
+            } else {
+                (NoticeKind::CutOff, format!("region {region} is cut off: {applies}"))
             };
             Notice { kind, subject: region.clone(), text, over: format!("region {region} is heard") }
         };
@@ -170,8 +163,17 @@ impl Look {
             policies.into_iter().map(|(policy, rules)| format!("on_partition={policy} for {}", some(&rules)));
         let mut applies: Vec<String> = gossip.collect();
         let standings = self.engine.shares_standing();
+        let waiting = standings.iter().filter(|standing| standing.waits);
+        let waiting: Vec<&str> = waiting.map(|standing| standing.rule.name.as_str()).collect();
+        if !waiting.is_empty() {
+            let waiting = some(&waiting);
+            applies.push(format!(
+                "escrow and split rules admit nothing before all regions have agreed ({waiting})"
+            ));
+        }
         if standings.iter().any(|standing| !standing.waits) {
-            applies.push("escrow and split rules spend what this region holds".to_owned());
+            let other = if waiting.is_empty() { "" } else { "other " };
+            applies.push(format!("{other}escrow and split rules spend what this region holds"));
         }
         if applies.is_empty() { "no worldwide limit depends on it".to_owned() } else { applies.join("; ") }
     }

@@ -1,9 +1,11 @@
 //! The rules as operators change them: the engine's port, carried out on the database.
 
 use super::database_rules::DatabaseRules;
-use crate::database::postgres::rules;
+use crate::database::postgres::{Failure, rules};
 use crate::engine::port::Later;
-use crate::engine::rulebook::{Done, EditRefused, EditRequest, Revision, RuleBook, ShownRevisions};
+use crate::engine::rulebook::{
+    Done, EditRefused, EditRequest, Revision, RuleBook, ShownRevisions, WrittenRule,
+};
 
 impl RuleBook for DatabaseRules {
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>> {
@@ -37,6 +39,16 @@ impl RuleBook for DatabaseRules {
             rules::history(&self.database, &shown)
                 .await
                 .map_err(|failure| EditRefused::Away(failure.to_string()))
+        })
+    }
+
+    fn written(&self, name: String) -> Later<'_, Result<WrittenRule, EditRefused>> {
+        Box::pin(async move {
+            let away = |failure: Failure| EditRefused::Away(failure.to_string());
+            self.database.is_there().await.map_err(away)?;
+            let (revision, rule) = rules::written(&self.database, &name).await.map_err(away)?;
+            let rule = rule.ok_or(EditRefused::NoRule(name))?;
+            Ok(WrittenRule { revision, rule })
         })
     }
 }

@@ -39,7 +39,8 @@ type Texts = Vec<(String, String)>;
 
 impl StandIn {
     pub(super) fn new(wanted: config::StandIn, engine: &Arc<Engine>, metrics: &Arc<Metrics>) -> Arc<Self> {
-        let service = Arc::new(Service::new(wanted.answers.clone(), metrics));
+        let service = Service::new(wanted.answers.clone(), wanted.metrics_path.clone(), metrics);
+        let service = Arc::new(service);
         let healthy = watch::Sender::new(wanted.healthy_without_rules);
         Arc::new(Self { wanted, engine: Arc::clone(engine), service, healthy })
     }

@@ -1,5 +1,5 @@
 //! Tasks that must be done now and then: forget what has expired, give back what has lapsed, drain
-//! histograms, publish gauges.
+//! histograms, publish gauges, read rates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,7 @@ pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToke
             biased;
             () = stop.cancelled() => return,
             () = engine.owed_is_due() => engine.pay_owed().await,
+            () = engine.turns_are_left() => engine.give_back_turns().await,
             _ = ticks.tick() => {
                 once(&engine);
                 tokio::select! {
@@ -57,6 +58,7 @@ fn once(engine: &Engine) {
     metrics.keys_evicted.absolute(len.evicted);
     metrics.keys_full.absolute(len.full);
     engine.publish_hot();
+    engine.read_rates();
     if let Some(lookups) = engine.lookups() {
         lookups.upkeep();
     }

@@ -14,6 +14,8 @@ mod shown;
 #[cfg(test)]
 mod oddities;
 #[cfg(test)]
+mod other_words;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;

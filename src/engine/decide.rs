@@ -397,6 +397,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,
             believed_used: None,
+            used_here: None,
             error_bound: found.whole.capacity(rule.algorithm),
         });
         RuleOutcome {
@@ -404,7 +405,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             action: rule.action,
             allowed: false,
             shadow,
-            limit: 0,
+            // As once they have agreed, and as `GET /v1/why` shows its bucket.
+            limit: bound::shown_limit(rule, &found.whole, &found.limit),
             window: if is_held(found) { Span::ZERO } else { found.limit.window },
             remaining: 0,
             reset: AGREED_SOON,
@@ -464,8 +466,9 @@ impl<'a, 'r> Plan<'a, 'r> {
         let ChargeResult { used, view, error_bound, degraded, ref verdict, .. } = *counted;
         let rule = found.rule;
         let refused = rule.rule.global.is_some() && !verdict.admitted && !degraded;
-        // In a cut its part is all that it has.
-        let heard = view.is_none() || elsewhere.silence <= ROUND_TRIP;
+        // In a cut its part is all that it has. Once that is over the others leave it more, however long they
+        // were silent.
+        let heard = view.is_none() || !elsewhere.cut_off;
         if !refused || !heard || counted.penalty.is_some() {
             return false;
         }
@@ -492,9 +495,12 @@ impl<'a, 'r> Plan<'a, 'r> {
             let answered = BucketAnswer { used, remaining, view, error_bound };
             let limits = (&found.whole, &found.limit);
             let elsewhere = (bound::of_answer(elsewhere, degraded), now);
+            // Under the other modes no region tells the others what it used.
+            let tells = global.mode == Mode::Gossip;
             Worldwide {
                 mode: global.mode,
-                believed_used: Some(uncertainty::believed(&found.limit, &answered, now)),
+                believed_used: tells.then(|| uncertainty::believed(&found.limit, &answered, now)),
+                used_here: (!tells).then_some(used),
                 error_bound: bound::of_bucket(global.mode, rule.algorithm, limits, &answered, elsewhere),
             }
         });

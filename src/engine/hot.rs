@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::hash::BuildHasher as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
@@ -20,6 +21,7 @@ use super::port::ChargeResult;
 use crate::core::decision::RuleOutcome;
 use crate::core::hot::{HotBucket, HotCharge, HotSums, HotTable, span_of};
 use crate::core::key::{Key, Shape, identity_values};
+use crate::core::rates::RequestSums;
 use crate::core::request::Cost;
 use crate::core::rule::Action;
 use crate::core::ruleset::{Compiled, Match};
@@ -45,9 +47,18 @@ impl TableLine {
     }
 }
 
+/// Requests that no rule decided, on a cache line of their own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct UnruledRequests {
+    unmatched: AtomicU64,
+    refused: AtomicU64,
+}
+
 /// Counts every decision.
 #[derive(Debug)]
 pub(super) struct HotCounts {
+    unruled: UnruledRequests,
     tables: Box<[TableLine]>,
     hasher: RandomState,
     began: Timestamp,
@@ -57,7 +68,8 @@ impl HotCounts {
     /// Counts from `began` on.
     pub(super) fn new(began: Timestamp) -> Self {
         let table = |_| TableLine(Mutex::new(HotTable::new(HOT_BUCKETS_MAX / TABLES)));
-        Self { tables: (0..TABLES).map(table).collect(), hasher: RandomState::default(), began }
+        let tables = (0..TABLES).map(table).collect();
+        Self { unruled: UnruledRequests::default(), tables, hasher: RandomState::default(), began }
     }
 
     #[inline]
@@ -66,22 +78,48 @@ impl HotCounts {
         (usize::try_from(hash >> 58).unwrap_or(0), hash)
     }
 
-    /// Counts what a decision did to a bucket.
+    /// Counts what a decision did to a bucket, and what it added to the sums of requests.
     #[inline]
-    pub(super) fn count(&self, key: &Key, charge: &HotCharge, now: Timestamp) {
+    pub(super) fn count(&self, key: &Key, charge: &HotCharge, more: RequestSums, now: Timestamp) {
         let (table, hash) = self.place(key);
         if let Some(table) = self.tables.get(table) {
-            table.lock().count(hash, key, charge, now);
+            let mut table = table.lock();
+            table.count_requests(more);
+            table.count(hash, key, charge, now);
         }
     }
 
-    /// Counts a decision of a rule without buckets.
-    fn count_without_bucket(&self, rule: Shape, denied: bool, now: Timestamp) {
+    /// Counts a decision of a rule without buckets alike.
+    fn count_without_bucket(&self, rule: Shape, denied: bool, more: RequestSums, now: Timestamp) {
         // Any table will do: the time spreads over them what one rule decides.
         let table = usize::try_from(now.micros()).unwrap_or(0) % TABLES;
         if let Some(table) = self.tables.get(table) {
-            table.lock().count_without_bucket(rule, denied, now);
+            let mut table = table.lock();
+            table.count_requests(more);
+            table.count_without_bucket(rule, denied, now);
         }
+    }
+
+    /// Counts a request that no rule matched.
+    pub(super) fn count_unmatched(&self) {
+        self.unruled.unmatched.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request of somebody who is refused, whatever rules say.
+    pub(super) fn count_refused(&self) {
+        self.unruled.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sums of all requests since the start.
+    pub(super) fn requests(&self) -> RequestSums {
+        let unmatched = self.unruled.unmatched.load(Ordering::Relaxed);
+        let denied = self.unruled.refused.load(Ordering::Relaxed);
+        let mut sums =
+            RequestSums { requests: unmatched.wrapping_add(denied), denied, ..RequestSums::default() };
+        for table in &self.tables {
+            sums.add(table.lock().requests());
+        }
+        sums
     }
 
     /// Returns what is counted of a bucket, if it has a place.
@@ -272,18 +310,25 @@ pub struct HotRuleRow {
 }
 
 impl Engine {
-    /// Counts what a rule said of a request.
+    /// Counts what a rule said of a request. `told` is what rules before it said of the same request.
     #[inline]
     pub(super) fn count_hot(
         &self,
         found: &Match<'_>,
         ruled: &RuleOutcome,
         charged: Option<(TakenCost, &ChargeResult)>,
+        told: &mut RequestSums,
         now: Timestamp,
     ) {
         let denied = !ruled.allowed;
+        let said = RequestSums {
+            requests: 1,
+            denied: u64::from(denied && !ruled.shadow),
+            degraded: ruled.degraded.into(),
+            cost: 0,
+        };
         let (Some(key), Some((taken, counted))) = (&found.key, charged) else {
-            return self.hot.count_without_bucket(found.rule.shape, denied, now);
+            return self.hot.count_without_bucket(found.rule.shape, denied, told.raise(said), now);
         };
         let is_step = matches!(taken.cost, Cost::Refund(_) | Cost::Commit(_));
         // A client that gives back or only looks uses nothing up; one that is denied is to be found.
@@ -296,7 +341,8 @@ impl Engine {
             windows: found.limit.windows(),
             counting: found.rule.counting(),
         };
-        self.hot.count(key, &charge, now);
+        let more = told.raise(RequestSums { cost: charge.taken, ..said });
+        self.hot.count(key, &charge, more, now);
     }
 
     /// The heaviest buckets, and the sums of the heaviest rules. Looks at every rule in force: not for
@@ -470,7 +516,7 @@ mod tests {
             let wanted = draws.next() * sums[KEYS - 1];
             let rank = sums.partition_point(|sum| *sum < wanted).min(KEYS - 1);
             let denied = denied_of.is_some_and(|nth| rank % nth == 0);
-            counts.count(&key(rank), &charge(denied), now);
+            counts.count(&key(rank), &charge(denied), RequestSums::default(), now);
             if denied || denied_of.is_none() {
                 truth[rank] += 0.5_f64.powi(i32::try_from(half(end) - half(now)).unwrap());
             }
@@ -500,18 +546,35 @@ mod tests {
         let counts = HotCounts::new(START);
         assert!(counts.bytes() < 1 << 20, "{} bytes before anything was counted", counts.bytes());
         for rank in 0..200_000 {
-            counts.count(&key(rank), &charge(false), START);
+            counts.count(&key(rank), &charge(false), RequestSums::default(), START);
         }
         let of_short = counts.bytes();
         assert!(of_short < 10 << 20, "{of_short} bytes");
         let padding = "x".repeat(KEY_BYTES_MAX - 16);
         for rank in 0..150_000 {
             let long = Key::new(Shape(8), [format!("{rank}{padding}").as_str()]);
-            counts.count(&long, &charge(false), START);
+            counts.count(&long, &charge(false), RequestSums::default(), START);
         }
         assert!(counts.bytes() > of_short && counts.bytes() < 64 << 20, "{} bytes", counts.bytes());
         assert!(counts.heaviest(usize::MAX, START, |_| 1).len() <= HOT_BUCKETS_MAX);
         assert!(counts.crowded()[0] > 0);
+    }
+
+    #[test]
+    fn requests_are_summed_over_all_tables_with_those_that_no_rule_decided_and_do_not_fade() {
+        let counts = HotCounts::new(START);
+        let charged = RequestSums { requests: 1, cost: 1, ..RequestSums::default() };
+        for rank in 0..1_000 {
+            counts.count(&key(rank), &charge(false), charged, START);
+        }
+        let denied = RequestSums { requests: 1, denied: 1, ..RequestSums::default() };
+        counts.count_without_bucket(Shape(8), true, denied, START);
+        counts.count_unmatched();
+        counts.count_refused();
+        let expected = RequestSums { requests: 1_003, denied: 2, degraded: 0, cost: 1_000 };
+        assert_eq!(counts.requests(), expected);
+        assert_eq!(counts.sums(START + Span::from_secs(3_600)).1, HotSums::default());
+        assert_eq!(counts.requests(), expected);
     }
 
     #[test]

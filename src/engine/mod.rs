@@ -23,7 +23,7 @@ use crate::core::regions::gossip::uncertainty::BucketAnswer;
 use crate::core::regions::{Effect, NodeName, StoreSeen, Touched, WorldRule};
 use crate::core::request::Request;
 use crate::core::rule::{Global, Mode, Rule};
-use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
+use crate::core::ruleset::{Compiled, Conflict, People, Reason, RuleSet, Shapes};
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
 use crate::telemetry::Metrics;
@@ -37,6 +37,7 @@ mod caller_id;
 pub mod clock;
 mod crossings;
 pub mod decide;
+pub mod difference;
 mod each;
 mod estimate;
 pub mod events;
@@ -55,6 +56,7 @@ pub mod pace;
 mod partition;
 pub mod port;
 pub mod quotas;
+mod rates;
 mod refusal;
 pub mod region_listing;
 pub mod reserve;
@@ -62,6 +64,7 @@ pub mod rulebook;
 mod split;
 pub mod status;
 pub mod tasks;
+mod turns;
 mod unmatched;
 mod wait;
 pub mod warnings;
@@ -111,6 +114,7 @@ pub struct Engine {
     excess: Excesses,
     hot: hot::HotCounts,
     hot_metrics: hot::HotMetrics,
+    rates: rates::RateReadings,
     warned: crossings::Warned,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
@@ -172,6 +176,7 @@ impl Engine {
             excess: Excesses::default(),
             hot: hot::HotCounts::new(began),
             hot_metrics: hot::HotMetrics::new(&metrics),
+            rates: rates::RateReadings::new(began),
             warned: crossings::Warned::new(&metrics),
             metrics,
             degraded,
@@ -332,7 +337,7 @@ impl Engine {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let set = RuleSet::compile_with_people(rules, people.into(), &mut shapes)?;
         let revision = revision.unwrap_or_else(|| self.loaded.load().revision + 1);
-        self.enforce(set, |set| Loaded::new(set, revision, shadow, &self.metrics));
+        self.enforce(set, &shapes, |set| Loaded::new(set, revision, shadow, &self.metrics));
         Ok(revision)
     }
 
@@ -356,15 +361,16 @@ impl Engine {
         let touched: Vec<String> = touched.into_iter().map(str::to_owned).collect();
         let set = before.set.changed(names, put, &mut shapes)?;
         let many = set.rules().len();
-        self.enforce(set, |set| before.changed(set, &touched, revision, shadow, &self.metrics));
+        self.enforce(set, &shapes, |set| before.changed(set, &touched, revision, shadow, &self.metrics));
         Ok(many)
     }
 
     /// Puts a set in force. The caller holds the shapes, so that sets take force in the order they were made
     /// in.
-    fn enforce(&self, set: RuleSet, load: impl FnOnce(RuleSet) -> Loaded) {
+    fn enforce(&self, set: RuleSet, shapes: &Shapes, load: impl FnOnce(RuleSet) -> Loaded) {
         let mut split = self.shares.machine();
         self.note_limits(&set);
+        self.foresee(&set, shapes);
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
         let loaded =
             load(set).sharing(&split, &self.name.region, &self.shares.regions().names, self.shares.lends);
@@ -467,14 +473,8 @@ impl Engine {
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let mut considered = loaded.set.explain_of(known, &self.who(&persons));
         let all = considered.len();
-        let mut others = rules_max.saturating_sub(considered.iter().filter(|(_, why)| why.matches()).count());
-        considered.retain(|(_, why)| {
-            let fits = why.matches() || others > 0;
-            if !why.matches() {
-                others = others.saturating_sub(1);
-            }
-            fits
-        });
+        // Who reads the first lines of very many reads of those that decide.
+        considered.sort_by_key(|(_, why)| (!why.matches(), *why != Reason::Decides));
         considered.truncate(rules_max);
         let considered: Vec<_> =
             considered.into_iter().map(|(rule, reason)| (rule.rule.name.clone(), reason)).collect();

@@ -9,15 +9,18 @@
 //! not in time is denied.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::Counter;
+use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
 use super::clock::Deadline;
 use super::port::Decisions;
+use super::turns::{BucketTurns, HeldTurn, LeftTurns};
 use crate::core::decision::Decision;
 use crate::core::key::Key;
 use crate::core::request::{Cost, Request};
@@ -33,7 +36,16 @@ pub(super) const BUCKET_MAX: usize = 12;
 #[derive(Debug)]
 pub(super) struct WaitingRoom {
     all: Semaphore,
-    buckets: Mutex<HashMap<Key, usize, foldhash::fast::RandomState>>,
+    buckets: Mutex<HashMap<Key, BucketQueue, foldhash::fast::RandomState>>,
+    /// The number of the turn that was taken last.
+    newest_turn: AtomicU64,
+}
+
+/// Those of one bucket who wait, or may have to.
+#[derive(Debug, Default)]
+struct BucketQueue {
+    places: usize,
+    turns: BucketTurns,
 }
 
 /// The place of one that waits, or may have to, among those of its bucket. Given back when dropped.
@@ -41,11 +53,14 @@ pub(super) struct WaitingRoom {
 pub(super) struct WaitingPlace {
     room: Arc<WaitingRoom>,
     key: Key,
+    /// The number of its turn; zero without one.
+    turn: AtomicU64,
 }
 
 impl WaitingRoom {
     pub(super) fn new(all: usize) -> Arc<Self> {
-        Arc::new(Self { all: Semaphore::new(all), buckets: Mutex::default() })
+        let newest_turn = AtomicU64::new(0);
+        Arc::new(Self { all: Semaphore::new(all), buckets: Mutex::default(), newest_turn })
     }
 
     /// A place among those of this bucket; `None` where it has as many as it may, or nobody else may wait.
@@ -55,11 +70,13 @@ impl WaitingRoom {
         }
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         match buckets.get_mut(key) {
-            Some(taken) if *taken >= BUCKET_MAX => return None,
-            Some(taken) => *taken += 1,
-            None => drop(buckets.insert(key.copied(), 1)),
+            Some(queue) if queue.places >= BUCKET_MAX => return None,
+            Some(queue) => queue.places += 1,
+            None => {
+                drop(buckets.insert(key.copied(), BucketQueue { places: 1, turns: BucketTurns::default() }));
+            }
         }
-        Some(WaitingPlace { room: Arc::clone(self), key: key.copied() })
+        Some(WaitingPlace { room: Arc::clone(self), key: key.copied(), turn: AtomicU64::new(0) })
     }
 
     /// One of the places in all, while it waits.
@@ -68,12 +85,39 @@ impl WaitingRoom {
     }
 }
 
+impl WaitingPlace {
+    /// Returns the key of its bucket.
+    pub(super) const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Takes down the turn that its request has, behind those of its bucket that were taken before.
+    pub(super) fn take_turn(&self, turn: HeldTurn) {
+        let number = self.room.newest_turn.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let mut buckets = self.room.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = buckets.get_mut(&self.key) {
+            queue.turns.put(number, turn);
+            self.turn.store(number, Ordering::Relaxed);
+        }
+    }
+
+    /// Its client has left. Returns the turns that nobody waits for, nor behind, any more.
+    fn leave(&self) -> Vec<HeldTurn> {
+        let number = self.turn.swap(0, Ordering::Relaxed);
+        if number == 0 {
+            return Vec::new();
+        }
+        let mut buckets = self.room.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        buckets.get_mut(&self.key).map(|queue| queue.turns.leave(number)).unwrap_or_default()
+    }
+}
+
 impl Drop for WaitingPlace {
     fn drop(&mut self) {
         let mut buckets = self.room.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = buckets.get_mut(&self.key) {
-            *taken -= 1;
-            if *taken == 0 {
+        if let Some(queue) = buckets.get_mut(&self.key) {
+            queue.places -= 1;
+            if queue.places == 0 {
                 buckets.remove(&self.key);
             }
         }
@@ -86,9 +130,10 @@ pub(super) struct Pacing {
     room: Arc<WaitingRoom>,
     /// Cancelled: from now on nobody is held back.
     released: CancellationToken,
-    /// Holds that lasted to their end, that the end of the daemon cut short, or that did not begin for want
-    /// of room.
-    ended: [Counter; 3],
+    /// Holds that lasted to their end, that the end of the daemon cut short, that did not begin for want of
+    /// room, or whose client left: by turns.
+    ended: [Counter; 4],
+    left: LeftTurns,
 }
 
 impl Pacing {
@@ -97,9 +142,10 @@ impl Pacing {
     }
 
     pub(super) fn with_room(room: usize, metrics: &Metrics) -> Self {
-        let ended = ["held", "released", "full"]
+        let ended = ["held", "released", "full", "left"]
             .map(|outcome| metrics.counter("throttle_holds_total", "outcome", outcome));
-        Self { room: WaitingRoom::new(room), released: CancellationToken::new(), ended }
+        let (room, left) = (WaitingRoom::new(room), LeftTurns::default());
+        Self { room, released: CancellationToken::new(), ended, left }
     }
 
     /// Returns where those wait who are held back.
@@ -107,9 +153,20 @@ impl Pacing {
         &self.room
     }
 
+    /// Counts a turn that is given back.
+    pub(super) fn count_left(&self) {
+        let [.., left] = &self.ended;
+        left.increment(1);
+    }
+
+    /// Returns the turns that wait to be given back.
+    pub(super) const fn left_turns(&self) -> &LeftTurns {
+        &self.left
+    }
+
     /// Waits for `most`, or until all are released. Returns how long that was.
     async fn hold(&self, most: Span) -> Span {
-        let [held, released, full] = &self.ended;
+        let [held, released, full, _] = &self.ended;
         let Some(_room) = self.room.enter() else {
             full.increment(1);
             return Span::ZERO;
@@ -125,6 +182,35 @@ impl Pacing {
             () = tokio::time::sleep(deadline.left()) => {
                 held.increment(1);
                 most
+            }
+        }
+    }
+}
+
+/// The turns of one call while its answer is held back. Dropped before they have come, they are given back.
+struct CallTurns<'e> {
+    engine: &'e Engine,
+    places: SmallVec<[Arc<WaitingPlace>; 1]>,
+}
+
+impl<'e> CallTurns<'e> {
+    fn of(engine: &'e Engine, decisions: &[Decision]) -> Self {
+        let things = decisions.iter().flat_map(|decision| decision.guards.things());
+        let places = things.filter_map(|thing| Arc::clone(thing).downcast::<WaitingPlace>().ok());
+        Self { engine, places: places.collect() }
+    }
+
+    /// They have come, or the client is told when they do.
+    fn are_told(mut self) {
+        self.places.clear();
+    }
+}
+
+impl Drop for CallTurns<'_> {
+    fn drop(&mut self) {
+        for place in self.places.drain(..) {
+            for turn in place.leave() {
+                self.engine.turn_left(place.key(), turn);
             }
         }
     }
@@ -149,11 +235,13 @@ impl Engine {
     }
 
     /// The same decisions when they may be told: at once, or after the delay of a rule with `delay = "hold"`.
-    /// The gateway keeps the rest of a delay then.
+    /// The gateway keeps the rest of a delay then. Dropped before, it gives back the turns that have not come.
     pub async fn held_back(&self, requests: &[Request<'_>], mut decisions: Decisions) -> Decisions {
         let Some(most) = hold_of(requests, &decisions) else { return decisions };
         Box::pin(async move {
+            let turns = CallTurns::of(self, &decisions);
             let held = self.pacing.hold(most).await;
+            turns.are_told();
             decisions.iter_mut().for_each(|decision| decision.was_held(held));
             decisions
         })

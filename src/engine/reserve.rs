@@ -157,7 +157,17 @@ impl<'a> ReservedBucket<'a> {
         now: Timestamp,
     ) -> Self {
         let own = |permits| Limit { permits, burst: permits, ..rule.limit };
-        let whole = own_limit.map_or(rule.limit, own);
+        Self::with_limit(loaded, rule, key, own_limit.map_or(rule.limit, own), now)
+    }
+
+    /// The same, held to this limit in all regions together.
+    pub(super) fn with_limit(
+        loaded: &Loaded,
+        rule: &'a Compiled,
+        key: Key,
+        whole: Limit,
+        now: Timestamp,
+    ) -> Self {
         Self { rule, key, held: loaded.held_to(rule, whole, now), whole }
     }
 
@@ -168,17 +178,27 @@ impl<'a> ReservedBucket<'a> {
         regions: RegionsKnown,
         (id, actual): (ReservationId, u64),
     ) -> Charge<'_> {
-        let (rule, whole, HeldLimit { limit, share }) = (self.rule, &self.whole, self.held);
-        let debt_max = rule.rule.debt_max(limit.permits, whole.permits);
+        let debt_max = self.rule.rule.debt_max(self.held.limit.permits, self.whole.permits);
+        let cost = Cost::Commit(Commit { id, actual, debt_max });
+        Charge { enforced: false, ..self.charge(loaded, regions, cost) }
+    }
+
+    /// Gives so many permits of it back that nobody reserved.
+    pub(super) fn refund(&self, loaded: &Loaded, regions: RegionsKnown, permits: u64) -> Charge<'_> {
+        self.charge(loaded, regions, Cost::Refund(permits))
+    }
+
+    fn charge(&self, loaded: &Loaded, regions: RegionsKnown, cost: Cost) -> Charge<'_> {
+        let (rule, HeldLimit { limit, share }) = (self.rule, self.held);
         Charge {
             rule,
             key: &self.key,
             limit,
             share,
-            whole,
+            whole: &self.whole,
             first: rule.rule.global.as_ref().and_then(|_| loaded.first_of(rule, &limit, regions)),
-            cost: Cost::Commit(Commit { id, actual, debt_max }),
-            enforced: false,
+            cost,
+            enforced: true,
         }
     }
 }

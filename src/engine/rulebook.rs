@@ -72,23 +72,17 @@ pub struct EditRequest {
 }
 
 /// One rule, or one region's quota of it, before and after.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(deny_unknown_fields))]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RuleChange {
     /// `rule` or `quota`.
-    #[cfg_attr(test, schemars(extend("enum" = ["rule", "quota"])))]
     pub kind: &'static str,
-    /// The rule.
+    /// Name of the rule.
     pub rule: String,
-    /// The region, of a quota.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Name of the region, of a quota.
     pub region: Option<String>,
-    /// As it was; null: it was not there.
-    #[cfg_attr(test, schemars(with = "Option<serde_json::Map<String, Value>>"))]
+    /// Document as it was; `None`: it was not there.
     pub before: Option<Value>,
-    /// As it is; null: it is gone.
-    #[cfg_attr(test, schemars(with = "Option<serde_json::Map<String, Value>>"))]
+    /// Document as it is; `None`: it is gone.
     pub after: Option<Value>,
 }
 
@@ -102,26 +96,33 @@ pub struct Done {
 }
 
 /// One revision of the rules.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(deny_unknown_fields))]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Revision {
-    /// Its number.
+    /// Number of the revision; later ones have higher numbers.
     pub revision: u64,
-    /// When, RFC 3339 in UTC.
+    /// Instant at which it took force, RFC 3339 in UTC.
     pub at: String,
-    /// Who: a token's name, or a role of the database.
+    /// Author of the revision: a token's name, or a role of the database.
     pub actor: String,
-    /// From which address.
+    /// Address that the change came from; `None` where none is known.
     pub source: Option<String>,
-    /// What: `put`, `delete`, `replace`, `rollback`, `quotas`, `sql`, `file`.
+    /// Action: `put`, `delete`, `replace`, `rollback`, `quotas`, `sql`, `file`.
     pub action: String,
-    /// Why.
+    /// Reason that the actor gave; `None` for none.
     pub reason: Option<String>,
-    /// How many rules and quotas it changed.
+    /// Number of rules and quotas that it changed.
     pub changes_total: u64,
-    /// What it changed; the first of them where they are very many.
+    /// Changes that it made; the first of them where they are very many.
     pub changes: Vec<RuleChange>,
+}
+
+/// One rule as its author wrote it, with nothing that is only meant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WrittenRule {
+    /// Revision at which it stands so: a change that is made for it is a change of this text.
+    pub revision: u64,
+    /// Document in the shape of `rules.toml`.
+    pub rule: Value,
 }
 
 /// The revisions to show, newest first.
@@ -166,6 +167,9 @@ pub trait RuleBook: Send + Sync + 'static {
 
     /// Returns what became of the rules, newest first.
     fn history(&self, shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>>;
+
+    /// Returns the rule of this name as it was written.
+    fn written(&self, name: String) -> Later<'_, Result<WrittenRule, EditRefused>>;
 }
 
 /// Rules that nobody can change.
@@ -180,6 +184,11 @@ impl RuleBook for NoRuleBook {
 
     fn history(&self, _shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn written(&self, _name: String) -> Later<'_, Result<WrittenRule, EditRefused>> {
+        let refused = EditRefused::Impossible("the rules of this daemon are not written anywhere".to_owned());
+        Box::pin(std::future::ready(Err(refused)))
     }
 }
 

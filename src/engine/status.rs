@@ -17,7 +17,8 @@ use crate::core::wire::WireVersion;
 pub struct Explanation {
     /// The answer as it would be.
     pub decision: Decision,
-    /// Rules of the domain, in order of precedence, and what each had to do with the request.
+    /// Rules of the domain, and what each had to do with the request: those that decide come first, then the
+    /// others that match; each group in order of precedence.
     pub considered: Vec<(String, Reason)>,
     /// Number of the domain's rules that `considered` leaves out.
     pub left_out: usize,
@@ -149,6 +150,8 @@ pub struct WorldStatus {
     /// Regions whose every daemon has been silent for too long: the limits that span them follow
     /// `on_partition`.
     pub cut_off: Vec<String>,
+    /// Regions among them of which nothing has been heard since this daemon began.
+    pub unseen: Vec<String>,
     /// Permits by which each global rule's worldwide total may lie above what is believed: the worst of its
     /// buckets; and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other
     /// regions spend theirs), `room` (not all buckets in use are followed), `start` (this daemon has just

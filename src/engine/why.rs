@@ -57,8 +57,10 @@ pub struct WhyBucket {
 impl Engine {
     /// Returns why `request` is limited. Besides the buckets that decide it, those are told of that were
     /// denied lately and whose identity agrees with the request's attributes: so a client is found by its
-    /// name alone. Looks at every rule in force: not for threads that decide.
-    pub async fn why(&self, request: &Request<'_>) -> Option<Why> {
+    /// name alone. Where `rule` names one, its bucket is told whatever the request matches: that of a rule that
+    /// counts all has no name by which it could be found. Looks at every rule in force: not for threads that
+    /// decide.
+    pub async fn why(&self, request: &Request<'_>, rule: Option<&str>) -> Option<Why> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
         let persons = self.find_for(Inquiry::Operator, &loaded.set, asked).await;
@@ -76,6 +78,13 @@ impl Engine {
             bucket.cause = ruled.cause;
             told.add((bucket, key), true, denies, retry);
         }
+        if let Some(compiled) = rule.and_then(|name| loaded.set.by_name(name))
+            && let Some((status, key)) =
+                self.bucket_and_key(&loaded, &compiled.rule.name, (request, &persons)).await
+            && !told.keys.contains(&key)
+        {
+            told.add_unmatched(self.why_bucket(&loaded, compiled, key, status));
+        }
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let denied = self.denied_of(&loaded, request.domain, &known.attributes, WHY_BUCKETS_MAX);
@@ -90,9 +99,7 @@ impl Engine {
             let persons = self.find_for(Inquiry::Glance, &loaded.set, std::slice::from_ref(&whose)).await;
             let status = self.bucket_and_key(&loaded, &compiled.rule.name, (&whose, &persons)).await;
             let Some((status, key)) = status.filter(|(_, key)| *key == bucket.key) else { continue };
-            let denies = status.remaining == 0;
-            let retry = Some(if denies { status.reset } else { Span::ZERO });
-            told.add(self.why_bucket(&loaded, &compiled, key, status), false, denies, retry);
+            told.add_unmatched(self.why_bucket(&loaded, &compiled, key, status));
         }
         Some(Why { decision, buckets: told.buckets })
     }
@@ -142,5 +149,13 @@ impl Told {
     fn add(&mut self, (bucket, key): (WhyBucket, Key), matches: bool, denies: bool, retry: Option<Span>) {
         self.keys.push(key);
         self.buckets.push(WhyBucket { matches, denies, retry, ..bucket });
+    }
+
+    /// Adds one in which the request would not be counted.
+    fn add_unmatched(&mut self, told: (WhyBucket, Key)) {
+        let status = &told.0.status;
+        let denies = status.remaining == 0;
+        let retry = Some(if denies { status.reset } else { Span::ZERO });
+        self.add(told, false, denies, retry);
     }
 }

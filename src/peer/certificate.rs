@@ -398,13 +398,16 @@ pub fn read_lists(path: &Path, now: Timestamp) -> Result<RevokedLists, Certifica
     let unfit = || CertificateError::NoList(path.to_path_buf());
     let mut all = RevokedLists { certificates: 0, overdue: false };
     let now = i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX);
-    for pem in Pem::iter_from_buffer(read(path)?.as_bytes()) {
+    let text = read(path)?;
+    let mut found = text.trim_ascii().is_empty();
+    for pem in Pem::iter_from_buffer(text.as_bytes()) {
         let pem = pem.map_err(|_| unfit())?;
+        found = true;
         let (_, list) = CertificateRevocationList::from_der(&pem.contents).map_err(|_| unfit())?;
         all.certificates += list.iter_revoked_certificates().count();
         all.overdue |= list.next_update().is_some_and(|next| next.timestamp() < now);
     }
-    Ok(all)
+    if found { Ok(all) } else { Err(unfit()) }
 }
 
 fn describe_certificate(pem: &Pem, path: &Path, now: Timestamp, into: &mut Description) -> Option<()> {

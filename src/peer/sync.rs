@@ -424,15 +424,12 @@ impl Driver {
                 self.port.overshoot(&rule.name, more);
             }
         }
+        let away = || known.regions.iter().filter(|region| region.cut_off);
         WorldStatus {
             begins: self.replica.is_beginning(),
             peers: self.members.iter().map(peer).collect(),
-            cut_off: known
-                .regions
-                .into_iter()
-                .filter(|region| region.cut_off)
-                .map(|region| region.name)
-                .collect(),
+            cut_off: away().map(|region| region.name.clone()).collect(),
+            unseen: away().filter(|region| region.lag.is_none()).map(|region| region.name.clone()).collect(),
             error_bounds: known
                 .error_bounds
                 .into_iter()

@@ -196,11 +196,12 @@ impl Parts {
     }
 
     fn of(pem: &TlsPem) -> Result<Self, TlsError> {
-        let lists = CertificateRevocationListDer::pem_slice_iter(&pem.revoked).collect::<Result<Vec<_>, _>>();
-        let lists = lists.map_err(|error| TlsError::Pem {
-            what: "the list of revoked certificates",
-            reason: error.to_string(),
-        })?;
+        // An empty file revokes nobody. One that holds something else is a mistake, by which nobody would be
+        // revoked.
+        let lists = match pem.revoked.trim_ascii() {
+            [] => Vec::new(),
+            text => some("the list of revoked certificates", text)?,
+        };
         Ok(Self {
             chain: some("the node's certificate", &pem.cert)?,
             keys: some("the node's private key", &pem.key)?,

@@ -50,6 +50,33 @@ fn the_compose_file_is_right_and_its_daemons_would_start() {
 }
 
 #[test]
+fn what_the_compose_file_makes_once_it_keeps_when_it_starts_a_second_time() {
+    if tool("bin/python").is_none() {
+        return not_judged("ruamel.yaml is not installed: tests/run does so");
+    }
+    let folder = TempDir::new().unwrap();
+    let peers = folder.path().join("peers");
+    let services = services(&folder);
+    let commands = services.as_object().unwrap().values().filter_map(|service| service["command"].as_array());
+    let words = |command: &Vec<Value>| -> Vec<String> {
+        let words = command.iter().map(|word| word.as_str().unwrap());
+        words.map(|word| word.replace("/etc/tidegate/peers", peers.to_str().unwrap())).collect()
+    };
+    let mut once: Vec<Vec<String>> = commands.filter(|command| command[0] == "cert").map(words).collect();
+    assert_eq!(once.len(), 4, "an authority, and a certificate for each daemon: {once:?}");
+    // The others depend on the authority.
+    once.sort_by_key(|words| words[1] != "ca");
+    let start = || {
+        for words in &once {
+            done(crate::support::command::command(folder.path()).args(words));
+        }
+        let files = ["ca.pem", "ca.key", "eu/node.pem", "eu/node.key", "us/node.pem", "ap/node.pem"];
+        files.map(|file| std::fs::read(peers.join(file)).unwrap())
+    };
+    assert_eq!(start(), start(), "daemons that run know each other by these");
+}
+
+#[test]
 fn the_rules_of_the_compose_file_are_valid() {
     let folder = TempDir::new().unwrap();
     let file = shipped("compose/rules.toml");

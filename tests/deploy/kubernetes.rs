@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::not_judged;
@@ -144,6 +144,48 @@ fn files_and_variables_of_ones_own_and_probes_under_tls_reach_the_pod() {
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS", "{probe}");
     }
+}
+
+#[test]
+fn prometheus_and_gateways_are_let_in_and_nobody_else() {
+    if helm(&[]).is_none() {
+        return not_judged("helm is not installed: tests/run does so");
+    }
+    let folder = TempDir::new().unwrap();
+    let (_, documents) = rendered(&folder, "defaults", CASES[0].1);
+    let [policy] = of_kind(&documents, "NetworkPolicy")[..] else { panic!("one NetworkPolicy") };
+    let spec = &policy["spec"];
+    let [pods] = of_kind(&documents, "StatefulSet")[..] else { panic!("one StatefulSet") };
+    let labels = &pods["spec"]["template"]["metadata"]["labels"];
+    for (name, value) in spec["podSelector"]["matchLabels"].as_object().unwrap() {
+        assert_eq!(labels[name], *value, "the policy is about the daemons");
+    }
+    let named = pods["spec"]["template"]["spec"]["containers"][0]["ports"].as_array().unwrap();
+    let ports = |rule: &Value| -> Vec<String> {
+        let ports = rule["ports"].as_array().unwrap().iter().map(|port| port["port"].as_str().unwrap());
+        ports
+            .inspect(|port| assert!(named.iter().any(|one| one["name"] == *port), "{port}"))
+            .map(str::to_owned)
+            .collect()
+    };
+    let [gateways, metrics, peers] = &spec["ingress"].as_array().unwrap()[..] else { panic!("{spec}") };
+    assert_eq!(
+        (ports(gateways), &gateways["from"]),
+        (vec!["http".to_owned(), "grpc".to_owned()], &json!([{ "podSelector": {} }]))
+    );
+    // As its operator and its charts label it, in whichever namespace.
+    let prometheus = json!({ "matchLabels": { "app.kubernetes.io/name": "prometheus" } });
+    let anywhere = json!([{ "namespaceSelector": {}, "podSelector": prometheus }]);
+    assert_eq!((ports(metrics), &metrics["from"]), (vec!["http".to_owned()], &anywhere));
+    assert_eq!((ports(peers), &peers["from"]), (vec!["peer".to_owned()], &Value::Null));
+
+    let mine = "networkPolicy.metrics[0].podSelector.matchLabels.app=metrics";
+    let (_, documents) = rendered(&folder, "metrics", &["--set", mine]);
+    let policies = of_kind(&documents, "NetworkPolicy");
+    let from = &policies[0]["spec"]["ingress"][1]["from"];
+    assert_eq!(*from, json!([{ "podSelector": { "matchLabels": { "app": "metrics" } } }]));
+    let (_, documents) = rendered(&folder, "open", &["--set", "networkPolicy.enabled=false"]);
+    assert!(of_kind(&documents, "NetworkPolicy").is_empty());
 }
 
 #[test]

@@ -7,12 +7,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{command, not_judged};
-use crate::{done, shipped, tool};
+use crate::{done, shipped, tool, with_mdbook};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 fn release(folder: &Path) -> Command {
-    let mut command = Command::new(shipped("release"));
+    let mut command = with_mdbook(Command::new(shipped("release")));
     command.arg(VERSION).arg(folder).args(["--binary", command::TIDEGATE]);
     if let Some(helm) = tool("helm") {
         let path = std::env::var("PATH").unwrap();
@@ -36,6 +36,20 @@ fn a_release_is_whole_and_its_sums_are_right() {
     done(Command::new("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).current_dir(&made));
     let machine = done(Command::new("uname").arg("-m")).trim().to_owned();
     let triple = format!("{VERSION}-{machine}-unknown-linux-gnu");
+
+    // What cargo publishes, with the sources of each crate, and the chart.
+    for (crate_name, source) in
+        [("tidegate", "src/main.rs"), ("tidegate-core", "lib.rs"), ("tidegate-client", "src/lib.rs")]
+    {
+        let packed = made.join(format!("{crate_name}-{VERSION}.crate"));
+        let files = done(Command::new("tar").arg("-tzf").arg(&packed));
+        let source = format!("{crate_name}-{VERSION}/{source}");
+        assert!(files.lines().any(|line| line == source), "{source}: {files}");
+    }
+    let files = done(Command::new("tar").arg("-tzf").arg(made.join(format!("tidegate-{VERSION}.tgz"))));
+    for packed in ["tidegate/Chart.yaml", "tidegate/templates/statefulset.yaml"] {
+        assert!(files.lines().any(|line| line == packed), "{packed}: {files}");
+    }
 
     // The archive's binary runs, and has its manual pages beside it.
     let archive = made.join(format!("tidegate-{triple}.tar.gz"));

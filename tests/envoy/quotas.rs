@@ -2,11 +2,13 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::budgets::three_regions;
+use super::redis_servers::Server;
 use super::support::daemon::Daemon;
 use super::support::http;
 use super::support::process::Process;
@@ -14,6 +16,11 @@ use super::support::{SOON, envoy, eventually, free_tcp, origin};
 use tempfile::TempDir;
 
 const QUOTAS: &str = include_str!("../../deploy/envoy/quotas.yaml");
+/// A fallback that denies.
+const DENY: &str = "blanket_rule: DENY_ALL";
+/// What an Envoy does after an assignment that was not renewed.
+const LAPSED: &str = "expired_assignment_behavior:\n                                expired_assignment_behavior_timeout: 86400s\n                                fallback_rate_limit: { blanket_rule: DENY_ALL }";
+const PER_TIME_UNIT: &str = "requests_per_time_unit: { requests_per_time_unit: 1, time_unit: MINUTE }";
 /// What follows this key is what an Envoy does before its first assignment.
 const BLANKET: &str = "no_assignment_behavior:\n                                fallback_rate_limit: { blanket_rule: DENY_ALL }";
 
@@ -21,7 +28,8 @@ const BLANKET: &str = "no_assignment_behavior:\n                                
 struct Gateway {
     envoy: Process,
     addr: SocketAddr,
-    _folder: TempDir,
+    config: String,
+    folder: TempDir,
 }
 
 impl Gateway {
@@ -30,6 +38,29 @@ impl Gateway {
     }
 
     fn with(grpc: SocketAddr, config: &str) -> Self {
+        Self::started(grpc, config, envoy::start)
+    }
+
+    /// The first epoch of one that is reloaded.
+    fn reloadable(grpc: SocketAddr) -> Self {
+        Self::started(grpc, QUOTAS, |folder, config| envoy::start_epoch(folder, config, base(), 0))
+    }
+
+    /// Has the next epoch take its place, as a hot reload does.
+    fn reload(&mut self) {
+        let mut before = std::mem::replace(
+            &mut self.envoy,
+            envoy::start_epoch(self.folder.path(), &self.config, base(), 1),
+        );
+        eventually("the epoch before has ended", || {
+            assert!(self.envoy.ended().is_none(), "Envoy ended:\n{}", self.envoy.output());
+            before.ended()
+        });
+        // What the epochs told each other by.
+        let _ = std::fs::remove_file(format!("/dev/shm/envoy_shared_memory_{}0", base()));
+    }
+
+    fn started(grpc: SocketAddr, config: &str, start: impl Fn(&Path, &str) -> Process) -> Self {
         let (folder, addr, admin, service) =
             (TempDir::new().unwrap(), free_tcp(), free_tcp(), origin::start());
         let mut config = config.to_owned();
@@ -38,14 +69,19 @@ impl Gateway {
             assert_eq!(config.matches(&from).count(), 1, "deploy/envoy/quotas.yaml says {from} once");
             config = config.replace(&from, &format!("port_value: {}", to.port()));
         }
-        let mut envoy = envoy::start(folder.path(), &config);
+        let mut envoy = start(folder.path(), &config);
         eventually("Envoy serves", || {
             assert!(envoy.ended().is_none(), "Envoy ended:\n{}", envoy.output());
             http::raw(admin, b"GET /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
                 .filter(|reply| reply.status == 200)
         });
-        Self { envoy, addr, _folder: folder }
+        Self { envoy, addr, config, folder }
     }
+}
+
+/// Names the epochs of this process's Envoy, of which no other process has any.
+fn base() -> u16 {
+    1_000 + u16::try_from(std::process::id() % 60_000).unwrap()
 }
 
 /// The status of one request; `None` where nobody answers.
@@ -251,6 +287,79 @@ fn an_envoy_uses_what_other_regions_do_not_need() {
     assert!((570..=600).contains(&passed), "{passed}");
 }
 
+/// Under `escrow` a region holds its share by right. What its Envoy lacks is lent by the region that nobody
+/// asks, and never is more assigned than the limit.
+#[test]
+fn envoys_of_two_regions_use_an_exact_limit_and_never_exceed_it() {
+    let rules = "[[rules]]\nname = \"ann\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 1200\n\
+                 window = \"24h\"\n[rules.global]\nmode = \"escrow\"\n";
+    let daemons = three_regions(rules, [const { String::new() }; 3]);
+    let gateways = [Gateway::start(daemons[0].grpc), Gateway::start(daemons[1].grpc)];
+    let addrs = [0, 1].map(|at: usize| Mutex::new(gateways[at].addr));
+    let passed = [const { AtomicU64::new(0) }; 2];
+    let all = || passed.iter().map(|own| own.load(Ordering::Relaxed)).sum::<u64>();
+    let (asked, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let begun = Instant::now();
+    let (all_asked, stops) = (&asked, &stop);
+    std::thread::scope(|scope| {
+        let _stops = StopsAtEnd(stops);
+        for (addr, passed) in addrs.iter().zip(&passed) {
+            scope.spawn(move || load(addr, passed, all_asked, stops));
+        }
+        while all() < 1_100 && begun.elapsed() < Duration::from_secs(90) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::sleep(Duration::from_secs(6));
+    });
+    let each = passed.each_ref().map(|own| own.load(Ordering::Relaxed));
+    eprintln!("{each:?} of 1200 passed, {} asked in {:?}", asked.load(Ordering::Relaxed), begun.elapsed());
+    assert!(all() <= 1_200, "{each:?}");
+    assert!(all() > 800, "the two regions' own shares are 800: {each:?}");
+}
+
+/// Two Envoys spend what they hold while nobody answers, and meet a daemon that knows nothing of it: what was
+/// assigned is taken from the bucket in Redis. Then one of them is reloaded: two processes, for a while.
+#[test]
+fn a_limit_in_redis_holds_over_a_killed_daemon_and_a_reloaded_envoy() {
+    let rules = "[[rules]]\nname = \"ann\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 6000\n\
+                 window = \"24h\"\n";
+    let redis = Server::start(&[]);
+    let config = format!(
+        "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"redis://127.0.0.1:{}\"]\ntopology = \"single\"\n\
+         timeout = \"1s\"\n",
+        redis.port
+    );
+    let mut daemon = Daemon::with(rules, &config, &[]);
+    let mut gateways = [Gateway::start(daemon.grpc), Gateway::reloadable(daemon.grpc)];
+    let addrs = [0, 1].map(|at: usize| Mutex::new(gateways[at].addr));
+    let passed = AtomicU64::new(0);
+    let (asked, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (counted, all_asked, stops) = (&passed, &asked, &stop);
+    let passes = || counted.load(Ordering::Relaxed);
+    let more_pass = |what: &str, more: u64| {
+        let before = passes();
+        eventually(what, || (passes() >= before + more).then_some(()));
+    };
+    std::thread::scope(|scope| {
+        let _stops = StopsAtEnd(stops);
+        for addr in &addrs {
+            scope.spawn(move || load(addr, counted, all_asked, stops));
+        }
+        more_pass("assignments are spent", 400);
+        daemon.kill();
+        std::thread::sleep(Duration::from_secs(2));
+        daemon.start_again();
+        more_pass("assignments of the new daemon are spent", 200);
+        gateways[1].reload();
+        more_pass("the new epoch is assigned permits", 20);
+        std::thread::sleep(Duration::from_secs(5));
+    });
+    let passed = passes();
+    let used = daemon.get("/v1/buckets?rule=ann&user=ann").json()["used"].as_u64().unwrap();
+    eprintln!("{passed} passed, {used} of 6000 used, {} asked", asked.load(Ordering::Relaxed));
+    assert!(passed <= used && used <= 6_000, "{passed} passed, {used} used");
+}
+
 /// Tells threads to stop, also where a test fails before its end.
 struct StopsAtEnd<'a>(&'a AtomicBool);
 
@@ -273,6 +382,9 @@ fn settings_that_the_manual_warns_of_do_what_it_says() {
     // Without the key every request passes while nobody has answered.
     let gateway = Gateway::with(nobody, &QUOTAS.replace(BLANKET, ""));
     assert!((0..400).all(|_| status(gateway.addr, "ann") == Some(200)));
+    // A default by time unit is no limit either.
+    let gateway = Gateway::with(nobody, &QUOTAS.replace(BLANKET, &BLANKET.replace(DENY, PER_TIME_UNIT)));
+    assert!((0..100).all(|_| status(gateway.addr, "ann") == Some(200)));
     // With blanket rules none does.
     let gateway = Gateway::start(nobody);
     assert!((0..20).all(|_| status(gateway.addr, "ann") == Some(429)));
@@ -295,4 +407,57 @@ fn settings_that_the_manual_warns_of_do_what_it_says() {
         let _ = status(gateway.addr, "ann");
         gateway.envoy.ended()
     });
+}
+
+/// What requests meet once assignments have lapsed and nobody answers: how many of 40 pass, or Envoy's end.
+#[test]
+fn fallbacks_of_a_lapsed_assignment_do_what_the_manual_says() {
+    let rules = "[[rules]]\nname = \"per-user\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\n\
+                 window = \"24h\"\nlimit = 6000\n";
+    let mut daemon = Daemon::with_rules(rules);
+    assert_eq!(QUOTAS.matches(LAPSED).count(), 1);
+    let fallback = |own: &str| QUOTAS.replace(LAPSED, &LAPSED.replace(DENY, own));
+    let bucket = |interval: &str| {
+        format!("token_bucket: {{ max_tokens: 3, tokens_per_fill: 3, fill_interval: {interval} }}")
+    };
+    let reused = LAPSED.replace(&format!("fallback_rate_limit: {{ {DENY} }}"), "reuse_last_assignment: {}");
+    let crashing = QUOTAS.replace(LAPSED, "").replace(BLANKET, &BLANKET.replace(DENY, &bucket("1s")));
+    let settings = [
+        ("allow", fallback("blanket_rule: ALLOW_ALL"), Some(40..=40)),
+        ("a bucket", fallback(&bucket("600s")), Some(1..=3)),
+        ("a bucket that fills each half second", fallback(&bucket("0.5s")), Some(40..=40)),
+        ("a number by time unit", fallback(PER_TIME_UNIT), Some(40..=40)),
+        ("the last assignment", QUOTAS.replace(LAPSED, &reused), Some(0..=0)),
+        ("a bucket as the default", crashing, None),
+    ];
+    let mut gateways =
+        settings.map(|(name, config, passing)| (name, Gateway::with(daemon.grpc, &config), passing));
+    // One request alone: where the default is a bucket, the next one before an answer ends Envoy.
+    for (_, gateway, _) in &gateways {
+        let _ = status(gateway.addr, "ann");
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    for (name, gateway, _) in &gateways {
+        eventually(&format!("{name}: an assignment is there"), || {
+            (status(gateway.addr, "ann") == Some(200)).then_some(())
+        });
+    }
+    assert_eq!(daemon.metric("tidegate_quota_streams"), Some(6.0));
+    daemon.kill();
+    // None lives for longer than 15 seconds.
+    std::thread::sleep(Duration::from_secs(17));
+    for (name, gateway, passing) in &mut gateways {
+        match passing {
+            Some(passing) => {
+                let passed = (0..40).filter(|_| status(gateway.addr, "ann") == Some(200)).count();
+                assert!(passing.contains(&passed), "{name}: {passed} of 40 passed");
+            }
+            None => {
+                eventually("Envoy 1.40 crashes", || {
+                    let _ = status(gateway.addr, "ann");
+                    gateway.envoy.ended()
+                });
+            }
+        }
+    }
 }

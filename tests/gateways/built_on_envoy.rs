@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 
 use tempfile::TempDir;
 
-use super::Gateway;
 use super::support::daemon::Daemon;
-use super::support::{self, free_tcp, http, origin};
+use super::support::{self, free_tcp, http, manual, origin};
+use super::{Gateway, every};
 
 const PAGE: &str = include_str!("../../docs/tasks/limit-an-api-behind-gateways-built-on-envoy.md");
 
@@ -44,6 +44,24 @@ fn of_page(after: &str, before: &str, columns: usize) -> String {
     let (_, rest) = PAGE.split_once(after).unwrap_or_else(|| panic!("the page says {after:?}"));
     let (lines, _) = rest.split_once(before).unwrap_or_else(|| panic!("the page says {before:?}"));
     lines.lines().map(|line| format!("{}\n", line.get(columns..).unwrap_or_default())).collect()
+}
+
+/// How long an answer may take, as the page has Envoy Gateway configure it.
+pub(super) fn time_of_page() -> String {
+    of_page("failOpen: true\n    timeout: ", "\n", 0).trim().to_owned()
+}
+
+/// Calls that may be open at once, as the page has Envoy Gateway and a stock Envoy configure them.
+pub(super) fn calls_of_page() -> u32 {
+    let section = of_page("## Envoy Gateway\n", "## How to see", 0);
+    let numbers = section
+        .split("max")
+        .skip(1)
+        .filter_map(|part| part.split_once(": ")?.1.get(..5)?.parse::<u32>().ok());
+    let numbers: Vec<u32> = numbers.collect();
+    assert_eq!(numbers.len(), 6, "connections, pending requests and requests, of both: {numbers:?}");
+    assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+    numbers[0]
 }
 
 fn indented(text: &str, columns: usize) -> String {
@@ -81,6 +99,7 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: front
           use_remote_address: true
+          common_http_protocol_options: {{ headers_with_underscores_action: REJECT_REQUEST }}
           route_config:
             virtual_hosts:
             - name: everything
@@ -118,29 +137,11 @@ static_resources:
     Gateway::serving(addr, process, folder)
 }
 
-#[test]
-fn what_the_page_has_istio_patch_into_envoy_holds_a_limit() {
-    let daemon = Daemon::with_rules(RULES);
-    let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
-    let virtual_host = of_page("operation: MERGE\n        value:\n", "    - applyTo: CLUSTER", 10);
-    // A starved machine may take longer than users would wait.
-    let slow = filter.replace("timeout: 2s", "timeout: 5s");
-    assert_ne!(slow, filter, "the page says how long an answer may take");
-    let name = "outbound|8081||tidegate.tidegate.svc.cluster.local";
-    let cluster = AskedCluster { name, daemon: daemon.grpc, is_http2: true, calls_max: 1_024 };
-    let front = envoy(&slow, &virtual_host, &cluster);
-    let statuses = |user: &str, path: &str| -> Vec<u16> {
-        (0..4).map(|_| http::get(front.addr, path, &[("x-user", user)]).status).collect()
-    };
-    assert_eq!(statuses("ann", "/api/things"), [200, 200, 200, 429]);
-    assert_eq!(statuses("bob", "/api/things"), [200, 200, 200, 429]);
-    assert_eq!(statuses("ann", "/other"), [200; 4]);
-}
-
-#[test]
-fn what_the_page_has_envoy_gateway_ask_holds_a_limit() {
-    let daemon = Daemon::with_rules(RULES);
-    let path = of_page("path: /v1/authorize/", "\n```", 0);
+/// Envoy that asks with the headers and for the time that the page has Envoy Gateway configure.
+fn asking_by_http(daemons: &[SocketAddr]) -> Gateway {
+    let named = of_page("headersToExtAuth: [", "]", 0);
+    let headers: Vec<String> =
+        named.trim().split(", ").map(|name| format!("{{ exact: {name}, ignore_case: true }}")).collect();
     let filter = format!(
         r#"name: envoy.filters.http.ext_authz
 typed_config:
@@ -148,14 +149,143 @@ typed_config:
   transport_api_version: V3
   failure_mode_allow: true
   http_service:
-    server_uri: {{ uri: "http://tidegate", cluster: tidegate, timeout: 5s }}
+    server_uri: {{ uri: "http://tidegate", cluster: tidegate, timeout: {} }}
+    path_prefix: /v1/authorize/domain=default
+    authorization_request: {{ allowed_headers: {{ patterns: [{}] }} }}
+"#,
+        time_of_page(),
+        headers.join(", ")
+    );
+    let cluster =
+        AskedCluster { name: "tidegate", daemon: daemons[0], is_http2: false, calls_max: calls_of_page() };
+    envoy(&filter, "", &cluster)
+}
+
+#[test]
+fn whoever_asks_is_counted_at_envoys_ext_authz() {
+    every::counts_whoever_asks(asking_by_http);
+}
+
+const BY_CREDENTIAL: &str = r#"
+[[rules]]
+name = "per-authorization"
+domain = "edge"
+match = { path = "/api/*" }
+per = ["authorization"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+
+[[rules]]
+name = "per-key"
+domain = "edge"
+match = { path = "/api/*" }
+per = ["api_key"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+"#;
+
+#[test]
+fn whoever_asks_is_counted_at_envoys_rate_limit_filter() {
+    let daemon = Daemon::with_rules(BY_CREDENTIAL);
+    let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
+    let virtual_host = "request_headers_to_add:
+- header: { key: x-api-key, value: '%REQ(x-api-key)%' }
+  append_action: OVERWRITE_IF_EXISTS
+  keep_empty_value: true
+rate_limits:
+- actions:
+  - request_headers: { header_name: authorization, descriptor_key: authorization, skip_if_absent: true }
+  - request_headers: { header_name: x-api-key, descriptor_key: api_key, skip_if_absent: true }
+  - request_headers: { header_name: ':path', descriptor_key: path }
+";
+    let name = "outbound|8081||tidegate.tidegate.svc.cluster.local";
+    let cluster = AskedCluster { name, daemon: daemon.grpc, is_http2: true, calls_max: 1_024 };
+    let front = envoy(&filter, virtual_host, &cluster);
+    let used_up = |header: &[u8]| {
+        assert_eq!([(); 4].map(|()| front.raw(b"/api/x", header)), [200, 200, 200, 429]);
+    };
+    used_up(b"authorization: Bearer real");
+    used_up(b"authorization: Basic cmVhbA==");
+    used_up(b"x-api-key: real");
+    for header in [
+        &b"authorization: Bearer real\r\nx-api-key: made-up"[..],
+        b"authorization: Bearer real\r\nx-api-key:",
+        b"authorization: Bearer\treal",
+        b"authorization: bearer  real",
+        b"authorization: Bearer real trailing",
+        b"authorization: Basic cmVhbA",
+        b"authorization: Basic cmVhbB==",
+        b"x-api-key: real\r\nx-api-key: made-up",
+        b"x-api-key: real\r\nauthorization: Bearer made-up",
+        b"x_api_key: real",
+    ] {
+        // Envoy may refuse what is no header.
+        let status = front.raw(b"/api/x", header);
+        assert!([400, 429].contains(&status), "{status} to {:?}", String::from_utf8_lossy(header));
+    }
+    // Of a header that comes twice this filter reads the first, so the service gets no other.
+    for twice in ["x-api-key: one\r\nx-api-key: two", "x-api-key:\r\nx-api-key: two"] {
+        let head = format!("GET /keys HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{twice}\r\n\r\n");
+        let shown = http::raw(front.addr, head.as_bytes()).unwrap();
+        assert!(shown.status == 200 && !shown.body.contains("two"), "{twice}: {shown:?}");
+    }
+}
+
+#[test]
+fn what_the_page_has_istio_patch_into_envoy_holds_a_limit() {
+    let domain = "domain = \"edge\"\n";
+    // The gateway is asked for another path until it serves.
+    let of_page = manual::few(&manual::rules_of(PAGE))
+        .replace(domain, &format!("{domain}match = {{ path = \"/api/*\" }}\n"));
+    for (rules, is_of_page) in [(RULES.to_owned(), false), (of_page, true)] {
+        let daemon = Daemon::with_rules(&rules);
+        let front = istio(daemon.grpc);
+        let ask = |user: Option<&str>, path: &str| match user {
+            Some(user) => http::get(front.addr, path, &[("x-user", user)]).status,
+            None => http::get(front.addr, path, &[]).status,
+        };
+        if is_of_page {
+            manual::assert_holds_whoever_asks(|user| ask(user, "/api/things"));
+            continue;
+        }
+        let statuses = |user: &str, path: &str| [(); 4].map(|()| ask(Some(user), path));
+        assert_eq!(statuses("ann", "/api/things"), [200, 200, 200, 429]);
+        assert_eq!(statuses("bob", "/api/things"), [200, 200, 200, 429]);
+        assert_eq!(statuses("ann", "/other"), [200; 4]);
+    }
+}
+
+/// Envoy with what the page has Istio patch into it.
+fn istio(daemon: SocketAddr) -> Gateway {
+    let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
+    let virtual_host = of_page("operation: MERGE\n        value:\n", "    - applyTo: CLUSTER", 10);
+    let name = "outbound|8081||tidegate.tidegate.svc.cluster.local";
+    envoy(&filter, &virtual_host, &AskedCluster { name, daemon, is_http2: true, calls_max: 1_024 })
+}
+
+#[test]
+fn what_the_page_has_envoy_gateway_ask_holds_a_limit() {
+    let daemon = Daemon::with_rules(RULES);
+    let path = of_page("path: /v1/authorize/", "\n", 0);
+    let filter = format!(
+        r#"name: envoy.filters.http.ext_authz
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
+  transport_api_version: V3
+  failure_mode_allow: true
+  http_service:
+    server_uri: {{ uri: "http://tidegate", cluster: tidegate, timeout: {} }}
     path_prefix: /v1/authorize/{}
     authorization_request: {{ allowed_headers: {{ patterns: [{{ exact: x-api-key }}, {{ exact: x-tidegate-user }}] }} }}
     authorization_response: {{ allowed_client_headers: {{ patterns: [{{ prefix: ratelimit }}, {{ exact: retry-after }}] }} }}
 "#,
+        time_of_page(),
         path.trim()
     );
-    let cluster = AskedCluster { name: "tidegate", daemon: daemon.http, is_http2: false, calls_max: 1_024 };
+    let calls_max = calls_of_page();
+    let cluster = AskedCluster { name: "tidegate", daemon: daemon.http, is_http2: false, calls_max };
     let front = envoy(&filter, "", &cluster);
     let ask = |path: &str| http::get(front.addr, path, &[("x-tidegate-user", "ann")]);
     // The query is the client's: it names neither cost nor domain.

@@ -136,3 +136,12 @@ fn a_rolling_restart_behind_caddy_loses_no_request() {
 fn whoever_asks_is_counted_at_caddy() {
     every::counts_whoever_asks(start);
 }
+
+#[test]
+fn a_client_without_a_key_is_held_at_caddy_by_the_rules_of_the_page() {
+    every::holds_whoever_shows_no_key(
+        start,
+        include_str!("../../docs/tasks/limit-an-api-behind-caddy.md"),
+        include_str!("../../deploy/caddy/Caddyfile"),
+    );
+}

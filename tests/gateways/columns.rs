@@ -7,9 +7,6 @@ use super::support::daemon::Daemon;
 use super::support::{self, eventually, free_tcp, http, origin};
 use super::{Gateway, caddy, haproxy, nginx, replaced};
 
-/// The number of calls that Envoy has open at most where its configuration says nothing.
-const CALLS_MAX: u32 = 1_024;
-
 /// The parts of a gateway's file that a test chooses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Setting {
@@ -17,7 +14,8 @@ pub(super) struct Setting {
     pub(super) refuses: bool,
     /// True: an answer may take thirty seconds. False: as long as the shipped file says.
     pub(super) patient: bool,
-    /// Calls that Envoy's circuit breaker leaves open at once, if they are not as many as shipped.
+    /// Calls that Envoy's circuit breaker leaves open at once, if they are not as many as the file or the page
+    /// says.
     pub(super) calls_max: Option<u32>,
 }
 
@@ -64,7 +62,7 @@ fn envoy_rls(daemon: &Daemon, setting: Setting) -> Gateway {
         replaced(&config, "failure_mode_deny: false", &format!("failure_mode_deny: {}", setting.refuses));
     if setting.patient {
         config =
-            replaced(&config, "                      timeout: 2s\n", "                      timeout: 30s\n");
+            replaced(&config, "                      timeout: 10s\n", "                      timeout: 30s\n");
     }
     if let Some(calls) = setting.calls_max {
         config = replaced(&config, "max_requests: 65536", &format!("max_requests: {calls}"));
@@ -92,13 +90,13 @@ typed_config:
     authorization_request: {{ allowed_headers: {{ patterns: [{{ exact: x-api-key }}, {{ exact: tracestate }}] }} }}
 "#,
         !setting.refuses,
-        if setting.patient { "30s" } else { "2s" },
+        if setting.patient { "30s".to_owned() } else { built_on_envoy::time_of_page() },
     );
     let cluster = AskedCluster {
         name: "tidegate",
         daemon: daemon.http,
         is_http2: false,
-        calls_max: setting.calls_max.unwrap_or(CALLS_MAX),
+        calls_max: setting.calls_max.unwrap_or_else(built_on_envoy::calls_of_page),
     };
     built_on_envoy::envoy(&filter, "", &cluster)
 }
@@ -106,8 +104,8 @@ typed_config:
 fn nginx(daemon: &Daemon, setting: Setting) -> Gateway {
     nginx::start_with(&[daemon.http], |mut config| {
         if setting.patient {
-            config = replaced(&config, "proxy_connect_timeout 1s;", "proxy_connect_timeout 30s;");
-            config = replaced(&config, "proxy_read_timeout 1s;", "proxy_read_timeout 30s;");
+            config = replaced(&config, "proxy_connect_timeout 10s;", "proxy_connect_timeout 30s;");
+            config = replaced(&config, "proxy_read_timeout 10s;", "proxy_read_timeout 30s;");
         }
         if setting.refuses {
             config = replaced(&config, "        error_page 502 504 = @tidegate_absent;\n", "");
@@ -117,9 +115,9 @@ fn nginx(daemon: &Daemon, setting: Setting) -> Gateway {
 }
 
 fn haproxy(daemon: &Daemon, setting: Setting) -> Gateway {
-    haproxy::start_as_shipped(&[daemon.http], |mut config| {
+    haproxy::start_with(&[daemon.http], |mut config| {
         if setting.patient {
-            config = replaced(&config, "timeout server  2s", "timeout server  30s");
+            config = replaced(&config, "timeout server  10s", "timeout server  30s");
         }
         if setting.refuses {
             config = replaced(&config, "-m str passed absent }", "-m str passed }");

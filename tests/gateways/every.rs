@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::support::daemon::{Daemon, Launch};
 use super::support::spellings::{ADMIN_HOST, ODD_HOST, SEARCH};
-use super::support::{http, rolling};
+use super::support::{http, manual, rolling};
 use super::{Gateway, replaced};
 
 pub(super) const RULES: &str = r#"
@@ -53,7 +53,8 @@ window = "20m"
 burst = 1
 action = "throttle"
 max_delay = "30m"
-message = "Slow down."
+message = '{"error": "slow down"}'
+message_type = "application/json"
 headers = { X-Reason = "3 an hour" }
 headers_admitted = { X-Plan = "free" }
 tell_cause = true
@@ -61,8 +62,8 @@ tell_cause = true
 
 type Start = fn(&[SocketAddr]) -> Gateway;
 
-/// Asks that client and service learn what Tidegate says of a request. `own`: the client of a denied one has
-/// the rule's own headers and message, too.
+/// Asks that client and service learn what Tidegate says of a request. `own`: the client has the rule's own
+/// headers, too, without their names in the gateway's file.
 pub(super) fn tells_what_tidegate_says(start: Start, own: bool) {
     let daemon = Daemon::with_rules(TALKATIVE);
     let front = start(&[daemon.http]);
@@ -91,11 +92,10 @@ pub(super) fn tells_what_tidegate_says(start: Start, own: bool) {
         let plans = [&first, &second, &denied].map(|reply| reply.header("x-plan"));
         assert_eq!(plans, [Some("free"), Some("free"), None]);
         assert_eq!((first.header("x-reason"), denied.header("x-reason")), (None, Some("3 an hour")));
-        assert_eq!(
-            (denied.body.as_str(), denied.header("x-ratelimit-cause")),
-            ("Slow down.", Some("used_up"))
-        );
     }
+    let said = (denied.body.as_str(), denied.header("content-type"), denied.header("x-ratelimit-cause"));
+    assert_eq!(said, (r#"{"error": "slow down"}"#, Some("application/json"), Some("used_up")));
+    assert_eq!(denied.header("x-tidegate-body"), None, "{denied:?}");
 }
 
 pub(super) fn passes_what_is_left_and_says_when_to_come_back(start: Start) {
@@ -252,7 +252,23 @@ pub(super) const REAL: &[&[u8]] = &[
     b"authorization: Basic cmVhbB==",
     b"authorization: real",
     b"x-api-key: real",
+    // Of a header that comes twice a gateway may send either, or both.
+    b"x-api-key: real\r\nx-api-key: made-up",
+    b"authorization: Bearer real\r\nauthorization: made-up",
 ];
+
+/// A client that leaves its key out, or invents one for each request, is held by the rules that the gateway's
+/// page prints, and the head of its file too.
+pub(super) fn holds_whoever_shows_no_key(start: Start, page: &str, file: &str) {
+    let rules = manual::rules_of(page);
+    manual::assert_at_head(&rules, file);
+    let daemon = Daemon::with_rules(&manual::few(&rules));
+    let front = start(&[daemon.http]);
+    manual::assert_holds_whoever_asks(|key| match key {
+        Some(key) => front.get(key, "/api/things").status,
+        None => http::get(front.addr, "/api/things", &[]).status,
+    });
+}
 
 /// A client is counted by what its service may read, whatever stands beside it.
 pub(super) fn counts_whoever_asks(start: Start) {
@@ -265,7 +281,7 @@ pub(super) fn counts_whoever_asks(start: Start) {
         let status = front.raw(b"/api/x", header);
         assert!([400, 429].contains(&status), "{status} to {:?}", String::from_utf8_lossy(header));
     }
-    for twice in [&b"x-api-key: one\r\nx-api-key: "[..], b"authorization: one\r\nauthorization: "] {
+    for twice in [&b"x-api-key: one\r\nx-api-key: "[..], b"authorization: two\r\nauthorization: "] {
         let statuses = [1, 2, 3, 4, 5].map(|number: u8| {
             let header = [twice, number.to_string().as_bytes()].concat();
             front.raw(b"/api/x", &header)
@@ -279,7 +295,7 @@ pub(super) fn counts_whoever_asks(start: Start) {
         let shown = http::raw(front.addr, format!("{head}{odd}\r\n\r\n").as_bytes()).unwrap();
         let counted = front.raw(b"/api/x", odd.as_bytes());
         assert!(
-            shown.body.is_empty() || counted == 429,
+            shown.status == 400 || shown.body.is_empty() || counted == 429,
             "{odd}: {counted}, and the service sees {}",
             shown.body
         );

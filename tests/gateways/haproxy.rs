@@ -15,13 +15,7 @@ fn start(daemons: &[SocketAddr]) -> Gateway {
     start_with(daemons, |config| config)
 }
 
-/// On a busy machine an answer may take longer than users would wait for it.
 pub(super) fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
-    start_as_shipped(daemons, |config| change(replaced(&config, "timeout server  2s", "timeout server  5s")))
-}
-
-/// Waits for an answer as long as the file of `deploy` has it.
-pub(super) fn start_as_shipped(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
     let folder = TempDir::new().unwrap();
     let (addr, service) = (free_tcp(), origin::start());
     // Abstract sockets have no folder: one name for each test.
@@ -189,4 +183,13 @@ fn a_rolling_restart_behind_haproxy_loses_no_request() {
 #[test]
 fn whoever_asks_is_counted_at_haproxy() {
     every::counts_whoever_asks(start);
+}
+
+#[test]
+fn a_client_without_a_key_is_held_at_haproxy_by_the_rules_of_the_page() {
+    every::holds_whoever_shows_no_key(
+        start,
+        include_str!("../../docs/tasks/limit-an-api-behind-haproxy.md"),
+        include_str!("../../deploy/haproxy/haproxy.cfg"),
+    );
 }

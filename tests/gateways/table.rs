@@ -10,6 +10,7 @@
 //! | given up | fifteen hundred requests that are given up at once, while others wait | no frame that waits to be written, and no call that nobody waits for, ends the gateway's connection |
 //! | hosts | long hosts of dots and escapes | read in one pass |
 //! | overload | sixty requests at the same time | answered from memory |
+//! | many at once | four thousand requests at the same time, and the gateway waits no longer than its file says | its times are longer than it is busy itself; open calls are no fewer |
 //! | connections | every place of the listener is taken by connections that watch, busy or idle | those that decide keep theirs |
 //! | streams | every stream that watches health, and every stream of events, is taken | decisions have places of their own |
 //! | held answers | three hundred requests of one client that a rule holds back | a dozen wait, the rest is denied |
@@ -27,13 +28,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Gateway;
 use super::columns::{CADDY, Column, ENVOY, EXT_AUTHZ, HAPROXY, NGINX, Setting};
 use super::support::daemon::{Daemon, Launch};
 use super::support::http::{self, Reply};
-use super::support::{eventually, rls};
+use super::support::{eventually, not_judged, rls};
 
 const RULES: &str = r#"
 [[rules]]
@@ -98,6 +99,10 @@ const CLOSED: [&str; 2] = ["/closed", "/used"];
 const LENGTHS: [usize; 5] = [1_000, 7_000, 17_000, 55_000, 1_000_000];
 /// Clients that leave at once: more than the resets that Envoy lets wait unless it is told otherwise.
 const GIVE_UP: usize = 1_500;
+/// Clients that ask at once and wait: more than the calls that Envoy leaves open unless it is told otherwise.
+const AT_ONCE: usize = 4_000;
+/// A request for what is closed, by a client that asks once.
+const ASK: &[u8] = b"GET /closed HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 /// Watches of health that the gRPC listener serves, those of one connection, and so many of those have all.
 const WATCHES: u32 = 4_096;
 const WATCHES_OF_ONE: usize = 64;
@@ -379,10 +384,8 @@ fn holds(column: &Column) {
 /// Clients leave in numbers while others wait. Those get the daemon's refusal, or none: some gateways have no
 /// place for so many.
 fn nobody_passes_while_many_give_up(column: &Column) {
-    const ASK: &[u8] = b"GET /closed HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     let daemon = Daemon::with_rules(RULES);
-    // As many open calls as the shipped file of Envoy has.
-    let setting = Setting { patient: true, calls_max: Some(65_536), ..Setting::default() };
+    let setting = Setting { patient: true, ..Setting::default() };
     let front = (column.start)(&daemon, setting);
     let table = Table { column, refuses: false, daemon: &daemon, front: &front };
     table.use_up();
@@ -400,6 +403,45 @@ fn nobody_passes_while_many_give_up(column: &Column) {
             assert!(refused, "given up, {}: {answer:?}\n{}", column.name, daemon.log());
         }
         table.stays_closed("given up");
+    }
+}
+
+/// The number of files that this process may have open.
+fn files_max() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    line.split_whitespace().nth(3).and_then(|files| files.parse().ok()).unwrap_or(usize::MAX)
+}
+
+/// Clients ask in numbers and wait, with the times of the shipped files as they are: a gateway that is busy
+/// itself passes what it finds late.
+fn nobody_passes_while_many_ask(column: &Column) {
+    let daemon = Daemon::with_rules(RULES);
+    let front = (column.start)(&daemon, Setting::default());
+    // The service behind the gateway is of this process, too.
+    let mut clients = Others::connect(front.addr, AT_ONCE.min(files_max().saturating_sub(200)));
+    clients.ask(ASK);
+    let asked = clients.0.len();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut passed, mut denied) = (0, 0);
+    for mut socket in clients.0 {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let _ = socket.set_read_timeout(Some(left));
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        match http::parse(&answer).map(|reply| reply.status) {
+            Some(200) => passed += 1,
+            Some(403 | 429) => denied += 1,
+            _ => {}
+        }
+    }
+    let name = column.name;
+    eprintln!("{name}: of {asked} who asked at once {passed} passed, and the daemon denied {denied}");
+    assert_eq!(passed, 0, "many at once, {name}: of {asked}, {denied} denied\n{}", daemon.log());
+    // Caddy refuses by itself where an answer is late.
+    assert!(denied > 0 || !column.passes, "many at once, {name}: nobody of {asked} was denied");
+    if asked < AT_ONCE {
+        not_judged(&format!("{asked} clients could ask at once here, and not {AT_ONCE}"));
     }
 }
 
@@ -510,4 +552,29 @@ fn nobody_passes_haproxy_while_many_give_up() {
 #[test]
 fn nobody_passes_caddy_while_many_give_up() {
     nobody_passes_while_many_give_up(&CADDY);
+}
+
+#[test]
+fn nobody_passes_envoy_while_many_ask_at_once() {
+    nobody_passes_while_many_ask(&ENVOY);
+}
+
+#[test]
+fn nobody_passes_envoys_ext_authz_while_many_ask_at_once() {
+    nobody_passes_while_many_ask(&EXT_AUTHZ);
+}
+
+#[test]
+fn nobody_passes_nginx_while_many_ask_at_once() {
+    nobody_passes_while_many_ask(&NGINX);
+}
+
+#[test]
+fn nobody_passes_haproxy_while_many_ask_at_once() {
+    nobody_passes_while_many_ask(&HAPROXY);
+}
+
+#[test]
+fn nobody_passes_caddy_while_many_ask_at_once() {
+    nobody_passes_while_many_ask(&CADDY);
 }

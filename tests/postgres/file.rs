@@ -27,8 +27,10 @@ fn a_file_is_changed_with_its_comments_kept_and_its_history_told() {
     assert_eq!(history(0)["changes"][0]["after"]["limit"], 3);
 
     assert_eq!(daemon.run(&["rules", "delete", "b"]).code, 0);
-    assert_eq!(daemon.run(&["rules", "rollback", "1"]).code, 0);
+    let back = daemon.run(&["rules", "rollback", "1"]);
+    assert!(back.code == 0 && !back.out.contains("same change"), "no other daemon is known: {back:?}");
     assert_eq!(text(), RULES);
+    assert_eq!(history(0)["reason"], "back to revision 1");
     assert_eq!(limit(&daemon, "a"), Some(1));
 
     let wrong = send(&daemon, "PUT", "/v1/rules/b", &[], &json!({ "limit": 1 }));
@@ -85,6 +87,12 @@ fn quotas_are_written_into_the_rule() {
     assert_eq!(daemon.get("/v1/quotas/w").json()["permits"], json!({ "eu": 75, "us": 25 }));
     let text = std::fs::read_to_string(daemon.folder().join("rules.toml")).unwrap();
     assert!(text.contains("# fixed") && text.contains("eu = 3"), "{text}");
+    let told = daemon.run(&["rules", "history"]).out;
+    assert!(told.contains("global.shares.eu: 1 → 3"), "{told}");
+    let back = daemon.run(&["rules", "rollback", "1", "--reason", "too much"]);
+    assert!(back.out.contains("the other daemons need the same change"), "{back:?}");
+    let told = daemon.run(&["rules", "history"]).out;
+    assert!(told.contains("too much (back to revision 1)"), "{told}");
     let unknown = daemon.run(&["quota", "set", "w", "ap=3"]);
     assert!(unknown.code == 1 && unknown.err.contains("peers.regions"), "{unknown:?}");
 }

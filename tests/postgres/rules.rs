@@ -115,6 +115,11 @@ fn changes_through_one_daemon_reach_the_other_with_their_history() {
     );
     assert!(stale.body.contains("revision 2"), "{stale:?}");
 
+    // Who edits a rule is shown what was written, and no defaults beside it.
+    let written = one.get("/v1/rules/search?written=true");
+    assert_eq!(written.json(), json!({ "revision": 2, "rule": rule("search", 6) }), "{written:?}");
+    assert_eq!(one.get("/v1/rules/nothing?written=true").status, 404);
+
     // What means the same is no change.
     let same = one.get("/v1/rules").json();
     let same = send(&one, "PUT", "/v1/rules", &[], &same);

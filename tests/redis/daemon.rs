@@ -231,3 +231,21 @@ fn what_a_client_that_left_was_charged_is_told_like_everything_else() {
     let committed = daemon.metric("tidegate_reservations_total{event=\"released\"}");
     assert_eq!(committed, Some(1.0), "{}", daemon.metrics());
 }
+
+#[test]
+fn answers_that_a_failure_policy_gave_are_among_the_rates() {
+    let mut server = Server::start(&[]);
+    let daemon = Daemon::with(RULES, &on("single", &[server.url()]), &[]);
+    let rates = || {
+        let answer = daemon.get("/v1/rates").json();
+        ["requests", "degraded"].map(|name| {
+            let sums = answer[name].as_array().unwrap().iter();
+            sums.filter_map(Value::as_u64).sum::<u64>()
+        })
+    };
+    daemon.check(&[("user", "ann"), ("path", "/a")]);
+    eventually("the request is counted", || (rates() == [1, 0]).then_some(()));
+    server.kill();
+    assert_eq!(daemon.check(&[("user", "ann"), ("path", "/a")])["degraded"], true);
+    eventually("the degraded answer is told apart", || (rates() == [2, 1]).then_some(()));
+}

@@ -83,6 +83,58 @@ fn with_admin_local_this_machine_may_change_and_the_log_warns() {
 }
 
 #[test]
+fn a_rule_is_shown_as_it_was_written_and_saved_with_nothing_beside_it() {
+    let daemon = guarded("[admin]\nlocal = true\n[listen]\nadmin = \"off\"\n");
+    let get = |path: &str| http::get(daemon.http, path, &[]);
+    let shown = get("/v1/rules/all?written=true");
+    let written =
+        json!({ "name": "all", "per": ["user"], "algorithm": "fixed_window", "limit": 5, "window": "24h" });
+    assert_eq!(shown.json()["rule"], written, "{shown:?}");
+    assert_eq!(get("/v1/rules/all").json()["rule"]["priority"], 100, "else with every default");
+    assert_eq!(get("/v1/rules/nothing?written=true").status, 404);
+    for wrong in ["written=maybe", "colour=red"] {
+        assert_eq!(get(&format!("/v1/rules/all?{wrong}")).status, 400, "{wrong}");
+    }
+
+    let (mut rule, revision) = (written, shown.json()["revision"].clone());
+    rule["limit"] = json!(6);
+    let put = |query: &str| {
+        let body = json!({ "rule": rule, "revision": revision }).to_string();
+        http::request(daemon.http, "PUT", &format!("/v1/rules/all?{query}"), &[], body.as_bytes()).json()
+    };
+    assert_eq!(put("dry_run=true")["changes"][0]["differences"], json!(["limit: 5 → 6"]));
+    assert_eq!(put("reason=more")["changes"][0]["differences"], json!(["limit: 5 → 6"]));
+    let text = std::fs::read_to_string(daemon.folder().join("rules.toml")).unwrap();
+    assert_eq!(text, RULES.replace("limit = 5", "limit = 6"));
+    let newest = get("/v1/rules/history").json()["history"][0].clone();
+    assert_eq!((&newest["reason"], &newest["action"]), (&json!("more"), &json!("put")), "{newest}");
+    assert_eq!(newest["changes"][0]["differences"], json!(["limit: 5 → 6"]), "{newest}");
+}
+
+#[test]
+fn whoever_asks_is_told_its_name_and_role() {
+    let me = |daemon: &Daemon, token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str())];
+        http::get(daemon.http, "/v1/me", if token.is_empty() { &[][..] } else { &headers[..] })
+    };
+    assert_eq!(me(&guarded(""), "").json(), json!({ "name": "local", "role": "viewer" }));
+    let folder = tempfile::TempDir::new().unwrap();
+    let tokens = folder.path().join("tokens.toml").display().to_string();
+    let token = |name: &str, role: &str| {
+        let made =
+            command::run(folder.path(), &["admin", "token", name, "--role", role, "--add-to", &tokens]);
+        made.out.trim().to_owned()
+    };
+    let (looks, may) = (token("looks", "viewer"), token("may", "operator"));
+    let daemon = guarded(&format!("[admin]\ntokens = {tokens:?}\nlocal = true\n"));
+    assert_eq!(me(&daemon, "").json(), json!({ "name": "local", "role": "admin" }));
+    assert_eq!(me(&daemon, &looks).json(), json!({ "name": "looks", "role": "viewer" }));
+    assert_eq!(me(&daemon, &may).json(), json!({ "name": "may", "role": "operator" }));
+    assert_eq!(me(&daemon, "guess").status, 401);
+}
+
+#[test]
 fn wrong_tokens_are_logged_and_the_right_one_is_let_in_all_the_same() {
     let folder = tempfile::TempDir::new().unwrap();
     let tokens = folder.path().join("tokens.toml").display().to_string();
@@ -208,8 +260,14 @@ fn an_explanation_lists_the_rules_that_match_and_not_every_one_of_very_many() {
     let reply = daemon.post("/v1/explain", &json!({ "attributes": { "path": "/p2999" } })).json();
     let considered = reply["considered"].as_array().unwrap();
     assert_eq!((considered.len(), &reply["left_out"]), (1_000, &json!(2_000)));
-    let last = considered.last().unwrap();
-    assert_eq!((&last["rule"], &last["outcome"]), (&json!("r02999"), &json!("decides")));
-    let shown = daemon.run(&["explain", "path=/p2999"]);
-    assert!(shown.out.contains("2000 further rules"), "{}", shown.out.lines().last().unwrap_or_default());
+    let first = considered.first().unwrap();
+    assert_eq!((&first["rule"], &first["outcome"]), (&json!("r02999"), &json!("decides")));
+    let shown = daemon.run(&["explain", "path=/p2999"]).out;
+    assert!(shown.contains("It matches and decides."), "{shown}");
+    assert!(shown.contains("2999 other rules of the domain do not match (--all)."), "{shown}");
+    assert!(shown.lines().count() < 15, "what decides is in sight: {} lines", shown.lines().count());
+    let none = daemon.run(&["explain", "path=/nowhere"]).out;
+    assert!(none.contains("No rule matches") && none.lines().count() < 25, "{none}");
+    let all = daemon.run(&["explain", "path=/p2999", "--all"]).out;
+    assert!(all.contains("2000 further rules"), "{}", all.lines().last().unwrap_or_default());
 }

@@ -150,6 +150,29 @@ fn a_denial_has_the_body_that_its_rule_wrote_with_its_media_type() {
 }
 
 #[test]
+fn a_gateway_that_reads_no_body_has_the_text_of_a_denial_in_a_header() {
+    let daemon = Daemon::with_rules(OWN);
+    let prefers = ("prefer", "respond-async, body=header");
+    let ask = |user: &str, more: &[(&str, &str)]| {
+        let headers = [&[("x-tidegate-user", user)][..], more].concat();
+        let reply = authorize(&daemon, &headers);
+        (reply.status, reply.header("x-tidegate-body").map(str::to_owned))
+    };
+    assert_eq!(ask("u", &[prefers]), (200, None));
+    assert_eq!(ask("u", &[prefers]), (429, Some("One a day.".to_owned())));
+    assert_eq!(ask("u", &[]), (429, None), "nobody else has it");
+    assert_eq!(ask("u", &[("prefer", "body=header-x")]), (429, None));
+    let blocked = authorize(&daemon, &[("x-forwarded-uri", "/closed"), prefers]);
+    assert_eq!(blocked.header("x-tidegate-body"), Some(blocked.body.as_str()), "a problem document");
+    // No header has several lines.
+    let daemon = Daemon::with_rules(&OWN.replace("One a day.", "One\\na day."));
+    let asked = [("x-tidegate-user", "u"), prefers];
+    authorize(&daemon, &asked);
+    let denied = authorize(&daemon, &asked);
+    assert_eq!((denied.body.as_str(), denied.header("x-tidegate-body")), ("One\na day.", None));
+}
+
+#[test]
 fn a_partition_key_tells_buckets_apart_and_not_whose_they_are() {
     let daemon = Daemon::with_rules(OWN);
     let key = |user: &str, header: &str| {

@@ -21,6 +21,10 @@ fn a_limit_that_is_used_up_is_told_as_a_cause_everywhere() {
     let batch = daemon.post("/v1/check", &json!({ "checks": [{ "attributes": { "user": "ann" } }] })).json();
     assert_eq!(batch["decisions"][0]["cause"], "used_up", "{batch}");
     assert_eq!(daemon.check(&[("user", "mallory")])["cause"], "blocked");
+    let blocked = daemon.run(&["check", "user=mallory"]).out;
+    assert!(blocked.contains("until somebody lifts it") && !blocked.contains("never pass"), "{blocked}");
+    let large = daemon.run(&["check", "user=bob", "--cost", "1000"]).out;
+    assert!(large.contains("it asks for 1000, and 2 is the most that can ever pass"), "{large}");
     let reserved =
         daemon.post("/v1/reserve", &json!({ "attributes": { "user": "ann" }, "amount": 1 })).json();
     assert_eq!(reserved["cause"], "used_up", "{reserved}");
@@ -33,9 +37,28 @@ fn a_limit_that_is_used_up_is_told_as_a_cause_everywhere() {
     let denials = |rule: &str, cause: &str| {
         daemon.metric(&format!("tidegate_denials_total{{rule=\"{rule}\",cause=\"{cause}\"}}"))
     };
-    assert_eq!(denials("few", "too_large"), Some(1.0));
+    assert_eq!(denials("few", "too_large"), Some(2.0), "the check, and `tidegate check`");
     assert_eq!(denials("few", "used_up"), Some(3.0), "the batch, the reservation, and `tidegate check`");
-    assert_eq!(denials("mallory", "blocked"), Some(1.0));
+    assert_eq!(denials("mallory", "blocked"), Some(2.0));
+}
+
+#[test]
+fn under_split_a_share_that_is_used_is_no_limit_that_is_used_up() {
+    let config = format!("region = \"{}\"\n[peers]\nregions = {REGIONS:?}\n", REGIONS[0]);
+    let rules = "[[rules]]\nname = \"parts\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 30\nwindow = \"24h\"\n\
+                 [rules.global]\nmode = \"split\"\n";
+    let daemon = Daemon::with(rules, &config, &[]);
+    assert_eq!(daemon.admitted(ANN, 30), 10);
+    let denied = daemon.check(ANN);
+    assert_eq!(denied["cause"], "elsewhere", "{denied}");
+    // Nothing comes from the others, so it is the share that has to be free again. At midnight that is soon.
+    assert_eq!(denied["retry_after_ms"], denied["reset_ms"], "{denied}");
+    let global = &denied["rules"][0]["global"];
+    assert_eq!((&global["believed_used"], &global["used_here"]), (&Value::Null, &json!(10)), "{denied}");
+    for command in ["check", "explain", "why"] {
+        let told = daemon.run(&[command, "user=ann"]).out;
+        assert!(told.contains("this region's part of the limit is used"), "{command}: {told}");
+    }
 }
 
 #[test]
@@ -54,7 +77,11 @@ fn a_first_agreement_that_waits_is_told_and_nothing_unknown_is_zero() {
     let told = ["check", "explain", "why"].map(|command| daemon.run(&[command, "user=ann"]).out);
     for told in &told {
         assert!(told.contains(sentence), "{told}");
+        assert!(told.contains("300") && !told.contains("limit 0"), "the limit of later: {told}");
+        assert!(told.contains("waiting for ") && told.contains(REGIONS[1]), "it says for whom: {told}");
+        assert!(!told.contains("in 1 s;") && !told.contains("free in"), "no time ends it: {told}");
     }
+    assert_eq!(denied["limit"], 300, "{denied}");
     assert!(told[0].contains("not known"), "{}", told[0]);
     assert!(!told[2].contains("used by other regions: 0"), "{}", told[2]);
     eventually("it lasts, so /readyz says it", || {

@@ -239,9 +239,14 @@ fn a_certificate_that_is_revoked_ends_its_links_and_a_new_one_makes_them_again()
     eventually("and there", || told(eu).contains("does not accept this daemon's certificate").then_some(()));
     assert!(ap.metric("tidegate_frames_rejected_total{reason=\"certificate\"}") > Some(0.0));
     // What is no list changes nothing.
-    files.write("ap/revoked.pem", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
-    eventually("it is refused", || (count(ap, "were not replaced") > 0).then_some(()));
-    assert_eq!(linked(ap), 0);
+    let authority = files.read("ca/ca.pem");
+    let no_lists = ["-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "junk\n", authority.as_str()];
+    for text in no_lists {
+        let before = count(ap, "were not replaced");
+        files.write("ap/revoked.pem", text);
+        eventually("it is refused", || (count(ap, "were not replaced") > before).then_some(()));
+        assert_eq!(linked(ap), 0, "{text}");
+    }
     files.write("ap/revoked.pem", &files.read("ca/revoked.pem"));
     files.made(&["cert", "renew", "--ca", "ca", "--from", "eu"]);
     all_connected(&daemons);
@@ -251,6 +256,44 @@ fn a_certificate_that_is_revoked_ends_its_links_and_a_new_one_makes_them_again()
     eventually("it is told", || eu.log().contains("the node's certificate is revoked").then_some(()));
     let shown = files.run(&["cert", "show", "ca/revoked.pem"]);
     assert!(shown.code == 0 && shown.out.contains("  revokes    2"), "{shown:?}");
+}
+
+#[test]
+fn a_file_that_holds_no_list_of_revoked_certificates_is_refused_by_whoever_reads_it() {
+    let files = Files::new(1);
+    files.write("rules.toml", RULES);
+    let peers = files.config(&[free_udp()], 0);
+    let authority = WebAuthority::new();
+    let made = authority.issue(2);
+    for (name, text) in [("clients.pem", &authority.pem), ("web.pem", &made.cert), ("web.key", &made.key)] {
+        files.write(name, text);
+    }
+    let listener = "[listen.http_tls]\ncert = \"web.pem\"\nkey = \"web.key\"\nclients = \"clients.pem\"\n\
+                    revoked = \"web-revoked.pem\"\n";
+    files.write("tidegate.toml", &format!("{peers}{listener}"));
+    let signer = files.read("ca/ca.pem");
+    let readers: [&[&str]; 3] = [
+        &["config", "check", "--config", "tidegate.toml"],
+        &["doctor", "--config", "tidegate.toml"],
+        &["serve", "--config", "tidegate.toml", "--rules", "rules.toml"],
+    ];
+    files.write("web-revoked.pem", "\n");
+    let well = files.run(readers[0]);
+    assert_eq!(well.code, 0, "{well:?}");
+    for name in ["ap/revoked.pem", "web-revoked.pem"] {
+        let before = files.read(name);
+        for text in ["junk\n", "# nobody\n", signer.as_str()] {
+            files.write(name, text);
+            for words in readers {
+                let ran = files.run(words);
+                let told = ran.both();
+                let refused =
+                    ran.code != 0 && told.contains("the list of revoked certificates cannot be read");
+                assert!(refused, "{words:?} with {name} {text:?}: {ran:?}");
+            }
+        }
+        files.write(name, &before);
+    }
 }
 
 #[test]

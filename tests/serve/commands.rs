@@ -357,7 +357,12 @@ fn shells_and_manuals_know_every_command() {
 
     assert_eq!(run(folder.path(), &["man", "pages"]).code, 0);
     let page = std::fs::read_to_string(folder.path().join("pages/tidegate-rules-rollback.1")).unwrap();
-    assert!(page.contains("revision"), "{page}");
+    assert!(page.contains("revision") && page.contains(".SH EXAMPLES"), "{page}");
+    let rollback = run(folder.path(), &["rules", "rollback", "--help"]);
+    assert!(
+        rollback.out.contains("Examples:\n") && rollback.out.contains("tidegate rules rollback 41"),
+        "{rollback:?}"
+    );
     let help = command(folder.path()).arg("--help").output().unwrap();
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     let listed =

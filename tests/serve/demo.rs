@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::support::command::{command, run};
+use super::support::command::{command, in_terminal, run};
 use super::support::process::Process;
 use super::support::{eventually, http};
 
@@ -66,6 +66,48 @@ fn the_demo_shows_what_fixed_shares_waste_and_what_moving_rights_use() {
     assert!(given > 0 && gave == given, "{escrow}");
     assert!(long.contains("world, still starting: "), "{long}");
     assert_eq!(summary(&long), "No whole window of 1 h has passed.");
+}
+
+/// What a terminal shows of this output, line by line: the demo moves up and erases before it draws anew.
+fn shown(output: &str) -> Vec<String> {
+    let mut screen = vec![String::new()];
+    for (number, part) in output.replace('\r', "").split("\x1b[").enumerate() {
+        let mut text = part;
+        if number > 0 {
+            let end = part.find(|letter: char| letter.is_ascii_alphabetic()).unwrap();
+            let up = if part[end..].starts_with('A') { part[..end].parse().unwrap() } else { 0 };
+            for _ in 0..up {
+                screen.pop();
+                screen.last_mut().unwrap().clear();
+            }
+            text = &part[end + 1..];
+        }
+        let mut lines = text.split('\n');
+        screen.last_mut().unwrap().push_str(lines.next().unwrap());
+        screen.extend(lines.map(str::to_owned));
+    }
+    screen
+}
+
+#[test]
+fn in_a_terminal_of_80_by_24_the_demo_fits_with_the_line_that_asks_it() {
+    let folder = TempDir::new().unwrap();
+    let demos = ["gossip", "split", "escrow"].map(|mode| {
+        let mut demo = in_terminal(folder.path());
+        demo.args(["demo", "--mode", mode, "--seconds", "7"]);
+        (mode, Process::start(&mut demo, &folder.path().join(format!("{mode}.log"))))
+    });
+    for (mode, mut demo) in demos {
+        assert_eq!(demo.wait(Duration::from_secs(40)).code(), Some(0), "{}", demo.output());
+        let screen = shown(&demo.output());
+        let shown = screen.join("\n");
+        assert!(screen.iter().all(|line| line.trim_end().chars().count() <= 80), "{mode}:\n{shown}");
+        let at = |start: &str| screen.iter().position(|line| line.trim_start().starts_with(start));
+        let (asked, judged) = (at("curl ").expect("it says how to ask"), at("limit ").expect("it draws"));
+        // The line that judges follows, and the cursor stands below it.
+        assert!(judged + 2 - asked < 24, "{mode}: the line that asks is out of sight:\n{shown}");
+        assert!(printed_question(&shown).is_some() && shown.contains("says how)"), "{mode}:\n{shown}");
+    }
 }
 
 fn leading_number(text: &str) -> u64 {

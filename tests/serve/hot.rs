@@ -112,12 +112,14 @@ fn wrong_questions_are_refused_by_name() {
         ("/v1/why", 400, "user"),
         ("/v1/why?user=ann&cost=-1", 400, "cost"),
         ("/v1/why?user=", 400, "user"),
+        ("/v1/why?rule=by-key&user=", 400, "user"),
     ] {
         let refused = daemon.get(route);
         assert_eq!(refused.status, status, "{route}: {refused:?}");
         assert_eq!(refused.json()["error"]["field"], field, "{route}");
     }
     assert_eq!(daemon.get("/v1/hot?rule=nobody").status, 404);
+    assert_eq!(daemon.get("/v1/why?rule=nobody").status, 404);
 }
 
 #[test]
@@ -167,6 +169,27 @@ fn why_names_the_rule_what_is_used_since_when_and_until_when_and_charges_nothing
     assert_eq!(daemon.check(&[("user", "u_43"), ("path", "/search")])["remaining"], 2, "nothing was charged");
     let robot = daemon.get("/v1/why?user=robot").json();
     assert_eq!(robot["decision"]["rule"], "no-robots", "{robot}");
+}
+
+#[test]
+fn why_finds_the_bucket_of_a_rule_that_counts_all() {
+    let rules = "[[rules]]\nname = \"all\"\nmatch = { path = \"/search\" }\nalgorithm = \"fixed_window\"\n\
+                 limit = 2\nwindow = \"24h\"\n";
+    let daemon = Daemon::with_rules(rules);
+    ask(&daemon, &[("user", "u_42"), ("path", "/search")], 5);
+    let why = daemon.get("/v1/why?rule=all").json();
+    assert_eq!((&why["limited"], &why["decision"]["allowed"]), (&json!(true), &json!(true)), "{why}");
+    let [bucket] = &why["buckets"].as_array().unwrap()[..] else { panic!("{why}") };
+    let expected =
+        json!({ "rule": "all", "identity": {}, "used": 2, "remaining": 0, "matches": false, "denies": true });
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(bucket[name], *value, "{name} of {bucket}");
+    }
+    assert!(bucket["lately"]["denied_since"].is_string(), "{bucket}");
+    // Where the request is counted there it is told once.
+    let why = daemon.get("/v1/why?rule=all&path=/search").json();
+    assert_eq!(why["buckets"].as_array().map(Vec::len), Some(1), "{why}");
+    assert_eq!(why["buckets"][0]["matches"], true, "{why}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod resp;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use serde_json::json;
@@ -251,6 +251,54 @@ fn calls_that_are_given_up_by_the_thousand_end_no_other_of_their_connection() {
     all.extend(call(streams.next().unwrap(), &stays));
     socket.write_all(&all).unwrap();
     holds(&daemon, 1, "gone");
+}
+
+/// One request a second, each held back until its turn.
+const PACED: &str = "[[rules]]\nname = \"paced\"\nper = [\"user\"]\nalgorithm = \"token_bucket\"\nlimit = 60\nburst = 1\n\
+                     window = \"1m\"\naction = \"throttle\"\nmax_delay = \"20s\"\ndelay = \"hold\"\n";
+
+/// Eight answers are held back for a user, and nobody waits for them any more: `leave` has it so. The next one
+/// does not wait behind them.
+fn turns_go_back(daemon: &Daemon, user: &str, leave: impl FnOnce()) {
+    assert_eq!(daemon.check(&[("user", user)])["delay_ms"], 0);
+    leave();
+    let left = Instant::now();
+    // A connection that ends is looked at for a quarter of a second.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(daemon.check(&[("user", user)])["allowed"], true);
+    assert!(left.elapsed() < Duration::from_secs(5), "{user}: it waited for {:?}", left.elapsed());
+    let counted = daemon.metric("tidegate_throttle_holds_total{outcome=\"left\"}");
+    assert!(counted > Some(0.0), "{user}: {counted:?}");
+}
+
+#[test]
+fn whoever_leaves_while_an_answer_is_held_back_gives_the_turn_back() {
+    on_both_stores(|store| {
+        let daemon = Daemon::with(PACED, store, &[]);
+        let used_by = |user: &str| used(&daemon, "paced", &format!("user={user}"));
+        turns_go_back(&daemon, "http", || {
+            let ask = head("/v1/check", r#"{"attributes":{"user":"http"}}"#);
+            let mut sockets: Vec<_> = (0..8).map(|_| TcpStream::connect(daemon.http).unwrap()).collect();
+            sockets.iter_mut().for_each(|socket| socket.write_all(ask.as_bytes()).unwrap());
+            eventually("eight wait", || (used_by("http") >= 7).then_some(()));
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        turns_go_back(&daemon, "grpc", || {
+            let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+            let message = rls::request(vec![rls::descriptor(&[("user", "grpc")])]).encode_to_vec();
+            let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+            let body = [&[0][..], &length, &message].concat();
+            let mut socket = TcpStream::connect(daemon.grpc).unwrap();
+            socket.write_all(wire::PREFACE).unwrap();
+            let streams = || (1..).step_by(2).take(8);
+            streams().for_each(|stream| {
+                socket.write_all(&wire::post(stream, path, "application/grpc", &body)).unwrap();
+            });
+            eventually("eight wait", || (used_by("grpc") >= 7).then_some(()));
+            std::thread::sleep(Duration::from_millis(100));
+            streams().for_each(|stream| socket.write_all(&wire::reset(stream)).unwrap());
+        });
+    });
 }
 
 #[test]

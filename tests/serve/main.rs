@@ -45,6 +45,8 @@ mod names;
 mod odd_costs;
 mod paced;
 mod penalties;
+mod quota_rows;
+mod rates;
 mod recipes;
 mod redis_rs;
 #[path = "../support/redis_servers.rs"]
@@ -55,6 +57,7 @@ mod regions;
 mod reports;
 mod reservations;
 mod resp;
+mod resp_rows;
 mod rust_client;
 mod spellings;
 mod split;

@@ -242,3 +242,19 @@ tier = "pro"
     assert_eq!(left(User("ann"), None), ["edge/edge", "default/uploads", "default/else"]);
     assert_eq!(left(User("paul"), Some("default")), ["default/pro", "default/uploads"]);
 }
+
+#[test]
+fn mistakes_at_the_command_line_are_told_in_its_words() {
+    let daemon = Daemon::with_rules(RULES);
+    let number = daemon.run(&["check", "user=ann", "--cost", "abc"]);
+    assert!(number.code == 2 && number.err.contains("a whole number is wanted"), "{number:?}");
+    for words in
+        [&["rules", "show", "per-usr"][..], &["rules", "delete", "per-usr"], &["quota", "show", "per-usr"]]
+    {
+        let mistyped = daemon.run(words);
+        assert!(mistyped.code == 1 && mistyped.err.contains("did you mean \"per-user\"?"), "{mistyped:?}");
+    }
+    let server = format!("https://{}", daemon.http);
+    let plain = command::run(daemon.folder(), &["rules", "list", "--server", &server]);
+    assert!(plain.code == 3 && plain.err.contains("does not speak TLS"), "{plain:?}");
+}

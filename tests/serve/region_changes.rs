@@ -115,7 +115,12 @@ fn a_region_is_added_drained_and_removed_by_one_command_each() {
     let cluster = Cluster::new();
     let mut daemons = cluster.three();
 
-    let ran = cluster.regions(&daemons[0], &["add", "sa", "--reason", "we open in São Paulo"]);
+    // A name that nobody has heard of may be mistyped.
+    let mistyped = cluster.regions(&daemons[0], &["add", "sap"]);
+    assert!(mistyped.code == 2 && mistyped.err.contains("did you mean \"ap\"?"), "{mistyped:?}");
+    assert_eq!(listed(&daemons[0]), ["ap", "eu", "us"]);
+
+    let ran = cluster.regions(&daemons[0], &["add", "sa", "--yes", "--reason", "we open in São Paulo"]);
     assert_eq!((ran.code, ran.out.contains("Region sa is listed")), (0, true), "{ran:?}");
     eventually("all make room for the new one", || (held_by(&daemons) == [30, 30, 30]).then_some(()));
     for daemon in &daemons {
@@ -165,7 +170,7 @@ fn a_region_is_added_drained_and_removed_by_one_command_each() {
     assert_eq!((&recorded["action"], &recorded["target"]), (&json!("region.put"), &json!("ap")), "{changes}");
 
     // Who signs what this daemon alone held until then changes it for all.
-    let unsigned = daemons[2].run(&["regions", "add", "mu"]);
+    let unsigned = daemons[2].run(&["regions", "add", "mu", "--yes"]);
     assert!(unsigned.code == 0 && unsigned.out.contains("Nobody signed it"), "{unsigned:?}");
     let signed = cluster.regions(&daemons[2], &["add", "mu", "--reason", "we open there"]);
     assert!(signed.code == 0 && signed.out.contains("was listed already; it is signed by"), "{signed:?}");
@@ -212,7 +217,7 @@ fn what_cannot_be_changed_is_told_with_the_reason() {
         (&["drain", "mars"][..], "region \"mars\" is not listed"),
         (&["remove", "ap", "--gone"], "is this daemon's own"),
         (&["remove", "eu", "--gone"], "stop eu/eu-1 first"),
-        (&["add", "a b"], "is no name of a region"),
+        (&["add", "a b", "--yes"], "is no name of a region"),
     ] {
         let ran = daemons[0].run(&[&["regions"], words].concat());
         assert!(ran.code == 1 && ran.both().contains(reason), "{words:?}: {ran:?}");

@@ -120,6 +120,21 @@ fn what_one_region_admits_the_others_count() {
 }
 
 #[test]
+fn usage_says_what_all_regions_used_beside_what_this_one_did() {
+    let world = Authority::new();
+    let daemons = world.world();
+    assert_eq!(daemons[0].admitted(ANN, 12), 12);
+    assert_eq!(daemons[1].admitted(ANN, 3), 3);
+    let quota = |daemon: &Daemon| daemon.get("/v1/usage?user=ann").json()["quotas"][0].clone();
+    eventually("both regions' use is known", || (quota(&daemons[1])["used_worldwide"] == 15).then_some(()));
+    assert_eq!(quota(&daemons[1])["used"], 3);
+    let told = daemons[1].run(&["usage", "--user", "ann"]).out;
+    let row = told.lines().find(|line| line.trim_start().starts_with("worldwide")).unwrap_or_default();
+    let numbers: Vec<&str> = row.split_whitespace().skip(1).take(3).collect();
+    assert!(told.contains("used here") && numbers == ["60", "3", "15"], "{told}");
+}
+
+#[test]
 fn why_says_which_regions_used_a_limit_up() {
     let world = Authority::new();
     let daemons = world.world();

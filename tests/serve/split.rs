@@ -32,6 +32,31 @@ fn a_region_alone_holds_its_own_share_and_no_more() {
 }
 
 #[test]
+fn a_region_alone_says_of_escrow_that_nothing_is_admitted_and_of_the_others_that_they_were_not_heard() {
+    let rules = "[[rules]]\nname = \"seats\"\nalgorithm = \"fixed_window\"\nlimit = 300\nwindow = \"24h\"\n\
+                 [rules.global]\nmode = \"escrow\"\n";
+    let peers = [free_udp(), free_udp()];
+    let authority = Authority::new();
+    let config = authority.config("us-east", "us-east-1", peers[0], &peers[1..]);
+    let daemon = Daemon::with(rules, &config, &[]);
+    let told = || daemon.get("/readyz").json()["notices"].to_string();
+    eventually("it says why everything is denied", || {
+        told().contains("nothing is admitted by").then_some(())
+    });
+    eventually("it says whom it has not heard", || told().contains("has not been heard yet").then_some(()));
+    let unseen = told();
+    assert!(!unseen.contains("no worldwide limit depends on it"), "{unseen}");
+    assert!(
+        unseen.contains("escrow and split rules admit nothing before all regions have agreed"),
+        "{unseen}"
+    );
+    let regions = daemon.get("/v1/regions").json();
+    assert_eq!(regions["unseen"], regions["cut_off"], "{regions}");
+    let shown = daemon.run(&["regions"]).out;
+    assert!(shown.contains("Not heard yet: ") && !shown.contains("Cut off: "), "{shown}");
+}
+
+#[test]
 fn new_shares_shrink_at_once_and_grow_when_every_region_holds_them() {
     let authority = Authority::new();
     let peers = [free_udp(), free_udp(), free_udp()];

@@ -204,6 +204,33 @@ fn commands_speak_https_and_say_what_they_do_not_trust() {
 }
 
 #[test]
+fn a_client_is_let_in_by_the_name_of_its_certificate() {
+    let secured = Secured::with(RULES, "names = [\"gateway.shop.example\", \"localhost\"]\n");
+    let issued = |file: &str, name: &str, serial: u64| {
+        let made = secured.authority.issue_for(&[name], serial);
+        std::fs::write(secured.path().join(format!("{file}.pem")), &made.cert).unwrap();
+        std::fs::write(secured.path().join(format!("{file}.key")), &made.key).unwrap();
+    };
+    issued("gateway", "gateway.shop.example", 10);
+    issued("other", "other.example", 11);
+    issued("wild", "*.shop.example", 12);
+    let get = |client: &str| secured.curl_as(Some(client), &["--http2"], "/readyz");
+    let let_in = || {
+        assert_eq!(get("client").as_deref(), Some("200 2"), "the certificate of localhost");
+        assert_eq!(get("gateway").as_deref(), Some("200 2"));
+        assert_eq!(get("wild").as_deref(), Some("200 2"), "it is one of gateway.shop.example too");
+        assert_eq!(get("other"), None, "its authority signed it, and its name is another");
+        assert_eq!(secured.curl_as(None, &["--http2"], "/readyz"), None);
+    };
+    let_in();
+    let taken = || secured.log().matches("uses its certificate as it is now").count();
+    let before = taken();
+    secured.process.signal("HUP");
+    eventually("the daemon has read its files again", || (taken() > before).then_some(()));
+    let_in();
+}
+
+#[test]
 fn certificates_are_exchanged_and_revoked_while_the_daemon_runs() {
     let secured = Secured::start();
     let write = |name: &str, text: &str| std::fs::write(secured.path().join(name), text).unwrap();

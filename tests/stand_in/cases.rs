@@ -198,7 +198,8 @@ fn what_applies_first_is_what_the_reference_applies_first() {
     assert_eq!(daemon.call("d", "[a=1 h=0]"), "OK | OK 1 1 x", "case 79: what is replaced is not counted");
 }
 
-fn as_json(fields: &envoy_types::pb::google::protobuf::Struct) -> Value {
+/// A table of protobuf as JSON.
+pub(crate) fn as_json(fields: &envoy_types::pb::google::protobuf::Struct) -> Value {
     fn value(own: &envoy_types::pb::google::protobuf::Value) -> Value {
         use envoy_types::pb::google::protobuf::value::Kind;
         match own.kind.as_ref().unwrap() {

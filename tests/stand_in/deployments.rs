@@ -319,3 +319,34 @@ fn a_pod_of_envoy_ai_gateway_serves_with_this_image_and_keeps_its_rules() {
     let log = running.process.output();
     assert!(!log.contains("panicked") && !log.contains("ERROR"), "{log}");
 }
+
+#[test]
+fn certificates_towards_xds_are_read_at_each_connection() {
+    let (authority, other, folder) = (WebAuthority::new(), WebAuthority::new(), TempDir::new().unwrap());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let renew = |signer: &WebAuthority, serial: u64| {
+        let own = signer.issue_for(&["envoy-ratelimit"], serial);
+        std::fs::write(file("tls.crt"), &own.cert).unwrap();
+        std::fs::write(file("tls.key"), &own.key).unwrap();
+    };
+    std::fs::write(file("ca.crt"), &authority.pem).unwrap();
+    renew(&other, 2);
+    let playing = Playing::start_with(Some(controller(&authority)));
+    let (ca, cert, key) = (file("ca.crt"), file("tls.crt"), file("tls.key"));
+    let daemon = playing.daemon(&[
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca.as_str()),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "envoy-gateway"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert.as_str()),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key.as_str()),
+    ]);
+    // It comes again every tenth of a second.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(!playing.has_stream(), "its certificate is another authority's: {}", daemon.process.output());
+    renew(&authority, 3);
+    let stream = playing.stream();
+    assert_eq!(&*playing.asked().node.unwrap().id, "envoy-ratelimit", "case 124");
+    stream.send(Ok(answer("1", "n1", vec![resource_of("d", &rules(&["k 5/day"]))]))).unwrap();
+    daemon.until_healthy();
+    assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 4", "case 124");
+}

@@ -22,5 +22,6 @@ mod rows;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;
+mod traces;
 mod verdicts;
 mod xds;

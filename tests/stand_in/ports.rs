@@ -103,6 +103,22 @@ fn prometheus_has_the_series_of_the_dashboards() {
 }
 
 #[test]
+fn metrics_are_told_at_the_path_that_the_environment_names() {
+    let metrics = super::support::free_tcp();
+    let address = metrics.to_string();
+    let environment =
+        [("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", address.as_str()), ("PROMETHEUS_PATH", "/prom")];
+    let daemon = StandIn::with(&one(&["k 5/day"]), &environment);
+    for path in ["/prom", "/metrics"] {
+        let told = http::get(metrics, path, &[]);
+        assert_eq!(told.status, 200, "{path}");
+        assert!(told.body.contains("ratelimit_service_config_load_success 1"), "{path}: {}", told.body);
+    }
+    assert_eq!(http::get(metrics, "/other", &[]).status, 404);
+    assert_eq!(daemon.get("/prom").status, 404, "the port of requests tells it at /metrics");
+}
+
+#[test]
 fn files_are_followed_and_wrong_ones_change_nothing() {
     let daemon = StandIn::with(&one(&["k 5/day"]), &[]);
     assert_eq!(daemon.call("d", "[k=v]"), "OK | OK 5 4");

@@ -34,10 +34,25 @@ fn daemons_share_what_redis_counts_unless_their_prefixes_differ() {
 }
 
 #[test]
+fn redis_counts_over_its_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock").display().to_string();
+    let redis = Server::start(&["--unixsocket", &socket]);
+    let limits = [("d".to_owned(), rules(&["k 5/day"]))];
+    // As the reference service has it where nobody says otherwise.
+    let environment = [("REDIS_SOCKET_TYPE", "unix"), ("REDIS_URL", socket.as_str()), PATIENT];
+    let (one, other) = (StandIn::with(&limits, &environment), StandIn::with(&limits, &environment));
+    assert_eq!(one.call("d", "[k=v h=3]"), "OK | OK 5 2");
+    assert_eq!(other.call("d", "[k=v h=3]"), "OVER | OVER 5 0");
+    assert!(redis.command(&["DBSIZE"]).is_some_and(|size| size.trim() != ":0"), "Redis counts");
+    assert_eq!(one.get("/readyz").json()["store"], "ok");
+}
+
+#[test]
 fn two_regions_hold_one_limit_by_one_variable() {
     let authority = Authority::new();
     let peers = [free_udp().to_string(), free_udp().to_string()];
-    let lines = &["k 40/day", "exact 40/day"];
+    let lines = &["k 40/day", "exact 40/day", "part 40/day"];
     let limits = [("d".to_owned(), rules(lines))];
     let start = |region: &str, own: &str, other: &str| {
         let node = format!("{region}-1");
@@ -48,7 +63,7 @@ fn two_regions_hold_one_limit_by_one_variable() {
         StandIn::with(
             &limits,
             &[
-                ("TIDEGATE_GLOBAL_MODE", "d.exact=escrow,gossip"),
+                ("TIDEGATE_GLOBAL_MODE", "d.exact=escrow,d.part=split,gossip"),
                 ("TIDEGATE_REGION", region),
                 ("TIDEGATE_NODE", &node),
                 ("TIDEGATE_LISTEN__PEER", own),
@@ -75,4 +90,12 @@ fn two_regions_hold_one_limit_by_one_variable() {
         passed += [&eu, &us].iter().filter(|daemon| daemon.call("d", "[exact=v]").starts_with("OK")).count();
     }
     assert!((20..=40).contains(&passed), "an exact limit of 40 passed {passed}");
+    // Shares of `split` never move: each region admits its own half.
+    for daemon in [&eu, &us] {
+        eventually("the region has its share", || {
+            daemon.call("d", "[part=other]").starts_with("OK").then_some(())
+        });
+        let passed = (0..60).filter(|_| daemon.call("d", "[part=v]").starts_with("OK")).count();
+        assert_eq!(passed, 20, "a half of a limit of 40");
+    }
 }

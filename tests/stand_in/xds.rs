@@ -11,17 +11,20 @@ use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service
 use envoy_types::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
-use envoy_types::pb::google::protobuf::Any;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Any, ListValue, Struct, Value as ProtoValue};
 use futures_util::{Stream, StreamExt as _};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use prost::Message as _;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc as channels;
 use tokio_rustls::TlsAcceptor;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::asked::{StandIn, UNITS};
+use super::asked::{StandIn, UNITS, rules, told};
+use super::cases::{as_json, folder, play};
+use super::rows::{ROWS, Row};
 use super::support::{SOON, eventually, free_tcp};
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -48,8 +51,12 @@ struct Descriptor {
     descriptors: Vec<Descriptor>,
     #[prost(bool, tag = "5")]
     shadow_mode: bool,
+    #[prost(bool, tag = "6")]
+    detailed_metric: bool,
     #[prost(bool, tag = "7")]
     quota_mode: bool,
+    #[prost(message, optional, tag = "8")]
+    metadata: Option<Struct>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -58,11 +65,23 @@ struct Policy {
     unit: i32,
     #[prost(uint32, tag = "2")]
     requests_per_unit: u32,
+    #[prost(bool, tag = "3")]
+    unlimited: bool,
+    #[prost(string, tag = "4")]
+    name: String,
+    #[prost(message, repeated, tag = "5")]
+    replaces: Vec<Replace>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Replace {
+    #[prost(string, tag = "1")]
+    name: String,
 }
 
 /// One domain with one limit of so many a day.
 fn resource(domain: &str, unit: i32, permits: u32) -> Any {
-    let policy = Policy { unit, requests_per_unit: permits };
+    let policy = Policy { unit, requests_per_unit: permits, ..Policy::default() };
     let descriptor = Descriptor { key: "k".to_owned(), rate_limit: Some(policy), ..Descriptor::default() };
     packed(domain, vec![descriptor])
 }
@@ -79,22 +98,52 @@ pub(crate) fn resource_of(domain: &str, rules: &Value) -> Any {
 
 fn descriptors(rules: &Value) -> Vec<Descriptor> {
     let one = |own: &Value| {
-        let text = |name: &str| own[name].as_str().unwrap_or_default().to_owned();
-        let policy = |limit: &Value| {
-            let unit = UNITS.iter().position(|unit| limit["unit"] == *unit).unwrap();
-            let permits = limit["requests_per_unit"].as_u64().unwrap();
-            Policy { unit: i32::try_from(unit).unwrap(), requests_per_unit: u32::try_from(permits).unwrap() }
-        };
+        assert!(own.get("share_threshold").is_none(), "files alone have it");
         Descriptor {
-            key: text("key"),
-            value: text("value"),
+            key: text(own, "key"),
+            value: text(own, "value"),
             rate_limit: own.get("rate_limit").map(policy),
             descriptors: own.get("descriptors").map(descriptors).unwrap_or_default(),
             shadow_mode: own["shadow_mode"] == true,
+            detailed_metric: own["detailed_metric"] == true,
             quota_mode: own["quota_mode"] == true,
+            metadata: own["metadata"].as_object().map(as_struct),
         }
     };
     rules.as_array().unwrap().iter().map(one).collect()
+}
+
+fn text(own: &Value, name: &str) -> String {
+    own[name].as_str().unwrap_or_default().to_owned()
+}
+
+fn policy(limit: &Value) -> Policy {
+    let unit = limit.get("unit").map_or(0, |unit| UNITS.iter().position(|known| *unit == **known).unwrap());
+    let permits = limit["requests_per_unit"].as_u64().unwrap_or_default();
+    let replaced = limit["replaces"].as_array().into_iter().flatten();
+    Policy {
+        unit: i32::try_from(unit).unwrap(),
+        requests_per_unit: u32::try_from(permits).unwrap(),
+        unlimited: limit["unlimited"] == true,
+        name: text(limit, "name"),
+        replaces: replaced.map(|own| Replace { name: text(own, "name") }).collect(),
+    }
+}
+
+fn as_struct(table: &Map<String, Value>) -> Struct {
+    Struct { fields: table.iter().map(|(name, own)| (name.clone(), as_proto(own))).collect() }
+}
+
+fn as_proto(own: &Value) -> ProtoValue {
+    let kind = match own {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(flag) => Kind::BoolValue(*flag),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap()),
+        Value::String(text) => Kind::StringValue(text.clone()),
+        Value::Array(list) => Kind::ListValue(ListValue { values: list.iter().map(as_proto).collect() }),
+        Value::Object(table) => Kind::StructValue(as_struct(table)),
+    };
+    ProtoValue { kind: Some(kind) }
 }
 
 pub(crate) fn answer(version: &str, nonce: &str, resources: Vec<Any>) -> DiscoveryResponse {
@@ -190,7 +239,7 @@ impl Playing {
         Self { address, asked, streams, _runtime: runtime }
     }
 
-    fn daemon(&self, environment: &[(&str, &str)]) -> StandIn {
+    pub(crate) fn daemon(&self, environment: &[(&str, &str)]) -> StandIn {
         let server = self.address.to_string();
         let mut all = vec![
             ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
@@ -207,6 +256,11 @@ impl Playing {
 
     pub(crate) fn asked(&self) -> DiscoveryRequest {
         self.asked.recv_timeout(SOON).unwrap()
+    }
+
+    /// Whether somebody opened a stream that was not taken yet.
+    pub(crate) fn has_stream(&self) -> bool {
+        self.streams.try_recv().is_ok()
     }
 
     pub(crate) fn stream(&self) -> channels::UnboundedSender<Result<DiscoveryResponse, Status>> {
@@ -324,4 +378,46 @@ fn without_a_forced_start_it_is_healthy_once_it_has_rules() {
     assert_eq!(playing.asked().version_info, "1", "case 126: the stream ended, and began again");
     stream.send(Ok(answer("2", "n3", vec![resource("d", DAY, 6)]))).unwrap();
     assert_eq!(playing.asked().version_info, "2", "case 126");
+}
+
+#[test]
+fn every_row_is_answered_alike_where_rules_come_by_xds() {
+    let is_of_files = |row: &&Row| row.1.iter().any(|line| line.contains(" shared"));
+    let rows: Vec<Row> = ROWS.iter().filter(|row| !is_of_files(row)).copied().collect();
+    assert!(rows.len() * 10 > ROWS.len() * 9, "{} of {} rows", rows.len(), ROWS.len());
+    let playing = Playing::start();
+    let daemon = playing.daemon(&[]);
+    let resources = folder(&rows).iter().map(|(domain, rules)| resource_of(domain, rules)).collect();
+    let stream = playing.stream();
+    stream.send(Ok(answer("1", "n1", resources))).unwrap();
+    daemon.until_healthy();
+    play(&daemon, &rows);
+}
+
+#[test]
+fn every_field_of_a_limit_comes_by_xds() {
+    let playing = Playing::start();
+    let daemon = playing.daemon(&[("RESPONSE_DYNAMIC_METADATA", "true")]);
+    let lines = [
+        "a 1/day name=x",
+        "b 5/day replaces=x metadata={\"b\":1,\"deep\":{\"list\":[2,\"two\",true,null]}}",
+        "u unlimited",
+        "r 9/day detailed",
+        "s 1/day shadow",
+        "q 1/day quota",
+    ];
+    let stream = playing.stream();
+    stream.send(Ok(answer("1", "n1", vec![resource_of("d", &rules(&lines))]))).unwrap();
+    daemon.until_healthy();
+    let call = "[a=1] [b=1] [u=1] [r=w] [s=1] [q=1]";
+    let first = daemon.answer("d", call).unwrap();
+    let expected = "OK | OK - 0 | OK 5 4 | OK - 4294967295 | OK 9 8 | OK 1 0 | OK 1 0";
+    assert_eq!(told(&first), expected, "what b replaces is not counted");
+    let metadata = as_json(&first.dynamic_metadata.unwrap())["metadata"].clone();
+    assert_eq!(metadata, json!({ "b": 1.0, "deep": { "list": [2.0, "two", true, null] } }));
+    let expected = "OK | OK - 0 | OK 5 3 | OK - 4294967295 | OK 9 7 | OK 1 0 | OVER 1 0";
+    assert_eq!(daemon.call("d", call), expected, "a shadow limit denies nothing, a quota not by itself");
+    assert_eq!(daemon.call("d", "[a=1 h=0]"), "OK | OK 1 1 x");
+    let text = daemon.debug("/stats");
+    assert!(text.contains("ratelimit.service.rate_limit.d.r_w.total_hits: 2\n"), "{text}");
 }

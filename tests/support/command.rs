@@ -66,6 +66,33 @@ pub(crate) fn of(program: &str, folder: &Path) -> Command {
     command
 }
 
+/// A program that runs another one in a terminal of 80 columns and 24 lines, and prints what it writes there.
+const IN_A_TERMINAL: &str = r#"
+import fcntl, os, pty, struct, sys, termios
+
+child, terminal = pty.fork()
+if child == 0:
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    os.environ["TERM"] = "xterm-256color"
+    os.execv(sys.argv[1], sys.argv[1:])
+while True:
+    try:
+        piece = os.read(terminal, 65536)
+    except OSError:
+        break
+    if not piece:
+        break
+    os.write(1, piece)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"#;
+
+/// A command whose standard output is a terminal of 80 columns and 24 lines.
+pub(crate) fn in_terminal(folder: &Path) -> Command {
+    let mut python = of("python3", folder);
+    python.args(["-c", IN_A_TERMINAL, TIDEGATE]);
+    python
+}
+
 /// Runs `tidegate` with these arguments in a folder.
 pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Ran {
     let output = command(folder).args(arguments).stdin(Stdio::null()).output().unwrap();

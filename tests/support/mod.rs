@@ -10,6 +10,7 @@ pub(crate) mod command;
 pub(crate) mod daemon;
 pub(crate) mod envoy;
 pub(crate) mod http;
+pub(crate) mod manual;
 pub(crate) mod nginx;
 pub(crate) mod origin;
 pub(crate) mod paced;

@@ -14,7 +14,7 @@ pub(crate) fn start(folder: &Path, config: &str) -> Process {
         .map(|kind| format!("{kind}_temp_path {kind};\n"))
         .collect();
     let main = format!(
-        "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {{}}\n\
+        "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {{ worker_connections 16384; }}\n\
          http {{\naccess_log off;\n{temporary}include tidegate.conf;\n}}\n"
     );
     let file = folder.join("nginx.conf");

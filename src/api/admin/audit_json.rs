@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::api::wire::used_worldwide;
 use crate::core::written::format_moment;
 use crate::engine::history::{Decided, UsageRow};
 use crate::engine::status::BucketStatus;
@@ -233,8 +234,13 @@ pub(super) struct QuotaJson<'a> {
     limit: u32,
     /// The window; of a calendar the length of the present one, of `concurrency` rules 0: they have none.
     window_ms: u64,
-    /// Permits in use.
+    /// Permits in use, as this region counted them.
     used: u64,
+    /// Permits that all regions are known to have in use; absent where the rule is not worldwide. Null:
+    /// nobody tells, as under `escrow` and `split`, or nothing was heard yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
+    used_worldwide: Option<Option<u64>>,
     /// Permits left.
     remaining: u64,
     /// Until its bucket is unused again, or its window ends.
@@ -254,6 +260,7 @@ impl<'a> QuotaJson<'a> {
             limit: bucket.limit,
             window_ms: bucket.window.millis_up(),
             used: bucket.used,
+            used_worldwide: bucket.mode.map(|_| used_worldwide(bucket)),
             remaining: bucket.remaining,
             reset_ms: bucket.reset.millis_up(),
             resets_at: bucket.reset_at.map(format_moment),

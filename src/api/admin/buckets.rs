@@ -84,7 +84,8 @@ impl BucketQuery {
     }
 
     fn compiled(&self) -> Result<&Compiled, Refusal> {
-        self.loaded.set.by_name(&self.rule).map(|compiled| &**compiled).ok_or_else(|| no_rule(&self.rule))
+        let set = &self.loaded.set;
+        set.by_name(&self.rule).map(|compiled| &**compiled).ok_or_else(|| no_rule(set, &self.rule))
     }
 
     fn request(&self) -> Result<Request<'_>, Refusal> {

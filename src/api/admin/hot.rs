@@ -36,7 +36,8 @@ async fn show(call: AdminCall<'_>) -> Answered {
         let _turn = turn;
         let asked = HotAsked { by, rule, limit };
         let engine = &servers.engine;
-        let view = engine.hot(&asked).ok_or_else(|| no_rule(asked.rule.as_deref().unwrap_or_default()))?;
+        let unknown = || no_rule(&engine.loaded().set, asked.rule.as_deref().unwrap_or_default());
+        let view = engine.hot(&asked).ok_or_else(unknown)?;
         Ok(reply::json(&HotJson::new(&view, by, engine.name())))
     })
     .await?

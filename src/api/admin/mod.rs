@@ -11,9 +11,11 @@ mod guard;
 mod hot;
 mod hot_json;
 mod keys;
+mod me;
 mod parameters;
 mod people;
 mod quotas;
+mod rates;
 mod regions;
 mod rules;
 pub(super) mod stream;
@@ -46,6 +48,8 @@ use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
 
 pub use self::guard::Guard;
+#[cfg(feature = "fuzzing")]
+pub(super) use self::rules::fuzzed as fuzzed_tags;
 pub use self::tokens::{Made, Tokens, make as make_token};
 
 /// Longest body of an admin request, in bytes: what a set of rules may have; 100,000 fit.
@@ -127,7 +131,9 @@ const TABLES: &[&[AdminRoute]] = &[
     changes::ROUTES,
     stream::ROUTES,
     hot::ROUTES,
+    rates::ROUTES,
     why::ROUTES,
+    me::ROUTES,
 ];
 
 /// Every admin route.
@@ -260,7 +266,9 @@ pub(super) mod schemas {
         add::<super::keys::KeysJson>(generator);
         add::<super::keys::OneKeyJson>(generator);
         add::<super::keys::MadeKeyJson>(generator);
+        add::<super::me::MeJson<'_>>(generator);
         add::<super::people::RemovedJson<'_>>(generator);
+        add::<super::rates::RatesJson<'_>>(generator);
         add::<super::tiers::TiersJson>(generator);
         add::<super::tiers::OneTierJson>(generator);
         add::<super::regions::RegionChangedJson>(generator);

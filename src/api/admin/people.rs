@@ -9,6 +9,7 @@ use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize};
 
 use super::AdminCall;
+use super::rules::meant_rule;
 use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::api::json_object::read_object;
@@ -109,7 +110,8 @@ pub(super) fn limits(servers: &Servers, overrides: OverridesBody) -> Result<Vec<
     let limit = |(rule, own): (String, OwnLimitBody)| {
         let field = || format!("overrides.{rule}");
         let Some(compiled) = loaded.set.by_name(&rule) else {
-            return Err(Refusal::of_field(field(), format!("there is no rule {rule:?}")));
+            let near = meant_rule(&loaded.set, &rule);
+            return Err(Refusal::of_field(field(), format!("there is no rule {rule:?}{near}")));
         };
         if !compiled.rule.action.counts() {
             return Err(Refusal::of_field(

@@ -33,7 +33,7 @@ fn show(call: &AdminCall<'_>) -> Answered {
     let (servers, name) = (call.servers, call.param(0));
     let loaded = servers.engine.loaded();
     let compiled = loaded.set.rules().iter().find(|compiled| compiled.rule.name == name);
-    let rule = &compiled.ok_or_else(|| no_rule(name))?.rule;
+    let rule = &compiled.ok_or_else(|| no_rule(&loaded.set, name))?.rule;
     let Some(global) = &rule.global else {
         return Err(Refusal::of_field(
             "rule",

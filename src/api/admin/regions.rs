@@ -161,6 +161,7 @@ pub(super) fn show(servers: &Servers) -> Reply {
         removed: &list.removed,
         peers: world.peers.iter().map(PeerJson::new).collect(),
         cut_off: &world.cut_off,
+        unseen: &world.unseen,
         rules: bounds
             .map(|(rule, bound, because)| ErrorBoundJson { rule, error_bound: *bound, because })
             .collect(),

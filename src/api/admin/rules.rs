@@ -8,17 +8,23 @@ use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 
+use super::parameters::Parameters;
 use super::{AdminCall, AdminRoute, aside};
 use crate::api::error::{Code, Refusal};
 use crate::api::reply::{self, Answered, Reply};
-use crate::api::wire::rules::{ChangedJson, HistoryJson, OneRuleJson, RuleSetJson};
-use crate::core::written::TextPlace;
+use crate::api::wire::rules::{
+    ChangedJson, HistoryJson, OneRuleJson, RevisionJson, RuleChangeJson, RuleSetJson,
+};
+use crate::core::ruleset::RuleSet;
+use crate::core::written::{TextPlace, suggestion};
 use crate::engine::admin::Role;
-use crate::engine::rulebook::{Done, Edit, EditRefused, EditRequest, ShownRevisions};
+use crate::engine::rulebook::{Done, Edit, EditRefused, EditRequest, ShownRevisions, WrittenRule};
 
 /// Most revisions told at once, and how many unless asked otherwise.
 const HISTORY_MAX: u32 = 1_000;
 const HISTORY_DEFAULT: u32 = 50;
+/// Most rules among which the one is looked for that a mistyped name may mean.
+const LOOKED_AT_MAX: usize = 10_000;
 /// Longest reason for a change, in bytes.
 const REASON_BYTES_MAX: usize = 4_096;
 
@@ -51,7 +57,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         method: "GET",
         path: "/v1/rules/{name}",
         role: Role::Viewer,
-        handler: |call| Box::pin(async move { one(&call) }),
+        handler: |call| Box::pin(async move { one(&call).await }),
     },
     AdminRoute {
         method: "PUT",
@@ -85,11 +91,23 @@ async fn all(call: &AdminCall<'_>) -> Answered {
     Ok(tagged(revision, reply::json_bytes(text.await?)))
 }
 
-/// One rule, named by the path.
-fn one(call: &AdminCall<'_>) -> Answered {
+/// One rule, named by the path: as it is meant, with every default, or as it was written.
+async fn one(call: &AdminCall<'_>) -> Answered {
     let (servers, name) = (call.servers, call.param(0));
+    let mut given = Parameters(call.query()?);
+    let written = match given.take("written").as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(Refusal::of_field("written", "must be true or false")),
+    };
+    given.finish()?;
+    if written {
+        let written = servers.admin.rules.written(name.to_owned()).await.map_err(refused)?;
+        let WrittenRule { revision, rule } = written;
+        return Ok(tagged(revision, reply::json(&OneRuleJson { revision, rule })));
+    }
     let loaded = servers.engine.loaded();
-    let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(name))?;
+    let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(&loaded.set, name))?;
     if is_known(call, loaded.revision) {
         return Ok(not_modified(loaded.revision));
     }
@@ -171,7 +189,8 @@ async fn history(call: AdminCall<'_>) -> Answered {
     }
     let revisions = call.servers.admin.rules.history(shown).await.map_err(refused)?;
     let revision = call.servers.engine.loaded().revision;
-    Ok(tagged(revision, reply::json(&HistoryJson { revision, history: revisions })))
+    let history = revisions.into_iter().map(RevisionJson::from).collect();
+    Ok(tagged(revision, reply::json(&HistoryJson { revision, history })))
 }
 
 /// Makes an edit and tells what came of it.
@@ -192,9 +211,22 @@ pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>
             _ => return Err(Refusal::of_field(name, "the query knows only `dry_run` and `reason`")),
         }
     }
+    // Later nothing else says to which revision it went back.
+    let reason = match (&edit, reason) {
+        (Edit::Rollback(revision), Some(reason)) => Some(format!("{reason} (back to revision {revision})")),
+        (Edit::Rollback(revision), None) => Some(format!("back to revision {revision}")),
+        (_, reason) => reason,
+    };
     let asked = EditRequest { edit, expected, dry_run, actor: call.actor.clone(), reason };
-    let Done { revision, changes } = call.servers.admin.rules.edit(asked).await.map_err(refused)?;
-    let written = aside(move || reply::json(&ChangedJson { revision, dry_run, changes }));
+    let edited = call.servers.admin.rules.edit(asked).await;
+    let Done { revision, changes } = edited.map_err(|why| match why {
+        EditRefused::NoRule(name) => no_rule(&call.servers.engine.loaded().set, &name),
+        why => refused(why),
+    })?;
+    let written = aside(move || {
+        let changes = changes.into_iter().map(RuleChangeJson::from).collect();
+        reply::json(&ChangedJson { revision, dry_run, changes })
+    });
     Ok(tagged(revision, written.await?))
 }
 
@@ -285,7 +317,7 @@ pub(super) fn refused(refused: EditRefused) -> Refusal {
             });
             Refusal { field, ..Refusal::new(Code::Invalid, message) }
         }
-        EditRefused::NoRule(name) => no_rule(&name),
+        EditRefused::NoRule(_) => Refusal::new(Code::NoRule, message),
         EditRefused::NoRevision(_) => Refusal::new(Code::NoRevision, message),
         EditRefused::Stale(_) => Refusal::new(Code::Stale, message),
         EditRefused::Away(_) => Refusal::new(Code::Away, message),
@@ -293,8 +325,29 @@ pub(super) fn refused(refused: EditRefused) -> Refusal {
     }
 }
 
-/// There is no rule of this name.
-pub(super) fn no_rule(name: &str) -> Refusal {
+/// There is no rule of this name; perhaps one of this set is meant.
+pub(super) fn no_rule(set: &RuleSet, name: &str) -> Refusal {
+    let near = meant_rule(set, name);
     let name: String = name.chars().take(64).collect();
-    Refusal::new(Code::NoRule, format!("there is no rule {name:?}"))
+    Refusal::new(Code::NoRule, format!("there is no rule {name:?}{near}"))
+}
+
+/// Returns which rule may be meant by a name that is none's, behind a sentence on it.
+pub(super) fn meant_rule(set: &RuleSet, name: &str) -> String {
+    let known = set.rules().iter().take(LOOKED_AT_MAX).map(|compiled| compiled.rule.name.as_str());
+    suggestion(name, known).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default()
+}
+
+/// Reads an `If-Match` as a stranger wrote it.
+#[cfg(feature = "fuzzing")]
+pub(in crate::api) fn fuzzed(tags: &str) {
+    for in_force in [0, 12, u64::MAX] {
+        if let Ok(named) = one_of(tags, in_force) {
+            let tag = format!("\"{}\"", named.unwrap_or_default());
+            // The revision that was taken is read as itself.
+            assert!(
+                named.is_some_and(|named| one_of(&tag, in_force).is_ok_and(|again| again == Some(named)))
+            );
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::hot_json::WhyJson;
 use super::parameters::Parameters;
+use super::rules::no_rule;
 use super::{AdminCall, AdminRoute, aside, turn};
 use crate::api::Servers;
 use crate::api::client_identity::ClientIdentity;
@@ -37,6 +38,8 @@ const RECORDS_SPAN: Span = Span::from_secs(24 * 3_600);
 struct WhyQuery {
     domain: String,
     cost: i64,
+    /// The rule whose bucket is told whatever the request matches.
+    rule: Option<String>,
     pairs: Vec<(String, String)>,
 }
 
@@ -51,8 +54,9 @@ impl WhyQuery {
                 cost.ok_or_else(|| Refusal::of_field("cost", "must be a whole number, 0 or more"))?
             }
         };
+        let rule = given.take("rule");
         let Parameters(pairs) = given;
-        if pairs.is_empty() {
+        if pairs.is_empty() && rule.is_none() {
             return Err(Refusal::of_field("user", "say of whom, by attributes such as user=u_42"));
         }
         if pairs.len() > ATTRIBUTES_MAX {
@@ -62,7 +66,7 @@ impl WhyQuery {
         if let Some((name, _)) = pairs.iter().find(|(name, value)| name.is_empty() || value.is_empty()) {
             return Err(Refusal::of_field(name.clone(), "an attribute needs a name and a value"));
         }
-        Ok(Self { domain, cost, pairs })
+        Ok(Self { domain, cost, rule, pairs })
     }
 
     fn request(&self) -> Request<'_> {
@@ -88,7 +92,12 @@ async fn told(servers: &Servers, query: &WhyQuery) -> Answered {
     let client_identity = ClientIdentity::read(servers, &asked);
     let [request] = client_identity.stand_in(asked)?;
     let engine = &servers.engine;
-    let why = engine.why(&request).await;
+    let rule = query.rule.as_deref();
+    let loaded = engine.loaded();
+    if let Some(name) = rule.filter(|name| loaded.set.by_name(name).is_none()) {
+        return Err(no_rule(&loaded.set, name));
+    }
+    let why = engine.why(&request, rule).await;
     let why = why.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
     let records = records(servers, &request).await;
     Ok(reply::json(&WhyJson::new(&request, &why, records.as_deref(), (engine.name(), engine.now()))))

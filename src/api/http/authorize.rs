@@ -14,13 +14,16 @@
 //! does, asks `/v1/authorize/domain=NAME`: what follows is `path`, the request's own method and host are
 //! `method` and `host`, and the query is the client's.
 //!
+//! A gateway that reads no text of an answer, as nginx's `auth_request`, says `Prefer: body=header`, and has
+//! the text of a denial in the header `X-Tidegate-Body` besides.
+//!
 //! The query of the route itself may say `domain` and `cost`. The gateway must set these headers or remove
 //! what a client sent under their names; where two that mean the same disagree the request is refused, since
 //! one of them is a client's.
 
 use std::borrow::Cow;
 
-use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
+use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 
 use super::{Arriving, ConnectionContext, origin};
@@ -38,6 +41,14 @@ use crate::core::uri::escaped;
 
 /// The prefix of headers for attributes of the gateway's own.
 const OWN_PREFIX: &str = "x-tidegate-";
+/// The header by which a gateway says that it reads no text of an answer (RFC 7240), and what it says.
+const PREFER: &str = "prefer";
+const BODY_IN_HEADER: &str = "body=header";
+/// The text of a denial, for such a gateway.
+static X_BODY: HeaderName = HeaderName::from_static("x-tidegate-body");
+/// Longest text that is told in a header, in bytes: as long as a message, and as gateways have room for in a
+/// head.
+const BODY_BYTES_MAX: usize = 4_096;
 /// Attributes that are read from headers of their own, and so never from `X-Tidegate-…`.
 const READ_ELSEWHERE: [&str; 6] = ["ip", "path", "method", "host", "api_key", "region"];
 
@@ -75,7 +86,9 @@ impl ConnectionContext<'_> {
         let ([request], Some(decision)) = (&requests, decisions.first()) else { return Ok(reply::text("")) };
         arriving.decided(request, decision);
         let status = decision_status(decision.status);
-        let reply = match problem::of_denial(decision, problem::accepts(&head.headers), true) {
+        let document = problem::of_denial(decision, problem::accepts(&head.headers), true);
+        let in_header = in_header(&head.headers, decision, document.as_deref());
+        let reply = match document {
             Some(document) => reply::with_type(document, HeaderValue::from_static(problem::PROBLEM_JSON)),
             None => match decision.message_type().map(HeaderValue::try_from) {
                 Some(Ok(content_type)) => reply::with_type(words(decision), content_type),
@@ -84,6 +97,9 @@ impl ConnectionContext<'_> {
         };
         let mut reply = reply::with_status(reply, status);
         headers::add(reply.headers_mut(), decision, asked.cost, engine.now());
+        if let Some(body) = in_header {
+            reply.headers_mut().insert(&X_BODY, body);
+        }
         Ok(reply)
     }
 
@@ -191,7 +207,7 @@ impl<'h> Appended<'h> {
 fn refuse_page(head: &Parts, cost: Cost) -> Result<(), Refusal> {
     const OF_GATEWAYS: [&str; 5] =
         ["x-forwarded-for", "x-forwarded-uri", "x-original-uri", "x-forwarded-method", "x-original-method"];
-    let own = |name: &http::HeaderName| name.as_str().starts_with(OWN_PREFIX);
+    let own = |name: &HeaderName| name.as_str().starts_with(OWN_PREFIX);
     let of_gateway =
         || OF_GATEWAYS.iter().any(|name| head.headers.contains_key(*name)) || head.headers.keys().any(own);
     if cost != Cost::Peek && origin::is_foreign(&head.headers) && !of_gateway() {
@@ -294,6 +310,20 @@ fn name_user(attributes: &mut Attributes<'_>, user: &str) -> Result<(), Refusal>
     }
 }
 
+/// The text of a denial as a header, for a gateway that prefers it so. `document`: the text where it is a
+/// problem document. `None` for one that is too long, or of several lines.
+fn in_header(headers: &HeaderMap, decision: &Decision, document: Option<&[u8]>) -> Option<HeaderValue> {
+    if decision.allowed {
+        return None;
+    }
+    let mut preferences = headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok());
+    if !preferences.any(|value| value.split(',').any(|one| one.trim() == BODY_IN_HEADER)) {
+        return None;
+    }
+    let body = document.map_or_else(|| Cow::Owned(words(decision).into_bytes()), Cow::Borrowed);
+    HeaderValue::from_bytes(&body).ok().filter(|value| (1..=BODY_BYTES_MAX).contains(&value.len()))
+}
+
 fn words(decision: &Decision) -> String {
     if decision.allowed {
         return String::new();
@@ -307,7 +337,6 @@ fn words(decision: &Decision) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::header::HeaderName;
 
     fn headers(lines: &[(&str, &[u8])]) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -95,7 +95,7 @@ fn ruled(into: &mut Vec<u8>, ruled: &RuleOutcomeJson<'_>) {
     if ruled.warning {
         into.extend_from_slice(b",\"warning\":true");
     }
-    if let Some(GlobalJson { mode, believed_used, error_bound }) = &ruled.global {
+    if let Some(GlobalJson { mode, believed_used, used_here, error_bound }) = &ruled.global {
         into.extend_from_slice(match mode {
             Mode::Gossip => b",\"global\":{\"mode\":\"gossip\"",
             Mode::Split => b",\"global\":{\"mode\":\"split\"",
@@ -104,6 +104,9 @@ fn ruled(into: &mut Vec<u8>, ruled: &RuleOutcomeJson<'_>) {
         match believed_used {
             Some(used) => number(into, b",\"believed_used\":", *used),
             None => into.extend_from_slice(b",\"believed_used\":null"),
+        }
+        if let Some(used) = used_here {
+            number(into, b",\"used_here\":", *used);
         }
         number(into, b",\"error_bound\":", *error_bound);
         into.push(b'}');
@@ -164,8 +167,14 @@ mod tests {
 
     fn ruled() -> impl Strategy<Value = RuleOutcome> {
         let mode = prop_oneof![Just(Mode::Gossip), Just(Mode::Split), Just(Mode::Escrow)];
-        let global = (mode, any::<Option<u64>>(), any::<u64>())
-            .prop_map(|(mode, believed_used, error_bound)| Worldwide { mode, believed_used, error_bound });
+        let global = (mode, any::<Option<u64>>(), any::<Option<u64>>(), any::<u64>()).prop_map(
+            |(mode, believed_used, used_here, error_bound)| Worldwide {
+                mode,
+                believed_used,
+                used_here,
+                error_bound,
+            },
+        );
         let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
         let flags = (any::<bool>(), any::<bool>(), any::<bool>());
         (".{0,20}", flags, numbers, proptest::option::of(any::<u64>()), proptest::option::of(global))

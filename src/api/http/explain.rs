@@ -18,7 +18,8 @@ use crate::api::wire::{ConsideredJson, DecisionJson, ExplanationJson};
 use crate::core::ruleset::Reason;
 use crate::engine::admin::Role;
 
-/// Most rules of which an answer tells. Rules that match come first, then as many others as fit.
+/// Most rules of which an answer tells. Rules that decide come first, then those that match, then as many
+/// others as fit.
 const CONSIDERED_MAX: usize = 1_000;
 
 impl ConnectionContext<'_> {

@@ -3,7 +3,7 @@
 use http::Request;
 use hyper::body::Incoming;
 
-use super::{Arriving, ConnectionContext, body};
+use super::{Arriving, ConnectionContext, body, health};
 use crate::api::error::{Code, Refusal, healthcheck_status, json_status};
 use crate::api::reply::{self, Answered};
 use crate::api::rls::service::{Service, answer_json};
@@ -21,9 +21,9 @@ const DEBUG_ROUTES: [(&str, &str); 4] = [
 
 /// Returns whether the service has this path at a listener.
 pub(super) fn knows(servers: &Servers, path: &str, only_watches: bool) -> bool {
-    servers.service.is_some()
-        && (ROUTES.contains(&path)
-            || (only_watches && path != "/metrics" && DEBUG_ROUTES.iter().any(|(own, _)| *own == path)))
+    let Some(service) = &servers.service else { return false };
+    let is_debug = || path != "/metrics" && DEBUG_ROUTES.iter().any(|(own, _)| *own == path);
+    ROUTES.contains(&path) || (only_watches && (service.tells_metrics_at(path) || is_debug()))
 }
 
 impl ConnectionContext<'_> {
@@ -45,6 +45,9 @@ impl ConnectionContext<'_> {
         }
         arriving.is_there();
         Ok(match head.uri.path() {
+            path if self.only_watches && service.tells_metrics_at(path) => {
+                health::metrics(self.servers).await?
+            }
             "/rlconfig" => reply::text(service.rules_text()),
             "/stats" => reply::text(service.statistics_text()),
             "/healthcheck" => {

@@ -94,7 +94,14 @@ const DESCRIBED: &[Described] = &[
         ],
     ),
     ("POST", "/v1/rules/rollback", "Goes back to the rules of a revision", "RollbackBody", "Changed", CHANGE),
-    ("GET", "/v1/rules/{name}", "One rule", "", "OneRule", &[]),
+    (
+        "GET",
+        "/v1/rules/{name}",
+        "One rule, with every default spelled out, or as it was written",
+        "",
+        "OneRule",
+        &[("written", "boolean", false, "As it was written: without defaults.")],
+    ),
     ("PUT", "/v1/rules/{name}", "Adds a rule, or replaces the one of this name", "Rule", "Changed", CHANGE),
     ("DELETE", "/v1/rules/{name}", "Deletes a rule", "", "Changed", CHANGE),
     ("GET", "/v1/quotas/{rule}", "What each region may spend of a worldwide rule's limit", "", "Quotas", &[]),
@@ -144,6 +151,14 @@ const DESCRIBED: &[Described] = &[
     ),
     (
         "GET",
+        "/v1/rates",
+        "Requests, denials, degraded answers and cost by time, of the last hour or day, as this daemon decided",
+        "",
+        "Rates",
+        RATES,
+    ),
+    (
+        "GET",
         "/v1/why",
         "Why a client is limited; further parameters are attributes, as in user=u_42. Charges nothing",
         "",
@@ -160,6 +175,7 @@ const DESCRIBED: &[Described] = &[
         "events",
         &[],
     ),
+    ("GET", "/v1/me", "Who asks, and in which role", "", "Me", &[]),
     (
         "GET",
         "/v1/changes",
@@ -264,9 +280,16 @@ const HOT: &[Parameter] = &[
     ("rule", "string", false, "Only buckets of this rule."),
     ("limit", "integer", false, "At most so many rows, from 1 to 1000; 100 unless said."),
 ];
+const RATES: &[Parameter] = &[(
+    "span",
+    "string",
+    false,
+    "Of which time: hour (unless said), in steps of ten seconds, or day, in minutes.",
+)];
 const WHY: &[Parameter] = &[
     ("domain", "string", false, "The gateway's namespace of rules; default unless said."),
     ("cost", "integer", false, "Permits that the request would ask for; 1 unless said."),
+    ("rule", "string", false, "Also the bucket of this rule, whatever the request matches."),
     ("user", "string", false, "Whose requests."),
     ("path", "string", false, "To this path."),
 ];
@@ -484,6 +507,7 @@ mod tests {
             removed: &[],
             peers: vec![PeerJson::new(&peer)],
             cut_off: &names,
+            unseen: &names,
             rules: vec![ErrorBoundJson { rule: "r", error_bound: 1, because: "shares" }],
             rights: vec![RightsJson::new(&rights)],
             changing: vec![ChangingJson { rule: "r", first: false, waiting_for: &names }],

@@ -40,7 +40,7 @@ use super::delivery::{Deliveries, Given, Undelivered};
 use super::error::{Code, GRPC_OK, Refusal};
 use super::frames::WatchedFrames;
 use super::listener::{Accepted, Socket};
-use super::traces::{DecisionSpan, parent};
+use super::traces::DecisionSpan;
 use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::{AnswerGuards, Decision};
 use crate::core::request::{Cost, Request as Question};
@@ -54,6 +54,8 @@ use question::{Questions, RateLimitCall};
 pub(super) use others::Others;
 pub(super) use quota::QuotaStreams;
 use quota::Receipts;
+#[cfg(feature = "fuzzing")]
+pub(super) use quota::fuzzed as fuzzed_quotas;
 pub(super) use quota::turn_windows as turn_quota_windows;
 use service::Service;
 use watch::Watch;
@@ -297,7 +299,7 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
         return refuse(servers, respond, &refusal);
     }
     if let (Some(service), None) = (&servers.service, &call) {
-        return stand_in(line, service, Message::new(request.into_body()), respond);
+        return stand_in(line, service, request, respond);
     }
     if let Some(span) = span(servers, &request) {
         // Its own task: what is told of it is not worth more work for the calls that are not.
@@ -331,8 +333,13 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
 }
 
 /// Answers a call as Envoy's own rate limit service does.
-fn stand_in(line: &Line, service: &Arc<Service>, mut message: Message, respond: Respond) {
-    let servers = &line.servers;
+fn stand_in(line: &Line, service: &Arc<Service>, request: Request<RecvStream>, respond: Respond) {
+    let (servers, span) = (&line.servers, span(&line.servers, &request));
+    let mut message = Message::new(request.into_body());
+    if span.is_some() {
+        let own = OwnCall { span, ..line.call() };
+        return drop(tokio::spawn(service::answer_when_known(own, Err(message), respond)));
+    }
     let mut nobody = Context::from_waker(Waker::noop());
     match message.poll(servers, &mut nobody) {
         Poll::Ready(Ok(bytes)) => {
@@ -355,9 +362,8 @@ fn stand_in(line: &Line, service: &Arc<Service>, mut message: Message, respond: 
 /// The span of this call, if somebody is to be told.
 #[inline]
 fn span(servers: &Servers, request: &Request<RecvStream>) -> Span {
-    let tracer = servers.tracer()?;
     let path = request.uri().path().trim_start_matches('/');
-    let span = tracer.decision(parent(request.headers()), || path.to_owned().into())?;
+    let span = servers.span_of_call(request.headers(), || path.to_owned().into())?;
     let (service, method) = path.split_once('/').unwrap_or_default();
     let about = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
     Some(DecisionSpan::new(span, servers, &about))

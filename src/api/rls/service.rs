@@ -17,12 +17,12 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use self::answer::{Judged, encode};
-use self::call::{CallRoom, Planned};
+use self::call::{CallRoom, Planned, Slot};
 use self::statistics::{Series, Statistics};
 use super::message::Message;
 use super::question::Questions;
 use super::wire::{RequestMessage, Undecodable, decode, repaired};
-use super::{OwnCall, Respond, refuse, reply, whole};
+use super::{OwnCall, Respond, Span as CallSpan, end, refuse, reply, whole};
 use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::core::envoy::{ServiceRules, ServiceSettings};
@@ -38,6 +38,8 @@ pub struct Service {
     /// `None`: none were loaded yet.
     rules: ArcSwapOption<InForce>,
     settings: ArcSwap<ServiceSettings>,
+    /// Path at which those who watch the daemon find its metrics, besides the usual one.
+    metrics_path: Option<String>,
     statistics: Statistics,
 }
 
@@ -54,11 +56,16 @@ pub(super) struct InForce {
 }
 
 impl Service {
-    /// A service without rules.
+    /// A service without rules, which tells its metrics at this path too.
     #[must_use]
-    pub fn new(settings: ServiceSettings, metrics: &Arc<Metrics>) -> Self {
-        let statistics = Statistics::new(metrics);
-        Self { rules: ArcSwapOption::empty(), settings: ArcSwap::from_pointee(settings), statistics }
+    pub fn new(settings: ServiceSettings, metrics_path: Option<String>, metrics: &Arc<Metrics>) -> Self {
+        let (rules, settings) = (ArcSwapOption::empty(), ArcSwap::from_pointee(settings));
+        Self { rules, settings, metrics_path, statistics: Statistics::new(metrics) }
+    }
+
+    /// Returns whether this path is its own for metrics.
+    pub(in crate::api) fn tells_metrics_at(&self, path: &str) -> bool {
+        self.metrics_path.as_deref() == Some(path)
     }
 
     /// Answers by these rules from now on. The engine has their counting rules already.
@@ -140,27 +147,33 @@ pub(super) fn answer_now(
 
 /// Answers a call where its message or the store has to be waited for.
 pub(super) async fn answer_when_known(call: OwnCall, message: Result<Bytes, Message>, respond: Respond) {
-    let OwnCall { servers, way, .. } = call;
+    let OwnCall { servers, way, mut span, .. } = call;
     let Some(service) = &servers.service else { return };
     let bytes = match message {
         Ok(bytes) => Ok(bytes),
         Err(message) => whole(&servers, message).await,
     };
     let answered = match bytes {
-        Ok(bytes) => answer_later(&servers, service, &bytes).await,
+        Ok(bytes) => answer_later(&servers, service, &bytes, &mut span).await,
         Err(refusal) => Err(refusal),
     };
+    end(span, answered.as_ref().err());
     match answered {
         Ok(answer) => reply(&way, respond, answer.into()),
         Err(refusal) => refuse(&servers, respond, &refusal),
     }
 }
 
-async fn answer_later(servers: &Servers, service: &Service, message: &[u8]) -> Result<Bytes, Refusal> {
+async fn answer_later(
+    servers: &Servers,
+    service: &Service,
+    message: &[u8],
+    span: &mut CallSpan,
+) -> Result<Bytes, Refusal> {
     let (watch, mut room) = (Stopwatch::start(), Vec::new());
     let in_force = service.in_force()?;
     let asked = read(message, &mut room)?;
-    let judged = asked_and_judged(servers, service, &in_force, &asked, encode).await;
+    let judged = asked_and_judged((servers, span), service, &in_force, &asked, encode).await;
     service.statistics.answered(watch.elapsed());
     judged
 }
@@ -176,13 +189,13 @@ pub(in crate::api) async fn answer_json(
     let in_force = service.in_force()?;
     let asked = question.message();
     let written = |judged: &Judged<'_>| (json::write(judged), judged.over);
-    let judged = asked_and_judged(servers, service, &in_force, &asked, written).await;
+    let judged = asked_and_judged((servers, &mut None), service, &in_force, &asked, written).await;
     service.statistics.answered(watch.elapsed());
     judged
 }
 
 async fn asked_and_judged<T>(
-    servers: &Servers,
+    (servers, span): (&Servers, &mut CallSpan),
     service: &Service,
     in_force: &InForce,
     asked: &RequestMessage<'_>,
@@ -192,7 +205,19 @@ async fn asked_and_judged<T>(
     let room = CallRoom::of(asked, &service.settings.load().prefix);
     let planned = call::plan(&in_force.rules, asked, &room)?;
     let decisions = decide(&servers.engine, &planned.questions).await;
-    Ok(write(&judge(service, in_force, asked, &planned, &decisions)))
+    let judged = judge(service, in_force, asked, &planned, &decisions);
+    tell(span, &planned, &decisions, &judged);
+    Ok(write(&judged))
+}
+
+/// Takes the decisions of a call down for its span, as the call was answered: where it passes none denied.
+fn tell(span: &mut CallSpan, planned: &Planned<'_>, decisions: &Decisions, judged: &Judged<'_>) {
+    let Some(span) = span else { return };
+    let lines = planned.slots.iter().zip(&judged.statuses);
+    let counted = lines.filter(|(slot, _)| matches!(slot, Slot::Counted(_)));
+    for ((_, line), (question, decision)) in counted.zip(planned.questions.iter().zip(decisions)) {
+        span.decided(question, decision, !(judged.over && line.over));
+    }
 }
 
 /// A message as it is, or with texts that are none made readable.

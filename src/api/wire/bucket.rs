@@ -101,6 +101,17 @@ impl<'a> BucketWorldJson<'a> {
     }
 }
 
+/// Returns what all regions are known to have used of a worldwide bucket; `None` where nobody tells: under
+/// `escrow` and `split`, and before anything was heard of it.
+#[must_use]
+pub fn used_worldwide(bucket: &BucketStatus) -> Option<u64> {
+    let world = BucketWorldJson::of(bucket).filter(|_| bucket.mode == Some(Mode::Gossip))?;
+    match world.in_used {
+        true => Some(bucket.used),
+        false => Some(bucket.used.saturating_add(world.others_used?)),
+    }
+}
+
 /// A bucket that counts from zero again.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
@@ -143,7 +154,7 @@ mod tests {
             held_back_max: 40,
             capacity: 100,
         };
-        let told = |view, mode, regions: Option<[u64; 2]>| {
+        let told = |view: Allowance, mode: Mode, regions: Option<[u64; 2]>| {
             let bucket = BucketStatus {
                 rule: "r".to_owned(),
                 identity: Vec::new(),
@@ -161,6 +172,12 @@ mod tests {
                 degraded: false,
                 penalty: None,
             };
+            let all = match (mode, view) {
+                (Mode::Gossip, Allowance::Window(_)) => Some(70),
+                (Mode::Gossip, Allowance::Level(_)) => Some(50),
+                _ => None,
+            };
+            assert_eq!(used_worldwide(&bucket), all, "{mode:?} {view:?}");
             BucketWorldJson::of(&bucket).map(|world| (world.budget, world.others_used, world.in_used))
         };
         let (window, level) = (Allowance::Window(window), Allowance::Level(level));

@@ -101,6 +101,7 @@ struct Ruled {
 #[derive(Deserialize)]
 struct Global {
     believed_used: Option<u64>,
+    used_here: Option<u64>,
 }
 
 impl Load {
@@ -139,7 +140,7 @@ impl Load {
                 .rules
                 .iter()
                 .filter_map(|rule| rule.global.as_ref())
-                .filter_map(|global| global.believed_used)
+                .filter_map(|global| global.believed_used.or(global.used_here))
                 .max();
             self.counts.add(window.saturating_sub(1), decided.allowed, believed.unwrap_or(0));
         }

@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Ended, Failure, say};
+use super::{Ended, Failure, say, say_prose};
 use crate::core::regions::escrow::RECOVERY_MARGIN;
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
@@ -174,8 +174,8 @@ impl Demo {
         ));
         if in_terminal() {
             // All of it would push the line above out of sight.
-            say(format_args!(
-                "or from an Envoy, by gRPC at {grpc}. (`tidegate demo | cat` prints its part.)\n"
+            say_prose(format_args!(
+                "or from an Envoy, by gRPC at {grpc} (`tidegate demo | cat` says how).\n"
             ));
             return;
         }
@@ -294,7 +294,7 @@ impl Demo {
         }
         let limit = u64::from(self.limit);
         let links = regions * regions.saturating_sub(1);
-        say(format_args!(
+        say_prose(format_args!(
             "\n{} of {} held by {}: {} asked, {} admitted of at most {}; overshoot worst {:.1} %, mean {:.2} %; use {:.1} %; about {} bytes/s on each of {links} links.",
             history.counted(),
             super::table::span(self.window.millis_up()),
@@ -335,7 +335,7 @@ fn envoy(grpc: SocketAddr) -> String {
     typed_config:
       '@type': type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
       domain: default
-      timeout: 2s
+      timeout: 10s
       enable_x_ratelimit_headers: DRAFT_VERSION_03
       rate_limit_service:
         transport_api_version: V3
@@ -345,6 +345,8 @@ fn envoy(grpc: SocketAddr) -> String {
   clusters:
   - name: tidegate
     type: STATIC
+    circuit_breakers:
+      thresholds: [{{ max_connections: 65536, max_pending_requests: 65536, max_requests: 65536 }}]
     typed_extension_protocol_options:
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         '@type': type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions

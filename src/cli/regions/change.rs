@@ -1,5 +1,6 @@
 //! `tidegate regions add`, `drain` and `remove`: which regions share limits, for all daemons at once.
 
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,9 +11,11 @@ use serde_json::{Value, json};
 use crate::cli::people::{escape, plain, print};
 use crate::cli::{Ended, Failure, Server, say};
 use crate::core::region_list::{RegionState, hex};
+use crate::core::written::suggestion;
 use crate::daemon::operator::OperatorKey;
 use crate::daemon::read_span;
 use crate::engine::clock::Clock;
+use crate::telemetry::log;
 
 /// Time between two looks whether the others hold their new shares.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -22,7 +25,13 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug, Subcommand)]
 pub(super) enum Change {
     /// Lists a region, so that it may hold shares.
-    Add(Whom),
+    Add {
+        /// It is meant, although no daemon of it was ever seen: nobody is asked.
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        whom: Whom,
+    },
     /// Takes a region's shares of all split and escrow rules away, and gives them to the others.
     Drain(Whom),
     /// Takes a drained region, whose daemons were stopped, out of the list.
@@ -58,7 +67,7 @@ impl Change {
     /// Runs it.
     pub(super) fn run(self) -> Ended {
         match self {
-            Self::Add(whom) => whom.put("listed"),
+            Self::Add { yes, whom } => whom.add(yes),
             Self::Drain(whom) => whom.put("drained"),
             Self::Remove { gone: false, whom } => whom.put("removed"),
             Self::Remove { gone: true, whom } => whom.put("gone"),
@@ -67,6 +76,14 @@ impl Change {
 }
 
 impl Whom {
+    /// Lists it. A name that is mistyped would make all others shrink their shares and wait for it.
+    fn add(self, yes: bool) -> Ended {
+        if !yes && let Some(doubt) = doubt(&self.server.get("/v1/regions")?.json, &self.region) {
+            confirm(&doubt)?;
+        }
+        self.put("listed")
+    }
+
     fn put(self, state: &str) -> Ended {
         let wait = self.wait.as_deref().map(read_span).transpose().map_err(Failure::Usage)?;
         let mut body = json!({ "state": state });
@@ -107,6 +124,39 @@ impl Whom {
             looks -= 1;
             std::thread::sleep(LOOK_INTERVAL);
         }
+    }
+}
+
+/// Returns why a region may not be the one that is meant: nobody has heard of it.
+fn doubt(regions: &Value, region: &str) -> Option<String> {
+    let listed = ["configured", "drained", "removed"].map(|list| regions[list].as_array());
+    let listed = listed.into_iter().flatten().flatten();
+    let peers = regions["peers"].as_array().into_iter().flatten().map(|peer| &peer["region"]);
+    let known: Vec<&str> =
+        listed.chain(peers).chain([&regions["region"]]).filter_map(Value::as_str).collect();
+    if known.contains(&region) {
+        return None;
+    }
+    let begins_alike = |other: &&str| region.starts_with(*other) || other.starts_with(region);
+    let near = suggestion(region, known.iter().copied())
+        .or_else(|| known.iter().copied().find(begins_alike))
+        .map_or_else(|| ".".to_owned(), |near| format!("; did you mean {near:?}?"));
+    Some(format!(
+        "no daemon of region {region:?} was ever seen here{near} Once it is listed all others make room, and wait for it"
+    ))
+}
+
+/// Has somebody say that it is meant.
+fn confirm(doubt: &str) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::Usage(format!("{doubt}. Say --yes if it is meant.")));
+    }
+    log::say(format_args!("{doubt}.\nIs it meant? [y/N]"));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(anyhow::Error::from)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::Usage("nothing was changed".to_owned())),
     }
 }
 
@@ -176,7 +226,22 @@ fn told(changed: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::told;
+    use super::{doubt, told};
+
+    #[test]
+    fn a_region_that_nobody_has_heard_of_is_doubted() {
+        let regions = json!({
+            "region": "eu", "configured": ["ap", "eu"], "drained": [], "removed": ["old"],
+            "peers": [{ "region": "sa" }],
+        });
+        for known in ["ap", "eu", "old", "sa"] {
+            assert_eq!(doubt(&regions, known), None);
+        }
+        for mistyped in ["ap-sooth", "app"] {
+            assert!(doubt(&regions, mistyped).unwrap().contains("did you mean \"ap\"?"), "{mistyped}");
+        }
+        assert!(doubt(&regions, "mars").unwrap().contains("was ever seen here. Once"));
+    }
 
     #[test]
     fn a_signature_of_what_stood_so_already_is_told() {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::escape;
 use super::people::{self, EntryChange};
@@ -11,9 +11,10 @@ use crate::cli::client::Reply;
 use crate::cli::table::table;
 use crate::cli::{Ended, Failure, Server, say};
 use crate::daemon;
+use crate::engine::difference::differences;
 
-/// Longest value shown in a difference, in characters.
-const VALUE_CHARS_MAX: usize = 60;
+/// Most fields of one change in a line of the history.
+const DIFFERENCES_TOLD: usize = 3;
 
 /// The exit code of `diff --exit-code` where the file differs: no code that a failure has.
 const DIFFERS: u8 = 5;
@@ -25,7 +26,7 @@ pub(super) fn apply(file: &Path, prune: bool, reason: &str, server: &Server) -> 
         entry.make(server)?;
     }
     tell(&mut reply, &entries);
-    finish(&reply, server, false)
+    changed(&reply, server)
 }
 
 /// Tells of changed tiers, users and keys as of changed rules.
@@ -44,7 +45,7 @@ pub(super) fn diff(file: &Path, prune: bool, exit_code: bool, server: &Server) -
     let (mut reply, entries) = put(file, prune, "", true, server)?;
     tell(&mut reply, &entries);
     let differs = reply.json["changes"].as_array().is_some_and(|changes| !changes.is_empty());
-    let shown = finish(&reply, server, true)?;
+    let shown = finish(&reply, server, true);
     Ok(if exit_code && differs { ExitCode::from(DIFFERS) } else { shown })
 }
 
@@ -79,13 +80,13 @@ fn put(
 
 pub(super) fn delete(name: &str, reason: &str, server: &Server) -> Ended {
     let reply = server.delete(&format!("/v1/rules/{}{}", escape(name), reason_query(reason)))?;
-    finish(&reply, server, false)
+    changed(&reply, server)
 }
 
 pub(super) fn rollback(revision: u64, reason: &str, server: &Server) -> Ended {
     let reply = server
         .post(&format!("/v1/rules/rollback{}", reason_query(reason)), &json!({ "revision": revision }))?;
-    finish(&reply, server, false)
+    changed(&reply, server)
 }
 
 pub(super) fn history(name: Option<&str>, limit: u32, server: &Server) -> Ended {
@@ -104,18 +105,19 @@ pub(super) fn history(name: Option<&str>, limit: u32, server: &Server) -> Ended 
     for revision in revisions {
         let text = |field: &str| revision[field].as_str().unwrap_or_default().to_owned();
         let changes = revision["changes"].as_array().map_or(&[][..], Vec::as_slice);
-        let mut told: Vec<String> = changes.iter().take(3).map(short).collect();
+        let mut told: Vec<String> = changes.iter().take(3).map(told).collect();
         let total = revision["changes_total"].as_u64().unwrap_or(0);
         if total > 3 {
             told.push(format!("{} more", total - 3));
         }
+        let is_long = told.iter().any(|change| change.contains('('));
         rows.add_row([
             revision["revision"].to_string(),
             text("at"),
             text("actor"),
             text("source"),
             text("action"),
-            told.join(", "),
+            told.join(if is_long { "\n" } else { ", " }),
             text("reason"),
         ]);
     }
@@ -138,23 +140,56 @@ fn short(change: &Value) -> String {
     format!("{sign}{}{region}", change["rule"].as_str().unwrap_or_default())
 }
 
+/// One change in a line: of a rule that was there and stays, what is other than before.
+fn told(change: &Value) -> String {
+    let short = short(change);
+    if !short.starts_with('~') {
+        return short;
+    }
+    let differences = differences(&change["before"], &change["after"]);
+    let mut told: Vec<&str> = differences.iter().take(DIFFERENCES_TOLD).map(String::as_str).collect();
+    if differences.len() > told.len() {
+        told.push("…");
+    }
+    if told.is_empty() { short } else { format!("{short} ({})", told.join(", ")) }
+}
+
+/// Prints what a change did, and who needs it besides.
+pub(in crate::cli) fn changed(reply: &Reply, server: &Server) -> Ended {
+    let code = finish(reply, server, false);
+    let any = reply.json["changes"].as_array().is_some_and(|changes| !changes.is_empty());
+    // With a file each daemon has rules of its own.
+    let of_file = |ready: Reply| ready.json["rules"]["source"] == "file";
+    if !server.json && any && server.get("/readyz").is_ok_and(of_file) && has_others(server) {
+        say("These rules are a file of this daemon alone: the other daemons need the same change.");
+    }
+    Ok(code)
+}
+
+/// True if other daemons are seen, or listed, or if that cannot be asked.
+fn has_others(server: &Server) -> bool {
+    server.get("/v1/regions").map_or(true, |reply| {
+        let regions = reply.json;
+        let many = |list: &str, least: usize| regions[list].as_array().is_some_and(|all| all.len() >= least);
+        many("peers", 1) || many("configured", 2) || regions["store"]["daemons"].as_u64() > Some(1)
+    })
+}
+
 /// Prints what a change did, or would do.
-pub(in crate::cli) fn finish(reply: &Reply, server: &Server, dry_run: bool) -> Ended {
+fn finish(reply: &Reply, server: &Server, dry_run: bool) -> ExitCode {
     if server.json {
         say(reply.text.trim_end());
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     }
     let changes = reply.json["changes"].as_array().map_or(&[][..], Vec::as_slice);
     let revision = &reply.json["revision"];
     if changes.is_empty() {
         say(format_args!("No difference. Revision {revision}"));
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     }
     for change in changes {
         say(short(change));
-        let empty = Map::new();
-        let fields = |side: &str| change[side].as_object().unwrap_or(&empty).clone();
-        for line in differences(&fields("before"), &fields("after")) {
+        for line in differences(&change["before"], &change["after"]) {
             say(format_args!("    {line}"));
         }
     }
@@ -164,52 +199,7 @@ pub(in crate::cli) fn finish(reply: &Reply, server: &Server, dry_run: bool) -> E
     } else {
         say(format_args!("\n{many} changed. Revision {revision}"));
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Fields by their whole name: those of tables, such as `global`, one by one, so that a line shows what
-/// differs and no more.
-fn flat(fields: &Map<String, Value>) -> Map<String, Value> {
-    fn add(into: &mut Map<String, Value>, name: String, value: &Value) {
-        match value {
-            Value::Object(fields) if !fields.is_empty() => {
-                for (field, value) in fields {
-                    add(into, format!("{name}.{field}"), value);
-                }
-            }
-            value => drop(into.insert(name, value.clone())),
-        }
-    }
-    let mut flat = Map::new();
-    for (name, value) in fields {
-        add(&mut flat, name.clone(), value);
-    }
-    flat
-}
-
-/// The fields that differ, a line each.
-fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
-    let (before, after) = (flat(before), flat(after));
-    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let shown = |value: &Value| -> String {
-        let text = value.to_string();
-        if text.chars().count() <= VALUE_CHARS_MAX {
-            return text;
-        }
-        let cut: String = text.chars().take(VALUE_CHARS_MAX).collect();
-        format!("{cut}…")
-    };
-    let line = |name: &String| match (before.get(name), after.get(name)) {
-        (Some(old), Some(new)) if old != new => Some(format!("{name}: {} → {}", shown(old), shown(new))),
-        (Some(old), None) => {
-            Some(format!("{name}: {} → (default)", shown(old))).filter(|_| !after.is_empty())
-        }
-        (None, Some(new)) => Some(format!("{name}: {}", shown(new))),
-        _ => None,
-    };
-    names.into_iter().filter_map(line).collect()
+    ExitCode::SUCCESS
 }
 
 #[cfg(test)]
@@ -217,21 +207,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_tells_old_and_new() {
-        let of = |json: Value| json.as_object().cloned().unwrap_or_default();
-        let before = of(json!({ "name": "r", "limit": 1, "status": 429 }));
-        let after = of(json!({ "name": "r", "limit": 2, "window": "1s" }));
-        assert_eq!(
-            differences(&before, &after),
-            ["limit: 1 → 2", "status: 429 → (default)", "window: \"1s\""]
-        );
-        let shares = json!({ "ap-south": 1, "eu-west": 2, "us-east": 3 });
-        let with =
-            of(json!({ "global": { "minimums": { "ap-south": 25 }, "mode": "split", "shares": shares } }));
-        let without = of(json!({ "global": { "mode": "split", "shares": shares } }));
-        assert_eq!(differences(&with, &without), ["global.minimums.ap-south: 25 → (default)"]);
-        assert!(differences(&after, &after).is_empty());
+    fn a_change_is_told_in_a_word() {
         assert_eq!(short(&json!({ "rule": "r", "before": null, "after": {} })), "+r");
         assert_eq!(short(&json!({ "rule": "r", "region": "eu", "before": {}, "after": {} })), "~r in eu");
+        let shares = |eu: u32| json!({ "global": { "mode": "split", "shares": { "eu": eu, "us": 1 } } });
+        let change = json!({ "rule": "world", "before": shares(40), "after": shares(60) });
+        assert_eq!(told(&change), "~world (global.shares.eu: 40 → 60)");
+        assert_eq!(told(&json!({ "rule": "r", "before": null, "after": { "limit": 1 } })), "+r");
     }
 }

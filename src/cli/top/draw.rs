@@ -112,7 +112,7 @@ fn draw_rows(screen: &TopScreen, frame: &mut Frame<'_>, area: Rect) {
         let cells = match screen.pane {
             Pane::Keys => key_cells(row, span_ms),
             Pane::Rules => rule_cells(row, span_ms),
-            Pane::Regions => region_cells(row, &screen.regions["cut_off"]),
+            Pane::Regions => region_cells(row, &screen.regions),
         };
         Row::new(aligned(screen.pane, cells))
     });
@@ -191,11 +191,12 @@ fn rule_cells(row: &Value, span_ms: u64) -> Vec<String> {
     cells
 }
 
-fn region_cells(row: &Value, cut_off: &Value) -> Vec<String> {
+fn region_cells(row: &Value, regions: &Value) -> Vec<String> {
     let flag = |name: &str| row[name].as_bool() == Some(true);
-    let is_cut_off = cut_off.as_array().is_some_and(|regions| regions.contains(&row["region"]));
-    let state = match (flag("draining"), is_cut_off, flag("connected"), flag("live")) {
+    let is_in = |list: &Value| list.as_array().is_some_and(|names| names.contains(&row["region"]));
+    let state = match (flag("draining"), is_in(&regions["cut_off"]), flag("connected"), flag("live")) {
         (true, ..) => "draining",
+        (_, true, ..) if is_in(&regions["unseen"]) => "not heard yet",
         (_, true, ..) => "cut off",
         (_, _, true, true) => "connected",
         (_, _, false, true) => "link down",
@@ -228,11 +229,20 @@ fn nothing(screen: &TopScreen) -> String {
     if let Some(rule) = &screen.of_rule {
         return format!("No bucket of rule {} is among the heaviest. Esc shows all keys.", plain(rule));
     }
+    let all = |what: &str| screen.hot["all"][what].as_u64().unwrap_or(0);
     match (screen.pane, screen.by()) {
         (Pane::Regions, _) => {
             format!("No other daemons: limits hold in this region alone.\n\n{}", bounds(&screen.regions))
         }
+        (Pane::Keys, _) if all("denied") > 0 => format!(
+            "No bucket was asked lately: about {} denials without one, by a block or because the regions have not agreed. 2 shows the \
+             rules.",
+            all("denied")
+        ),
         (_, TopBy::Denied) => "Nobody was denied lately. r orders by requests.".to_owned(),
+        (_, TopBy::Cost) if all("requests") > 0 => {
+            "Nothing was charged lately. r orders by requests.".to_owned()
+        }
         _ => "Nothing was asked lately.".to_owned(),
     }
 }
@@ -322,5 +332,12 @@ mod tests {
             drawn(&TopScreen::new(TopBy::Denied), width, height);
         }
         assert!(drawn(&TopScreen::new(TopBy::Denied), 80, 24).contains("Nobody was denied lately"));
+        let mut blocked = TopScreen::new(TopBy::Denied);
+        blocked.hot = json!({ "buckets": [], "rules": [], "all": { "requests": 9, "denied": 9, "cost": 0 } });
+        assert!(
+            drawn(&blocked, 80, 24).contains("about 9 denials without one"),
+            "{}",
+            drawn(&blocked, 80, 24)
+        );
     }
 }

@@ -14,7 +14,7 @@ use self::screen::{Step, TopScreen};
 use super::client::query;
 use super::table::{plain, table};
 use super::why::identity;
-use super::{Ended, Failure, Server, say};
+use super::{Ended, Failure, Server, say, whole};
 use crate::engine::clock::Stopwatch;
 
 mod draw;
@@ -65,7 +65,7 @@ pub(super) struct Top {
     #[arg(long)]
     rule: Option<String>,
     /// Most rows of what is printed once.
-    #[arg(long, default_value_t = PRINTED)]
+    #[arg(long, default_value_t = PRINTED, value_parser = whole::<u32>)]
     limit: u32,
     #[command(flatten)]
     server: Server,

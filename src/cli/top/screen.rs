@@ -243,13 +243,15 @@ impl TopScreen {
         let rule = row["rule"].as_str().unwrap_or_default().to_owned();
         match self.pane {
             Pane::Keys => {
-                let identity = row["identity"].as_object().into_iter().flatten();
-                let pairs: Vec<(&str, &str)> =
-                    identity.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?))).collect();
-                if pairs.is_empty() {
-                    self.trouble = Some("This bucket is everybody's, or its name was too long.".to_owned());
+                if row["long"].as_bool() == Some(true) {
+                    self.trouble = Some("The name of this bucket was too long to be kept.".to_owned());
                     return Step::Nothing;
                 }
+                // A bucket that is everybody's is found by its rule alone.
+                let identity = row["identity"].as_object().into_iter().flatten();
+                let identity = identity.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)));
+                let pairs: Vec<(&str, &str)> =
+                    std::iter::once(("rule", rule.as_str())).chain(identity).collect();
                 let domain = row["domain"].as_str().unwrap_or("default");
                 let route = why::route(domain, None, &pairs);
                 let title = format!("{rule} for {}", key_of(&row));
@@ -352,7 +354,7 @@ pub(super) mod tests {
     fn a_bucket_is_asked_why_and_left_again() {
         let mut screen = screen();
         let steps = type_in(&mut screen, "\n");
-        assert_eq!(steps, [Step::Why("/v1/why?domain=default&user=u%5F42".to_owned())]);
+        assert_eq!(steps, [Step::Why("/v1/why?domain=default&rule=search&user=u%5F42".to_owned())]);
         screen.take(Fetched::Why(Ok(json!({ "limited": false, "decision": { "allowed": true } }))));
         assert!(screen.closer.as_ref().is_some_and(|closer| closer.lines.len() > 1));
         type_in(&mut screen, "\u{1b}");

@@ -34,6 +34,9 @@ fn envoy_gateways_environment_is_read_whole() {
     let StandInRules::Xds(xds) = &own.rules else { panic!("{own:?}") };
     assert_eq!((&*xds.server, &*xds.node), ("envoy-gateway:18001", "envoy-ratelimit"));
     assert_eq!(xds.tls.as_ref().unwrap().ca.as_deref(), Some(Path::new("/certs/ca.crt")));
+    let traces = config.traces.as_ref().unwrap();
+    assert_eq!((&*traces.endpoint, &*traces.service_name), ("http://otel:4318", "envoy-ratelimit"));
+    assert_eq!(traces.sample.0, 1_000_000);
     assert!(own.healthy_without_rules && own.starts_without_rules);
     assert_eq!((own.debug.as_str(), own.log_level.as_deref()), ("0.0.0.0:6070", Some("info")));
     assert!(own.unused.iter().all(|sentence| sentence.contains("makes no difference")), "{:?}", own.unused);
@@ -46,11 +49,20 @@ fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
         ("REDIS_PERSECOND=true", "asks for a second Redis"),
         ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", "is not done here"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=1", "certificates are not verified"),
-        ("REDIS_URL=/var/run/redis.sock", "is a Unix socket"),
+        ("REDIS_TYPE=SENTINEL REDIS_URL=m,s:1 REDIS_SENTINEL_AUTH=p", "REDIS_SENTINEL_AUTH needs REDIS_AUTH"),
+        ("REDIS_URL=redis:6379 REDIS_SOCKET_TYPE=unix", "the path of one server"),
+        ("REDIS_URL=/var/run/redis.sock REDIS_TYPE=cluster", "the path of one server"),
+        ("REDIS_URL=/var/run/redis.sock REDIS_TLS=true", "without REDIS_TLS"),
+        ("GRPC_SERVER_USE_TLS=true GRPC_CLIENT_TLS_SAN=envoy.example", "needs GRPC_CLIENT_TLS_CACERT"),
         ("SHADOW_MODE=perhaps", "must be true or false"),
         ("NEAR_LIMIT_RATIO=2", "must be a number from 0 to 1"),
         ("CONFIG_TYPE=HTTP", "must be FILE or GRPC_XDS_SOTW"),
         ("PORT=web", "must be a whole number"),
+        ("USE_PROMETHEUS=true PROMETHEUS_PATH=prom", "must be a path such as /metrics"),
+        (
+            "LOG_LEVEL=trace2",
+            "LOG_LEVEL must be trace, debug, info, warn, error, fatal or panic, not \"trace2\"",
+        ),
         ("TIDEGATE_GLOBAL_MODE=chaos", "must be gossip, split or escrow"),
         ("TIDEGATE_STORE__MAXKEYS=5", "maxkeys"),
     ] {
@@ -70,14 +82,63 @@ fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
         let (config, _) = of(variable).unwrap();
         assert_eq!(config.listen.grpc.to_string(), "0.0.0.0:8081", "{variable}");
     }
-    let unused = of("REDIS_NEW_SWITCH=1 GRPC_PORT=tcp://10.0.0.7:8081 PATH=/bin").unwrap().1.unused;
+    let unused = "REDIS_NEW_SWITCH=1 OTEL_RESOURCE_ATTRIBUTES=a=b GRPC_PORT=tcp://10.0.0.7:8081 PATH=/bin";
     assert_eq!(
-        unused,
+        of(unused).unwrap().1.unused,
         [
             "GRPC_PORT is of a service in this namespace, and not used",
+            "OTEL_RESOURCE_ATTRIBUTES is no variable of the service, and not used",
             "REDIS_NEW_SWITCH is no variable of the service, and not used"
         ]
     );
+}
+
+#[test]
+fn callers_are_let_in_by_the_name_of_their_certificate() {
+    let files =
+        "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=/c GRPC_SERVER_TLS_KEY=/k GRPC_CLIENT_TLS_CACERT=/ca";
+    let tls = |more: &str| of(&format!("{files} {more}")).unwrap().0.listen.grpc_tls.unwrap();
+    assert_eq!(tls("GRPC_CLIENT_TLS_SAN=envoy.example").names, ["envoy.example"]);
+    assert_eq!(tls("GRPC_CLIENT_TLS_SAN=").names, [""; 0]);
+    let plain = of("GRPC_CLIENT_TLS_SAN=envoy.example GRPC_CLIENT_TLS_CACERT=/ca").unwrap().0;
+    assert_eq!(plain.listen.grpc_tls, None, "without TLS nobody shows a certificate");
+}
+
+#[test]
+fn levels_of_the_log_are_those_of_the_service() {
+    for (theirs, ours) in
+        [("Warning", "warn"), ("FATAL", "error"), ("panic", "error"), ("trace", "trace"), ("debug", "debug")]
+    {
+        let level = of(&format!("LOG_LEVEL={theirs}")).unwrap().1.log_level;
+        assert_eq!(level.as_deref(), Some(ours), "{theirs}");
+    }
+    assert_eq!(of("").unwrap().1.log_level, None);
+}
+
+#[test]
+fn spans_are_asked_for_as_the_service_is_asked_for_them() {
+    let traces = |text: &str| {
+        let (config, own) = of(text).unwrap();
+        (config.traces, own.unused)
+    };
+    let (asked, unused) =
+        traces("TRACING_ENABLED=true OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20x,b=c");
+    let asked = asked.unwrap();
+    assert_eq!((&*asked.endpoint, &*asked.service_name), ("http://localhost:4318", "RateLimit"));
+    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(asked.headers, [header("authorization", "Bearer x"), header("b", "c")]);
+    assert_eq!(unused, [""; 0]);
+    let off = "TRACING_SERVICE_NAME=n TRACING_SAMPLING_RATE=50 OTEL_EXPORTER_OTLP_ENDPOINT=otel:4317";
+    assert_eq!(traces(off), (None, Vec::new()), "nobody asked for spans");
+    for (text, why) in [
+        ("TRACING_EXPORTER_PROTOCOL=grpc", "spans go by OTLP over HTTP alone"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT=otel:4317", "spans go to http://host:port"),
+    ] {
+        let (asked, unused) = traces(&format!("TRACING_ENABLED=true {text}"));
+        assert!(asked.is_none() && unused.iter().any(|one| one.contains(why)), "{text}: {unused:?}");
+    }
+    let (asked, _) = traces("TRACING_ENABLED=1 TIDEGATE_TRACES__SAMPLE=0.25 TRACING_SAMPLING_RATE=1");
+    assert_eq!(asked.unwrap().sample.0, 250_000, "variables of our own stand over these");
 }
 
 #[test]
@@ -87,8 +148,28 @@ fn redis_is_named_as_the_service_names_it() {
     assert_eq!(one.nodes, ["redis://user:p%40ss%3Aword@r:6379"]);
     assert_eq!(one.timeout.to_std(), Duration::from_secs(2));
     assert_eq!(redis("REDIS_URL=rediss://r:6379 REDIS_AUTH=secret").nodes, ["rediss://:secret@r:6379"]);
+    for (text, node) in [
+        ("REDIS_SOCKET_TYPE=unix REDIS_URL=/run/nut/ratelimit.sock", "redis+unix:///run/nut/ratelimit.sock"),
+        ("REDIS_URL=/r%.sock REDIS_AUTH=p:&q", "redis+unix:///r%25.sock?user=p&pass=%26q"),
+        ("REDIS_URL=/r.sock REDIS_AUTH=secret", "redis+unix:///r.sock?pass=secret"),
+    ] {
+        let unix = redis(text);
+        assert_eq!(
+            (unix.nodes, unix.topology),
+            (vec![node.to_owned()], crate::config::Topology::Single),
+            "{text}"
+        );
+    }
     let sentinel = redis("REDIS_TYPE=SENTINEL REDIS_URL=mymaster,a:26379,b:26379");
     assert_eq!((&*sentinel.sentinel_master, sentinel.nodes.len()), ("mymaster", 2));
+    for (auth, node, of_servers) in [
+        ("REDIS_AUTH=a:b REDIS_SENTINEL_AUTH=c", "redis://:c@s:1", Some("a:b")),
+        ("REDIS_AUTH=a", "redis://s:1", Some("a")),
+        ("", "redis://s:1", None),
+    ] {
+        let asked = redis(&format!("REDIS_TYPE=SENTINEL REDIS_URL=mymaster,s:1 {auth}"));
+        assert_eq!((&*asked.nodes[0], asked.sentinel_master_auth.as_deref()), (node, of_servers), "{auth}");
+    }
     assert_eq!(redis("REDIS_TYPE=cluster REDIS_URL=a:1,b:2").topology, crate::config::Topology::Cluster);
     assert_eq!(of("").unwrap().0.store.backend, crate::config::Backend::Memory);
 }

@@ -6,10 +6,9 @@ use std::time::Duration;
 use crate::config::sources::is_kubernetes;
 
 /// Variables that the reference service knows and that make no difference here, and why.
-const IGNORED: [(&str, &str); 34] = [
+const IGNORED: [(&str, &str); 27] = [
     ("GRPC_MAX_CONNECTION_AGE", "connections stay open until the daemon stops"),
     ("GRPC_MAX_CONNECTION_AGE_GRACE", "connections stay open until the daemon stops"),
-    ("GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT alone says which clients are let in"),
     ("RUNTIME_WATCH_ROOT", "what the folder holds is compared, however it came there"),
     ("REDIS_POOL_SIZE", "one connection carries all that waits"),
     ("REDIS_PIPELINE_WINDOW", "what waits goes together at once"),
@@ -26,26 +25,20 @@ const IGNORED: [(&str, &str); 34] = [
     ("STATSD_PORT", "statistics are at /metrics and /stats"),
     ("USE_DOG_STATSD", "statistics are at /metrics and /stats"),
     ("USE_DOG_STATSD_MOGRIFIERS", "statistics are at /metrics and /stats"),
-    ("PROMETHEUS_PATH", "metrics are at /metrics"),
     ("PROMETHEUS_MAPPER_YAML", "metrics have the names of the usual mapper"),
     ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "response times are in seconds"),
     ("DISABLE_STATS", "statistics cost next to nothing"),
     ("STATS_FLUSH_INTERVAL", "statistics are counted at once"),
     ("EXTRA_TAGS", "metrics have the labels of the usual mapper"),
-    ("TRACING_ENABLED", "calls of this service have no spans"),
-    ("TRACING_SERVICE_NAME", "calls of this service have no spans"),
-    ("TRACING_SERVICE_NAMESPACE", "calls of this service have no spans"),
-    ("TRACING_SERVICE_INSTANCE_ID", "calls of this service have no spans"),
-    ("TRACING_EXPORTER_PROTOCOL", "calls of this service have no spans"),
-    ("TRACING_SAMPLING_RATE", "calls of this service have no spans"),
-    ("OTEL_EXPORTER_OTLP_ENDPOINT", "calls of this service have no spans"),
+    ("TRACING_SERVICE_NAMESPACE", "spans name the region and the node"),
+    ("TRACING_SERVICE_INSTANCE_ID", "spans name the region and the node"),
     ("REDIS_PERSECOND_URL", "REDIS_PERSECOND says whether it is used"),
     ("REDIS_PERSECOND_SOCKET_TYPE", "REDIS_PERSECOND says whether it is used"),
 ];
 
 /// Variables that ask for what there is not here and would change what is enforced, the values with which
 /// they ask for nothing, and what to do.
-const REFUSED: [(&str, &[&str], &str); 5] = [
+const REFUSED: [(&str, &[&str], &str); 4] = [
     (
         "BACKEND_TYPE",
         &["redis"],
@@ -66,14 +59,13 @@ const REFUSED: [(&str, &[&str], &str); 5] = [
         FALSE,
         "asks that certificates are not verified, and they always are: name their authority in REDIS_TLS_CACERT",
     ),
-    ("REDIS_SENTINEL_AUTH", &[], "is a password of its own, and sentinels are asked with REDIS_AUTH here"),
 ];
 
 const FALSE: &[&str] = &["false", "0", "f", "F", "FALSE", "False"];
 const TRUE: &[&str] = &["true", "1", "t", "T", "TRUE", "True"];
 
 /// The prefixes of the service's variables.
-const FAMILY: [&str; 15] = [
+const FAMILY: [&str; 16] = [
     "BACKEND_",
     "CACHE_KEY_",
     "CONFIG_",
@@ -82,6 +74,7 @@ const FAMILY: [&str; 15] = [
     "LIMIT_",
     "LOCAL_CACHE_",
     "MEMCACHE_",
+    "OTEL_",
     "PROMETHEUS_",
     "REDIS_",
     "RUNTIME_",
@@ -127,6 +120,11 @@ impl Variables {
                 self.problem(name, why);
             }
         }
+    }
+
+    /// Says of one that it makes no difference.
+    pub(super) fn ignore(&mut self, name: &str, why: &str) {
+        self.unused.push(format!("{name} makes no difference here: {why}"));
     }
 
     /// The value, if there is any.
@@ -188,6 +186,15 @@ impl Variables {
         value
     }
 
+    /// The path of a URL.
+    pub(super) fn path(&mut self, name: &str) -> Option<String> {
+        let value = self.text(name)?;
+        if !value.starts_with('/') || value.contains(['?', '#', ' ']) {
+            self.problem(name, &format!("must be a path such as /metrics, not {value:?}"));
+        }
+        Some(value)
+    }
+
     /// `a=b,c=d`; entries without `=` fall away.
     pub(super) fn pairs(&mut self, name: &str) -> Vec<(String, String)> {
         let text = self.text(name).unwrap_or_default();
@@ -199,7 +206,7 @@ impl Variables {
     pub(super) fn finish(mut self) -> (Vec<String>, Vec<String>) {
         for (name, why) in IGNORED {
             if self.left.remove(name).is_some() {
-                self.unused.push(format!("{name} makes no difference here: {why}"));
+                self.ignore(name, why);
             }
         }
         for name in self.left.keys().filter(|name| in_family(name)) {

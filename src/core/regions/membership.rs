@@ -49,7 +49,7 @@ pub(super) struct Region {
     pub(super) left: bool,
     /// True if it may take part. One that was taken out of the list stays known by its place, and counts as
     /// one that left.
-    listed: bool,
+    pub(super) listed: bool,
     /// True if it has been silent for too long, or has not heard this daemon for as long.
     pub(super) cut_off: bool,
     /// True if it is cut off and yet heard: it does not hear this daemon.

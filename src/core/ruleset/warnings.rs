@@ -4,21 +4,31 @@
 //! A set with warnings takes effect. They are told by `tidegate rules validate`, the log, `/readyz` and a
 //! metric.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::RuleSet;
 use super::pattern::Glob;
 use crate::algorithm::{Algorithm, Counting};
-use crate::request::PATH;
+use crate::request::{API_KEY, PATH};
 use crate::reservation_terms::ReservationTerms;
 use crate::rule::{Action, Condition, Mode, Pattern, Rule};
 use crate::time::Span;
 use crate::uri;
+use crate::written::format_span;
 
 /// Most pairs of rules that are compared in one set. Beyond it rules are taken to be reachable, so that a set
 /// of a hundred thousand rules is looked at in some hundredths of a second.
 const PAIRS_MAX: usize = 2_000_000;
+/// Times that gateways wait for an answer, by the files in `deploy`.
+const SHIPPED_WAITS: [(&str, Span); 4] = [
+    ("Caddy", Span::from_millis(250)),
+    ("nginx", Span::from_secs(10)),
+    ("Envoy", Span::from_secs(10)),
+    ("HAProxy", Span::from_secs(10)),
+];
+/// Attributes that gateways send by these names. Names are told apart by case.
+const USUAL_NAMES: [&str; 7] = ["api_key", "host", "ip", "method", "path", "tier", "user"];
 
 /// Something that its operator can hardly have meant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,11 +86,46 @@ impl RuleSet {
             let written = rule.conditions.iter().flat_map(|condition| unmet(condition, normal));
             warnings.extend(written.map(&warn));
             warnings.extend(unmet_prices(rule, normal).into_iter().map(&warn));
+            warnings.extend(odd_names(rule, normal).into_iter().map(&warn));
             warnings.extend(idle_delay(rule).map(&warn));
             warnings.extend(kept_reservations(rule).map(&warn));
             earlier.add(rule);
         }
+        warnings.extend(self.limits_of_others());
         warnings
+    }
+
+    /// Says of rules that judge a bucket by a limit of somebody's own, although others share that bucket.
+    fn limits_of_others(&self) -> Vec<Warning> {
+        let users = self.users.values().map(|user| ("user", user.id.as_str(), &user.overrides));
+        let keys = self.keys.values().map(|key| (API_KEY, key.id.as_str(), &key.overrides));
+        let mut owners: BTreeMap<(&str, &str), (&str, usize)> = BTreeMap::new();
+        for (kind, owner, limits) in users.chain(keys) {
+            for own in limits {
+                let known = owners.entry((own.rule.as_str(), kind));
+                let (first, _) = known.and_modify(|(_, others)| *others += 1).or_insert((owner, 0));
+                // The same one each time, whatever the order of the table.
+                *first = owner.min(*first);
+            }
+        }
+        let odd = owners.into_iter().filter_map(|((rule, kind), (owner, others))| {
+            let rule = &self.by_name(rule)?.rule;
+            (rule.action.counts() && !knows_owners(rule)).then(|| {
+                let others = match others {
+                    0 => String::new(),
+                    1 => " and another".to_owned(),
+                    _ => format!(" and {others} others"),
+                };
+                let per = if rule.per.is_empty() { "nothing".to_owned() } else { rule.per.join(" and ") };
+                let text = format!(
+                    "{kind} {owner:?}{others}: a limit of one's own holds only for requests with this {kind}, and here against what \
+                     all have used who share the bucket, since the rule counts by {per}; count by {kind}, or write a rule that \
+                     matches those who are meant"
+                );
+                Warning { rule: Some(rule.name.clone()), text }
+            })
+        });
+        odd.collect()
     }
 
     /// Returns what gateways need for these rules, which nobody sees here: told where rules are checked, not
@@ -92,16 +137,33 @@ impl RuleSet {
             let holds = rule.answer.as_ref().is_some_and(|answer| answer.holds_delay);
             let waits = rule.global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
             let option = if holds { "delay = \"hold\"" } else { "wait" };
+            let delay = if holds { rule.max_delay } else { Span::ZERO };
+            let beyond = beyond_shipped(delay.max(rule.global.as_ref().map_or(Span::ZERO, |global| global.wait)));
             let text = format!(
                 "each answer that {option} holds back is an open call of its gateway: let its timeout be longer (Envoy's \
-                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 250 \
-                 ms to 2 s as shipped), and raise max_requests of Envoy's circuit_breakers, beyond which it lets every request pass; \
-                 a dozen of one bucket wait"
+                 timeout, proxy_read_timeout of nginx, timeout server of HAProxy, response_header_timeout of Caddy: 10 s \
+                 as shipped, 250 ms at Caddy), and raise max_requests of Envoy's circuit_breakers, beyond which it \
+                 lets every request pass; a dozen of one bucket wait{beyond}"
             );
             (holds || waits).then(|| Warning { rule: Some(rule.name.clone()), text })
         });
         waiting.collect()
     }
+}
+
+/// Says which gateways wait no longer than `held` unless their timeout is raised; empty where all do.
+fn beyond_shipped(held: Span) -> String {
+    let shorter = SHIPPED_WAITS.iter().filter(|(_, wait)| *wait <= held);
+    let named: Vec<String> =
+        shorter.map(|(gateway, wait)| format!("{gateway} for {}", format_span(*wait))).collect();
+    if named.is_empty() {
+        return String::new();
+    }
+    format!(
+        ". This rule holds answers for up to {}; as shipped waits {}",
+        format_span(held),
+        named.join(", ")
+    )
 }
 
 /// Says that a leaky bucket's queue is shorter than its longest delay, so that no request has that delay.
@@ -130,6 +192,26 @@ fn kept_reservations(rule: &Rule) -> Option<String> {
          what other regions sent: write algorithm = \"fixed_window\", \"sliding_window\" or \"sliding_log\""
             .to_owned()
     })
+}
+
+/// True if the buckets of a rule are those of users or keys, or if it is for some of them.
+fn knows_owners(rule: &Rule) -> bool {
+    let names = rule.per.iter().chain(rule.conditions.iter().map(|condition| &condition.attribute));
+    names.map(String::as_str).any(|name| name == "user" || name == API_KEY)
+}
+
+/// Says of names that they are spelled otherwise than the attributes which gateways send.
+fn odd_names(rule: &Rule, normal: bool) -> Vec<String> {
+    let names = rule.per.iter().chain(rule.conditions.iter().map(|condition| &condition.attribute));
+    let named: BTreeSet<&str> = names.map(String::as_str).filter(|_| normal).collect();
+    let odd = named.into_iter().filter_map(|name| {
+        let is_usual = |usual: &&str| *usual != name && usual.eq_ignore_ascii_case(name);
+        let usual = USUAL_NAMES.into_iter().find(is_usual)?;
+        Some(format!(
+            "only a request with an attribute {name:?} meets it, and gateways send {usual:?}: write {usual:?}"
+        ))
+    });
+    odd.collect()
 }
 
 /// Says why no request has a text as the value of one attribute, or only requests in one odd spelling.
@@ -212,8 +294,9 @@ fn unmet_path(text: &str) -> Option<String> {
             "only requests with this very text meet it, since rules know no parameters in paths: write {starred:?}"
         ));
     }
-    // Names of methods, such as `orders.create`, have no slash at all.
-    if text.contains('/') && !text.starts_with(['/', '*', '\\']) && !text.contains("://") {
+    // Names of methods, such as `orders.create`, have no slash at all; a single word is none.
+    let is_relative = text.contains('/') || text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_relative && !text.starts_with(['/', '*', '\\']) && !text.contains("://") && !text.is_empty() {
         let absolute = format!("/{text}");
         return Some(format!(
             "only requests whose gateway leaves the first slash out meet it: write {absolute:?}"
@@ -246,6 +329,12 @@ fn unmet_host(text: &str) -> Option<String> {
 }
 
 fn unmet_method(text: &str) -> Option<String> {
+    let several = |sign: char| sign == ',' || sign == '|' || sign.is_ascii_whitespace();
+    if text.contains(several) {
+        let each: Vec<String> =
+            text.split(several).filter(|word| !word.is_empty()).map(str::to_ascii_uppercase).collect();
+        return Some(format!("no request meets it, since a request has one method: write {each:?}"));
+    }
     text.bytes().any(|byte| byte.is_ascii_lowercase()).then(|| {
         let upper = text.to_ascii_uppercase();
         format!("no request meets it, since methods come in upper case: write {upper:?}")

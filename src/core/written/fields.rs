@@ -1,5 +1,6 @@
 //! Reading the named values of one table, each by the type that is expected of it.
 
+use super::words::same_meaning;
 use super::{At, Problems, TreeEntry, TreeNode, Value, parse_span, suggestion};
 use crate::time::Span;
 
@@ -154,7 +155,8 @@ impl<'n> Fields<'n> {
         if let Some((_, meant)) = words.iter().find(|(word, _)| word == text) {
             return Some(*meant);
         }
-        let near = suggestion(text, words.iter().map(|(word, _)| *word));
+        let known = || words.iter().map(|(word, _)| *word);
+        let near = same_meaning(text, known()).or_else(|| suggestion(text, known()));
         let near = near.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
         problems.report(&node.at, format!("{key} must be one of {}, not {text:?}{near}", listed()));
         None
@@ -203,7 +205,12 @@ impl<'n> Fields<'n> {
         if let Value::List(items) = &node.value {
             return Some(items);
         }
-        problems.report(&node.at, format!("{key} must be a list, not {}", node.value.kind()));
+        // In TOML one pair of brackets too few.
+        let heading = match (&node.value, &node.at) {
+            (Value::Table(_), At::Offset(_)) => format!(": write [[{key}]] above each entry"),
+            _ => String::new(),
+        };
+        problems.report(&node.at, format!("{key} must be a list, not {}{heading}", node.value.kind()));
         None
     }
 

@@ -5,6 +5,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::At;
 
+/// A number that is not written as a whole one, as `1.0` and `1e9` are not.
+const FRACTION: &str = "a number with a point or an exponent";
+
 /// One value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreeNode {
@@ -54,7 +57,7 @@ impl Value {
         match self {
             Self::Text(_) | Self::Loose(_) => "a text",
             Self::Integer(_) => "a number",
-            Self::Fraction(_) => "a number that is not whole",
+            Self::Fraction(_) => FRACTION,
             Self::Boolean(_) => "true or false",
             Self::List(_) => "a list",
             Self::Table(_) => "a table",
@@ -81,7 +84,10 @@ impl TreeNode {
             }
             Err(error) => {
                 let at = At::Offset(error.span().map_or(0, |span| span.start));
-                Err((at, error.message().trim().replace('\n', ", ")))
+                let wrong = error.message().trim().replace('\n', ", ");
+                let other = other_format(text);
+                let other = other.map(|other| format!(": this reads like {other}, and TOML is wanted"));
+                Err((at, wrong + &other.unwrap_or_default()))
             }
         }
     }
@@ -134,6 +140,26 @@ impl TreeNode {
     }
 }
 
+/// Returns what a text that is no TOML seems to be instead.
+fn other_format(text: &str) -> Option<&'static str> {
+    let meant = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let mut lines = text.lines().map(str::trim).filter(meant);
+    let first = lines.next()?;
+    let yaml = |line: &str| {
+        let key = line.strip_prefix("- ").unwrap_or(line).split_once(':').map_or("", |(key, _)| key);
+        let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+        line == "---" || (!key.is_empty() && key.chars().all(is_word))
+    };
+    // A list of JSON begins like a heading of TOML.
+    let in_list =
+        || first.strip_prefix('[').map(str::trim).and_then(|rest| rest.chars().next().or(Some('{')));
+    match first {
+        _ if first.starts_with('{') || in_list() == Some('{') => Some("JSON"),
+        _ if yaml(first) => Some("YAML"),
+        _ => None,
+    }
+}
+
 /// A number is whole or not as it was written, as in TOML: `5.0` is not.
 fn from_json_number(number: &serde_json::Number) -> Value {
     let fraction = || number.as_f64().filter(|_| number.is_f64()).map(Value::Fraction);
@@ -164,9 +190,7 @@ fn from_toml(spanned: &Spanned<DeValue<'_>>) -> TreeNode {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map_or(Value::Other("a number that is too large"), Value::Integer),
-        DeValue::Float(number) => {
-            number.as_str().parse().map_or(Value::Other("a number that is not whole"), Value::Fraction)
-        }
+        DeValue::Float(number) => number.as_str().parse().map_or(Value::Other(FRACTION), Value::Fraction),
         DeValue::Boolean(value) => Value::Boolean(*value),
         DeValue::Datetime(_) => Value::Other("a date or time"),
         DeValue::Array(items) => Value::List(items.iter().map(from_toml).collect()),

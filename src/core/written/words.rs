@@ -37,6 +37,26 @@ pub fn format_span(span: Span) -> String {
     }
 }
 
+/// Words that other programs have for what is meant, and the word here.
+const OTHER_WORDS: [(&str, &str); 10] = [
+    ("delay", "throttle"),
+    ("deny", "reject"),
+    ("drop", "block"),
+    ("dry_run", "log_only"),
+    ("exempt", "allow"),
+    ("forbid", "block"),
+    ("log", "log_only"),
+    ("queue", "throttle"),
+    ("shadow", "log_only"),
+    ("skip", "allow"),
+];
+
+/// The known word that means what another program's word does, if there is one.
+pub(super) fn same_meaning<'w>(written: &str, mut known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let (_, here) = OTHER_WORDS.iter().find(|(other, _)| *other == written)?;
+    known.find(|word| word == here)
+}
+
 /// The known word that is nearest to what was written, if any is near.
 #[must_use]
 pub fn suggestion<'w>(written: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {

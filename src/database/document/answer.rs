@@ -301,7 +301,7 @@ mod tests {
         }
         let refused = |json: serde_json::Value| rule_from_json(&json, &[]).unwrap_err()[0].to_string();
         let limit = serde_json::json!({"name": "r", "limit": 5.5, "window": "1s"});
-        assert!(refused(limit).contains("not a number that is not whole"));
+        assert!(refused(limit).contains("not a number with a point or an exponent"));
         let limit = serde_json::json!({"name": "r", "limit": u64::MAX, "window": "1s"});
         assert!(refused(limit).contains("not a number that is too large"));
     }

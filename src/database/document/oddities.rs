@@ -106,6 +106,10 @@ fn a_value_that_no_request_has_is_named() {
         ("path = \"/users/{id}/x\"", "no parameters in paths: write \"/users/*/x\""),
         ("path = [\"/x\", \"/users/:id\"]", "no parameters in paths: write \"/users/*\""),
         ("path = \"/users/<id>\"", "no parameters in paths: write \"/users/*\""),
+        ("path = \"search\"", "leaves the first slash out meet it: write \"/search\""),
+        ("method = \"GET,POST\"", "a request has one method: write [\"GET\", \"POST\"]"),
+        ("method = \"get | post\"", "write [\"GET\", \"POST\"]"),
+        ("User = \"ann\"", "gateways send \"user\": write \"user\""),
         ("method = \"get\"", "methods come in upper case: write \"GET\""),
         ("method = [\"GET\", \"Post\"]", "write \"POST\""),
         ("host = \"Shop.Example:443\"", "without port and dot at their end: write \"shop.example\""),
@@ -126,6 +130,52 @@ fn a_value_that_no_request_has_is_named() {
     ] {
         assert_eq!(warnings(&rule("usual", &format!("match = {{ {usual} }}"))), [""; 0], "{usual}");
     }
+}
+
+#[test]
+fn a_name_that_is_spelled_otherwise_than_gateways_send_it_is_named() {
+    let told = warnings(&rule("odd", "per = [\"User\", \"team\"]"));
+    assert!(told.len() == 1 && told[0].ends_with("gateways send \"user\": write \"user\""), "{told:?}");
+    assert_eq!(warnings(&rule("usual", "per = [\"user\", \"Team\", \"api_key\"]")), [""; 0]);
+}
+
+#[test]
+fn a_limit_of_ones_own_in_a_bucket_that_others_share_is_named() {
+    let owners = "[[users]]\nid = \"acme\"\noverrides = { tokens = { limit = 5 } }\n\
+                  [[users]]\nid = \"zoe\"\noverrides = { tokens = { limit = 6 } }\n";
+    let told = warnings(&(rule("tokens", "per = [\"team\"]") + owners));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("rule \"tokens\": user \"acme\" and another: a limit"), "{told:?}");
+    assert!(told[0].contains("counts by team"), "{told:?}");
+    assert_eq!(warnings(&(rule("tokens", "") + owners)).len(), 1, "of all together");
+    for right in [
+        "per = [\"user\"]",
+        "per = [\"team\", \"user\"]",
+        "per = [\"api_key\"]",
+        "match = { user = \"acme\" }",
+    ] {
+        assert_eq!(warnings(&(rule("tokens", right) + owners)), [""; 0], "{right}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_held_longer_than_a_gateway_waits_as_shipped_is_named_with_it() {
+    let advice = |longest: &str| {
+        let rest = format!(
+            "algorithm = \"gcra\"\naction = \"throttle\"\ndelay = \"hold\"\nmax_delay = \"{longest}\""
+        );
+        let read = document::from_toml("rules.toml", &rule("paced", &rest), &[]).unwrap();
+        let advice = RuleSet::compile(read.rules, &mut Shapes::default()).unwrap().advice();
+        advice.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert!(!advice("200ms").contains("This rule holds"), "{}", advice("200ms"));
+    assert!(
+        advice("500ms").ends_with("for up to 500ms; as shipped waits Caddy for 250ms"),
+        "{}",
+        advice("500ms")
+    );
+    let all = "waits Caddy for 250ms, nginx for 10s, Envoy for 10s, HAProxy for 10s";
+    assert!(advice("15s").ends_with(all), "{}", advice("15s"));
 }
 
 #[test]

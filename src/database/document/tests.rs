@@ -147,7 +147,7 @@ fn wrong_types_say_what_was_expected() {
     assert_eq!(
         problems_of("priority = 1.5"),
         [
-            "rules.toml:5:12: priority must be a whole number from -2147483648 to 2147483647, not a number that is not whole"
+            "rules.toml:5:12: priority must be a whole number from -2147483648 to 2147483647, not a number with a point or an exponent"
         ]
     );
     assert_eq!(

@@ -1,5 +1,5 @@
-//! The presence of the database, with a schema that still is for this build: looked at for all who ask, and
-//! not again for as long as the answer is fresh.
+//! The presence of the database, with a schema that still is for this build: looked at for all who ask at
+//! once, and not again for as long as an absence is fresh.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::engine::clock::Stopwatch;
 pub(super) const OLDEST: &str = "SELECT oldest_version FROM schema_compatibility";
 /// Longest time for a sign of life, before what an operator asked for is refused.
 const PROBE: Duration = Duration::from_secs(1);
-/// For so long a sign of life, or its absence, holds for others who ask.
+/// For so long the absence of a sign of life holds for others who ask.
 const FRESH: Duration = Duration::from_millis(500);
 /// Time after which whoever calls the database next looks at the schema.
 const SCHEMA_LOOK: Duration = Duration::from_secs(4);
@@ -22,12 +22,28 @@ const SCHEMA_LOOK: Duration = Duration::from_secs(4);
 /// The facts known of it.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
-    /// Newest sign of life or failure, and when it came; `None` before the first.
-    sign: tokio::sync::Mutex<Option<(Stopwatch, Result<(), Failure>)>>,
+    /// The newest look; `None` before the first.
+    sign: tokio::sync::Mutex<Option<LastLook>>,
     /// Time since the schema was last looked at.
     looked: Mutex<Option<Stopwatch>>,
     /// The version that forbids this build; zero: none does.
     forbidding: AtomicI64,
+}
+
+/// The outcome of a look at the database.
+#[derive(Debug)]
+struct LastLook {
+    begun: Stopwatch,
+    ended: Stopwatch,
+    found: Result<(), Failure>,
+}
+
+impl LastLook {
+    /// True if it answers a question that was asked then. A look that began before and found the database says
+    /// nothing of now: the call that trusts it would wait for as long as a call may take.
+    fn answers(&self, asked: Stopwatch) -> bool {
+        self.begun.elapsed() <= asked.elapsed() || (self.found.is_err() && self.ended.elapsed() < FRESH)
+    }
 }
 
 impl Presence {
@@ -48,15 +64,14 @@ impl Database {
     /// # Errors
     /// It does not, or its schema is not for this build.
     pub async fn is_there(&self) -> Result<(), Failure> {
+        let asked = Stopwatch::start();
         let mut sign = self.presence.sign.lock().await;
-        if let Some((since, known)) = &*sign
-            && since.elapsed() < FRESH
-        {
-            return known.clone();
+        if let Some(last) = sign.as_ref().filter(|last| last.answers(asked)) {
+            return last.found.clone();
         }
-        let longest = PROBE.min(self.timeout);
+        let (begun, longest) = (Stopwatch::start(), PROBE.min(self.timeout));
         let found = self.in_time(longest, Box::pin(self.look_at_it())).await;
-        *sign = Some((Stopwatch::start(), found.clone()));
+        *sign = Some(LastLook { begun, ended: Stopwatch::start(), found: found.clone() });
         found
     }
 

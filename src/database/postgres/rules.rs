@@ -83,6 +83,21 @@ pub async fn load(database: &Database) -> Result<Stored, Failure> {
     database.at_most(EDIT_DEADLINE, read).await
 }
 
+/// Reads one rule as it is written, and the revision at which it stands so; `None`: there is no such rule.
+///
+/// # Errors
+/// The database does not answer, or has no such tables.
+pub async fn written(database: &Database, name: &str) -> Result<(u64, Option<Value>), Failure> {
+    let read = async {
+        let mut transaction = database.pool().begin_with(READ).await?;
+        let stored = read(&mut transaction, Some(name)).await?;
+        transaction.rollback().await?;
+        Ok(stored)
+    };
+    let stored = database.within(read).await?;
+    Ok((stored.version.revision, stored.docs.rules.get(name).cloned()))
+}
+
 /// Reads the set, or of it only one rule.
 async fn read(
     transaction: &mut Transaction<'_, Postgres>,

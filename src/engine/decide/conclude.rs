@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::{Decisions, Plan, TakenCost, is_held, window_of};
 use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
-use crate::core::denial_cause::DenialCause;
 use crate::core::hold::HoldStep;
 use crate::core::key::Key;
+use crate::core::rates::RequestSums;
 use crate::core::regions::gossip::uncertainty::{OtherStores, ROUND_TRIP};
 use crate::core::request::{Cost, Request};
 use crate::core::reservation::ReservationFate;
@@ -22,6 +22,7 @@ use crate::engine::hold::Leasing;
 use crate::engine::identity::NameRef;
 use crate::engine::port::{ChargeResult, Intent, Outcome};
 use crate::engine::refusal::refusal;
+use crate::engine::turns::HeldTurn;
 use crate::engine::unmatched;
 use crate::engine::world::Tally;
 
@@ -64,6 +65,7 @@ impl Engine {
                     let decision = refusal(refused);
                     if decides {
                         self.refused[refused.why as usize].increment(1);
+                        self.hot.count_refused();
                         self.audit_decision(&call, (place, request), (&decision, CostFate::Asked), |_| 0);
                     }
                     decision
@@ -86,6 +88,7 @@ impl Engine {
         let mut rules = Vec::with_capacity(matches.len());
         let own = counted.as_slice();
         let mut leased = Leasing::of(request.cost, charged, now);
+        let mut told = RequestSums::default();
         for (found, &cost) in matches.iter().zip(costs) {
             let shadow = plan.shadow(found);
             let mut hot = None;
@@ -112,9 +115,10 @@ impl Engine {
             });
             let Some(ruled) = rules.last_mut() else { continue };
             if let (false, Some((taken, counted))) = (ruled.allowed, hot) {
-                let cause = self.cause_of((plan.loaded, found), ruled, (taken.cost, counted), now);
+                let asked = (taken.cost, counted);
+                let cause = self.cause_of((plan.loaded, found), ruled, asked, (elsewhere, now));
                 ruled.cause = Some(cause);
-                if cause == DenialCause::Elsewhere && plan.is_sent(found) {
+                if plan.is_sent(found) && self.may_be_sent(found, asked, cause, (elsewhere, now)) {
                     ruled.retry = Some(ruled.retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP));
                 }
             }
@@ -123,12 +127,13 @@ impl Engine {
             }
             if decides {
                 self.count(plan, found, ruled, now);
-                self.count_hot(found, ruled, hot, now);
+                self.count_hot(found, ruled, hot, &mut told, now);
             }
         }
         if matches.is_empty() && decides {
             let loaded = plan.loaded;
             unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
+            self.hot.count_unmatched();
         }
         // Results that were not taken off are of the requests after this one.
         let own = own.get(..own.len().saturating_sub(counted.len())).unwrap_or_default();
@@ -139,7 +144,13 @@ impl Engine {
         }
         if decides && decision.hold() > Span::ZERO {
             let own = plan.waiting.iter().filter(|(of, _)| *of == place);
-            own.for_each(|(_, taken)| decision.guards.hold(Arc::clone(taken) as _));
+            for (_, taken) in own {
+                let turn = HeldTurn::of(taken.key(), (matches, costs), &decision.rules);
+                if let Some(turn) = turn.filter(|_| charged) {
+                    taken.take_turn(turn);
+                }
+                decision.guards.hold(Arc::clone(taken) as _);
+            }
         }
         decision.lease = leased.made(&self.holds);
         if request.cost.is_reserved() {

@@ -176,7 +176,8 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "throttle_holds_total",
         MetricKind::Counter,
         &["outcome"],
-        "Answers that delay = \"hold\" held back: held to the end, released early by the daemon's end, or full: told at once",
+        "Answers that delay = \"hold\" held back: held to the end, released early by the daemon's end, full: told at once, \
+         or left: turns that went back since their clients left",
     ),
     (
         "reservations_total",

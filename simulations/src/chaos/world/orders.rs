@@ -91,7 +91,7 @@ impl World {
     /// Adds a region: as the manual says, or before the others list it.
     pub(super) async fn add(&mut self, region: usize, listed: bool) -> anyhow::Result<()> {
         if listed {
-            self.order(region, &["add"]).await?;
+            self.order(region, &["add", "--yes"]).await?;
             self.unlisted.retain(|unlisted| *unlisted != region);
             self.configure_others(region)?;
         }

@@ -5,6 +5,8 @@ import { ask, ms, named, route, Said, Table, useEach } from "/console/daemon.js"
 const BUCKETS_MAX = 10;
 /* More regions are named along their own direction, and their links without words: the table has those. */
 const LEVEL_MAX = 16;
+/* A table with a column for each of more regions stands below the map, not beside it. */
+const BESIDE_MAX = 6;
 
 const LEVELS = ["token_bucket", "leaky_bucket", "gcra"];
 
@@ -40,8 +42,9 @@ function Uses({ rules, regions, own, revision }) {
 }
 
 /* How a link to a daemon is, and how grave that is. */
-function link(peer, isCutOff) {
-  if (isCutOff) return ["bad", "cut off"];
+function link(peer, { cut_off: away, unseen }) {
+  if (unseen.includes(peer.region)) return ["bad", "not heard yet"];
+  if (away.includes(peer.region)) return ["bad", "cut off"];
   if (!peer.connected) return ["bad", peer.error ?? "not connected"];
   return peer.draining ? ["warn", "draining"] : peer.live ? ["good", "connected"] : ["bad", "silent"];
 }
@@ -53,12 +56,12 @@ export function World({ regions, revision }) {
   // On an ellipse; names stand outside of it, so that no link runs through them.
   const at = (name, far = 0) => [400 + (230 + 1.5 * far) * Math.cos(turn(name)), 300 + (190 + far) * Math.sin(turn(name))];
   const label = (name, far) => { const [x, y] = at(name, far); return { x: Math.min(Math.max(x, 70), 730), y }; };
-  const [ox, oy] = at(regions.region), own = label(regions.region, 48);
+  const [ox, oy] = at(regions.region), own = label(regions.region, 60);
   const others = all.filter((name) => name !== regions.region).map((name) => {
     const peers = regions.peers.filter((peer) => peer.region === name);
     const up = peers.find((peer) => peer.connected && peer.live);
-    const trouble = regions.cut_off.includes(name) ? "cut off" : up ? undefined : peers.length ? "not connected" : "not seen";
-    return { name, up, trouble, bad: !up || regions.cut_off.includes(name), at: at(name), text: label(name, 40) };
+    const trouble = regions.unseen.includes(name) ? "not heard yet" : regions.cut_off.includes(name) ? "cut off" : up ? undefined : peers.length ? "not connected" : "not seen";
+    return { name, up, trouble, bad: !up || regions.cut_off.includes(name), at: at(name), text: label(name, 52) };
   });
   const isMany = all.length > LEVEL_MAX, size = isMany ? 7 : 14;
   // Read from the inside to the outside on the right, the other way round on the left.
@@ -66,7 +69,7 @@ export function World({ regions, revision }) {
     const [x, y] = at(name, 14), isLeft = Math.cos(turn(name)) < -1e-9, degrees = turn(name) * 180 / Math.PI + (isLeft ? 180 : 0);
     return html`<text class=${isLeft ? "to" : "from"} x=${x} y=${y} transform=${`rotate(${degrees} ${x} ${y})`}>${name}</text>`;
   };
-  return html`<main class="world">
+  return html`<main class=${all.length > BESIDE_MAX ? "world" : "world beside"}>
     <section><h2>Regions, as ${regions.region} sees them</h2>
       <svg class=${isMany ? "world" : "world few"} viewBox="0 0 800 600" role="img" aria-label="Regions and the links to them">
         ${others.map(({ at: [x, y], bad }) => html`<line x1=${ox} y1=${oy} x2=${x} y2=${y} class=${bad ? "bad" : ""}/>`)}
@@ -76,12 +79,12 @@ export function World({ regions, revision }) {
         <circle cx=${ox} cy=${oy} r=${size + 4} class="own"/>${isMany ? along(regions.region) : html`<text x=${own.x} y=${own.y} dy="-.6em">${regions.region}</text>
         <text class="soft" x=${own.x} y=${own.y} dy=".7em">this daemon</text>`}
       </svg></section>
+    <${Uses} rules=${regions.rules.map((rule) => rule.rule)} regions=${all} own=${regions.region} revision=${revision}/>
     <section><h2>Links</h2><${Table} head=${["region", "node", "state", "round trip", "lag", "clock"]} none="No other daemon is known."
       rows=${regions.peers.map((peer) => {
-        const [grave, state] = link(peer, regions.cut_off.includes(peer.region));
+        const [grave, state] = link(peer, regions);
         return [peer.region, peer.node, html`<span class=${grave}>${state}</span>`, ms(peer.rtt_ms), ms(peer.lag_ms), ms(peer.clock_ahead_ms)];
       })}/></section>
     <section><h2>Worldwide rules</h2><${Table} head=${["rule", "error bound", "because of"]} none="No rule is worldwide."
-      rows=${regions.rules.map((rule) => [rule.rule, rule.error_bound, rule.because])}/></section>
-    <${Uses} rules=${regions.rules.map((rule) => rule.rule)} regions=${all} own=${regions.region} revision=${revision}/></main>`;
+      rows=${regions.rules.map((rule) => [rule.rule, rule.error_bound, rule.because])}/></section></main>`;
 }

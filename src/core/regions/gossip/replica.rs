@@ -240,6 +240,8 @@ impl Replica {
     /// The link to another daemon was measured.
     pub fn handle_link(&mut self, now: Timestamp, peer: &NodeName, rtt: Span) {
         let Some(region) = self.regions.find(&peer.region) else { return };
+        // Links are looked at before the first tick.
+        self.begin(now);
         self.regions.round_trip(region, now, rtt);
         if let Some(link) = self.link_to(peer) {
             link.set_rtt(rtt);

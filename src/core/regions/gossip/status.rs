@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use super::bucket::{GossipBucket, UncertaintyCause};
 use super::replica::{Replica, Tally};
 use crate::algorithm::{Allowance, Counting};
+use crate::regions::membership::RegionId;
 use crate::regions::{NodeName, WorldKey};
 use crate::time::{Span, Timestamp};
 use crate::wire::RuleName;
@@ -161,11 +162,8 @@ impl Replica {
     pub fn admitted(&self, key: &WorldKey, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
         let bucket = self.keys.get(self.keys.find(key)?)?;
         let period = bucket.period(window)?;
-        let others =
-            self.regions.iter().skip(1).map(|(id, region)| {
-                (region.name.clone(), period.told(id).map_or(0, |told| told.counts.net()))
-            });
-        Some((period.live.net(), others.collect()))
+        let admitted = |id: RegionId| period.told(id).map_or(0, |told| told.counts.net());
+        Some((period.live.net(), self.by_name(admitted)))
     }
 
     /// True if this daemon speaks for a bucket in its region.
@@ -183,14 +181,23 @@ impl Replica {
         self.owns(bucket) || bucket.periods().any(|period| !period.live.of_node(&self.node).is_empty())
     }
 
+    /// The permits of each other region by its name. One that was taken out of the list is told of for as
+    /// long as something of it counts.
+    fn by_name(&self, permits: impl Fn(RegionId) -> u64) -> Vec<(String, u64)> {
+        let others = self.regions.iter().skip(1).map(|(id, region)| (region, permits(id)));
+        let told = others.filter(|(region, permits)| region.listed || *permits > 0);
+        told.map(|(region, permits)| (region.name.clone(), permits)).collect()
+    }
+
     fn key_status(&self, now: Timestamp, bucket: &GossipBucket) -> KeyStatus {
         let (own, others) = match bucket.counting() {
             Counting::Window => self.admitted(&bucket.key, bucket.window_at(now)).unwrap_or_default(),
             Counting::Level | Counting::Concurrency => {
                 let (own, others) = bucket.level_by_region(now);
-                let of = |id| others.iter().find(|(region, _)| *region == id).map_or(0, |(_, used)| *used);
-                let named = self.regions.iter().skip(1).map(|(id, region)| (region.name.clone(), of(id)));
-                (own, named.collect())
+                let of = |id: RegionId| {
+                    others.iter().find(|(region, _)| *region == id).map_or(0, |(_, used)| *used)
+                };
+                (own, self.by_name(of))
             }
         };
         KeyStatus {

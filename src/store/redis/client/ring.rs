@@ -1,6 +1,6 @@
 //! The server, of several independent ones, that serves a slot: a consistent-hash ring with virtual nodes, so
 //! that a server that joins or leaves moves only its share. Daemons of different builds must agree, so what
-//! is hashed, and how, never changes: `tests/golden/redis_ring.txt` holds it.
+//! is hashed, and how, never changes: `ring.golden` beside this file holds it.
 
 use crate::core::ring::Ring;
 use crate::store::redis::client::slots::SLOTS;
@@ -55,9 +55,9 @@ mod tests {
     #[test]
     fn slots_are_placed_as_every_build_places_them() {
         let text: String = place(&addresses(5)).iter().map(|place| format!("{place}\n")).collect();
-        let golden = include_str!("../../../../tests/golden/redis_ring.txt");
+        let golden = include_str!("ring.golden");
         if std::env::var_os("TIDEGATE_WRITE_GOLDEN").is_some() {
-            std::fs::write("tests/golden/redis_ring.txt", &text).expect("the file is writable");
+            std::fs::write("src/store/redis/client/ring.golden", &text).expect("the file is writable");
             return;
         }
         assert!(text == golden, "placement changed: daemons of two builds would count apart");

@@ -44,6 +44,20 @@ fn of_a_bucket_without_windows_the_first_claim_is_believed_no_further_than_any_o
 }
 
 #[test]
+fn a_daemon_that_is_told_of_a_link_before_all_else_has_missed_nobody_since_1970() {
+    let rule = rule(Algorithm::TokenBucket, 10, Span::from_secs(1), OnPartition::default());
+    let mut config = ReplicaConfig::new(name("a", "1"), 1);
+    config.regions = ["a", "b", "c"].map(str::to_owned).to_vec();
+    let mut replica = Replica::new(config);
+    replica.handle_link(START, &name("b", "1"), Span::from_millis(20));
+    assert_eq!(replica.elsewhere().silence, Span::ZERO);
+    let soon = START + Span::from_millis(10);
+    replica.handle_rules(soon, 1, vec![rule]);
+    replica.handle_timeout(soon);
+    assert!(replica.elsewhere().silence <= Span::from_millis(10), "{:?}", replica.elsewhere());
+}
+
+#[test]
 fn buckets_that_only_others_ask_for_make_room_for_those_that_are_asked_for_here() {
     let (rule, window) = minute();
     let mut replica = listening(200, rule);

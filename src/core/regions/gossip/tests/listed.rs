@@ -33,6 +33,10 @@ fn a_region_that_is_removed_is_not_waited_for_and_counts_again_once_it_is_listed
         regions(&[("c", 30)]),
         "what it admitted in this window still counts"
     );
+    cluster.admit(&name("a", "1"), "v", window, 1);
+    cluster.run(Span::from_secs(1));
+    let (own, others) = cluster.replica(&name("a", "1")).admitted(&key("v"), window).unwrap();
+    assert_eq!((own, others), (1, vec![("b".to_owned(), 0)]), "it is told of no more where nothing counts");
 
     for region in ["a", "b"] {
         let now = cluster.now().window_index(Span::from_secs(60));
