@@ -5,7 +5,7 @@
 pub enum DenialCause {
     /// The limit is used up: of a worldwide rule by all regions together, as far as is known here.
     UsedUp,
-    /// This region's part of a worldwide limit is used, and the others have room.
+    /// This region's part of a worldwide limit is used, and the others have room or, under `split`, may have.
     Elsewhere,
     /// The regions have not agreed yet on what each may spend.
     NotAgreed,

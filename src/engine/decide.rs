@@ -465,8 +465,9 @@ impl<'a, 'r> Plan<'a, 'r> {
         let ChargeResult { used, view, error_bound, degraded, ref verdict, .. } = *counted;
         let rule = found.rule;
         let refused = rule.rule.global.is_some() && !verdict.admitted && !degraded;
-        // In a cut its part is all that it has.
-        let heard = view.is_none() || elsewhere.silence <= ROUND_TRIP;
+        // In a cut its part is all that it has. Once that is over the others leave it more, however long they
+        // were silent.
+        let heard = view.is_none() || !elsewhere.cut_off;
         if !refused || !heard || counted.penalty.is_some() {
             return false;
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::support::not_judged;
+use super::support::{eventually, not_judged};
 use super::world::{Plan, Store, World, window, windows};
 
 const LIMIT: u64 = 210;
@@ -53,6 +53,41 @@ fn cut(global: &'static str) -> Option<Through> {
         return None;
     }
     Some(through)
+}
+
+#[test]
+fn whoever_is_refused_after_a_cut_while_the_world_has_room_is_told_to_come_back_soon() {
+    let plan = Plan {
+        regions: 3,
+        rtt: Duration::from_millis(20),
+        store: Store::Memory,
+        limit: 30,
+        global: "mode = \"gossip\"",
+    };
+    let rules = "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = \"fixed_window\"\nlimit = 30\nwindow = \"24h\"\n\
+                 [rules.global]\nmode = \"gossip\"\n";
+    let world = World::with_rules(plan, rules);
+    let first = &world.daemons[0];
+    let burst = |user: String| (0..20).map(move |_| first.check(&[("who", user.as_str())]));
+    let before = burst("before".to_owned()).filter(|answer| answer["allowed"] == true).count();
+    assert!(before > 0);
+    world.cut(2);
+    std::thread::sleep(Duration::from_millis(1_600));
+    world.heal(2);
+    eventually("nobody is cut off any more", || {
+        let regions = first.get("/v1/regions").json();
+        regions["cut_off"].as_array().is_some_and(Vec::is_empty).then_some(())
+    });
+    // Bounds go by the silence for ten seconds yet.
+    let mut refused = 0;
+    for user in 0..20 {
+        for answer in burst(format!("after {user}")).filter(|answer| answer["cause"] == "elsewhere") {
+            assert!(answer["retry_after_ms"].as_u64().is_some_and(|wait| wait <= 1_000), "{answer}");
+            refused += 1;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(refused > 0, "a burst of two thirds finds more than this region's part");
 }
 
 #[test]

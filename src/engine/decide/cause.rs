@@ -5,7 +5,7 @@ use crate::core::algorithm::{Allowance, Counting};
 use crate::core::decision::RuleOutcome;
 use crate::core::denial_cause::DenialCause;
 use crate::core::regions::escrow::{dry_mark, moves_as, slides};
-use crate::core::regions::gossip::uncertainty::{self, BucketAnswer};
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores};
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
 use crate::core::rule::Mode;
@@ -23,7 +23,7 @@ impl Engine {
         (loaded, found): (&Loaded, &Match<'_>),
         ruled: &RuleOutcome,
         (cost, counted): (Cost, &ChargeResult),
-        now: Timestamp,
+        (elsewhere, now): (OtherStores, Timestamp),
     ) -> DenialCause {
         if counted.degraded || counted.reservation == Some(ReservationFate::Crowded) {
             return DenialCause::Degraded;
@@ -32,7 +32,7 @@ impl Engine {
             return DenialCause::Penalty;
         }
         let algorithm = found.rule.rule.algorithm;
-        let asked = if cost.is_report() { 1 } else { cost.taken().max(1) };
+        let asked = asked_of(cost);
         let mode = found.rule.rule.global.as_ref().map(|global| global.mode);
         // Under `gossip` more may come from the other regions than this one has.
         let never = ruled.retry.is_none() && mode != Some(Mode::Gossip);
@@ -42,7 +42,12 @@ impl Engine {
             return DenialCause::TooLarge;
         }
         let has_room = match mode {
-            None | Some(Mode::Split) => false,
+            None => false,
+            // Nobody tells this region what the others have used of theirs, and no cut changes that.
+            Some(Mode::Split) if own > 0 && counted.used.saturating_add(asked) <= whole => {
+                return DenialCause::Elsewhere;
+            }
+            Some(Mode::Split) => false,
             Some(Mode::Gossip) => {
                 let ChargeResult { used, view, error_bound, .. } = *counted;
                 let answered = BucketAnswer { used, remaining: ruled.remaining, view, error_bound };
@@ -51,12 +56,34 @@ impl Engine {
             Some(Mode::Escrow) if self.is_burnt((loaded, found), counted, asked) => {
                 return DenialCause::Burnt;
             }
-            Some(Mode::Escrow) => self.may_lie_elsewhere(found, counted, asked, now),
+            Some(Mode::Escrow) => self.may_lie_elsewhere(found, counted, asked, (elsewhere, now)),
         };
-        match has_room {
-            false => DenialCause::UsedUp,
-            true if self.world().cut_off.is_empty() => DenialCause::Elsewhere,
-            true => DenialCause::CutOff,
+        match (has_room, elsewhere.cut_off) {
+            (false, _) => DenialCause::UsedUp,
+            (true, false) => DenialCause::Elsewhere,
+            (true, true) => DenialCause::CutOff,
+        }
+    }
+
+    /// True if other regions of an `escrow` rule may send within a round trip what was denied for this
+    /// `cause`.
+    #[cold]
+    pub(super) fn may_be_sent(
+        &self,
+        found: &Match<'_>,
+        (cost, counted): (Cost, &ChargeResult),
+        cause: DenialCause,
+        (elsewhere, now): (OtherStores, Timestamp),
+    ) -> bool {
+        match cause {
+            DenialCause::Elsewhere => true,
+            // What others send counts beside what is burnt. A bucket that slides is shut until all that it
+            // forgot is over.
+            DenialCause::Burnt => {
+                !slides(found.rule.rule.algorithm)
+                    && self.may_lie_elsewhere(found, counted, asked_of(cost), (elsewhere, now))
+            }
+            _ => false,
         }
     }
 
@@ -93,12 +120,17 @@ impl Engine {
         found: &Match<'_>,
         counted: &ChargeResult,
         asked: u64,
-        now: Timestamp,
+        (elsewhere, now): (OtherStores, Timestamp),
     ) -> bool {
         let algorithm = found.rule.rule.algorithm;
         let window = dry_mark(algorithm, found.limit.windows(), now);
         let is_dry = || found.key.as_ref().is_some_and(|key| self.waits.is_dry(key, window));
         counted.used.saturating_add(asked) <= found.whole.capacity(algorithm)
-            && (!is_dry() || !self.world().cut_off.is_empty())
+            && (!is_dry() || elsewhere.cut_off)
     }
+}
+
+/// Permits that must be free for a cost to pass.
+fn asked_of(cost: Cost) -> u64 {
+    if cost.is_report() { 1 } else { cost.taken().max(1) }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::{Decisions, Plan, TakenCost, is_held, window_of};
 use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
-use crate::core::denial_cause::DenialCause;
 use crate::core::hold::HoldStep;
 use crate::core::key::Key;
 use crate::core::regions::gossip::uncertainty::{OtherStores, ROUND_TRIP};
@@ -112,9 +111,10 @@ impl Engine {
             });
             let Some(ruled) = rules.last_mut() else { continue };
             if let (false, Some((taken, counted))) = (ruled.allowed, hot) {
-                let cause = self.cause_of((plan.loaded, found), ruled, (taken.cost, counted), now);
+                let asked = (taken.cost, counted);
+                let cause = self.cause_of((plan.loaded, found), ruled, asked, (elsewhere, now));
                 ruled.cause = Some(cause);
-                if cause == DenialCause::Elsewhere && plan.is_sent(found) {
+                if plan.is_sent(found) && self.may_be_sent(found, asked, cause, (elsewhere, now)) {
                     ruled.retry = Some(ruled.retry.unwrap_or(ROUND_TRIP).min(ROUND_TRIP));
                 }
             }

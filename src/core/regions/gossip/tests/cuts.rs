@@ -48,6 +48,21 @@ fn a_cut_that_is_over_leaves_a_region_that_alone_asks_all_again_though_nothing_m
 }
 
 #[test]
+fn a_region_that_is_heard_again_is_cut_off_no_more_while_its_silence_still_counts_in_bounds() {
+    let (rule, _) = minute();
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    cluster.run(Span::from_secs(2));
+    cluster.cut(&["c"]);
+    cluster.run(Span::from_millis(1_600));
+    let known = |cluster: &GossipCluster| cluster.replica(&name("a", "1")).elsewhere();
+    assert!(known(&cluster).cut_off);
+    cluster.mend();
+    cluster.run(Span::from_millis(300));
+    let after = known(&cluster);
+    assert!(!after.cut_off && after.silence > Span::from_secs(1), "{after:?}");
+}
+
+#[test]
 fn where_frames_are_lost_now_and_then_nobody_is_cut_off() {
     let (rule, _) = minute();
     let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
