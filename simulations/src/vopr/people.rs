@@ -115,6 +115,8 @@ pub(super) struct Seen {
     false_denials: u64,
     /// Refusals while more than a tenth of the limit was free.
     with_a_tenth: u64,
+    /// Refusals of a user's first request in a region of which a slice was left there.
+    newcomers: u64,
     /// Refusals among them that name no cause but `used_up`.
     unexplained: u64,
     /// Refusals whose wait was not true.
@@ -134,6 +136,7 @@ impl Seen {
             refused: self.refused + other.refused,
             false_denials: self.false_denials + other.false_denials,
             with_a_tenth: self.with_a_tenth + other.with_a_tenth,
+            newcomers: self.newcomers + other.newcomers,
             unexplained: self.unexplained + other.unexplained,
             untrue: self.untrue + other.untrue,
             waited: self.waited + other.waited,
@@ -280,6 +283,8 @@ struct Game<'c> {
     begun: Timestamp,
     altered: Altered,
     truth: BTreeMap<u64, TrueUse>,
+    /// Regions and users who have asked there.
+    known: BTreeSet<(usize, u64)>,
     /// Users whose bucket was above its limit by so much.
     above: BTreeMap<u64, u64>,
     troubled: bool,
@@ -300,7 +305,9 @@ pub(super) fn look(case: &PeopleCase, altered: Altered) -> Result<Seen, String> 
     let begun = play.world.now();
     let seen = Seen { worlds: 1, ..Seen::default() };
     let (truth, above) = (BTreeMap::new(), BTreeMap::new());
-    let mut game = Game { case, play, begun, altered, truth, above, troubled: false, down: None, seen };
+    let known = BTreeSet::new();
+    let mut game =
+        Game { case, play, begun, altered, truth, known, above, troubled: false, down: None, seen };
     game.run();
     game.seen.above = game.above.values().sum();
     Ok(game.seen)
@@ -391,6 +398,7 @@ impl Game<'_> {
         let now = self.play.world.clock(region);
         let (algorithm, limit) = (self.case.held.algorithm, limit_of(&self.case.plan.rule));
         let truth = self.truth.entry(user).or_insert_with(|| TrueUse::new(algorithm, limit));
+        let (is_first, regions) = (self.known.insert((region, user)), place(self.case.plan.regions.len()));
         self.seen.asked += 1;
         if decision.allowed {
             truth.admit(now, cost);
@@ -409,6 +417,7 @@ impl Game<'_> {
             self.seen.unexplained += u64::from(decision.cause() == Some(DenialCause::UsedUp));
         }
         self.seen.with_a_tenth += u64::from(truth.has_a_tenth(now, cost));
+        self.seen.newcomers += u64::from(is_first && truth.leaves_a_slice(now, cost, regions));
         retry.filter(|retry| !truth.has_room(now, cost) || *retry <= ROUND_TRIP)
     }
 }
@@ -421,6 +430,12 @@ pub(crate) fn play(case: &PeopleCase) -> Result<Summary, String> {
     let forgets = case.held.way == Some(Way::Split) && case.trouble != Trouble::Nothing;
     if exact && !forgets && seen.above > 0 {
         return Err(format!("{} permits above the limit", seen.above));
+    }
+    if case.held.way == Some(Way::Escrow) && case.is_calm() && seen.newcomers > 0 {
+        return Err(format!(
+            "{} users are refused at once where their region keeps a slice for them",
+            seen.newcomers
+        ));
     }
     if case.held.way == Some(Way::Gossip) && case.is_calm() {
         if seen.with_a_tenth > 0 {

@@ -16,7 +16,7 @@ mod planner;
 mod transfers;
 
 pub(super) use self::partner::WindowPartner;
-pub(super) use self::transfers::{RegionEstimate, SpendingTime, need, window_transfers};
+pub(super) use self::transfers::{RegionEstimate, SpendingTime, lasting_need, need, window_transfers};
 
 /// Something to be done to the rights of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
