@@ -146,9 +146,9 @@ export function differences(changes, all = changes.length) {
   return [...told, ...(all > Math.min(changes.length, TOLD_MAX) ? [`and ${all - Math.min(changes.length, TOLD_MAX)} more`] : [])].join("\n");
 }
 
-/* A change in two steps: first what it would do, then why it is made, and the click that makes it. `put` asks the
-   daemon, for the revision that was looked at; `about` is what would be changed, so that another thing begins
-   anew. `told` says what came of it; where no reason is kept `isReasoned` is false. */
+/* A change in two steps: first what it would do, then why it is made, and the click that makes it. `put` asks
+   the daemon, for the revision that was looked at; `about` is what would be changed, so that another thing
+   begins anew. `told` says what came of it; where no reason is kept `isReasoned` is false. */
 export function Change({ name, about, put, done, told = ({ revision }) => `Revision ${revision} is in force.`, isReasoned = true }) {
   const [plan, setPlan] = useState(), [reason, setReason] = useState(""), [said, setSaid] = useState(), title = useRef(), button = useRef();
   useEffect(() => setPlan(), [about]);

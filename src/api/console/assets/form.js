@@ -4,7 +4,8 @@ import { ask } from "/console/daemon.js";
 
 let asked;
 
-/* What the daemon says of what it reads, by name; nothing until it is there, and a `problem` where it does not come. */
+/* What the daemon says of what it reads, by name: nothing until it is there, and a `problem` where it does not
+   come. */
 export function useSchemas() {
   const [schemas, setSchemas] = useState();
   useEffect(() => {
@@ -23,19 +24,20 @@ function plain(schema, schemas) {
   return found;
 }
 
-/* The fields of an object, in the order in which they are shown: what is needed, what is written, and the rest,
-   of which those come last that have fields of their own. */
+/* The fields of an object, in the order in which they are shown: what is needed, what is written, and the
+   rest; of both those last that have fields of their own. */
 export function fields(schema, schemas, value = {}) {
   const { properties, required = [] } = plain(schema, schemas);
   const isWide = (name) => { const one = plain(properties[name], schemas); return one.properties || one.additionalProperties; };
-  const rank = (name) => required.includes(name) ? 0 : name in value ? 1 : isWide(name) ? 3 : 2;
+  const rank = (name) => required.includes(name) ? 0 : (name in value ? 1 : 3) + (isWide(name) ? 1 : 0);
   return Object.keys(properties).sort((a, b) => rank(a) - rank(b));
 }
 
 const isLong = ({ type, maxLength }) => type === "string" && maxLength > 1024;
 const isNumber = (schema) => schema.type === "integer" || schema.type === "number";
 
-/* A value as one types it, and what was typed as a value. What is no number stays a text: the daemon says so. */
+/* A value as one types it, and what was typed as a value. What is no number stays a text: the daemon says
+   so. */
 const typed = (value) => Array.isArray(value) ? value.join("\n") : value == null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
 const number = (text, schema) => isNumber(schema) && /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : text;
 function meant(text, schema) {
@@ -105,8 +107,8 @@ function Field({ schema: written, schemas, ...more }) {
   return html`<${Kind} ...${more} schema=${{ ...schema, anyOf: schema.anyOf?.map((one) => plain(one, schemas)) }} schemas=${schemas}/>`;
 }
 
-/* Fields of what a schema describes, all or those of these `names`. `value` has what is written and no more, `set`
-   takes what is then written; `usual` has what holds where nothing is, `suggest` what one may mean. */
+/* Fields of what a schema describes, all or those of these `names`. `value` has what is written and no more,
+   `set` takes what is then written; `usual` has what holds where nothing is, `suggest` what one may mean. */
 export function Fields({ at, schema, schemas, names, value, set, usual = {}, suggest = {} }) {
   const { properties, required = [] } = plain(schema, schemas);
   // They stay in their places while somebody types.

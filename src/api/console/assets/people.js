@@ -32,7 +32,8 @@ function changed(schema, names, before, now) {
   return Object.fromEntries(names.filter((name) => !same(name)).map((name) => [name, now[name] ?? empty(schema.properties[name])]));
 }
 
-/* A record as a form has it: without what is not there, and without a burst that is the limit, which nobody wrote. */
+/* A record as a form has it: without what is not there, and without a burst that is the limit, which nobody
+   wrote. */
 function written(record, names) {
   const limits = Object.entries(record?.overrides ?? {}).map(([rule, { limit, burst }]) => [rule, burst === limit ? { limit } : { limit, burst }]);
   const all = { ...record, overrides: limits.length ? Object.fromEntries(limits) : undefined };
