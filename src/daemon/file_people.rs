@@ -354,6 +354,7 @@ impl Register for FilePeople {
             };
             users.retain(|user| filter.tier.is_none() || user.tier == filter.tier);
             users.retain(|user| filter.blocked.is_none_or(|wanted| blocked(user) == wanted));
+            users.retain(|user| filter.finds(&[&user.id]));
             Ok(page(users, &filter, |user| &user.id))
         })
     }
@@ -374,10 +375,13 @@ impl Register for FilePeople {
     fn keys(&self, filter: Filter) -> Registered<'_, Vec<KeyRecord>> {
         Box::pin(async move {
             let written = self.read().await?;
-            let mut keys: Vec<_> =
-                written.loaded.keys.iter().map(|key| key_record(key, &written.json)).collect();
+            // One that is revoked may have no time at which it was.
+            let asked = |key: &&ApiKey| filter.revoked.is_none_or(|wanted| key.revoked == wanted);
+            let keys = written.loaded.keys.iter().filter(asked);
+            let mut keys: Vec<_> = keys.map(|key| key_record(key, &written.json)).collect();
             keys.retain(|key| filter.tier.is_none() || key.tier == filter.tier);
             keys.retain(|key| filter.user.is_none() || key.user == filter.user);
+            keys.retain(|key| filter.finds(&[&key.id, key.user.as_deref().unwrap_or_default(), &key.note]));
             Ok(page(keys, &filter, |key| &key.id))
         })
     }
