@@ -186,7 +186,7 @@ pub(in crate::store::redis) fn replay<'c>(
                 }
                 let fitted = charged.counted.verdict.admitted;
                 live.settle(fate, item, charged, word, reply.now);
-                live.punish(fate, item, (charged, fitted), reply.now);
+                live.punish(fate, item, charged, fitted, reply.now);
             }
             Ok(Answered { now: reply.now, admitted, charges, lapsed: false })
         })
@@ -399,7 +399,7 @@ impl Live<'_> {
 impl Live<'_> {
     /// Counts a denial as the script has, and puts the penalty in force into the answer. `fitted` is what was
     /// said before anything was charged.
-    fn punish(&mut self, fate: Fate, item: &Item, (charged, fitted): (&mut Charged, bool), now: Timestamp) {
+    fn punish(&mut self, fate: Fate, item: &Item, charged: &mut Charged, fitted: bool, now: Timestamp) {
         let stays = self.stays();
         let Some((terms, record)) = &mut self.penalty else { return };
         // Of what stays in Redis the script alone says whether it fits.
