@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::audit::Remembering;
 use super::configuration::Drain;
-use super::database_rules::DatabaseRules;
+use super::database_rules::{DatabaseRules, SavedRules};
 use super::file_rules::FileRules;
 use super::identity::{self, Identities};
 use super::listeners::Listeners;
 use super::noted_regions;
-use super::regions::Regions;
+use super::regions::{ListedRegions, Regions};
 use super::reload::{self, Reloader};
 use super::setup::{RulesSource, Setup};
 use super::stand_in::StandIn;
@@ -60,7 +60,7 @@ impl Daemon {
         reloader.first()?;
         reloader.publish(None);
         let stored = rules_of_database(&setup, &engine, database.as_ref()).await;
-        let listed = (setup.regions.clone(), changes);
+        let listed = ListedRegions { configured: setup.regions.clone(), changes };
         let regions = Arc::new(Regions::new(&reloader, stored.as_ref(), notes, listed));
 
         let tokens = tokens::load(setup.admin_tokens.as_deref())?;
@@ -213,7 +213,7 @@ async fn rules_of_database(
     database: Option<&Database>,
 ) -> Option<Arc<DatabaseRules>> {
     let RulesSource::Database { saved, from_peers } = &setup.rules else { return None };
-    let kept = (saved.clone(), *from_peers);
+    let kept = SavedRules { saved: saved.clone(), from_peers: *from_peers };
     let rules = DatabaseRules::new(Arc::clone(engine), database?.clone(), setup.shadow, kept);
     rules.first().await;
     if rules.offer.borrow().is_none() {

@@ -182,13 +182,15 @@ impl State {
     }
 }
 
+/// The sets that are taken while the database is away; see [`super::setup::RulesSource`].
+pub(super) struct SavedRules {
+    pub(super) saved: PathBuf,
+    pub(super) from_peers: bool,
+}
+
 impl DatabaseRules {
-    pub(super) fn new(
-        engine: Arc<Engine>,
-        database: Database,
-        shadow: bool,
-        (saved, from_peers): (PathBuf, bool),
-    ) -> Self {
+    pub(super) fn new(engine: Arc<Engine>, database: Database, shadow: bool, kept: SavedRules) -> Self {
+        let SavedRules { saved, from_peers } = kept;
         Self {
             engine,
             database,

@@ -35,10 +35,10 @@ const UNSIGNED_MAX: usize = 8;
 
 /// The list and what it is made of.
 #[derive(Default)]
-struct Known {
+pub(super) struct ListedRegions {
     /// Regions that `peers.regions` of the configuration lists.
-    configured: Vec<String>,
-    changes: RegionChanges,
+    pub(super) configured: Vec<String>,
+    pub(super) changes: RegionChanges,
 }
 
 /// Keeps the list of regions.
@@ -50,7 +50,7 @@ pub(super) struct Regions {
     path: Option<PathBuf>,
     /// There once the daemon speaks with others, if it does.
     peers: OnceLock<Arc<Peers>>,
-    known: tokio::sync::Mutex<Known>,
+    known: tokio::sync::Mutex<ListedRegions>,
 }
 
 impl Regions {
@@ -59,7 +59,7 @@ impl Regions {
         reloader: &Arc<Reloader>,
         stored: Option<&Arc<DatabaseRules>>,
         path: Option<PathBuf>,
-        (configured, changes): (Vec<String>, RegionChanges),
+        listed: ListedRegions,
     ) -> Self {
         Self {
             engine: Arc::clone(reloader.engine()),
@@ -67,7 +67,7 @@ impl Regions {
             stored: stored.cloned(),
             path,
             peers: OnceLock::new(),
-            known: tokio::sync::Mutex::new(Known { configured, changes }),
+            known: tokio::sync::Mutex::new(listed),
         }
     }
 
@@ -199,7 +199,7 @@ impl Regions {
     }
 
     /// Puts a list in force and tells it to the others.
-    async fn put(&self, known: &mut Known, changes: RegionChanges) {
+    async fn put(&self, known: &mut ListedRegions, changes: RegionChanges) {
         let before = self.engine.regions();
         known.changes = changes;
         let mut list = known.changes.over(&known.configured);
@@ -231,8 +231,9 @@ impl Regions {
     /// Returns why a region cannot be put into a state; `None`: it can.
     fn refusal(
         &self,
-        known: &Known,
-        (region, state): (&str, RegionState),
+        known: &ListedRegions,
+        region: &str,
+        state: RegionState,
         after: &RegionList,
         members: &[Member],
     ) -> Option<RegionRefused> {
@@ -313,11 +314,11 @@ impl Regions {
             if !changes.hear(now, order, is_idle) {
                 return Err(RegionRefused::NoRoom);
             }
-        } else if before != Some(state) && !changes.change(now, (region, state), is_idle) {
+        } else if before != Some(state) && !changes.change(now, region, state, is_idle) {
             return Err(RegionRefused::NoRoom);
         }
         let after = changes.over(&known.configured);
-        if let Some(refused) = self.refusal(&known, (region, state), &after, &members) {
+        if let Some(refused) = self.refusal(&known, region, state, &after, &members) {
             return Err(refused);
         }
         if changes != known.changes {

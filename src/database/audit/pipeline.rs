@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::deliver::{Delivered, Deliverer};
 use super::deliver_error::DeliverError;
-use super::segment::{Batch, BatchId};
+use super::segment::Batch;
 use super::spool::{ReadError, Segment, Spool, SpoolError};
 use super::step::Steps;
 use super::sums::{Summer, Unsummed};

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::segment::{Batch, BatchId};
+use super::segment::Batch;
 use super::step::{ArchiveStep, Ended, Steps};
 use crate::database::private;
 

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use sqlx::{Postgres, Transaction};
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, Postgres, Row as _, Transaction};
 
 use super::{Database, Failure};
 use crate::core::time::Span;
@@ -296,7 +297,7 @@ async fn at_revision(
     .bind(revision)
     .fetch_all(&mut **transaction)
     .await?;
-    let changes: Vec<RuleChange> = rows.into_iter().map(|row| change_of(row).1).collect();
+    let changes: Vec<RuleChange> = rows.into_iter().map(|row| row.change).collect();
     Ok(Some(stored.docs.clone().without(&changes)))
 }
 
@@ -364,13 +365,28 @@ async fn write(
     Ok(())
 }
 
-/// Revision, kind, rule, region, before, after.
-type ChangeRow = (i64, String, String, String, Option<Value>, Option<Value>);
+/// One row of `rule_changes`.
+struct ChangeRow {
+    revision: i64,
+    change: RuleChange,
+}
 
-fn change_of((revision, kind, rule, region, before, after): ChangeRow) -> (i64, RuleChange) {
-    let kind = if kind == "quota" { "quota" } else { "rule" };
-    let region = (kind == "quota").then_some(region);
-    (revision, RuleChange { kind, rule, region, before, after })
+impl FromRow<'_, PgRow> for ChangeRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        let kind: String = row.try_get("kind")?;
+        let kind = if kind == "quota" { "quota" } else { "rule" };
+        let region: String = row.try_get("region")?;
+        Ok(Self {
+            revision: row.try_get("revision")?,
+            change: RuleChange {
+                kind,
+                rule: row.try_get("rule")?,
+                region: (kind == "quota").then_some(region),
+                before: row.try_get("before")?,
+                after: row.try_get("after")?,
+            },
+        })
+    }
 }
 
 /// Returns what became of the rules, newest first.
@@ -411,7 +427,7 @@ pub async fn history(database: &Database, shown: &ShownRevisions) -> Result<Vec<
         )
         .await?;
     let mut by_revision: BTreeMap<i64, Vec<RuleChange>> = BTreeMap::new();
-    for (revision, change) in changes.into_iter().map(change_of) {
+    for ChangeRow { revision, change } in changes {
         by_revision.entry(revision).or_default().push(change);
     }
     let revision = |(revision, at, actor, source, action, reason, total): Row| Revision {
