@@ -8,7 +8,7 @@ use crate::core::request::Cost;
 use crate::core::reservation::{
     COMMIT_MAX, Commit, ReservationFate, ReservationId, ReservedCharge, ReservedCost,
 };
-use crate::core::reservation_notes::{CommitResult, ReservationNotes};
+use crate::core::reservation_notes::{CommitResult, CommitTerms, ReservationNotes};
 use crate::core::reservation_terms::OnLapse;
 use crate::core::table::WEIGHT_KEPT;
 use crate::core::time::{Span, Timestamp};
@@ -145,8 +145,8 @@ impl Own {
     fn commit(&mut self, commit: &Commit, view: Option<&Allowance>, now: Timestamp) -> CommitResult {
         let notes = self.notes.get_or_insert_default();
         let reserved = notes.permits_of(commit.id).unwrap_or_default();
-        let whole = self.share.permits;
-        let done = notes.commit(&mut self.state, (&self.share, whole), view, now, commit);
+        let terms = CommitTerms { limit: &self.share, whole: self.share.permits, view, now };
+        let done = notes.commit(&mut self.state, &terms, commit);
         if done.fate != ReservationFate::Repeated && commit.actual > 0 {
             let used = commit.actual.min(reserved).saturating_add(done.reported);
             self.owed = self.owed.saturating_add(used);
