@@ -320,7 +320,7 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
             Ok(AtOnce::Answer(answer)) => reply(&line.way, respond, answer),
             Ok(AtOnce::Held(decisions)) => {
                 let waiting = line.way.waits();
-                drop(tokio::spawn(hold_back((line.call(), waiting), bytes, respond, *decisions)))
+                drop(tokio::spawn(hold_back(line.call(), waiting, bytes, respond, *decisions)))
             }
             Ok(AtOnce::Unknown) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond, true))),
             Err(refusal) => refuse(servers, respond, &refusal),
@@ -442,7 +442,8 @@ fn decide_now(line: &Line, message: &[u8]) -> Result<AtOnce, Refusal> {
 
 /// Answers a call that is decided once its delay is over, unless it is given up before.
 async fn hold_back(
-    (call, _waiting): (OwnCall, WaitingCall),
+    call: OwnCall,
+    _waiting: WaitingCall,
     message: Bytes,
     mut respond: Respond,
     decisions: Decisions,
@@ -477,7 +478,8 @@ async fn when_due(
 /// The answer, where something has to be waited for; `None` for a call that was given up while its answer was
 /// held back. `tried`: [`decide_now`] has asked for the same just now.
 async fn decide(
-    (servers, way): (&Servers, &Way),
+    servers: &Servers,
+    way: &Way,
     message: &[u8],
     tried: bool,
     respond: &mut Respond,
@@ -607,7 +609,7 @@ async fn whole(servers: &Servers, mut message: Message) -> Result<Bytes, Refusal
 
 async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tried: bool) {
     let OwnCall { servers, way, mut span, .. } = call;
-    match decide((&servers, &way), &message, tried, &mut respond, &mut span).await {
+    match decide(&servers, &way, &message, tried, &mut respond, &mut span).await {
         Ok(answer) => {
             if let Some(answer) = answer {
                 end(span, None);
