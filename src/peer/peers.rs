@@ -492,10 +492,11 @@ impl Peers {
         word: RulesStatement,
         deadline: Duration,
     ) -> Result<(Vec<u8>, Vec<Vec<u8>>), FetchError> {
-        let connection = self.ground.links.connection(from).ok_or(FetchError::NotConnected)?;
-        let chain = endpoint::chain_of(&connection.0).ok_or(FetchError::NotConnected)?;
+        let found = self.ground.links.connection(from);
+        let (connection, version) = found.ok_or(FetchError::NotConnected)?;
+        let chain = endpoint::chain_of(&connection).ok_or(FetchError::NotConnected)?;
         let chain = chain.iter().map(|certificate| certificate.to_vec()).collect();
-        Ok((rules::fetch(connection, word, deadline).await?, chain))
+        Ok((rules::fetch(connection, version, word, deadline).await?, chain))
     }
 
     /// True if certificates that were accepted before are still: no list revokes them, and their authority is
