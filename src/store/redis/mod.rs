@@ -146,25 +146,25 @@ impl RedisStore {
         let store = Self { core, tls };
         store.first_look(&places, settings.topology).await?;
         store.core.registry.beat(&store.core.dispatcher).await;
-        let core = Arc::clone(&store.core);
-        settings
-            .tasks
-            .spawn("redis_registry", &core.stop_noting.clone(), move || Arc::clone(&core).note_itself());
+        store.start_tasks(&settings, &places, trouble);
+        Ok(store)
+    }
+
+    fn start_tasks(&self, settings: &RedisSettings, places: &Arc<Places>, trouble: Arc<Notify>) {
+        let (tasks, stop) = (&settings.tasks, &self.core.stop);
+        // Not the store itself: with it the tasks would keep alive what ends them.
+        let core = Arc::clone(&self.core);
+        tasks.spawn("redis_registry", &core.stop_noting.clone(), move || Arc::clone(&core).note_itself());
         if settings.topology == Topology::Sentinel {
-            let places = Arc::clone(&places);
-            let ending = stop.clone();
-            settings
-                .tasks
-                .spawn("redis_sentinels", &stop, move || Arc::clone(&places).listen(ending.clone()));
+            let (places, ending) = (Arc::clone(places), stop.clone());
+            tasks.spawn("redis_sentinels", stop, move || Arc::clone(&places).listen(ending.clone()));
         }
-        let ending = stop.clone();
-        settings.tasks.spawn("redis_topology", &stop, move || {
+        let (places, ending) = (Arc::clone(places), stop.clone());
+        tasks.spawn("redis_topology", stop, move || {
             Arc::clone(&places).watch(ending.clone(), Arc::clone(&trouble))
         });
-        // Not the store itself: with it the task would keep alive what ends the task.
-        let core = Arc::clone(&store.core);
-        settings.tasks.spawn("redis_leases", &stop, move || Arc::clone(&core).return_leases());
-        Ok(store)
+        let core = Arc::clone(&self.core);
+        tasks.spawn("redis_leases", stop, move || Arc::clone(&core).return_leases());
     }
 
     async fn first_look(&self, places: &Arc<Places>, topology: Topology) -> Result<(), StartError> {

@@ -429,21 +429,31 @@ impl Core {
         }
         if !admitted && intent == Intent::Charge {
             for (planned, answer) in planned.iter().zip(&answers) {
-                let Ok(answered) = answer else { continue };
-                if !answered.admitted {
-                    continue;
-                }
-                for (place, item) in planned.places.iter().zip(&planned.part.charges) {
-                    if let Some(Some(counted)) = counted.get_mut(*place) {
-                        plan::untaken(counted, item.cost);
-                    }
-                }
-                if let Some(undo) = plan::undo(&planned.part, answered) {
-                    self.undo(undo);
+                if let Ok(answered) = answer
+                    && answered.admitted
+                {
+                    self.undo_part(planned, answered, &mut counted);
                 }
             }
         }
         Outcome { admitted, counted: counted.into_iter().flatten().collect() }
+    }
+
+    /// Gives back what a part took of a decision that another denies.
+    fn undo_part(
+        self: &Arc<Self>,
+        planned: &Planned,
+        answered: &Answered,
+        counted: &mut [Option<ChargeResult>],
+    ) {
+        for (place, item) in planned.places.iter().zip(&planned.part.charges) {
+            if let Some(Some(counted)) = counted.get_mut(*place) {
+                plan::untaken(counted, item.cost);
+            }
+        }
+        if let Some(undo) = plan::undo(&planned.part, answered) {
+            self.undo(undo);
+        }
     }
 
     /// Remembers what Redis said, for when it is away, and charges what was admitted while it was.
