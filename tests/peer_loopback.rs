@@ -231,7 +231,7 @@ async fn one_who_trusts_us_but_is_not_signed_by_us_is_refused() {
     assert!(a.peers.members().borrow().is_empty() && thief.peers.members().borrow().is_empty());
 }
 
-/// A client of our own making, with a member's certificate.
+/// A client of our own making, with a member's certificate. Without a name of a protocol it offers none.
 fn raw_config(tls: &TlsPem, alpn: &[u8]) -> quinn::ClientConfig {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -245,7 +245,7 @@ fn raw_config(tls: &TlsPem, alpn: &[u8]) -> quinn::ClientConfig {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(&tls.key).unwrap())
             .unwrap();
-    client.alpn_protocols = vec![alpn.to_vec()];
+    client.alpn_protocols = Some(alpn.to_vec()).filter(|name| !name.is_empty()).into_iter().collect();
     let client = quinn::crypto::rustls::QuicClientConfig::try_from(client).unwrap();
     quinn::ClientConfig::new(Arc::new(client))
 }
@@ -260,9 +260,9 @@ async fn raw_client(
 }
 
 /// The first packets of as many handshakes, as somebody sends them who reads no answer.
-async fn first_packets(count: usize, tls: &TlsPem) -> Vec<Vec<u8>> {
+async fn first_packets(count: usize, tls: &TlsPem, alpn: &[u8]) -> Vec<Vec<u8>> {
     let nobody = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let (to, config) = (nobody.local_addr().unwrap(), raw_config(tls, b"tidegate/6"));
+    let (to, config) = (nobody.local_addr().unwrap(), raw_config(tls, alpn));
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut packets = HashMap::new();
     let mut packet = [0; 2_048];
@@ -284,7 +284,7 @@ async fn first_packets(count: usize, tls: &TlsPem) -> Vec<Vec<u8>> {
 async fn handshakes_that_nobody_goes_on_with_keep_no_daemon_out() {
     let ca = create_ca(now()).unwrap();
     let a = Node::start(config(&ca, &name("eu", "a"), &[])).await;
-    let packets = first_packets(1_500, &pem(&ca, &name("us", "x"))).await;
+    let packets = first_packets(1_500, &pem(&ca, &name("us", "x")), b"tidegate/6").await;
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     for packet in &packets {
         socket.send_to(packet, a.address()).await.unwrap();
@@ -296,6 +296,46 @@ async fn handshakes_that_nobody_goes_on_with_keep_no_daemon_out() {
     sleep(Duration::from_secs(6)).await;
     let unfinished = a.refused(Refusal::SlowHandshake);
     assert!((20..300).contains(&unfinished), "{unfinished} of 1,500 were begun");
+}
+
+/// A handshake that fails at once is never under way, so those that were begun are counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handshakes_that_fail_at_once_are_begun_seldom_and_cut_no_link() {
+    let ca = create_ca(now()).unwrap();
+    let mut a = Node::start(config(&ca, &name("eu", "a"), &[])).await;
+    let b = Node::start(config(&ca, &name("us", "b"), &[a.address()])).await;
+    a.live(1).await;
+    b.live(1).await;
+    let (mut spent, mut seq) = (0, 0);
+    for alpn in [b"h3".as_slice(), b""] {
+        let packets = first_packets(1_000, &pem(&ca, &name("us", "x")), alpn).await;
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let protocol = a.refused(Refusal::Protocol);
+        let begun = tokio::time::Instant::now();
+        for some in packets.iter().cycle().take(4_000).collect::<Vec<_>>().chunks(50) {
+            for packet in some {
+                socket.send_to(packet, a.address()).await.unwrap();
+            }
+            // What finds the receiver's buffer full would not be asked at all.
+            sleep(Duration::from_millis(5)).await;
+            assert!(a.peers.members().borrow().iter().all(|member| member.live), "the link was cut");
+        }
+        // The link carries as before.
+        seq += 1;
+        b.peers.send(&name("eu", "a"), &frame(seq, 1, 1));
+        assert_eq!(a.next_frame().await.1.seq, seq);
+        sleep(Duration::from_millis(500)).await;
+        // Fifty a second are begun, and a second may have begun before and another end after.
+        spent += 50 * (begun.elapsed().as_secs() + 2);
+        let failed = a.refused(Refusal::Protocol) - protocol;
+        assert!(failed > 0, "{alpn:?}: none was begun");
+    }
+    let of = |why| a.refused(why);
+    let failed = of(Refusal::Protocol) + of(Refusal::Handshake) + of(Refusal::SlowHandshake);
+    assert!(failed <= spent && failed < 2_000, "{failed} of 8,000 were begun, and {spent} may be");
+    assert_eq!(of(Refusal::Connections), 0, "all others are asked to come again");
+    assert_eq!(of(Refusal::Certificate) + of(Refusal::Identity) + of(Refusal::Impostor), 0);
+    assert_eq!(a.peers.members().borrow().len(), 1);
 }
 
 #[tokio::test]

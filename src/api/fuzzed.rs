@@ -6,15 +6,35 @@ use std::sync::LazyLock;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::credentials::CredentialHeaders;
+use super::credentials::{CredentialHeaders, canonical_authorization};
 use super::token::{KeySet, OnInvalid, TokenReader, TokenSettings};
-use super::{address, http, query, resp, rls};
+use super::{address, admin, http, query, resp, rls, signing_schemes};
 use crate::core::time::{Span, Timestamp};
 use crate::telemetry::Metrics;
 
 /// A call of a gateway over gRPC.
 pub fn rate_limit_call(message: &[u8]) {
     rls::fuzzed(message);
+}
+
+/// A report of what a gateway has spent of its quotas.
+pub fn quota_report(message: &[u8]) {
+    rls::fuzzed_quotas(message);
+}
+
+/// The revisions that a change is made for.
+pub fn entity_tags(tags: &str) {
+    admin::fuzzed_tags(tags);
+}
+
+/// The value of an `Authorization` header, of a scheme that signs each request.
+pub fn signing_scheme(value: &[u8]) {
+    let blank = value.iter().position(|byte| *byte == b' ').unwrap_or(value.len());
+    let (scheme, behind) = value.split_at(blank);
+    let _ = signing_schemes::signers(scheme, behind.trim_ascii());
+    if let Ok(text) = std::str::from_utf8(value) {
+        let _ = canonical_authorization(text);
+    }
 }
 
 /// A body of each kind over HTTP.

@@ -284,6 +284,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("cert renew", &[("In its place, with the same names:", "tidegate cert renew --ca ca --from eu-1")]),
     ("cert revoke", &[("A daemon's, whose key was lost:", "tidegate cert revoke --ca ca eu-1/node.pem")]),
     ("cert show", &[("Whom they name, and when they end:", "tidegate cert show ca/ca.pem eu-1/node.pem")]),
+    (
+        "object put",
+        &[("Never over another one:", "tidegate object put --new base.tar s3://backups/tidegate/base.tar")],
+    ),
+    (
+        "object get",
+        &[("As a whole, or not at all:", "tidegate object get s3://backups/tidegate/base.tar base.tar")],
+    ),
+    ("object list", &[("All below a prefix:", "tidegate object list s3://backups/tidegate")]),
+    ("object remove", &[("One that is too old:", "tidegate object remove s3://backups/tidegate/base.tar")]),
     ("completions", &[("For this shell:", "source <(tidegate completions bash)")]),
     ("man", &[("To be read by man -M pages tidegate:", "tidegate man pages/man1")]),
 ];

@@ -29,6 +29,7 @@ mod examples;
 mod hold;
 mod keys;
 mod migrate;
+mod object;
 mod people;
 mod prose;
 mod quota;
@@ -170,6 +171,9 @@ enum Command {
     /// Makes the certificates with which daemons know each other.
     #[command(subcommand)]
     Cert(cert::Cert),
+    /// Files of a folder or bucket, for scripts of backups.
+    #[command(subcommand, hide = true)]
+    Object(object::Object),
     /// Prints what a shell reads to complete commands and flags.
     Completions(shells::Completions),
     /// Writes a manual page for each command.
@@ -259,6 +263,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Buckets(buckets) => buckets.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Capacity(capacity) => capacity.run(),
+        Command::Object(object) => object.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
     }

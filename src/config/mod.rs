@@ -217,11 +217,16 @@ pub struct Redis {
     /// `"sentinel"` or `"single"`. Default `"cluster"`.
     pub topology: Topology,
     /// `nodes`: `redis://user:password@host:port`, or `rediss://` for TLS: some of the cluster's servers, all
-    /// of the ring's, the sentinels, or the one.
+    /// of the ring's, the sentinels, or the one. A server on this machine may be
+    /// `redis+unix:///path?user=…&pass=…`, with `"single"` or `"ring"`.
     #[serde(serialize_with = "without_passwords")]
     pub nodes: Vec<String>,
     /// `sentinel_master`: what the sentinels call the primary. Default `"tidegate"`.
     pub sentinel_master: String,
+    /// `sentinel_master_auth`: the primary's user and password, as `"user:password"` or `"password"`, where
+    /// the sentinels have others. Default: those of `nodes`.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "hidden")]
+    pub sentinel_master_auth: Option<String>,
     /// `max_keys`: most keys that one server holds before it takes no new ones, from 1,000; the keys that are
     /// there go on, new ones follow `on_failure`. Default: as many as fit four fifths of the server's
     /// `maxmemory`.
@@ -284,11 +289,21 @@ pub struct Lease {
     pub ttl: Span,
 }
 
-/// Addresses as they may be shown: what stands before the host is nobody's business.
+/// A secret as it may be shown.
+#[expect(clippy::ref_option, reason = "serde passes references")]
+fn hidden<S: Serializer>(_: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str("…")
+}
+
+/// Addresses as they may be shown: users and passwords are nobody's business.
 fn without_passwords<S: Serializer>(nodes: &[String], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(nodes.iter().map(|node| match (node.split_once("://"), node.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => node.clone(),
+    serializer.collect_seq(nodes.iter().map(|node| {
+        // That of a Unix socket stands behind its path.
+        let (node, query) = node.split_once('?').map_or((node.as_str(), ""), |(node, _)| (node, "?…"));
+        match (node.split_once("://"), node.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}{query}"),
+            _ => format!("{node}{query}"),
+        }
     }))
 }
 

@@ -261,10 +261,18 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let topology = fields.word("topology", &topologies, problems).unwrap_or(Topology::Cluster);
     let nodes = fields.texts("nodes", TEXT_BYTES_MAX, problems).unwrap_or_default();
     if let Some(entry) = fields.take("nodes") {
-        let is_address = |node: &&String| node.starts_with("redis://") || node.starts_with("rediss://");
+        let is_unix = |node: &String| node.starts_with("redis+unix:///");
+        let is_address =
+            |node: &&String| node.starts_with("redis://") || node.starts_with("rediss://") || is_unix(node);
         for _ in nodes.iter().filter(|node| !is_address(node)) {
             // The text may hold a password, so it is not repeated.
-            problems.report(&entry.node.at, "nodes must list redis://host:port or rediss://host:port");
+            let expected = "redis://host:port, rediss://host:port or redis+unix:///path";
+            problems.report(&entry.node.at, format!("nodes must list {expected}"));
+        }
+        if nodes.iter().any(is_unix) && !matches!(topology, Topology::Single | Topology::Ring) {
+            let sentence =
+                "a Unix socket is one server of this machine: topology must be \"single\" or \"ring\"";
+            problems.report(&entry.node.at, sentence);
         }
         if topology == Topology::Single && nodes.len() > 1 {
             problems.report(&entry.node.at, "topology \"single\" takes one node");
@@ -272,6 +280,11 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     }
     let sentinel_master = fields.text("sentinel_master", NAME_BYTES_MAX, problems);
     let sentinel_master = sentinel_master.unwrap_or("tidegate").to_owned();
+    let sentinel_master_auth =
+        fields.text("sentinel_master_auth", TEXT_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(entry), true) = (fields.take("sentinel_master_auth"), topology != Topology::Sentinel) {
+        problems.report(&entry.node.at, "sentinel_master_auth has no effect without topology = \"sentinel\"");
+    }
     let max_keys = fields.integer("max_keys", 1_000, 1_000_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u64::try_from(keys).ok());
     let timeout = fields.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
@@ -280,7 +293,7 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let secure = nodes.iter().any(|node| node.starts_with("rediss://"));
     let tls = redis_tls(fields, folder, secure, problems);
     let timeout = timeout.unwrap_or(Span::from_millis(20));
-    Redis { topology, nodes, sentinel_master, max_keys, timeout, on_failure, tls }
+    Redis { topology, nodes, sentinel_master, sentinel_master_auth, max_keys, timeout, on_failure, tls }
 }
 
 fn redis_tls(fields: &mut Fields<'_>, folder: &Path, secure: bool, problems: &mut Problems<'_>) -> RedisTls {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use toml::{Table, Value};
 
 use self::variables::Variables;
@@ -245,6 +245,7 @@ fn traces(from: &mut Variables) -> Option<Table> {
 fn store(from: &mut Variables) -> Option<Table> {
     let kind = from.text("REDIS_TYPE").unwrap_or_default().to_ascii_lowercase();
     let (auth, secure) = (from.text("REDIS_AUTH"), from.flag("REDIS_TLS", false));
+    let sentinel_auth = from.text("REDIS_SENTINEL_AUTH");
     let timeout = from.duration("REDIS_TIMEOUT");
     let files = [
         ("ca", from.text("REDIS_TLS_CACERT")),
@@ -253,8 +254,11 @@ fn store(from: &mut Variables) -> Option<Table> {
     ];
     let socket = from.text("REDIS_SOCKET_TYPE");
     let url = from.text("REDIS_URL")?;
-    if socket.as_deref() == Some("unix") || url.starts_with('/') {
-        from.problem("REDIS_URL", "is a Unix socket: Redis is reached over TCP here (REDIS_SOCKET_TYPE=tcp)");
+    let is_unix = socket.as_deref() == Some("unix") || url.starts_with('/');
+    if is_unix && !(url.starts_with('/') && matches!(kind.as_str(), "" | "single") && !secure) {
+        let sentence =
+            "is a Unix socket by REDIS_SOCKET_TYPE: the path of one server, without REDIS_TLS, is expected";
+        from.problem("REDIS_URL", sentence);
     }
     let mut parts = url.split(',').map(str::trim).filter(|part| !part.is_empty());
     let mut redis = Table::new();
@@ -272,8 +276,24 @@ fn store(from: &mut Variables) -> Option<Table> {
         }
     };
     redis.insert("topology".to_owned(), Value::String(topology.to_owned()));
-    let nodes = parts.map(|part| Value::String(node(part, auth.as_deref(), secure)));
-    redis.insert("nodes".to_owned(), Value::Array(nodes.collect()));
+    // There the sentinels are asked with a password of their own, or with none.
+    let listed_auth = match (topology, &auth, &sentinel_auth) {
+        ("sentinel", None, Some(_)) => {
+            let sentence = "needs REDIS_AUTH: where sentinels ask for a password, so must their servers here";
+            from.problem("REDIS_SENTINEL_AUTH", sentence);
+            None
+        }
+        ("sentinel", Some(of_servers), _) => {
+            redis.insert("sentinel_master_auth".to_owned(), Value::String(of_servers.clone()));
+            sentinel_auth.clone()
+        }
+        _ => auth.clone(),
+    };
+    let nodes: Vec<Value> = match is_unix {
+        true => vec![Value::String(unix_node(&url, auth.as_deref()))],
+        false => parts.map(|part| Value::String(node(part, listed_auth.as_deref(), secure))).collect(),
+    };
+    redis.insert("nodes".to_owned(), Value::Array(nodes));
     if let Some(timeout) = timeout {
         let millis = timeout.as_millis().clamp(1, 60_000);
         redis.insert("timeout".to_owned(), Value::String(format!("{millis}ms")));
@@ -290,6 +310,18 @@ fn store(from: &mut Variables) -> Option<Table> {
     store.insert("backend".to_owned(), Value::String("redis".to_owned()));
     store.insert("redis".to_owned(), Value::Table(redis));
     Some(store)
+}
+
+/// The path of a server's socket as an address of ours.
+fn unix_node(path: &str, auth: Option<&str>) -> String {
+    const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+    let path = utf8_percent_encode(path, PATH);
+    let Some(auth) = auth else { return format!("redis+unix://{path}") };
+    let (user, password) =
+        auth.split_once(':').map_or((None, auth), |(user, password)| (Some(user), password));
+    let written = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let user = user.map(|user| format!("user={}&", written(user))).unwrap_or_default();
+    format!("redis+unix://{path}?{user}pass={}", written(password))
 }
 
 /// One server as an address of ours: `host:port`, or a URL as it is.

@@ -353,7 +353,30 @@ fn the_regions_redis_is_read_and_its_passwords_are_not_shown() {
     let text = "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"http://secret\"]";
     assert_eq!(
         of_file(text).unwrap_err(),
-        ["tidegate.toml:4:9: nodes must list redis://host:port or rediss://host:port"]
+        ["tidegate.toml:4:9: nodes must list redis://host:port, rediss://host:port or redis+unix:///path"]
+    );
+    let auth = "nodes = [\"redis://:one@a:1\"]\nsentinel_master_auth = \"u:secret\"";
+    let with = |topology: &str| {
+        of_file(&format!("[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\n{auth}"))
+    };
+    let redis = with("sentinel").unwrap().store.redis;
+    assert_eq!(redis.sentinel_master_auth.as_deref(), Some("u:secret"));
+    assert!(!serde_json::to_string(&redis).unwrap().contains("secret"));
+    assert_eq!(
+        with("single").unwrap_err(),
+        ["tidegate.toml:6:24: sentinel_master_auth has no effect without topology = \"sentinel\""]
+    );
+    let unix = |topology: &str| {
+        let nodes = "nodes = [\"redis+unix:///run/redis.sock?user=u&pass=secret\"]";
+        of_file(&format!("[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\n{nodes}"))
+    };
+    let shown = serde_json::to_string(&unix("single").unwrap().store).unwrap();
+    assert!(shown.contains("redis+unix:///run/redis.sock?…") && !shown.contains("secret"), "{shown}");
+    assert_eq!(
+        unix("cluster").unwrap_err(),
+        [
+            "tidegate.toml:5:9: a Unix socket is one server of this machine: topology must be \"single\" or \"ring\""
+        ]
     );
 }
 

@@ -15,6 +15,7 @@ use super::database_rules::{DatabaseRules, SavedRules};
 use super::file_rules::FileRules;
 use super::identity::{self, Identities};
 use super::listeners::Listeners;
+use super::marks::MarksKeeper;
 use super::noted_regions;
 use super::regions::{ListedRegions, Regions};
 use super::reload::{self, Reloader};
@@ -24,16 +25,19 @@ use super::store::Opened;
 use super::traces::TraceExport;
 use super::world::World;
 use super::{
-    Daemon, descriptors, drain, events, kept, peer_rules, readiness, shares, tokens, upkeep, warnings,
+    Daemon, descriptors, drain, events, kept, marks, peer_rules, readiness, shares, tokens, upkeep, warnings,
 };
 use crate::api::{self, Admin, Guard, Readiness, Servers, Settings, Shutdown};
+use crate::core::key::Shape;
 use crate::core::region_list::RegionChanges;
+use crate::core::regions::escrow::window::marks::RememberedMarks;
 use crate::database::events::EventCourier;
 use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
 use crate::engine::rulebook::RuleBook;
 use crate::engine::tasks::Tasks;
+use crate::store::MarkNotes;
 use crate::telemetry::Metrics;
 
 impl Daemon {
@@ -92,6 +96,7 @@ impl Daemon {
         let identities = Identities::start(&setup, &reloader, kept, &stop, &tasks)?;
         let parts = Parts { setup: &setup, engine: &engine, store: &store, world: world.as_ref() };
         parts.keep_up(&stop, &tasks);
+        parts.keep_marks(&stop, &tasks);
         parts.follow_rules(&reloader, stored.as_ref(), &stop, &tasks);
         parts.watch_secrets(&listeners, &guard, &stop, &tasks);
         let stand_in = match &setup.stand_in {
@@ -191,18 +196,51 @@ fn engine(
             .born(std::hash::RandomState::new().build_hasher().finish())
             .lending(setup.peers.is_some())
             .with_tasks(tasks.clone());
-    // It is taken away whether or not this process can use it.
-    let left = setup.shares.as_ref().and_then(|shares| kept::take(shares, &setup.name));
-    if let Some((left, memory)) = left.zip(store.memory()) {
-        if engine.restore_shapes(left.shapes) {
-            memory.take_back(left.store);
-        } else {
-            tracing::warn!(
-                "what the process before left of escrow rules names other rules here: it is burnt"
-            );
+    take_up(setup, store, &engine)?;
+    Ok(if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine })
+}
+
+/// Goes on with what the process before left of its rights, or at least noted. It is taken away whether or
+/// not this process can use it.
+fn take_up(setup: &Setup, store: &Opened, engine: &Engine) -> anyhow::Result<()> {
+    let Some(shares) = &setup.shares else { return Ok(()) };
+    let left = kept::take(shares, &setup.name);
+    let Some(memory) = store.memory() else { return marks::forget(shares, &setup.name) };
+    let (file, known) = marks::begin(shares, &setup.name, engine.now())?.unzip();
+    let known: RememberedMarks = known.unwrap_or_default();
+    let shapes = match &left {
+        Some(left) => with_shapes(left.shapes.clone(), known.shapes()),
+        None => Some(known.shapes()),
+    };
+    if !shapes.is_some_and(|shapes| engine.restore_shapes(shapes)) {
+        tracing::warn!("what the process before left of escrow rules names other rules here: it is burnt");
+        return marks::forget(shares, &setup.name);
+    }
+    if let Some(file) = file {
+        let notes: Arc<dyn MarkNotes> = Arc::clone(&file) as _;
+        memory.keep_marks(&notes, &known);
+        store.note_in(file);
+    }
+    if let Some(left) = left {
+        memory.take_back(left.store);
+    }
+    Ok(())
+}
+
+/// The numbers of rules that two files of one process name. `None`: they are of two.
+fn with_shapes(
+    (mut names, next): (Vec<(String, Shape)>, u32),
+    (others, next_other): (Vec<(String, Shape)>, u32),
+) -> Option<(Vec<(String, Shape)>, u32)> {
+    for (name, shape) in others {
+        let same = |(known, number): &(String, Shape)| (*known == name, *number == shape);
+        match names.iter().map(same).find(|same| *same != (false, false)) {
+            None => names.push((name, shape)),
+            Some((true, true)) => {}
+            Some(_) => return None,
         }
     }
-    Ok(if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine })
+    Some((names, next.max(next_other)))
 }
 
 /// Brings the rules of the database into force, or those that were saved beside it. `None`: rules are in a
@@ -289,6 +327,14 @@ impl Parts<'_> {
         tasks.spawn_on("rule_warnings", stop, self.engine, move |own, ending| {
             warnings::watch(own, awaits_rules, ending)
         });
+    }
+
+    /// Starts what keeps the notes of what is spent of `escrow` rules.
+    fn keep_marks(&self, stop: &CancellationToken, tasks: &Tasks) {
+        let Some((file, memory)) = self.store.marks().zip(self.store.memory()) else { return };
+        let (file, memory) = (Arc::clone(file), Arc::clone(memory));
+        let keeper = MarksKeeper { file, memory, engine: Arc::clone(self.engine) };
+        tasks.spawn_on("marks", stop, &Arc::new(keeper), MarksKeeper::run);
     }
 
     /// Starts what follows the rules where they are written, and what other regions say of them.

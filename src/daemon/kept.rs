@@ -40,7 +40,7 @@ fn file_of(shares: &Path, node: &str) -> PathBuf {
 }
 
 /// Tells the notes of weights apart; of none it is empty.
-fn digest_of(shares: &Path) -> std::io::Result<Vec<u8>> {
+pub(super) fn digest_of(shares: &Path) -> std::io::Result<Vec<u8>> {
     match std::fs::read(shares) {
         Ok(bytes) => Ok(digest::digest(&digest::SHA256, &bytes).as_ref().to_vec()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),

@@ -255,6 +255,7 @@ fn store_of(store: &config::Store, name: String) -> anyhow::Result<StoreSetup> {
             },
             nodes: store.redis.nodes.clone(),
             sentinel_master: store.redis.sentinel_master.clone(),
+            sentinel_master_auth: store.redis.sentinel_master_auth.clone(),
             timeout: store.redis.timeout.to_std(),
             on_failure: store.redis.on_failure,
             lease: LeaseSettings { permits_max: store.lease.max, ttl: store.lease.ttl.to_std() },

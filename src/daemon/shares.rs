@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::marks::MarksFile;
 use super::noted::{self, NotedWords};
 use crate::core::regions::NodeName;
 use crate::core::regions::split::Saved;
@@ -41,6 +42,8 @@ pub(super) struct Shares {
     pub(super) peers: Arc<Peers>,
     /// File that keeps the weights; `None`: nothing outlives the process.
     pub(super) path: Option<PathBuf>,
+    /// File that names the weights of which it is.
+    pub(super) marks: Option<Arc<MarksFile>>,
 }
 
 impl Shares {
@@ -92,8 +95,15 @@ impl Shares {
             return true;
         };
         let without_rules = held.is_without_rules();
-        let (name, held) = (self.engine.name().clone(), held.clone());
-        let written = tokio::task::spawn_blocking(move || (noted::write(&path, &name, &held), path)).await;
+        let (name, held, marks) = (self.engine.name().clone(), held.clone(), self.marks.clone());
+        let write = move || {
+            let written = noted::write(&path, &name, &held);
+            if let Some(marks) = marks {
+                marks.look_beside();
+            }
+            (written, path)
+        };
+        let written = tokio::task::spawn_blocking(write).await;
         match written {
             Ok((Ok(()), _)) => true,
             Ok((Err(error), path)) if without_rules && !path.exists() => {

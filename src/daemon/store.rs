@@ -1,8 +1,9 @@
 //! The store that a daemon counts in, and the work that must be done for it while it runs.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 
+use super::marks::MarksFile;
 use super::redis_tls::WatchedRedisTls;
 use crate::config;
 use crate::core::rule::OnFailure;
@@ -33,6 +34,8 @@ pub(super) struct Opened {
     pub(super) store: Arc<dyn Store>,
     redis: Option<Arc<RedisStore>>,
     memory: Option<Arc<MemoryStore>>,
+    /// Where it is noted what is spent of the one in memory, once that is known.
+    marks: OnceLock<Arc<MarksFile>>,
     /// Live daemons of this region, this one included: what a share of a limit is divided by while Redis is
     /// away.
     pub(super) live: Arc<AtomicUsize>,
@@ -46,17 +49,17 @@ impl Opened {
         metrics: &Arc<Metrics>,
         tasks: &Tasks,
     ) -> Result<Self, StartError> {
-        let live = Arc::new(AtomicUsize::new(1));
+        let (live, marks) = (Arc::new(AtomicUsize::new(1)), OnceLock::new());
         match setup {
             StoreSetup::Memory { keys_max } => {
                 let memory = Arc::new(MemoryStore::new(*keys_max).begun(now));
-                Ok(Self { store: Arc::clone(&memory) as _, redis: None, memory: Some(memory), live })
+                Ok(Self { store: Arc::clone(&memory) as _, redis: None, memory: Some(memory), marks, live })
             }
             StoreSetup::Redis(settings) => {
                 let settings = RedisSettings { tasks: tasks.clone(), ..settings.as_ref().clone() };
                 let redis = RedisStore::start(settings, Arc::clone(&live), metrics).await?;
                 let redis = Arc::new(redis);
-                Ok(Self { store: Arc::clone(&redis) as _, redis: Some(redis), memory: None, live })
+                Ok(Self { store: Arc::clone(&redis) as _, redis: Some(redis), memory: None, marks, live })
             }
         }
     }
@@ -69,6 +72,17 @@ impl Opened {
     /// The store that is lost with this process.
     pub(super) const fn memory(&self) -> Option<&Arc<MemoryStore>> {
         self.memory.as_ref()
+    }
+
+    /// Notes in this file what is spent of the store in memory.
+    pub(super) fn note_in(&self, file: Arc<MarksFile>) {
+        // One that is set stays.
+        let _ = self.marks.set(file);
+    }
+
+    /// The file where it is noted what is spent of the store in memory.
+    pub(super) fn marks(&self) -> Option<&Arc<MarksFile>> {
+        self.marks.get()
     }
 
     /// Returns where the daemons of the region keep facts for each other, if they share a store.

@@ -75,6 +75,7 @@ impl World {
             engine: Arc::clone(engine),
             peers: Arc::clone(&peers_handle),
             path: setup.shares.clone(),
+            marks: store.marks().cloned(),
         };
         let ending = stop.clone();
         tasks.spawn("shares", &stop, move || shares.clone().run(ending.clone()));

@@ -337,7 +337,7 @@ impl Engine {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let set = RuleSet::compile_with_people(rules, people.into(), &mut shapes)?;
         let revision = revision.unwrap_or_else(|| self.loaded.load().revision + 1);
-        self.enforce(set, |set| Loaded::new(set, revision, shadow, &self.metrics));
+        self.enforce(set, &shapes, |set| Loaded::new(set, revision, shadow, &self.metrics));
         Ok(revision)
     }
 
@@ -361,15 +361,16 @@ impl Engine {
         let touched: Vec<String> = touched.into_iter().map(str::to_owned).collect();
         let set = before.set.changed(names, put, &mut shapes)?;
         let many = set.rules().len();
-        self.enforce(set, |set| before.changed(set, &touched, revision, shadow, &self.metrics));
+        self.enforce(set, &shapes, |set| before.changed(set, &touched, revision, shadow, &self.metrics));
         Ok(many)
     }
 
     /// Puts a set in force. The caller holds the shapes, so that sets take force in the order they were made
     /// in.
-    fn enforce(&self, set: RuleSet, load: impl FnOnce(RuleSet) -> Loaded) {
+    fn enforce(&self, set: RuleSet, shapes: &Shapes, load: impl FnOnce(RuleSet) -> Loaded) {
         let mut split = self.shares.machine();
         self.note_limits(&set);
+        self.foresee(&set, shapes);
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
         let loaded =
             load(set).sharing(&split, &self.name.region, &self.shares.regions().names, self.shares.lends);

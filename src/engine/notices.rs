@@ -40,6 +40,8 @@ pub enum NoticeSource {
     Redis,
     /// The configuration.
     Configuration,
+    /// The notes of what is spent of `escrow` rules.
+    Marks,
 }
 
 /// The notices of all sources.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::core::algorithm::{Algorithm, Allowance, Limit, RegionUse, Verdict};
 use crate::core::cell::{Operation, Reply as CellReply};
 use crate::core::decision::Decision;
-use crate::core::key::Key;
+use crate::core::key::{Key, Shape};
 use crate::core::penalty::Penalty;
 use crate::core::regions::StoreSeen;
 use crate::core::regions::escrow::{StepRequest, StepResult};
@@ -81,6 +81,17 @@ impl HeldLimit {
     pub fn own(&self) -> u32 {
         self.share.unwrap_or(self.limit.permits)
     }
+}
+
+/// A rule of windows that is about to be in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeseenRule {
+    /// Shape of the keys that name its buckets.
+    pub shape: Shape,
+    /// Text that the shape stands for, the same in every process.
+    pub identity: String,
+    /// This region's share of its limit, where rights to it are minted by the window. `None`: they are not.
+    pub share: Option<u64>,
 }
 
 /// One bucket to be charged as part of a decision.
@@ -317,6 +328,16 @@ pub trait Store: Send + Sync + 'static {
     fn begin_first(&self, start: u64) -> Answer<'_, bool> {
         let _ = start;
         Answer::Now(false)
+    }
+
+    /// True if it is to be told of rules before they are in force, by [`Self::foresee`].
+    fn keeps_marks(&self) -> bool {
+        false
+    }
+
+    /// These rules are in force from now on. `next` is above all shapes that were ever used.
+    fn foresee(&self, rules: &[ForeseenRule], next: u32, now: Timestamp) {
+        let _ = (rules, next, now);
     }
 
     /// The policy that answers for a rule where the store does not.

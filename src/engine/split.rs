@@ -2,13 +2,13 @@
 //!
 //! The pure machine [`Split`] decides; here its answers are kept where decisions read them without waiting.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
 use super::Engine;
-use super::port::HeldLimit;
+use super::port::{ForeseenRule, HeldLimit};
 use crate::core::algorithm::{Counting, Limit};
 use crate::core::key::Shape;
 use crate::core::region_list::RegionList;
@@ -16,11 +16,12 @@ use crate::core::regions::NodeName;
 use crate::core::regions::escrow::level::RECOVERY_WINDOW;
 use crate::core::regions::escrow::moves_as;
 use crate::core::regions::escrow::places::{Margins, counted_for};
+use crate::core::regions::escrow::window::marks::{are_marked, has_marks};
 use crate::core::regions::split::{
     InForce, Saved, ShareStatus, Split, SplitRule, StartSafety, WeightsStatement,
 };
 use crate::core::rule::Mode;
-use crate::core::ruleset::{Compiled, RuleSet};
+use crate::core::ruleset::{Compiled, RuleSet, Shapes};
 use crate::core::share::Weights;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::RuleName;
@@ -296,6 +297,35 @@ impl Engine {
         if split.handle_saved(saved) {
             self.put_shares(&split);
         }
+    }
+
+    /// Tells a store that keeps marks of what is spent which rules are about to be in force. The caller holds
+    /// the shapes, so that nobody else puts rules in force meanwhile.
+    pub(super) fn foresee(&self, set: &RuleSet, shapes: &Shapes) {
+        if !self.store.keeps_marks() {
+            return;
+        }
+        let regions = self.shares.regions();
+        let of_windows = set.rules().iter().filter(|compiled| {
+            moves_as(compiled.rule.algorithm) == Counting::Window && are_marked(compiled.limit.windows())
+        });
+        let share = |compiled: &Compiled| {
+            let global = compiled.rule.global.as_ref().filter(|_| has_marks(&compiled.rule))?;
+            let weights = Weights::among(&global.shares, &global.minimums, &regions);
+            let whole = u64::from(compiled.limit.permits);
+            let divided = weights.parts().any(|(_, weight, minimum)| weight > 0 || minimum > 0);
+            Some(if divided { weights.of(whole, &self.name.region) } else { whole })
+        };
+        let found: BTreeMap<Shape, Option<u64>> =
+            of_windows.map(|compiled| (compiled.shape, share(compiled))).collect();
+        let (named, next) = shapes.keep(|shape| found.contains_key(&shape));
+        let foreseen: Vec<ForeseenRule> = named
+            .into_iter()
+            .filter_map(|(identity, shape)| {
+                Some(ForeseenRule { shape, identity, share: *found.get(&shape)? })
+            })
+            .collect();
+        self.store.foresee(&foreseen, next, self.clock.now());
     }
 
     fn put_shares(&self, split: &Split) {

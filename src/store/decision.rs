@@ -110,7 +110,14 @@ impl<'a, 's> Decision<'a, 's> {
             slot.punish(plan.charge, &plan.looked, plan.named, (intent, now), &mut counted);
             counted
         });
-        Outcome { admitted, counted: counted.collect() }
+        let mut outcome = Outcome { admitted, counted: counted.collect() };
+        // What could not be noted is charged, and denied all the same.
+        let denied = |(plan, counted): (&Plan<'_>, &ChargeResult)| {
+            let takes = plan.charge.enforced && !matches!(plan.charge.cost, Cost::Commit(_));
+            takes && counted.degraded && !counted.verdict.admitted
+        };
+        outcome.admitted &= !self.plans.iter().zip(&outcome.counted).any(denied);
+        outcome
     }
 
     fn passes(&self) -> bool {

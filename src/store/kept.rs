@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::marks::bucket_of;
 use super::memory::MemoryStore;
 use super::memory_part::MemoryPart;
 use super::slot::{KeySlot, Named};
 use crate::core::algorithm::State;
 use crate::core::key::{Key, Shape};
 use crate::core::regions::escrow::Ledger;
+use crate::core::regions::escrow::window::marks::WindowMark;
 use crate::core::table::{Table, WEIGHT_KEPT};
 use crate::core::time::Timestamp;
 
@@ -32,6 +34,9 @@ pub struct KeptStore {
     newest: Timestamp,
     buckets: Vec<KeptEntry<State>>,
     rights: Vec<KeptEntry<Ledger>>,
+    /// Of buckets in windows of which an earlier process knew only marks.
+    #[serde(default)]
+    marks: Vec<KeptEntry<WindowMark>>,
 }
 
 fn entries_of<T: Clone>(table: &Table<T>, wanted: &BTreeSet<u32>) -> Vec<KeptEntry<T>> {
@@ -56,6 +61,9 @@ impl MemoryStore {
             kept.newest = kept.newest.max(slot.newest);
             kept.buckets.extend(entries_of(&slot.buckets, &wanted));
             kept.rights.extend(entries_of(&slot.rights, &wanted));
+            if let Some(marks) = &slot.marks {
+                kept.marks.extend(entries_of(marks.table(), &wanted));
+            }
             if parts.is_empty() {
                 parts = slot.parts(&wanted, next);
             }
@@ -69,7 +77,7 @@ impl MemoryStore {
     /// Goes on with what an earlier process has left, before anything is asked. Buckets that find no room are
     /// not known.
     pub fn take_back(&self, kept: KeptStore) {
-        let KeptStore { mut parts, newest, buckets, rights } = kept;
+        let KeptStore { mut parts, newest, buckets, rights, marks } = kept;
         let mut lost = BTreeSet::new();
         for (bytes, state, expiry) in buckets {
             let Some(key) = Key::from_bytes(&bytes) else { continue };
@@ -83,6 +91,21 @@ impl MemoryStore {
             let Some(key) = Key::from_bytes(&bytes) else { continue };
             let kept =
                 self.with(&key, |slot, named| insert(&mut slot.rights, named, (ledger, expiry), newest));
+            if kept != Some(true) {
+                lost.insert(key.shape().of_rule().0);
+            }
+        }
+        for (bytes, mark, expiry) in marks {
+            let Some(key) = bucket_of(&bytes).and_then(|(bucket, _)| Key::from_bytes(bucket)) else {
+                continue;
+            };
+            // Of a rule that lost a bucket only what was noted is known.
+            if lost.contains(&key.shape().of_rule().0) {
+                continue;
+            }
+            let kept = self.with(&key, |slot, named| {
+                slot.marks.as_mut().is_none_or(|marks| marks.take_back(named.hash, &bytes, mark, expiry))
+            });
             if kept != Some(true) {
                 lost.insert(key.shape().of_rule().0);
             }

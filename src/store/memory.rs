@@ -4,11 +4,12 @@
 //! charges all or none. Nothing waits here but for another decision's few hundred nanoseconds, so
 //! [`Store::try_decide`] always answers.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::{SmallVec, smallvec};
 
 use super::decision::Decision;
+use super::marks::MarkBook;
 use super::slot::{HeldAllowance, KeySlot, Named};
 use super::spread::Spread;
 use crate::core::algorithm::{Allowance, Limit, RegionUse};
@@ -17,7 +18,8 @@ use crate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::port::{
-    Answer, BucketInfo, Charge, ChargeResult, HeldLimit, Intent, Later, Outcome, Store, StoreLen,
+    Answer, BucketInfo, Charge, ChargeResult, ForeseenRule, HeldLimit, Intent, Later, Outcome, Store,
+    StoreLen,
 };
 
 /// Buckets in memory, bounded.
@@ -30,6 +32,7 @@ pub struct MemoryStore {
     slots: Box<[Mutex<KeySlot>]>,
     spread: Spread,
     keys_max: usize,
+    pub(super) marks: OnceLock<MarkBook>,
 }
 
 fn locked(slot: &Mutex<KeySlot>) -> MutexGuard<'_, KeySlot> {
@@ -44,7 +47,7 @@ impl MemoryStore {
         let keys_max = keys_max.max(1);
         let spread = Spread::new(keys_max);
         let slots = spread.capacities(keys_max).map(|keys_max| Mutex::new(KeySlot::new(keys_max))).collect();
-        Self { slots, spread, keys_max }
+        Self { slots, spread, keys_max, marks: OnceLock::new() }
     }
 
     /// Remembers nothing from before `now`: `escrow` rules burn what they cannot know of.
@@ -65,6 +68,11 @@ impl MemoryStore {
             locked(slot).safety = safety;
         }
         self
+    }
+
+    /// When this memory began.
+    pub(super) fn begun_at(&self) -> Timestamp {
+        self.slots.first().map_or(Timestamp(0), |slot| locked(slot).begun)
     }
 
     fn named<'a>(&self, key: &'a Key) -> (usize, Named<'a>) {
@@ -232,10 +240,19 @@ impl Store for MemoryStore {
     }
 
     fn begin_first(&self, _: u64) -> Answer<'_, bool> {
+        self.begin_first_marks();
         for slot in &self.slots {
             locked(slot).know_all();
         }
         Answer::Now(true)
+    }
+
+    fn keeps_marks(&self) -> bool {
+        self.marks.get().is_some()
+    }
+
+    fn foresee(&self, rules: &[ForeseenRule], next: u32, now: Timestamp) {
+        self.note_rules(rules, next, now);
     }
 
     fn sweep(&self, now: Timestamp) {

@@ -6,6 +6,7 @@ mod decision;
 mod escrowed;
 mod evaluation;
 mod kept;
+mod marks;
 pub mod memory;
 mod memory_part;
 mod newcomers;
@@ -20,4 +21,5 @@ mod spread;
 mod tests;
 
 pub use kept::KeptStore;
+pub use marks::{MarkNotes, Noted};
 pub use memory::MemoryStore;

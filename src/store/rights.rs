@@ -108,7 +108,7 @@ impl KeySlot {
             self.state(place).map_or_else(|| limit.windows().index(now), |state| state.window_at(limit, now));
         let ledger = self.ledger(named).and_then(Ledger::as_window);
         let window = counted.max(ledger.map_or(0, |ledger| ledger.window));
-        let minted = self.minted(held, named.key, window);
+        let minted = self.minted(held, named, window);
         let budget = match ledger.filter(|ledger| ledger.window == window) {
             Some(ledger) if ledger.minted > minted => WindowLedger { minted, ..ledger.clone() }.budget(),
             Some(ledger) => ledger.budget(),
@@ -130,7 +130,7 @@ impl KeySlot {
         part.map_or((self.begun, self.known), |part| (part.begun, part.known))
     }
 
-    fn known(&self, key: &Key) -> Timestamp {
+    pub(super) fn known(&self, key: &Key) -> Timestamp {
         self.memory(key).1
     }
 
@@ -140,9 +140,11 @@ impl KeySlot {
         PlacesTerms { share, hold, begun: self.known(key), margins: Margins::USUAL, safety: self.safety }
     }
 
-    /// Returns what this region mints in a window: its share, unless too little of the window is known.
-    fn minted(&self, held: &HeldLimit, key: &Key, window: u64) -> u64 {
-        if is_known(window, held.limit.windows(), self.known(key)) { u64::from(held.own()) } else { 0 }
+    /// Returns what this region mints in a window: its share, or less where not all of the window is known.
+    fn minted(&self, held: &HeldLimit, named: Named<'_>, window: u64) -> u64 {
+        let windows = held.limit.windows();
+        let known = is_known(window, windows, self.known(named.key));
+        self.minted_by_marks(u64::from(held.own()), known, named, (window, windows))
     }
 
     fn level(&self, rule: &Compiled, limit: &Limit, key: &Key) -> LevelTerms {
@@ -229,7 +231,7 @@ impl KeySlot {
         place: Option<TablePlace>,
     ) {
         let Some(at) = self.rights.find(named.hash, named.key.bytes()) else { return };
-        let minted = self.minted(held, named.key, window);
+        let minted = self.minted(held, named, window);
         let Some(Ledger::Window(ledger)) = self.rights.get(at) else { return };
         let used = self.used_in(&held.limit, (ledger.window, minted), at, place);
         if let Some(Ledger::Window(ledger)) = self.rights.get_mut(at) {
@@ -299,7 +301,7 @@ impl KeySlot {
                 self.newest = self.newest.max(now);
                 let session = self.memory(named.key).0.0.max(1);
                 let mut ledger = WindowLedger { session, ..WindowLedger::default() };
-                ledger.enter(window, self.minted(held, named.key, window), 0);
+                ledger.enter(window, self.minted(held, named, window), 0);
                 let kept = Ledger::Window(ledger.clone());
                 match self.rights.insert(named.hash, key, kept, now, |_| false) {
                     Ok(inserted) => inserted.place,
@@ -315,8 +317,19 @@ impl KeySlot {
             }
         };
         self.turn(held, named, window, place);
-        let minted = self.minted(held, named.key, window);
+        let minted = self.minted(held, named, window);
         let used = self.used_in(limit, (window, minted), at, place);
+        if let Some((of, WindowStep::Give(giving))) = step
+            && of == window
+            && self.marks.is_some()
+        {
+            // What leaves is spent, too. A step that cannot be noted finds no room.
+            let free = self.rights.get(at).map_or(0, Ledger::budget).saturating_sub(used);
+            let spent = used.saturating_add(giving.permits.min(free));
+            if !self.cover(held, named, (window, spent), now.max(limit.windows().start(window))) {
+                return None;
+            }
+        }
         let safety = self.safety;
         let Some(Ledger::Window(ledger)) = self.rights.get_mut(at) else { return None };
         if let Some((of, step)) = step {
@@ -329,6 +342,11 @@ impl KeySlot {
             state.settle(limit, Some(&view_of(window, ledger.budget(), minted)), now.max(begun));
         }
         let used = self.used_in(limit, (window, minted), at, place);
+        if let Some((_, WindowStep::Take(_))) = step
+            && self.marks.is_some()
+        {
+            self.uncover(held, named, (window, used));
+        }
         // It says how its window ended until the next one ends.
         self.rights.rate(at, limit.windows().start(window.saturating_add(2)), WEIGHT_KEPT);
         Some(StepResult { ledger: Ledger::Window(ledger), used })

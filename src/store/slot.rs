@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::escrowed::{is_escrowed, paying};
 use super::evaluation::Evaluation;
+use super::marks::SlotMarks;
 use super::memory_part::MemoryPart;
 use super::newcomers::Newcomers;
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, RegionUse, State, Verdict};
@@ -41,6 +42,8 @@ pub(super) struct KeySlot {
     views: Table<HeldAllowance>,
     /// Rights that may have moved; see [`super::rights`].
     pub(super) rights: Table<Ledger>,
+    /// How much of a window may be spent; see [`super::marks`]. `None`: nothing outlives this process.
+    pub(super) marks: Option<Box<SlotMarks>>,
     /// What is reserved; see [`super::reservations`].
     pub(super) reserved: Table<ReservationNotes>,
     /// What clients did that may bring a penalty; see [`super::penalties`].
@@ -124,6 +127,7 @@ impl KeySlot {
             buckets: Table::weighing(keys_max, State::heap_bytes),
             views: Table::new(keys_max),
             rights: Table::new(keys_max),
+            marks: None,
             reserved: Table::weighing(keys_max, ReservationNotes::heap_bytes),
             penalties: Table::new(keys_max),
             begun: Timestamp(0),
@@ -314,9 +318,12 @@ impl KeySlot {
     ) -> ChargeResult {
         let grows = place.filter(|_| keeps_more(charge.rule));
         let before = grows.map_or(0, |place| self.buckets.heap_at(place));
-        let counted = self.charge_at(charge, looked, place, named);
+        let mut counted = self.charge_at(charge, looked, place, named);
         if let Some(place) = grows {
             self.buckets.recount(place, before);
+        }
+        if self.marks.is_some() {
+            self.cover_charge(charge, looked, (place, named), &mut counted);
         }
         counted
     }
@@ -585,6 +592,9 @@ impl KeySlot {
         self.buckets.sweep(now, SWEEP_ENTRIES);
         self.views.sweep(now, SWEEP_ENTRIES);
         self.rights.sweep(now, SWEEP_ENTRIES);
+        if let Some(marks) = &mut self.marks {
+            marks.sweep(now, SWEEP_ENTRIES);
+        }
         self.reserved.sweep(now, SWEEP_ENTRIES);
         self.penalties.sweep(now, SWEEP_ENTRIES);
     }
@@ -602,6 +612,7 @@ impl KeySlot {
         self.buckets.bytes()
             + self.views.bytes()
             + self.rights.bytes()
+            + self.marks.as_ref().map_or(0, |marks| marks.bytes())
             + self.reserved.bytes()
             + self.penalties.bytes()
     }

@@ -120,9 +120,26 @@ fn the_index_lists_every_page() {
         .iter()
         .map(|link| normal(&Path::new("docs").join(link.split('#').next().unwrap_or_default())))
         .collect();
-    let of_the_manual = |page: &PathBuf| page.starts_with("docs") && page != index;
+    let lists = [index, Path::new("docs/SUMMARY.md")];
+    let of_the_manual = |page: &PathBuf| page.starts_with("docs") && !lists.contains(&page.as_path());
     let missing = pages().into_iter().filter(of_the_manual).filter(|page| !listed.contains(page));
     super::assert_no(missing.map(|page| format!("docs/README.md does not list {}", page.display())));
+}
+
+#[test]
+fn the_site_has_every_page_once_by_its_own_title() {
+    let summary = Path::new("docs/SUMMARY.md");
+    let text = read(summary);
+    let listed: Vec<PathBuf> = links(&text).iter().map(|link| Path::new("docs").join(link)).collect();
+    let of_the_manual = |page: &PathBuf| page.starts_with("docs") && page != summary;
+    let faults = pages().into_iter().filter(of_the_manual).filter_map(|page| {
+        let times = listed.iter().filter(|one| **one == page).count();
+        let own = read(&page).lines().next().unwrap_or_default().trim_start_matches("# ").to_owned();
+        let below = page.strip_prefix("docs").unwrap_or(&page).display().to_string();
+        let entry = format!("[{own}]({below})");
+        (times != 1 || !text.contains(&entry)).then(|| format!("docs/SUMMARY.md lists {entry} {times} times"))
+    });
+    super::assert_no(faults);
 }
 
 #[test]

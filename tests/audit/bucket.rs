@@ -1,15 +1,16 @@
-//! As much of an S3-compatible store as an upload in parts and a download need, on loopback.
+//! As much of an S3-compatible store as uploads in parts, downloads and lists need, on loopback.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Objects by path, and the parts of uploads that are not finished.
+/// Objects by path, and uploads that are not finished, by their ids, with their parts.
 #[derive(Debug, Default)]
 struct Kept {
     objects: BTreeMap<String, Vec<u8>>,
-    parts: BTreeMap<u32, Vec<u8>>,
+    uploads: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
+    begun: u32,
 }
 
 /// A bucket. Its threads end with the process.
@@ -59,33 +60,63 @@ fn answer(mut socket: &TcpStream, kept: &Mutex<Kept>) -> Option<()> {
     reader.read_exact(&mut body).ok()?;
     assert!(signed, "{method} {target} is not signed");
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let asked = |name: &str| {
+        query.split('&').find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+    };
     let mut kept = kept.lock().unwrap();
-    let xml = |text: &str| text.as_bytes().to_vec();
-    let reply = match method.as_str() {
-        "POST" if query.starts_with("uploads") => {
-            kept.parts.clear();
-            xml("<InitiateMultipartUploadResult><UploadId>one</UploadId></InitiateMultipartUploadResult>")
+    let xml = |text: &str| Some(text.as_bytes().to_vec());
+    // Nothing: there is no such object.
+    let reply = match (method.as_str(), asked("uploadId")) {
+        ("POST", None) if query.starts_with("uploads") => {
+            kept.begun += 1;
+            let id = format!("upload-{}", kept.begun);
+            kept.uploads.insert(id.clone(), BTreeMap::new());
+            xml(&format!(
+                "<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
+            ))
         }
-        "PUT" if query.contains("uploadId=one") => {
-            let number = query.split('&').find_map(|pair| pair.strip_prefix("partNumber="))?.parse().ok()?;
-            kept.parts.insert(number, body);
-            Vec::new()
+        ("PUT", Some(id)) => {
+            let number = asked("partNumber")?.parse().ok()?;
+            kept.uploads.get_mut(&id)?.insert(number, body);
+            xml("")
         }
-        "POST" if query.contains("uploadId=one") => {
-            let whole = std::mem::take(&mut kept.parts).into_values().flatten().collect();
+        ("POST", Some(id)) => {
+            let whole = kept.uploads.remove(&id)?.into_values().flatten().collect();
             kept.objects.insert(path.to_owned(), whole);
             xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
         }
-        "GET" => kept.objects.get(path).cloned()?,
-        "DELETE" => {
+        ("DELETE", Some(id)) => {
+            kept.uploads.remove(&id);
+            xml("")
+        }
+        ("GET", None) if query.contains("list-type=2") => {
+            let bucket = format!("{}/", path.trim_end_matches('/'));
+            let prefix = asked("prefix").unwrap_or_default().replace("%2F", "/");
+            let keys = kept
+                .objects
+                .iter()
+                .filter_map(|(path, bytes)| Some((path.strip_prefix(&bucket)?, bytes.len())));
+            let listed = keys.filter(|(key, _)| key.starts_with(&prefix)).map(|(key, size)| {
+                format!(
+                    "<Contents><Key>{key}</Key><Size>{size}</Size><LastModified>2026-03-10T12:00:00.000Z</LastModified>\
+                     <ETag>e</ETag></Contents>"
+                )
+            });
+            xml(&format!("<ListBucketResult>{}</ListBucketResult>", listed.collect::<String>()))
+        }
+        ("GET" | "HEAD", None) => kept.objects.get(path).cloned(),
+        ("DELETE", None) => {
             kept.objects.remove(path);
-            Vec::new()
+            xml("")
         }
         _ => panic!("{method} {target} is not expected"),
     };
+    let status = if reply.is_some() { "200 OK" } else { "404 Not Found" };
+    let reply = reply.unwrap_or_default();
     let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: \"e\"\r\nlast-modified: Tue, 10 Mar 2026 12:00:00 GMT\r\n\r\n",
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\netag: \"e\"\r\nlast-modified: Tue, 10 Mar 2026 12:00:00 GMT\r\n\r\n",
         reply.len()
     );
-    socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(&reply)).ok()
+    let body: &[u8] = if method == "HEAD" { &[] } else { &reply };
+    socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body)).ok()
 }

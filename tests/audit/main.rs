@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
 mod archive;
+mod backups;
 mod bounds;
 mod bucket;
 mod daemon;

@@ -154,6 +154,24 @@ impl Browser {
         rect["y"].as_f64().unwrap_or_else(|| panic!("{path}: {rect}"))
     }
 
+    /// Presses and lets go of keys, wherever the focus is.
+    pub(crate) fn keys(&self, keys: &str) {
+        let press = |key: char| {
+            let key = key.to_string();
+            [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })]
+        };
+        let keys: Vec<Value> = keys.chars().flat_map(press).collect();
+        self.post("actions", &json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": keys }] }));
+    }
+
+    /// The parts of the page that have to be moved sideways to be seen whole, by their headings.
+    pub(crate) fn sideways(&self) -> Vec<String> {
+        let ask = "return [...document.querySelectorAll('section, .why, .plan')].filter((one) => one.scrollWidth > one.clientWidth) \
+                   .map((one) => one.querySelector('h1, h2, h3')?.textContent ?? 'a part without a heading')";
+        let found = self.post("execute/sync", &json!({ "script": ask, "args": [] }));
+        found.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
+    }
+
     /// Looks at the page while the window is so wide, in pixels.
     pub(crate) fn at_width<T>(&self, width: u32, look: impl FnOnce() -> T) -> T {
         let size = json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false });

@@ -16,15 +16,16 @@
 mod support;
 
 mod browser;
+mod overview;
 
 use std::path::{Path, PathBuf};
 
 use browser::Browser;
 use support::authority::Authority;
 use support::command::TIDEGATE;
-use support::daemon::Daemon;
+use support::daemon::{Daemon, Launch};
 use support::postgres::Postgres;
-use support::{eventually, free_udp, http, not_judged};
+use support::{command, eventually, free_udp, http, not_judged};
 
 const RULES: &str = "[[rules]]\nname = \"search <b>\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 70\nwindow = \"1m\"\n";
 
@@ -62,18 +63,20 @@ fn pictures() -> PathBuf {
     folder
 }
 
-const PAGES: [(&str, &[&str]); 7] = [
-    ("world", &["eu-west", "this daemon", "Worldwide rules"]),
+const PAGES: [(&str, &[&str]); 8] = [
     (
-        "rules",
+        "overview",
         &[
-            "2 rules, revision",
-            "search <b>",
-            "70 / 1m",
-            "What would be decided",
-            "rule search <b>, rule world",
+            "All is well",
+            "at eu-west/",
+            "Who is limited",
+            "search <b> user=u_42",
+            "What changed",
+            ", revision ",
         ],
     ),
+    ("world", &["eu-west", "this daemon", "Worldwide rules"]),
+    ("rules", &["2 rules, revision", "search <b>", "70 / 1m", "What would be decided", "search <b>, world"]),
     ("quotas", &["world", "75 %", "25 %"]),
     ("hot", &["Who asks most now, at eu-west/", "search <b> user=u_42", "requests/s", "Rules"]),
     ("decisions", &["Decisions of the last day", "u_42"]),
@@ -93,12 +96,7 @@ fn every_page_shows_what_the_daemon_knows_to_everybody_and_says_nothing_on_the_b
         let audit = daemon.get("/v1/audit?outcome=denied").json();
         (!audit["decisions"].as_array()?.is_empty()).then_some(())
     });
-    let browser = Browser::start();
-    let judge = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/deploy-tools/axe.min.js");
-    let judge = std::fs::read_to_string(judge).ok();
-    if judge.is_none() {
-        not_judged("axe-core is not installed, so accessibility is not looked at: tests/run installs it");
-    }
+    let (browser, judge) = (Browser::start(), judge());
     let mut wrong = Vec::new();
     for scheme in ["light", "dark"] {
         browser.prefer(scheme);
@@ -109,14 +107,87 @@ fn every_page_shows_what_the_daemon_knows_to_everybody_and_says_nothing_on_the_b
             let barriers = judge.as_deref().map(|judge| browser.barriers(judge)).unwrap_or_default();
             wrong
                 .extend(barriers.iter().chain(&browser.said()).map(|one| format!("{name}, {scheme}: {one}")));
-            let is_too_wide = browser.at_width(400, || {
-                browser.picture(&pictures().join(format!("{name}-{scheme}-400.png")));
-                browser.is_too_wide()
-            });
-            if is_too_wide {
-                wrong.push(format!("{name}, {scheme}: it is wider than 400 pixels"));
+            for width in [400, 1_920] {
+                browser.at_width(width, || {
+                    browser.picture(&pictures().join(format!("{name}-{scheme}-{width}.png")));
+                    let found = barriers_here(&browser, judge.as_deref().filter(|_| width == 400));
+                    wrong.extend(found.iter().map(|one| format!("{name}, {scheme}, {width} pixels: {one}")));
+                });
             }
         }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What reads a page for those who do not see it, or not well; `None` where it is not installed.
+fn judge() -> Option<String> {
+    let judge = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/deploy-tools/axe.min.js");
+    let judge = std::fs::read_to_string(judge).ok();
+    if judge.is_none() {
+        not_judged("axe-core is not installed, so accessibility is not looked at: tests/run installs it");
+    }
+    judge
+}
+
+/// What keeps somebody out of the page as it is now, at this width.
+fn barriers_here(browser: &Browser, judge: Option<&str>) -> Vec<String> {
+    let mut found = judge.map(|judge| browser.barriers(judge)).unwrap_or_default();
+    found.extend(browser.sideways().iter().map(|part| format!("{part} has to be moved sideways")));
+    if browser.is_too_wide() {
+        found.push("the page is wider than the window".to_owned());
+    }
+    found
+}
+
+#[test]
+fn no_state_of_a_page_keeps_anybody_out() {
+    let (busy, empty, browser, judge) = (daemon(), Daemon::with_rules(""), Browser::start(), judge());
+    for _ in 0..150 {
+        busy.check(&[("user", "u_42")]);
+    }
+    let open = |daemon: &Daemon, page: &str, shown: &str| {
+        browser.open("about:blank");
+        browser.open(&format!("http://{}/#{page}", daemon.http));
+        browser.shows(shown);
+    };
+    let mut wrong = Vec::new();
+    for scheme in ["light", "dark"] {
+        let mut look = |state: &str| {
+            for width in [1_280, 400] {
+                browser.at_width(width, || {
+                    browser.picture(&pictures().join(format!("state-{state}-{scheme}-{width}.png")));
+                    let found = barriers_here(&browser, judge.as_deref());
+                    wrong.extend(found.iter().map(|one| format!("{state}, {scheme}, {width} pixels: {one}")));
+                });
+            }
+        };
+        browser.prefer(scheme);
+        open(&empty, "rules", "No rules are in force: everything passes.");
+        look("no-rules");
+        open(&empty, "quotas", "No rule is worldwide");
+        look("no-quotas");
+        open(&busy, "hot", "search <b> user=u_42");
+        browser.button("Why");
+        browser.shows("used by region");
+        look("why");
+        open(&busy, "rules", "1 rule, revision");
+        browser.click("//button[span[normalize-space()='search <b>']]");
+        let text = browser.value("//textarea");
+        browser.fill("//textarea", &text.replace("70", "7"));
+        browser.button("Save …");
+        browser.shows("limit: 70 → 7");
+        look("change");
+        browser.keys("?");
+        browser.shows("Shortcuts");
+        look("help");
+        open(&busy, "health", "serving");
+        browser.button("Show a token");
+        browser.shows("Go on without a token");
+        look("token");
+        busy.set_rules("[[rules]]\nname = 1\n");
+        open(&busy, "health", "1 alarm");
+        look("trouble");
+        busy.reload(RULES, "search%20%3Cb%3E", 70);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -134,20 +205,158 @@ fn a_rule_is_explained_changed_and_taken_back_in_the_browser() {
     browser.click("//button[span[normalize-space()='search <b>']]");
     let field = "//textarea";
     let text = browser.value(field);
+    assert!(!text.contains("priority"), "it is shown as it was written: {text}");
     browser.fill(field, &text.replace("70", "\"many\""));
-    browser.button("Save");
-    browser.shows("limit");
+    browser.button("Save …");
+    browser.shows("limit must be");
     assert_eq!(limit(), Some(70), "a mistake changes nothing");
     browser.fill(field, &text.replace("70", "7"));
-    browser.button("Show what would change");
-    browser.shows("This would change");
+    browser.button("Save …");
+    browser.shows("limit: 70 → 7");
     assert_eq!(limit(), Some(70), "a look changes nothing");
+    let reason = "//label[contains(., 'Reason')]/input";
+    browser.fill(reason, "they asked");
     browser.button("Save");
-    browser.shows("changed:");
+    browser.shows("is in force");
     assert_eq!(limit(), Some(7));
+    let written = daemon.get("/v1/rules/search%20%3Cb%3E?written=true").json()["rule"].clone();
+    let mut keys: Vec<&String> = written.as_object().unwrap().keys().collect();
+    keys.sort();
+    assert_eq!(keys, ["algorithm", "limit", "name", "per", "window"], "nobody wrote more: {written}");
+    let newest = daemon.get("/v1/rules/history").json()["history"][0].clone();
+    assert_eq!(newest["reason"], "they asked", "{newest}");
+    browser.shows("they asked");
 
-    browser.click("(//button[normalize-space()='Go back here'])[2]");
+    let back = "//button[starts-with(normalize-space(), 'Go back to')]";
+    browser.click("(//button[normalize-space()='Look'])[2]");
+    browser.click(back);
+    browser.shows("limit: 7 → 70");
+    assert_eq!(limit(), Some(7), "nothing is taken back before somebody says so");
+    browser.fill(&format!("//tr{reason}"), "they did not");
+    browser.click(&format!("//form{back}"));
     eventually("the rule is as it was", || (limit() == Some(70)).then_some(()));
+    let newest = daemon.get("/v1/rules/history").json()["history"][0].clone();
+    assert!(newest["reason"].as_str().is_some_and(|why| why.starts_with("they did not")), "{newest}");
+    assert_eq!(newest["action"], "rollback", "{newest}");
+}
+
+#[test]
+fn a_rule_is_made_found_by_its_condition_and_removed_in_the_browser() {
+    let (daemon, browser) = (daemon(), Browser::start());
+    browser.open(&format!("http://{}/#rules", daemon.http));
+    browser.shows("1 rule, revision");
+    browser.button("New rule");
+    let rule = r#"{ "name": "exports", "match": { "path": "/Exports" }, "limit": 3, "window": "1s" }"#;
+    browser.fill("//textarea", rule);
+    browser.button("Save …");
+    browser.shows("+exports");
+    browser.button("Save");
+    browser.shows("2 rules, revision");
+    let text = std::fs::read_to_string(daemon.folder().join("rules.toml")).unwrap();
+    let made = text.strip_prefix(RULES).unwrap_or_else(|| panic!("the others are as they were: {text}"));
+    assert!(made.contains("name = \"exports\"") && !made.contains("priority"), "{made}");
+
+    browser.fill("//input[@aria-label='Search rules']", "path=/EXP");
+    browser.shows("1 of 2 rules, revision");
+    browser.click("//button[span[normalize-space()='exports']]");
+    browser.button("Remove …");
+    browser.shows("-exports");
+    assert_eq!(daemon.get("/v1/rules/exports").status, 200);
+    browser.button("Remove");
+    browser.shows("Choose a rule");
+    eventually("it is gone", || (daemon.get("/v1/rules/exports").status == 404).then_some(()));
+}
+
+#[test]
+fn a_viewer_is_offered_no_change_and_a_token_is_put_away_again() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let tokens = folder.path().join("tokens.toml").display().to_string();
+    let token = |name: &str, role: &str| {
+        let made =
+            command::run(folder.path(), &["admin", "token", name, "--role", role, "--add-to", &tokens]);
+        made.out.trim().to_owned()
+    };
+    let (looks, may) = (token("looks", "viewer"), token("may", "operator"));
+    let launch = Launch { guarded: true, ..Launch::default() };
+    let daemon = Daemon::launch(launch, RULES, &format!("[admin]\ntokens = {tokens:?}\n"), &[]);
+    let browser = Browser::start();
+    let enter = |token: &str| {
+        browser.shows("this route needs a token");
+        browser.fill("//input[@name='token']", token);
+        browser.button("Log in");
+        browser.click("//button[span[normalize-space()='search <b>']]");
+        assert!(browser.value("//textarea").contains("fixed_window"));
+    };
+    let offered = || {
+        let texts = ["Save", "Remove", "New rule", "Go back"];
+        let has =
+            |text: &&str| browser.count(&format!("//button[starts-with(normalize-space(), '{text}')]")) > 0;
+        texts.into_iter().filter(has).collect::<Vec<_>>()
+    };
+    browser.open(&format!("http://{}/#rules", daemon.http));
+    enter(&looks);
+    browser.shows("looks, viewer");
+    browser.shows("To change it needs role operator");
+    assert_eq!(offered(), [""; 0]);
+    browser.button("Log out");
+    enter(&may);
+    browser.shows("may, operator");
+    browser.shows("Save …");
+    assert_eq!(offered(), ["Save", "Remove", "New rule"]);
+}
+
+#[test]
+fn keys_lead_to_pages_fields_and_rows_unless_somebody_does_without() {
+    let (daemon, browser) = (daemon(), Browser::start());
+    browser.open(&format!("http://{}/#hot", daemon.http));
+    browser.shows("Who asks most now");
+    browser.keys("gr");
+    browser.shows("1 rule, revision");
+    browser.keys("/");
+    browser.keys("g?");
+    browser.shows("0 of 1 rule, revision");
+    let search = "//input[@aria-label='Search rules']";
+    assert_eq!(browser.value(search), "g?", "in a field a letter is a letter");
+    browser.fill(search, "SEARCH");
+    browser.shows("1 rule, revision");
+    // Leaves the field, goes to the first rule, and opens it.
+    browser.keys("\u{e00c}j\u{e007}");
+    assert!(browser.value("//textarea").contains("fixed_window"));
+    browser.keys("?");
+    browser.shows("Keys of one letter are on");
+    browser.click("//dialog//input[@type='checkbox']");
+    browser.keys("\u{e00c}");
+    eventually("the help is closed", || (browser.count("//dialog") == 0).then_some(()));
+    browser.keys("gh?");
+    assert_eq!(browser.count("//dialog"), 0);
+    assert!(browser.text().contains("1 rule, revision"), "{}", browser.text());
+}
+
+#[test]
+fn worldwide_rules_beyond_the_fiftieth_are_listed_and_found() {
+    let worldwide = (0..60).map(|place| {
+        format!(
+            "[[rules]]\nname = \"world-{place:02}\"\nalgorithm = \"fixed_window\"\nlimit = {}\nwindow = \"1m\"\n[rules.global]\nmode = \"{}\"\n",
+            100 + place,
+            if place == 59 { "escrow" } else { "gossip" }
+        )
+    });
+    let rules: String = worldwide.chain([RULES.to_owned()]).collect();
+    let config = "region = \"eu-west\"\n[peers]\nregions = [\"eu-west\", \"us-east\"]\n";
+    let (daemon, browser) = (Daemon::with(&rules, config, &[]), Browser::start());
+    browser.open(&format!("http://{}/#quotas", daemon.http));
+    browser.shows("60 worldwide rules");
+    browser.fill("//input[@aria-label='Search worldwide rules']", "WORLD-58");
+    browser.shows("1 of 60 worldwide rules");
+    browser.click("//button[span[normalize-space()='world-58']]");
+    browser.shows("gossip, 158 in all regions together");
+    browser.open(&format!("http://{}/#rules", daemon.http));
+    browser.shows("61 rules, revision");
+    browser.click("//option[normalize-space()='escrow']");
+    browser.shows("1 of 61 rules, revision");
+    browser.shows("world-59");
+    browser.click("//option[normalize-space()='each region alone']");
+    browser.shows("search <b>");
 }
 
 #[test]
@@ -157,8 +366,11 @@ fn a_quota_that_is_edited_in_the_browser_is_in_force() {
     browser.open(&format!("http://{}/#quotas", daemon.http));
     browser.fill("//input[@aria-label='Weight of us-east as a number']", "3");
     browser.shows("50 %");
+    browser.button("Save …");
+    browser.shows("weight: 3");
+    assert_eq!(browser.count("//button[normalize-space()='Save']"), 1, "it asks before it saves");
     browser.button("Save");
-    browser.shows("has the new shares");
+    browser.shows("is in force");
     let shares = daemon.get("/v1/quotas/world").json()["shares"].clone();
     assert_eq!(shares, serde_json::json!({ "eu-west": 3, "us-east": 3 }));
 }
@@ -197,6 +409,9 @@ fn a_user_is_blocked_and_let_in_again_in_the_browser() {
     });
     browser.open(&format!("http://{}/#decisions", daemon.http));
     browser.shows("user_blocked");
+    browser.button("Why");
+    browser.shows("Why user=u_42");
+    browser.shows("Not limited: a request would be admitted now");
 }
 
 #[test]
@@ -294,6 +509,30 @@ fn a_client_is_limited_in_a_bucket_that_its_name_alone_does_not_reach() {
 }
 
 #[test]
+fn why_opens_at_its_row_and_for_a_rule_that_counts_all() {
+    let rules = "[[rules]]\nname = \"all\"\nmatch = { path = \"/search\" }\nalgorithm = \"fixed_window\"\nlimit = 3\n\
+                 window = \"24h\"\n";
+    let (daemon, browser) = (Daemon::with_rules(rules), Browser::start());
+    for _ in 0..30 {
+        daemon.check(&[("path", "/search")]);
+    }
+    browser.open(&format!("http://{}/#hot", daemon.http));
+    let row = "//tr[td[1][normalize-space()='all everybody']]";
+    browser.click(&format!("{row}//button"));
+    browser.shows("Why all of everybody");
+    browser.shows("This bucket is used up: requests that are counted in it are denied");
+    let below = format!("{row}/following-sibling::tr[1][contains(@class, 'under')]//h3");
+    assert_eq!(browser.count(&below), 1, "it stands below its row");
+    browser.keys("\u{e00c}");
+    eventually("it is closed", || (browser.count(&below) == 0).then_some(()));
+    browser.open(&format!("http://{}/#rules", daemon.http));
+    browser.click("//button[span[normalize-space()='all']]");
+    browser.button("Why");
+    browser.shows("Why all of everybody");
+    browser.shows("the limit is used up");
+}
+
+#[test]
 fn nothing_is_said_to_be_live_while_the_database_of_the_rules_is_away() {
     let mut postgres = Postgres::start();
     let daemon = kept_in(&postgres);
@@ -309,6 +548,11 @@ fn nothing_is_said_to_be_live_while_the_database_of_the_rules_is_away() {
     eventually("Health says so, too", || (browser.count(notice) > 0).then_some(()));
     assert_eq!(browser.count(is_live), 0);
     assert!(!browser.text().contains("None."), "{}", browser.text());
+    browser.open(&format!("http://{}/#overview", daemon.http));
+    let alarm = "//main/section/p[@class='bad'][starts-with(., 'Rules: ')]";
+    eventually("and so does the first page", || (browser.count(alarm) > 0).then_some(()));
+    assert!(!browser.text().contains("All is well"), "{}", browser.text());
+    browser.open(&format!("http://{}/#health", daemon.http));
     postgres.run();
     eventually("all is well again", || (browser.count(is_live) > 0).then_some(()));
     browser.shows("None.");
@@ -425,14 +669,20 @@ fn ten_thousand_rules_and_fifty_regions_are_no_stutter() {
     let config = format!("region = \"region-00\"\n[peers]\nregions = [{}]\n", regions.join(", "));
     let daemon = Daemon::with(&many, &config, &[]);
     let browser = Browser::start();
-    browser.open(&format!("http://{}/#rules", daemon.http));
-    browser.shows("10000 rules, revision");
-    browser.shows("rule-00000");
-    let drawn = browser.count("//div[@class='list']//button");
-    assert!((1..=100).contains(&drawn), "{drawn} rows are drawn of 10,000");
-    browser.fill("//input[@type='search' or contains(@aria-label, 'Search')]", "rule-09999");
-    browser.shows("rule-09999");
-    eprintln!("the page was busy for {} ms at most", browser.longest_task());
+    let longest = || {
+        browser.open("about:blank");
+        browser.open(&format!("http://{}/#rules", daemon.http));
+        browser.shows("10000 rules, revision");
+        browser.shows("rule-00000");
+        let drawn = browser.count("//div[@class='list']//button");
+        assert!((1..=100).contains(&drawn), "{drawn} rows are drawn of 10,000");
+        browser.fill("//input[@aria-label='Search rules']", "rule-09999");
+        browser.shows("1 of 10000 rules");
+        browser.longest_task()
+    };
+    // A tenth of a second where nothing else runs. A machine that does something else holds up one look.
+    let longest = (0..3).map(|_| longest()).fold(f64::INFINITY, f64::min);
+    assert!(longest < 500.0, "the page was busy for {longest} ms without a pause");
     browser.open(&format!("http://{}/#world", daemon.http));
     browser.shows("region-49");
     browser.picture(&pictures().join("fifty-regions.png"));

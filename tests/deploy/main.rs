@@ -17,6 +17,7 @@ mod compose;
 mod debian;
 mod image;
 mod kubernetes;
+mod manual;
 mod release;
 
 use std::path::{Path, PathBuf};
@@ -39,6 +40,14 @@ fn shipped(name: &str) -> PathBuf {
 fn tool(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/deploy-tools").join(name);
     path.exists().then_some(path)
+}
+
+/// The same command, which finds mdBook where `tests/run` has installed it.
+fn with_mdbook(mut command: Command) -> Command {
+    if let Some(mdbook) = tool("bin/mdbook") {
+        command.env("MDBOOK", mdbook);
+    }
+    command
 }
 
 /// The settings that a daemon would run with; fails where it would not start.

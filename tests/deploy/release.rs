@@ -7,12 +7,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{command, not_judged};
-use crate::{done, shipped, tool};
+use crate::{done, shipped, tool, with_mdbook};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 fn release(folder: &Path) -> Command {
-    let mut command = Command::new(shipped("release"));
+    let mut command = with_mdbook(Command::new(shipped("release")));
     command.arg(VERSION).arg(folder).args(["--binary", command::TIDEGATE]);
     if let Some(helm) = tool("helm") {
         let path = std::env::var("PATH").unwrap();

@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 
 use tempfile::TempDir;
 
-use super::Gateway;
 use super::support::daemon::Daemon;
 use super::support::{self, free_tcp, http, manual, origin};
+use super::{Gateway, every};
 
 const PAGE: &str = include_str!("../../docs/tasks/limit-an-api-behind-gateways-built-on-envoy.md");
 
@@ -99,6 +99,7 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: front
           use_remote_address: true
+          common_http_protocol_options: {{ headers_with_underscores_action: REJECT_REQUEST }}
           route_config:
             virtual_hosts:
             - name: everything
@@ -134,6 +135,102 @@ static_resources:
     );
     let process = support::envoy::start(folder.path(), &config);
     Gateway::serving(addr, process, folder)
+}
+
+/// Envoy that asks with the headers and for the time that the page has Envoy Gateway configure.
+fn asking_by_http(daemons: &[SocketAddr]) -> Gateway {
+    let named = of_page("headersToExtAuth: [", "]", 0);
+    let headers: Vec<String> =
+        named.trim().split(", ").map(|name| format!("{{ exact: {name}, ignore_case: true }}")).collect();
+    let filter = format!(
+        r#"name: envoy.filters.http.ext_authz
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
+  transport_api_version: V3
+  failure_mode_allow: true
+  http_service:
+    server_uri: {{ uri: "http://tidegate", cluster: tidegate, timeout: {} }}
+    path_prefix: /v1/authorize/domain=default
+    authorization_request: {{ allowed_headers: {{ patterns: [{}] }} }}
+"#,
+        time_of_page(),
+        headers.join(", ")
+    );
+    let cluster =
+        AskedCluster { name: "tidegate", daemon: daemons[0], is_http2: false, calls_max: calls_of_page() };
+    envoy(&filter, "", &cluster)
+}
+
+#[test]
+fn whoever_asks_is_counted_at_envoys_ext_authz() {
+    every::counts_whoever_asks(asking_by_http);
+}
+
+const BY_CREDENTIAL: &str = r#"
+[[rules]]
+name = "per-authorization"
+domain = "edge"
+match = { path = "/api/*" }
+per = ["authorization"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+
+[[rules]]
+name = "per-key"
+domain = "edge"
+match = { path = "/api/*" }
+per = ["api_key"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+"#;
+
+#[test]
+fn whoever_asks_is_counted_at_envoys_rate_limit_filter() {
+    let daemon = Daemon::with_rules(BY_CREDENTIAL);
+    let filter = of_page("INSERT_BEFORE\n        value:\n", "    - applyTo: VIRTUAL_HOST", 10);
+    let virtual_host = "request_headers_to_add:
+- header: { key: x-api-key, value: '%REQ(x-api-key)%' }
+  append_action: OVERWRITE_IF_EXISTS
+  keep_empty_value: true
+rate_limits:
+- actions:
+  - request_headers: { header_name: authorization, descriptor_key: authorization, skip_if_absent: true }
+  - request_headers: { header_name: x-api-key, descriptor_key: api_key, skip_if_absent: true }
+  - request_headers: { header_name: ':path', descriptor_key: path }
+";
+    let name = "outbound|8081||tidegate.tidegate.svc.cluster.local";
+    let cluster = AskedCluster { name, daemon: daemon.grpc, is_http2: true, calls_max: 1_024 };
+    let front = envoy(&filter, virtual_host, &cluster);
+    let used_up = |header: &[u8]| {
+        assert_eq!([(); 4].map(|()| front.raw(b"/api/x", header)), [200, 200, 200, 429]);
+    };
+    used_up(b"authorization: Bearer real");
+    used_up(b"authorization: Basic cmVhbA==");
+    used_up(b"x-api-key: real");
+    for header in [
+        &b"authorization: Bearer real\r\nx-api-key: made-up"[..],
+        b"authorization: Bearer real\r\nx-api-key:",
+        b"authorization: Bearer\treal",
+        b"authorization: bearer  real",
+        b"authorization: Bearer real trailing",
+        b"authorization: Basic cmVhbA",
+        b"authorization: Basic cmVhbB==",
+        b"x-api-key: real\r\nx-api-key: made-up",
+        b"x-api-key: real\r\nauthorization: Bearer made-up",
+        b"x_api_key: real",
+    ] {
+        // Envoy may refuse what is no header.
+        let status = front.raw(b"/api/x", header);
+        assert!([400, 429].contains(&status), "{status} to {:?}", String::from_utf8_lossy(header));
+    }
+    // Of a header that comes twice this filter reads the first, so the service gets no other.
+    for twice in ["x-api-key: one\r\nx-api-key: two", "x-api-key:\r\nx-api-key: two"] {
+        let head = format!("GET /keys HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{twice}\r\n\r\n");
+        let shown = http::raw(front.addr, head.as_bytes()).unwrap();
+        assert!(shown.status == 200 && !shown.body.contains("two"), "{twice}: {shown:?}");
+    }
 }
 
 #[test]

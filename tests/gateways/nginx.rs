@@ -28,6 +28,11 @@ fn client_and_service_learn_from_nginx_what_tidegate_says() {
 }
 
 #[test]
+fn whoever_asks_is_counted_at_nginx_whatever_stands_beside_it() {
+    every::counts_whoever_asks(|daemons| start_with(daemons, |config| config));
+}
+
+#[test]
 fn nginx_names_no_length_of_a_body_that_it_does_not_send() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let daemon = listener.local_addr().unwrap();

@@ -1,10 +1,10 @@
 //! The same commands on a rules file: rewritten in one step, with its comments kept.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::rules::{limit, rule, send};
 use super::support::daemon::Daemon;
-use super::support::eventually;
+use super::support::{eventually, http};
 
 const RULES: &str = "# House rules.\n\n[[rules]]\nname = \"a\"   # the first\nlimit = 1    # low\nwindow = \"24h\"\n\n[[tiers]]\nname = \"pro\"\n";
 
@@ -39,6 +39,40 @@ fn a_file_is_changed_with_its_comments_kept_and_its_history_told() {
     let broken = send(&daemon, "PUT", "/v1/rules/b", &[], &rule("b", 5));
     assert!(broken.status == 409 && broken.body.contains("put it right first"), "{broken:?}");
     assert_eq!(limit(&daemon, "a"), Some(1));
+}
+
+/// RFC 9110, 13.1.1 and 13.1.2: lists, strong comparison for changes, and `*`.
+#[test]
+fn a_change_is_made_for_one_of_a_list_of_revisions_and_for_no_weak_one() {
+    let daemon = Daemon::with_rules(RULES);
+    let put = |name: &str, value: &str, limit: u32| {
+        let put = send(&daemon, "PUT", "/v1/rules/b", &[(name, value)], &rule("b", limit));
+        assert!([200, 400].contains(&put.status) || put.body.contains("revision_mismatch"), "{put:?}");
+        (put.status, self::limit(&daemon, "b"))
+    };
+    assert_eq!(put("if-match", "*", 5), (412, None), "there is none to change");
+    assert_eq!(put("if-none-match", "*", 5), (200, Some(5)));
+    assert_eq!(put("if-none-match", "*", 6), (412, Some(5)));
+    // The rules are at revision 2.
+    assert_eq!(put("if-match", "\"0\", \"2\"", 6), (200, Some(6)));
+    assert_eq!(put("if-match", "\"0\", \"2\"", 7), (412, Some(6)));
+    assert_eq!(put("if-match", "W/\"3\"", 7), (412, Some(6)));
+    assert_eq!(put("if-match", "W/\"3\", \"3\"", 7), (200, Some(7)));
+    assert_eq!(put("if-match", "*", 8), (200, Some(8)));
+    assert_eq!(put("if-match", "\"x\"", 9), (400, Some(8)));
+    // Revision 5: whoever reads may compare weakly.
+    for path in ["/v1/rules", "/v1/rules/b"] {
+        for (tags, status) in [("\"5\"", 304), ("\"1\", W/\"5\"", 304), ("*", 304), ("\"1\"", 200)] {
+            let read = http::get(daemon.http, path, &[("if-none-match", tags)]);
+            assert_eq!((read.status, read.header("etag")), (status, Some("\"5\"")), "{path} {tags}");
+            assert_eq!(read.body.is_empty(), status == 304, "{path} {tags}");
+        }
+    }
+    for (tags, status) in [("\"4\", \"1\"", 412), ("W/\"5\"", 412), ("\"4\", \"5\"", 200)] {
+        let delete = send(&daemon, "DELETE", "/v1/rules/b", &[("if-match", tags)], &Value::Null);
+        assert_eq!(delete.status, status, "{tags}: {delete:?}");
+    }
+    assert_eq!(limit(&daemon, "b"), None);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod guard;
 mod many;
 mod peers;
 mod people;
+mod pooler;
 #[path = "../support/redis_servers.rs"]
 mod redis_servers;
 mod rules;

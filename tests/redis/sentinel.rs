@@ -88,6 +88,31 @@ fn sentinels_that_are_away_are_told_until_they_answer() {
     eventually("it heals", || (daemon.get("/readyz").json()["store"] == "ok").then_some(()));
 }
 
+/// Sentinels that ask for no password, or for another one, name a primary that asks for its own.
+#[test]
+fn the_primary_may_have_a_password_that_the_sentinels_do_not_have() {
+    let primary = Server::start(&[]);
+    let sentinel = Sentinel::start("tidegate", primary.port);
+    // It keeps the connections that it has, and so begins no failover.
+    until("the sentinel to be connected", Duration::from_secs(20), || {
+        let clients = primary.command(&["CLIENT", "LIST"]).unwrap_or_default();
+        clients.contains("-cmd") && clients.contains("-pubsub")
+    });
+    sentinel.command(&["SENTINEL", "SET", "tidegate", "auth-pass", "secret"]).unwrap();
+    primary.command(&["CONFIG", "SET", "requirepass", "secret"]).unwrap();
+    let rules = "[[rules]]\nname = \"two\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 2\n\
+                 window = \"1d\"\n";
+    let config = format!(
+        "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"sentinel\"\nnodes = [\"{}\"]\n\
+         sentinel_master_auth = \"secret\"\ntimeout = \"2s\"\n",
+        sentinel.url()
+    );
+    let daemon = Daemon::with(rules, &config, &[]);
+    eventually("the primary answers", || (daemon.get("/readyz").json()["store"] == "ok").then_some(()));
+    assert_eq!(daemon.check(&[("user", "ann")])["remaining"], 1);
+    assert!(!daemon.log().contains("secret"));
+}
+
 /// The old primary goes on answering while the replica already is one. Two daemons ask all the time; what
 /// they would have charged to the wrong server must not be admitted twice: one permit too many for any user.
 /// A starved machine may hear of a failover late, so each direction has another try.

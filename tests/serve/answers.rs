@@ -37,6 +37,42 @@ fn no_answer_has_more_left_than_its_limit() {
     }
 }
 
+/// A client that obeys `t` asks as soon as there is more, and no sooner than `Retry-After` says. Under a rate
+/// more is there after one permit's time, long before all is.
+#[test]
+fn t_is_the_time_until_more_is_free_and_never_later_than_retry_after() {
+    const HOUR: u64 = 3_600;
+    let levels = ["token_bucket", "leaky_bucket", "gcra"];
+    let windows = ["fixed_window", "sliding_window", "sliding_log"];
+    let rules: String = [levels, windows]
+        .as_flattened()
+        .iter()
+        .map(|name| {
+            format!(
+                "[[rules]]\nname = \"{name}\"\ndomain = \"{name}\"\nper = [\"user\"]\n\
+                 algorithm = \"{name}\"\nlimit = 3\nwindow = \"1h\"\n"
+            )
+        })
+        .collect();
+    let daemon = Daemon::with_rules(&rules);
+    for name in [levels, windows].as_flattened() {
+        let check = json!({ "domain": name, "attributes": { "user": "ann" } });
+        for left in [2, 1, 0, 0] {
+            let reply = daemon.post("/v1/check", &check);
+            let told = reply.header("ratelimit").unwrap();
+            let (item, t) = told.split_once(";t=").unwrap();
+            let t: u64 = t.parse().unwrap();
+            assert_eq!(item, format!("\"{name}\";r={left}"));
+            let until = if levels.contains(name) { HOUR / 3 } else { HOUR };
+            assert!(t <= until && (until == HOUR || t + 60 >= until), "{told}");
+            if reply.json()["allowed"] == false {
+                let retry: u64 = reply.header("retry-after").unwrap().parse().unwrap();
+                assert!(t <= retry && retry <= until, "{told}, Retry-After: {retry}");
+            }
+        }
+    }
+}
+
 const OWN: &str = r#"
 [[rules]]
 name = "own"

@@ -34,6 +34,21 @@ fn daemons_share_what_redis_counts_unless_their_prefixes_differ() {
 }
 
 #[test]
+fn redis_counts_over_its_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock").display().to_string();
+    let redis = Server::start(&["--unixsocket", &socket]);
+    let limits = [("d".to_owned(), rules(&["k 5/day"]))];
+    // As the reference service has it where nobody says otherwise.
+    let environment = [("REDIS_SOCKET_TYPE", "unix"), ("REDIS_URL", socket.as_str()), PATIENT];
+    let (one, other) = (StandIn::with(&limits, &environment), StandIn::with(&limits, &environment));
+    assert_eq!(one.call("d", "[k=v h=3]"), "OK | OK 5 2");
+    assert_eq!(other.call("d", "[k=v h=3]"), "OVER | OVER 5 0");
+    assert!(redis.command(&["DBSIZE"]).is_some_and(|size| size.trim() != ":0"), "Redis counts");
+    assert_eq!(one.get("/readyz").json()["store"], "ok");
+}
+
+#[test]
 fn two_regions_hold_one_limit_by_one_variable() {
     let authority = Authority::new();
     let peers = [free_udp().to_string(), free_udp().to_string()];

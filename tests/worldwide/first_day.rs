@@ -92,6 +92,91 @@ fn a_newcomer_waits_a_second(world: &World, user: &str) {
     eventually("whoever waited is admitted", || takes(&world.daemons[0], user).then_some(()));
 }
 
+/// A share of nearly the whole limit, so that nobody sends what is lost on its way.
+const SHARE: u64 = 297;
+/// Two eighths of it, and what the other region has.
+const LOST_MOST: u64 = 2 * SHARE.div_ceil(8) + (LIMIT - SHARE);
+
+fn two_regions() -> World {
+    let rtt = Duration::from_millis(20);
+    let global = "mode = \"escrow\"\nshares = { eu-west = 99, us-east = 1 }";
+    let plan = Plan { regions: 2, rtt, store: Store::Memory, limit: LIMIT, global };
+    let rules = format!(
+        "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = \"fixed_window\"\nlimit = {LIMIT}\ncalendar = \"month\"\n\
+         [rules.global]\n{global}\n"
+    );
+    let world = World::with_rules(plan, &rules);
+    eventually("the regions have agreed", || takes(&world.daemons[0], "first").then_some(()));
+    world
+}
+
+fn spend(world: &World, user: &str, permits: u64) {
+    let spent: u64 = (0..permits).map(|_| u64::from(takes(&world.daemons[0], user))).sum();
+    assert_eq!(spent, permits, "{user}");
+}
+
+/// SIGKILL, something that happens to its file, and a new process that has agreed with the others.
+fn killed(world: &mut World, meanwhile: impl FnOnce(&Daemon)) {
+    // Weights that were just noted are noted beside the marks within a second.
+    std::thread::sleep(Duration::from_secs(3));
+    world.daemons[0].kill();
+    meanwhile(&world.daemons[0]);
+    world.daemons[0].start_again();
+    world.wait_until_connected();
+    eventually("it has agreed", || {
+        let cause = world.daemons[0].check_cost(&[("who", "nobody")], 0);
+        (!cause.to_string().contains("not_agreed")).then_some(())
+    });
+}
+
+fn marks_of(daemon: &Daemon) -> std::path::PathBuf {
+    daemon.folder().join("marks.eu-west-1")
+}
+
+#[test]
+fn a_daemon_in_memory_that_is_killed_loses_two_eighths_of_its_share_at_most() {
+    let mut world = two_regions();
+    for (user, permits) in [("little", 20), ("more", 150), ("nearly all", 280)] {
+        spend(&world, user, permits);
+    }
+    killed(&mut world, |_| {});
+    // Once more, after something was spent by the second process.
+    spend(&world, "more", 40);
+    spend(&world, "twice", 60);
+    killed(&mut world, |_| {});
+    for (user, before, kills) in
+        [("little", 20, 1), ("more", 190, 2), ("nearly all", 280, 1), ("twice", 60, 2)]
+    {
+        let all = before + rest(&world, user);
+        eprintln!("{user}: {before} before, {all} in all");
+        assert!(all <= LIMIT, "{user}: {all} of {LIMIT}");
+        assert!(all + kills * LOST_MOST >= LIMIT, "{user}: {all} of {LIMIT}");
+    }
+}
+
+#[test]
+fn what_was_noted_burns_where_it_is_gone_or_of_another_boot() {
+    let mut world = two_regions();
+    spend(&world, "u", 20);
+    killed(&mut world, |daemon| std::fs::remove_file(marks_of(daemon)).unwrap());
+    assert!(rest(&world, "u") <= LIMIT - SHARE, "without the file all of the share is burnt");
+    let denied = world.daemons[0].check(&[("who", "u")]);
+    assert!(denied.to_string().contains("burnt"), "{denied}");
+
+    let mut world = two_regions();
+    spend(&world, "u", 20);
+    killed(&mut world, |daemon| {
+        let (path, boot) =
+            (marks_of(daemon), std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(boot.trim()), "{text}");
+        std::fs::write(&path, text.replace(boot.trim(), "6d3c6c0e-0000-4000-8000-000000000000")).unwrap();
+    });
+    assert!(rest(&world, "u") <= LIMIT - SHARE, "what another boot noted is burnt");
+    let log = world.daemons[0].log();
+    assert!(log.contains("was started anew since"), "{log}");
+}
+
 #[test]
 fn a_restart_in_good_order_loses_nothing_in_memory_and_what_was_left_is_taken_once() {
     let mut world = world(Store::Memory);

@@ -33,5 +33,6 @@ mod sliding;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;
+mod thief;
 mod upgrade;
 mod world;

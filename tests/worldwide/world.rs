@@ -13,7 +13,7 @@ use super::support::daemon::{Daemon, Launch};
 use super::support::{eventually, free_udp, not_judged};
 
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
-const REGIONS: [&str; 5] = ["eu-west", "us-east", "ap-south", "sa-east", "af-south"];
+pub(crate) const REGIONS: [&str; 5] = ["eu-west", "us-east", "ap-south", "sa-east", "af-south"];
 
 /// Where counters are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +38,9 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) ocean: Ocean,
     pub(crate) daemons: Vec<Daemon>,
-    peers: Vec<SocketAddr>,
+    pub(crate) peers: Vec<SocketAddr>,
     pub(crate) redis: Vec<Server>,
-    _certificates: TempDir,
+    pub(crate) certificates: TempDir,
 }
 
 /// What happened worldwide in one window.
@@ -104,7 +104,7 @@ impl World {
                 Daemon::launch(launch, rules, &config, &[])
             })
             .collect();
-        let world = Self { plan, ocean, daemons, peers, redis, _certificates: certificates };
+        let world = Self { plan, ocean, daemons, peers, redis, certificates };
         world.wait_until_connected();
         world
     }

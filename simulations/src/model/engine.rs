@@ -28,6 +28,7 @@ use tidegate::engine::world::WorldPort;
 use tidegate::store::{KeptStore, MemoryStore};
 use tidegate::telemetry::Metrics;
 
+use super::marks::MarksDisk;
 use super::shell::user_name;
 use crate::number::place;
 
@@ -60,6 +61,8 @@ pub(crate) struct Engines {
     pub(crate) starts: StartSafety,
     /// True if the others are told what was reported. Only simulations have it otherwise.
     pub(crate) tells: bool,
+    /// By daemon: the disk where it notes what it spends; where there is none, it notes nothing.
+    pub(crate) disks: Vec<Arc<MarksDisk>>,
 }
 
 /// One daemon's engine.
@@ -87,6 +90,9 @@ impl DaemonEngine {
         now: Timestamp,
     ) -> Self {
         let regions = engines.lists.get(at).cloned().unwrap_or_default();
+        if let Some(disk) = engines.disks.get(at) {
+            disk.begin(&store, now);
+        }
         let engine = Engine::new(name.clone(), Clock::Manual(now.0.into()), store.clone(), Metrics::new())
             .sharing(regions.clone(), noted.clone())
             .agreeing(engines.agrees)
@@ -246,5 +252,6 @@ impl DaemonEngine {
 
     pub(crate) fn sweep(&self, now: Timestamp) {
         self.store.sweep(now);
+        self.store.carry_marks_on(now);
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod central;
 pub(crate) mod daemons;
 pub(crate) mod duties;
 pub(crate) mod engine;
+pub(crate) mod marks;
 pub(crate) mod naive;
 pub(crate) mod node;
 pub(crate) mod rights;

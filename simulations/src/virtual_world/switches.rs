@@ -45,6 +45,13 @@ pub(crate) const OF_FULL_STORES: [(&str, EscrowSafety); 1] =
 pub(crate) const OF_KEPT_STORES: [(&str, EscrowSafety); 1] =
     [("seals_what_is_left", EscrowSafety { seals_what_is_left: false, ..ESCROW })];
 
+/// The switches of marks, by which a store that is lost is known to have spent no more.
+pub(crate) const OF_MARKS: [(&str, EscrowSafety); 3] = [
+    ("spends_only_below_the_mark", EscrowSafety { spends_only_below_the_mark: false, ..ESCROW }),
+    ("marks_go_on_above_what_was_lost", EscrowSafety { marks_go_on_above_what_was_lost: false, ..ESCROW }),
+    ("marks_have_a_beginning", EscrowSafety { marks_have_a_beginning: false, ..ESCROW }),
+];
+
 /// The switches of buckets whose rights do not move, as with sliding algorithms.
 pub(crate) const OF_SLIDING: [(&str, EscrowSafety); 1] =
     [("doubt_is_burnt", EscrowSafety { doubt_is_burnt: false, ..ESCROW })];

@@ -151,8 +151,9 @@ fn mutations() -> Vec<Mutation> {
     };
     let firsts = switches::OF_STARTS.map(|(rule, starts)| start(rule, Kept { starts, ..Kept::ALL }));
     let kept = switches::OF_KEPT_STORES.map(|(rule, safety)| start(rule, Kept { safety, ..Kept::ALL }));
+    let marks = switches::OF_MARKS.map(|(rule, safety)| start(rule, Kept { safety, ..Kept::ALL }));
     let once = start("taken_once", Kept { taken_once: false, ..Kept::ALL });
-    let starts = firsts.into_iter().chain(kept).chain([once]);
+    let starts = firsts.into_iter().chain(kept).chain(marks).chain([once]);
     all.chain([agrees, tells, releases])
         .chain(starts)
         .chain(duties)

@@ -119,6 +119,8 @@ pub(super) struct Seen {
     with_a_tenth: u64,
     /// Refusals among them of no more than the region's part.
     within_its_part: u64,
+    /// Refusals of a user's first request in a region of which a slice was left there.
+    newcomers: u64,
     /// Refusals among them that name no cause but `used_up`.
     unexplained: u64,
     /// Refusals whose wait was not true.
@@ -139,6 +141,7 @@ impl Seen {
             false_denials: self.false_denials + other.false_denials,
             with_a_tenth: self.with_a_tenth + other.with_a_tenth,
             within_its_part: self.within_its_part + other.within_its_part,
+            newcomers: self.newcomers + other.newcomers,
             unexplained: self.unexplained + other.unexplained,
             untrue: self.untrue + other.untrue,
             waited: self.waited + other.waited,
@@ -286,6 +289,8 @@ struct Game<'c> {
     altered: Altered,
     truth: BTreeMap<u64, TrueUse>,
     requests: BTreeMap<u64, Requests>,
+    /// Regions and users who have asked there.
+    known: BTreeSet<(usize, u64)>,
     /// Users whose bucket was above its limit by so much.
     above: BTreeMap<u64, u64>,
     troubled: bool,
@@ -306,8 +311,10 @@ pub(super) fn look(case: &PeopleCase, altered: Altered) -> Result<Seen, String> 
     let begun = play.world.now();
     let seen = Seen { worlds: 1, ..Seen::default() };
     let (truth, requests, above) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let known = BTreeSet::new();
+    let troubled = false;
     let mut game =
-        Game { case, play, begun, altered, truth, requests, above, troubled: false, down: None, seen };
+        Game { case, play, begun, altered, truth, requests, known, above, troubled, down: None, seen };
     game.run();
     game.seen.above = game.above.values().sum();
     Ok(game.seen)
@@ -398,7 +405,8 @@ impl Game<'_> {
         let (at, now) = (self.play.world.now(), self.play.world.clock(region));
         let (algorithm, limit) = (self.case.held.algorithm, limit_of(&self.case.plan.rule));
         let truth = self.truth.entry(user).or_insert_with(|| TrueUse::new(algorithm, limit));
-        let (weather, regions) = (&self.case.plan.weather, place(self.case.plan.regions.len()));
+        let (is_first, regions) = (self.known.insert((region, user)), place(self.case.plan.regions.len()));
+        let weather = &self.case.plan.weather;
         let news = news(weather.longest(), weather.jitter);
         let requests = self.requests.entry(user).or_default();
         let (capacity, used) = (truth.capacity(), truth.used(now));
@@ -425,6 +433,7 @@ impl Game<'_> {
         }
         self.seen.with_a_tenth += u64::from(truth.has_a_tenth(now, cost));
         self.seen.within_its_part += u64::from(within && truth.has_a_tenth(now, cost));
+        self.seen.newcomers += u64::from(is_first && truth.leaves_a_slice(now, cost, regions));
         retry.filter(|retry| !truth.has_room(now, cost) || *retry <= ROUND_TRIP)
     }
 }
@@ -437,6 +446,12 @@ pub(crate) fn play(case: &PeopleCase) -> Result<Summary, String> {
     let forgets = case.held.way == Some(Way::Split) && case.trouble != Trouble::Nothing;
     if exact && !forgets && seen.above > 0 {
         return Err(format!("{} permits above the limit", seen.above));
+    }
+    if case.held.way == Some(Way::Escrow) && case.is_calm() && seen.newcomers > 0 {
+        return Err(format!(
+            "{} users are refused at once where their region keeps a slice for them",
+            seen.newcomers
+        ));
     }
     if case.held.way == Some(Way::Gossip) && case.is_calm() {
         if seen.within_its_part > 0 {

@@ -1,10 +1,14 @@
 //! Worlds that are started for the first time, under `escrow`, with windows that outlast whatever happens to
 //! them: daemons begin one after the other, end while they agree or later, in good order or not, and come
-//! back with their disks or, in one region, without. Spent permits are never minted again, and a first window
-//! is used at once if nothing is lost.
+//! back with their disks or, in one region, without. Spent permits are never minted again, a first window is
+//! used at once if nothing is lost, and a daemon that was killed mints what lies above its marks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tidegate::core::algorithm::Algorithm;
-use tidegate::core::regions::escrow::EscrowSafety;
+use tidegate::core::regions::escrow::window::marks::MARKED_WINDOW;
+use tidegate::core::regions::escrow::{EscrowSafety, Step, StepRequest, StepResult};
 use tidegate::core::regions::split::StartSafety;
 use tidegate::core::request::Cost;
 use tidegate::core::time::Span;
@@ -12,7 +16,8 @@ use tidegate::store::KeptStore;
 
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};
-use crate::model::shell::windowed;
+use crate::model::marks::MarksDisk;
+use crate::model::shell::{windowed, world_key};
 use crate::number::{float, index, place};
 use crate::plan::{Plan, Way};
 use crate::virtual_world::Dice;
@@ -60,6 +65,8 @@ pub(crate) struct StartsCase {
     fates: Vec<(usize, u64, u64, Fate)>,
     cuts: Vec<(usize, u64, u64)>,
     end: u64,
+    /// True if daemons note what they spend.
+    notes: bool,
 }
 
 impl StartsCase {
@@ -109,14 +116,17 @@ impl StartsCase {
                 (index(dice.below(place(regions))), from, from + dice.between(10, 3 * SECOND))
             })
             .collect();
-        Self { held, plan, starts, fates, cuts, end }
+        Self { held, plan, starts, fates, cuts, end, notes: !seed.is_multiple_of(3) }
     }
 
     /// In words, for who reads of a failure.
     pub(crate) fn describe(&self) -> String {
-        let Self { held, plan, starts, fates, cuts, .. } = self;
+        let Self { held, plan, starts, fates, cuts, notes, .. } = self;
         let regions = plan.regions.len();
-        format!("{}, {regions} regions begin at {starts:?}, fates {fates:?}, cuts {cuts:?}", held.describe())
+        format!(
+            "{}, {regions} regions begin at {starts:?}, fates {fates:?}, cuts {cuts:?}, notes {notes}",
+            held.describe()
+        )
     }
 }
 
@@ -127,6 +137,10 @@ impl StartsCase {
 pub(crate) fn play(case: &StartsCase, rules: Kept) -> Result<Summary, String> {
     let mut engines = engines(&case.plan, &case.held.written(&[]));
     (engines.starts, engines.safety) = (rules.starts, rules.safety);
+    if case.notes {
+        engines.disks = (0..case.plan.regions.len()).map(|_| Arc::default()).collect();
+    }
+    let disks = engines.disks.clone();
     let mut play = Play::new(&case.plan, case.held, engines)?;
     for daemon in play.world.daemons_mut() {
         (daemon.alive, daemon.known) = (false, false);
@@ -134,11 +148,17 @@ pub(crate) fn play(case: &StartsCase, rules: Kept) -> Result<Summary, String> {
     play.world.meet();
     let regions = case.plan.regions.len();
     let mut left: Vec<Option<KeptStore>> = vec![None; regions];
+    let mut lost = Losses::default();
     // Enough to use the limit within seconds, however long the window is.
     let per_step = 3.0 * f64::from(case.held.limit) / float(4 * SECOND);
     for step in 0..case.end {
         for at in 0..regions {
+            lost.look_before((case, at, step), &play);
             turn((case, rules), &mut play, &mut left, (at, step));
+            lose_disk((case, &disks), (at, step));
+            if rules.safety == EscrowSafety::ALL {
+                lost.judge((case, at, step), &play)?;
+            }
         }
         for (region, from, to) in &case.cuts {
             if [*from, *to].contains(&step) {
@@ -200,6 +220,76 @@ fn turn(
                 engine.take_back(kept);
             }
         }
+    }
+}
+
+/// A disk that is lost tells the next process nothing.
+fn lose_disk((case, disks): (&StartsCase, &[Arc<MarksDisk>]), (at, step): (usize, u64)) {
+    let lost = |(daemon, from, _, fate): &&(usize, u64, u64, Fate)| {
+        *daemon == at && *from == step && *fate == Fate::Lost
+    };
+    if let Some(disk) = disks.get(at).filter(|_| case.fates.iter().any(|fate| lost(&fate))) {
+        disk.lose();
+    }
+}
+
+/// The rights that killed daemons had, until their next processes have theirs.
+#[derive(Debug, Default)]
+struct Losses(BTreeMap<(usize, u64), StepResult>);
+
+impl Losses {
+    fn balance(play: &Play, at: usize, user: u64) -> Option<StepResult> {
+        let daemon = play.world.daemons().get(at).filter(|daemon| daemon.alive)?;
+        let ask = StepRequest { key: world_key(user), step: Step::Read, own: None };
+        daemon.node.engine()?.rights(&ask, play.world.clock(at))
+    }
+
+    /// Remembers what a daemon has that is killed now.
+    fn look_before(&mut self, (case, at, step): (&StartsCase, usize, u64), play: &Play) {
+        let dies = |(daemon, from, _, fate): &(usize, u64, u64, Fate)| {
+            *daemon == at && *from == step && *fate == Fate::Killed
+        };
+        let marked = case.notes && case.held.algorithm == Algorithm::FixedWindow;
+        if !marked || case.held.window < MARKED_WINDOW {
+            return;
+        }
+        // However it ends once more, it need not have what it had before.
+        let ends = |(daemon, from, ..): &(usize, u64, u64, Fate)| *daemon == at && *from == step;
+        if case.fates.iter().any(ends) {
+            self.0.retain(|(daemon, _), _| *daemon != at);
+        }
+        if case.fates.iter().any(dies) {
+            let had = (0..USERS).filter_map(|user| Some(((at, user), Self::balance(play, at, user)?)));
+            self.0.extend(had);
+        }
+    }
+
+    /// The next process mints all but what was spent and two eighths of the share.
+    fn judge(&mut self, (case, at, step): (&StartsCase, usize, u64), play: &Play) -> Result<(), String> {
+        let comes = |(daemon, _, to, fate): &(usize, u64, u64, Fate)| {
+            *daemon == at && *to < step && *fate == Fate::Killed
+        };
+        if !case.fates.iter().any(comes) {
+            return Ok(());
+        }
+        for user in 0..USERS {
+            let Some(had) = self.0.get(&(at, user)) else { continue };
+            let Some(has) = Self::balance(play, at, user) else { continue };
+            let moved = had.ledger.given().chain(had.ledger.taken()).any(|moved| moved.permits > 0);
+            let (before, after) = (had.ledger.minted(), has.ledger.minted());
+            let regions = case.plan.regions.len();
+            let step = case.held.part(case.held.limit, at, regions).div_ceil(8);
+            let lost = (had.used + step).max(2 * step);
+            let same = had.ledger.kind() == has.ledger.kind();
+            let used = had.used;
+            self.0.remove(&(at, user));
+            if same && !moved && after + lost < before {
+                return Err(format!(
+                    "r{at} had {before} permits for user {user} and used {used}: its next process mints {after}"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -122,6 +122,7 @@ pub(super) fn engines(plan: &Plan, rule: &Value) -> Engines {
         agrees: true,
         starts: StartSafety::ALL,
         tells: true,
+        disks: Vec::new(),
     }
 }
 

@@ -48,6 +48,8 @@ use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
 
 pub use self::guard::Guard;
+#[cfg(feature = "fuzzing")]
+pub(super) use self::rules::fuzzed as fuzzed_tags;
 pub use self::tokens::{Made, Tokens, make as make_token};
 
 /// Longest body of an admin request, in bytes: what a set of rules may have; 100,000 fit.

@@ -93,8 +93,9 @@ async fn told(servers: &Servers, query: &WhyQuery) -> Answered {
     let [request] = client_identity.stand_in(asked)?;
     let engine = &servers.engine;
     let rule = query.rule.as_deref();
-    if let Some(name) = rule.filter(|name| engine.loaded().set.by_name(name).is_none()) {
-        return Err(no_rule(name));
+    let loaded = engine.loaded();
+    if let Some(name) = rule.filter(|name| loaded.set.by_name(name).is_none()) {
+        return Err(no_rule(&loaded.set, name));
     }
     let why = engine.why(&request, rule).await;
     let why = why.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;

@@ -36,7 +36,7 @@ macro_rules! script {
     };
 }
 
-static FILES: [Asset; 13] = [
+static FILES: [Asset; 15] = [
     Asset { path: "/console/icon.svg", content_type: "image/svg+xml", text: include_str!("assets/icon.svg") },
     Asset {
         path: "/console/console.css",
@@ -54,8 +54,10 @@ static FILES: [Asset; 13] = [
     script!("health"),
     script!("hot"),
     script!("identities"),
+    script!("overview"),
     script!("preact"),
     script!("quotas"),
+    script!("rates"),
     script!("rules"),
     script!("world"),
 ];

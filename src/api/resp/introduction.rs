@@ -44,6 +44,9 @@ const COMMANDS: [RespCommand; 22] = [
     RespCommand { name: "command", arity: -1, flags: &[], first: 0, last: 0 },
 ];
 
+/// Settings that redis-benchmark looks at: nothing is written to a disk here.
+const SETTINGS: [(&str, &str); 2] = [("save", ""), ("appendonly", "no")];
+
 /// Modules that libraries look for before they send `CL.THROTTLE`, and their versions.
 const MODULES: [(&str, i64); 2] = [("redis-cell", 500), ("tidegate", 1)];
 
@@ -87,6 +90,17 @@ pub(super) fn info(answers: &mut Answers) {
         env!("CARGO_PKG_VERSION")
     );
     answers.bulk(text.as_bytes());
+}
+
+/// Answers `CONFIG GET` with the settings of these names that there are.
+pub(super) fn settings(answers: &mut Answers, names: &[Cow<'_, [u8]>]) {
+    let is_asked = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known.as_bytes()));
+    let asked: Vec<_> = SETTINGS.into_iter().filter(|(name, _)| is_asked(name)).collect();
+    answers.map(asked.len());
+    for (name, value) in asked {
+        answers.bulk(name.as_bytes());
+        answers.bulk(value.as_bytes());
+    }
 }
 
 /// Answers `COMMAND` and its subcommands.

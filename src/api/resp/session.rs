@@ -314,7 +314,9 @@ impl<'s> Session<'s> {
             b"SCRIPT" => return self.script(words),
             b"INFO" => introduction::info(&mut self.answers),
             b"COMMAND" => introduction::command(&mut self.answers, words),
-            b"CONFIG" if is(words.first(), "GET") => self.answers.map(0),
+            b"CONFIG" if is(words.first(), "GET") => {
+                introduction::settings(&mut self.answers, words.get(1..).unwrap_or_default());
+            }
             b"MODULE" if is(words.first(), "LIST") => introduction::modules(&mut self.answers),
             b"CLUSTER" | b"READONLY" | b"READWRITE" => {
                 return Err("ERR This instance has cluster support disabled".into());

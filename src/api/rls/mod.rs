@@ -54,6 +54,8 @@ use question::{Questions, RateLimitCall};
 pub(super) use others::Others;
 pub(super) use quota::QuotaStreams;
 use quota::Receipts;
+#[cfg(feature = "fuzzing")]
+pub(super) use quota::fuzzed as fuzzed_quotas;
 pub(super) use quota::turn_windows as turn_quota_windows;
 use service::Service;
 use watch::Watch;

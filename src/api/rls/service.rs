@@ -211,7 +211,7 @@ async fn asked_and_judged<T>(
     Ok(write(&judged))
 }
 
-/// Takes the decisions of a call down for its span, as the call was answered: where it passes, none denied it.
+/// Takes the decisions of a call down for its span, as the call was answered: where it passes none denied.
 fn tell(span: &mut CallSpan, planned: &Planned<'_>, decisions: &Decisions, judged: &Judged<'_>) {
     let Some(span) = span else { return };
     let lines = planned.slots.iter().zip(&judged.statuses);

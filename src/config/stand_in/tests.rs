@@ -49,7 +49,10 @@ fn what_changes_what_is_enforced_stops_the_start_and_nothing_else_does() {
         ("REDIS_PERSECOND=true", "asks for a second Redis"),
         ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", "is not done here"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=1", "certificates are not verified"),
-        ("REDIS_URL=/var/run/redis.sock", "is a Unix socket"),
+        ("REDIS_TYPE=SENTINEL REDIS_URL=m,s:1 REDIS_SENTINEL_AUTH=p", "REDIS_SENTINEL_AUTH needs REDIS_AUTH"),
+        ("REDIS_URL=redis:6379 REDIS_SOCKET_TYPE=unix", "the path of one server"),
+        ("REDIS_URL=/var/run/redis.sock REDIS_TYPE=cluster", "the path of one server"),
+        ("REDIS_URL=/var/run/redis.sock REDIS_TLS=true", "without REDIS_TLS"),
         ("GRPC_SERVER_USE_TLS=true GRPC_CLIENT_TLS_SAN=envoy.example", "needs GRPC_CLIENT_TLS_CACERT"),
         ("SHADOW_MODE=perhaps", "must be true or false"),
         ("NEAR_LIMIT_RATIO=2", "must be a number from 0 to 1"),
@@ -145,8 +148,28 @@ fn redis_is_named_as_the_service_names_it() {
     assert_eq!(one.nodes, ["redis://user:p%40ss%3Aword@r:6379"]);
     assert_eq!(one.timeout.to_std(), Duration::from_secs(2));
     assert_eq!(redis("REDIS_URL=rediss://r:6379 REDIS_AUTH=secret").nodes, ["rediss://:secret@r:6379"]);
+    for (text, node) in [
+        ("REDIS_SOCKET_TYPE=unix REDIS_URL=/run/nut/ratelimit.sock", "redis+unix:///run/nut/ratelimit.sock"),
+        ("REDIS_URL=/r%.sock REDIS_AUTH=p:&q", "redis+unix:///r%25.sock?user=p&pass=%26q"),
+        ("REDIS_URL=/r.sock REDIS_AUTH=secret", "redis+unix:///r.sock?pass=secret"),
+    ] {
+        let unix = redis(text);
+        assert_eq!(
+            (unix.nodes, unix.topology),
+            (vec![node.to_owned()], crate::config::Topology::Single),
+            "{text}"
+        );
+    }
     let sentinel = redis("REDIS_TYPE=SENTINEL REDIS_URL=mymaster,a:26379,b:26379");
     assert_eq!((&*sentinel.sentinel_master, sentinel.nodes.len()), ("mymaster", 2));
+    for (auth, node, of_servers) in [
+        ("REDIS_AUTH=a:b REDIS_SENTINEL_AUTH=c", "redis://:c@s:1", Some("a:b")),
+        ("REDIS_AUTH=a", "redis://s:1", Some("a")),
+        ("", "redis://s:1", None),
+    ] {
+        let asked = redis(&format!("REDIS_TYPE=SENTINEL REDIS_URL=mymaster,s:1 {auth}"));
+        assert_eq!((&*asked.nodes[0], asked.sentinel_master_auth.as_deref()), (node, of_servers), "{auth}");
+    }
     assert_eq!(redis("REDIS_TYPE=cluster REDIS_URL=a:1,b:2").topology, crate::config::Topology::Cluster);
     assert_eq!(of("").unwrap().0.store.backend, crate::config::Backend::Memory);
 }

@@ -38,7 +38,7 @@ const IGNORED: [(&str, &str); 27] = [
 
 /// Variables that ask for what there is not here and would change what is enforced, the values with which
 /// they ask for nothing, and what to do.
-const REFUSED: [(&str, &[&str], &str); 5] = [
+const REFUSED: [(&str, &[&str], &str); 4] = [
     (
         "BACKEND_TYPE",
         &["redis"],
@@ -59,7 +59,6 @@ const REFUSED: [(&str, &[&str], &str); 5] = [
         FALSE,
         "asks that certificates are not verified, and they always are: name their authority in REDIS_TLS_CACERT",
     ),
-    ("REDIS_SENTINEL_AUTH", &[], "is a password of its own, and sentinels are asked with REDIS_AUTH here"),
 ];
 
 const FALSE: &[&str] = &["false", "0", "f", "F", "FALSE", "False"];

@@ -491,19 +491,15 @@ impl BucketAssignments {
     /// True if nothing of it has to be remembered.
     #[must_use]
     pub fn is_forgettable(&self, now: Timestamp) -> bool {
-        self.is_idle(now) && self.ends.is_none_or(|ends| ends <= now)
+        let is_free = self.free_from().is_some_and(|free_from| free_from <= now);
+        is_free && self.ends.is_none_or(|ends| ends <= now)
     }
 
-    /// True if no stream has it.
+    /// Returns the instant from which nobody can spend anything of it; `None` while a stream has it. Where
+    /// there is no room it may go then, before its window ends: what it has in its pool stays charged.
     #[must_use]
-    pub fn has_no_stream(&self) -> bool {
-        self.streams.is_empty()
-    }
-
-    /// True if nobody can spend anything of it. Where there is no room it may go before its window ends: what
-    /// it has in its pool stays charged.
-    #[must_use]
-    pub fn is_idle(&self, now: Timestamp) -> bool {
-        self.streams.is_empty() && self.lost.iter().all(|lost| lost.until <= now)
+    pub fn free_from(&self) -> Option<Timestamp> {
+        let last = self.lost.iter().map(|lost| lost.until).max();
+        self.streams.is_empty().then(|| last.unwrap_or_default())
     }
 }

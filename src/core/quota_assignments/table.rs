@@ -11,17 +11,22 @@ use crate::time::Timestamp;
 #[error("as many buckets are assigned as may be")]
 pub struct TableFull;
 
-/// Buckets that are looked at for one that may give way.
-const LOOKED_AT: usize = 64;
+/// A bucket that is remembered.
+#[derive(Debug, Default)]
+struct KeptBucket {
+    bucket: BucketAssignments,
+    /// Where no stream has it: the instant from which nobody can spend anything of it.
+    free_from: Option<Timestamp>,
+}
 
 /// Buckets by what names them. Bounded by the pairs of a stream and a bucket.
 #[derive(Debug)]
 pub struct QuotaTable {
-    buckets: BTreeMap<Arc<[u8]>, BucketAssignments>,
+    buckets: BTreeMap<Arc<[u8]>, KeptBucket>,
     /// When windows end, and of which buckets.
     ends: BTreeSet<(Timestamp, Arc<[u8]>)>,
-    /// The buckets that no stream has.
-    without_stream: BTreeSet<Arc<[u8]>>,
+    /// The buckets that no stream has, by when they may give way to others.
+    without_stream: BTreeSet<(Timestamp, Arc<[u8]>)>,
     pairs: usize,
     pairs_max: usize,
 }
@@ -49,8 +54,11 @@ impl QuotaTable {
             return Err(TableFull);
         }
         self.pairs += 1;
-        self.without_stream.remove(name);
-        self.buckets.entry(Arc::clone(name)).or_default().join(stream);
+        let kept = self.buckets.entry(Arc::clone(name)).or_default();
+        if let Some(free_from) = kept.free_from.take() {
+            self.without_stream.remove(&(free_from, Arc::clone(name)));
+        }
+        kept.bucket.join(stream);
         Ok(())
     }
 
@@ -59,8 +67,8 @@ impl QuotaTable {
         if self.buckets.len() < self.pairs_max {
             return true;
         }
-        let is_idle = |name: &&Arc<[u8]>| self.buckets.get(*name).is_none_or(|bucket| bucket.is_idle(now));
-        let Some(name) = self.without_stream.iter().take(LOOKED_AT).find(is_idle).cloned() else {
+        let Some((_, name)) = self.without_stream.first().filter(|(free_from, _)| *free_from <= now).cloned()
+        else {
             return false;
         };
         self.remove(&name);
@@ -68,8 +76,11 @@ impl QuotaTable {
     }
 
     fn remove(&mut self, name: &Arc<[u8]>) {
-        self.without_stream.remove(name);
-        if let Some(ends) = self.buckets.remove(name).and_then(|bucket| bucket.ends()) {
+        let Some(kept) = self.buckets.remove(name) else { return };
+        if let Some(free_from) = kept.free_from {
+            self.without_stream.remove(&(free_from, Arc::clone(name)));
+        }
+        if let Some(ends) = kept.bucket.ends() {
             self.ends.remove(&(ends, Arc::clone(name)));
         }
     }
@@ -77,23 +88,24 @@ impl QuotaTable {
     /// A stream has a bucket no longer.
     pub fn leave(&mut self, stream: u64, name: &Arc<[u8]>, now: Timestamp) {
         self.pairs = self.pairs.saturating_sub(1);
-        let Some(bucket) = self.buckets.get_mut(name) else { return };
-        bucket.leave(stream, now);
-        if bucket.is_forgettable(now) {
+        let Some(kept) = self.buckets.get_mut(name) else { return };
+        kept.bucket.leave(stream, now);
+        if kept.bucket.is_forgettable(now) {
             self.remove(name);
-        } else if bucket.has_no_stream() {
-            self.without_stream.insert(Arc::clone(name));
+        } else if let (None, Some(free_from)) = (kept.free_from, kept.bucket.free_from()) {
+            kept.free_from = Some(free_from);
+            self.without_stream.insert((free_from, Arc::clone(name)));
         }
     }
 
     /// A bucket.
     pub fn get(&mut self, name: &[u8]) -> Option<&mut BucketAssignments> {
-        self.buckets.get_mut(name)
+        self.buckets.get_mut(name).map(|kept| &mut kept.bucket)
     }
 
     /// A bucket counts in the window that ends then. Returns the permits to charge there whatever is left.
     pub fn enter(&mut self, name: &Arc<[u8]>, ends: Timestamp, now: Timestamp) -> u64 {
-        let Some(bucket) = self.buckets.get_mut(name) else { return 0 };
+        let Some(KeptBucket { bucket, .. }) = self.buckets.get_mut(name) else { return 0 };
         if bucket.ends() != Some(ends) {
             self.ends.insert((ends, Arc::clone(name)));
         }
@@ -107,7 +119,7 @@ impl QuotaTable {
         for _ in 0..most {
             let Some((at, name)) = self.ends.first().filter(|(at, _)| *at <= now).cloned() else { break };
             self.ends.remove(&(at, Arc::clone(&name)));
-            let Some(bucket) = self.buckets.get_mut(&name) else { continue };
+            let Some(KeptBucket { bucket, .. }) = self.buckets.get_mut(&name) else { continue };
             let permits = bucket.turn(now);
             if bucket.is_forgettable(now) {
                 self.remove(&name);

@@ -55,13 +55,16 @@ pub struct LeaseSettings {
 pub struct RedisSettings {
     /// Single server, ring, cluster or sentinels.
     pub topology: Topology,
-    /// `redis://user:password@host:port`, or `rediss://` for TLS: the server, the ring's servers, some of the
-    /// cluster's, or the sentinels.
+    /// `redis://user:password@host:port`, `rediss://` for TLS, or `redis+unix:///path?user=…&pass=…`: the
+    /// server, the ring's servers, some of the cluster's, or the sentinels.
     pub nodes: Vec<String>,
     /// TLS towards the servers, used for `rediss://` only.
     pub tls: RedisTls,
     /// Name that the sentinels have for the primary; the other topologies do not read it.
     pub sentinel_master: String,
+    /// User and password of the primary, as `user:password` or `password`, where the sentinels have others;
+    /// `None`: those of the sentinels. A secret.
+    pub sentinel_master_auth: Option<String>,
     /// Longest time for one decision, everything included.
     pub timeout: Duration,
     /// For rules that name no policy of their own.
@@ -87,6 +90,7 @@ impl Default for RedisSettings {
             nodes: Vec::new(),
             tls: RedisTls::default(),
             sentinel_master: "tidegate".to_owned(),
+            sentinel_master_auth: None,
             timeout: Duration::from_millis(20),
             on_failure: OnFailure::Local,
             lease: LeaseSettings { permits_max: 1_000, ttl: Duration::from_millis(200) },

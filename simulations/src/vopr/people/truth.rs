@@ -12,6 +12,9 @@ use crate::number::{float, seconds};
 /// A refusal while the world has room may say so long: a way there and back, and a moment.
 pub(super) const ROUND_TRIP: Span = Span::from_secs(1);
 
+/// So long before a window ends the last rights go to whoever asks.
+const LAST_RIGHTS: Span = Span::from_secs(5);
+
 /// Admissions to one bucket, wherever they were.
 #[derive(Debug)]
 pub(super) struct TrueUse {
@@ -92,6 +95,18 @@ impl TrueUse {
         let free = self.capacity().saturating_sub(self.used(now));
         self.has_room(now, cost) && free.saturating_sub(cost) > self.capacity() / 10
     }
+
+    /// Returns whether the first request of a region finds its cost there under `escrow`: a part of the slice
+    /// that each keeps of a fixed window.
+    pub(super) fn leaves_a_slice(&self, now: Timestamp, cost: u64, regions: u64) -> bool {
+        let free = self.capacity().saturating_sub(self.used(now));
+        let window = self.limit.window;
+        let ends = Timestamp::window_start(now.window_index(window).saturating_add(1), window);
+        self.algorithm == Algorithm::FixedWindow
+            && ends.since(now) > LAST_RIGHTS
+            && free.saturating_sub(cost) > (self.capacity() / 10).max(regions)
+            && cost <= (free / 20 / regions.max(1)).max(1)
+    }
 }
 
 /// Returns whether what a refusal says of when to come back cannot be true, as far as that is seen at once.
@@ -128,6 +143,19 @@ mod tests {
             assert!(truth.above(after(1), 1) > 0, "{algorithm:?}");
         }
         assert!(!truth(Algorithm::FixedWindow).has_room(BEGUN, 11), "more than can ever pass");
+    }
+
+    #[test]
+    fn a_slice_is_left_of_a_fixed_window_that_lasts_while_more_than_a_tenth_is_free() {
+        let leaves = |algorithm: Algorithm, used: u64, seconds: u64, cost: u64| {
+            let mut truth = truth(algorithm);
+            truth.admit(after(1), used);
+            truth.leaves_a_slice(after(seconds), cost, 3)
+        };
+        let fixed = Algorithm::FixedWindow;
+        assert!(leaves(fixed, 5, 2, 1));
+        assert!(!leaves(fixed, 5, 2, 2) && !leaves(fixed, 6, 2, 1) && !leaves(fixed, 5, 56, 1));
+        assert!(!leaves(Algorithm::SlidingLog, 5, 2, 1));
     }
 
     #[test]

@@ -5,8 +5,8 @@ export const KEY = "tidegate-token";
 const ROW = 36;
 
 /* Asks one route. A refusal is an error with the daemon's own words and its `status`. */
-export async function ask(method, path, body) {
-  const headers = {}, token = sessionStorage.getItem(KEY);
+export async function ask(method, path, body, more = {}) {
+  const headers = { ...more }, token = sessionStorage.getItem(KEY);
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
@@ -37,6 +37,9 @@ export async function read(on, isOver) {
     reader.cancel().catch(() => {});
   }
 }
+
+/* True for who may change rules, shares and users: a viewer would be refused. */
+export const mayChangeRules = (me) => me?.role === "operator" || me?.role === "admin";
 
 /* A route with a query of those parameters that are given. */
 export function route(path, parameters) {
@@ -94,13 +97,13 @@ export function troubles({ regions, ready }) {
 export const moment = (text) => text?.replace("T", " ").replace(/\.\d+Z$|Z$/, "");
 
 /* Names and values in a line, as in user=u_42, but those that are left out. */
-export const named = (pairs, without = []) => Object.entries(pairs).filter(([name]) => !without.includes(name)).map(([name, value]) => `${name}=${value}`).join(" ");
+export const named = (pairs, without = []) => Object.entries(pairs).filter(([name, value]) => value != null && !without.includes(name)).map(([name, value]) => `${name}=${value}`).join(" ");
 
-/* Does it now and two seconds after each time that it was done, for as long as it is shown. */
-export function useEach(doIt, changes) {
+/* Does it now and some time after each time that it was done, for as long as it is shown. */
+export function useEach(doIt, changes, pause = 2000) {
   useEffect(() => {
     let over = false, timer;
-    const again = async () => { await doIt(); if (!over) timer = setTimeout(again, 2000); };
+    const again = async () => { await doIt(); if (!over) timer = setTimeout(again, pause); };
     again();
     return () => { over = true; clearTimeout(timer); };
   }, changes);
@@ -109,17 +112,64 @@ export function useEach(doIt, changes) {
 /* What came of a call: `bad` is an error. */
 export const Said = ({ said }) => said && html`<pre role="status" class=${said.bad ? "bad" : ""}>${said.bad ?? said.text}</pre>`;
 
-/* A table with these headings. A row is a list of cells; one without a value is "–". */
-export const Table = ({ head, rows, none }) => rows.length ? html`<table><thead><tr>${head.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-  <tbody>${rows.map((cells) => html`<tr>${cells.map((cell) => html`<td>${cell == null || cell === "" ? "–" : cell}</td>`)}</tr>`)}</tbody></table>` : html`<p class="soft">${none}</p>`;
+/* A table with these headings. A row is a list of cells, one without a value is "–"; or it has a `key`, its
+   `cells`, and what stands `under` it. Where the screen is narrow each row is a card, and each cell says its
+   heading. */
+export const Table = ({ head, rows, none }) => rows.length ? html`<table class="rows" role="table"><thead role="rowgroup"><tr role="row">${head.map((name) => html`<th scope="col" role="columnheader">${name}</th>`)}</tr></thead>
+  <tbody role="rowgroup">${rows.flatMap((row, place) => {
+    const { key = place, cells = row, under } = row;
+    const shown = html`<tr key=${key} role="row">${cells.map((cell, at) => html`<td role="cell" data-head=${head[at]}>${cell == null || cell === "" ? "–" : cell}</td>`)}</tr>`;
+    return under ? [shown, html`<tr key=${`under ${key}`} class="under" role="row"><td role="cell" colspan=${head.length}>${under}</td></tr>`] : [shown];
+  })}</tbody></table>` : html`<p class="soft">${none}</p>`;
 
-/* A list of any length, of which only what is seen is drawn. `label` and `more` tell an entry. */
-export function List({ entries, chosen, choose, more }) {
+/* A list of any length, of which only what is seen is drawn. `more` tells an entry, `none` that there is none. */
+export function List({ entries, chosen, choose, more, none }) {
   const box = useRef(), [top, setTop] = useState(0);
   useEffect(() => box.current.style.setProperty("--rows", `${entries.length * ROW}px`), [entries.length]);
-  const first = Math.max(0, Math.floor(top / ROW) - 5), shown = entries.slice(first, first + 60);
+  const first = Math.max(0, Math.floor(Math.min(top, entries.length * ROW) / ROW) - 5), shown = entries.slice(first, first + 60);
   useEffect(() => { for (const row of box.current.querySelectorAll("button")) row.style.top = `${row.dataset.place * ROW}px`; });
-  return html`<div class="list" ref=${box} tabindex="0" onScroll=${(event) => setTop(event.target.scrollTop)}><div class="space">
+  return html`<div class="list" ref=${box} tabindex="0" onScroll=${(event) => setTop(event.target.scrollTop)}>${!entries.length && html`<p class="soft">${none}</p>`}<div class="space">
     ${shown.map((entry, at) => html`<button key=${entry.name} data-place=${first + at} aria-pressed=${entry.name === chosen} onClick=${() => choose(entry)}>
       <span>${entry.name}</span><span class="soft">${more(entry)}</span></button>`)}</div></div>`;
+}
+
+/* Choices of a field, by their values. */
+export const Choice = ({ title, choices, value, set }) => html`<label>${title} <select onChange=${(event) => set(event.target.value)}>${Object.entries(choices).map(([name, title]) =>
+  html`<option value=${name} selected=${name === value}>${title}</option>`)}</select></label>`;
+
+const TOLD_MAX = 200;
+
+/* Changes of rules in the lines of `tidegate rules diff`; there may be more than are told. */
+export function differences(changes, all = changes.length) {
+  const told = changes.slice(0, TOLD_MAX).flatMap(({ rule, region, before, after, differences }) =>
+    [`${before == null ? "+" : after == null ? "-" : "~"}${rule}${region ? ` in ${region}` : ""}`, ...differences.map((line) => `    ${line}`)]);
+  return [...told, ...(all > Math.min(changes.length, TOLD_MAX) ? [`and ${all - Math.min(changes.length, TOLD_MAX)} more`] : [])].join("\n");
+}
+
+/* A change of the rules in two steps: first what it would do, then why it is made, and the click that makes it.
+   `put` asks the daemon, for the revision that was looked at; `about` is what would be changed, so that another
+   thing begins anew. */
+export function Change({ name, about, put, done }) {
+  const [plan, setPlan] = useState(), [reason, setReason] = useState(""), [said, setSaid] = useState(), title = useRef(), button = useRef();
+  useEffect(() => setPlan(), [about]);
+  useEffect(() => title.current?.focus(), [plan]);
+  const look = async () => {
+    try { setPlan(await put({ dry_run: true })); setSaid(); } catch (error) { setSaid({ bad: error.message }); }
+  };
+  const make = async (event) => {
+    event.preventDefault();
+    try {
+      const { revision } = await put({ reason }, plan.revision);
+      setPlan(); setReason(""); setSaid({ text: `Revision ${revision} is in force.` });
+      done?.();
+    } catch (error) { setSaid({ bad: error.message }); }
+  };
+  const cancel = () => { setPlan(); setSaid(); setTimeout(() => button.current?.focus()); };
+  const key = (event) => { if (event.key === "Escape") { event.stopPropagation(); cancel(); } };
+  return html`${!plan && html`<button type="button" ref=${button} onClick=${look}>${name} …</button>`}
+    ${plan && html`<form class="plan" aria-label=${name} onSubmit=${make} onKeyDown=${key}>
+      <h3 ref=${title} tabindex="-1">${plan.changes.length ? `${name}: ${plan.changes.length} to change` : `${name}: nothing would change`}</h3>
+      ${plan.changes.length > 0 && html`<pre>${differences(plan.changes)}</pre><label>Reason, kept in the history <input value=${reason} maxlength="1000" onInput=${(event) => setReason(event.target.value)}/></label><button>${name}</button>`}
+      <button type="button" onClick=${cancel}>Cancel</button></form>`}
+    <${Said} said=${said}/>`;
 }

@@ -1,6 +1,7 @@
 // Decisions: what was decided, newest first, and how many by the hour.
 import { html, useEffect, useState } from "/console/preact.js";
 import { ask, moment, route, Said, Table } from "/console/daemon.js";
+import { useWhy } from "/console/hot.js";
 
 const OUTCOMES = { "denied,blocked": "refused", denied: "denied by a limit", blocked: "blocked", throttled: "delayed", shadow_denied: "shadow denied", allowed: "allowed", committed: "committed", "": "any" };
 const FILTERS = { user: "User", rule: "Rule", region: "Region", address: "Address" };
@@ -35,6 +36,11 @@ export function Decisions() {
     } catch (error) { setFound(); setUsage(); setSaid({ bad: error.message }); }
   };
   useEffect(() => { look(); }, []);
+  const why = useWhy();
+  // What stands in a record says whose it was; the rule has the bucket, also where that counts everybody. What blocks has none.
+  const asked = ({ domain, rule, outcome, user, api_key, path }) => ({ domain, rule: outcome === "blocked" ? undefined : rule, user, api_key: user ? undefined : api_key, path });
+  const canAsk = (one) => { const { domain, ...names } = asked(one); return Object.values(names).some(Boolean); };
+  const key = (one, place) => `${one.at} ${place}`;
   const set = (name) => (event) => setFilters({ ...filters, [name]: event.target.value });
   return html`<main><section><h2>Decisions of the last day</h2>
     <form class="line" onSubmit=${(event) => { event.preventDefault(); look(); }}>
@@ -44,8 +50,9 @@ export function Decisions() {
       <button>Look</button></form>
     <${Said} said=${said}/>
     ${usage && (usage.rows?.length ? html`<${Chart} usage=${usage}/>` : html`<p class="soft">${usage.none ?? "Nothing was decided in the last day."}</p>`)}</section>
-    ${found && html`<section><${Table} head=${["at", "outcome", "cause", "rule", "user", "address", "path", "region", "used"]} none="No decisions were recorded for this question."
-      rows=${found.decisions.map((one) => [moment(one.at), html`<span class=${SHADES[one.outcome] ?? ""}>${OUTCOMES[one.outcome] ?? one.outcome}</span>`, one.cause, one.rule,
-        one.user ?? one.api_key, one.ip, one.path, one.region, one.count == null ? undefined : `${one.count} / ${one.limit}`])}/>
+    ${found && html`<section><${Table} head=${["at", "outcome", "cause", "rule", "user", "address", "path", "region", "used", "now"]} none="No decisions were recorded for this question."
+      rows=${found.decisions.map((one, place) => ({ key: key(one, place), under: why.under(key(one, place)), cells: [moment(one.at), html`<span class=${SHADES[one.outcome] ?? ""}>${OUTCOMES[one.outcome] ?? one.outcome}</span>`, one.cause, one.rule,
+        one.user ?? one.api_key, one.ip, one.path, one.region, one.count == null ? undefined : `${one.count} / ${one.limit}`,
+        canAsk(one) && why.button(key(one, place), asked(one))] }))}/>
       ${found.next && html`<button onClick=${() => look(found.next)}>More</button>`}</section>`}</main>`;
 }

@@ -1,10 +1,10 @@
 // Identities: a user's tier, limits of its own, what is left, and blocks.
 import { html, useState } from "/console/preact.js";
-import { ask, moment, route, Said, span, Table } from "/console/daemon.js";
+import { ask, mayChangeRules, moment, route, Said, span, Table } from "/console/daemon.js";
 
 const own = (overrides) => Object.entries(overrides ?? {}).map(([rule, { limit, burst }]) => `${rule}: ${limit}${burst && burst !== limit ? `, ${burst} at once` : ""}`).join("; ");
 
-export function Identities() {
+export function Identities({ me }) {
   // `user` is what is kept of the one that was looked for: `id` stands in the field, and may be another one by now.
   const [id, setId] = useState(""), [user, setUser] = useState(), [more, setMore] = useState({}), [reason, setReason] = useState(""), [until, setUntil] = useState(""), [said, setSaid] = useState();
   const path = (name) => `/v1/users/${encodeURIComponent(name)}`;
@@ -34,11 +34,11 @@ export function Identities() {
         <tr><th scope="row">limits of its own</th><td>${own(user.overrides) || "none"}</td></tr>
         <tr><th scope="row">blocked</th><td class=${user.blocked ? "bad" : "good"}>${user.blocked ? `until ${moment(user.blocked.until) ?? "somebody unblocks it"}${user.blocked.reason ? `: ${user.blocked.reason}` : ""}` : "no"}</td></tr>
         <tr><th scope="row">last seen</th><td>${moment(user.last_seen_at) ?? "–"}</td></tr></tbody></table>
-      <form class="line" onSubmit=${(event) => event.preventDefault()}>
+      ${mayChangeRules(me) && html`<form class="line" onSubmit=${(event) => event.preventDefault()}>
         <label>Reason <input value=${reason} onInput=${(event) => setReason(event.target.value)}/></label>
         <label>For how long <input placeholder="1h; empty: until unblocked" value=${until} onInput=${(event) => setUntil(event.target.value)}/></label>
         <button onClick=${change("/block", { reason: reason || null, until: until || null })}>Block</button>
-        <button onClick=${change("/unblock", { reason: reason || null })}>Unblock</button></form>`}
+        <button onClick=${change("/unblock", { reason: reason || null })}>Unblock</button></form>`}`}
     <${Said} said=${said}/></section>
     ${more.id && html`<section><h2>Left now of ${more.id}</h2>
       ${more.refused && html`<p class="bad">Every request is refused, whatever is left: ${more.refused.replace("_", " ")}.</p>`}

@@ -1,6 +1,7 @@
 // Rules: what is in force, why a request is decided as it is, changes, and the way back.
-import { html, useEffect, useState } from "/console/preact.js";
-import { ask, because, List, moment, route, Said, span, Table, unheard } from "/console/daemon.js";
+import { html, useEffect, useMemo, useRef, useState } from "/console/preact.js";
+import { ask, because, Change, Choice, differences, List, mayChangeRules, moment, route, Said, span, Table, unheard, useEach } from "/console/daemon.js";
+import { OfRule, rate } from "/console/hot.js";
 
 function limit(rule) {
   if (rule.limit == null) return rule.action;
@@ -40,49 +41,95 @@ function Explain() {
     <${Said} said=${said}/></section>`;
 }
 
-function History({ revision }) {
-  const [history, setHistory] = useState(), [said, setSaid] = useState();
+function History({ revision, mayChange }) {
+  const [history, setHistory] = useState(), [said, setSaid] = useState(), [open, setOpen] = useState();
   useEffect(() => { ask("GET", route("/v1/rules/history", { limit: 20 })).then(setHistory, (error) => setSaid({ bad: error.message })); }, [revision]);
-  const back = async (to, isTrial) => {
-    try {
-      const done = await ask("POST", route("/v1/rules/rollback", { dry_run: isTrial }), { revision: to });
-      setSaid({ text: `${isTrial ? `Going back to ${to} would change` : `Revision ${done.revision} changed`}:\n${JSON.stringify(done.changes, null, 2)}` });
-    } catch (error) { setSaid({ bad: error.message }); }
-  };
+  const back = (to) => (query, seen) => ask("POST", route("/v1/rules/rollback", query), { revision: to }, seen === undefined ? {} : { "If-Match": `"${seen}"` });
+  const short = ({ changes, changes_total: all }) => changes.slice(0, 3).map(({ rule, region }) => `${rule}${region ? ` in ${region}` : ""}`).join(", ") + (all > 3 ? ` and ${all - 3} more` : "");
+  const row = (one) => ({
+    key: one.revision,
+    cells: [one.revision, moment(one.at), one.actor, one.action, short(one), one.reason,
+      html`<button type="button" aria-expanded=${open === one.revision} onClick=${() => setOpen(open === one.revision ? undefined : one.revision)}>Look</button>`],
+    under: open === one.revision && html`<pre>${differences(one.changes, one.changes_total)}</pre>
+      ${mayChange && one.revision !== history.revision && html`<${Change} name=${`Go back to ${one.revision}`} about=${revision} put=${back(one.revision)}/>`}`,
+  });
   return html`<section><h2>History</h2>
-    ${history && html`<${Table} head=${["revision", "at", "by", "action", "changed", "reason", "go back"]} none="Nothing was changed yet."
-      rows=${history.history.map((one) => [one.revision, moment(one.at), one.actor, one.action, one.changes.map((change) => `${change.kind} ${change.rule}`).join(", "), one.reason,
-        html`<button onClick=${() => back(one.revision, true)}>Compare</button><button onClick=${() => back(one.revision, false)}>Go back here</button>`])}/>`}
+    ${history && html`<${Table} head=${["revision", "at", "by", "action", "changed", "reason", "look"]} none="Nothing was changed yet." rows=${history.history.map(row)}/>`}
     <${Said} said=${said}/></section>`;
 }
 
-export function Rules({ revision }) {
-  const [set, setSet] = useState({ rules: [] }), [search, setSearch] = useState(""), [text, setText] = useState(""), [chosen, setChosen] = useState(), [said, setSaid] = useState();
-  // The rule as it was when it was chosen or saved: what is written here is a change of that. Without a text it is not seen yet.
-  const [base, setBase] = useState({});
-  const load = () => ask("GET", "/v1/rules").then(setSet, (error) => setSaid({ bad: error.message }));
-  useEffect(() => { load(); }, [revision]);
+const MODES = { "": "any", none: "each region alone", gossip: "gossip", split: "split", escrow: "escrow" };
+const SHOWN = { "": "all", denied: "denied of late", log_only: "log only", off: "not enabled" };
+
+/* What a rule is searched by: its names, its conditions, and what it counts by. */
+const words = (rule) => [rule.name, rule.domain, rule.group, rule.unit, rule.action, rule.algorithm, ...Object.entries(rule.match).flatMap(([name, values]) => [values].flat().map((value) => `${name}=${value}`)), ...rule.per].join(" ").toLowerCase();
+
+const NEW = { name: "", per: ["user"], limit: 100, window: "1m" };
+
+/* One rule as it was written: what one changes is that, and nothing is saved that nobody wrote. */
+function Rule({ name, revision, mayChange, close }) {
+  const path = `/v1/rules/${encodeURIComponent(name)}`;
+  // As it is, as it was when its text was taken, and that text, which somebody may have changed.
+  const [now, setNow] = useState(), [base, setBase] = useState(), [text, setText] = useState(), [said, setSaid] = useState();
+  // Somebody may type while an answer is under way.
+  const typed = useRef({});
+  typed.current = { base, text };
   const written = (rule) => JSON.stringify(rule, null, 2);
-  const choose = (rule) => { setChosen(rule.name); setText(written(rule)); setBase({ text: written(rule), revision: set.revision }); setSaid(); };
-  const now = set.rules.find((rule) => rule.name === chosen);
-  const isStale = base.text !== undefined && base.text !== (now && written(now));
-  useEffect(() => { if (base.text === undefined && now && set.revision >= base.revision) setBase({ text: written(now), revision: set.revision }); }, [set, base]);
-  const put = async (isTrial) => {
-    let rule;
-    try { rule = JSON.parse(text); } catch (error) { return setSaid({ bad: error.message }); }
+  const load = async (isFresh) => {
     try {
-      const done = await ask("PUT", route(`/v1/rules/${encodeURIComponent(rule.name ?? "")}`, { dry_run: isTrial }), { rule, revision: isStale ? base.revision : set.revision });
-      if (!isTrial) setBase({ revision: done.revision });
-      setSaid({ text: `${isTrial ? "This would change" : `Revision ${done.revision} changed`}:\n${JSON.stringify(done.changes, null, 2)}` });
-    } catch (error) { setSaid({ bad: error.message }); }
+      const { rule, revision } = await ask("GET", route(path, { written: true }));
+      const found = { text: written(rule), revision };
+      setNow(found);
+      const { base, text } = typed.current;
+      if (isFresh || !base || text === base.text) { setBase(found); setText(found.text); }
+      setSaid();
+    } catch (error) {
+      if (error.status === 404) return setNow({});
+      setSaid({ bad: error.message });
+      // It decides all the same: so it is shown, with every default, and cannot be changed.
+      if (!typed.current.base) ask("GET", path).then(({ rule }) => setNow({ shown: written(rule) }), () => {});
+    }
   };
-  const rules = set.rules.filter((rule) => rule.name.includes(search));
-  return html`<main class="two"><section><h2>${rules.length} ${rules.length === 1 ? "rule" : "rules"}, revision ${set.revision}</h2>
-    <input type="search" aria-label="Search rules" placeholder="Search by name" value=${search} onInput=${(event) => setSearch(event.target.value)}/>
-    <${List} entries=${rules} chosen=${chosen} choose=${choose} more=${limit}/></section>
-    <section><h2>${chosen ?? "Choose a rule"}</h2>
-    ${isStale && html`<p role="status" class="bad">This rule was changed or removed meanwhile. Choose it again to see it as it is; what is written here is of revision ${base.revision}.</p>`}
-    ${text && html`<textarea aria-label="The rule as JSON" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
-      <button onClick=${() => put(true)}>Show what would change</button><button onClick=${() => put(false)}>Save</button>`}
-    <${Said} said=${said}/></section><${Explain}/><${History} revision=${revision}/></main>`;
+  useEffect(() => { if (name) load(); else if (text === undefined) { setBase({ text: "" }); setNow({ text: "" }); setText(written(NEW)); } }, [revision]);
+  const isStale = name && base && now && base.text !== now.text, isGone = now && now.text === undefined && !now.shown;
+  const put = (query, seen) => {
+    const rule = JSON.parse(text), own = rule.name ?? name;
+    if (!own) throw new Error("the rule needs a name");
+    return ask("PUT", route(`/v1/rules/${encodeURIComponent(own)}`, query), { rule, revision: seen ?? (isStale ? base.revision : undefined) }, name ? {} : { "If-None-Match": "*" });
+  };
+  const remove = (query, seen) => ask("DELETE", route(path, query), undefined, seen === undefined ? {} : { "If-Match": `"${seen}"` });
+  return html`<h2>${name || "A new rule"}</h2>
+    ${isStale && html`<p role="status" class="bad">This rule was changed or removed meanwhile; what is written here is of revision ${base.revision}. <button type="button" onClick=${() => load(true)}>Show it as it is</button></p>`}
+    ${text !== undefined && html`<textarea aria-label="The rule as JSON" spellcheck="false" readonly=${!mayChange} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
+      ${mayChange ? html`<${Change} name="Save" about=${text} put=${async (...asked) => put(...asked)} done=${() => name ? load(true) : close(JSON.parse(text).name)}/>
+        ${name && !isGone && html`<${Change} name="Remove" about=${name} put=${remove} done=${() => close()}/>`}` : html`<p class="soft">To change it needs role operator.</p>`}`}
+    ${text === undefined && now?.shown && html`<pre tabindex="0">${now.shown}</pre>`}
+    <${Said} said=${said}/>
+    ${name && !isGone && html`<h3>Denied most of late</h3><${OfRule} rule=${name}/>`}`;
+}
+
+export function Rules({ revision, me }) {
+  const [set, setSet] = useState({ rules: [] }), [search, setSearch] = useState(""), [mode, setMode] = useState(""), [show, setShow] = useState(""), [chosen, setChosen] = useState(), [said, setSaid] = useState();
+  const [denied, setDenied] = useState({});
+  const mayChange = mayChangeRules(me);
+  useEffect(() => { ask("GET", "/v1/rules").then((set) => { setSet(set); setSaid(); }, (error) => setSaid({ bad: error.message })); }, [revision]);
+  // Counts of late halve every half minute: more often says nothing more.
+  useEach(() => ask("GET", route("/v1/hot", { by: "denied", limit: 1000 })).then(({ rules, span_ms: span }) =>
+    setDenied(Object.fromEntries(rules.filter((row) => row.denied).map((row) => [row.rule, rate(row.denied, span)]))), () => setDenied({})), [], 10_000);
+  const searched = useMemo(() => set.rules.map(words), [set]);
+  const wanted = search.toLowerCase().split(/\s+/).filter(Boolean);
+  const shows = { denied: (rule) => denied[rule.name], log_only: (rule) => rule.action === "log_only", off: (rule) => !rule.enabled };
+  let rules = set.rules.filter((rule, place) => (!mode || (rule.global?.mode ?? "none") === mode) && (!show || shows[show](rule)) && wanted.every((word) => searched[place].includes(word)));
+  if (show === "denied") rules = rules.sort((a, b) => denied[b.name] - denied[a.name]);
+  const many = rules.length === set.rules.length ? `${rules.length}` : `${rules.length} of ${set.rules.length}`;
+  return html`<main class="two"><section><h2>${many} ${set.rules.length === 1 ? "rule" : "rules"}, revision ${set.revision}</h2>
+    <form class="line" onSubmit=${(event) => event.preventDefault()}>
+      <label>Search <input type="search" aria-label="Search rules" placeholder="name, path=/search, user …" value=${search} onInput=${(event) => setSearch(event.target.value)}/></label>
+      <${Choice} title="Worldwide" choices=${MODES} value=${mode} set=${setMode}/><${Choice} title="Show" choices=${SHOWN} value=${show} set=${setShow}/>
+      ${mayChange && html`<button type="button" onClick=${() => setChosen("")}>New rule</button>`}</form>
+    <${List} entries=${rules} chosen=${chosen} choose=${(rule) => setChosen(rule.name)} none=${set.rules.length ? "No rule is like that." : "No rules are in force: everything passes."}
+      more=${(rule) => html`${denied[rule.name] && html`<span class=${rule.action === "log_only" ? "warn" : "bad"}>${denied[rule.name]} denied/s</span>${" · "}`}${rule.enabled ? limit(rule) : "not enabled"}`}/><${Said} said=${said}/></section>
+    <section>${chosen === undefined ? html`<h2>Choose a rule</h2><p class="soft">It is shown as it was written, with who is denied by it and why.</p>`
+      : html`<${Rule} key=${chosen} name=${chosen} revision=${revision} mayChange=${mayChange} close=${setChosen}/>`}</section>
+    <${Explain}/><${History} revision=${revision} mayChange=${mayChange}/></main>`;
 }

@@ -226,6 +226,20 @@ async fn charge(servers: &Servers, name: &[u8], permits: u64) {
     }
 }
 
+/// Reads a report of what was used as a stranger wrote it.
+#[cfg(feature = "fuzzing")]
+pub(in crate::api) fn fuzzed(message: &[u8]) {
+    let Ok(reports) = wire::decode(message) else { return };
+    assert!(reports.rows.len() <= wire::ROWS_MAX, "a report has a bound");
+    for row in &reports.rows {
+        // What a bucket is called by says all of its pairs, and nothing else.
+        let name = name_of(reports.domain, &row.pairs);
+        let pairs = row.pairs.iter().flat_map(|(key, value)| [*key, *value]);
+        let texts: Vec<&str> = std::iter::once(reports.domain).chain(pairs).collect();
+        assert_eq!(texts_of(&name), texts);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

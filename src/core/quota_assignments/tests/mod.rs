@@ -71,6 +71,44 @@ fn buckets_that_nobody_can_spend_of_give_way_to_others_before_their_window_ends(
 }
 
 #[test]
+fn the_bucket_gives_way_that_may_be_spent_of_for_the_shortest_time() {
+    const MANY: u64 = 200;
+    let at = Timestamp(1_800_000_000_000_000) + Span::from_secs(10);
+    let ends = at + Span::from_secs(86_400);
+    let left = RightsLeft { permits: 900, begins: at, ends, may_grow: false };
+    let named = |number: u64| Arc::<[u8]>::from(format!("{number:06}").as_bytes());
+    let mut table = QuotaTable::new(200);
+    for number in 0..MANY {
+        let name = named(number);
+        table.join(number, &name, at).unwrap();
+        table.enter(&name, ends, at);
+        // Those whose names come first may be delivered, and spent of, for a while.
+        if number < MANY / 2 {
+            let bucket = table.get(&name).unwrap();
+            let plan = bucket.plan(number, left, at).unwrap();
+            assert!(bucket.assign(number, plan, true, at).is_some());
+            bucket.written(number, at);
+        }
+        table.leave(number, &name, at);
+    }
+    assert_eq!(table.len(), 200);
+    let mut come = |seconds: u64, first: u64| {
+        let now = at + Span::from_secs(seconds);
+        (first..).take_while(|number| table.join(*number, &named(*number), now).is_ok()).count()
+    };
+    assert_eq!(come(1, 1_000), 100, "as many as nobody can spend of");
+    assert_eq!(come(149, 2_000), 0);
+    assert_eq!(come(151, 3_000), 100);
+    // Pairs are bounded as well.
+    assert!(
+        table.join(9, &named(1_000), at + Span::from_secs(152)).is_err(),
+        "there is no room for the pair"
+    );
+    table.leave(1_000, &named(1_000), at + Span::from_secs(152));
+    assert_eq!(table.len(), 199, "nothing of it has to be remembered");
+}
+
+#[test]
 fn nothing_is_assigned_before_what_is_carried_into_a_window_is_charged() {
     let (begins, stream) = (Timestamp(1_800_000_000_000_000), 7);
     let left = |index: u64| {

@@ -17,7 +17,7 @@ use super::level::{LevelLedger, LevelPartner};
 use super::own_limit::EscrowOwnLimit;
 use super::places::{PlacesLedger, PlacesPartner};
 use super::totals::total;
-use super::window::{WindowLedger, WindowPartner, need};
+use super::window::{WindowLedger, WindowPartner, lasting_need};
 use super::{FollowedRule, Share};
 
 /// What was heard longer ago says nothing of now. At least this, and two windows.
@@ -512,7 +512,8 @@ impl EscrowBucket {
                 let ledger = ledger.and_then(Ledger::as_window);
                 let moved = ledger.is_some_and(|ledger| !ledger.given.is_empty() || !ledger.taken.is_empty());
                 let used = if notes.window == window { notes.admitted } else { 0 };
-                let wish = need(demand, self.left(window, now)) + i128::from(used) * 1_000_000;
+                let used = i128::from(used) * 1_000_000;
+                let wish = lasting_need(demand, self.left(window, now), used) + used;
                 moved || (demand > 0 && wish * 2 > i128::from(share.minted) * 1_000_000)
             }
             (BucketNotes::Level, _) => {

@@ -92,6 +92,12 @@ pub struct EscrowSafety {
     pub says_who_is_dry: bool,
     /// Nothing of a sliding rule is lent beside a daemon whose version would not see it in their store.
     pub lends_only_in_sight: bool,
+    /// A store in memory spends no more of a window than is noted outside of its process.
+    pub spends_only_below_the_mark: bool,
+    /// Marks go on above what the memory before may have spent.
+    pub marks_go_on_above_what_was_lost: bool,
+    /// Marks say nothing of windows that began before they were noted.
+    pub marks_have_a_beginning: bool,
 }
 
 impl EscrowSafety {
@@ -113,6 +119,9 @@ impl EscrowSafety {
         never_forgets_for_room: true,
         says_who_is_dry: true,
         lends_only_in_sight: true,
+        spends_only_below_the_mark: true,
+        marks_go_on_above_what_was_lost: true,
+        marks_have_a_beginning: true,
     };
 }
 

@@ -19,6 +19,7 @@ mod calendar;
 mod few;
 mod honest;
 mod levels;
+mod newcomers;
 mod own;
 mod sliding;
 mod world;

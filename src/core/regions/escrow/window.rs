@@ -11,12 +11,13 @@ use super::super::super::wire::rights::{ClosedWindow, Total};
 use super::EscrowSafety;
 use super::totals::{Giving, RECOVERY_MARGIN, Taking, add, sum};
 
+pub mod marks;
 mod partner;
 mod planner;
 mod transfers;
 
 pub(super) use self::partner::WindowPartner;
-pub(super) use self::transfers::{RegionEstimate, SpendingTime, need, window_transfers};
+pub(super) use self::transfers::{RegionEstimate, SpendingTime, lasting_need, need, window_transfers};
 
 /// Something to be done to the rights of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +72,13 @@ impl WindowLedger {
         // The store gives no more than is there, so this saturates only when the limit shrinks inside a
         // window.
         self.minted.saturating_add(sum(&self.taken)).saturating_sub(sum(&self.given))
+    }
+
+    /// Returns how many of the region's own rights are gone, where `used` permits are: what came from other
+    /// regions made up for as many.
+    #[must_use]
+    pub fn spent(&self, used: u64) -> u64 {
+        used.saturating_add(sum(&self.given)).saturating_sub(sum(&self.taken))
     }
 
     /// Carries out a step that speaks of `window`, of which `used` permits leave enough.

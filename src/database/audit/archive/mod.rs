@@ -19,14 +19,13 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use tokio::task::spawn_blocking;
 
 use self::columns::{COLUMNS, Cells, ColumnsWriter, GROUP_ROWS, Kind, Sum};
-use self::place::ArchivePlace;
 use super::settings::Settings;
 use super::step::{ArchiveStep, Ended, Steps};
 use crate::core::time::Timestamp;
 use crate::database::postgres::{Database, Failure};
 use crate::database::private;
 
-pub use self::place::PlaceError;
+pub use self::place::{ArchivePlace, PlaceError};
 
 /// Longest wait for the next row, or for any other answer of the database.
 const DEADLINE: Duration = Duration::from_secs(120);

@@ -30,9 +30,9 @@ pub struct PlaceError {
     why: String,
 }
 
-/// An archive.
+/// An archive: of old months, or of backups.
 #[derive(Debug)]
-pub(super) struct ArchivePlace {
+pub struct ArchivePlace {
     url: String,
     store: Box<dyn ObjectStore>,
     prefix: Key,
@@ -43,7 +43,10 @@ pub(super) struct ArchivePlace {
 
 impl ArchivePlace {
     /// Opens it; nothing is asked of it yet.
-    pub(super) fn open(url: &str) -> Result<Self, PlaceError> {
+    ///
+    /// # Errors
+    /// The URL is none of a folder or bucket, or the environment lacks what the bucket needs.
+    pub fn open(url: &str) -> Result<Self, PlaceError> {
         let fail = |why: String| PlaceError { url: url.to_owned(), why };
         let parsed = reqwest::Url::parse(url).map_err(|error| fail(format!("is no URL: {error}")))?;
         let settings = std::env::vars_os()
@@ -57,7 +60,8 @@ impl ArchivePlace {
     }
 
     /// Returns how people name a file in it.
-    pub(super) fn location(&self, name: &str) -> String {
+    #[must_use]
+    pub fn location(&self, name: &str) -> String {
         format!("{}/{name}", self.url)
     }
 
@@ -66,8 +70,45 @@ impl ArchivePlace {
         location.strip_prefix(&*self.url)?.strip_prefix('/')
     }
 
+    /// Returns the names of all files in it, those of folders below as well, in order.
+    ///
+    /// # Errors
+    /// It cannot be listed.
+    pub async fn list(&self) -> Result<Vec<String>, PlaceError> {
+        let mut listed = self.store.list(Some(&self.prefix));
+        let mut names = Vec::new();
+        loop {
+            let next = tokio::time::timeout(DEADLINE, listed.next()).await;
+            let Some(file) = next.map_err(|_| self.fail("", "no answer within 2m"))? else { break };
+            let location = file.map_err(|error| self.fail("", error))?.location;
+            let (location, prefix): (&str, &str) = (location.as_ref(), self.prefix.as_ref());
+            let name = location.strip_prefix(prefix).unwrap_or_default();
+            names.push(name.trim_start_matches('/').to_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Returns true if it has a file of this name.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn has(&self, name: &str) -> Result<bool, PlaceError> {
+        let found = async {
+            match self.store.head(&self.key(name)).await {
+                Ok(_) => Ok(true),
+                Err(object_store::Error::NotFound { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        self.wait(name, found).await
+    }
+
     /// Removes a file. One that is not there is removed already.
-    pub(super) async fn remove(&self, name: &str) -> Result<(), PlaceError> {
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub async fn remove(&self, name: &str) -> Result<(), PlaceError> {
         let removed = async {
             match self.store.delete(&self.key(name)).await {
                 Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -97,7 +138,10 @@ impl ArchivePlace {
     }
 
     /// Writes a file, replacing one of this name. It is there as a whole or not at all. Returns its size.
-    pub(super) async fn put(&self, name: &str, from: &Path) -> Result<u64, PlaceError> {
+    ///
+    /// # Errors
+    /// The file cannot be read, or the archive does not take it.
+    pub async fn put(&self, name: &str, from: &Path) -> Result<u64, PlaceError> {
         if let Some(folder) = &self.folder {
             let (from, into) = (from.to_owned(), folder.join(name));
             let copied = tokio::task::spawn_blocking(move || copy_private(&from, &into)).await;
@@ -129,7 +173,10 @@ impl ArchivePlace {
     }
 
     /// Fetches a file into this one.
-    pub(super) async fn get(&self, name: &str, into: &mut File) -> Result<(), PlaceError> {
+    ///
+    /// # Errors
+    /// It is not there, or cannot be read or written.
+    pub async fn get(&self, name: &str, into: &mut File) -> Result<(), PlaceError> {
         let found = self.wait(name, self.store.get(&self.key(name))).await?;
         let mut parts = found.into_stream();
         loop {

@@ -1,5 +1,5 @@
-//! Opens a connection: TCP, TLS where the address says so, the user's name, the database, and a proof that it
-//! answers.
+//! Opens a connection: TCP, TLS or a Unix socket where the address says so, the user's name, the database,
+//! and a proof that it answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -26,6 +26,8 @@ pub(in crate::store::redis) enum Opened {
     Plain(tokio::net::tcp::OwnedReadHalf),
     /// Both halves of one with TLS.
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+    /// Both halves of one to a server on this machine.
+    Unix(UnixStream),
 }
 
 /// For the handshake of TLS.
@@ -37,11 +39,13 @@ const NO_TLS: &str =
 /// Checks whether addresses of this kind can be connected to, or why not.
 pub(in crate::store::redis) fn can_dial(info: &ConnectionInfo) -> Result<(), &'static str> {
     match info.addr() {
-        ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { insecure: false, .. } => Ok(()),
+        ConnectionAddr::Tcp(..)
+        | ConnectionAddr::TcpTls { insecure: false, .. }
+        | ConnectionAddr::Unix(_) => Ok(()),
         ConnectionAddr::TcpTls { .. } => Err(
             "certificates are always verified: name their authority in [store.redis.tls] in place of #insecure",
         ),
-        _ => Err("only redis://host:port and rediss://host:port can be connected to"),
+        _ => Err("only redis://host:port, rediss://host:port and redis+unix:///path can be connected to"),
     }
 }
 
@@ -61,16 +65,19 @@ pub(in crate::store::redis) async fn open(
     longest: Duration,
 ) -> Result<(Link, Opened), Failure> {
     let tls = tls.load_full();
-    let addresses = names::shared().addresses(host_of(info), LOOK_UP_MAX).await;
+    let addresses = match host_of(info) {
+        Some(host) => names::shared().addresses(host, LOOK_UP_MAX).await,
+        None => Ok(Vec::new()),
+    };
     let addresses = addresses.map_err(|error| Failure::Broken(error.to_string()))?;
     timeout(longest, dial(info, &addresses, tls.as_ref(), prompt)).await.unwrap_or(Err(Failure::Timeout))
 }
 
-/// The host that an address names.
-fn host_of(info: &ConnectionInfo) -> &str {
+/// The host that an address names; a Unix socket names none.
+fn host_of(info: &ConnectionInfo) -> Option<&str> {
     match info.addr() {
-        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
-        _ => "",
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+        _ => None,
     }
 }
 
@@ -108,6 +115,11 @@ async fn dial(
             };
             greet(&mut socket, info, prompt).await?;
             Ok((Link::tasked(), Opened::Tls(Box::new(socket))))
+        }
+        ConnectionAddr::Unix(path) => {
+            let mut socket = UnixStream::connect(path).await.map_err(broken)?;
+            greet(&mut socket, info, prompt).await?;
+            Ok((Link::tasked(), Opened::Unix(socket)))
         }
         other => Err(Failure::Broken(format!("{other} is no address that can be connected to"))),
     }

@@ -39,7 +39,7 @@ const MEMORY_MAX: Duration = Duration::from_millis(500);
 
 /// One server.
 pub(in crate::store::redis) struct Node {
-    /// Address of the server, as `host:port`.
+    /// Address of the server, as `host:port` or as the path of its socket.
     pub(in crate::store::redis) address: String,
     /// Parts on their way to it.
     pub(in crate::store::redis) queue: BatchQueue,
@@ -86,7 +86,7 @@ pub(in crate::store::redis) struct Common {
     pub(in crate::store::redis) tasks: Tasks,
 }
 
-/// `host:port` of an address.
+/// `host:port` of an address, or the path of its socket.
 pub(in crate::store::redis) fn address_of(info: &ConnectionInfo) -> String {
     match info.addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -439,6 +439,11 @@ impl Node {
             }
             Opened::Tls(socket) => {
                 let (reader, writer) = tokio::io::split(*socket);
+                tokio::spawn(Arc::clone(link).write(writer));
+                tokio::spawn(own.read(reader, self.timeout, tick));
+            }
+            Opened::Unix(socket) => {
+                let (reader, writer) = socket.into_split();
                 tokio::spawn(Arc::clone(link).write(writer));
                 tokio::spawn(own.read(reader, self.timeout, tick));
             }

@@ -30,6 +30,12 @@ impl WindowPartner {
         self.totals = WindowTotals { closed, ..said };
     }
 
+    /// Rights of its window that it says to have received, less those that it gave.
+    pub(super) fn net_taken(&self) -> i128 {
+        let sum = |totals: &[Total]| totals.iter().map(|total| i128::from(total.permits)).sum::<i128>();
+        sum(&self.totals.taken) - sum(&self.totals.given)
+    }
+
     /// All that it says to have given to a region in a window.
     pub(super) fn gave_to(&self, region: &str, window: u64) -> u64 {
         if self.totals.window == window { to_region(&self.totals.given, region) } else { 0 }

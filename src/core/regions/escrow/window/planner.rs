@@ -7,8 +7,8 @@ use super::super::bucket::{BucketNotes, EscrowBucket, LastStatement};
 use super::super::ledger::Step;
 use super::super::planner::{Extrapolated, GAP, UNIT};
 use super::super::{Escrow, Event};
-use super::partner::to_region;
-use super::{RegionEstimate, SpendingTime, WindowStep, need, window_transfers};
+use super::partner::{WindowPartner, to_region};
+use super::{RegionEstimate, SpendingTime, WindowStep, lasting_need, window_transfers};
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 use crate::wire::rights::{ClosedWindow, RightKind, Transfer};
@@ -55,7 +55,8 @@ impl Escrow {
         let kind = RightKind::Window(window);
         if region == Regions::OWN {
             let wanted = i128::from(bucket.wanted(kind)) * UNIT;
-            let (free, need) = (i128::from(own.free()) * UNIT, need(bucket.demand(now), left));
+            let free = i128::from(own.free()) * UNIT;
+            let need = lasting_need(bucket.demand(now), left, i128::from(own.used) * UNIT);
             return RegionEstimate { free, need, wanted, ..silent };
         }
         let partner = bucket.partner(region).filter(|partner| partner.heard.is_some());
@@ -72,10 +73,15 @@ impl Escrow {
         };
         let spent = demand * i128::from(age.0) / UNIT;
         let under_way = self.under_way(own, partner, region);
-        let free = (i128::from(free) * UNIT - spent).max(0) + i128::from(under_way) * UNIT;
+        let free = (i128::from(free) * UNIT - spent).max(0);
+        // It has used what it was minted and given, less what it gave and has.
+        let moved =
+            partner.as_window().filter(|_| partner.kind() == kind).map_or(0, WindowPartner::net_taken);
+        let used = (i128::from(minted) + moved) * UNIT - free;
+        let free = free + i128::from(under_way) * UNIT;
         let demand = if fresh { partner.demand } else { 0 };
         let reachable = left > owd && self.is_reachable(now, partner, region, GAP);
-        let (need, wanted) = (need(demand, left), i128::from(wanted) * UNIT);
+        let (need, wanted) = (lasting_need(demand, left, used), i128::from(wanted) * UNIT);
         RegionEstimate { free, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
     }
 

@@ -1,8 +1,9 @@
 //! How many rights to push to whom: a pure function of what is believed of each region.
 //!
 //! Everybody with too many gives in proportion, so that no two coordinate and nobody is asked twice. A region
-//! is short when it will run dry before the window ends, not when it is dry. Nothing here matters to
-//! exactness: the store gives only what is free.
+//! is short when it will run dry soon, not when it is dry. While more than a tenth of the limit is free every
+//! region keeps a slice of that, whoever is short, so that a first request finds something wherever it comes.
+//! Nothing here matters to exactness: the store gives only what is free.
 
 use smallvec::SmallVec;
 
@@ -13,6 +14,16 @@ use crate::time::Span;
 const UNIT: i128 = 1_000_000;
 /// For so long after a window begins something is kept for a surprise even where somebody is refused.
 const SURPRISE: Span = Span::from_secs(1);
+/// For so long a demand counts that has not lasted: rights are on their way for less.
+const SOON: Span = Span::from_secs(1);
+/// A region may want as much again as it has used, if it is asked for that within so long: its demand has
+/// lasted.
+const LASTED: Span = Span::from_secs(10);
+/// All regions together keep one in so many free permits, while more than one in so many of the limit is
+/// free.
+const SLICES: i128 = 10;
+/// Whoever has been refused for so long is refused for the sake of slices, or by a wrong belief.
+const STARVES: Span = Span::from_millis(500);
 
 /// The estimate of one region, permits in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,7 +31,7 @@ pub(in super::super) struct RegionEstimate {
     pub(in super::super) weight: u64,
     /// Rights that it can spend, those on their way to it included.
     pub(in super::super) free: i128,
-    /// What it will want until the window ends.
+    /// Permits that it will want soon, see [`lasting_need`].
     pub(in super::super) need: i128,
     /// The largest cost that it had to refuse.
     pub(in super::super) wanted: i128,
@@ -49,6 +60,12 @@ pub(in super::super) fn need(demand: u64, time: Span) -> i128 {
     mean + (mean * UNIT).isqrt()
 }
 
+/// The same in the rest of a window, in which so many millionths of a permit are `used`: no more than is asked
+/// for soon, or as much again as is used. Ten requests in a second are no demand until midnight.
+pub(in super::super) fn lasting_need(demand: u64, left: Span, used: i128) -> i128 {
+    need(demand, left.min(SOON)).max(need(demand, left.min(LASTED)).min(used))
+}
+
 /// Whole permits to give to each region, in the order of `holdings`; the first is the own one.
 pub(in super::super) fn window_transfers(
     spending: SpendingTime,
@@ -61,6 +78,7 @@ pub(in super::super) fn window_transfers(
     let idle = reserve(spending.length);
     // Somebody who was refused is worth more than one who may come.
     let hasty = reserve(spending.length.min(SURPRISE));
+    let slice = slice(spending, estimates);
     let deficits: SmallVec<[i128; 8]> = estimates
         .iter()
         .zip(&targets)
@@ -79,12 +97,13 @@ pub(in super::super) fn window_transfers(
     let left = i128::from(spending.length.0.saturating_sub(spending.elapsed.0));
     let least =
         UNIT.max(i128::from(spending.limit) * UNIT / 100 * left / i128::from(spending.length.0.max(1)));
+    let keeps = hasty.max(slice);
     let parts: SmallVec<[WholePermits; 8]> =
-        estimates.iter().zip(&targets).map(|(estimate, target)| estimate.part(*target, hasty)).collect();
+        estimates.iter().zip(&targets).map(|(estimate, target)| estimate.part(*target, keeps)).collect();
     let taking = gifts.iter_mut().zip(given(&parts)).zip(&deficits).zip(estimates).skip(1);
     for (((gift, part), deficit), estimate) in taking.filter(|(_, estimate)| estimate.reachable) {
         let starving = estimate.wanted > estimate.free;
-        let excess = own.free - own_target.max(if starving { &hasty } else { &idle });
+        let excess = own.free - (*own_target).max(slice).max(if starving { hasty } else { idle });
         // To the nearest: less than half a right must not strand a whole one. Of two halves neither moves.
         let exact = excess * deficit / whole;
         let permits = (exact + UNIT / 2) / UNIT;
@@ -107,6 +126,25 @@ impl RegionEstimate {
         let whole = |permits: i128| u64::try_from(permits).unwrap_or(0);
         WholePermits { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
     }
+}
+
+/// Returns what each region keeps for a first request: nothing where few permits are left, or little time,
+/// and nothing once a cost that would fit has been refused for long.
+fn slice(spending: SpendingTime, estimates: &[RegionEstimate]) -> i128 {
+    let regions = i128::try_from(estimates.len()).unwrap_or(i128::MAX).max(1);
+    let free: i128 = estimates.iter().map(|estimate| estimate.free).sum();
+    let few = (i128::from(spending.limit) * UNIT / SLICES).max(regions * UNIT);
+    // Rights must still get to where they are wanted before the window ends.
+    let ways = Span(spending.owd_max.0.saturating_mul(4));
+    let left = Span(spending.length.0.saturating_sub(spending.elapsed.0));
+    let patience = STARVES.max(ways);
+    let starves = |estimate: &RegionEstimate| {
+        estimate.wanted > estimate.free && estimate.wanted <= free && estimate.since > patience
+    };
+    if free <= few || left <= SOON + ways || estimates.iter().any(starves) {
+        return 0;
+    }
+    (free / SLICES / regions).max(UNIT)
 }
 
 /// Returns what each region keeps for a surprise; released until shortly before so much of the window has
@@ -248,6 +286,39 @@ mod tests {
     fn late_in_the_window_nothing_is_kept_back() {
         let estimates = [estimate(333, 0), estimate(0, 5_000), estimate(0, 0)];
         assert_eq!(window_transfers(spending(1_000, 750), &estimates).as_slice(), [0, 333, 0]);
+    }
+
+    /// A long time before its window ends.
+    const DAY: Span = Span::from_secs(86_400);
+
+    fn of_a_day(limit: u64) -> SpendingTime {
+        SpendingTime { length: DAY, elapsed: Span::from_secs(3_600), ..spending(limit, 0) }
+    }
+
+    #[test]
+    fn ten_requests_in_a_second_are_no_demand_until_midnight() {
+        let ten_a_second = 10 * 1_000_000;
+        let permits = |used: i128, left| lasting_need(ten_a_second, left, used * UNIT) / UNIT;
+        assert_eq!(permits(0, DAY), 13, "of a second, and chance");
+        assert_eq!(permits(40, DAY), 40, "as much again as it has used");
+        assert_eq!(permits(5_000, DAY), 110, "of ten seconds, and chance");
+        assert_eq!(permits(5_000, Span::from_millis(400)), 6, "until the window ends");
+    }
+
+    #[test]
+    fn a_slice_stays_where_nobody_asks_while_more_than_a_tenth_is_free() {
+        // The second region used half of the limit, wants more, and what it will want is more than there is.
+        let of = |limit: u64, free: u64, since: Span| {
+            let mut estimates = [estimate(free, 0), estimate(0, 10 * limit), estimate(free, 0)];
+            (estimates[1].wanted, estimates[1].since) = (UNIT, since);
+            window_transfers(of_a_day(limit), &estimates)[1]
+        };
+        assert_eq!(of(40, 10, Span::ZERO), 9);
+        assert_eq!(of(10, 3, Span::ZERO), 2);
+        assert_eq!(of(10_000, 2_500, Span::ZERO), 2_333, "a third of a tenth of five thousand");
+        assert_eq!(of(10_000, 500, Span::ZERO), 500, "the last tenth goes to whoever asks");
+        assert_eq!(of(10, 1, Span::ZERO), 1, "as do the last few");
+        assert_eq!(of(40, 10, Span::from_secs(1)), 10, "nobody is refused for its sake for long");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use redis::{ConnectionInfo, IntoConnectionInfo, Value};
+use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,8 @@ pub(in crate::store::redis) struct Places {
     topology: Topology,
     master: String,
     seeds: Vec<ConnectionInfo>,
+    /// Settings of the servers that the listed ones name, at an address of no meaning.
+    named: ConnectionInfo,
     common: Common,
     known: Mutex<HashMap<String, Arc<Node>>>,
     /// Seeds of a cluster, sentinels: asked, but not for decisions.
@@ -60,9 +62,8 @@ impl Places {
     ) -> Result<Arc<Self>, StartError> {
         let topology = settings.topology;
         let seeds = settings.nodes.iter().map(|url| read_seed(url)).collect::<Result<Vec<_>, _>>()?;
-        if seeds.is_empty() {
-            return Err(StartError::NoNodes);
-        }
+        let Some(first) = seeds.first() else { return Err(StartError::NoNodes) };
+        let named = with_auth(first, settings.sentinel_master_auth.as_deref());
         if topology == Topology::Single && seeds.len() > 1 {
             return Err(StartError::TooManyNodes);
         }
@@ -70,6 +71,7 @@ impl Places {
             topology,
             master: settings.sentinel_master.clone(),
             seeds,
+            named,
             common,
             known: Mutex::default(),
             advisers: Vec::new(),
@@ -138,7 +140,7 @@ impl Places {
         if known.len() >= NODES_MAX || host.is_empty() {
             return None;
         }
-        let info = elsewhere(self.seeds.first()?, host, port);
+        let info = elsewhere(&self.named, host, port);
         let node = Node::start(info, &self.common);
         known.insert(address.to_owned(), Arc::clone(&node));
         Some(node)
@@ -330,11 +332,23 @@ impl Places {
     }
 }
 
+/// The same settings with another user and password, as `user:password` or `password`; `None`: the same.
+fn with_auth(info: &ConnectionInfo, auth: Option<&str>) -> ConnectionInfo {
+    let Some(auth) = auth else { return info.clone() };
+    let settings = RedisConnectionInfo::default().set_db(info.redis_settings().db());
+    let settings = match auth.split_once(':') {
+        Some((user, password)) => settings.set_username(user).set_password(password),
+        None => settings.set_password(auth),
+    };
+    info.clone().set_redis_settings(settings)
+}
+
 /// Reads an address. One that cannot be read is told without what may be a password.
 fn read_seed(url: &str) -> Result<ConnectionInfo, StartError> {
-    let refused = |why: String| match (url.split_once("://"), url.rsplit_once('@')) {
+    let shown = url.split_once('?').map_or(url, |(before, _)| before);
+    let refused = |why: String| match (shown.split_once("://"), shown.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => StartError::Address(format!("{scheme}://…@{host}"), why),
-        _ => StartError::Address(url.to_owned(), why),
+        _ => StartError::Address(shown.to_owned(), why),
     };
     let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;
     can_dial(&info).map_err(|why| refused(why.to_owned()))?;

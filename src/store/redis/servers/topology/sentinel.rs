@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -214,17 +214,26 @@ impl Places {
                     }
                 }
             }
-            Opened::Tls(socket) => {
-                let broken = |error: std::io::Error| Failure::Broken(error.to_string());
-                let mut events = Events { socket: *socket, bytes: Vec::new(), silent: 0 };
-                events.socket.write_all(&subscribe).await.map_err(broken)?;
+            Opened::Tls(socket) => self.listen_on(*socket, &subscribe, &ping).await,
+            Opened::Unix(socket) => self.listen_on(socket, &subscribe, &ping).await,
+        }
+    }
+
+    /// Subscribes on a connection that nobody else writes, and hears what comes, until it fails.
+    async fn listen_on(
+        &self,
+        socket: impl AsyncRead + AsyncWrite + Unpin,
+        subscribe: &[u8],
+        ping: &[u8],
+    ) -> Result<(), Failure> {
+        let broken = |error: std::io::Error| Failure::Broken(error.to_string());
+        let mut events = Events { socket, bytes: Vec::new(), silent: 0 };
+        events.socket.write_all(subscribe).await.map_err(broken)?;
+        events.socket.flush().await.map_err(broken)?;
+        loop {
+            if self.hear(&mut events).await? {
+                events.socket.write_all(ping).await.map_err(broken)?;
                 events.socket.flush().await.map_err(broken)?;
-                loop {
-                    if self.hear(&mut events).await? {
-                        events.socket.write_all(&ping).await.map_err(broken)?;
-                        events.socket.flush().await.map_err(broken)?;
-                    }
-                }
             }
         }
     }

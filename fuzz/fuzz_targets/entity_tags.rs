@@ -1,0 +1,10 @@
+//! Lists of revisions in `If-Match`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(text) = std::str::from_utf8(data) {
+        tidegate::api::fuzzed::entity_tags(text);
+    }
+});
