@@ -62,9 +62,7 @@ impl Daemon {
         let world = world(&setup, &store, &engine, &stop, &tasks).await?;
         let parts = Parts { setup: &setup, engine: &engine, store: &store, world: world.as_ref() };
         parts.follow_regions(&regions, &stop, &tasks);
-        if let Some(traces) = &traces {
-            traces.start(&stop, &tasks);
-        }
+        traces.iter().for_each(|traces| traces.start(&stop, &tasks));
         let audit = audit.map(|audit| Arc::new(audit.start(&engine, &stop, &tasks)));
         let courier =
             EventCourier::start(&engine, setup.events.as_ref().map(events::courier), &stop, &tasks)?;
