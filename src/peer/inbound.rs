@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
+use quinn::{Connecting, Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -184,6 +184,14 @@ fn places(
     Some((permit, handshake))
 }
 
+/// The connection once its handshake is over. The first packet alone may say enough to refuse it.
+async fn shaken(accepted: Result<Connecting, ConnectionError>) -> Result<Connection, ConnectionError> {
+    match timeout(HANDSHAKE_DEADLINE, accepted?).await {
+        Ok(shaken) => shaken,
+        Err(_) => Err(ConnectionError::TimedOut),
+    }
+}
+
 /// Finishes the handshake, asks who it is, and reads until the connection ends.
 async fn welcome(
     incoming: quinn::Incoming,
@@ -195,16 +203,9 @@ async fn welcome(
     let address = incoming.remote_address();
     let accepted = incoming.accept();
     let offered = offers.take_unknown();
-    let connection = match accepted {
-        // The first packet alone may say enough to refuse it.
-        Err(error) => Err(error),
-        Ok(connecting) => match timeout(HANDSHAKE_DEADLINE, connecting).await {
-            Ok(shaken) => shaken,
-            Err(_) => Err(ConnectionError::TimedOut),
-        },
-    };
+    let shaken = shaken(accepted).await;
     drop(handshake);
-    let connection = match connection {
+    let connection = match shaken {
         Ok(connection) => connection,
         Err(error) => {
             inbox.refuse(address, endpoint::refusal_of(&error), &error, offered);
