@@ -94,21 +94,7 @@ impl Deliverer {
 
         let mut transaction = read(&self.database, connection.begin().await)?;
         self.steps.done(ArchiveStep::BatchBegun)?;
-        let noted = sqlx::query_scalar::<_, i64>(
-            "INSERT INTO audit_batches (region, node, incarnation, sequence, rows, first_at, last_at, summed) \
-             VALUES ($1, $2, $3, $4, $5, to_timestamp($6::double precision), to_timestamp($7::double precision), $8) \
-             ON CONFLICT DO NOTHING RETURNING number",
-        )
-        .bind(&batch.node.region)
-        .bind(&batch.node.node)
-        .bind(i64::try_from(batch.id.incarnation).unwrap_or(i64::MAX))
-        .bind(i64::try_from(batch.id.sequence).unwrap_or(i64::MAX))
-        .bind(i32::try_from(batch.rows).unwrap_or(i32::MAX))
-        .bind(seconds(span.first))
-        .bind(seconds(span.last + Span::from_secs(1)))
-        .bind(span.is_scattered())
-        .fetch_optional(&mut *transaction)
-        .await;
+        let noted = note_batch(&mut transaction, batch, &span).await;
         let Some(number) = read(&self.database, noted)? else {
             read(&self.database, transaction.rollback().await)?;
             // The other attempt knew whether its sums are there, too.
@@ -164,6 +150,29 @@ impl Extent {
     fn is_scattered(&self) -> bool {
         self.last.since(self.first) > DAY
     }
+}
+
+/// Notes a batch. Returns its number; `None` if it was noted before.
+async fn note_batch(
+    connection: &mut PgConnection,
+    batch: &Batch,
+    span: &Extent,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar::<_, i64>(
+        "INSERT INTO audit_batches (region, node, incarnation, sequence, rows, first_at, last_at, summed) \
+         VALUES ($1, $2, $3, $4, $5, to_timestamp($6::double precision), to_timestamp($7::double precision), $8) \
+         ON CONFLICT DO NOTHING RETURNING number",
+    )
+    .bind(&batch.node.region)
+    .bind(&batch.node.node)
+    .bind(i64::try_from(batch.id.incarnation).unwrap_or(i64::MAX))
+    .bind(i64::try_from(batch.id.sequence).unwrap_or(i64::MAX))
+    .bind(i32::try_from(batch.rows).unwrap_or(i32::MAX))
+    .bind(seconds(span.first))
+    .bind(seconds(span.last + Span::from_secs(1)))
+    .bind(span.is_scattered())
+    .fetch_optional(connection)
+    .await
 }
 
 async fn copy_rows(database: &Database, connection: &mut PgConnection, rows: Vec<u8>) -> Result<(), Failure> {
