@@ -42,8 +42,7 @@ impl Look {
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut notices = Notices::default();
-        let (mut revision, mut rules) = (None, Vec::new());
-        let mut shown = Vec::new();
+        let (mut revision, mut rules, mut shown) = (None, Vec::new(), Vec::new());
         let mut lives = self.certificates_in_force().map(|(_, life)| life);
         self.engine.publish_notices(NoticeSource::Cluster, Vec::new());
         self.gauge();

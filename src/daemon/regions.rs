@@ -18,6 +18,7 @@ use crate::core::region_list::{RegionChanges, RegionList, RegionOrder, RegionSta
 use crate::core::regions::NodeName;
 use crate::core::rule::Mode;
 use crate::core::share::Weights;
+use crate::core::time::Timestamp;
 use crate::engine::Engine;
 use crate::engine::port::Later;
 use crate::engine::region_listing::{RegionChanged, RegionListing, RegionRefused};
@@ -141,32 +142,10 @@ impl Regions {
             if read.get(&member.name) == Some(text) {
                 continue;
             }
-            let orders = RegionChanges::read_orders(text).unwrap_or_default();
-            let (mut unsigned, mut ahead) = (0, false);
-            for order in orders {
-                if unsigned >= UNSIGNED_MAX || !changes.is_news(&order) {
-                    continue;
-                }
-                match peers.operator_of(&order) {
-                    Ok(operator) => {
-                        let (region, state) = (order.region.clone(), order.state.as_str());
-                        if order.is_ahead(now) {
-                            ahead = true;
-                        } else if changes.hear(now, order, &is_idle) {
-                            tracing::info!(region, state, operator, "an operator changed a region");
-                            news = true;
-                        }
-                    }
-                    Err(why) => {
-                        unsigned += 1;
-                        peers.counters().refuse(Refusal::Unsigned);
-                        let NodeName { region, node } = &member.name;
-                        tracing::warn!(peer = %format!("{region}/{node}"), of = order.region, %why, "a change of a region is not taken");
-                    }
-                }
-            }
-            early |= ahead;
-            if !ahead {
+            let taken = take_orders(peers, member, text, &mut changes, now, &is_idle);
+            news |= taken.news;
+            early |= taken.ahead;
+            if !taken.ahead {
                 looked_at.push((member.name.clone(), Arc::clone(text)));
             }
         }
@@ -335,6 +314,50 @@ impl Regions {
         let waiting_for = known_by(peers, &changes, region, wait).await;
         Ok(RegionChanged { before, without_share, waiting_for, signed_by })
     }
+}
+
+/// What became of one member's orders.
+struct OrdersTaken {
+    /// One of them changed something.
+    news: bool,
+    /// One of them is ahead of the clock, and has to be looked at again.
+    ahead: bool,
+}
+
+/// Takes in the orders that a member passes on.
+fn take_orders(
+    peers: &Peers,
+    member: &Member,
+    text: &str,
+    changes: &mut RegionChanges,
+    now: Timestamp,
+    is_idle: &impl Fn(&str) -> bool,
+) -> OrdersTaken {
+    let mut taken = OrdersTaken { news: false, ahead: false };
+    let mut unsigned = 0;
+    for order in RegionChanges::read_orders(text).unwrap_or_default() {
+        if unsigned >= UNSIGNED_MAX || !changes.is_news(&order) {
+            continue;
+        }
+        match peers.operator_of(&order) {
+            Ok(operator) => {
+                let (region, state) = (order.region.clone(), order.state.as_str());
+                if order.is_ahead(now) {
+                    taken.ahead = true;
+                } else if changes.hear(now, order, is_idle) {
+                    tracing::info!(region, state, operator, "an operator changed a region");
+                    taken.news = true;
+                }
+            }
+            Err(why) => {
+                unsigned += 1;
+                peers.counters().refuse(Refusal::Unsigned);
+                let NodeName { region, node } = &member.name;
+                tracing::warn!(peer = %format!("{region}/{node}"), of = order.region, %why, "a change of a region is not taken");
+            }
+        }
+    }
+    taken
 }
 
 /// Tells the regions that are neither listed in the configuration nor seen: nobody misses a change of them.

@@ -308,29 +308,12 @@ async fn write(
     let rules = |gone: bool| {
         changes.iter().filter(move |change| change.region.is_none() && change.after.is_none() == gone)
     };
+    let quotas = QuotaRows::of(changes);
     // Quotas go first and come last: a rule must be there for them.
-    let (mut gone_rules, mut gone_regions): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-    let (mut set_rules, mut set_regions, mut weights, mut minimums) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for change in changes {
-        let Some(region) = &change.region else { continue };
-        match &change.after {
-            None => {
-                gone_rules.push(change.rule.as_str());
-                gone_regions.push(region.as_str());
-            }
-            Some(quota) => {
-                set_rules.push(change.rule.as_str());
-                set_regions.push(region.as_str());
-                weights.push(quota["weight"].as_i64().unwrap_or(0));
-                minimums.push(i16::try_from(quota["min_percent"].as_i64().unwrap_or(0)).unwrap_or(0));
-            }
-        }
-    }
-    if !gone_rules.is_empty() {
+    if !quotas.gone_rules.is_empty() {
         sqlx::query("DELETE FROM region_quotas WHERE (rule, region) IN (SELECT * FROM unnest($1::text[], $2::text[]))")
-            .bind(gone_rules)
-            .bind(gone_regions)
+            .bind(quotas.gone_rules)
+            .bind(quotas.gone_regions)
             .execute(&mut **transaction)
             .await?;
     }
@@ -349,20 +332,54 @@ async fn write(
         .execute(&mut **transaction)
         .await?;
     }
-    if !set_rules.is_empty() {
+    if !quotas.rules.is_empty() {
         sqlx::query(
             "INSERT INTO region_quotas (rule, region, weight, min_percent) \
              SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::smallint[]) \
              ON CONFLICT (rule, region) DO UPDATE SET weight = excluded.weight, min_percent = excluded.min_percent",
         )
-        .bind(set_rules)
-        .bind(set_regions)
-        .bind(weights)
-        .bind(minimums)
+        .bind(quotas.rules)
+        .bind(quotas.regions)
+        .bind(quotas.weights)
+        .bind(quotas.minimums)
         .execute(&mut **transaction)
         .await?;
     }
     Ok(())
+}
+
+/// The rows of `region_quotas` that changes set, and those that they remove, column by column.
+#[derive(Default)]
+struct QuotaRows<'c> {
+    rules: Vec<&'c str>,
+    regions: Vec<&'c str>,
+    weights: Vec<i64>,
+    minimums: Vec<i16>,
+    gone_rules: Vec<&'c str>,
+    gone_regions: Vec<&'c str>,
+}
+
+impl<'c> QuotaRows<'c> {
+    fn of(changes: &'c [RuleChange]) -> Self {
+        let mut rows = Self::default();
+        for change in changes {
+            let Some(region) = &change.region else { continue };
+            match &change.after {
+                None => {
+                    rows.gone_rules.push(change.rule.as_str());
+                    rows.gone_regions.push(region.as_str());
+                }
+                Some(quota) => {
+                    rows.rules.push(change.rule.as_str());
+                    rows.regions.push(region.as_str());
+                    rows.weights.push(quota["weight"].as_i64().unwrap_or(0));
+                    rows.minimums
+                        .push(i16::try_from(quota["min_percent"].as_i64().unwrap_or(0)).unwrap_or(0));
+                }
+            }
+        }
+        rows
+    }
 }
 
 /// One row of `rule_changes`.

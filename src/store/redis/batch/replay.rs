@@ -283,7 +283,33 @@ impl Live<'_> {
         let held = matches!(fate, Some(ReservationFate::HeldBefore { .. }));
         let taken = self.pending.saturating_add(item.cost.taken());
         let cost = if held || matches!(item.cost, Cost::Commit(_)) { self.pending } else { taken };
-        let mut verdict = self.check(now, cost);
+        let mut verdict = self.amended(self.check(now, cost), item, fate, held, now);
+        let role = PenaltyRole::of(&item.cost, fate);
+        let penalty = self.penalty.as_ref().and_then(|(terms, record)| record.in_force(terms, now));
+        if let Some(penalty) = penalty.filter(|_| item.lease.is_none()) {
+            match role {
+                PenaltyRole::Asks => penalty.close(&mut verdict),
+                PenaltyRole::Looks => penalty.close_look(&mut verdict),
+                PenaltyRole::Passes => {}
+            }
+        }
+        let waits = item.lease.is_none() && !held && !matches!(item.cost, Cost::Hold(_) | Cost::Commit(_));
+        if verdict.admitted && waits {
+            self.pending = self.pending.saturating_add(item.cost.taken());
+        }
+        charged.counted.verdict = verdict;
+        charged
+    }
+
+    /// The same verdict, with what the kind of the cost and the fate of a reservation change of it.
+    fn amended(
+        &self,
+        mut verdict: Verdict,
+        item: &Item,
+        fate: Option<ReservationFate>,
+        held: bool,
+        now: Timestamp,
+    ) -> Verdict {
         match item.cost {
             _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
             Cost::Reserve(_) if held => (verdict.admitted, verdict.retry) = (true, None),
@@ -301,21 +327,7 @@ impl Live<'_> {
             }
             Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
-        let role = PenaltyRole::of(&item.cost, fate);
-        let penalty = self.penalty.as_ref().and_then(|(terms, record)| record.in_force(terms, now));
-        if let Some(penalty) = penalty.filter(|_| item.lease.is_none()) {
-            match role {
-                PenaltyRole::Asks => penalty.close(&mut verdict),
-                PenaltyRole::Looks => penalty.close_look(&mut verdict),
-                PenaltyRole::Passes => {}
-            }
-        }
-        let waits = item.lease.is_none() && !held && !matches!(item.cost, Cost::Hold(_) | Cost::Commit(_));
-        if verdict.admitted && waits {
-            self.pending = self.pending.saturating_add(item.cost.taken());
-        }
-        charged.counted.verdict = verdict;
-        charged
+        verdict
     }
 
     fn settle(
