@@ -285,8 +285,8 @@ fn follow_readiness(
     tasks.spawn("readiness", stop, move || follow.clone().run(ending.clone()));
 }
 
-/// The same servers, which also read tokens, stand in for Envoy's service and speak the Redis protocol, as far
-/// as that is wanted.
+/// The same servers, which also read tokens, stand in for Envoy's service and speak the Redis protocol,
+/// as far as that is wanted.
 ///
 /// # Errors
 /// As [`with_resp`].

@@ -144,8 +144,8 @@ impl Core {
         self.outcome_of_parts(charges, planned, answers, intent, now)
     }
 
-    /// Gives back what was drawn ahead for the keys that deny a decision asked then. Returns whether it may be
-    /// asked once more. What is charged whatever the answer is asked once.
+    /// Gives back what was drawn ahead for the keys that deny a decision asked then. Returns whether it may
+    /// be asked once more. What is charged whatever the answer is asked once.
     async fn put_back_drawn(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
