@@ -23,6 +23,7 @@ use super::step::Steps;
 use super::sums::{Summer, Unsummed};
 use crate::core::audit::{DistinctMax, Records, pieces};
 use crate::core::regions::NodeName;
+use crate::database::batch_id::BatchId;
 use crate::database::postgres::{Database, Failure};
 use crate::engine::audit::{Queue, TakenRecords};
 use crate::engine::clock::{Deadline, Stopwatch};

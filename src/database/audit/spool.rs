@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::segment::Batch;
 use super::step::{ArchiveStep, Ended, Steps};
+use crate::database::batch_id::BatchId;
 use crate::database::private;
 
 const WHOLE: &str = "batch";
