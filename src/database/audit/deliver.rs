@@ -72,13 +72,7 @@ impl Deliverer {
         let span = Extent::of(batch);
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => {
-                let mut fresh = self.database.connect().await?;
-                let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
-                              SET idle_in_transaction_session_timeout = '60s'";
-                read(&self.database, fresh.execute(limits).await)?;
-                none.insert(fresh)
-            }
+            none => none.insert(connected(&self.database).await?),
         };
         // A partition that is made takes locks, which must not last as long as the copying.
         for day in span.days.difference(&self.days) {
@@ -150,6 +144,15 @@ impl Extent {
     fn is_scattered(&self) -> bool {
         self.last.since(self.first) > DAY
     }
+}
+
+/// A connection on which nothing takes longer than an attempt may.
+async fn connected(database: &Database) -> Result<PgConnection, Failure> {
+    let mut fresh = database.connect().await?;
+    let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
+                  SET idle_in_transaction_session_timeout = '60s'";
+    read(database, fresh.execute(limits).await)?;
+    Ok(fresh)
 }
 
 /// Notes a batch. Returns its number; `None` if it was noted before.
