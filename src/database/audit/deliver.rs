@@ -72,13 +72,7 @@ impl Deliverer {
         let span = Extent::of(batch);
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => {
-                let mut fresh = self.database.connect().await?;
-                let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
-                              SET idle_in_transaction_session_timeout = '60s'";
-                read(&self.database, fresh.execute(limits).await)?;
-                none.insert(fresh)
-            }
+            none => none.insert(connected(&self.database).await?),
         };
         // A partition that is made takes locks, which must not last as long as the copying.
         for day in span.days.difference(&self.days) {
@@ -94,21 +88,7 @@ impl Deliverer {
 
         let mut transaction = read(&self.database, connection.begin().await)?;
         self.steps.done(ArchiveStep::BatchBegun)?;
-        let noted = sqlx::query_scalar::<_, i64>(
-            "INSERT INTO audit_batches (region, node, incarnation, sequence, rows, first_at, last_at, summed) \
-             VALUES ($1, $2, $3, $4, $5, to_timestamp($6::double precision), to_timestamp($7::double precision), $8) \
-             ON CONFLICT DO NOTHING RETURNING number",
-        )
-        .bind(&batch.node.region)
-        .bind(&batch.node.node)
-        .bind(i64::try_from(batch.id.incarnation).unwrap_or(i64::MAX))
-        .bind(i64::try_from(batch.id.sequence).unwrap_or(i64::MAX))
-        .bind(i32::try_from(batch.rows).unwrap_or(i32::MAX))
-        .bind(seconds(span.first))
-        .bind(seconds(span.last + Span::from_secs(1)))
-        .bind(span.is_scattered())
-        .fetch_optional(&mut *transaction)
-        .await;
+        let noted = note_batch(&mut transaction, batch, &span).await;
         let Some(number) = read(&self.database, noted)? else {
             read(&self.database, transaction.rollback().await)?;
             // The other attempt knew whether its sums are there, too.
@@ -164,6 +144,38 @@ impl Extent {
     fn is_scattered(&self) -> bool {
         self.last.since(self.first) > DAY
     }
+}
+
+/// A connection on which nothing takes longer than an attempt may.
+async fn connected(database: &Database) -> Result<PgConnection, Failure> {
+    let mut fresh = database.connect().await?;
+    let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
+                  SET idle_in_transaction_session_timeout = '60s'";
+    read(database, fresh.execute(limits).await)?;
+    Ok(fresh)
+}
+
+/// Notes a batch. Returns its number; `None` if it was noted before.
+async fn note_batch(
+    connection: &mut PgConnection,
+    batch: &Batch,
+    span: &Extent,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar::<_, i64>(
+        "INSERT INTO audit_batches (region, node, incarnation, sequence, rows, first_at, last_at, summed) \
+         VALUES ($1, $2, $3, $4, $5, to_timestamp($6::double precision), to_timestamp($7::double precision), $8) \
+         ON CONFLICT DO NOTHING RETURNING number",
+    )
+    .bind(&batch.node.region)
+    .bind(&batch.node.node)
+    .bind(i64::try_from(batch.id.incarnation).unwrap_or(i64::MAX))
+    .bind(i64::try_from(batch.id.sequence).unwrap_or(i64::MAX))
+    .bind(i32::try_from(batch.rows).unwrap_or(i32::MAX))
+    .bind(seconds(span.first))
+    .bind(seconds(span.last + Span::from_secs(1)))
+    .bind(span.is_scattered())
+    .fetch_optional(connection)
+    .await
 }
 
 async fn copy_rows(database: &Database, connection: &mut PgConnection, rows: Vec<u8>) -> Result<(), Failure> {

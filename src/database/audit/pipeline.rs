@@ -17,12 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::deliver::{Delivered, Deliverer};
 use super::deliver_error::DeliverError;
-use super::segment::{Batch, BatchId};
+use super::segment::Batch;
 use super::spool::{ReadError, Segment, Spool, SpoolError};
 use super::step::Steps;
 use super::sums::{Summer, Unsummed};
 use crate::core::audit::{DistinctMax, Records, pieces};
 use crate::core::regions::NodeName;
+use crate::database::batch_id::BatchId;
 use crate::database::postgres::{Database, Failure};
 use crate::engine::audit::{Queue, TakenRecords};
 use crate::engine::clock::{Deadline, Stopwatch};

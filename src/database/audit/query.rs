@@ -187,6 +187,40 @@ impl Past {
         rows.map_err(|failure| HistoryError(failure.to_string()))
     }
 
+    /// The users whom a rule denied most.
+    async fn most_denied(&self, asked: &UsageAsked, rule: &str) -> Result<Vec<UsageRow>, HistoryError> {
+        let query = sqlx::query(match asked.by {
+            StepOfTime::Month => most_denied!("usage_day", "day", month_after!("$4")),
+            StepOfTime::Day => most_denied!("usage_day", "day", "to_timestamp($4::double precision)"),
+            _ => most_denied!("usage_hour", "hour", "to_timestamp($4::double precision)"),
+        });
+        let query = query
+            .bind(asked.by.as_str())
+            .bind(storable(rule))
+            .bind(seconds(asked.from))
+            .bind(seconds(asked.to))
+            .bind(stored(&asked.region))
+            .bind(i64::from(asked.limit));
+        self.sums(query).await
+    }
+
+    async fn of_keys(
+        &self,
+        asked: &UsageAsked,
+        group: Option<&'static str>,
+    ) -> Result<Vec<UsageRow>, HistoryError> {
+        let months = asked.by == StepOfTime::Month;
+        let query = sqlx::query(if months { keys_by!("month") } else { keys_by!("day") })
+            .bind(seconds(asked.from))
+            .bind(seconds(asked.to))
+            .bind(group)
+            .bind(stored(&asked.rule))
+            .bind(stored(&asked.key))
+            .bind(stored(&asked.region))
+            .bind(i64::from(asked.limit));
+        self.sums(query).await
+    }
+
     async fn sums(
         &self,
         query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
@@ -245,33 +279,12 @@ impl History for Past {
                 (asked.group, &asked.user, &asked.path, &asked.rule)
                 && asked.by != StepOfTime::Minute
             {
-                let query = sqlx::query(match asked.by {
-                    StepOfTime::Month => most_denied!("usage_day", "day", month_after!("$4")),
-                    StepOfTime::Day => most_denied!("usage_day", "day", "to_timestamp($4::double precision)"),
-                    _ => most_denied!("usage_hour", "hour", "to_timestamp($4::double precision)"),
-                });
-                let query = query
-                    .bind(asked.by.as_str())
-                    .bind(storable(rule))
-                    .bind(seconds(asked.from))
-                    .bind(seconds(asked.to))
-                    .bind(stored(&asked.region))
-                    .bind(i64::from(asked.limit));
-                return self.sums(query).await;
+                return self.most_denied(asked, rule).await;
             }
             let group = Group::ALL.iter().find(|(_, group)| *group == asked.group).map(|(name, _)| *name);
             let kind = SumsOf::of(asked);
             if kind == SumsOf::Keys {
-                let months = asked.by == StepOfTime::Month;
-                let query = sqlx::query(if months { keys_by!("month") } else { keys_by!("day") })
-                    .bind(seconds(asked.from))
-                    .bind(seconds(asked.to))
-                    .bind(group)
-                    .bind(stored(&asked.rule))
-                    .bind(stored(&asked.key))
-                    .bind(stored(&asked.region))
-                    .bind(i64::from(asked.limit));
-                return self.sums(query).await;
+                return self.of_keys(asked, group).await;
             }
             let statement = match (kind, asked.by) {
                 (SumsOf::Everything, StepOfTime::Minute) => total_of!("minute", "minute"),

@@ -5,6 +5,7 @@
 
 use crate::core::audit::Records;
 use crate::core::regions::NodeName;
+use crate::database::batch_id::BatchId;
 
 const MAGIC: [u8; 4] = *b"TGA1";
 /// Magic, checksum and length.
@@ -12,16 +13,6 @@ const HEAD: usize = 12;
 
 /// No record is shorter.
 const RECORD_BYTES_MIN: usize = 32;
-
-/// Names a batch for ever. Two batches never share one: a daemon begins a new incarnation each time it
-/// starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BatchId {
-    /// Begin of the process, in milliseconds since the epoch.
-    pub incarnation: u64,
-    /// Number of the batch in its process; grows with each one.
-    pub sequence: u64,
-}
 
 /// Records on their way to the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
