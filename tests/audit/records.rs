@@ -103,7 +103,7 @@ pub(crate) fn batch<'a>(sequence: u64, records: impl IntoIterator<Item = Record<
         record.write(&mut bytes);
         rows += 1;
     }
-    Batch { id: BatchId { incarnation: 7, sequence }, node: node(), rows, bytes }
+    Batch { id: BatchId { incarnation: 7, sequence }, node: node(), rows, bytes, sums: Vec::new() }
 }
 
 /// A runtime for one test.

@@ -1,8 +1,9 @@
 //! From a batch to the database, exactly once.
 //!
-//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). The id tells
-//! whether an earlier attempt arrived, even if its answer was lost. Each attempt has a connection that is
-//! thrown away when anything goes wrong with it.
+//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). Sums that the
+//! batch brings itself, of decisions without rows, are added in that transaction: no row would tell them
+//! again. The id tells whether an earlier attempt arrived, even if its answer was lost. Each attempt has a
+//! connection that is thrown away when anything goes wrong with it.
 
 use std::collections::BTreeSet;
 
@@ -18,6 +19,7 @@ use super::{copy, seconds};
 use crate::core::audit::Records;
 use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::{Database, Failure};
+use crate::engine::clock::Stopwatch;
 
 /// Days whose month is known to be there; more are asked for anew.
 const DAYS_MAX: usize = 64;
@@ -70,6 +72,8 @@ impl Deliverer {
     async fn attempt(&mut self, batch: &Batch) -> Result<Delivered, DeliverError> {
         self.database.still_fits().await?;
         let span = Extent::of(batch);
+        // Without rows there is nothing to add up later.
+        let is_summed = span.is_scattered() || batch.rows == 0;
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
@@ -106,7 +110,7 @@ impl Deliverer {
         .bind(i32::try_from(batch.rows).unwrap_or(i32::MAX))
         .bind(seconds(span.first))
         .bind(seconds(span.last + Span::from_secs(1)))
-        .bind(span.is_scattered())
+        .bind(is_summed)
         .fetch_optional(&mut *transaction)
         .await;
         let Some(number) = read(&self.database, noted)? else {
@@ -116,18 +120,22 @@ impl Deliverer {
             return Ok(Delivered::Before);
         };
         self.steps.done(ArchiveStep::BatchNoted)?;
-        let own = batch.clone();
-        let rows = spawn_blocking(move || copy::rows(&own.node, number, Records::of(&own.bytes)));
-        copy_rows(&self.database, &mut transaction, rows.await.unwrap_or_default()).await?;
+        if batch.rows > 0 {
+            let own = batch.clone();
+            let rows = spawn_blocking(move || copy::rows(&own.node, number, Records::of(&own.bytes)));
+            copy_rows(&self.database, &mut transaction, rows.await.unwrap_or_default()).await?;
+        }
         self.steps.done(ArchiveStep::RowsCopied)?;
-        if span.is_scattered() {
+        if is_summed || !batch.sums.is_empty() {
             let (own, region, unsummed) = (batch.clone(), &batch.node.region, self.unsummed.clone());
-            let sums = spawn_blocking(move || unsummed.sums_of(&own)).await.unwrap_or_default();
+            let sums = spawn_blocking(move || unsummed.sums_of(&own, is_summed)).await.unwrap_or_default();
+            let watch = Stopwatch::start();
             add_sums(&self.database, &mut transaction, region, sums).await?;
+            self.unsummed.note_writing(watch.elapsed());
         }
         read(&self.database, transaction.commit().await)?;
         self.steps.done(ArchiveStep::BatchCommitted)?;
-        if !span.is_scattered() {
+        if !is_summed {
             let (own, unsummed) = (batch.clone(), self.unsummed.clone());
             let _ = spawn_blocking(move || unsummed.add(number, &own)).await;
         }
