@@ -1,8 +1,8 @@
 //! The place at which decisions leave their records: a bounded queue that a decision never waits for.
 //!
 //! Each thread writes bytes into a slot that it shares with few others; what reads them takes whole slots. A
-//! record that finds its slot full is counted and dropped, which costs less than writing it: a storm of
-//! denials slows nothing down. Memory is made ready by who reads, as much as the last reading needed: a
+//! record that finds its slot full is dropped, counted as such, and in the sums: a storm of denials slows
+//! nothing down. Memory is made ready by who reads, as much as the last reading needed: a
 //! record neither allocates nor touches a page for the first time.
 //!
 //! A decision without a record of its own is added to the sums of its slot, so that sums are exact whatever
@@ -317,7 +317,9 @@ impl Queue {
     pub fn push(&self, record: &Record<'_>) {
         let mut slot = self.slots[own_slot()].lock();
         if slot.bytes.len() >= SLOT_BYTES_MAX {
+            let merged = slot.sums.add_within(record, SumsOfRecord::All, SLOT_SUMS_MAX);
             drop(slot);
+            self.note_merged(merged);
             self.dropped.increment(1);
             return;
         }
@@ -595,6 +597,9 @@ mod tests {
         assert!(dropped > 0);
         let line = format!("tidegate_audit_dropped_total{{reason=\"queue_full\"}} {dropped}");
         assert!(metrics.render().contains(&line), "{}", metrics.render());
+        let sums = queue.take_sums();
+        let denied = sums.iter().find(|(key, _)| key.is_total()).map(|(_, usage)| usage.denied);
+        assert_eq!(denied, Some(dropped), "the sums have what has no record");
     }
 
     #[tokio::test]
