@@ -186,14 +186,14 @@ fn sums_of_decisions_without_rows_arrive_once_wherever_their_writer_dies() {
         let region = format!("r{round}");
         let node = NodeName { region: region.clone(), node: "eu-1".to_owned() };
         let users: Vec<String> = (0..50).map(|user| format!("u{user}")).collect();
-        for sequence in 1..=6 {
+        for sequence in 1..=6_u64 {
             let admitted = users.iter().map(|user| Record {
                 outcome: Outcome::Allowed,
                 key: Some("k"),
                 ..denial(NOON, user)
             });
             // In turns with batches of rows, as a daemon sends them.
-            let mut batch = if sequence % 2 == 0 {
+            let mut batch = if sequence.is_multiple_of(2) {
                 batch(sequence, users.iter().map(|user| denial(NOON, user)))
             } else {
                 batch_of_sums(sequence, admitted)

@@ -70,8 +70,8 @@ pub(super) struct DecidedJson<'a> {
     retry_after_ms: Option<i64>,
     /// The time that the decision took.
     latency_us: Option<i64>,
-    /// The number of decisions that it stands for: 1, but for the row of denials beyond `denied_rows_max`, and
-    /// samples of earlier versions.
+    /// The number of decisions that it stands for: 1, but for the row of denials beyond `denied_rows_max`,
+    /// and samples of earlier versions.
     weight: i64,
 }
 

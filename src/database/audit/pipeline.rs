@@ -2,9 +2,9 @@
 //!
 //! Three tasks that never wait for each other. One empties the queue into a file of the spool, about once a
 //! second or when a storm fills it; the next delivers the oldest file until the database has it; the last
-//! adds up what was delivered, the more rarely the longer that takes. Sums of decisions without records go the
-//! same way as batches of their own, by the same rhythm. A few batches wait in memory instead while the spool
-//! cannot be written; what finds no room there either is dropped and counted.
+//! adds up what was delivered, the more rarely the longer that takes. Sums of decisions without records go
+//! the same way as batches of their own, by the same rhythm. A few batches wait in memory instead while the
+//! spool cannot be written; what finds no room there either is dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
