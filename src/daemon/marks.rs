@@ -139,11 +139,11 @@ pub(super) struct MarksFile {
     shares: PathBuf,
     name: NodeName,
     boot: String,
-    state: Mutex<State>,
+    state: Mutex<MarksState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct MarksState {
     open: Option<OpenFile>,
     /// The next one, while it is being written.
     next: Option<OpenFile>,
@@ -159,8 +159,8 @@ struct State {
 /// Begins the file of this process, with what an earlier one noted. `None`: nothing is noted on this machine.
 ///
 /// # Errors
-/// A file that cannot be used cannot be taken away either: a later process would take it for what this one has
-/// spent.
+/// A file that cannot be used cannot be taken away either: a later process would take it for what this one
+/// has spent.
 pub(super) fn begin(
     shares: &Path,
     name: &NodeName,
@@ -187,7 +187,8 @@ fn begin_in(
         );
         None
     });
-    let state = State { open: None, next: None, begun: 0, beside: None, noted: Noted::Kept, problem: None };
+    let state =
+        MarksState { open: None, next: None, begun: 0, beside: None, noted: Noted::Kept, problem: None };
     let file = MarksFile {
         path,
         shares: shares.to_owned(),
@@ -228,7 +229,7 @@ pub(super) fn forget(shares: &Path, name: &NodeName) -> anyhow::Result<()> {
 }
 
 impl MarksFile {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, MarksState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -244,7 +245,7 @@ impl MarksFile {
         Ok((open, digest))
     }
 
-    fn write(&self, state: &mut State, text: &str) -> anyhow::Result<()> {
+    fn write(&self, state: &mut MarksState, text: &str) -> anyhow::Result<()> {
         if let Some(open) = &mut state.open {
             open.write(text)?;
             if let Some(next) = &mut state.next {
@@ -260,7 +261,7 @@ impl MarksFile {
         Ok(())
     }
 
-    fn note_in(&self, state: &mut State, notes: &[MarkNote]) -> Noted {
+    fn note_in(&self, state: &mut MarksState, notes: &[MarkNote]) -> Noted {
         let text: String = notes.iter().map(MarkNote::line).collect();
         if state.noted == Noted::Kept
             && let Err(error) = self.write(state, &text)
@@ -271,7 +272,7 @@ impl MarksFile {
     }
 
     /// Nothing is noted from now on, so nothing of what was may be used.
-    fn give_up(&self, state: &mut State, error: &str) {
+    fn give_up(&self, state: &mut MarksState, error: &str) {
         // Another file in its place is not ours.
         let is_ours = |open: &OpenFile| {
             std::fs::metadata(&self.path).is_ok_and(|found| identity_of(&found) == open.identity)
@@ -548,18 +549,18 @@ mod tests {
         let folder = Folder::new();
         let (file, _) = folder.begin("b");
         file.note(&[rule()]);
-        for permits in 0..20_000 {
+        for permits in 0..40_000 {
             file.note(&[mark(permits)]);
         }
         assert!(file.is_long() && file.begin_anew());
-        file.note(&[mark(30_000)]);
+        file.note(&[mark(50_000)]);
         file.note(&[rule()]);
         file.end_anew();
         assert!(!file.is_long());
         assert!(std::fs::metadata(folder.path()).unwrap().len() < 1_000);
-        file.note(&[mark(30_001)]);
+        file.note(&[mark(50_001)]);
         drop(file);
-        assert_eq!(permits(&folder.begin("b").1), [30_001]);
+        assert_eq!(permits(&folder.begin("b").1), [50_001]);
     }
 
     #[test]
