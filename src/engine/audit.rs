@@ -59,7 +59,7 @@ struct Slot {
 }
 
 /// Outcomes of decisions that may have no rows of their own.
-const UNLISTED: [Outcome; 3] = [Outcome::Denied, Outcome::ShadowDenied, Outcome::Blocked];
+const UNLISTED: [Outcome; 4] = [Outcome::Denied, Outcome::ShadowDenied, Outcome::Blocked, Outcome::Diverted];
 
 /// Denials of one rule that are told by one record of them all.
 #[derive(Debug)]
@@ -213,8 +213,8 @@ impl Sampled {
     /// Returns how many decisions this one stands for if it is to be recorded; `None` if it is not.
     fn weight(&self, outcome: Outcome) -> Option<u32> {
         match outcome {
-            Outcome::Denied | Outcome::Blocked | Outcome::ShadowDenied => self.denied.weight(),
             Outcome::Allowed | Outcome::Throttled | Outcome::Committed => self.allowed.weight(),
+            _ => self.denied.weight(),
         }
     }
 
@@ -478,8 +478,8 @@ impl Queue {
         } else {
             self.unlist(&record)
         }
-        if charged && outcome.is_refused() {
-            // Sums take no permits of what was denied, and these must be in them however many rows there are.
+        if charged && !outcome.takes_cost() {
+            // Sums take no permits of what was denied or diverted, and these must be in them however many rows there are.
             self.push(&Record {
                 outcome: Outcome::Committed,
                 status: 200,
@@ -497,6 +497,9 @@ fn outcome_of(decision: &Decision) -> (Outcome, Option<usize>) {
     if !decision.allowed {
         let blocked = decision.cause() == Some(DenialCause::Blocked);
         return (if blocked { Outcome::Blocked } else { Outcome::Denied }, decision.tightest);
+    }
+    if decision.use_instead().is_some() {
+        return (Outcome::Diverted, decision.tightest);
     }
     if let Some(index) = decision.rules.iter().position(|ruled| ruled.shadow && !ruled.allowed) {
         return (Outcome::ShadowDenied, Some(index));

@@ -79,6 +79,11 @@ impl Usage {
                 self.blocked += if record.outcome == Outcome::Blocked { weight } else { 0 };
                 return;
             }
+            // Its rule was charged nothing.
+            Outcome::Diverted => {
+                self.allowed += weight;
+                return;
+            }
             Outcome::Throttled => {
                 self.allowed += weight;
                 self.throttled += weight;
