@@ -229,14 +229,17 @@ async fn settle(
 
 /// Answers allowed (1 or 0), limit, remaining, milliseconds until it may pass (-1: never), milliseconds until
 /// the reset, milliseconds to hold it back, whether the store did not answer, and the tightest rule. Limit,
-/// remaining, reset and rule are null where no rule applied. So many fields follow as `more` says.
+/// remaining, reset and rule are null where no rule applied. So many fields follow as `more` says; where none
+/// does, what to use instead, if a rule names that.
 fn tell(answers: &mut Answers, request: &Request<'_>, decision: &Decision, region: &str, more: usize) {
     let json = DecisionJson::new(request, decision, region);
     let maybe = |answers: &mut Answers, number: Option<u64>| match number {
         Some(number) => answers.integer(signed(number)),
         None => answers.null(),
     };
-    answers.array(FIELDS + more);
+    // What follows of a reservation keeps its place.
+    let named = json.use_instead.filter(|_| more == 0);
+    answers.array(FIELDS + more + usize::from(named.is_some()));
     answers.integer(i64::from(json.allowed));
     maybe(answers, json.limit.map(u64::from));
     maybe(answers, json.remaining);
@@ -247,6 +250,9 @@ fn tell(answers: &mut Answers, request: &Request<'_>, decision: &Decision, regio
     match json.rule {
         Some(rule) => answers.bulk(rule.as_bytes()),
         None => answers.null(),
+    }
+    if let Some(named) = named {
+        answers.bulk(named.as_bytes());
     }
 }
 
