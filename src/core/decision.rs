@@ -96,8 +96,8 @@ pub struct Decision {
     pub allowed: bool,
     /// The outcome of each deciding rule, in order of precedence.
     pub rules: Vec<RuleOutcome>,
-    /// Index in `rules` of the tightest: the denying one if denied, else the first that names something to use
-    /// instead, else the one with the least left. `None`: no rule applied.
+    /// Index in `rules` of the tightest: the denying one if denied, else the first that names something to
+    /// use instead, else the one with the least left. `None`: no rule applied.
     pub tightest: Option<usize>,
     /// HTTP status that the denying rule asks for; 200 when allowed.
     pub status: u16,

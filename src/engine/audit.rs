@@ -479,7 +479,7 @@ impl Queue {
             self.unlist(&record)
         }
         if charged && !outcome.takes_cost() {
-            // Sums take no permits of what was denied or diverted, and these must be in them however many rows there are.
+            // Sums take no permits of such a decision, and these must be in them, whatever rows there are.
             self.push(&Record {
                 outcome: Outcome::Committed,
                 status: 200,

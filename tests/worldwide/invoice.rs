@@ -1,5 +1,5 @@
-//! The page on budgets of tokens, from a customer's sign-up to the invoice: each of its blocks is run, in three
-//! regions that share one database.
+//! The page on budgets of tokens, from a customer's sign-up to the invoice: each of its blocks is run, in
+//! three regions that share one database.
 
 use std::process::Command;
 use std::time::Duration;

@@ -293,6 +293,13 @@ mod tests {
     }
 
     #[test]
+    fn what_was_told_to_use_something_else_passed_and_took_no_permits() {
+        let sums = sum([record(1, "a", "", Outcome::Diverted, 3)].into_iter());
+        let all = &sums[&key(0, "", "")];
+        assert_eq!((all.allowed, all.denied, all.cost), (3, 0, 0));
+    }
+
+    #[test]
     fn paths_without_number_share_one_sum() {
         let paths: Vec<String> = (0..PATHS_MAX + 50).map(|index| format!("/{index}")).collect();
         let sums = sum(paths.iter().map(|path| record(1, "", path, Outcome::Denied, 1)));
