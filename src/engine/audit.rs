@@ -71,7 +71,7 @@ struct Slot {
 }
 
 /// Outcomes of decisions that may have no rows of their own.
-const UNLISTED: [Outcome; 3] = [Outcome::Denied, Outcome::ShadowDenied, Outcome::Blocked];
+const UNLISTED: [Outcome; 4] = [Outcome::Denied, Outcome::ShadowDenied, Outcome::Blocked, Outcome::Diverted];
 
 /// Denials of one rule that are told by one record of them all.
 #[derive(Debug)]
@@ -463,8 +463,8 @@ impl Queue {
             (true, true) => self.push(&record),
             (true, false) => self.unlist(&record),
         }
-        if charged && outcome.is_refused() {
-            // Sums take no permits of what was denied, and these must be in them however many rows there are.
+        if charged && !outcome.takes_cost() {
+            // Sums take no permits of such a decision, and these must be in them however many rows there are.
             let charge =
                 Record { outcome: Outcome::Committed, status: 200, retry_ms: None, cause: None, ..record };
             if is_sampled { self.push(&charge) } else { self.count(&charge, SumsOfRecord::All) }
@@ -478,6 +478,9 @@ fn outcome_of(decision: &Decision) -> (Outcome, Option<usize>) {
     if !decision.allowed {
         let blocked = decision.cause() == Some(DenialCause::Blocked);
         return (if blocked { Outcome::Blocked } else { Outcome::Denied }, decision.tightest);
+    }
+    if decision.use_instead().is_some() {
+        return (Outcome::Diverted, decision.tightest);
     }
     if let Some(index) = decision.rules.iter().position(|ruled| ruled.shadow && !ruled.allowed) {
         return (Outcome::ShadowDenied, Some(index));

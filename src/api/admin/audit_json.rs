@@ -51,9 +51,10 @@ pub(super) struct DecidedJson<'a> {
     method: Option<&'a str>,
     /// `allowed`; `throttled`: it passed after a delay; `denied` by a limit; `blocked` by a rule that blocks,
     /// or since a user is blocked or a key does not hold; `shadow_denied`: it passed, and a rule that only
-    /// logs would have denied it; or `committed`: what a reservation used.
+    /// logs would have denied it; `diverted`: it passed, and was told to use something else, as the rule says
+    /// that had nothing left for it; or `committed`: what a reservation used.
     outcome: &'a str,
-    /// Why it was denied; null where it passed, and in rows of versions that did not write it down.
+    /// Why the rule said no; null where it did not, and in rows of versions that did not write it down.
     #[cfg_attr(test, schemars(extend("enum" = crate::api::schema::CAUSES_OR_NULL)))]
     cause: Option<&'a str>,
     /// The name that its gateway gave the request; null: none.

@@ -242,7 +242,7 @@ const PAST_DECISIONS: &[Parameter] = &[
         "outcome",
         "string",
         false,
-        "allowed, throttled, denied, blocked, shadow_denied or committed, or several with commas between them.",
+        "allowed, throttled, denied, blocked, shadow_denied, diverted or committed, or several with commas between them.",
     ),
     ("cause", "string", false, "Denied for this cause, such as used_up."),
     ("request_id", "string", false, "On the request that its gateway named so (X-Request-Id)."),

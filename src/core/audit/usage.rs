@@ -79,6 +79,11 @@ impl Usage {
                 self.blocked += if record.outcome == Outcome::Blocked { weight } else { 0 };
                 return;
             }
+            // Its rule was charged nothing.
+            Outcome::Diverted => {
+                self.allowed += weight;
+                return;
+            }
             Outcome::Throttled => {
                 self.allowed += weight;
                 self.throttled += weight;
@@ -332,6 +337,13 @@ mod tests {
         let all = &sums[&key(0, "a", "")];
         assert_eq!((all.allowed, all.throttled, all.denied, all.blocked), (3, 2, 7, 4));
         assert_eq!(all.cost, 6, "permits are those of what passed");
+    }
+
+    #[test]
+    fn what_was_told_to_use_something_else_passed_and_took_no_permits() {
+        let sums = sum([record(1, "a", "", Outcome::Diverted, 3)].into_iter());
+        let all = &sums[&key(0, "", "")];
+        assert_eq!((all.allowed, all.denied, all.cost), (3, 0, 0));
     }
 
     #[test]

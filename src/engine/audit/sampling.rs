@@ -63,8 +63,8 @@ impl Sampled {
     pub(super) fn takes<'r>(&self, outcome: Outcome, rules: impl Iterator<Item = &'r str>) -> bool {
         self.is_exact(rules)
             || match outcome {
-                Outcome::Denied | Outcome::Blocked | Outcome::ShadowDenied => self.denied.draws(),
                 Outcome::Allowed | Outcome::Throttled | Outcome::Committed => self.allowed.draws(),
+                _ => self.denied.draws(),
             }
     }
 

@@ -140,7 +140,7 @@ impl Engine {
         let mut decision = plan.decision(rules, matches);
         if decides && self.audit.is_some() {
             let decided = decision.tightest.and_then(|index| decision.rules.get(index));
-            leased.asked_by(plan.question(place, request), decided.map(|ruled| &*ruled.rule));
+            leased.asked_by(plan.question(place, request), decided);
         }
         if decides && decision.hold() > Span::ZERO {
             let own = plan.waiting.iter().filter(|(of, _)| *of == place);
@@ -186,6 +186,9 @@ impl Engine {
         }
         match (ruled.allowed, ruled.shadow) {
             (true, _) => side.metrics.allowed.increment(1),
+            (false, false) if ruled.use_instead().is_some() => {
+                self.metrics.diverted(&side.metrics, &side.name).increment(1);
+            }
             (false, false) => {
                 side.metrics.denied.increment(1);
                 if let Some(cause) = ruled.cause {

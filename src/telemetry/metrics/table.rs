@@ -17,7 +17,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "decisions_total",
         MetricKind::Counter,
         &["rule", "outcome"],
-        "Decisions by deciding rule and outcome: allowed, denied, shadow_denied",
+        "Decisions by deciding rule and outcome: allowed, denied, shadow_denied, diverted (told to use something else)",
     ),
     (
         "denials_total",

@@ -3,11 +3,11 @@ import { html, useEffect, useState } from "/console/preact.js";
 import { ask, moment, route, Said, Table } from "/console/daemon.js";
 import { useWhy } from "/console/hot.js";
 
-const OUTCOMES = { "denied,blocked": "refused", denied: "denied by a limit", blocked: "blocked", throttled: "delayed", shadow_denied: "shadow denied", allowed: "allowed", committed: "committed", "": "any" };
+const OUTCOMES = { "denied,blocked": "refused", denied: "denied by a limit", blocked: "blocked", throttled: "delayed", shadow_denied: "shadow denied", diverted: "told to use something else", allowed: "allowed", committed: "committed", "": "any" };
 const FILTERS = { user: "User", rule: "Rule", region: "Region", address: "Address" };
 
 const HOUR = 36e5;
-const SHADES = { allowed: "good", committed: "good", throttled: "good", denied: "bad", blocked: "bad", shadow_denied: "warn" };
+const SHADES = { allowed: "good", committed: "good", throttled: "good", denied: "bad", blocked: "bad", shadow_denied: "warn", diverted: "warn" };
 
 /* Each hour has its place, the oldest on the left, also where nothing was decided in it. */
 function Chart({ usage: { rows, from, to } }) {

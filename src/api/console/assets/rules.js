@@ -13,6 +13,7 @@ function limit(rule) {
 /* What would come of a request. */
 function verdict(decision) {
   if (!decision.allowed) return `denied by ${decision.rule ?? "no rule"}${because(decision)}${unheard(decision)}`;
+  if (decision.use) return `allowed, but to use ${decision.use}: ${decision.rule} has nothing left for it${unheard(decision)}`;
   return decision.rule ? `allowed by ${decision.rule}: ${decision.remaining} of ${decision.limit} would be left, all again in ${span(decision.reset_ms)}${unheard(decision)}` : "allowed: no rule limits it";
 }
 
