@@ -59,9 +59,9 @@ pub struct WhyBucket {
 impl Engine {
     /// Returns why `request` is limited. Besides the buckets that decide it, those are told of that were
     /// denied lately and whose identity agrees with the request's attributes: so a client is found by its
-    /// name alone. Where `rule` names one, its bucket is told whatever the request matches: that of a rule that
-    /// counts all has no name by which it could be found. Looks at every rule in force: not for threads that
-    /// decide.
+    /// name alone. Where `rule` names one, its bucket is told whatever the request matches: that of a rule
+    /// that counts all has no name by which it could be found. Looks at every rule in force: not for threads
+    /// that decide.
     pub async fn why(&self, request: &Request<'_>, rule: Option<&str>) -> Option<Why> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);

@@ -68,11 +68,10 @@ impl Tidegate {
     /// Makes a call if the budget has room for its reservation, and charges what `used` reads from its
     /// result.
     ///
-    /// [`Error::Denied`] comes before anything is spent; where its decision names something to use instead, ask
-    /// again with that. A call that fails, or is dropped, gives its
-    /// reservation back. A result that does not say what it used is charged the whole amount, so that nobody
-    /// spends by leaving the usage out; the log says so. The reservation is held for two minutes unless it
-    /// has a [`ttl`](Reserve::ttl).
+    /// [`Error::Denied`] comes before anything is spent; where its decision names something to use instead,
+    /// ask again with that. A call that fails, or is dropped, gives its reservation back. A result that does
+    /// not say what it used is charged the whole amount, so that nobody spends by leaving the usage out; the
+    /// log says so. The reservation is held for two minutes unless it has a [`ttl`](Reserve::ttl).
     pub async fn within_budget<T, E, F>(
         &self,
         reserve: impl Into<Reserve>,
