@@ -16,7 +16,6 @@ use super::partition::partition_key;
 pub use super::port::Decisions;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use crate::core::algorithm::{Algorithm, Counting, Verdict};
-use crate::core::calendar::Windows;
 use crate::core::decision::{AnswerGuards, Decision, RuleOutcome, Worldwide};
 use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
@@ -174,14 +173,6 @@ fn once(cost: Cost, request: &Request<'_>) -> Cost {
 fn reported(found: &Match<'_>, permits: u64) -> Cost {
     let debt_max = found.rule.rule.debt_max(found.limit.permits, found.whole.permits);
     Cost::Report(ReportedCost { permits, debt_max })
-}
-
-/// The window that worldwide counts of this algorithm speak of; zero for those without windows.
-pub(super) fn window_of(algorithm: Algorithm, windows: Windows, now: Timestamp) -> u64 {
-    match algorithm.counting() {
-        Counting::Window => windows.index(now),
-        Counting::Level | Counting::Concurrency => 0,
-    }
 }
 
 /// Questions, and what is known of those who ask them.

@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::{Decisions, Plan, TakenCost, is_held, window_of};
+use super::{Decisions, Plan, TakenCost, is_held};
 use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::hold::HoldStep;
@@ -24,7 +24,7 @@ use crate::engine::port::{ChargeResult, Intent, Outcome};
 use crate::engine::refusal::refusal;
 use crate::engine::turns::HeldTurn;
 use crate::engine::unmatched;
-use crate::engine::world::Tally;
+use crate::engine::world::{Tally, window_of};
 
 /// A call whose outcome is known.
 #[derive(Clone, Copy)]
