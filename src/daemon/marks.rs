@@ -66,7 +66,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
 }
 
 /// A file with its header, which nobody finds before it is renamed.
-fn create(aside: &Path, (name, boot): (&NodeName, &str)) -> anyhow::Result<OpenFile> {
+fn create(aside: &Path, name: &NodeName, boot: &str) -> anyhow::Result<OpenFile> {
     let mut file = private::create(aside)?;
     file.try_lock().context("another process writes it")?;
     let identity = identity_of(&file.metadata()?);
@@ -84,7 +84,8 @@ fn create(aside: &Path, (name, boot): (&NodeName, &str)) -> anyhow::Result<OpenF
 fn read(
     path: &Path,
     shares: &Path,
-    (name, boot): (&NodeName, &str),
+    name: &NodeName,
+    boot: &str,
     now: Timestamp,
 ) -> anyhow::Result<Option<(File, RememberedMarks)>> {
     let mut file = match File::options().read(true).write(true).open(path) {
@@ -138,11 +139,11 @@ pub(super) struct MarksFile {
     shares: PathBuf,
     name: NodeName,
     boot: String,
-    state: Mutex<State>,
+    state: Mutex<MarksState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct MarksState {
     open: Option<OpenFile>,
     /// The next one, while it is being written.
     next: Option<OpenFile>,
@@ -158,8 +159,8 @@ struct State {
 /// Begins the file of this process, with what an earlier one noted. `None`: nothing is noted on this machine.
 ///
 /// # Errors
-/// A file that cannot be used cannot be taken away either: a later process would take it for what this one has
-/// spent.
+/// A file that cannot be used cannot be taken away either: a later process would take it for what this one
+/// has spent.
 pub(super) fn begin(
     shares: &Path,
     name: &NodeName,
@@ -169,23 +170,25 @@ pub(super) fn begin(
         forget(shares, name)?;
         return Ok(None);
     };
-    begin_in(shares, (name, boot.trim()), now)
+    begin_in(shares, name, boot.trim(), now)
 }
 
 fn begin_in(
     shares: &Path,
-    (name, boot): (&NodeName, &str),
+    name: &NodeName,
+    boot: &str,
     now: Timestamp,
 ) -> anyhow::Result<Option<(Arc<MarksFile>, RememberedMarks)>> {
     let path = file_of(shares, &name.node);
-    let found = read(&path, shares, (name, boot), now).unwrap_or_else(|error| {
+    let found = read(&path, shares, name, boot, now).unwrap_or_else(|error| {
         tracing::warn!(
             path = %path.display(), error = format!("{error:#}"),
             "what the process before noted of escrow rules cannot be used: what it may have spent is burnt"
         );
         None
     });
-    let state = State { open: None, next: None, begun: 0, beside: None, noted: Noted::Kept, problem: None };
+    let state =
+        MarksState { open: None, next: None, begun: 0, beside: None, noted: Noted::Kept, problem: None };
     let file = MarksFile {
         path,
         shares: shares.to_owned(),
@@ -226,7 +229,7 @@ pub(super) fn forget(shares: &Path, name: &NodeName) -> anyhow::Result<()> {
 }
 
 impl MarksFile {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, MarksState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -236,13 +239,13 @@ impl MarksFile {
 
     /// A new file that begins with the weights of today.
     fn create(&self) -> anyhow::Result<(OpenFile, Vec<u8>)> {
-        let mut open = create(&self.aside(), (&self.name, &self.boot))?;
+        let mut open = create(&self.aside(), &self.name, &self.boot)?;
         let digest = digest_of(&self.shares)?;
         open.write(&MarkNote::Beside(digest.clone()).line())?;
         Ok((open, digest))
     }
 
-    fn write(&self, state: &mut State, text: &str) -> anyhow::Result<()> {
+    fn write(&self, state: &mut MarksState, text: &str) -> anyhow::Result<()> {
         if let Some(open) = &mut state.open {
             open.write(text)?;
             if let Some(next) = &mut state.next {
@@ -258,7 +261,7 @@ impl MarksFile {
         Ok(())
     }
 
-    fn note_in(&self, state: &mut State, notes: &[MarkNote]) -> Noted {
+    fn note_in(&self, state: &mut MarksState, notes: &[MarkNote]) -> Noted {
         let text: String = notes.iter().map(MarkNote::line).collect();
         if state.noted == Noted::Kept
             && let Err(error) = self.write(state, &text)
@@ -269,7 +272,7 @@ impl MarksFile {
     }
 
     /// Nothing is noted from now on, so nothing of what was may be used.
-    fn give_up(&self, state: &mut State, error: &str) {
+    fn give_up(&self, state: &mut MarksState, error: &str) {
         // Another file in its place is not ours.
         let is_ours = |open: &OpenFile| {
             std::fs::metadata(&self.path).is_ok_and(|found| identity_of(&found) == open.identity)
@@ -463,11 +466,11 @@ mod tests {
         }
 
         fn begin(&self, boot: &str) -> (Arc<MarksFile>, RememberedMarks) {
-            begin_in(&self.shares, (&name("1"), boot), NOW).unwrap().unwrap()
+            begin_in(&self.shares, &name("1"), boot, NOW).unwrap().unwrap()
         }
 
         fn why(&self, node: &str, boot: &str) -> String {
-            let read = read(&self.path(), &self.shares, (&name(node), boot), NOW);
+            let read = read(&self.path(), &self.shares, &name(node), boot, NOW);
             read.map_or_else(|error| format!("{error:#}"), |found| format!("{:?}", found.is_some()))
         }
     }
@@ -546,18 +549,18 @@ mod tests {
         let folder = Folder::new();
         let (file, _) = folder.begin("b");
         file.note(&[rule()]);
-        for permits in 0..20_000 {
+        for permits in 0..40_000 {
             file.note(&[mark(permits)]);
         }
         assert!(file.is_long() && file.begin_anew());
-        file.note(&[mark(30_000)]);
+        file.note(&[mark(50_000)]);
         file.note(&[rule()]);
         file.end_anew();
         assert!(!file.is_long());
         assert!(std::fs::metadata(folder.path()).unwrap().len() < 1_000);
-        file.note(&[mark(30_001)]);
+        file.note(&[mark(50_001)]);
         drop(file);
-        assert_eq!(permits(&folder.begin("b").1), [30_001]);
+        assert_eq!(permits(&folder.begin("b").1), [50_001]);
     }
 
     #[test]

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::marks::bucket_of;
 use super::memory::MemoryStore;
 use super::memory_part::MemoryPart;
 use super::slot::{KeySlot, Named};
+use super::slot_marks::bucket_of;
 use crate::core::algorithm::State;
 use crate::core::key::{Key, Shape};
 use crate::core::regions::escrow::Ledger;

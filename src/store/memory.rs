@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use smallvec::{SmallVec, smallvec};
 
 use super::decision::Decision;
-use super::marks::MarkBook;
+use super::mark_notes::MarkBook;
 use super::slot::{HeldAllowance, KeySlot, Named};
 use super::spread::Spread;
 use crate::core::algorithm::{Allowance, Limit, RegionUse};

@@ -2,10 +2,12 @@
 
 mod brought_back;
 pub mod cells;
+mod cover;
 mod decision;
 mod escrowed;
 mod evaluation;
 mod kept;
+mod mark_notes;
 mod marks;
 pub mod memory;
 mod memory_part;
@@ -15,11 +17,12 @@ pub mod redis;
 mod reservations;
 mod rights;
 mod slot;
+mod slot_marks;
 mod spread;
 
 #[cfg(test)]
 mod tests;
 
 pub use kept::KeptStore;
-pub use marks::{MarkNotes, Noted};
+pub use mark_notes::{MarkNotes, Noted};
 pub use memory::MemoryStore;

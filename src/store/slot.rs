@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::escrowed::{is_escrowed, paying};
 use super::evaluation::Evaluation;
-use super::marks::SlotMarks;
 use super::memory_part::MemoryPart;
 use super::newcomers::Newcomers;
+use super::slot_marks::SlotMarks;
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, RegionUse, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
@@ -42,7 +42,7 @@ pub(super) struct KeySlot {
     views: Table<HeldAllowance>,
     /// Rights that may have moved; see [`super::rights`].
     pub(super) rights: Table<Ledger>,
-    /// How much of a window may be spent; see [`super::marks`]. `None`: nothing outlives this process.
+    /// How much of a window may be spent; see [`super::cover`]. `None`: nothing outlives this process.
     pub(super) marks: Option<Box<SlotMarks>>,
     /// What is reserved; see [`super::reservations`].
     pub(super) reserved: Table<ReservationNotes>,

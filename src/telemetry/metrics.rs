@@ -89,7 +89,7 @@ pub struct Metrics {
     pub sightings_lost: Counter,
     /// `audit_unlisted_total`: denials beyond `audit.denied_rows_max`, which have no row of their own.
     pub audit_unlisted: Counter,
-    /// `audit_merged_total`: records whose user, path or key has no sum of its own.
+    /// `audit_merged_total`: users, paths and keys of decisions that are counted under `*`.
     pub audit_merged: Counter,
     /// `audit_unsummed`: sums by minute, hour and day that wait in memory to be written.
     pub audit_unsummed: Gauge,

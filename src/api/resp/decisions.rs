@@ -142,7 +142,8 @@ pub(super) async fn checks(servers: &Servers, commands: &[Arguments<'_>], answer
 /// `TG.RESERVE domain amount ttl id [name value …]`; an amount of `*` is estimated, an empty ttl is a minute,
 /// an empty id is made.
 pub(super) async fn reserve(
-    (servers, deliveries): (&Servers, &Arc<Deliveries>),
+    servers: &Servers,
+    deliveries: &Arc<Deliveries>,
     words: &[Cow<'_, [u8]>],
     answers: &mut Answers,
 ) -> Result<(), Wrong> {

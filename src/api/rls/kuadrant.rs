@@ -59,7 +59,7 @@ pub(super) async fn answer(call: OwnCall, asked: Call, message: Message, respond
         Ok(message) => match asked {
             Call::Check => check(servers, &message, span).await.map(CallReply::from),
             Call::Report => report(servers, &message, span).await.map(CallReply::from),
-            Call::Reserve => reserve((servers, &way), &message, span).await,
+            Call::Reserve => reserve(servers, &way, &message, span).await,
             Call::Commit => commit(servers, &message).await.map(CallReply::from),
         },
         Err(refusal) => Err(refusal),
@@ -120,7 +120,8 @@ fn judged(call: RateLimitCall<'_>) -> Questions<'_> {
 }
 
 async fn reserve(
-    (servers, way): (&Servers, &Way),
+    servers: &Servers,
+    way: &Way,
     message: &[u8],
     span: &mut CallSpan,
 ) -> Result<CallReply, Refusal> {

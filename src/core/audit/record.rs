@@ -245,7 +245,8 @@ pub fn storable(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn cut(text: &str) -> &str {
+/// The text as far as records and sums keep it.
+pub(super) fn cut(text: &str) -> &str {
     if text.len() <= TEXT_BYTES_MAX {
         return text;
     }
@@ -253,16 +254,17 @@ fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-struct HexBytes<'a>(&'a [u8]);
+/// Reads bytes from their beginning.
+pub(super) struct HexBytes<'a>(pub(super) &'a [u8]);
 
 impl<'a> HexBytes<'a> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*first)
     }
 
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (first, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(first)

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::key::Shape;
 use crate::core::regions::WorldKey;
 use crate::core::regions::escrow::window::WindowStep;
 use crate::core::regions::escrow::{Giving, Step, StepRequest, StepResult, Taking};
@@ -11,7 +12,7 @@ use crate::core::request::Cost;
 use crate::core::rule::{Global, Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::wire::RuleName;
-use crate::engine::port::{Intent, Store as _};
+use crate::engine::port::{Answer, Charge, HeldLimit, Intent, Store as _};
 
 const HOUR: Span = Span::from_secs(3_600);
 /// A window begins.
@@ -266,7 +267,7 @@ fn at_a_first_start_the_window_in_progress_has_marks() {
     region.paper.set(Noted::Kept);
     region.begin(true);
     assert_eq!(region.rest("before"), 0);
-    assert!(matches!(region.store.begin_first(1), crate::engine::port::Answer::Now(true)));
+    assert!(matches!(region.store.begin_first(1), Answer::Now(true)));
     assert!(region.takes("u", 35));
     region.is_killed();
     assert_eq!((region.rest("u"), region.rest("other")), (40, 60));
