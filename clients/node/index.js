@@ -204,7 +204,7 @@ export class Tidegate {
    */
   async withinBudget(attributes, call, { amount, ttl = "2m", used = totalTokens, domain, onUncharged = warn } = {}) {
     const held = await this.reserve(attributes, { amount, ttl, domain });
-    // Of a call that is not made, what other rules hold is given back, or lapses.
+    // The call is not made, so permits that other rules hold are given back, or lapse.
     if (held.use !== undefined) await this.cancel(held).catch(() => {});
     if (!held.allowed || held.use !== undefined) throw new Denied(held);
     let result;

@@ -132,6 +132,9 @@ fn every_server_says_what_to_use() {
     assert!(check().ends_with(" large]"));
     let told = check();
     assert!(told.starts_with("[1 ") && told.ends_with(" large small]"), "{told}");
+    let reserved = connection.ask("TG.RESERVE default 1 10m other team redis model large");
+    assert!(reserved.starts_with("[1 ") && reserved.ends_with(" small]"), "{reserved}");
+    assert_eq!(reserved.split(' ').count(), told.split(' ').count() + 2, "{reserved}");
 }
 
 #[test]

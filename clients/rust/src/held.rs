@@ -89,7 +89,7 @@ impl Tidegate {
             return Err(Error::from(Denied::by(held.decision)).into());
         }
         if held.decision.use_instead.is_some() {
-            // Of a call that is not made, what other rules hold is given back.
+            // The call is not made, so permits that other rules hold are given back.
             settle(self, &held, 0).await;
             return Err(Error::from(Denied::by(held.decision)).into());
         }

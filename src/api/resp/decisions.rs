@@ -179,14 +179,26 @@ pub(super) async fn reserve(
     let made = engine.reservation(&mut decisions);
     let [request] = &asked;
     let decision = decisions.first().ok_or("ERR there was no decision")?;
-    let following = Following::Fields(if made.is_some() { 2 } else { 0 });
-    tell(answers, request, decision, &engine.name().region, following);
+    let named = decision.use_instead();
+    let following = match (&made, named) {
+        (_, Some(_)) => 3,
+        (Some(_), None) => 2,
+        (None, None) => 0,
+    };
+    tell(answers, request, decision, &engine.name().region, Following::Fields(following));
     if let Some(MadeReservation { reservation, ttl, .. }) = made {
         answers.bulk(reservation_text(&reservation).as_bytes());
         answers.integer(signed(ttl.millis_up()));
         if let Some(deliveries) = deliveries {
             deliveries.answers(0, deliveries.hold(Given::Reservation(reservation)));
         }
+    } else if named.is_some() {
+        // Nothing is held, and what to use instead keeps its place.
+        answers.null();
+        answers.null();
+    }
+    if let Some(named) = named {
+        answers.bulk(named.as_bytes());
     }
     Ok(())
 }
@@ -232,7 +244,7 @@ async fn settle(
 /// The fields of an answer that follow those of every decision.
 #[derive(Clone, Copy)]
 enum Following {
-    /// What to use instead, if a rule names that.
+    /// The thing to use instead, if a rule names one.
     Use,
     /// So many, which the caller writes.
     Fields(usize),

@@ -185,7 +185,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
     }
 }
 
-/// What a rule says in the place of a denial.
+/// The answer of a rule in the place of a denial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OnDenyDoc<'r> {
     #[serde(rename = "use")]
