@@ -149,8 +149,11 @@ pub(crate) fn play(case: &StartsCase, rules: Kept) -> Result<Summary, String> {
     let regions = case.plan.regions.len();
     let mut left: Vec<Option<KeptStore>> = vec![None; regions];
     let mut lost = Losses::default();
-    // Enough to use the limit within seconds, however long the window is.
-    let per_step = 3.0 * f64::from(case.held.limit) / float(4 * SECOND);
+    // Enough to use the limit within seconds, however long the window is; where daemons are killed that note
+    // what they spend, so slowly that several lives of one spend something.
+    let killed = case.fates.iter().any(|(.., fate)| *fate == Fate::Killed);
+    let seconds = if case.notes && killed { 12 } else { 4 };
+    let per_step = 3.0 * f64::from(case.held.limit) / float(seconds * SECOND);
     for step in 0..case.end {
         for at in 0..regions {
             lost.look_before((case, at, step), &play);
