@@ -40,7 +40,7 @@ pub(super) struct ClientIdentity {
 }
 
 /// An attribute of one question of a call.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AttributePlace {
     question: usize,
     attribute: usize,
@@ -203,7 +203,8 @@ impl ClientIdentity {
     /// Names the bucket of a question's own limit, by the attributes as rules see them.
     fn descriptor(&self, place: usize, question: &Request<'_>) -> String {
         let values = question.attributes.iter().enumerate().map(|(entry, (name, value))| {
-            let replaced = self.replaced.iter().find(|own| own.at == (place, entry));
+            let at = AttributePlace { question: place, attribute: entry };
+            let replaced = self.replaced.iter().find(|own| own.at == at);
             (*name, replaced.map_or(*value, |own| own.text.get(value)))
         });
         descriptor(values, self.ipv6_prefix)

@@ -425,7 +425,7 @@ pub(super) async fn serve<F>(
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut failing, mut handshakes) = (Failing::default(), Failing::default());
     // Dropping it, with this future, ends every connection.
-    let mut open = JoinSet::new();
+    let mut open: JoinSet<Option<HandshakeFailure>> = JoinSet::new();
     let begin = |open: &mut JoinSet<Option<HandshakeFailure>>, socket: Socket, peer: Peer| {
         let Some(entering) = places.enter(peer.address) else { return };
         let shutdown =

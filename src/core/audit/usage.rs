@@ -212,7 +212,7 @@ impl Sums {
             let paths = &mut self.paths;
             let known = paths.contains(path) || (paths.len() < PATHS_MAX && paths.insert(path.to_owned()));
             let stored = storable(cut(path));
-            add(Borrowed { path: if known { &*stored } else { OTHER_PATHS }, ..all });
+            add(Borrowed { path: if known { &stored } else { OTHER_PATHS }, ..all });
         }
         if let Some(key) = record.key.filter(|key| !key.is_empty()) {
             add(Borrowed { minute: day, key: &storable(cut(key)), ..all });
