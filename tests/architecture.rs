@@ -20,6 +20,9 @@ mod manual;
 #[path = "architecture/names.rs"]
 mod names;
 
+#[path = "architecture/tuples.rs"]
+mod tuples;
+
 /// Which layers of `src/` each layer may name, besides itself, and why. The core is a crate that knows no
 /// other: Cargo keeps that.
 const LAYERS: &[(&str, &[&str], &str)] = &[

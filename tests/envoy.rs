@@ -405,6 +405,24 @@ fn a_delay_that_is_not_held_back_is_told_to_the_client() {
 }
 
 #[test]
+fn client_and_service_learn_from_envoy_what_to_use_instead() {
+    let rule = "[[rules]]\nname = \"large\"\nmatch = { path = \"/uses\" }\nper = [\"user\"]\nalgorithm = \"fixed_window\"\n\
+                limit = 1\nwindow = \"24h\"\non_deny = { use = \"small\" }\n";
+    let daemon = Daemon::with_rules(rule);
+    let front = Front::start(daemon.grpc);
+    // A client must not choose it.
+    let ask = || http::get(front.addr, "/uses", &[("x-user", "ann"), ("x-tidegate-use", "gold")]);
+    let (first, second) = (ask(), ask());
+    assert_eq!(
+        (first.status, first.header("x-tidegate-use"), first.body.trim()),
+        (200, None, ""),
+        "{first:?}"
+    );
+    assert_eq!((second.status, second.header("x-tidegate-use")), (200, Some("small")), "{second:?}");
+    assert_eq!(second.body.trim().to_ascii_lowercase(), "x-tidegate-use: small", "the service learns it");
+}
+
+#[test]
 fn a_rules_own_body_reaches_the_client_with_its_media_type() {
     let text = rules(1);
     let line = text.lines().find(|line| line.starts_with("message = ")).unwrap();

@@ -28,6 +28,7 @@ type Decision struct {
 	Remaining    *int64 `json:"remaining"`
 	RetryAfterMs *int64 `json:"retry_after_ms"` // nil where waiting does not help
 	DelayMs      int64  `json:"delay_ms"`       // how long to hold an admitted request back, by a rule that throttles
+	Use          string `json:"use"`            // what to use instead, by a rule with on_deny; empty where nothing is named
 	Degraded     bool   `json:"degraded"`
 }
 

@@ -26,6 +26,8 @@ export interface Decision {
   retry_after_ms: number | null;
   /** How long to hold an admitted request back, by a rule that throttles. */
   delay_ms: number;
+  /** What to use instead of what was asked for, by a rule with `on_deny` that has nothing left for it. */
+  use?: string;
   /** The store did not answer, so the daemon decided by itself. */
   degraded: boolean;
   /** No daemon answered, so this client decided. */

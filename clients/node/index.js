@@ -18,10 +18,11 @@ export class Away extends Error {
   }
 }
 
-/** A request may not pass. Nothing was charged for it. */
+/** A request may not pass, or is to use something else (`decision.use`). Nothing was charged for it. */
 export class Denied extends Error {
   constructor(decision) {
-    super(decision.message ?? `${decision.rule ?? "a limit"} is used up`);
+    const text = decision.message ?? `${decision.rule ?? "a limit"} is used up`;
+    super(decision.use === undefined ? text : `${text}; use ${decision.use} instead`);
     this.name = "Denied";
     this.decision = decision;
   }
@@ -199,11 +200,13 @@ export class Tidegate {
 
   /**
    * Makes a call within a budget: reserves `amount`, and charges what `used` reads from its result, rounded up. Throws
-   * `Denied` before anything is spent. Where `used` gives no number from 0 on, or throws, all that was held is charged.
+   * `Denied` before anything is spent; where its `decision.use` names something, ask again with that. Where `used` gives no number from 0 on, or throws, all that was held is charged.
    */
   async withinBudget(attributes, call, { amount, ttl = "2m", used = totalTokens, domain, onUncharged = warn } = {}) {
     const held = await this.reserve(attributes, { amount, ttl, domain });
-    if (!held.allowed) throw new Denied(held);
+    // The call is not made, so permits that other rules hold are given back, or lapse.
+    if (held.use !== undefined) await this.cancel(held).catch(() => {});
+    if (!held.allowed || held.use !== undefined) throw new Denied(held);
     let result;
     try {
       result = await call();
@@ -299,6 +302,7 @@ export function headersOf(decision) {
     out["Retry-After"] = String(Math.max(1, Math.ceil(decision.retry_after_ms / 1000)));
   }
   if (decision.allowed && decision.delay_ms > 0) out["X-RateLimit-Delay-Ms"] = String(decision.delay_ms);
+  if (decision.use !== undefined) out["X-Tidegate-Use"] = decision.use;
   return out;
 }
 

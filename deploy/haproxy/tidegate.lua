@@ -22,8 +22,9 @@ local FRAMING = {
     ["keep-alive"] = true, ["server"] = true, ["transfer-encoding"] = true, ["x-tidegate-answered"] = true,
     ["x-tidegate-asked"] = true,
 }
--- How long the service should hold a request back (`delay = "header"`): it gets this one, too.
-local DELAY = "x-ratelimit-delay-ms"
+-- How long the service should hold a request back (`delay = "header"`), and what it should use instead of
+-- what was asked for (`on_deny`): it gets these, too.
+local FOR_THE_SERVICE = { "x-ratelimit-delay-ms", "x-tidegate-use" }
 -- Most bytes of a question: with its first line it must fit a buffer of HAProxy's (`tune.bufsize`, 16384).
 -- Longer ones get 431.
 local MOST_BYTES = 14000
@@ -112,6 +113,8 @@ local function refuse(txn, status, answer)
 end
 
 core.register_action("tidegate", { "http-req" }, function(txn)
+    -- A client must not speak of them, whatever the answer.
+    for _, name in ipairs(FOR_THE_SERVICE) do txn.http:req_del_header(name) end
     local headers, unfit = question(txn)
     if not headers then return refuse(txn, unfit) end
     local client = core.httpclient()
@@ -129,10 +132,10 @@ core.register_action("tidegate", { "http-req" }, function(txn)
     end
     if status < 200 or status > 299 then return refuse(txn, status, answer) end
     txn:set_priv(told(answer))
-    -- A client must not speak of it.
-    txn.http:req_del_header(DELAY)
-    local delay = first(answer.headers, DELAY)
-    if delay then txn.http:req_set_header(DELAY, delay) end
+    for _, name in ipairs(FOR_THE_SERVICE) do
+        local value = first(answer.headers, name)
+        if value then txn.http:req_set_header(name, value) end
+    end
     txn:set_var("txn.tidegate", "passed")
 end)
 

@@ -31,19 +31,25 @@ pub(super) struct ClientIdentity {
     readings: Vec<(usize, Reading)>,
     /// Questions with a limit of their own, and what names its bucket.
     descriptors: Vec<(usize, String)>,
-    /// Fingerprints of credentials that claim to be keys of ours, each with its question's place and its own.
-    fingerprints: Vec<((usize, usize), String)>,
+    /// Fingerprints of credentials that claim to be keys of ours, each with its place.
+    fingerprints: Vec<(AttributePlace, String)>,
     /// Credentials beyond the first in an attribute that shows several, such as a list of keys.
     further: Vec<FurtherCredential>,
     /// True where some question shows several credentials.
     several_ask: bool,
 }
 
+/// An attribute of one question of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AttributePlace {
+    question: usize,
+    attribute: usize,
+}
+
 /// Another text for one attribute.
 #[derive(Debug)]
 struct Replaced {
-    /// The question's place and the attribute's.
-    at: (usize, usize),
+    at: AttributePlace,
     text: TextPart,
     /// Text that globs look at, if the other one is a stand-in.
     whole: Option<TextPart>,
@@ -54,8 +60,7 @@ struct Replaced {
 /// A credential that stands in an attribute beside its first: some gateways join what comes twice by commas.
 #[derive(Debug)]
 struct FurtherCredential {
-    /// The question's place and the attribute's.
-    at: (usize, usize),
+    at: AttributePlace,
     text: TextPart,
     /// The text that it counts by if it claims to be a key of ours and is none.
     fingerprint: Option<String>,
@@ -123,23 +128,24 @@ impl ClientIdentity {
         let mut client_identity = Self { ipv6_prefix: settings.ipv6_prefix, ..Self::default() };
         for (place, question) in questions.iter().enumerate() {
             let mut credentials = 0;
-            for (entry, (name, value)) in question.attributes.iter().enumerate() {
+            for (attribute, (name, value)) in question.attributes.iter().enumerate() {
+                let at = AttributePlace { question: place, attribute };
                 let text = match *name {
                     PATH if settings.normalize => client_identity.path(settings.origin, value, place),
                     HOST if settings.normalize => client_identity.host(value),
                     IP => address::canonical(value),
                     AUTHORIZATION => canonical_authorization(value),
-                    API_KEY => Cow::Borrowed(client_identity.first_credential(value, (place, entry))),
+                    API_KEY => Cow::Borrowed(client_identity.first_credential(value, at)),
                     _ => Cow::Borrowed(*value),
                 };
                 if *name == API_KEY {
                     credentials += 1;
                     if is_key_like(&text) {
                         let fingerprint = fingerprint(text.as_bytes());
-                        client_identity.fingerprints.push(((place, entry), fingerprint));
+                        client_identity.fingerprints.push((at, fingerprint));
                     }
                 }
-                client_identity.replaced.extend(replaced(settings, name, (*value, text), (place, entry)));
+                client_identity.replaced.extend(replaced(settings, name, value, text, at));
             }
             client_identity.several_ask |= credentials > 1;
             if question.limit.is_some() {
@@ -151,7 +157,7 @@ impl ClientIdentity {
     }
 
     /// The credential that an attribute shows first. Others in it are noted.
-    fn first_credential<'v>(&mut self, value: &'v str, at: (usize, usize)) -> &'v str {
+    fn first_credential<'v>(&mut self, value: &'v str, at: AttributePlace) -> &'v str {
         let all = credentials_of(value);
         if all.len() > VALUES_MAX {
             let sentence = format!("has more than {VALUES_MAX} values");
@@ -197,7 +203,8 @@ impl ClientIdentity {
     /// Names the bucket of a question's own limit, by the attributes as rules see them.
     fn descriptor(&self, place: usize, question: &Request<'_>) -> String {
         let values = question.attributes.iter().enumerate().map(|(entry, (name, value))| {
-            let replaced = self.replaced.iter().find(|own| own.at == (place, entry));
+            let at = AttributePlace { question: place, attribute: entry };
+            let replaced = self.replaced.iter().find(|own| own.at == at);
             (*name, replaced.map_or(*value, |own| own.text.get(value)))
         });
         descriptor(values, self.ipv6_prefix)
@@ -226,26 +233,27 @@ impl ClientIdentity {
         for question in questions.iter_mut() {
             question.forms.ipv6_prefix = self.ipv6_prefix;
         }
-        for FurtherCredential { at: (place, entry), text, fingerprint } in &self.further {
-            let Some(question) = questions.get_mut(*place) else { continue };
-            let Some(&(_, value)) = question.attributes.get(*entry) else { continue };
+        for FurtherCredential { at, text, fingerprint } in &self.further {
+            let Some(question) = questions.get_mut(at.question) else { continue };
+            let Some(&(_, value)) = question.attributes.get(at.attribute) else { continue };
             let shown = text.get(value);
             question.forms.credentials.push(shown);
             question.forms.fingerprints.extend(fingerprint.as_deref().map(|own| (shown, own)));
         }
         // Values first: they stand where they stood, until tokens go.
-        for Replaced { at: (place, entry), text, whole, is_target } in &self.replaced {
-            let Some(question) = questions.get_mut(*place) else { continue };
-            let Some((_, value)) = question.attributes.get_mut(*entry) else { continue };
+        for Replaced { at, text, whole, is_target } in &self.replaced {
+            let Some(question) = questions.get_mut(at.question) else { continue };
+            let Some((_, value)) = question.attributes.get_mut(at.attribute) else { continue };
             let came = std::mem::replace(value, text.get(value));
             question.forms.whole.extend(whole.as_ref().map(|whole| (*value, whole.get(came))));
             if *is_target {
                 question.forms.target = Some(came);
             }
         }
-        for ((place, entry), fingerprint) in &self.fingerprints {
-            let Some(question) = questions.get_mut(*place) else { continue };
-            let shown = question.attributes.get(*entry).map(|(_, value)| (*value, fingerprint.as_str()));
+        for (at, fingerprint) in &self.fingerprints {
+            let Some(question) = questions.get_mut(at.question) else { continue };
+            let shown =
+                question.attributes.get(at.attribute).map(|(_, value)| (*value, fingerprint.as_str()));
             question.forms.fingerprints.extend(shown);
         }
         for (place, Reading { text, whole }) in &self.readings {
@@ -284,8 +292,9 @@ fn part_credentials(question: &mut Request<'_>) {
 fn replaced(
     settings: &Settings,
     name: &str,
-    (value, text): (&str, Cow<'_, str>),
-    at: (usize, usize),
+    value: &str,
+    text: Cow<'_, str>,
+    at: AttributePlace,
 ) -> Option<Replaced> {
     let is_target = name == PATH && settings.record_queries;
     if text.len() > TEXT_BYTES_MAX {

@@ -22,6 +22,8 @@ static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static X_COST: HeaderName = HeaderName::from_static("x-ratelimit-cost");
 /// The reason why a request was denied, by rules that want that told.
 pub(super) const X_CAUSE: &str = "x-ratelimit-cause";
+/// The thing to use instead of what was asked for, of a request that passes.
+pub(super) const X_USE: &str = "x-tidegate-use";
 /// Milliseconds for which `throttle` has the gateway hold the request back.
 pub(super) const X_DELAY: &str = "x-ratelimit-delay-ms";
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -70,6 +72,9 @@ pub(super) fn add(headers: &mut HeaderMap, decision: &Decision, cost: Cost, now:
     }
     if let Some(cause) = decision.told_cause() {
         headers.insert(HeaderName::from_static(X_CAUSE), HeaderValue::from_static(cause.as_str()));
+    }
+    if let Some(Ok(named)) = decision.use_instead().map(HeaderValue::try_from) {
+        headers.insert(HeaderName::from_static(X_USE), named);
     }
     if let Some(millis) = delay(decision) {
         headers.insert(HeaderName::from_static(X_DELAY), HeaderValue::from(millis));
@@ -243,6 +248,21 @@ mod tests {
         decision.rules[0].delay = Span(1);
         decision.allowed = false;
         assert!(!text(&decision).contains("delay"));
+    }
+
+    #[test]
+    fn a_thing_to_use_instead_is_told_of_a_request_that_passes() {
+        let mut rule = ruled("budget", 0);
+        rule.allowed = false;
+        let use_instead = Some("small-model".to_owned());
+        rule.answer = Some(std::sync::Arc::new(AnswerOptions { use_instead, ..AnswerOptions::default() }));
+        let mut decision = allowed(vec![rule]);
+        assert!(text(&decision).contains("x-tidegate-use: small-model"), "{}", text(&decision));
+        decision.allowed = false;
+        assert!(!text(&decision).contains("x-tidegate-use"), "another rule denies it");
+        decision.allowed = true;
+        decision.rules[0].shadow = true;
+        assert!(!text(&decision).contains("x-tidegate-use"), "it only logs");
     }
 
     #[test]

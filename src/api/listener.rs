@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, Un
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
 
 use super::places::ConnectionPlace;
 use super::tls::{ALPN_HTTP2, ListenerTls};
@@ -284,6 +285,21 @@ impl Socket {
     }
 
     /// The same connection after the handshake of this listener, if it has one.
+    /// The same, unless the connection has to end before: `None`.
+    async fn secured_until(
+        self,
+        tls: Option<&ListenerTls>,
+        end: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> Option<io::Result<Self>> {
+        tokio::select! {
+            biased;
+            secured = self.secured(tls) => Some(secured),
+            () = end.cancelled() => None,
+            () = stop.cancelled() => None,
+        }
+    }
+
     async fn secured(self, tls: Option<&ListenerTls>) -> io::Result<Self> {
         match (self, tls) {
             (Self::Tcp(stream), Some(tls)) => Ok(Self::Tls(Box::new(tls.accept(stream).await?))),
@@ -357,6 +373,18 @@ struct Failing {
 }
 
 impl Failing {
+    /// One more second has passed.
+    const fn tick(&mut self) {
+        self.seconds = self.seconds.saturating_add(1);
+    }
+
+    /// Says it if it is time to.
+    fn tell(&mut self, listener: &Listener, error: &io::Error) {
+        if self.takes_its_turn() {
+            tracing::warn!(%listener, %error, "cannot accept connections; trying on");
+        }
+    }
+
     /// True if it is time to say it again. Then it counts as said.
     fn takes_its_turn(&mut self) -> bool {
         let to_say = self.said_at.is_none_or(|said| self.seconds.saturating_sub(said) >= SAY_EVERY_SECONDS);
@@ -371,6 +399,13 @@ impl Failing {
 struct HandshakeFailure {
     client: Option<IpAddr>,
     error: io::Error,
+}
+
+impl HandshakeFailure {
+    fn tell(&self, listener: &Listener) {
+        let client = self.client.map_or_else(|| "unknown".to_owned(), |client| client.to_string());
+        tracing::warn!(%listener, client, error = %self.error, "a TLS handshake failed");
+    }
 }
 
 /// Accepts until it is stopped, one task for each connection, then waits for them for as long as the settings
@@ -390,7 +425,7 @@ pub(super) async fn serve<F>(
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut failing, mut handshakes) = (Failing::default(), Failing::default());
     // Dropping it, with this future, ends every connection.
-    let mut open = JoinSet::new();
+    let mut open: JoinSet<Option<HandshakeFailure>> = JoinSet::new();
     let begin = |open: &mut JoinSet<Option<HandshakeFailure>>, socket: Socket, peer: Peer| {
         let Some(entering) = places.enter(peer.address) else { return };
         let shutdown =
@@ -399,13 +434,7 @@ pub(super) async fn serve<F>(
         // In the connection's own task: a client that dawdles keeps nobody else from being accepted.
         open.spawn(async move {
             let place = entering.place().await?;
-            let secured = tokio::select! {
-                biased;
-                secured = socket.secured(tls.as_deref()) => secured,
-                () = place.end.cancelled() => return None,
-                () = shutdown.stop.cancelled() => return None,
-            };
-            match secured {
+            match socket.secured_until(tls.as_deref(), &place.end, &shutdown.stop).await? {
                 Ok(socket) => {
                     drive(servers, Accepted { socket, peer, shutdown, place }).await;
                     None
@@ -423,15 +452,12 @@ pub(super) async fn serve<F>(
             () = shutdown.stop.cancelled() => break,
             _ = seconds.tick() => {
                 places.tick();
-                for seldom in [&mut failing, &mut handshakes] {
-                    seldom.seconds = seldom.seconds.saturating_add(1);
-                }
+                [&mut failing, &mut handshakes].into_iter().for_each(Failing::tick);
                 continue;
             }
             Some(ended) = open.join_next() => {
-                if let Ok(Some(HandshakeFailure { client, error })) = ended && handshakes.takes_its_turn() {
-                    let client = client.map_or_else(|| "unknown".to_owned(), |client| client.to_string());
-                    tracing::warn!(%listener, client, %error, "a TLS handshake failed");
+                if let Ok(Some(failure)) = ended && handshakes.takes_its_turn() {
+                    failure.tell(&listener);
                 }
                 continue;
             }
@@ -446,9 +472,7 @@ pub(super) async fn serve<F>(
             Err(error) => {
                 // For want of file descriptors mostly: those of idle connections come free.
                 places.make_room();
-                if failing.takes_its_turn() {
-                    tracing::warn!(%listener, %error, "cannot accept connections; trying on");
-                }
+                failing.tell(&listener, &error);
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
@@ -463,8 +487,14 @@ pub(super) async fn serve<F>(
         begin(&mut open, socket, peer);
     }
     drop(accepting);
+    let longest = servers.settings().drain;
+    finish(open, longest).await;
+}
+
+/// Waits for connections to end, and ends those that do not in time.
+async fn finish(mut open: JoinSet<Option<HandshakeFailure>>, longest: Duration) {
     let finish = async { while open.join_next().await.is_some() {} };
-    if tokio::time::timeout(servers.settings().drain, finish).await.is_err() {
+    if tokio::time::timeout(longest, finish).await.is_err() {
         tracing::warn!(connections = open.len(), "closing connections that did not finish in time");
         open.shutdown().await;
     }

@@ -49,7 +49,8 @@ pub struct DecisionJson<'a> {
     pub region: &'a str,
     /// True if the failure policy of any rule answered.
     pub degraded: bool,
-    /// The tightest rule; absent when no rule applied.
+    /// The tightest rule: the denying one, else the one that names something to use instead, else the one
+    /// with the least left. Absent when no rule applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<&'a str>,
     /// Its limit.
@@ -74,6 +75,10 @@ pub struct DecisionJson<'a> {
     /// The denying rule's text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<&'a str>,
+    /// The thing to use instead of what was asked for: the request may pass, but `rule` has nothing left for
+    /// it, and was charged nothing. Absent unless a rule says so by its `on_deny`.
+    #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
+    pub use_instead: Option<&'a str>,
     /// The answer of each rule.
     #[cfg_attr(test, schemars(with = "Vec<RuleOutcomeJson<'a>>"))]
     pub rules: RuleOutcomeList<'a>,
@@ -202,6 +207,9 @@ pub struct RuleOutcomeJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(with = "String", extend("enum" = crate::api::schema::CAUSES)))]
     pub cause: Option<&'static str>,
+    /// The thing to use instead, where it says no and names one: it then denies nobody.
+    #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
+    pub use_instead: Option<&'a str>,
     /// True if its failure policy answered.
     pub degraded: bool,
     /// The penalty that shuts the client out; absent where there is none.
@@ -259,6 +267,7 @@ impl<'a> DecisionJson<'a> {
             delay_ms: decision.delay().millis_up(),
             status: decision.status,
             message: decision.message.as_deref(),
+            use_instead: decision.use_instead(),
             rules: RuleOutcomeList(&decision.rules),
             lease: leased.map(|leased| lease_text(&leased.lease)),
             reservation: None,
@@ -281,6 +290,7 @@ impl<'a> RuleOutcomeJson<'a> {
             reset_ms: ruled.reset.millis_up(),
             retry_after_ms: if ruled.allowed { Some(0) } else { ruled.retry.map(Span::millis_up) },
             cause: ruled.cause.map(DenialCause::as_str),
+            use_instead: ruled.use_instead(),
             degraded: ruled.degraded,
             penalty: ruled.penalty.as_ref().map(PenaltyJson::new),
             warning: ruled.warning,

@@ -215,6 +215,9 @@ pub(super) fn show(decision: &Value) {
     let by = decision["rule"].as_str();
     say(match (allowed, by) {
         (true, None) => "allowed: no rule limits it".to_owned(),
+        (true, Some(rule)) if decision["use"].is_string() => {
+            format!("allowed, but to use {}: {rule} has nothing left for it", text(&decision["use"]))
+        }
         (true, Some(rule)) => {
             let tightest =
                 decision["rules"].as_array().and_then(|all| all.iter().find(|one| one["rule"] == rule));
@@ -253,6 +256,7 @@ pub(super) fn show(decision: &Value) {
     for rule in rules {
         let answer = match (rule["allowed"].as_bool() == Some(true), rule["shadow"].as_bool() == Some(true)) {
             (true, _) => "allowed",
+            (false, false) if rule["use"].is_string() => "use something else",
             (false, false) => "denied",
             (false, true) => "would deny (shadow)",
         };

@@ -41,6 +41,8 @@ enum Outcome {
     Blocked,
     /// It passed, and a rule that only logs would have denied it.
     ShadowDenied,
+    /// It passed, and was told to use something else, since a rule had nothing left for it.
+    Diverted,
     /// A cost was told afterwards: by the commit of a reservation, less what it had reserved, or by a
     /// report that was denied and is charged all the same.
     Committed,

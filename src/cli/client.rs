@@ -99,12 +99,12 @@ impl Server {
         revision: Option<u64>,
     ) -> Result<Reply, Failure> {
         if QUICK.contains(&route.split('?').next().unwrap_or(route)) {
-            return self.send_within(DEADLINE, method, route, (body, revision));
+            return self.send_within(DEADLINE, method, route, body, revision);
         }
         // A daemon that is silent now would be silent for as long as the answer may take.
-        match self.send_within(DEADLINE, "GET", "/readyz", (None, None)) {
+        match self.send_within(DEADLINE, "GET", "/readyz", None, None) {
             Err(unreached @ Failure::Unreached(_)) => Err(unreached),
-            _ => self.send_within(LONG_DEADLINE, method, route, (body, revision)),
+            _ => self.send_within(LONG_DEADLINE, method, route, body, revision),
         }
     }
 
@@ -113,7 +113,8 @@ impl Server {
         longest: Duration,
         method: &str,
         route: &str,
-        (body, revision): (Option<&Value>, Option<u64>),
+        body: Option<&Value>,
+        revision: Option<u64>,
     ) -> Result<Reply, Failure> {
         let target = Target::of(&self.server, self.token.is_some());
         let mut request = http::Request::builder().method(method).uri(target.url(route));

@@ -14,8 +14,16 @@ const NARROW: usize = 12;
 const BAD: [&str; 9] =
     ["blocked", "broken", "cut off", "denied", "down", "expired", "open", "revoked", "silent"];
 /// Words of a state that is worth a look.
-const ODD: [&str; 7] =
-    ["attention", "committed", "draining", "half_open", "link down", "shadow_denied", "throttled"];
+const ODD: [&str; 8] = [
+    "attention",
+    "committed",
+    "diverted",
+    "draining",
+    "half_open",
+    "link down",
+    "shadow_denied",
+    "throttled",
+];
 /// Words of a state that is as it should be.
 const GOOD: [&str; 4] = ["active", "allowed", "connected", "ok"];
 

@@ -102,7 +102,7 @@ impl Usage {
             return Ok(ExitCode::SUCCESS);
         }
         show_rows(&reply.json, &group);
-        if let Some(note) = left_out(&reply.json, &group, self.user.is_some()) {
+        if let Some(note) = left_out(&reply.json, &group) {
             say(note);
         }
         if let Some(whose) = self.user.or(key) {
@@ -218,39 +218,14 @@ fn show_rows(answer: &Value, group: &str) {
         shown.add_row(cells);
     }
     say(shown);
-    if let Some(note) = estimated(answer) {
-        say(note);
-    }
 }
 
 /// Says what the sums of a group leave out; nothing where there are none.
-fn left_out(answer: &Value, group: &str, of_one: bool) -> Option<&'static str> {
+fn left_out(answer: &Value, group: &str) -> Option<&'static str> {
     // A daemon that remembers nothing has said so.
-    if answer["allowed_sample"].is_null() {
-        return None;
-    }
-    match group {
-        "path" => Some("A commit knows no path: permits are those that were asked for or reserved."),
-        "user" if !of_one => Some("Listed is who was denied; --user ID shows anybody."),
-        _ => None,
-    }
-}
-
-/// In how far the sums are estimates.
-fn estimated(answer: &Value) -> Option<String> {
-    let sample = answer["allowed_sample"].as_f64().filter(|sample| *sample < 1.0)?;
-    let exact = answer["exact_rules"].as_array().map_or(&[][..], Vec::as_slice);
-    let exact: Vec<&str> = exact.iter().filter_map(Value::as_str).collect();
-    let but = match exact.as_slice() {
-        [] => String::new(),
-        rules => format!("\nExact is what these rules take part in: {}.", rules.join(", ")),
-    };
-    Some(if sample > 0.0 {
-        let one_in = 1.0 / sample;
-        format!("allowed and permits are estimates: one allowed decision in {one_in:.0} is recorded.{but}")
-    } else {
-        format!("allowed and permits are incomplete: allowed decisions are not recorded.{but}")
-    })
+    let remembers = !answer["allowed_sample"].is_null();
+    (remembers && group == "path")
+        .then_some("A commit knows no path: permits are those that were asked for or reserved.")
 }
 
 fn micros(value: &Value) -> String {
@@ -278,12 +253,10 @@ mod tests {
     use super::left_out;
 
     #[test]
-    fn a_list_says_whom_it_leaves_out() {
-        let answer = json!({ "allowed_sample": 1.0, "rows": [] });
-        assert!(left_out(&answer, "user", false).is_some_and(|note| note.contains("was denied")));
-        assert!(left_out(&answer, "path", false).is_some_and(|note| note.contains("commit")));
-        assert_eq!(left_out(&answer, "user", true), None);
-        assert_eq!(left_out(&answer, "rule", false), None);
-        assert_eq!(left_out(&json!({ "rows": [] }), "user", false), None);
+    fn a_list_says_what_it_leaves_out() {
+        let answer = json!({ "allowed_sample": 0.01, "rows": [] });
+        assert!(left_out(&answer, "path").is_some_and(|note| note.contains("commit")));
+        assert_eq!(left_out(&answer, "user"), None);
+        assert_eq!(left_out(&json!({ "rows": [] }), "path"), None);
     }
 }

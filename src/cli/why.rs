@@ -82,6 +82,14 @@ fn verdict(why: &Value) -> String {
         let because = because(decision).map(|because| format!(": {because}")).unwrap_or_default();
         return format!("Limited now: {rule} denies with status {}{when}{because}.", decision["status"]);
     }
+    if let Some(named) = decision["use"].as_str() {
+        let when =
+            ask::until(&diverting(decision), "free").map(|when| format!("; {when}")).unwrap_or_default();
+        return format!(
+            "Over the limit of {rule}: the next request passes, and is told to use {}{when}.",
+            plain(named)
+        );
+    }
     if why["limited"].as_bool() == Some(true) {
         return "These attributes may pass, but a bucket of the same client is used up.".to_owned();
     }
@@ -96,11 +104,18 @@ fn verdict(why: &Value) -> String {
     }
 }
 
+/// The answer of the rule that names something to use instead.
+fn diverting(decision: &Value) -> Value {
+    let mut rules = decision["rules"].as_array().into_iter().flatten();
+    rules.find(|rule| rule["rule"] == decision["rule"]).cloned().unwrap_or_default()
+}
+
 fn tell_bucket(lines: &mut Vec<String>, bucket: &Value, at: Option<&str>) {
     let flag = |name: &str| bucket[name].as_bool() == Some(true);
     let said = because(bucket);
     let state = match (flag("denies"), flag("shadow"), bucket["remaining"].as_u64()) {
         (true, true, _) => "would deny (shadow)",
+        (true, false, _) if bucket["use"].is_string() => "over its limit, told to use something else",
         (true, false, _) if bucket["penalty"].is_object() => "shut out",
         (true, false, _) if bucket["cause"].is_string() && bucket["cause"] != "used_up" => {
             said.as_deref().unwrap_or("denies")
@@ -233,6 +248,17 @@ mod tests {
         ] {
             assert!(told.contains(line), "{line} is not in\n{told}");
         }
+    }
+
+    #[test]
+    fn who_is_told_to_use_something_else_is_not_denied() {
+        let why = json!({
+            "limited": true,
+            "decision": { "allowed": true, "rule": "budget", "remaining": 0, "limit": 5, "use": "small-model",
+                "rules": [{ "rule": "budget", "allowed": false, "retry_after_ms": 31_000, "use": "small-model" }] },
+        });
+        let expected = "Over the limit of budget: the next request passes, and is told to use small-model; free in 31 s.";
+        assert_eq!(told(&why)[0], expected);
     }
 
     #[test]

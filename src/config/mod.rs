@@ -459,23 +459,24 @@ pub struct Postgres {
     pub connections: u8,
 }
 
-/// `[audit]`: what is remembered of decisions, in PostgreSQL: every denied one and a sample of the allowed.
+/// `[audit]`: what is remembered of decisions, in PostgreSQL: every denied one, a sample of the allowed, and
+/// sums of all.
 /// Without `[postgres]` nothing is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Audit {
     /// `enabled`: whether decisions are recorded. Default `true`, if there is a database.
     pub enabled: bool,
     /// `allowed_sample`: which part of the allowed decisions is recorded, from 0 (none) to 1 (all); rounded
-    /// to one in a whole number. Each such record counts for those it stands for. Default `0.01`.
+    /// to one in a whole number. The sums count all of them. Default `0.01`.
     pub allowed_sample: Sample,
-    /// `exact`: names of rules of which every decision is recorded, whatever the samples are, so that sums of
-    /// what they take part in are exact. Default: none.
+    /// `exact`: names of rules of which every decision is recorded, whatever the samples are. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exact: Vec<String>,
     /// `denied_sample`: which part of the denied decisions is recorded, alike. Default `1`.
     pub denied_sample: Sample,
     /// `denied_rows_max`: most denied decisions that get a row of their own, of one rule and second, from 0
-    /// (no bound) to 1,000,000; those beyond are told by one row twice a second. Default `1000`.
+    /// (no bound) to 1,000,000; those beyond are told by one row twice a second, and counted for whoever
+    /// asked. Default `1000`.
     pub denied_rows_max: u32,
     /// `users_max`: how many users of one rule get sums of their own on one day, from 0 to 1,000,000; the
     /// rest shares `*`. Default `100_000`.

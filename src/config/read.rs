@@ -51,7 +51,7 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
     let rules = section(&mut fields, "rules", problems, |table, problems| rules(table, folder, problems));
     let store = section(&mut fields, "store", problems, |fields, problems| store(fields, folder, problems));
     let peers = section(&mut fields, "peers", problems, |table, problems| {
-        peers(table, (&region, &node), folder, problems)
+        peers(table, OwnName { region: &region, node: &node }, folder, problems)
     });
     let requests = section(&mut fields, "requests", problems, |table, problems| Requests {
         normalize: table.boolean("normalize", problems).unwrap_or(true),
@@ -130,11 +130,11 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
             .map_err(|_| problems.report(&entry.node.at, format!("peer must be {expected}, not {text:?}")))
             .ok()
     });
-    let http_tls = listener_tls(fields, ("http_tls", &http), folder, problems);
-    let grpc_tls = listener_tls(fields, ("grpc_tls", &grpc), folder, problems);
+    let http_tls = listener_tls(fields, "http_tls", &http, folder, problems);
+    let grpc_tls = listener_tls(fields, "grpc_tls", &grpc, folder, problems);
     // They are read also where the protocol is not served, so that a file can be prepared.
     let unserved = Listener::Tcp(local(0));
-    let resp_tls = listener_tls(fields, ("resp_tls", resp.as_ref().unwrap_or(&unserved)), folder, problems);
+    let resp_tls = listener_tls(fields, "resp_tls", resp.as_ref().unwrap_or(&unserved), folder, problems);
     let resp_passwords = path(fields, "resp_passwords", folder, problems);
     let drain = fields.span("drain", Span::ZERO, Span::from_secs(600), problems);
     let max_connections = fields.integer("max_connections", 8, 1_000_000, problems);
@@ -163,7 +163,8 @@ fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -
 /// Reads the TLS of one listener, which must be one of TCP.
 fn listener_tls(
     fields: &mut Fields<'_>,
-    (key, listener): (&'static str, &Listener),
+    key: &'static str,
+    listener: &Listener,
     folder: &Path,
     problems: &mut Problems<'_>,
 ) -> Option<ListenerTls> {
@@ -310,12 +311,15 @@ fn redis_tls(fields: &mut Fields<'_>, folder: &Path, secure: bool, problems: &mu
     RedisTls { ca, cert, key }
 }
 
-fn peers(
-    fields: &mut Fields<'_>,
-    (own, node): (&str, &str),
-    folder: &Path,
-    problems: &mut Problems<'_>,
-) -> Peers {
+/// This daemon's region and node.
+#[derive(Clone, Copy)]
+struct OwnName<'a> {
+    region: &'a str,
+    node: &'a str,
+}
+
+fn peers(fields: &mut Fields<'_>, name: OwnName<'_>, folder: &Path, problems: &mut Problems<'_>) -> Peers {
+    let OwnName { region: own, node } = name;
     let join = fields.texts("join", TEXT_BYTES_MAX, problems).unwrap_or_default();
     if let Some(entry) = fields.take("join") {
         for address in join.iter().filter(|address| !is_host_and_port(address)) {

@@ -22,6 +22,8 @@ pub struct AnswerOptions {
     /// The name by which Envoy is told of the limit, in place of the rule's; may be empty. It is then told of
     /// it where the rule only logs, too.
     pub told_as: Option<String>,
+    /// The thing to use instead where the rule says no, such as a cheaper model: the request then passes.
+    pub use_instead: Option<String>,
 }
 
 /// Names a bucket of a rule to those who ask, by a hash of rule and identity.

@@ -57,6 +57,24 @@ pub struct RuleOutcome {
     pub beyond: Option<u64>,
 }
 
+impl RuleOutcome {
+    /// Returns the thing to use instead, where the rule says no and names one. It then denies nobody, and
+    /// charges nothing.
+    #[must_use]
+    pub fn use_instead(&self) -> Option<&str> {
+        if self.allowed || self.shadow {
+            return None;
+        }
+        self.answer.as_ref()?.use_instead.as_deref()
+    }
+
+    /// True if it denies the request.
+    #[must_use]
+    pub fn denies(&self) -> bool {
+        !self.allowed && !self.shadow && self.use_instead().is_none()
+    }
+}
+
 /// The belief of a region about a worldwide limit at the moment of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worldwide {
@@ -78,8 +96,8 @@ pub struct Decision {
     pub allowed: bool,
     /// The outcome of each deciding rule, in order of precedence.
     pub rules: Vec<RuleOutcome>,
-    /// Index in `rules` of the tightest: the denying one if denied, else the one with the least left. `None`:
-    /// no rule applied.
+    /// Index in `rules` of the tightest: the denying one if denied, else the first that names something to
+    /// use instead, else the one with the least left. `None`: no rule applied.
     pub tightest: Option<usize>,
     /// HTTP status that the denying rule asks for; 200 when allowed.
     pub status: u16,
@@ -150,6 +168,13 @@ impl Decision {
     pub fn told_cause(&self) -> Option<DenialCause> {
         let denying = self.denying()?;
         denying.cause.filter(|_| denying.answer.as_ref().is_some_and(|answer| answer.tells_cause))
+    }
+
+    /// Returns the thing to use instead of what was asked for, where the request passes and a rule that says
+    /// no names one: the first such rule's.
+    #[must_use]
+    pub fn use_instead(&self) -> Option<&str> {
+        self.rules.get(self.tightest.filter(|_| self.allowed)?)?.use_instead()
     }
 
     /// Returns how long the request is to be delayed; zero for one that is denied.

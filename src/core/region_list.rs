@@ -194,7 +194,8 @@ impl RegionChanges {
     pub fn change(
         &mut self,
         now: Timestamp,
-        (region, state): (&str, RegionState),
+        region: &str,
+        state: RegionState,
         is_idle: impl Fn(&str) -> bool,
     ) -> bool {
         // Above what is known of it, whoever said that: an operator's word is the last.
@@ -437,22 +438,22 @@ mod tests {
         let mut changes = RegionChanges::default();
         let configured = names(&["eu", "us"]);
         assert_eq!(changes.over(&configured), RegionList::of(configured.clone()));
-        assert!(changes.change(Timestamp(5), ("ap", RegionState::Listed), BUSY));
+        assert!(changes.change(Timestamp(5), "ap", RegionState::Listed, BUSY));
         let list = changes.over(&configured);
         assert_eq!(
             (list.names.as_slice(), list.state("ap")),
             (&names(&["eu", "us", "ap"])[..], Some(RegionState::Listed))
         );
         // Also by a clock that stands behind the one that made the change before.
-        assert!(changes.change(Timestamp(1), ("us", RegionState::Drained), BUSY));
+        assert!(changes.change(Timestamp(1), "us", RegionState::Drained, BUSY));
         let list = changes.over(&configured);
         assert!(list.is_without_part("us") && list.names.contains(&"us".to_owned()));
-        assert!(changes.change(Timestamp(1), ("us", RegionState::Removed), BUSY));
+        assert!(changes.change(Timestamp(1), "us", RegionState::Removed, BUSY));
         let list = changes.over(&configured);
         assert_eq!((list.names.clone(), list.removed.clone()), (names(&["eu", "ap"]), names(&["us"])));
         assert_eq!(list.nameable(), names(&["eu", "ap", "us"]), "a rule may go on to name it");
         assert!(list.gone.is_empty() && list.is_without_part("us"));
-        assert!(changes.change(Timestamp(1), ("us", RegionState::Gone), BUSY));
+        assert!(changes.change(Timestamp(1), "us", RegionState::Gone, BUSY));
         assert_eq!(changes.over(&configured).gone, names(&["us"]));
         assert_eq!(
             changes.over(&[]),
@@ -465,14 +466,14 @@ mod tests {
     fn a_name_that_is_none_and_one_too_many_are_not_taken() {
         let mut changes = RegionChanges::default();
         for wrong in ["", "a b", "a,b", &"x".repeat(65)] {
-            assert!(!changes.change(Timestamp(1), (wrong, RegionState::Listed), BUSY), "{wrong}");
+            assert!(!changes.change(Timestamp(1), wrong, RegionState::Listed, BUSY), "{wrong}");
         }
         for place in 0..REGION_CHANGES_MAX {
             let region = format!("r{place}");
-            assert!(changes.change(Timestamp(1), (&region, RegionState::Listed), BUSY));
+            assert!(changes.change(Timestamp(1), &region, RegionState::Listed, BUSY));
         }
-        assert!(!changes.change(Timestamp(1), ("one-more", RegionState::Listed), BUSY));
-        assert!(changes.change(Timestamp(1), ("r0", RegionState::Removed), BUSY), "known ones still change");
+        assert!(!changes.change(Timestamp(1), "one-more", RegionState::Listed, BUSY));
+        assert!(changes.change(Timestamp(1), "r0", RegionState::Removed, BUSY), "known ones still change");
         for text in ["ap listed", "ap nowhere 1", "ap listed x", "ap listed 1 2", "a/b listed 1"] {
             assert_eq!(RegionChanges::read(text), None, "{text}");
         }
@@ -484,10 +485,10 @@ mod tests {
         let mut changes = RegionChanges::default();
         for place in 0..REGION_CHANGES_MAX {
             let region = if place == 0 { "eu".to_owned() } else { format!("no-{place}") };
-            assert!(changes.change(Timestamp(1), (&region, RegionState::Listed), BUSY));
+            assert!(changes.change(Timestamp(1), &region, RegionState::Listed, BUSY));
         }
         let is_idle = |region: &str| region.starts_with("no-");
-        assert!(changes.change(NOW, ("us", RegionState::Drained), is_idle));
+        assert!(changes.change(NOW, "us", RegionState::Drained, is_idle));
         assert!(changes.hear(NOW, order(NOW.micros(), "ap", RegionState::Drained), is_idle));
         let list = changes.over(&names(&["eu", "us", "ap"]));
         assert_eq!(list.drained, names(&["ap", "us"]));
@@ -504,7 +505,7 @@ mod tests {
         assert_eq!(changes.0["eu"].stamp, NOW.micros());
         let later = NOW.micros() + 1;
         assert!(changes.hear(NOW, order(later, "eu", RegionState::Listed), BUSY));
-        assert!(changes.change(NOW, ("eu", RegionState::Drained), BUSY), "also one who signs nothing");
+        assert!(changes.change(NOW, "eu", RegionState::Drained, BUSY), "also one who signs nothing");
         assert_eq!(changes.over(&names(&["eu", "us"])).drained, names(&["eu"]));
         let beyond = NOW.micros() + 10_000_001;
         assert!(!changes.hear(NOW, order(beyond, "eu", RegionState::Gone), BUSY), "ahead of the clock");

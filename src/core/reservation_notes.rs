@@ -28,6 +28,19 @@ pub const LAPSES_MAX: usize = 100;
 /// So many ends of what is over already wait at least until they are cleared away.
 const CLEARED_ABOVE: usize = 64;
 
+/// The limit that a commit is charged to, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct CommitTerms<'a> {
+    /// Limit that the bucket keeps to.
+    pub limit: &'a Limit,
+    /// Permits of the whole limit: with none, nothing could ever pay a debt.
+    pub whole: u32,
+    /// Part of it that other regions leave, where others count too.
+    pub view: Option<&'a Allowance>,
+    /// Instant at which the commit arrives.
+    pub now: Timestamp,
+}
+
 /// The effect of a commit on its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitResult {
@@ -108,7 +121,8 @@ impl ReservationNotes {
     fn give_back(
         &mut self,
         state: &mut State,
-        (limit, now): (&Limit, Timestamp),
+        limit: &Limit,
+        now: Timestamp,
         charge: ReservedCharge,
         permits: u64,
     ) -> u64 {
@@ -146,8 +160,7 @@ impl ReservationNotes {
             let Some((_, id)) = self.due.first().filter(|(first, _)| *first <= due) else { break };
             let charge = self.held.remove(&id).filter(|charge| charge.on_lapse == OnLapse::Release);
             if let Some(charge) = charge {
-                returned =
-                    returned.saturating_add(self.give_back(state, (limit, now), charge, charge.permits));
+                returned = returned.saturating_add(self.give_back(state, limit, now, charge, charge.permits));
             }
             self.clear_due();
         }
@@ -160,17 +173,11 @@ impl ReservationNotes {
         self.due.first().is_some_and(|(due, _)| due <= now)
     }
 
-    /// Releases what is reserved and charges what was really used, unless a `whole` limit of so many permits
-    /// admits nothing that could pay. A commit without a reservation is charged in full; a second one is not
+    /// Releases what is reserved and charges what was really used, unless the whole limit admits nothing that
+    /// could pay. A commit without a reservation is charged in full; a second one is not
     /// charged at all.
-    pub fn commit(
-        &mut self,
-        state: &mut State,
-        (limit, whole): (&Limit, u32),
-        view: Option<&Allowance>,
-        now: Timestamp,
-        commit: &Commit,
-    ) -> CommitResult {
+    pub fn commit(&mut self, state: &mut State, terms: &CommitTerms<'_>, commit: &Commit) -> CommitResult {
+        let CommitTerms { limit, whole, view, now } = *terms;
         let nothing = CommitResult {
             fate: ReservationFate::Repeated,
             returned: 0,
@@ -203,7 +210,7 @@ impl ReservationNotes {
             }
             done.uncharged = permits.saturating_sub(done.reported);
         } else if let Some(charge) = held {
-            done.returned = self.give_back(state, (limit, now), charge, reserved - commit.actual);
+            done.returned = self.give_back(state, limit, now, charge, reserved - commit.actual);
         }
         done
     }

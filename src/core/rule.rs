@@ -266,6 +266,12 @@ impl Rule {
         Windows::new(self.window, self.calendar)
     }
 
+    /// True if it denies nobody, but names something to use instead.
+    #[must_use]
+    pub fn names_another(&self) -> bool {
+        self.answer.as_ref().is_some_and(|answer| answer.use_instead.is_some())
+    }
+
     /// The most that a bucket owes under `limit` permits, where `whole` is what the rule's own limit is in
     /// all regions: a region that is held to a part of the limit owes the same part.
     #[must_use]

@@ -2,22 +2,22 @@
 //! its tasks, and at last the servers.
 
 use std::hash::{BuildHasher, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::audit::Remembering;
+use super::audit::{Prepared, Remembering};
 use super::configuration::Drain;
-use super::database_rules::DatabaseRules;
+use super::database_rules::{DatabaseRules, SavedRules};
 use super::file_rules::FileRules;
 use super::identity::{self, Identities};
 use super::listeners::Listeners;
 use super::marks::MarksKeeper;
 use super::noted_regions;
-use super::regions::Regions;
+use super::regions::{ListedRegions, Regions};
 use super::reload::{self, Reloader};
 use super::setup::{RulesSource, Setup};
 use super::stand_in::StandIn;
@@ -45,112 +45,56 @@ impl Daemon {
     pub(super) async fn begin(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
         let tasks = Tasks::new(Arc::clone(&metrics));
-        let store = Opened::open(&setup.store, Clock::System.now(), &metrics, &tasks).await?;
-        let notes = setup.shares.as_ref().filter(|_| setup.peers.is_some());
-        let notes = notes.map(|shares| noted_regions::file_of(shares, &setup.name.node));
-        let changes = notes
-            .as_ref()
-            .map(|path| noted_regions::read(path, &setup.name))
-            .transpose()?
-            .unwrap_or_default();
-        let engine = engine(&setup, &store, &changes, &metrics, &tasks)?;
-        let traces = TraceExport::prepare(&setup, &metrics)?;
-        let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));
-        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
-        let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
-        let engine = Arc::new(engine);
-        engine.set_raw_values(!setup.normalize);
+        let Middle { store, engine, traces, database, audit, notes, changes } =
+            Middle::begin(&setup, &metrics, &tasks).await?;
         let reloader = Arc::new(Reloader::new(Arc::clone(&engine), setup.rules.clone(), setup.shadow));
         reloader.first()?;
         reloader.publish(None);
         let stored = rules_of_database(&setup, &engine, database.as_ref()).await;
-        let listed = (setup.regions.clone(), changes);
+        let listed = ListedRegions { configured: setup.regions.clone(), changes };
         let regions = Arc::new(Regions::new(&reloader, stored.as_ref(), notes, listed));
 
         let tokens = tokens::load(setup.admin_tokens.as_deref())?;
         let listeners = Listeners::bind(&setup, &metrics).await?;
         let guard = Arc::new(Guard::new(tokens, &metrics).with(setup.admin_local, listeners.owner()));
-        if setup.admin_local {
-            tracing::warn!(
-                "admin.local: every user of this machine, and everybody whom a proxy on it lets through, may change rules and users"
-            );
-        }
+        warn_of_local_admin(&setup);
         let (stop_servers, stop) = (Shutdown::default(), CancellationToken::new());
-        let world = match &setup.peers {
-            Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &tasks).await?),
-            None => None,
-        };
-        if let Some(world) = &world {
-            let peers = Arc::clone(world.peers());
-            tasks
-                .spawn_on("regions", &stop, &regions, move |own, ending| own.run(Arc::clone(&peers), ending));
-        }
-        if let Some(traces) = &traces {
-            traces.start(&stop, &tasks);
-        }
+        let world = world(&setup, &store, &engine, &stop, &tasks).await?;
+        let parts = Parts { setup: &setup, engine: &engine, store: &store, world: world.as_ref() };
+        parts.follow_regions(&regions, &stop, &tasks);
+        traces.iter().for_each(|traces| traces.start(&stop, &tasks));
         let audit = audit.map(|audit| Arc::new(audit.start(&engine, &stop, &tasks)));
         let courier =
             EventCourier::start(&engine, setup.events.as_ref().map(events::courier), &stop, &tasks)?;
         let ledger = identity::ledger(&setup, database.as_ref());
         let kept = identity::Kept { database: database.as_ref(), shelf: store.shelf(), ledger: &ledger };
         let identities = Identities::start(&setup, &reloader, kept, &stop, &tasks)?;
-        let parts = Parts { setup: &setup, engine: &engine, store: &store, world: world.as_ref() };
         parts.keep_up(&stop, &tasks);
         parts.keep_marks(&stop, &tasks);
         parts.follow_rules(&reloader, stored.as_ref(), &stop, &tasks);
         parts.watch_secrets(&listeners, &guard, &stop, &tasks);
-        let stand_in = match &setup.stand_in {
-            Some(wanted) => {
-                let own = StandIn::new(wanted.clone(), &engine, &metrics);
-                own.start(&stop, &tasks).await?;
-                Some(own)
-            }
-            None => None,
-        };
+        let stand_in = stand_in(&setup, &engine, &metrics, &stop, &tasks).await?;
 
         let (readiness, ready) = watch::channel(Readiness::Starting);
-        let rules: Arc<dyn RuleBook> = match &stored {
-            Some(stored) => Arc::clone(stored) as _,
-            None => Arc::new(FileRules(Arc::clone(&reloader))),
-        };
         let admin = Admin {
             guard,
             rule_json: Arc::new(reload::rule_json),
             register: Arc::clone(&identities.register),
             regions: Arc::clone(&regions) as _,
-            rules,
+            rules: book_of(stored.as_ref(), &reloader),
             ledger,
             history: audit.as_deref().map(Remembering::history),
         };
         let shared = Servers::new(Arc::clone(&engine), settings(&setup), ready, admin);
-        let shared = match &identities.tokens {
-            Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
-            None => shared,
-        };
-        let shared = match &stand_in {
-            Some(own) => shared.with_service(Arc::clone(own.service())),
-            None => shared,
-        };
-        let shared = match &setup.resp {
-            Some(_) => Arc::new(with_resp(shared, &setup, &store, &metrics)?),
-            None => Arc::new(shared),
-        };
+        let shared = speaking(shared, &setup, &store, &identities, stand_in.as_ref(), &metrics)?;
+        let shared = Arc::new(shared);
         // Tasks apart, since servers end before the other tasks do; one that ends too early is missed like
         // those.
         let servers = tasks.apart();
         let listener_tls = listeners.tls.clone();
         let addresses = listeners.serve(&shared, &servers, &stop_servers);
         let readiness = Arc::new(readiness);
-        let follow = readiness::Follow {
-            readiness: Arc::clone(&readiness),
-            // Without any rules gateways should ask another daemon.
-            rules: stored.as_ref().map(|stored| stored.offer.subscribe()),
-            stand_in: stand_in.as_ref().map(|own| own.healthy()),
-            tasks: tasks.clone(),
-        };
-        follow.once();
-        let ending = stop.clone();
-        tasks.spawn("readiness", &stop, move || follow.clone().run(ending.clone()));
+        follow_readiness(&readiness, stored.as_ref(), stand_in.as_ref(), &stop, &tasks);
         let daemon = Self {
             stored,
             engine,
@@ -176,6 +120,47 @@ impl Daemon {
         };
         daemon.announce();
         Ok(daemon)
+    }
+}
+
+/// The middle of a daemon, before it has any rules.
+struct Middle {
+    store: Opened,
+    engine: Arc<Engine>,
+    traces: Option<TraceExport>,
+    database: Option<Database>,
+    audit: Option<Prepared>,
+    /// File that notes which regions operators change; `None`: nothing outlives the process.
+    notes: Option<PathBuf>,
+    /// The changes that an earlier process noted there.
+    changes: RegionChanges,
+}
+
+impl Middle {
+    async fn begin(setup: &Setup, metrics: &Arc<Metrics>, tasks: &Tasks) -> anyhow::Result<Self> {
+        let store = Opened::open(&setup.store, Clock::System.now(), metrics, tasks).await?;
+        let notes = setup.shares.as_ref().filter(|_| setup.peers.is_some());
+        let notes = notes.map(|shares| noted_regions::file_of(shares, &setup.name.node));
+        let changes = notes
+            .as_ref()
+            .map(|path| noted_regions::read(path, &setup.name))
+            .transpose()?
+            .unwrap_or_default();
+        let engine = engine(setup, &store, &changes, metrics, tasks)?;
+        let traces = TraceExport::prepare(setup, metrics)?;
+        let engine = engine.with_tracer(traces.as_ref().map(TraceExport::tracer));
+        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
+        let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
+        engine.set_raw_values(!setup.normalize);
+        Ok(Self { store, engine: Arc::new(engine), traces, database, audit, notes, changes })
+    }
+}
+
+fn warn_of_local_admin(setup: &Setup) {
+    if setup.admin_local {
+        tracing::warn!(
+            "admin.local: every user of this machine, and everybody whom a proxy on it lets through, may change rules and users"
+        );
     }
 }
 
@@ -251,13 +236,94 @@ async fn rules_of_database(
     database: Option<&Database>,
 ) -> Option<Arc<DatabaseRules>> {
     let RulesSource::Database { saved, from_peers } = &setup.rules else { return None };
-    let kept = (saved.clone(), *from_peers);
+    let kept = SavedRules { saved: saved.clone(), from_peers: *from_peers };
     let rules = DatabaseRules::new(Arc::clone(engine), database?.clone(), setup.shadow, kept);
     rules.first().await;
     if rules.offer.borrow().is_none() {
         engine.await_rules();
     }
     Some(Arc::new(rules))
+}
+
+/// Joins the other daemons, where that is wanted.
+async fn world(
+    setup: &Setup,
+    store: &Opened,
+    engine: &Arc<Engine>,
+    stop: &CancellationToken,
+    tasks: &Tasks,
+) -> anyhow::Result<Option<World>> {
+    let Some(peers) = &setup.peers else { return Ok(None) };
+    World::start(setup, peers, store, engine, stop, tasks).await.map(Some)
+}
+
+/// Returns where rules are read and written.
+fn book_of(stored: Option<&Arc<DatabaseRules>>, reloader: &Arc<Reloader>) -> Arc<dyn RuleBook> {
+    match stored {
+        Some(stored) => Arc::clone(stored) as _,
+        None => Arc::new(FileRules(Arc::clone(reloader))),
+    }
+}
+
+/// Says whether the daemon is ready, from now on.
+fn follow_readiness(
+    readiness: &Arc<watch::Sender<Readiness>>,
+    stored: Option<&Arc<DatabaseRules>>,
+    stand_in: Option<&Arc<StandIn>>,
+    stop: &CancellationToken,
+    tasks: &Tasks,
+) {
+    let follow = readiness::Follow {
+        readiness: Arc::clone(readiness),
+        // Without any rules gateways should ask another daemon.
+        rules: stored.map(|stored| stored.offer.subscribe()),
+        stand_in: stand_in.map(|own| own.healthy()),
+        tasks: tasks.clone(),
+    };
+    follow.once();
+    let ending = stop.clone();
+    tasks.spawn("readiness", stop, move || follow.clone().run(ending.clone()));
+}
+
+/// The same servers, which also read tokens, stand in for Envoy's service and speak the Redis protocol,
+/// as far as that is wanted.
+///
+/// # Errors
+/// As [`with_resp`].
+fn speaking(
+    servers: Servers,
+    setup: &Setup,
+    store: &Opened,
+    identities: &Identities,
+    stand_in: Option<&Arc<StandIn>>,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<Servers> {
+    let servers = match &identities.tokens {
+        Some(tokens) => servers.with_tokens(Arc::clone(tokens)),
+        None => servers,
+    };
+    let servers = match stand_in {
+        Some(own) => servers.with_service(Arc::clone(own.service())),
+        None => servers,
+    };
+    match &setup.resp {
+        Some(_) => with_resp(servers, setup, store, metrics),
+        None => Ok(servers),
+    }
+}
+
+/// Starts what answers as Envoy's own rate limit service does, where that is wanted.
+async fn stand_in(
+    setup: &Setup,
+    engine: &Arc<Engine>,
+    metrics: &Arc<Metrics>,
+    stop: &CancellationToken,
+    tasks: &Tasks,
+) -> anyhow::Result<Option<Arc<StandIn>>> {
+    let Some(wanted) = &setup.stand_in else { return Ok(None) };
+    let own = StandIn::new(wanted.clone(), engine, metrics);
+    own.start(stop, tasks).await?;
+    Ok(Some(own))
 }
 
 /// The same servers, which speak the Redis protocol as well.
@@ -317,6 +383,14 @@ struct Parts<'d> {
 }
 
 impl Parts<'_> {
+    /// Starts what follows the list of regions, where there are others.
+    fn follow_regions(&self, regions: &Arc<Regions>, stop: &CancellationToken, tasks: &Tasks) {
+        if let Some(world) = self.world {
+            let peers = Arc::clone(world.peers());
+            tasks.spawn_on("regions", stop, regions, move |own, ending| own.run(Arc::clone(&peers), ending));
+        }
+    }
+
     /// Starts what keeps the engine and its store in order.
     fn keep_up(&self, stop: &CancellationToken, tasks: &Tasks) {
         tasks.spawn_on("events_breakers", stop, self.engine, events::watch_breakers);

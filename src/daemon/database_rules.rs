@@ -182,13 +182,15 @@ impl State {
     }
 }
 
+/// The sets that are taken while the database is away; see [`super::setup::RulesSource`].
+pub(super) struct SavedRules {
+    pub(super) saved: PathBuf,
+    pub(super) from_peers: bool,
+}
+
 impl DatabaseRules {
-    pub(super) fn new(
-        engine: Arc<Engine>,
-        database: Database,
-        shadow: bool,
-        (saved, from_peers): (PathBuf, bool),
-    ) -> Self {
+    pub(super) fn new(engine: Arc<Engine>, database: Database, shadow: bool, kept: SavedRules) -> Self {
+        let SavedRules { saved, from_peers } = kept;
         Self {
             engine,
             database,
@@ -364,19 +366,11 @@ impl DatabaseRules {
             state.in_force.is_some_and(|in_force| version < in_force)
         };
         if is_behind && state.behind != Some(version) {
-            tracing::warn!(
-                database = version.revision,
-                in_force = self.engine.loaded().revision,
-                "PostgreSQL holds older rules than those in force, which stay: a replica that lags, or another database; the next change made through a daemon exceeds them"
-            );
+            self.warn_of_older(version.revision);
         }
         state.behind = is_behind.then_some(version);
         if let (Some(_), Some(own), true) = (other, &state.known, state.in_force == Some(version)) {
-            tracing::warn!(
-                revision = version.revision,
-                in_force = own.mark,
-                "PostgreSQL holds another set of rules by the revision in force, and it is taken: a server that had lost the last change was promoted"
-            );
+            warn_of_other(version.revision, &own.mark);
         }
         if known || is_behind {
             if known {
@@ -401,6 +395,14 @@ impl DatabaseRules {
             self.refuse(state, version, problems, None);
         }
         Ok(())
+    }
+
+    fn warn_of_older(&self, revision: u64) {
+        tracing::warn!(
+            database = revision,
+            in_force = self.engine.loaded().revision,
+            "PostgreSQL holds older rules than those in force, which stay: a replica that lags, or another database; the next change made through a daemon exceeds them"
+        );
     }
 
     /// Puts in force what the database gave last, in place of what another daemon gave. The daemon has no
@@ -653,4 +655,12 @@ impl DatabaseRules {
             unsaved: self.unsaved.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         });
     }
+}
+
+fn warn_of_other(revision: u64, in_force: &str) {
+    tracing::warn!(
+        revision,
+        in_force,
+        "PostgreSQL holds another set of rules by the revision in force, and it is taken: a server that had lost the last change was promoted"
+    );
 }

@@ -49,17 +49,7 @@ impl Daemon {
         let gateways = self.drain.get();
         tracing::info!(serving_for = ?gateways, "draining: unready, still serving");
         self.readiness.send_replace(Readiness::Draining);
-        let closing = gateways.min(CLOSING);
-        tokio::select! {
-            biased;
-            () = stopping.hurry.cancelled() => {}
-            () = self.nobody_is_connected(), if stopping.alone => {}
-            () = async {
-                sleep(gateways.saturating_sub(closing)).await;
-                self.stop_servers.closing.cancel();
-                sleep(closing).await;
-            } => {}
-        }
+        self.wait_for_gateways(&stopping, gateways).await;
         self.stop_servers.closing.cancel();
         self.stop_servers.stop.cancel();
         self.shared.release_held();
@@ -100,6 +90,21 @@ impl Daemon {
         }
         self.leave_rights().await;
         tracing::info!("stopped");
+    }
+
+    /// Serves on until gateways have noticed that this daemon ends, for so long at most.
+    async fn wait_for_gateways(&self, stopping: &Stopping, longest: Duration) {
+        let closing = longest.min(CLOSING);
+        tokio::select! {
+            biased;
+            () = stopping.hurry.cancelled() => {}
+            () = self.nobody_is_connected(), if stopping.alone => {}
+            () = async {
+                sleep(longest.saturating_sub(closing)).await;
+                self.stop_servers.closing.cancel();
+                sleep(closing).await;
+            } => {}
+        }
     }
 
     /// Leaves the rights of `escrow` rules for the next process, if any are in this process's memory.

@@ -14,6 +14,7 @@ use crate::core::ruleset::{RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::written::{format_moment, parse_moment};
 use crate::database::document::{self, Loaded};
+use crate::database::file::edit::EntryName;
 use crate::database::file::{self, edit};
 use crate::engine::admin::{self, Actor, Change, Ledger};
 use crate::engine::identity::register::{
@@ -36,6 +37,17 @@ struct WrittenFile {
     json: Value,
     loaded: Loaded,
 }
+
+/// A list of entries, and what one of them is called when it is missing.
+#[derive(Clone, Copy)]
+struct EntryKind {
+    list: &'static str,
+    key: &'static str,
+    what: &'static str,
+}
+
+const USER: EntryKind = EntryKind { list: "users", key: "id", what: "user" };
+const TIER: EntryKind = EntryKind { list: "tiers", key: "name", what: "tier" };
 
 /// One change of an entry.
 struct Entry {
@@ -78,9 +90,9 @@ impl FilePeople {
         let written = self.read().await?;
         let entry = change(&written)?;
         let before = entry_of(&written.json, entry.list, entry.key, &entry.name).cloned();
-        let text =
-            edit::rewrite_entry(&written.text, entry.list, (entry.key, &entry.name), entry.after.as_ref())
-                .map_err(|why| RegisterError::Refused("body", why))?;
+        let name = EntryName { list: entry.list, key: entry.key, name: &entry.name };
+        let text = edit::rewrite_entry(&written.text, name, entry.after.as_ref())
+            .map_err(|why| RegisterError::Refused("body", why))?;
         let (own, regions) = (path.clone(), self.reloader.regions());
         let replaced = tokio::task::spawn_blocking(move || {
             check(&own, &text, &regions)?;
@@ -325,9 +337,10 @@ impl FilePeople {
         &self,
         actor: &Actor,
         action: &'static str,
-        (list, key, what): (&'static str, &'static str, &'static str),
+        kind: EntryKind,
         name: &str,
     ) -> Result<(), RegisterError> {
+        let EntryKind { list, key, what } = kind;
         let entry = |written: &WrittenFile| match entry_of(&written.json, list, key, name) {
             Some(_) => Ok(Entry { list, key, name: name.to_owned(), after: None }),
             None => Err(RegisterError::Nobody(what, name.to_owned())),
@@ -354,6 +367,7 @@ impl Register for FilePeople {
             };
             users.retain(|user| filter.tier.is_none() || user.tier == filter.tier);
             users.retain(|user| filter.blocked.is_none_or(|wanted| blocked(user) == wanted));
+            users.retain(|user| filter.finds(&[&user.id]));
             Ok(page(users, &filter, |user| &user.id))
         })
     }
@@ -369,15 +383,18 @@ impl Register for FilePeople {
         Box::pin(self.change_user(actor, id, change))
     }
     fn remove_user<'a>(&'a self, actor: &'a Actor, id: &'a str) -> Registered<'a, ()> {
-        Box::pin(self.remove(actor, "user.remove", ("users", "id", "user"), id))
+        Box::pin(self.remove(actor, "user.remove", USER, id))
     }
     fn keys(&self, filter: Filter) -> Registered<'_, Vec<KeyRecord>> {
         Box::pin(async move {
             let written = self.read().await?;
-            let mut keys: Vec<_> =
-                written.loaded.keys.iter().map(|key| key_record(key, &written.json)).collect();
+            // One that is revoked may have no time at which it was.
+            let asked = |key: &&ApiKey| filter.revoked.is_none_or(|wanted| key.revoked == wanted);
+            let keys = written.loaded.keys.iter().filter(asked);
+            let mut keys: Vec<_> = keys.map(|key| key_record(key, &written.json)).collect();
             keys.retain(|key| filter.tier.is_none() || key.tier == filter.tier);
             keys.retain(|key| filter.user.is_none() || key.user == filter.user);
+            keys.retain(|key| filter.finds(&[&key.id, key.user.as_deref().unwrap_or_default(), &key.note]));
             Ok(page(keys, &filter, |key| &key.id))
         })
     }
@@ -422,7 +439,7 @@ impl Register for FilePeople {
             if !users.is_empty() || !keys.is_empty() {
                 return Err(RegisterError::tier_in_use(name, &users, &keys));
             }
-            self.remove(actor, "tier.remove", ("tiers", "name", "tier"), name).await
+            self.remove(actor, "tier.remove", TIER, name).await
         })
     }
 }

@@ -66,7 +66,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
 }
 
 /// A file with its header, which nobody finds before it is renamed.
-fn create(aside: &Path, (name, boot): (&NodeName, &str)) -> anyhow::Result<OpenFile> {
+fn create(aside: &Path, name: &NodeName, boot: &str) -> anyhow::Result<OpenFile> {
     let mut file = private::create(aside)?;
     file.try_lock().context("another process writes it")?;
     let identity = identity_of(&file.metadata()?);
@@ -84,7 +84,8 @@ fn create(aside: &Path, (name, boot): (&NodeName, &str)) -> anyhow::Result<OpenF
 fn read(
     path: &Path,
     shares: &Path,
-    (name, boot): (&NodeName, &str),
+    name: &NodeName,
+    boot: &str,
     now: Timestamp,
 ) -> anyhow::Result<Option<(File, RememberedMarks)>> {
     let mut file = match File::options().read(true).write(true).open(path) {
@@ -169,16 +170,17 @@ pub(super) fn begin(
         forget(shares, name)?;
         return Ok(None);
     };
-    begin_in(shares, (name, boot.trim()), now)
+    begin_in(shares, name, boot.trim(), now)
 }
 
 fn begin_in(
     shares: &Path,
-    (name, boot): (&NodeName, &str),
+    name: &NodeName,
+    boot: &str,
     now: Timestamp,
 ) -> anyhow::Result<Option<(Arc<MarksFile>, RememberedMarks)>> {
     let path = file_of(shares, &name.node);
-    let found = read(&path, shares, (name, boot), now).unwrap_or_else(|error| {
+    let found = read(&path, shares, name, boot, now).unwrap_or_else(|error| {
         tracing::warn!(
             path = %path.display(), error = format!("{error:#}"),
             "what the process before noted of escrow rules cannot be used: what it may have spent is burnt"
@@ -237,7 +239,7 @@ impl MarksFile {
 
     /// A new file that begins with the weights of today.
     fn create(&self) -> anyhow::Result<(OpenFile, Vec<u8>)> {
-        let mut open = create(&self.aside(), (&self.name, &self.boot))?;
+        let mut open = create(&self.aside(), &self.name, &self.boot)?;
         let digest = digest_of(&self.shares)?;
         open.write(&MarkNote::Beside(digest.clone()).line())?;
         Ok((open, digest))
@@ -464,11 +466,11 @@ mod tests {
         }
 
         fn begin(&self, boot: &str) -> (Arc<MarksFile>, RememberedMarks) {
-            begin_in(&self.shares, (&name("1"), boot), NOW).unwrap().unwrap()
+            begin_in(&self.shares, &name("1"), boot, NOW).unwrap().unwrap()
         }
 
         fn why(&self, node: &str, boot: &str) -> String {
-            let read = read(&self.path(), &self.shares, (&name(node), boot), NOW);
+            let read = read(&self.path(), &self.shares, &name(node), boot, NOW);
             read.map_or_else(|error| format!("{error:#}"), |found| format!("{:?}", found.is_some()))
         }
     }

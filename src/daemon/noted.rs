@@ -19,17 +19,24 @@ struct Noted<T> {
     held: T,
 }
 
-/// Returns what an earlier process of this daemon noted; `None` if there was none. `lacks` says what a file
-/// that cannot be understood fails to say, and what to do about it; `apart` how each daemon has a file of its
-/// own.
+/// What is said of a file that cannot be taken.
+pub(super) struct NotedWords {
+    /// What a file that cannot be understood fails to say, and what to do about it.
+    pub(super) lacks: &'static str,
+    /// How each daemon has a file of its own.
+    pub(super) apart: &'static str,
+}
+
+/// Returns what an earlier process of this daemon noted; `None` if there was none.
 ///
 /// # Errors
 /// A file that cannot be read, or that another node wrote.
 pub(super) fn read<T: DeserializeOwned>(
     path: &Path,
     name: &NodeName,
-    (lacks, apart): (&str, &str),
+    words: NotedWords,
 ) -> anyhow::Result<Option<T>> {
+    let NotedWords { lacks, apart } = words;
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::noted;
+use super::noted::{self, NotedWords};
 use crate::config::Config;
 use crate::core::region_list::{RegionChanges, RegionList};
 use crate::core::regions::NodeName;
@@ -18,10 +18,11 @@ pub(super) fn file_of(shares: &Path, node: &str) -> PathBuf {
 /// # Errors
 /// A file that cannot be read, or that another node wrote.
 pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<RegionChanges> {
-    let lacks =
-        "which regions were changed; remove it where another daemon knows them, else change them again";
-    let noted: Option<RegionChanges> =
-        noted::read(path, name, (lacks, "give each daemon a folder of its own"))?;
+    let words = NotedWords {
+        lacks: "which regions were changed; remove it where another daemon knows them, else change them again",
+        apart: "give each daemon a folder of its own",
+    };
+    let noted: Option<RegionChanges> = noted::read(path, name, words)?;
     Ok(noted.unwrap_or_default().bounded(Clock::System.now()))
 }
 
@@ -51,7 +52,7 @@ mod tests {
         let name = |node: &str| NodeName { region: "eu".into(), node: node.into() };
         assert_eq!(read(&path, &name("1")).unwrap(), RegionChanges::default());
         let mut changes = RegionChanges::default();
-        changes.change(Timestamp(1), ("ap", RegionState::Drained), |_| false);
+        changes.change(Timestamp(1), "ap", RegionState::Drained, |_| false);
         noted::write(&path, &name("1"), &changes).unwrap();
         assert_eq!(read(&path, &name("1")).unwrap(), changes);
         let other = read(&path, &name("2")).unwrap_err().to_string();

@@ -42,8 +42,7 @@ impl Look {
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut notices = Notices::default();
-        let (mut revision, mut rules) = (None, Vec::new());
-        let mut shown = Vec::new();
+        let (mut revision, mut rules, mut shown) = (None, Vec::new(), Vec::new());
         let mut lives = self.certificates_in_force().map(|(_, life)| life);
         self.engine.publish_notices(NoticeSource::Cluster, Vec::new());
         self.gauge();
@@ -79,23 +78,28 @@ impl Look {
                 }
             }
             for change in notices.handle_look(now, found) {
-                if let Some(event) = events::of_notice(&change, now) {
-                    self.engine.events().tell(event);
-                }
-                match change {
-                    NoticeChange::Begun(notice) => {
-                        tracing::warn!(about = notice.kind.as_str(), "{}", notice.text);
-                    }
-                    NoticeChange::Over(notice) => {
-                        tracing::info!(about = notice.kind.as_str(), "{}", notice.over);
-                    }
-                }
+                self.tell(&change, now);
             }
             self.gauge();
             let now_shown: Vec<Notice> = notices.shown().cloned().collect();
             if now_shown != shown {
                 shown.clone_from(&now_shown);
                 self.engine.publish_notices(NoticeSource::Cluster, now_shown);
+            }
+        }
+    }
+
+    /// Tells of a notice that begins or is over, as an event and in the log.
+    fn tell(&self, change: &NoticeChange, now: Timestamp) {
+        if let Some(event) = events::of_notice(change, now) {
+            self.engine.events().tell(event);
+        }
+        match change {
+            NoticeChange::Begun(notice) => {
+                tracing::warn!(about = notice.kind.as_str(), "{}", notice.text);
+            }
+            NoticeChange::Over(notice) => {
+                tracing::info!(about = notice.kind.as_str(), "{}", notice.over);
             }
         }
     }
@@ -186,12 +190,6 @@ impl Look {
             let over = format!("region {region} is listed everywhere");
             found.push(Notice { kind: NoticeKind::Regions, subject, text, over });
         };
-        let removed = |node: &str, region: &str| {
-            format!(
-                "region {region} was removed, and its daemon {node} is there: it admits nothing of escrow and split rules, and what it \
-                 admits of others is not counted elsewhere; stop it, or add the region again"
-            )
-        };
         if list.removed.contains(own) {
             add(format!("here {own}"), removed(&self.engine.name().node, own), own);
         }
@@ -212,16 +210,7 @@ impl Look {
             }
             let Some(theirs) = member.regions.as_ref().filter(|theirs| !theirs.is_empty()) else { continue };
             for missing in listed.iter().filter(|listed| !theirs.contains(listed)) {
-                let text = if missing == own {
-                    format!(
-                        "region {own}, which is this daemon's, is not in the peers.regions of {region}/{node}: nothing is \
-                         spent here of escrow and split rules until every region has listed it"
-                    )
-                } else {
-                    format!(
-                        "region {missing} is not in the peers.regions of {region}/{node}, but in this daemon's"
-                    )
-                };
+                let text = not_listed_there(missing, missing == own, &member.name);
                 add(format!("there {region} {missing}"), text, missing);
             }
             let unknown = theirs.iter().filter(|named| !listed.contains(named) && *named != region);
@@ -429,5 +418,26 @@ fn some(names: &[&str]) -> String {
     match names.len().saturating_sub(NAMED_MAX) {
         0 => first,
         more => format!("{first} and {more} more"),
+    }
+}
+
+/// Says that a region was removed whose daemon is there.
+fn removed(node: &str, region: &str) -> String {
+    format!(
+        "region {region} was removed, and its daemon {node} is there: it admits nothing of escrow and split rules, and what it \
+         admits of others is not counted elsewhere; stop it, or add the region again"
+    )
+}
+
+/// Says that a member does not list a region that this daemon lists, which may be its own.
+fn not_listed_there(missing: &str, is_own: bool, member: &NodeName) -> String {
+    let NodeName { region, node } = member;
+    if is_own {
+        format!(
+            "region {missing}, which is this daemon's, is not in the peers.regions of {region}/{node}: nothing is \
+             spent here of escrow and split rules until every region has listed it"
+        )
+    } else {
+        format!("region {missing} is not in the peers.regions of {region}/{node}, but in this daemon's")
     }
 }

@@ -16,8 +16,8 @@ use crate::database::private;
 /// # Errors
 /// The URL names no file, another one is there already, or it cannot be written.
 pub fn put_object(from: &Path, url: &str, is_new: bool) -> anyhow::Result<()> {
-    let (place, name) = place_of(url)?;
     block_on(async {
+        let (place, name) = place_of(url)?;
         if !is_new || !place.has(name).await? {
             place.put(name, from).await?;
             return Ok(());
@@ -38,11 +38,15 @@ pub fn put_object(from: &Path, url: &str, is_new: bool) -> anyhow::Result<()> {
 /// # Errors
 /// The URL names no file, there is none, or it cannot be written.
 pub fn get_object(url: &str, into: &Path) -> anyhow::Result<()> {
-    let (place, name) = place_of(url)?;
     let mut aside = into.as_os_str().to_owned();
     aside.push(".part");
     let aside = PathBuf::from(aside);
-    let fetched = block_on(fetch(&place, name, &aside));
+    let fetched = block_on(async {
+        let (place, name) = place_of(url)?;
+        let mut file = private::create(&aside).with_context(|| unwritten(&aside))?;
+        place.get(name, &mut file).await?;
+        file.sync_all().with_context(|| unwritten(&aside))
+    });
     let kept = fetched.and_then(|()| std::fs::rename(&aside, into).with_context(|| unwritten(into)));
     if kept.is_err() {
         // A part of a file is none.
@@ -56,8 +60,7 @@ pub fn get_object(url: &str, into: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// It is no folder or bucket, or cannot be listed.
 pub fn list_objects(url: &str) -> anyhow::Result<Vec<String>> {
-    let place = ArchivePlace::open(url)?;
-    block_on(async { Ok(place.list().await?) })
+    block_on(async { Ok(ArchivePlace::open(url)?.list().await?) })
 }
 
 /// Removes the file of a URL. One that is not there is removed already. Blocks.
@@ -65,23 +68,19 @@ pub fn list_objects(url: &str) -> anyhow::Result<Vec<String>> {
 /// # Errors
 /// The URL names no file, or it cannot be removed.
 pub fn remove_object(url: &str) -> anyhow::Result<()> {
-    let (place, name) = place_of(url)?;
-    block_on(async { Ok(place.remove(name).await?) })
+    block_on(async {
+        let (place, name) = place_of(url)?;
+        Ok(place.remove(name).await?)
+    })
 }
 
-/// The folder or bucket of a URL, and the name of the file in it.
+/// The folder or bucket of a URL, and the name of the file in it. A bucket is opened where a runtime runs.
 fn place_of(url: &str) -> anyhow::Result<(ArchivePlace, &str)> {
     let parts = url.rsplit_once('/').filter(|(folder, name)| folder.contains("://") && !name.is_empty());
     let Some((folder, name)) = parts else {
         bail!("{url} names no file: write file:///folder/name or s3://bucket/name");
     };
     Ok((ArchivePlace::open(folder)?, name))
-}
-
-async fn fetch(place: &ArchivePlace, name: &str, into: &Path) -> anyhow::Result<()> {
-    let mut file = private::create(into).with_context(|| unwritten(into))?;
-    place.get(name, &mut file).await?;
-    file.sync_all().with_context(|| unwritten(into))
 }
 
 fn unwritten(path: &Path) -> String {

@@ -89,16 +89,7 @@ fn version(word: &RulesStatement) -> Version {
 /// right.
 async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shunned: &mut Shunned) {
     let own = &rules.engine.name().region;
-    let mut holders: Vec<(&Member, RulesStatement)> = members
-        .iter()
-        .filter(|member| member.live)
-        .filter_map(|member| Some((member, member.rules?)))
-        .filter(|(member, word)| !shunned.contains(&(member.name.clone(), word.digest)))
-        .collect();
-    // The newest first, and of those the nearest.
-    holders.sort_by_key(|(member, word)| {
-        (Reverse(version(word)), Reverse(member.name.region == *own), member.name.node.clone())
-    });
+    let holders = holders(members, own, shunned);
     let newest = holders.first().map(|(member, word)| (*member, version(word)));
     let Some((says, newest)) = newest else { return rules.note_ahead(None).await };
     if !rules.wants(newest).await {
@@ -124,31 +115,55 @@ async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shun
         return;
     }
     for (member, word) in holders {
-        if !rules.wants(version(&word)).await {
-            continue;
+        if rules.wants(version(&word)).await {
+            try_to_take(rules, peers, member, word, shunned).await;
         }
-        let mut span = rules.engine.tracer().map(|tracer| {
-            let mut span = tracer.open(None, "rules from peer", SpanKind::Client);
-            span.set("tidegate.peer.region", member.name.region.as_str());
-            span.set("tidegate.peer.node", member.name.node.as_str());
-            span.set("tidegate.revision", word.revision);
-            span.set("tidegate.region", own.as_str());
-            span
-        });
-        if let Err(unfit) = take(rules, peers, member, word).await {
-            if let Some(span) = &mut span {
-                span.fail(&unfit.to_string());
-            }
-            let peer = format!("{}/{}", member.name.region, member.name.node);
-            tracing::warn!(%peer, revision = word.revision, "a peer's newer rules were not taken: {unfit}");
-            rules.engine.metrics().counter("peer_rules_refused_total", "reason", unfit.word()).increment(1);
-            if unfit.stays() {
-                if shunned.len() >= SHUNNED_MAX {
-                    shunned.clear();
-                }
-                shunned.insert((member.name.clone(), word.digest));
-            }
+    }
+}
+
+/// The members that have a set of rules and are not shunned for it: the newest first, and of those the
+/// nearest.
+fn holders<'m>(members: &'m [Member], own: &str, shunned: &Shunned) -> Vec<(&'m Member, RulesStatement)> {
+    let mut holders: Vec<(&Member, RulesStatement)> = members
+        .iter()
+        .filter(|member| member.live)
+        .filter_map(|member| Some((member, member.rules?)))
+        .filter(|(member, word)| !shunned.contains(&(member.name.clone(), word.digest)))
+        .collect();
+    holders.sort_by_key(|(member, word)| {
+        (Reverse(version(word)), Reverse(member.name.region == own), member.name.node.clone())
+    });
+    holders
+}
+
+/// Takes the set of a peer. Where it is not right, it says so, and shuns the peer if it stays so.
+async fn try_to_take(
+    rules: &DatabaseRules,
+    peers: &Peers,
+    member: &Member,
+    word: RulesStatement,
+    shunned: &mut Shunned,
+) {
+    let mut span = rules.engine.tracer().map(|tracer| {
+        let mut span = tracer.open(None, "rules from peer", SpanKind::Client);
+        span.set("tidegate.peer.region", member.name.region.as_str());
+        span.set("tidegate.peer.node", member.name.node.as_str());
+        span.set("tidegate.revision", word.revision);
+        span.set("tidegate.region", rules.engine.name().region.as_str());
+        span
+    });
+    let Err(unfit) = take(rules, peers, member, word).await else { return };
+    if let Some(span) = &mut span {
+        span.fail(&unfit.to_string());
+    }
+    let peer = format!("{}/{}", member.name.region, member.name.node);
+    tracing::warn!(%peer, revision = word.revision, "a peer's newer rules were not taken: {unfit}");
+    rules.engine.metrics().counter("peer_rules_refused_total", "reason", unfit.word()).increment(1);
+    if unfit.stays() {
+        if shunned.len() >= SHUNNED_MAX {
+            shunned.clear();
         }
+        shunned.insert((member.name.clone(), word.digest));
     }
 }
 

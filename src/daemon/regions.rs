@@ -18,6 +18,7 @@ use crate::core::region_list::{RegionChanges, RegionList, RegionOrder, RegionSta
 use crate::core::regions::NodeName;
 use crate::core::rule::Mode;
 use crate::core::share::Weights;
+use crate::core::time::Timestamp;
 use crate::engine::Engine;
 use crate::engine::port::Later;
 use crate::engine::region_listing::{RegionChanged, RegionListing, RegionRefused};
@@ -35,10 +36,10 @@ const UNSIGNED_MAX: usize = 8;
 
 /// The list and what it is made of.
 #[derive(Default)]
-struct Known {
+pub(super) struct ListedRegions {
     /// Regions that `peers.regions` of the configuration lists.
-    configured: Vec<String>,
-    changes: RegionChanges,
+    pub(super) configured: Vec<String>,
+    pub(super) changes: RegionChanges,
 }
 
 /// Keeps the list of regions.
@@ -50,7 +51,7 @@ pub(super) struct Regions {
     path: Option<PathBuf>,
     /// There once the daemon speaks with others, if it does.
     peers: OnceLock<Arc<Peers>>,
-    known: tokio::sync::Mutex<Known>,
+    known: tokio::sync::Mutex<ListedRegions>,
 }
 
 impl Regions {
@@ -59,7 +60,7 @@ impl Regions {
         reloader: &Arc<Reloader>,
         stored: Option<&Arc<DatabaseRules>>,
         path: Option<PathBuf>,
-        (configured, changes): (Vec<String>, RegionChanges),
+        listed: ListedRegions,
     ) -> Self {
         Self {
             engine: Arc::clone(reloader.engine()),
@@ -67,7 +68,7 @@ impl Regions {
             stored: stored.cloned(),
             path,
             peers: OnceLock::new(),
-            known: tokio::sync::Mutex::new(Known { configured, changes }),
+            known: tokio::sync::Mutex::new(listed),
         }
     }
 
@@ -141,32 +142,10 @@ impl Regions {
             if read.get(&member.name) == Some(text) {
                 continue;
             }
-            let orders = RegionChanges::read_orders(text).unwrap_or_default();
-            let (mut unsigned, mut ahead) = (0, false);
-            for order in orders {
-                if unsigned >= UNSIGNED_MAX || !changes.is_news(&order) {
-                    continue;
-                }
-                match peers.operator_of(&order) {
-                    Ok(operator) => {
-                        let (region, state) = (order.region.clone(), order.state.as_str());
-                        if order.is_ahead(now) {
-                            ahead = true;
-                        } else if changes.hear(now, order, &is_idle) {
-                            tracing::info!(region, state, operator, "an operator changed a region");
-                            news = true;
-                        }
-                    }
-                    Err(why) => {
-                        unsigned += 1;
-                        peers.counters().refuse(Refusal::Unsigned);
-                        let NodeName { region, node } = &member.name;
-                        tracing::warn!(peer = %format!("{region}/{node}"), of = order.region, %why, "a change of a region is not taken");
-                    }
-                }
-            }
-            early |= ahead;
-            if !ahead {
+            let taken = take_orders(peers, member, text, &mut changes, now, &is_idle);
+            news |= taken.news;
+            early |= taken.ahead;
+            if !taken.ahead {
                 looked_at.push((member.name.clone(), Arc::clone(text)));
             }
         }
@@ -199,7 +178,7 @@ impl Regions {
     }
 
     /// Puts a list in force and tells it to the others.
-    async fn put(&self, known: &mut Known, changes: RegionChanges) {
+    async fn put(&self, known: &mut ListedRegions, changes: RegionChanges) {
         let before = self.engine.regions();
         known.changes = changes;
         let mut list = known.changes.over(&known.configured);
@@ -231,8 +210,9 @@ impl Regions {
     /// Returns why a region cannot be put into a state; `None`: it can.
     fn refusal(
         &self,
-        known: &Known,
-        (region, state): (&str, RegionState),
+        known: &ListedRegions,
+        region: &str,
+        state: RegionState,
         after: &RegionList,
         members: &[Member],
     ) -> Option<RegionRefused> {
@@ -313,11 +293,11 @@ impl Regions {
             if !changes.hear(now, order, is_idle) {
                 return Err(RegionRefused::NoRoom);
             }
-        } else if before != Some(state) && !changes.change(now, (region, state), is_idle) {
+        } else if before != Some(state) && !changes.change(now, region, state, is_idle) {
             return Err(RegionRefused::NoRoom);
         }
         let after = changes.over(&known.configured);
-        if let Some(refused) = self.refusal(&known, (region, state), &after, &members) {
+        if let Some(refused) = self.refusal(&known, region, state, &after, &members) {
             return Err(refused);
         }
         if changes != known.changes {
@@ -334,6 +314,50 @@ impl Regions {
         let waiting_for = known_by(peers, &changes, region, wait).await;
         Ok(RegionChanged { before, without_share, waiting_for, signed_by })
     }
+}
+
+/// What became of one member's orders.
+struct OrdersTaken {
+    /// One of them changed something.
+    news: bool,
+    /// One of them is ahead of the clock, and has to be looked at again.
+    ahead: bool,
+}
+
+/// Takes in the orders that a member passes on.
+fn take_orders(
+    peers: &Peers,
+    member: &Member,
+    text: &str,
+    changes: &mut RegionChanges,
+    now: Timestamp,
+    is_idle: &impl Fn(&str) -> bool,
+) -> OrdersTaken {
+    let mut taken = OrdersTaken { news: false, ahead: false };
+    let mut unsigned = 0;
+    for order in RegionChanges::read_orders(text).unwrap_or_default() {
+        if unsigned >= UNSIGNED_MAX || !changes.is_news(&order) {
+            continue;
+        }
+        match peers.operator_of(&order) {
+            Ok(operator) => {
+                let (region, state) = (order.region.clone(), order.state.as_str());
+                if order.is_ahead(now) {
+                    taken.ahead = true;
+                } else if changes.hear(now, order, is_idle) {
+                    tracing::info!(region, state, operator, "an operator changed a region");
+                    taken.news = true;
+                }
+            }
+            Err(why) => {
+                unsigned += 1;
+                peers.counters().refuse(Refusal::Unsigned);
+                let NodeName { region, node } = &member.name;
+                tracing::warn!(peer = %format!("{region}/{node}"), of = order.region, %why, "a change of a region is not taken");
+            }
+        }
+    }
+    taken
 }
 
 /// Tells the regions that are neither listed in the configuration nor seen: nobody misses a change of them.

@@ -181,16 +181,7 @@ impl Setup {
     /// # Errors
     /// A certificate file that cannot be read.
     pub fn of(config: &Config) -> anyhow::Result<Self> {
-        let rules = &config.rules;
-        let peers = config.peers.tls.as_ref().map(|files| -> anyhow::Result<PeersSetup> {
-            Ok(PeersSetup {
-                listen: config.listen.peer,
-                advertise: config.peers.advertise.clone(),
-                join: config.peers.join.clone(),
-                tls: read_tls(files)?,
-                tls_files: Some(files.clone()),
-            })
-        });
+        let peers = peers_of(config);
         Ok(Self {
             name: NodeName { region: config.region.clone(), node: config.node.clone() },
             http: Some(config.listen.http.to_string()),
@@ -209,18 +200,12 @@ impl Setup {
             http_refunds: config.listen.http_refunds,
             admin_socket: AdminSocket::of(config.listen.admin.as_ref()),
             admin_local: config.admin.local,
-            rules: match rules.source {
-                config::Source::Postgres => RulesSource::Database {
-                    saved: rules.saved.clone(),
-                    from_peers: rules.from_peers == config::FromPeers::Away,
-                },
-                config::Source::File => RulesSource::File(rules.file.clone()),
-            },
-            shadow: rules.shadow,
+            rules: rules_of(&config.rules),
+            shadow: config.rules.shadow,
             store: store_of(&config.store, format!("{}/{}", config.region, config.node))?,
             redis_tls: Some(config.store.redis.tls.clone())
                 .filter(|tls| config.store.backend == Backend::Redis && !tls.is_empty()),
-            peers: peers.transpose()?,
+            peers: peers?,
             regions: config.peers.regions.clone(),
             shares: Some(config.peers.shares.clone()),
             interval: config.peers.interval,
@@ -239,6 +224,27 @@ impl Setup {
             traces: config.traces.clone(),
             stand_in: None,
         })
+    }
+}
+
+fn peers_of(config: &Config) -> anyhow::Result<Option<PeersSetup>> {
+    let Some(files) = &config.peers.tls else { return Ok(None) };
+    Ok(Some(PeersSetup {
+        listen: config.listen.peer,
+        advertise: config.peers.advertise.clone(),
+        join: config.peers.join.clone(),
+        tls: read_tls(files)?,
+        tls_files: Some(files.clone()),
+    }))
+}
+
+fn rules_of(rules: &config::Rules) -> RulesSource {
+    match rules.source {
+        config::Source::Postgres => RulesSource::Database {
+            saved: rules.saved.clone(),
+            from_peers: rules.from_peers == config::FromPeers::Away,
+        },
+        config::Source::File => RulesSource::File(rules.file.clone()),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::marks::MarksFile;
-use super::noted;
+use super::noted::{self, NotedWords};
 use crate::core::regions::NodeName;
 use crate::core::regions::split::Saved;
 use crate::engine::Engine;
@@ -28,8 +28,11 @@ const RETRY_PERIODS: u32 = 20;
 /// # Errors
 /// A file that cannot be read, or that another node wrote.
 pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<Option<Saved>> {
-    let lacks = "which weights this daemon held; remove it, if no weights are being changed just now";
-    noted::read(path, name, (lacks, "give each daemon a file of its own in peers.shares"))
+    let words = NotedWords {
+        lacks: "which weights this daemon held; remove it, if no weights are being changed just now",
+        apart: "give each daemon a file of its own in peers.shares",
+    };
+    noted::read(path, name, words)
 }
 
 /// Follows what the others hold.

@@ -180,16 +180,8 @@ impl LimitadorReader<'_> {
         if namespace.is_none() {
             self.faulty(place, "namespace", "must be a text");
         }
-        let max_value = fields.remove("max_value").and_then(|value| imported::whole(&value));
-        let max_value = max_value.and_then(|value| u32::try_from(value).ok());
-        if max_value.is_none() {
-            self.faulty(place, "max_value", "must be a whole number up to 4294967295");
-        }
-        let seconds = fields.remove("seconds").and_then(|value| imported::whole(&value));
-        let seconds = seconds.filter(|seconds| imported::window(*seconds).is_some());
-        if seconds.is_none() {
-            self.faulty(place, "seconds", "must be a whole number from 1 to 31622400 (366 days)");
-        }
+        let max_value = self.max_value(place, &mut fields);
+        let seconds = self.seconds(place, &mut fields);
         let (name, id) = (text(&mut fields, "name"), text(&mut fields, "id"));
         let conditions = self.texts(&format!("{place}.conditions"), fields.remove("conditions"));
         let variables = self.texts(&format!("{place}.variables"), fields.remove("variables"));
@@ -225,6 +217,24 @@ impl LimitadorReader<'_> {
             self.add(place, &mut limit, test)?;
         }
         Some(limit)
+    }
+
+    fn max_value(&mut self, place: &str, fields: &mut Map<String, Value>) -> Option<u32> {
+        let max_value = fields.remove("max_value").and_then(|value| imported::whole(&value));
+        let max_value = max_value.and_then(|value| u32::try_from(value).ok());
+        if max_value.is_none() {
+            self.faulty(place, "max_value", "must be a whole number up to 4294967295");
+        }
+        max_value
+    }
+
+    fn seconds(&mut self, place: &str, fields: &mut Map<String, Value>) -> Option<u64> {
+        let seconds = fields.remove("seconds").and_then(|value| imported::whole(&value));
+        let seconds = seconds.filter(|seconds| imported::window(*seconds).is_some());
+        if seconds.is_none() {
+            self.faulty(place, "seconds", "must be a whole number from 1 to 31622400 (366 days)");
+        }
+        seconds
     }
 
     fn faulty(&mut self, place: &str, field: &str, why: &str) {

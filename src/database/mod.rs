@@ -2,6 +2,7 @@
 //! that is read here is checked here; the layers within trust it.
 
 pub mod audit;
+pub mod batch_id;
 pub mod document;
 pub mod envoy;
 pub mod events;

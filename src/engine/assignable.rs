@@ -41,6 +41,8 @@ fn refused(rule: &Rule) -> Option<&'static str> {
         Some("its bucket is split into several")
     } else if rule.action == Action::Throttle {
         Some("it delays requests")
+    } else if rule.names_another() {
+        Some("it names something to use instead, which gateways do not tell by themselves")
     } else if rule.price.is_some() || rule.charge == Charging::Always {
         Some("its requests have costs, and to a gateway each costs 1")
     } else if rule.penalty.is_some() {

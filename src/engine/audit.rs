@@ -1,21 +1,26 @@
 //! The place at which decisions leave their records: a bounded queue that a decision never waits for.
 //!
 //! Each thread writes bytes into a slot that it shares with few others; what reads them takes whole slots. A
-//! record that finds its slot full is counted and dropped, which costs less than writing it: a storm of
-//! denials slows nothing down. Memory is made ready by who reads, as much as the last reading needed: a
-//! decision neither allocates nor touches a page for the first time.
+//! record that finds its slot full is dropped, counted as such, and in the sums: a storm of denials slows
+//! nothing down. Memory is made ready by who reads, as much as the last reading needed: a
+//! record neither allocates nor touches a page for the first time.
+//!
+//! A decision without a record of its own is added to the sums of its slot, so that sums are exact whatever
+//! part of the decisions is recorded. Only the first of a user, path or key since the last reading allocates.
 
-use std::cell::Cell;
+mod sampling;
+
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::{FixedState, RandomState};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use metrics::Counter;
 use tokio::sync::Notify;
 
+use crate::core::audit::usage::{Sums, SumsOfRecord, Usage, UsageKey, joined};
 use crate::core::audit::{Outcome, Record};
 use crate::core::decision::Decision;
 use crate::core::denial_cause::DenialCause;
@@ -27,6 +32,9 @@ use crate::core::time::{Span, Timestamp};
 use crate::engine::identity::secret::{FINGERPRINT_DIGITS, fingerprint};
 use crate::telemetry::Metrics;
 
+use sampling::Sampled;
+pub use sampling::Sampling;
+
 /// Slots; threads are dealt out over them.
 const SLOTS: usize = 16;
 /// Most bytes that wait in one slot, about ten thousand records. Full: records are dropped and counted.
@@ -35,6 +43,8 @@ pub const SLOT_BYTES_MAX: usize = 1 << 20;
 const SLOT_BYTES_URGENT: usize = SLOT_BYTES_MAX / 4;
 /// Rules share so many counts of rows a second, each by the hash of its name: two in a storm may share one.
 const ROW_COUNTS: usize = 1_024;
+/// Most sums of one slot, some 4 MB. Users, paths and keys beyond share one.
+const SLOT_SUMS_MAX: usize = 8_192;
 /// Most rules of one slot whose denials without rows are kept apart. More: dropped and counted.
 const UNLISTED_MAX: usize = 4_096;
 
@@ -56,10 +66,12 @@ struct Slot {
     rows: u64,
     /// Denials without rows of their own, by rule, in the order of [`UNLISTED`].
     unlisted: [HashMap<String, Unlisted, RandomState>; UNLISTED.len()],
+    /// Decisions without records, added up.
+    sums: Sums,
 }
 
 /// Outcomes of decisions that may have no rows of their own.
-const UNLISTED: [Outcome; 3] = [Outcome::Denied, Outcome::ShadowDenied, Outcome::Blocked];
+const UNLISTED: [Outcome; 4] = [Outcome::Denied, Outcome::ShadowDenied, Outcome::Blocked, Outcome::Diverted];
 
 /// Denials of one rule that are told by one record of them all.
 #[derive(Debug)]
@@ -71,39 +83,6 @@ struct Unlisted {
     limit: u32,
     status: u16,
     latency_us: u32,
-}
-
-/// The decisions that leave a record.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sampling {
-    /// One of so many allowed; 0: none.
-    pub allowed_one_in: u32,
-    /// One of so many denied; 0: none.
-    pub denied_one_in: u32,
-    /// Most denied a second of one rule; further ones are only added up. 0: all.
-    pub denied_rows_max: u32,
-    /// Rules whose every decision is recorded, whatever else is sampled.
-    pub exact_rules: Vec<String>,
-}
-
-/// One decision in how many is recorded, by chance.
-#[derive(Debug, Clone, Copy)]
-struct OneIn {
-    /// Recorded if a random number of 32 bits lies below this.
-    threshold: u64,
-    /// For how many a recorded one stands.
-    weight: u32,
-}
-
-impl OneIn {
-    fn new(one_in: u32) -> Self {
-        let threshold = if one_in == 0 { 0 } else { (1 << 32) / u64::from(one_in) };
-        Self { threshold, weight: one_in.max(1) }
-    }
-
-    fn weight(self) -> Option<u32> {
-        (self.weight == 1 && self.threshold > 0 || draw() < self.threshold).then_some(self.weight)
-    }
 }
 
 /// Records that were taken out of the queue.
@@ -191,39 +170,6 @@ pub(super) struct CommittedCost<'a> {
     pub(super) limit: u32,
 }
 
-/// [`Sampling`] as decisions ask it.
-#[derive(Debug)]
-struct Sampled {
-    allowed: OneIn,
-    denied: OneIn,
-    denied_rows_max: u32,
-    exact_rules: HashSet<String, RandomState>,
-}
-
-impl Sampled {
-    fn new(sampling: Sampling) -> Self {
-        Self {
-            allowed: OneIn::new(sampling.allowed_one_in),
-            denied: OneIn::new(sampling.denied_one_in),
-            denied_rows_max: sampling.denied_rows_max,
-            exact_rules: sampling.exact_rules.into_iter().collect(),
-        }
-    }
-
-    /// Returns how many decisions this one stands for if it is to be recorded; `None` if it is not.
-    fn weight(&self, outcome: Outcome) -> Option<u32> {
-        match outcome {
-            Outcome::Denied | Outcome::Blocked | Outcome::ShadowDenied => self.denied.weight(),
-            Outcome::Allowed | Outcome::Throttled | Outcome::Committed => self.allowed.weight(),
-        }
-    }
-
-    /// True if every decision is recorded in which one of these rules takes part.
-    fn is_exact<'r>(&self, mut rules: impl Iterator<Item = &'r str>) -> bool {
-        !self.exact_rules.is_empty() && rules.any(|rule| self.exact_rules.contains(rule))
-    }
-}
-
 /// The queue between decisions and what remembers them.
 pub struct Queue {
     slots: Vec<OwnLine>,
@@ -231,6 +177,8 @@ pub struct Queue {
     /// By the hash of a rule: the second (above) and its rows so far (the lower half).
     row_counts: Vec<AtomicU64>,
     unlisted: Counter,
+    /// Names of decisions without records that found no sum of their own.
+    merged: AtomicU64,
     urgent: Notify,
     asked: AtomicBool,
     dropped: Counter,
@@ -258,6 +206,7 @@ impl Queue {
             sampled: ArcSwap::from_pointee(Sampled::new(sampling)),
             row_counts: (0..ROW_COUNTS).map(|_| AtomicU64::new(0)).collect(),
             unlisted: metrics.audit_unlisted.clone(),
+            merged: AtomicU64::new(0),
             urgent: Notify::new(),
             asked: AtomicBool::new(false),
             dropped: metrics.counter("audit_dropped_total", "reason", "queue_full"),
@@ -288,44 +237,60 @@ impl Queue {
         true
     }
 
-    /// Adds a denial to those of its rule that one record tells of.
+    /// Adds a decision without a record to the sums.
+    fn count(&self, record: &Record<'_>, of: SumsOfRecord) {
+        let merged = self.slots[own_slot()].lock().sums.add_within(record, of, SLOT_SUMS_MAX);
+        self.note_merged(merged);
+    }
+
+    fn note_merged(&self, merged: u64) {
+        if merged > 0 {
+            self.merged.fetch_add(merged, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds a denial to those of its rule that one record tells of, and to the sums of whoever asked.
     fn unlist(&self, record: &Record<'_>) {
         let rule = record.rule.unwrap_or_default();
         let mut slot = self.slots[own_slot()].lock();
+        let merged = slot.sums.add_within(record, SumsOfRecord::Names, SLOT_SUMS_MAX);
+        if record.outcome == Outcome::ShadowDenied {
+            // It passed, and the one record knows no cost.
+            let charge = Record { outcome: Outcome::Committed, ..*record };
+            slot.sums.add_within(&charge, SumsOfRecord::Rule, SLOT_SUMS_MAX);
+        }
         let place = UNLISTED.iter().position(|outcome| *outcome == record.outcome).unwrap_or(0);
         let unlisted = &mut slot.unlisted[place];
         let many = u64::from(record.weight);
-        if let Some(known) = unlisted.get_mut(rule) {
+        let is_kept = if let Some(known) = unlisted.get_mut(rule) {
             known.many = known.many.saturating_add(many);
             known.at = record.at;
+            true
         } else if unlisted.len() < UNLISTED_MAX {
             let Record { at, limit, status, latency_us, .. } = *record;
             let domain = record.domain.to_owned();
             unlisted.insert(rule.to_owned(), Unlisted { many, at, domain, limit, status, latency_us });
+            true
         } else {
-            drop(slot);
-            self.dropped.increment(many);
-            return;
-        }
+            false
+        };
         drop(slot);
-        self.unlisted.increment(many);
+        self.note_merged(merged);
+        if is_kept { self.unlisted.increment(many) } else { self.dropped.increment(many) }
     }
 
-    /// Records what a reservation used, as its decision was recorded: of all where a rule takes part whose
-    /// every decision is, else one in so many by chance.
+    /// Records or counts what a reservation used, as its decision was: all are recorded where a rule takes
+    /// part whose every decision is, else one in so many by chance.
     pub(super) fn tell_commit<'a>(
         &self,
         committed: &CommittedCost<'_>,
         rules: impl Iterator<Item = &'a str>,
         now: Timestamp,
     ) {
-        let sampled = self.sampled.load();
-        let Some(weight) = (if sampled.is_exact(rules) { Some(1) } else { sampled.allowed.weight() }) else {
-            return;
-        };
+        let has_row = self.sampled.load().takes(Outcome::Committed, rules);
         let CommittedCost { rule, reserved, actual, used, limit } = *committed;
         let cost = i128::from(actual) - i128::from(reserved.permits);
-        self.push(&Record {
+        let record = Record {
             at: now,
             domain: &rule.domain,
             rule: Some(&rule.name),
@@ -343,15 +308,18 @@ impl Queue {
             cause: None,
             request_id: None,
             latency_us: 0,
-            weight,
-        });
+            weight: 1,
+        };
+        if has_row { self.push(&record) } else { self.count(&record, SumsOfRecord::All) }
     }
 
     /// Leaves a record. Never waits for more than another thread's record.
     pub fn push(&self, record: &Record<'_>) {
         let mut slot = self.slots[own_slot()].lock();
         if slot.bytes.len() >= SLOT_BYTES_MAX {
+            let merged = slot.sums.add_within(record, SumsOfRecord::All, SLOT_SUMS_MAX);
             drop(slot);
+            self.note_merged(merged);
             self.dropped.increment(1);
             return;
         }
@@ -364,7 +332,26 @@ impl Queue {
         }
     }
 
-    /// Takes everything that waits.
+    /// Takes the sums of the decisions without records, sorted, and each once.
+    #[must_use]
+    pub fn take_sums(&self) -> Vec<(UsageKey, Usage)> {
+        let taken = self.slots.iter().map(|slot| std::mem::take(&mut slot.lock().sums));
+        joined(&taken.flat_map(Sums::into_sorted).collect::<Vec<_>>())
+    }
+
+    /// True if so many sums wait in a slot that they should be taken before their time.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.slots.iter().any(|slot| slot.lock().sums.len() >= SLOT_SUMS_MAX / 2)
+    }
+
+    /// Users, paths and keys of decisions without records that found no sum of their own, since the start.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.merged.load(Ordering::Relaxed)
+    }
+
+    /// Takes all records that wait.
     #[must_use]
     pub fn take(&self) -> TakenRecords {
         self.asked.store(false, Ordering::Relaxed);
@@ -414,8 +401,8 @@ impl Queue {
         self.urgent.notified().await;
     }
 
-    /// Records what became of a request, if it is to be recorded. `used`: permits in use after it under the
-    /// rule of this index.
+    /// Records what became of a request, if it is to be recorded, and counts it otherwise. `used`: permits in
+    /// use after it under the rule of this index.
     pub(super) fn tell(
         &self,
         question: Question<'_, '_>,
@@ -427,18 +414,16 @@ impl Queue {
         let charged = fate == CostFate::Charged;
         let (outcome, index) = outcome_of(decision);
         let sampled = self.sampled.load();
-        let is_exact = sampled.is_exact(decision.rules.iter().map(|ruled| &*ruled.rule));
-        let Some(weight) = (if is_exact { Some(1) } else { sampled.weight(outcome) }) else {
-            return;
-        };
+        let is_sampled = sampled.takes(outcome, decision.rules.iter().map(|ruled| &*ruled.rule));
         let ruled = index.and_then(|index| decision.rules.get(index));
         let rule = ruled.map(|ruled| &*ruled.rule);
-        let is_listed = matches!(outcome, Outcome::Allowed | Outcome::Throttled)
-            || self.has_row(rule.unwrap_or_default(), now, sampled.denied_rows_max);
+        let has_row = is_sampled
+            && (matches!(outcome, Outcome::Allowed | Outcome::Throttled)
+                || self.has_row(rule.unwrap_or_default(), now, sampled.denied_rows_max));
         let Question { request, owner } = question;
         let mut asked =
             AuditClient { user: owner, request_id: request.forms.request_id, ..AuditClient::default() };
-        for (name, value) in request.attributes.iter().filter(|_| is_listed || charged) {
+        for (name, value) in request.attributes.iter() {
             match *name {
                 "user" => asked.user = Some(value),
                 "api_key" => asked.key = Some(key_name(value)),
@@ -462,7 +447,7 @@ impl Queue {
             request_id: asked.request_id,
             outcome,
             cost: if fate == CostFate::Repeated { 0 } else { request.cost.to_signed() },
-            count: index.map_or(0, used),
+            count: index.filter(|_| is_sampled).map_or(0, used),
             limit: ruled.map_or(0, |ruled| ruled.limit),
             status: decision.status,
             retry_ms: ruled
@@ -471,22 +456,18 @@ impl Queue {
                 .map(|wait| wait.millis_up()),
             cause: ruled.and_then(|ruled| ruled.cause),
             latency_us: u32::try_from(end().since(now).micros()).unwrap_or(u32::MAX),
-            weight,
+            weight: 1,
         };
-        if is_listed {
-            self.push(&record)
-        } else {
-            self.unlist(&record)
+        match (is_sampled, has_row) {
+            (false, _) => self.count(&record, SumsOfRecord::All),
+            (true, true) => self.push(&record),
+            (true, false) => self.unlist(&record),
         }
-        if charged && outcome.is_refused() {
-            // Sums take no permits of what was denied, and these must be in them however many rows there are.
-            self.push(&Record {
-                outcome: Outcome::Committed,
-                status: 200,
-                retry_ms: None,
-                cause: None,
-                ..record
-            });
+        if charged && !outcome.takes_cost() {
+            // Sums take no permits of such a decision, and these must be in them however many rows there are.
+            let charge =
+                Record { outcome: Outcome::Committed, status: 200, retry_ms: None, cause: None, ..record };
+            if is_sampled { self.push(&charge) } else { self.count(&charge, SumsOfRecord::All) }
         }
     }
 }
@@ -497,6 +478,9 @@ fn outcome_of(decision: &Decision) -> (Outcome, Option<usize>) {
     if !decision.allowed {
         let blocked = decision.cause() == Some(DenialCause::Blocked);
         return (if blocked { Outcome::Blocked } else { Outcome::Denied }, decision.tightest);
+    }
+    if decision.use_instead().is_some() {
+        return (Outcome::Diverted, decision.tightest);
     }
     if let Some(index) = decision.rules.iter().position(|ruled| ruled.shadow && !ruled.allowed) {
         return (Outcome::ShadowDenied, Some(index));
@@ -553,18 +537,6 @@ fn own_slot() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SLOTS);
     OWN.with(|own| *own)
-}
-
-/// A number below 2^32 from this thread's own sequence (xorshift): patterns of the traffic do not line up
-/// with it, as they would with every n-th decision.
-fn draw() -> u64 {
-    thread_local!(static STATE: Cell<u64> = Cell::new(0x9E37_79B9_7F4A_7C15 ^ (u64::try_from(own_slot()).unwrap_or(0) << 17)));
-    let mut state = STATE.get();
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    STATE.set(state);
-    state >> 32
 }
 
 #[cfg(test)]
@@ -628,6 +600,9 @@ mod tests {
         assert!(dropped > 0);
         let line = format!("tidegate_audit_dropped_total{{reason=\"queue_full\"}} {dropped}");
         assert!(metrics.render().contains(&line), "{}", metrics.render());
+        let sums = queue.take_sums();
+        let denied = sums.iter().find(|(key, _)| key.is_total()).map(|(_, usage)| usage.denied);
+        assert_eq!(denied, Some(dropped), "the sums have what has no record");
     }
 
     #[tokio::test]
@@ -639,16 +614,32 @@ mod tests {
     }
 
     #[test]
-    fn about_one_in_so_many_allowed_is_sampled_and_every_denial() {
-        let queue = Queue::new(100, &Metrics::new());
-        let sampled =
-            (0..1_000_000).filter(|_| queue.sampled.load().weight(Outcome::Allowed) == Some(100)).count();
-        assert!((9_000..11_000).contains(&sampled), "{sampled}");
-        let none = Queue::new(0, &Metrics::new());
-        assert!((0..10_000).all(|_| none.sampled.load().weight(Outcome::Allowed).is_none()));
-        assert!((0..10_000).all(|_| none.sampled.load().weight(Outcome::Denied) == Some(1)));
-        let all = Queue::new(1, &Metrics::new());
-        assert!((0..10_000).all(|_| all.sampled.load().weight(Outcome::Allowed) == Some(1)));
+    fn decisions_without_records_are_counted_in_bounded_memory_and_taken_once() {
+        let queue = Queue::new(0, &Metrics::new());
+        let allowed = |user: &str| {
+            queue.count(&Record { outcome: Outcome::Allowed, ..record(user) }, SumsOfRecord::All);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let allowed = &allowed;
+                scope.spawn(move || (0..3_000).for_each(|n| allowed(&format!("u{}", n % 3))));
+            }
+        });
+        let of = |sums: &[(UsageKey, Usage)], user: &str| -> u64 {
+            sums.iter().filter(|(key, _)| key.user == user).map(|(_, usage)| usage.allowed).sum()
+        };
+        let taken = queue.take_sums();
+        assert_eq!((of(&taken, ""), of(&taken, "u0"), queue.merged()), (12_000, 4_000, 0));
+        assert_eq!(taken.len(), 4);
+        assert!(queue.take_sums().is_empty() && queue.take().bytes.is_empty());
+
+        (0..SLOT_SUMS_MAX + 10).for_each(|n| allowed(&format!("n{n}")));
+        assert!(queue.is_crowded());
+        let taken = queue.take_sums();
+        assert_eq!(of(&taken, ""), u64::try_from(SLOT_SUMS_MAX + 10).unwrap());
+        // The rule's own sum is one of them, and the others' comes beyond.
+        assert_eq!((of(&taken, "*"), taken.len(), queue.merged()), (11, SLOT_SUMS_MAX + 1, 11));
+        assert!(!queue.is_crowded());
     }
 
     #[test]
@@ -687,6 +678,9 @@ mod tests {
                 .sum()
         };
         assert_eq!((storm(&|_| true), storm(&|record| record.user.is_none())), (12, 7));
+        let sums = queue.take_sums();
+        let names: Vec<_> = sums.iter().map(|(key, usage)| (&*key.user, usage.denied)).collect();
+        assert_eq!(names, [("ann", 7)], "the record has the rule's, and these are hers");
         assert!(metrics.render().contains("tidegate_audit_unlisted_total 7"));
         assert!(queue.take().bytes.is_empty());
     }

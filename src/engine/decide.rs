@@ -16,7 +16,6 @@ use super::partition::partition_key;
 pub use super::port::Decisions;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use crate::core::algorithm::{Algorithm, Counting, Verdict};
-use crate::core::calendar::Windows;
 use crate::core::decision::{AnswerGuards, Decision, RuleOutcome, Worldwide};
 use crate::core::denial_cause::DenialCause;
 use crate::core::identity::Who;
@@ -176,14 +175,6 @@ fn reported(found: &Match<'_>, permits: u64) -> Cost {
     Cost::Report(ReportedCost { permits, debt_max })
 }
 
-/// The window that worldwide counts of this algorithm speak of; zero for those without windows.
-pub(super) fn window_of(algorithm: Algorithm, windows: Windows, now: Timestamp) -> u64 {
-    match algorithm.counting() {
-        Counting::Window => windows.index(now),
-        Counting::Level | Counting::Concurrency => 0,
-    }
-}
-
 /// Questions, and what is known of those who ask them.
 #[derive(Clone, Copy)]
 struct Questions<'a, 'r> {
@@ -257,7 +248,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         for (request, &end) in self.requests.iter().zip(&self.ends) {
             for found in self.matches.get_mut(from..end).unwrap_or_default() {
                 let rule = &found.rule.rule;
-                let enforced = !loaded.shadow && rule.action != Action::LogOnly;
+                let enforced = !loaded.shadow && rule.action != Action::LogOnly && !rule.names_another();
                 if rule.global.is_some() {
                     let held = loaded.held_to(found.rule, found.limit, now);
                     (found.limit, found.share) = (held.limit, held.share);
@@ -346,7 +337,9 @@ impl<'a, 'r> Plan<'a, 'r> {
                             Some(_) => self.loaded.first_of(found.rule, &found.limit, regions),
                         },
                         cost: once(cost, request),
-                        enforced: !self.shadow(found),
+                        // One that names something to use instead denies nobody: what it says no to is not
+                        // charged to it, and to the others as if it were not there.
+                        enforced: !self.shadow(found) && !found.rule.rule.names_another(),
                     });
                 }
             }
@@ -511,6 +504,14 @@ impl<'a, 'r> Plan<'a, 'r> {
             Some(0) if cost == Cost::Peek && counted.penalty.is_none() => true,
             beyond => admitted && beyond.unwrap_or(0) == 0,
         };
+        let more = counted.verdict.until_more(rule.algorithm, &found.limit);
+        // Whoever looks, since the cost is known only afterwards, is told what to use instead as soon as
+        // nothing is left.
+        let is_spent = admitted && cost == Cost::Peek && remaining == 0 && beyond.is_none();
+        let (admitted, retry) = match is_spent && rule.names_another() {
+            true => (false, Some(more)),
+            false => (admitted, retry),
+        };
         RuleOutcome {
             rule: self.name(found),
             action: rule.action,
@@ -520,7 +521,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             window: if is_held(found) { Span::ZERO } else { found.limit.windows().length_at(now) },
             remaining,
             reset,
-            more: counted.verdict.until_more(rule.algorithm, &found.limit),
+            more,
             retry,
             // Only where it is denied is there one to find; see `Engine::cause_of`.
             cause: None,
@@ -540,16 +541,19 @@ impl<'a, 'r> Plan<'a, 'r> {
         // The one that denies longest of several that deny says when to come back; "never" is longest.
         let (mut denying, mut denies_for) = (None, None);
         let (mut least, mut least_left) = (None, None);
+        let mut names_another = None;
         for (index, ruled) in rules.iter().enumerate().filter(|(_, ruled)| !ruled.shadow) {
             let retry = ruled.retry.map_or(u64::MAX, Span::micros);
-            if !ruled.allowed && denies_for.is_none_or(|longest| retry > longest) {
+            if ruled.use_instead().is_some() {
+                names_another = names_another.or(Some(index));
+            } else if !ruled.allowed && denies_for.is_none_or(|longest| retry > longest) {
                 (denying, denies_for) = (Some(index), Some(retry));
             }
             if ruled.action != Action::Allow && least_left.is_none_or(|left| ruled.remaining < left) {
                 (least, least_left) = (Some(index), Some(ruled.remaining));
             }
         }
-        let tightest = denying.or(least);
+        let tightest = denying.or(names_another).or(least);
         let denier = denying.and_then(|index| matches.get(index));
         Decision {
             allowed: denying.is_none(),

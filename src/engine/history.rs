@@ -155,8 +155,7 @@ pub struct UsageAsked {
     pub path: Option<String>,
     /// Only sums of this region; `None`: of all.
     pub region: Option<String>,
-    /// At most so many rows: the latest of time, else those with the most denials; users without any are left
-    /// out.
+    /// At most so many rows: the latest of time, else those with the most denials.
     pub limit: u32,
 }
 
@@ -167,7 +166,7 @@ pub struct UsageRow {
     pub at: Option<Timestamp>,
     /// The rule, user, key, path or region, if rows are those.
     pub name: Option<String>,
-    /// Decisions that let pass, by estimate where not all were recorded.
+    /// Decisions that let pass, those without a record of their own included.
     pub allowed: u64,
     /// Those of `allowed` that passed after a delay.
     pub throttled: u64,
@@ -175,16 +174,16 @@ pub struct UsageRow {
     pub denied: u64,
     /// Those of `denied` that were blocked rather than over a limit.
     pub blocked: u64,
-    /// Permits let pass, by the same estimate.
+    /// Permits let pass, of all of them.
     pub cost: i64,
     /// Durations of the decisions; not for users, keys and paths.
     pub latency: Option<Histogram>,
 }
 
-/// The allowed decisions that are recorded, and so in the sums.
+/// The allowed decisions that have records. The sums have all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// One in so many, which counts for the others; 0: none.
+    /// One in so many; 0: none.
     pub allowed_one_in: u32,
     /// And every one in which one of these rules takes part.
     pub exact_rules: Vec<String>,
@@ -208,7 +207,7 @@ pub trait History: Send + Sync + 'static {
     /// Single decisions, newest first.
     fn decisions<'a>(&'a self, asked: &'a DecisionsAsked) -> Later<'a, Result<Vec<Decided>, HistoryError>>;
 
-    /// Returns which allowed decisions are in the sums.
+    /// Returns which allowed decisions have records.
     fn recorded(&self) -> Arc<Recorded>;
 
     /// Sums.

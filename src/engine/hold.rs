@@ -18,7 +18,7 @@ use super::estimate::kind_of;
 use super::identity::secret::NoRandomness;
 use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use crate::core::algorithm::{Algorithm, Limit};
-use crate::core::decision::Leased;
+use crate::core::decision::{Leased, RuleOutcome};
 use crate::core::hold::{
     HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease, ReservedFor,
 };
@@ -116,8 +116,9 @@ impl Leasing {
         let rule = &found.rule.rule;
         let Some(leased) = &mut self.0 else { return };
         let (counts, hold) = match cost {
-            // A commit charges every rule, whether or not it could note the reservation.
-            Cost::Reserve(reserve) => (true, reserve.ttl),
+            // A commit charges every rule, whether or not it could note the reservation; but none that named
+            // something else to use, and of which nothing was reserved.
+            Cost::Reserve(reserve) => (counted.verdict.admitted || !rule.names_another(), reserve.ttl),
             _ => (rule.algorithm == Algorithm::Concurrency && counted.verdict.admitted, found.limit.window),
         };
         if !counts {
@@ -147,11 +148,16 @@ impl Leasing {
 
     /// Takes down who reserved, so that a commit can be remembered too: under the rule that decided, or
     /// where that is not named the first one.
-    pub(super) fn asked_by(&mut self, question: Question<'_, '_>, decided: Option<&str>) {
+    pub(super) fn asked_by(&mut self, question: Question<'_, '_>, decided: Option<&RuleOutcome>) {
         let (Cost::Reserve(reserve), Some(leased)) = (question.request.cost, &mut self.0) else { return };
-        let permits = leased.held_before.unwrap_or(reserve.permits);
+        // Where the deciding rule named something else to use, the decision's record took no permits.
+        let permits = match decided.and_then(RuleOutcome::use_instead) {
+            Some(_) => 0,
+            None => leased.held_before.unwrap_or(reserve.permits),
+        };
         let held = &mut leased.lease.held;
-        let decided = held.iter().position(|held| decided == Some(held.rule.name.as_str())).unwrap_or(0);
+        let name = decided.map(|ruled| &*ruled.rule);
+        let decided = held.iter().position(|held| name == Some(held.rule.name.as_str())).unwrap_or(0);
         if let Some(held) = held.get_mut(decided) {
             let (user, key) = question.client();
             held.reserved = Some(Box::new(ReservedFor { permits, user, key }));

@@ -323,7 +323,7 @@ impl Engine {
         let denied = !ruled.allowed;
         let said = RequestSums {
             requests: 1,
-            denied: u64::from(denied && !ruled.shadow),
+            denied: u64::from(ruled.denies()),
             degraded: ruled.degraded.into(),
             cost: 0,
         };

@@ -585,7 +585,7 @@ impl Engine {
         if !rule.rule.global.as_ref().is_some_and(gossiped) {
             return;
         }
-        let window = decide::window_of(rule.rule.algorithm, rule.rule.windows(), self.clock.now());
+        let window = world::window_of(rule.rule.algorithm, rule.rule.windows(), self.clock.now());
         let store = StoreSeen { reset: true, ..StoreSeen::default() };
         let (limit, is_own) = (Some(OwnLimit::of(whole)), *whole != rule.limit);
         if !self.tallies.add(key, world::Tally { window, store, limit, is_own, ..world::Tally::default() }) {

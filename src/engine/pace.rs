@@ -235,7 +235,8 @@ impl Engine {
     }
 
     /// The same decisions when they may be told: at once, or after the delay of a rule with `delay = "hold"`.
-    /// The gateway keeps the rest of a delay then. Dropped before, it gives back the turns that have not come.
+    /// The gateway keeps the rest of a delay then. Dropped before, it gives back the turns that have not
+    /// come.
     pub async fn held_back(&self, requests: &[Request<'_>], mut decisions: Decisions) -> Decisions {
         let Some(most) = hold_of(requests, &decisions) else { return decisions };
         Box::pin(async move {

@@ -43,6 +43,8 @@ pub struct WhyBucket {
     pub matches: bool,
     /// True if the bucket would say no: to the request, or to one permit where the request is not counted.
     pub denies: bool,
+    /// The thing that the rule names to use instead, where it denies nobody.
+    pub use_instead: Option<String>,
     /// Time until the cost could pass, when denied; `None` if never. For a request that is not counted, the
     /// time until the bucket is unused again, or its window ends.
     pub retry: Option<Span>,
@@ -57,9 +59,9 @@ pub struct WhyBucket {
 impl Engine {
     /// Returns why `request` is limited. Besides the buckets that decide it, those are told of that were
     /// denied lately and whose identity agrees with the request's attributes: so a client is found by its
-    /// name alone. Where `rule` names one, its bucket is told whatever the request matches: that of a rule that
-    /// counts all has no name by which it could be found. Looks at every rule in force: not for threads that
-    /// decide.
+    /// name alone. Where `rule` names one, its bucket is told whatever the request matches: that of a rule
+    /// that counts all has no name by which it could be found. Looks at every rule in force: not for threads
+    /// that decide.
     pub async fn why(&self, request: &Request<'_>, rule: Option<&str>) -> Option<Why> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -129,6 +131,7 @@ impl Engine {
             shadow: is_shadow(loaded, compiled),
             matches: false,
             denies: false,
+            use_instead: compiled.rule.answer.as_ref().and_then(|answer| answer.use_instead.clone()),
             retry: None,
             cause: None,
             hot: self.hot.find(&key, self.now()),

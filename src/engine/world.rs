@@ -9,6 +9,8 @@ use super::port::Answer;
 use super::port::Store;
 use super::status::{PeerStatus, WorldStatus};
 use super::{Engine, bound};
+use crate::core::algorithm::{Algorithm, Counting};
+use crate::core::calendar::Windows;
 use crate::core::key::Key;
 use crate::core::region_list::RegionList;
 use crate::core::regions::escrow::{StepRequest, StepResult};
@@ -20,6 +22,14 @@ use crate::core::wire::{OwnLimit, RuleName};
 /// Buckets that may wait to be told; more in one tick are dropped and counted.
 pub const TALLIES_MAX: usize = 262_144;
 const SLOTS: usize = 64;
+
+/// The window that worldwide counts of this algorithm speak of; zero for those without windows.
+pub(super) fn window_of(algorithm: Algorithm, windows: Windows, now: Timestamp) -> u64 {
+    match algorithm.counting() {
+        Counting::Window => windows.index(now),
+        Counting::Level | Counting::Concurrency => 0,
+    }
+}
 
 /// The changes of one bucket since the last drain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

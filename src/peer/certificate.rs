@@ -228,14 +228,15 @@ pub fn issue_valid(
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     // A common name holds at most 64 characters; the URI is the name that counts.
     let common_name: String = node.node.chars().take(64).collect();
-    let certificate_pem = sign(ca, (&common_name, names), &key, now, valid)?;
+    let certificate_pem = sign(ca, &common_name, names, &key, now, valid)?;
     Ok(Issued { certificate_pem, key_pem: key.serialize_pem() })
 }
 
 /// Signs a certificate for a node's key, with a common name and alternative names.
 pub(super) fn sign(
     ca: &Authority,
-    (common_name, names): (&str, Vec<SanType>),
+    common_name: &str,
+    names: Vec<SanType>,
     key: &KeyPair,
     now: Timestamp,
     valid: Span,

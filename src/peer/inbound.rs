@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
+use quinn::{Connecting, Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -112,7 +112,7 @@ pub(super) async fn accept(
         if second.elapsed() >= Duration::from_secs(1) {
             (begun, second) = (0, Stopwatch::start());
         }
-        let turn = Turn::of((shaking, begun), incoming.remote_address_validated(), known);
+        let turn = Turn::of(Handshakes { shaking, begun }, incoming.remote_address_validated(), known);
         if turn == Turn::Later {
             // An address that has a token already is refused below.
             let _ = incoming.retry();
@@ -141,6 +141,13 @@ pub(super) async fn accept(
     }
 }
 
+/// How many handshakes are under way, and were begun in this second.
+#[derive(Debug, Clone, Copy)]
+struct Handshakes {
+    shaking: usize,
+    begun: u32,
+}
+
 /// The answer to an address that begins a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
@@ -153,8 +160,8 @@ enum Turn {
 }
 
 impl Turn {
-    /// By how many handshakes are under way, and were begun in this second.
-    const fn of((shaking, begun): (usize, u32), validated: bool, known: bool) -> Self {
+    const fn of(handshakes: Handshakes, validated: bool, known: bool) -> Self {
+        let Handshakes { shaking, begun } = handshakes;
         if shaking < HANDSHAKES_MAX / 4 && begun < BEGUN_MAX {
             Self::Now
         } else if !validated {
@@ -177,6 +184,14 @@ fn places(
     Some((permit, handshake))
 }
 
+/// The connection once its handshake is over. The first packet alone may say enough to refuse it.
+async fn shaken(accepted: Result<Connecting, ConnectionError>) -> Result<Connection, ConnectionError> {
+    match timeout(HANDSHAKE_DEADLINE, accepted?).await {
+        Ok(shaken) => shaken,
+        Err(_) => Err(ConnectionError::TimedOut),
+    }
+}
+
 /// Finishes the handshake, asks who it is, and reads until the connection ends.
 async fn welcome(
     incoming: quinn::Incoming,
@@ -188,23 +203,16 @@ async fn welcome(
     let address = incoming.remote_address();
     let accepted = incoming.accept();
     let offered = offers.take_unknown();
-    let connection = match accepted {
-        // The first packet alone may say enough to refuse it.
-        Err(error) => Err(error),
-        Ok(connecting) => match timeout(HANDSHAKE_DEADLINE, connecting).await {
-            Ok(shaken) => shaken,
-            Err(_) => Err(ConnectionError::TimedOut),
-        },
-    };
+    let shaken = shaken(accepted).await;
     drop(handshake);
-    let connection = match connection {
+    let connection = match shaken {
         Ok(connection) => connection,
         Err(error) => {
             inbox.refuse(address, endpoint::refusal_of(&error), &error, offered);
             return;
         }
     };
-    let RemotePeer { name, version } = match RemotePeer::of(&connection) {
+    let peer = match RemotePeer::of(&connection) {
         Ok(peer) => peer,
         Err(error) => {
             inbox.refuse(address, Refusal::Identity, &error, None);
@@ -212,12 +220,12 @@ async fn welcome(
             return;
         }
     };
-    if name == inbox.own {
+    if peer.name == inbox.own {
         // Ourselves, through an address that we do not know as ours.
         connection.close(VarInt::from_u32(0), b"this is myself");
         return;
     }
-    let Some(present) = inbox.contacts.enter(&name, address) else {
+    let Some(present) = inbox.contacts.enter(&peer.name, address) else {
         inbox.counters.refuse(Refusal::Connections);
         connection.close(VarInt::from_u32(2), b"too many connections");
         return;
@@ -225,9 +233,10 @@ async fn welcome(
     tokio::select! {
         biased;
         why = withdrawn(&connection, &mut trust) => {
-            tracing::info!(%address, region = %name.region, node = %name.node, "a connection was closed: {why}");
+            let NodeName { region, node } = &peer.name;
+            tracing::info!(%address, %region, %node, "a connection was closed: {why}");
         }
-        () = read(&connection, (&name, version), &present, inbox) => {}
+        () = read(&connection, &peer, &present, inbox) => {}
     }
 }
 
@@ -244,12 +253,7 @@ async fn withdrawn(connection: &Connection, trust: &mut watch::Receiver<Arc<Trus
     std::future::pending().await
 }
 
-async fn read(
-    connection: &Connection,
-    (name, version): (&NodeName, WireVersion),
-    present: &Present,
-    inbox: &Inbox,
-) {
+async fn read(connection: &Connection, peer: &RemotePeer, present: &Present, inbox: &Inbox) {
     // Bounded by the streams that a peer may have open.
     let mut streams = JoinSet::new();
     let mut answers = JoinSet::new();
@@ -274,7 +278,7 @@ async fn read(
             }
             asked = connection.accept_bi(), if answers.len() < readers => match asked {
                 Ok((send, receive)) => {
-                    answers.spawn(rules::answer(version, Arc::clone(&inbox.rules), send, receive));
+                    answers.spawn(rules::answer(peer.version, Arc::clone(&inbox.rules), send, receive));
                     continue;
                 }
                 Err(_) => return,
@@ -291,7 +295,7 @@ async fn read(
                 Err(_) => return,
             },
         };
-        take((version, &message), name, present, inbox);
+        take(peer, &message, present, inbox);
     }
 }
 
@@ -307,9 +311,10 @@ async fn read_stream(mut stream: RecvStream) -> Result<Bytes, Refusal> {
     }
 }
 
-fn take((version, message): (WireVersion, &Bytes), name: &NodeName, present: &Present, inbox: &Inbox) {
+fn take(peer: &RemotePeer, message: &Bytes, present: &Present, inbox: &Inbox) {
+    let RemotePeer { name, version } = peer;
     present.received(message.len());
-    let taken = match codec::decode(version, message) {
+    let taken = match codec::decode(*version, message) {
         Ok(Message::Sync(frame)) => inbox
             .events
             .try_send(PeerEvent::Frame { from: name.clone(), frame, bytes: message.len() })
@@ -345,21 +350,23 @@ fn take_chitchat(
 
 #[cfg(test)]
 mod tests {
-    use super::{BEGUN_MAX, BEGUN_VALIDATED_MAX, HANDSHAKES_MAX, Turn};
+    use super::{BEGUN_MAX, BEGUN_VALIDATED_MAX, HANDSHAKES_MAX, Handshakes, Turn};
 
     #[test]
     fn the_fuller_it_is_the_more_an_address_must_show() {
         let quarter = HANDSHAKES_MAX / 4;
-        assert_eq!(Turn::of((quarter - 1, 0), false, false), Turn::Now);
-        assert_eq!(Turn::of((quarter, 0), false, true), Turn::Later, "an address may be forged");
-        assert_eq!(Turn::of((quarter, 0), true, false), Turn::Now);
-        assert_eq!(Turn::of((3 * quarter, 0), true, false), Turn::Never);
-        assert_eq!(Turn::of((3 * quarter, 0), true, true), Turn::Now);
+        let turn =
+            |shaking, begun, validated, known| Turn::of(Handshakes { shaking, begun }, validated, known);
+        assert_eq!(turn(quarter - 1, 0, false, false), Turn::Now);
+        assert_eq!(turn(quarter, 0, false, true), Turn::Later, "an address may be forged");
+        assert_eq!(turn(quarter, 0, true, false), Turn::Now);
+        assert_eq!(turn(3 * quarter, 0, true, false), Turn::Never);
+        assert_eq!(turn(3 * quarter, 0, true, true), Turn::Now);
         // Those that fail at once are never under way, and cost as much.
-        assert_eq!(Turn::of((0, BEGUN_MAX - 1), false, false), Turn::Now);
-        assert_eq!(Turn::of((0, BEGUN_MAX), false, true), Turn::Later);
-        assert_eq!(Turn::of((0, BEGUN_MAX), true, false), Turn::Now);
-        assert_eq!(Turn::of((0, BEGUN_VALIDATED_MAX), true, false), Turn::Never);
-        assert_eq!(Turn::of((0, BEGUN_VALIDATED_MAX), true, true), Turn::Now);
+        assert_eq!(turn(0, BEGUN_MAX - 1, false, false), Turn::Now);
+        assert_eq!(turn(0, BEGUN_MAX, false, true), Turn::Later);
+        assert_eq!(turn(0, BEGUN_MAX, true, false), Turn::Now);
+        assert_eq!(turn(0, BEGUN_VALIDATED_MAX, true, false), Turn::Never);
+        assert_eq!(turn(0, BEGUN_VALIDATED_MAX, true, true), Turn::Now);
     }
 }

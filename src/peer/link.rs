@@ -238,7 +238,7 @@ async fn keep_connected(link: &Link, context: &LinkContext) {
                 OWN_AGAIN
             }
             Ok((connection, peer)) => {
-                if serve(link, connection, (peer, began), trust, context).await {
+                if serve(link, connection, peer, began, trust, context).await {
                     backoff = BACKOFF_MIN;
                 }
                 backoff
@@ -275,10 +275,12 @@ fn note_own(link: &Link) {
 async fn serve(
     link: &Link,
     connection: Connection,
-    (RemotePeer { name, version }, began): (RemotePeer, Option<Timestamp>),
+    peer: RemotePeer,
+    began: Option<Timestamp>,
     mut trust: watch::Receiver<Arc<Trust>>,
     context: &LinkContext,
 ) -> bool {
+    let RemotePeer { name, version } = peer;
     link.drop_many(Refusal::Unconnected, link.queue.keep_newest(KEPT_ON_CONNECT));
     {
         let mut state = link.lock();

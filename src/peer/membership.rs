@@ -100,6 +100,21 @@ pub(super) struct Facts {
 }
 
 impl Facts {
+    pub(super) fn new(name: NodeName, incarnation: u64, rules: Arc<SavedRules>) -> Self {
+        Self {
+            name,
+            incarnation,
+            draining: AtomicBool::new(false),
+            shares: Mutex::default(),
+            rules,
+            regions: Mutex::default(),
+            region_changes: Mutex::default(),
+            region_orders: Mutex::default(),
+            digests: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
     fn pairs(&self) -> Vec<(&'static str, String)> {
         let mut pairs =
             vec![(DRAINING, self.draining.load(Ordering::Relaxed).to_string()), (CAPACITY, SEEN.to_owned())];

@@ -59,7 +59,7 @@ pub fn write(
         let names = vec![SanType::URI(Ia5String::try_from(identity::operator_uri(name))?)];
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let common_name: String = name.chars().take(64).collect();
-        let certificate_pem = certificate::sign(&ca, (&common_name, names), &key, now, valid)?;
+        let certificate_pem = certificate::sign(&ca, &common_name, names, &key, now, valid)?;
         Ok(Issued { certificate_pem, key_pem: key.serialize_pem() })
     })
 }

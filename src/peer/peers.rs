@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -265,18 +265,8 @@ impl Peers {
         let ground = Ground::lay(&config, Some(wire))?;
         let (events, events_receiver) = mpsc::channel(EVENTS_LEN_MAX);
         let (chitchat, _) = mpsc::channel(CHITCHAT_LEN_MAX);
-        let facts = Arc::new(Facts {
-            name: config.name.clone(),
-            incarnation: config.incarnation,
-            draining: AtomicBool::new(false),
-            shares: Mutex::default(),
-            regions: Mutex::default(),
-            region_changes: Mutex::default(),
-            region_orders: Mutex::default(),
-            digests: Mutex::default(),
-            rules: Arc::clone(&ground.rules),
-            changed: Notify::new(),
-        });
+        let facts = Facts::new(config.name.clone(), config.incarnation, Arc::clone(&ground.rules));
+        let facts = Arc::new(facts);
         let inbox = Arc::new(ground.inbox(config.name, events.clone(), chitchat));
         let Ground { endpoint, tasks, stop, links, .. } = &ground;
         let follow = follow(named.clone(), Arc::clone(links), events);
@@ -303,18 +293,7 @@ impl Peers {
         let (members_sender, members) = watch::channel(Vec::new());
         let joins = join.clone();
         let membership = Arc::new(Membership {
-            facts: Arc::new(Facts {
-                name: said,
-                incarnation: config.incarnation,
-                draining: AtomicBool::new(false),
-                shares: Mutex::default(),
-                regions: Mutex::default(),
-                region_changes: Mutex::default(),
-                region_orders: Mutex::default(),
-                digests: Mutex::default(),
-                rules: Arc::clone(&ground.rules),
-                changed: Notify::new(),
-            }),
+            facts: Arc::new(Facts::new(said, config.incarnation, Arc::clone(&ground.rules))),
             carrier: ground.carrier(chitchat_receiver),
             contacts: Arc::clone(&ground.contacts),
             join,
@@ -492,10 +471,11 @@ impl Peers {
         word: RulesStatement,
         deadline: Duration,
     ) -> Result<(Vec<u8>, Vec<Vec<u8>>), FetchError> {
-        let connection = self.ground.links.connection(from).ok_or(FetchError::NotConnected)?;
-        let chain = endpoint::chain_of(&connection.0).ok_or(FetchError::NotConnected)?;
+        let found = self.ground.links.connection(from);
+        let (connection, version) = found.ok_or(FetchError::NotConnected)?;
+        let chain = endpoint::chain_of(&connection).ok_or(FetchError::NotConnected)?;
         let chain = chain.iter().map(|certificate| certificate.to_vec()).collect();
-        Ok((rules::fetch(connection, word, deadline).await?, chain))
+        Ok((rules::fetch(connection, version, word, deadline).await?, chain))
     }
 
     /// True if certificates that were accepted before are still: no list revokes them, and their authority is

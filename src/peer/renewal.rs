@@ -118,11 +118,10 @@ pub fn prepare(
         .map_err(|reason| CertificateError::NotNode { path: path.clone(), reason })?;
     let before = pem.parse_x509().map_err(|_| CertificateError::NoCertificate(path.clone()))?;
     if !terms.change_authority {
-        signed_by(&pem.contents, (&before, &path), (ca.certificate_pem(), &ca_path)).map_err(|error| {
-            match error {
-                CertificateError::OtherAuthority { .. } => RenewalError::OtherAuthority(error),
-                error => error.into(),
-            }
+        let authority = AuthorityFile { pem: ca.certificate_pem(), path: &ca_path };
+        signed_by(&pem.contents, &before, &path, authority).map_err(|error| match error {
+            CertificateError::OtherAuthority { .. } => RenewalError::OtherAuthority(error),
+            error => error.into(),
         })?;
     }
 
@@ -145,7 +144,7 @@ pub fn prepare(
     let common_name = before.subject().iter_common_name().find_map(|name| name.as_str().ok());
     let common_name = common_name.unwrap_or(&name.node).to_owned();
     let names = names_of(&before, &path)?;
-    let certificate_pem = certificate::sign(&ca, (&common_name, names), &pair, now, terms.valid)?;
+    let certificate_pem = certificate::sign(&ca, &common_name, names, &pair, now, terms.valid)?;
     Ok(Renewal { name, certificate: path, key: key_path, certificate_pem, keys, at: now })
 }
 
@@ -187,21 +186,30 @@ impl Renewal {
     }
 }
 
-/// Refuses a certificate that an authority did not sign, whether or not it has ended.
+/// An authority's certificate and the file that it was read from.
+#[derive(Clone, Copy)]
+pub(super) struct AuthorityFile<'a> {
+    pub(super) pem: &'a str,
+    pub(super) path: &'a Path,
+}
+
+/// Refuses a certificate that an authority did not sign, whether or not it has ended. `path`: the file of the
+/// certificate.
 pub(super) fn signed_by(
     certificate: &[u8],
-    (read, path): (&X509Certificate<'_>, &Path),
-    (ca, ca_path): (&str, &Path),
+    read: &X509Certificate<'_>,
+    path: &Path,
+    ca: AuthorityFile<'_>,
 ) -> Result<(), CertificateError> {
-    let unfit = |why: String| CertificateError::Authority(format!("{}: {why}", ca_path.display()));
+    let unfit = |why: String| CertificateError::Authority(format!("{}: {why}", ca.path.display()));
     let authority =
-        CertificateDer::from_pem_slice(ca.as_bytes()).map_err(|error| unfit(error.to_string()))?;
+        CertificateDer::from_pem_slice(ca.pem.as_bytes()).map_err(|error| unfit(error.to_string()))?;
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let trust = Trust::new(&[authority], &[], &provider).map_err(unfit)?;
     trust.still_accepts(&[CertificateDer::from(certificate)]).map_err(|_| CertificateError::OtherAuthority {
         path: path.to_path_buf(),
         issuer: read.issuer().to_string(),
-        ca: ca_path.to_path_buf(),
+        ca: ca.path.to_path_buf(),
     })
 }
 

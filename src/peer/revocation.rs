@@ -9,7 +9,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::certificate::{self, Authority, CA_VALID, CertificateError};
-use super::renewal::{replace, signed_by};
+use super::renewal::{AuthorityFile, replace, signed_by};
 use crate::core::time::Timestamp;
 
 /// The list's name in the authority's folder.
@@ -55,7 +55,8 @@ pub fn revoke(
         let text = certificate::read(file)?;
         let pem = certificate::first(text.as_bytes(), file)?;
         let read = pem.parse_x509().map_err(|_| CertificateError::NoCertificate(file.clone()))?;
-        signed_by(&pem.contents, (&read, file), (ca.certificate_pem(), &ca_path))?;
+        let authority = AuthorityFile { pem: ca.certificate_pem(), path: &ca_path };
+        signed_by(&pem.contents, &read, file, authority)?;
         revoked.push(read.raw_serial().to_vec());
     }
     for serial in revoked {

@@ -140,7 +140,8 @@ pub enum FetchError {
 
 /// Reads a set from a peer.
 pub(super) async fn fetch(
-    (connection, version): (Connection, WireVersion),
+    connection: Connection,
+    version: WireVersion,
     word: RulesStatement,
     deadline: Duration,
 ) -> Result<Vec<u8>, FetchError> {

@@ -344,13 +344,7 @@ impl Driver {
                 (_, false) => self.port.refused(why.as_str(), more),
             }
         }
-        for (region, (sent, received)) in by_region(links) {
-            let told = self.traffic.entry(region.clone()).or_default();
-            let (sent, received) = (more(&mut told.0, sent), more(&mut told.1, received));
-            if sent > 0 || received > 0 {
-                self.port.traffic(&region, sent, received);
-            }
-        }
+        self.count_traffic(links);
         let tally = self.replica.tally();
         let rights = self.rights.machine.tally();
         let frames = [tally.frames_in, tally.frames_out, rights.frames_in, rights.frames_out];
@@ -366,33 +360,29 @@ impl Driver {
             tally.beyond,
             tally.uncounted,
         ];
-        for (reason, count) in REFUSED.into_iter().zip(refused) {
-            let more = more(self.told.entry(reason).or_default(), count);
-            if more > 0 {
-                self.port.refused(reason, more);
-            }
-        }
+        let port = &self.port;
+        tell_more(&mut self.told, REFUSED, refused, |reason, more| port.refused(reason, more));
         let passed_over =
             [tally.past_windows, rights.other_windows, rights.early, tally.duplicates, tally.unnamed];
-        for (reason, count) in PASSED_OVER.into_iter().zip(passed_over) {
-            let more = more(self.told.entry(reason).or_default(), count);
-            if more > 0 {
-                self.port.passed_over(reason, more);
-            }
-        }
-        let late = more(self.told.entry("late").or_default(), tally.late);
-        if late > 0 {
-            self.port.late(late);
-        }
-        let dropped = more(self.told.entry("reports").or_default(), tally.dropped_reports);
-        if dropped > 0 {
-            self.port.dropped("reports", dropped);
-        }
+        tell_more(&mut self.told, PASSED_OVER, passed_over, |reason, more| port.passed_over(reason, more));
+        tell_more(&mut self.told, ["late"], [tally.late], |_, more| port.late(more));
+        let dropped = [tally.dropped_reports];
+        tell_more(&mut self.told, ["reports"], dropped, |queue, more| port.dropped(queue, more));
         self.port.updates(frames);
         let (followed, dropped) =
             (self.replica.keys_len() + self.rights.machine.keys_len(), tally.dropped_keys + rights.no_room);
         let dropped = more(self.told.entry("keys").or_default(), dropped);
         self.port.world_keys(followed, dropped);
+    }
+
+    fn count_traffic(&mut self, links: &[LinkStatus]) {
+        for (region, (sent, received)) in by_region(links) {
+            let told = self.traffic.entry(region.clone()).or_default();
+            let (sent, received) = (more(&mut told.0, sent), more(&mut told.1, received));
+            if sent > 0 || received > 0 {
+                self.port.traffic(&region, sent, received);
+            }
+        }
     }
 
     fn status(&mut self, now: Timestamp, links: &[LinkStatus]) -> WorldStatus {
@@ -474,6 +464,21 @@ fn begin_counting_of(port: &dyn WorldPort, region: &str) {
 /// begins anew.
 fn more(told: &mut u64, count: u64) -> u64 {
     count.saturating_sub(std::mem::replace(told, count))
+}
+
+/// Tells by how much each count has grown since the last look, where it has.
+fn tell_more<const N: usize>(
+    told: &mut HashMap<&'static str, u64>,
+    names: [&'static str; N],
+    counts: [u64; N],
+    tell: impl Fn(&'static str, u64),
+) {
+    for (name, count) in names.into_iter().zip(counts) {
+        let more = more(told.entry(name).or_default(), count);
+        if more > 0 {
+            tell(name, more);
+        }
+    }
 }
 
 fn by_region(links: &[LinkStatus]) -> HashMap<String, (u64, u64)> {

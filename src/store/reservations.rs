@@ -6,7 +6,7 @@ use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{Limit, State, Verdict};
 use crate::core::request::Cost;
 use crate::core::reservation::{Commit, ReservationFate, ReservationId, ReservedCharge, ReservedCost};
-use crate::core::reservation_notes::ReservationNotes;
+use crate::core::reservation_notes::{CommitTerms, ReservationNotes};
 use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, ChargeResult};
@@ -187,7 +187,8 @@ impl KeySlot {
         }
         counted.paid = state.settle(limit, view, now);
         counted.owed = -i64::from(state.debt());
-        let done = notes.commit(state, (limit, charge.limit.permits), view, now, commit);
+        let terms = CommitTerms { limit, whole: charge.limit.permits, view, now };
+        let done = notes.commit(state, &terms, commit);
         let mut after = state.check(limit, view, now, 0);
         looked.hope(&mut after);
         let retry = after.retry.filter(|_| !done.fits);

@@ -30,6 +30,8 @@ pub struct RuleMetrics {
     pub denied: Counter,
     /// Decisions that the rule would have denied, were it not in shadow.
     pub shadow_denied: Counter,
+    /// Decisions in which the rule named something to use instead; made when it is first needed.
+    diverted: Arc<OnceLock<Counter>>,
     /// Denials of the rule by cause, each counter made when it is first needed.
     denials: Arc<[OnceLock<Counter>; DenialCause::ALL.len()]>,
 }
@@ -87,7 +89,7 @@ pub struct Metrics {
     pub sightings_lost: Counter,
     /// `audit_unlisted_total`: denials beyond `audit.denied_rows_max`, which have no row of their own.
     pub audit_unlisted: Counter,
-    /// `audit_merged_total`: records whose user, path or key has no sum of its own.
+    /// `audit_merged_total`: users, paths and keys of decisions that are counted under `*`.
     pub audit_merged: Counter,
     /// `audit_unsummed`: sums by minute, hour and day that wait in memory to be written.
     pub audit_unsummed: Gauge,
@@ -211,14 +213,12 @@ impl Metrics {
         if let Some(known) = rules.get(name) {
             return known.clone();
         }
-        let outcome = |outcome: &'static str| {
-            let labels = vec![Label::new("rule", name.to_owned()), Label::new("outcome", outcome)];
-            self.recorder.register_counter(&key("decisions_total", labels), &METADATA)
-        };
+        let outcome = |outcome| self.decisions_of(name, outcome);
         let made = RuleMetrics {
             allowed: outcome("allowed"),
             denied: outcome("denied"),
             shadow_denied: outcome("shadow_denied"),
+            diverted: Arc::default(),
             denials: Arc::default(),
         };
         // The cause that every rule may have is there before its first denial.
@@ -226,6 +226,21 @@ impl Metrics {
         used_up.get_or_init(|| self.denials_of(name, DenialCause::UsedUp));
         rules.insert(name.to_owned(), made.clone());
         made
+    }
+
+    fn decisions_of(&self, rule: &str, outcome: &'static str) -> Counter {
+        let labels = vec![Label::new("rule", rule.to_owned()), Label::new("outcome", outcome)];
+        self.recorder.register_counter(&key("decisions_total", labels), &METADATA)
+    }
+
+    /// The counter of decisions in which a rule named something to use instead: `handles` are those that
+    /// [`Self::rule`] gave the rule.
+    pub(crate) fn diverted<'h>(&self, handles: &'h RuleMetrics, name: &str) -> &'h Counter {
+        handles.diverted.get_or_init(|| {
+            let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+            let name = if rules.contains_key(name) { name } else { "other" };
+            self.decisions_of(name, "diverted")
+        })
     }
 
     /// The counter of a rule's denials of one cause: `handles` are those that [`Self::rule`] gave the rule.

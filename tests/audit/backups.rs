@@ -80,10 +80,8 @@ fn a_primary_of_redis_comes_back_from_a_bucket() {
     };
     let start = |data: &Path, appendonly: &str| {
         let mut server = Command::new("redis-server");
-        server
-            .args(["--port", &port.to_string(), "--save", "", "--appendonly", appendonly])
-            .arg("--dir")
-            .arg(data);
+        server.args(["--port", &port.to_string(), "--save", "", "--appendonly", appendonly]);
+        server.args(["--repl-diskless-sync-delay", "0", "--dir"]).arg(data);
         let server = Process::start(&mut server, &folder.path().join(format!("redis-{appendonly}.log")));
         eventually("Redis answers", || (ask(&["PING"]) == "PONG").then_some(()));
         server

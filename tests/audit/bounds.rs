@@ -18,7 +18,7 @@ fn denies(daemon: &Daemon, users: u64, times: u64) {
 }
 
 #[test]
-fn of_denials_a_part_is_sampled_and_each_row_says_for_how_many_it_stands() {
+fn of_denials_a_part_is_sampled_and_the_sums_have_all() {
     let server = Server::start();
     let folder = TempDir::new().unwrap();
     let mut daemon = start(&server, folder.path(), "denied_sample = 0.1\ndenied_rows_max = 0");
@@ -27,11 +27,13 @@ fn of_denials_a_part_is_sampled_and_each_row_says_for_how_many_it_stands() {
     let kept = rows(&server);
     // By chance: 200 of 2,000, and all but one run in a billion are within 6 deviations of it.
     assert!((120..=280).contains(&kept), "{kept} of 2000 denials are remembered");
-    assert_eq!(server.number("SELECT count(*) FROM audit_log WHERE weight <> 10"), 0);
+    assert_eq!(server.number("SELECT count(*) FROM audit_log WHERE weight <> 1"), 0);
     let _daemon = start(&server, folder.path(), "denied_sample = 0\nallowed_sample = 1");
-    eventually("the sums count each row as often as it stands for one", || {
-        (server.number(ALL_DENIED) == kept * 10).then_some(())
+    eventually("the sums count those without a row as well", || {
+        (server.number(ALL_DENIED) == 2_000).then_some(())
     });
+    let users = "SELECT count(*), min(denied), max(denied) FROM usage_day WHERE user_id <> ''";
+    assert_eq!(server.sql(users), "5|400|400");
 }
 
 #[test]
@@ -58,6 +60,8 @@ fn beyond_so_many_rows_a_second_denials_are_in_the_sums_alone() {
     denies(&daemon, 100, 1_000);
     let seconds = begun.elapsed().as_secs() + 2;
     eventually("every denial is in the sums", || (server.number(ALL_DENIED) == 1_000).then_some(()));
+    let users = "SELECT count(*), min(denied), max(denied) FROM usage_day WHERE user_id <> ''";
+    eventually("and in those of whoever asked", || (server.sql(users) == "100|10|10").then_some(()));
     let named = server.number("SELECT count(*) FROM audit_log WHERE user_id IS NOT NULL");
     assert!(named >= 5 && named <= 5 * seconds, "{named} rows of users in {seconds} s");
     let unlisted = server.number("SELECT coalesce(sum(weight), 0) FROM audit_log WHERE user_id IS NULL");

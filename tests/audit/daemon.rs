@@ -108,7 +108,7 @@ fn what_was_decided_is_shown_by_routes_and_commands() {
     let top: Value = daemon.get("/v1/usage?rule=search&group=user&by=day&from=0d").json();
     let users: Vec<&str> =
         top["rows"].as_array().unwrap().iter().map(|row| row["user"].as_str().unwrap()).collect();
-    assert_eq!(users, ["u_1"], "{top}");
+    assert_eq!(users, ["u_1", "u_2"], "who was denied, and then who was only admitted: {top}");
     let paths: Value = daemon.get("/v1/usage?group=path&by=minute").json();
     let names: Vec<&str> =
         paths["rows"].as_array().unwrap().iter().map(|row| row["path"].as_str().unwrap()).collect();

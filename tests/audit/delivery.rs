@@ -12,7 +12,7 @@ use tidegate::core::time::{Span, Timestamp};
 use tidegate::database::audit::{ArchiveStep, DeliverError, Delivered, Past, Spool, Steps};
 use tidegate::engine::history::{Group, History as _, Recorded, StepOfTime, UsageAsked};
 
-use super::records::{NOON, Process, Server, batch, denial, node, runtime};
+use super::records::{NOON, Process, Server, batch, batch_of_sums, denial, node, runtime};
 
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -175,6 +175,51 @@ fn sums_of_many_batches_are_the_sums_of_everything() {
     let days = "SELECT array_agg(n ORDER BY place) FROM usage_day, LATERAL (SELECT place, sum(n) AS n FROM tidegate_counts(latency) GROUP BY 1) AS counts WHERE user_id = '' AND path = '' AND place <= 4";
     let counted = "SELECT array_agg((SELECT count(*) FROM audit_log WHERE latency_us = n) ORDER BY n) FROM generate_series(0, 3) n";
     assert_eq!(server.sql(days), server.sql(counted));
+}
+
+#[test]
+fn sums_of_decisions_without_rows_arrive_once_wherever_their_writer_dies() {
+    let server = Server::start();
+    for (round, dies) in ArchiveStep::DELIVERING.into_iter().enumerate() {
+        let folder = TempDir::new().unwrap();
+        let spool = Spool::open(folder.path(), BYTES_MAX, Steps::default());
+        let region = format!("r{round}");
+        let node = NodeName { region: region.clone(), node: "eu-1".to_owned() };
+        let users: Vec<String> = (0..50).map(|user| format!("u{user}")).collect();
+        for sequence in 1..=6_u64 {
+            let admitted = users.iter().map(|user| Record {
+                outcome: Outcome::Allowed,
+                key: Some("k"),
+                ..denial(NOON, user)
+            });
+            // In turns with batches of rows, as a daemon sends them.
+            let mut batch = if sequence.is_multiple_of(2) {
+                batch(sequence, users.iter().map(|user| denial(NOON, user)))
+            } else {
+                batch_of_sums(sequence, admitted)
+            };
+            batch.node.region.clone_from(&region);
+            spool.put(&batch).unwrap();
+        }
+        let met = Arc::new(AtomicUsize::new(0));
+        let steps =
+            Steps::dying(move |step| step == dies && met.fetch_add(1, Ordering::Relaxed).is_multiple_of(2));
+        let deaths = runtime().block_on(deliver_through_deaths(&server, folder.path(), &node, &steps));
+        assert!(deaths >= 2, "{dies:?} was met {deaths} times");
+        let of = |sql: &str| server.sql(&format!("{sql} AND region = '{region}'"));
+        assert_eq!(of("SELECT count(*) FROM audit_log WHERE true"), "150", "{dies:?}");
+        assert_eq!(of("SELECT count(*) FROM audit_batches WHERE summed"), "6", "{dies:?}");
+        for table in ["usage_minute", "usage_hour", "usage_day"] {
+            let all = format!("SELECT allowed, denied, cost FROM {table} WHERE user_id = '' AND path = ''");
+            assert_eq!(of(&all), "150|150|150", "{table} after {dies:?}");
+            let users = format!(
+                "SELECT count(*), min(allowed), max(allowed), min(denied), max(denied) FROM {table} WHERE user_id <> ''"
+            );
+            assert_eq!(of(&users), "50|3|3|3|3", "{table} after {dies:?}");
+        }
+        assert_eq!(of("SELECT sum(allowed) FROM usage_key WHERE true"), "150", "{dies:?}");
+        assert_eq!(of("SELECT allowed FROM usage_total WHERE step = 'day'"), "150", "{dies:?}");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod archive;
 mod backups;
 mod bounds;
 mod bucket;
+mod counted;
 mod daemon;
 mod delivery;
 mod disk;

@@ -115,6 +115,31 @@ fn what_was_delayed_and_what_was_blocked_is_found_as_such() {
 }
 
 #[test]
+fn what_was_told_to_use_something_else_passed_and_was_charged_nothing() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let rules = "[[rules]]\nname = \"large\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 5\nwindow = \"1h\"\n\
+                 on_deny = { use = \"small\" }\n";
+    let daemon = Daemon::with(rules, &config(&server, folder.path(), "allowed_sample = 1"), &[]);
+    for _ in 0..3 {
+        let decision = daemon.check_cost(&[("user", "ann")], 4);
+        assert_eq!(decision["allowed"], true, "{decision}");
+    }
+    wait_for_rows(&server, 3);
+    assert_eq!(rules_of(&daemon, "diverted"), ["large", "large"]);
+    assert_eq!(rules_of(&daemon, "denied"), [""; 0]);
+    let shown = daemon.run(&["audit", "--outcome", "diverted"]);
+    assert!(shown.code == 0 && shown.out.contains("diverted"), "{shown:?}");
+    eventually("everything is in the sums", || {
+        let all = "SELECT coalesce(sum(allowed), 0) FROM usage_total WHERE step = 'day'";
+        (server.number(all) == 3).then_some(())
+    });
+    let usage: Value = daemon.get("/v1/usage?by=day&user=ann").json();
+    let row = ["allowed", "denied", "cost"].map(|sum| usage["rows"][0][sum].as_i64().unwrap());
+    assert_eq!(row, [3, 0, 4], "{usage}");
+}
+
+#[test]
 fn sums_that_are_made_of_rows_tell_them_apart_as_well() {
     let server = Server::start();
     let folder = TempDir::new().unwrap();

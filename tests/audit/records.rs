@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::core::audit::{Outcome, Record};
+use tidegate::core::audit::usage::Sums;
+use tidegate::core::audit::{Outcome, Record, write_sums};
 use tidegate::core::denial_cause::DenialCause;
 use tidegate::core::regions::NodeName;
 use tidegate::core::time::Timestamp;
@@ -103,7 +104,14 @@ pub(crate) fn batch<'a>(sequence: u64, records: impl IntoIterator<Item = Record<
         record.write(&mut bytes);
         rows += 1;
     }
-    Batch { id: BatchId { incarnation: 7, sequence }, node: node(), rows, bytes }
+    Batch { id: BatchId { incarnation: 7, sequence }, node: node(), rows, bytes, sums: Vec::new() }
+}
+
+/// A batch of what these add up to, without a row of them.
+pub(crate) fn batch_of_sums<'a>(sequence: u64, records: impl IntoIterator<Item = Record<'a>>) -> Batch {
+    let mut sums = Sums::default();
+    records.into_iter().for_each(|record| sums.add(&record));
+    Batch { sums: write_sums(&sums.into_sorted()), ..batch(sequence, []) }
 }
 
 /// A runtime for one test.

@@ -17,6 +17,8 @@ mod support;
 
 mod browser;
 mod overview;
+mod people;
+mod rules;
 
 use std::path::{Path, PathBuf};
 
@@ -177,9 +179,25 @@ fn no_state_of_a_page_keeps_anybody_out() {
         browser.button("Save …");
         browser.shows("limit: 70 → 7");
         look("change");
+        browser.click("//summary");
+        browser.shows("Find a field");
+        look("rule-form");
         browser.keys("?");
         browser.shows("Shortcuts");
         look("help");
+        open(&busy, "identities", "Nothing is kept of any user.");
+        browser.fill("//label[contains(., 'Name')]/input", "u_42");
+        browser.button("Look");
+        browser.shows("Left now of u_42");
+        browser.button("Block …");
+        browser.shows("+user u_42");
+        look("user");
+        browser.click("//option[normalize-space()='API keys']");
+        browser.button("New key");
+        browser.fill("//label[contains(., 'Add to overrides')]/input", "search <b>");
+        browser.button("Add to overrides");
+        browser.shows("Permits per window");
+        look("new-key");
         open(&busy, "health", "serving");
         browser.button("Show a token");
         browser.shows("Go on without a token");
@@ -192,83 +210,16 @@ fn no_state_of_a_page_keeps_anybody_out() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-#[test]
-fn a_rule_is_explained_changed_and_taken_back_in_the_browser() {
-    let postgres = Postgres::start();
-    let (daemon, browser) = (kept_in(&postgres), Browser::start());
-    let limit = || daemon.get("/v1/rules/search%20%3Cb%3E").json()["rule"]["limit"].as_u64();
-    browser.open(&format!("http://{}/#rules", daemon.http));
-    browser.fill("//label[contains(., 'Attributes')]/input", "user=u_1");
-    browser.button("Explain");
-    browser.shows("allowed by search <b>: 69 of 70 would be left");
-
-    browser.click("//button[span[normalize-space()='search <b>']]");
-    let field = "//textarea";
-    let text = browser.value(field);
-    assert!(!text.contains("priority"), "it is shown as it was written: {text}");
-    browser.fill(field, &text.replace("70", "\"many\""));
-    browser.button("Save …");
-    browser.shows("limit must be");
-    assert_eq!(limit(), Some(70), "a mistake changes nothing");
-    browser.fill(field, &text.replace("70", "7"));
-    browser.button("Save …");
-    browser.shows("limit: 70 → 7");
-    assert_eq!(limit(), Some(70), "a look changes nothing");
-    let reason = "//label[contains(., 'Reason')]/input";
-    browser.fill(reason, "they asked");
-    browser.button("Save");
-    browser.shows("is in force");
-    assert_eq!(limit(), Some(7));
-    let written = daemon.get("/v1/rules/search%20%3Cb%3E?written=true").json()["rule"].clone();
-    let mut keys: Vec<&String> = written.as_object().unwrap().keys().collect();
-    keys.sort();
-    assert_eq!(keys, ["algorithm", "limit", "name", "per", "window"], "nobody wrote more: {written}");
-    let newest = daemon.get("/v1/rules/history").json()["history"][0].clone();
-    assert_eq!(newest["reason"], "they asked", "{newest}");
-    browser.shows("they asked");
-
-    let back = "//button[starts-with(normalize-space(), 'Go back to')]";
-    browser.click("(//button[normalize-space()='Look'])[2]");
-    browser.click(back);
-    browser.shows("limit: 7 → 70");
-    assert_eq!(limit(), Some(7), "nothing is taken back before somebody says so");
-    browser.fill(&format!("//tr{reason}"), "they did not");
-    browser.click(&format!("//form{back}"));
-    eventually("the rule is as it was", || (limit() == Some(70)).then_some(()));
-    let newest = daemon.get("/v1/rules/history").json()["history"][0].clone();
-    assert!(newest["reason"].as_str().is_some_and(|why| why.starts_with("they did not")), "{newest}");
-    assert_eq!(newest["action"], "rollback", "{newest}");
+/// A daemon that asks everybody for a token, that of a viewer and that of an operator.
+struct Guarded {
+    daemon: Daemon,
+    looks: String,
+    may: String,
+    /// Where the tokens lie, for as long as the daemon may read them.
+    tokens: tempfile::TempDir,
 }
 
-#[test]
-fn a_rule_is_made_found_by_its_condition_and_removed_in_the_browser() {
-    let (daemon, browser) = (daemon(), Browser::start());
-    browser.open(&format!("http://{}/#rules", daemon.http));
-    browser.shows("1 rule, revision");
-    browser.button("New rule");
-    let rule = r#"{ "name": "exports", "match": { "path": "/Exports" }, "limit": 3, "window": "1s" }"#;
-    browser.fill("//textarea", rule);
-    browser.button("Save …");
-    browser.shows("+exports");
-    browser.button("Save");
-    browser.shows("2 rules, revision");
-    let text = std::fs::read_to_string(daemon.folder().join("rules.toml")).unwrap();
-    let made = text.strip_prefix(RULES).unwrap_or_else(|| panic!("the others are as they were: {text}"));
-    assert!(made.contains("name = \"exports\"") && !made.contains("priority"), "{made}");
-
-    browser.fill("//input[@aria-label='Search rules']", "path=/EXP");
-    browser.shows("1 of 2 rules, revision");
-    browser.click("//button[span[normalize-space()='exports']]");
-    browser.button("Remove …");
-    browser.shows("-exports");
-    assert_eq!(daemon.get("/v1/rules/exports").status, 200);
-    browser.button("Remove");
-    browser.shows("Choose a rule");
-    eventually("it is gone", || (daemon.get("/v1/rules/exports").status == 404).then_some(()));
-}
-
-#[test]
-fn a_viewer_is_offered_no_change_and_a_token_is_put_away_again() {
+fn guarded() -> Guarded {
     let folder = tempfile::TempDir::new().unwrap();
     let tokens = folder.path().join("tokens.toml").display().to_string();
     let token = |name: &str, role: &str| {
@@ -279,6 +230,12 @@ fn a_viewer_is_offered_no_change_and_a_token_is_put_away_again() {
     let (looks, may) = (token("looks", "viewer"), token("may", "operator"));
     let launch = Launch { guarded: true, ..Launch::default() };
     let daemon = Daemon::launch(launch, RULES, &format!("[admin]\ntokens = {tokens:?}\n"), &[]);
+    Guarded { daemon, looks, may, tokens: folder }
+}
+
+#[test]
+fn a_viewer_is_offered_no_change_and_a_token_is_put_away_again() {
+    let Guarded { daemon, looks, may, tokens: _kept } = guarded();
     let browser = Browser::start();
     let enter = |token: &str| {
         browser.shows("this route needs a token");
@@ -373,45 +330,6 @@ fn a_quota_that_is_edited_in_the_browser_is_in_force() {
     browser.shows("is in force");
     let shares = daemon.get("/v1/quotas/world").json()["shares"].clone();
     assert_eq!(shares, serde_json::json!({ "eu-west": 3, "us-east": 3 }));
-}
-
-#[test]
-fn a_user_is_blocked_and_let_in_again_in_the_browser() {
-    let postgres = Postgres::start();
-    let (daemon, browser) = (kept_in(&postgres), Browser::start());
-    assert_eq!(daemon.run(&["users", "set", "u_42"]).code, 0);
-    browser.open(&format!("http://{}/#identities", daemon.http));
-    // Rules count a user of whom nothing is kept, too.
-    browser.fill("//label[contains(., 'Name')]/input", "u_7");
-    browser.button("Look");
-    browser.shows("Nothing is kept of u_7");
-    browser.shows("Left now of u_7");
-    browser.shows("search <b>");
-    browser.fill("//label[contains(., 'Name')]/input", "u_42");
-    browser.button("Look");
-    browser.fill("//label[contains(., 'Reason')]/input", "abuse");
-    browser.button("Block");
-    browser.shows("until somebody unblocks it: abuse");
-    eventually("the user is denied", || {
-        (daemon.check(&[("user", "u_42")])["allowed"] == false).then_some(())
-    });
-    browser.button("Unblock");
-    eventually("the user is admitted", || {
-        (daemon.check(&[("user", "u_42")])["allowed"] == true).then_some(())
-    });
-    let seen = daemon.get("/v1/users/u_42").json()["user"]["last_seen_at"].as_str().unwrap().to_owned();
-    browser.button("Look");
-    browser.shows("last seen");
-    browser.shows(&seen[..16].replace('T', " "));
-    eventually("the block is recorded", || {
-        let audit = daemon.get("/v1/audit?outcome=blocked").json();
-        (!audit["decisions"].as_array()?.is_empty()).then_some(())
-    });
-    browser.open(&format!("http://{}/#decisions", daemon.http));
-    browser.shows("user_blocked");
-    browser.button("Why");
-    browser.shows("Why user=u_42");
-    browser.shows("Not limited: a request would be admitted now");
 }
 
 #[test]

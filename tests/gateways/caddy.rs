@@ -93,6 +93,11 @@ fn without_tidegate_caddy_refuses_requests() {
 }
 
 #[test]
+fn client_and_service_learn_from_caddy_what_to_use_instead() {
+    every::tells_what_to_use_instead(start);
+}
+
+#[test]
 fn client_and_service_learn_from_caddy_what_tidegate_says() {
     every::tells_what_tidegate_says(start, true);
 }

@@ -14,8 +14,8 @@ pub(super) struct Setting {
     pub(super) refuses: bool,
     /// True: an answer may take thirty seconds. False: as long as the shipped file says.
     pub(super) patient: bool,
-    /// Calls that Envoy's circuit breaker leaves open at once, if they are not as many as the file or the page
-    /// says.
+    /// Calls that Envoy's circuit breaker leaves open at once, if they are not as many as the file or the
+    /// page says.
     pub(super) calls_max: Option<u32>,
 }
 

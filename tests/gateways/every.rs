@@ -98,6 +98,33 @@ pub(super) fn tells_what_tidegate_says(start: Start, own: bool) {
     assert_eq!(denied.header("x-tidegate-body"), None, "{denied:?}");
 }
 
+const INSTEAD: &str = r#"
+[[rules]]
+name = "large"
+match = { path = "/uses" }
+per = ["api_key"]
+algorithm = "fixed_window"
+limit = 1
+window = "24h"
+on_deny = { use = "small" }
+"#;
+
+/// Client and service learn what to use instead, from Tidegate alone.
+pub(super) fn tells_what_to_use_instead(start: Start) {
+    let daemon = Daemon::with_rules(INSTEAD);
+    let front = start(&[daemon.http]);
+    // A client must not choose it.
+    let ask = || http::get(front.addr, "/uses", &[("x-api-key", "k"), ("x-tidegate-use", "gold")]);
+    let (first, second) = (ask(), ask());
+    assert_eq!(
+        (first.status, first.header("x-tidegate-use"), first.body.trim()),
+        (200, None, ""),
+        "{first:?}"
+    );
+    assert_eq!((second.status, second.header("x-tidegate-use")), (200, Some("small")), "{second:?}");
+    assert_eq!(second.body.trim().to_ascii_lowercase(), "x-tidegate-use: small", "the service learns it");
+}
+
 pub(super) fn passes_what_is_left_and_says_when_to_come_back(start: Start) {
     let daemon = Daemon::with_rules(&replaced(RULES, "limit = 3", "limit = 100"));
     let front = start(&[daemon.http]);

@@ -176,6 +176,11 @@ fn client_and_service_learn_from_haproxy_what_tidegate_says() {
 }
 
 #[test]
+fn client_and_service_learn_from_haproxy_what_to_use_instead() {
+    every::tells_what_to_use_instead(start);
+}
+
+#[test]
 fn a_rolling_restart_behind_haproxy_loses_no_request() {
     every::loses_nothing_in_a_rolling_restart(start);
 }

@@ -28,6 +28,11 @@ fn client_and_service_learn_from_nginx_what_tidegate_says() {
 }
 
 #[test]
+fn client_and_service_learn_from_nginx_what_to_use_instead() {
+    every::tells_what_to_use_instead(|daemons| start_with(daemons, |config| config));
+}
+
+#[test]
 fn whoever_asks_is_counted_at_nginx_whatever_stands_beside_it() {
     every::counts_whoever_asks(|daemons| start_with(daemons, |config| config));
 }

@@ -380,6 +380,7 @@ fn what_cannot_be_is_refused_with_a_sentence_and_nothing_changes() {
         ("DELETE", "/v1/users/u", "", 404, ""),
         ("GET", "/v1/users?limit=0", "", 400, "limit"),
         ("GET", "/v1/users?color=red", "", 400, "color"),
+        ("GET", "/v1/keys?revoked=perhaps", "", 400, "revoked"),
         ("POST", "/v1/keys", r#"{"user":"nobody"}"#, 400, "user"),
         ("POST", "/v1/keys", r#"{"expires_at":"1s ago"}"#, 400, "expires_at"),
         ("POST", "/v1/keys/tgk_nothing/revoke", "", 404, ""),
@@ -409,6 +410,10 @@ fn what_cannot_be_is_refused_with_a_sentence_and_nothing_changes() {
     let made: Value =
         serde_json::from_str(&ok(daemon.run(&["keys", "create", "--tier", "pro", "--json"]))).unwrap();
     held(&format!("of user \"u\" and key {}: ", made["key"]["id"]));
+    let found = |query: &str, list: &str| daemon.get(query).json()[list].as_array().unwrap().len();
+    assert_eq!((found("/v1/users?search=U", "users"), found("/v1/users?search=zz", "users")), (1, 0));
+    assert_eq!((found("/v1/keys?search=TGK", "keys"), found("/v1/keys?search=%25", "keys")), (1, 0));
+    assert_eq!((found("/v1/keys?revoked=false", "keys"), found("/v1/keys?revoked=true", "keys")), (1, 0));
     server.sql(&database, "DELETE FROM api_keys; INSERT INTO users (id, tier) SELECT 'a' || n, 'pro' FROM generate_series(1, 3) AS n");
     held("of users \"a1\", \"a2\", \"a3\" and others: ");
     server.sql(&database, "DELETE FROM users WHERE id LIKE 'a_'");

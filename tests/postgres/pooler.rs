@@ -1,5 +1,5 @@
-//! A real PgBouncer between the daemon and PostgreSQL: in session mode all is as without it; transaction mode,
-//! which cannot work, is named.
+//! A real PgBouncer between the daemon and PostgreSQL: in session mode all is as without it; transaction
+//! mode, which cannot work, is named.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,8 +23,8 @@ struct Pooler {
 }
 
 impl Pooler {
-    /// `None`, and said aloud: there is no PgBouncer here. It refuses parameters of the start that it does not
-    /// know: it has no `ignore_startup_parameters`.
+    /// `None`, and said aloud: there is no PgBouncer here. It refuses parameters of the start that it does
+    /// not know: it has no `ignore_startup_parameters`.
     fn start(server: &Postgres, mode: &str) -> Option<Self> {
         let Some(program) = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer"]
             .iter()

@@ -28,12 +28,12 @@ fn top(daemon: &Daemon, rule: &str, limit: usize, region: &str) -> Vec<(String, 
     rows.map(|row| (row["user"].as_str().unwrap().to_owned(), row["denied"].as_u64().unwrap())).collect()
 }
 
-/// The same, by adding up everybody.
+/// The same, by adding up everybody: those who were denied, and then those who were only admitted.
 fn expected(place: &Place, rule: &str, limit: usize, region: &str) -> Vec<(String, u64)> {
     let text = place.sql(&format!(
-        "SELECT user_id, sum(denied) FROM usage_day WHERE rule = '{rule}' AND user_id <> '' AND denied > 0 \
+        "SELECT user_id, sum(denied) FROM usage_day WHERE rule = '{rule}' AND user_id <> '' \
              AND ('{region}' = '' OR region = '{region}') \
-         GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {limit}"
+         GROUP BY 1 ORDER BY 2 DESC, CASE WHEN sum(denied) = 0 THEN sum(allowed) END DESC NULLS LAST, 1 LIMIT {limit}"
     ));
     let pair = |line: &str| {
         let (user, denied) = line.split_once('|').unwrap();
@@ -67,6 +67,21 @@ fn the_top_violators_are_those_who_were_denied_most_in_all_regions() {
     }
     assert_eq!(top(&daemon, "spread", 1, "")[0], ("u77".to_owned(), 2_100));
     assert_eq!(top(&daemon, "nothing", 10, ""), []);
+    // Of days without a denial, too, what was admitted counts.
+    place.sql(
+        "INSERT INTO usage_day (bucket, region, rule, user_id, allowed, denied, cost) \
+         SELECT date_trunc('day', now(), 'UTC') - days * interval '24 hours', 'eu', 'days', who, 5, denied, 7 \
+         FROM (VALUES (0, 'refused', 2), (1, 'refused', 0), (1, 'passed', 0), (0, '', 2), (1, '', 0)) AS made (days, who, denied)",
+    );
+    let days = daemon.get("/v1/usage?by=day&group=user&rule=days&from=2d").json();
+    let rows = days["rows"].as_array().unwrap().iter();
+    let told: Vec<_> = rows
+        .map(|row| {
+            (row["user"].as_str().unwrap(), ["allowed", "denied", "cost"].map(|sum| row[sum].as_u64()))
+        })
+        .collect();
+    let of = |sums: [u64; 3]| sums.map(Some);
+    assert_eq!(told, [("refused", of([10, 2, 14])), ("passed", of([5, 0, 7]))], "{days}");
 }
 
 /// Users and days whose denials in all regions are not what their sums by day come to.

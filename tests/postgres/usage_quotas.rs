@@ -283,42 +283,45 @@ fn a_key_that_is_none_is_refused_and_one_that_was_removed_is_remembered() {
 }
 
 #[test]
-fn where_allowed_decisions_are_sampled_sums_are_called_estimates_and_quotas_stay_exact() {
+fn where_allowed_decisions_are_sampled_sums_and_quotas_are_exact_all_the_same() {
     let place = Place::new();
     let daemon = daemon(&place, "");
     for _ in 0..250 {
         daemon.check(&[("user", "u")]);
     }
     daemon.check_cost(&[("user", "u")], 9_000);
-    eventually("the denial is in the sums", || {
-        (usage(&daemon, "user=u&by=month")["rows"][0]["denied"] == 1).then_some(())
+    eventually("every decision is in the sums", || {
+        let row = usage(&daemon, "user=u&by=month")["rows"][0].clone();
+        ((&row["allowed"], &row["denied"], &row["cost"]) == (&json!(250), &json!(1), &json!(250)))
+            .then_some(())
     });
     let answer = usage(&daemon, "user=u&by=month");
     assert_eq!((quota(&answer, "user-month").1, &answer["allowed_sample"]), (250, &json!(0.01)));
     let table = shown(daemon.run(&["usage", "--user", "u", "--by", "month"]));
-    assert!(table.contains("are estimates: one allowed decision in 100 is recorded"), "{table}");
+    assert!(table.contains("250") && !table.contains("estimate"), "{table}");
+    let admitted = daemon.get("/v1/audit?outcome=allowed&user=u&limit=1000").json();
+    assert!(admitted["decisions"].as_array().unwrap().len() < 100, "rows are a sample: {admitted}");
 }
 
 #[test]
-fn of_a_rule_that_is_to_be_exact_every_decision_is_in_the_sums() {
+fn of_a_rule_that_is_to_be_exact_every_decision_has_a_row_and_of_the_others_the_sums_alone() {
     let place = Place::new();
     let daemon = daemon(&place, "allowed_sample = 0\nexact = [\"key-month\"]");
     let (id, secret) = make_key(&daemon, "acme");
     for _ in 0..37 {
         assert_eq!(daemon.check(&[("api_key", &secret)])["allowed"], true);
-        // Of no exact rule, and so not recorded.
+        // Of no exact rule, and so without a row.
         assert_eq!(daemon.check(&[("user", "acme")])["allowed"], true);
     }
     eventually("the month of the key is whole", || {
         (usage(&daemon, &format!("key={id}&by=month"))["rows"][0]["allowed"] == 37).then_some(())
     });
-    eventually("and so is what its user did with it", || {
-        (usage(&daemon, "user=acme&by=month")["rows"][0]["cost"] == 37).then_some(())
+    eventually("and so is what its user did with it and without", || {
+        (usage(&daemon, "user=acme&by=month")["rows"][0]["cost"] == 74).then_some(())
     });
+    assert_eq!(place.sql("SELECT count(*), count(key_id) FROM audit_log"), "37|37");
     let answer = usage(&daemon, &format!("key={id}"));
     assert_eq!((&answer["allowed_sample"], &answer["exact_rules"]), (&json!(0.0), &json!(["key-month"])));
-    let table = shown(daemon.run(&["usage", "--key", &id, "--by", "month"]));
-    assert!(table.contains("Exact is what these rules take part in: key-month."), "{table}");
 }
 
 #[test]

@@ -141,8 +141,8 @@ impl Play {
     }
 }
 
-/// Without others and without parts all is played, three times; the same ways of counting under each mode, and
-/// in parts, once in the same window and once over its end.
+/// Without others and without parts all is played, three times; the same ways of counting under each mode,
+/// and in parts, once in the same window and once over its end.
 fn plays() -> Vec<Play> {
     // Half a second later a level has drained by half, and what is undone has too.
     const ALL: [(u64, u64); 3] = [(50_000, 100), (150_000, 0), (1_000_000, 0)];

@@ -253,6 +253,10 @@ fn users_and_keys_are_kept_in_the_rules_file_where_there_is_no_database() {
     }
     assert!(ok(&["keys", "list", "--user", "ann"]).starts_with("No key "));
     assert_eq!(daemon.run(&["users", "show", "nobody"]).code, 1);
+    let found = |query: &str, list: &str| daemon.get(query).json()[list].as_array().unwrap().len();
+    assert_eq!((found("/v1/users?search=BO", "users"), found("/v1/users?search=zz", "users")), (1, 0));
+    assert_eq!((found("/v1/keys?search=Bob", "keys"), found("/v1/keys?search=zz", "keys")), (1, 0));
+    assert_eq!((found("/v1/keys?revoked=true", "keys"), found("/v1/keys?revoked=false", "keys")), (1, 0));
     ok(&["users", "remove", "bob"]);
     assert!(!file().contains("bob\"\ntier"));
 }

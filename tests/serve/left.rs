@@ -257,8 +257,8 @@ fn calls_that_are_given_up_by_the_thousand_end_no_other_of_their_connection() {
 const PACED: &str = "[[rules]]\nname = \"paced\"\nper = [\"user\"]\nalgorithm = \"token_bucket\"\nlimit = 60\nburst = 1\n\
                      window = \"1m\"\naction = \"throttle\"\nmax_delay = \"20s\"\ndelay = \"hold\"\n";
 
-/// Eight answers are held back for a user, and nobody waits for them any more: `leave` has it so. The next one
-/// does not wait behind them.
+/// Eight answers are held back for a user, and nobody waits for them any more: `leave` has it so. The next
+/// one does not wait behind them.
 fn turns_go_back(daemon: &Daemon, user: &str, leave: impl FnOnce()) {
     assert_eq!(daemon.check(&[("user", user)])["delay_ms"], 0);
     leave();

@@ -43,6 +43,7 @@ mod members;
 mod mistakes;
 mod names;
 mod odd_costs;
+mod on_deny;
 mod paced;
 mod penalties;
 mod quota_rows;

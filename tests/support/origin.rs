@@ -1,6 +1,7 @@
 //! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500.
 //! What follows `/tokens/` in a path is told in a header; what follows `/slow/` is how many milliseconds an
-//! answer takes. `/keys` shows the credentials that came, `/delays` how long it should hold a request back.
+//! answer takes. `/keys` shows the credentials that came, `/delays` how long it should hold a request back,
+//! and `/uses` what it should use instead of what was asked for.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -61,6 +62,7 @@ fn answer(mut socket: TcpStream) -> std::io::Result<()> {
     let body = match path {
         "/keys" => named(&["x-api-key", "authorization"]),
         "/delays" => named(&["x-ratelimit-delay-ms"]),
+        "/uses" => named(&["x-tidegate-use"]),
         _ => format!("served {path}\n"),
     };
     let tokens = path.strip_prefix("/tokens/").map(|tokens| format!("x-tokens: {tokens}\r\n"));

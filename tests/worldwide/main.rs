@@ -21,6 +21,7 @@ mod figures;
 mod first_day;
 mod gossip;
 mod health;
+mod invoice;
 mod lapsed;
 mod load;
 mod ocean;

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 
-import { Tidegate, TidegateError } from "../index.js";
+import { Denied, headersOf, Tidegate, TidegateError } from "../index.js";
 import { limit as express } from "../express.js";
 import { limit as fetching } from "../fetch.js";
 
@@ -95,6 +95,15 @@ test("middleware lets nothing pass that the daemon refused", async (context) => 
   assert.equal(errors.length, 1);
   // Express answers an error without a status with 500.
   assert.ok(errors[0] instanceof Error && errors[0].cause instanceof TidegateError && errors[0].status === undefined);
+});
+
+test("a call that is to use something else is not made", async (context) => {
+  const told = await answering(context, decision({ use: "small", rule: "large", limit: 20, remaining: 0, reservation: "held", expires_ms: 1000 }));
+  assert.equal(headersOf(await told.check({ user: "u" }))["X-Tidegate-Use"], "small");
+  await assert.rejects(told.withinBudget({ user: "u" }, () => assert.fail("it was called"), { amount: 5 }), (error) => {
+    assert.ok(error instanceof Denied && error.message === "large is used up; use small instead", error);
+    return error.decision.use === "small";
+  });
 });
 
 test("a request that is throttled is held back", async (context) => {

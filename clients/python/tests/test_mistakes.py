@@ -9,8 +9,9 @@ import unittest
 
 import httpx
 
-from tidegate import AsyncTidegate, LocalShare, Tidegate, TidegateError
+from tidegate import AsyncTidegate, Denied, LocalShare, Tidegate, TidegateError
 from tidegate.asgi import TidegateMiddleware
+from tidegate.llm import within_budget
 
 from answering import answering, decision
 
@@ -84,6 +85,15 @@ class Answers(unittest.TestCase):
                 ):
                     with self.subTest(body), self.assertRaisesRegex(TidegateError, "is it a Tidegate"):
                         ask()
+
+    def test_a_call_that_is_to_use_something_else_is_not_made(self):
+        body = decision(use="small", rule="large", limit=20, remaining=0, reservation="held", expires_ms=1000)
+        with answering(body) as address, Tidegate(address, timeout=10) as client:
+            told = client.check({"user": "u"})
+            self.assertEqual((told.allowed, told.use, told.headers()["X-Tidegate-Use"]), (True, "small", "small"))
+            with self.assertRaisesRegex(Denied, "large is used up; use small instead") as denied:
+                within_budget(client, {"user": "u"}, lambda: self.fail("it was called"), amount=5)
+            self.assertEqual(denied.exception.decision.use, "small")
 
     def test_fewer_decisions_than_checks_are_a_mistake(self):
         with answering('{"decisions": []}') as address, Tidegate(address, timeout=10) as client:

@@ -23,11 +23,13 @@ class Away(Exception):
 
 
 class Denied(Exception):
-    """A request may not pass. Nothing was charged for it."""
+    """A request may not pass, or is to use something else (`decision.use`). Nothing was charged for it."""
 
     def __init__(self, decision: Decision):
         wait = decision.retry_after
         hint = "" if wait is None else f"; again in {wait:g} s"
+        if decision.use is not None:
+            hint = f"; use {decision.use} instead"
         super().__init__((decision.message or f"{decision.rule or 'a limit'} is used up") + hint)
         self.decision = decision
 
@@ -78,6 +80,8 @@ class Decision:
     retry_after_ms: int | None = 0
     # How long to hold an admitted request back, by a rule that throttles.
     delay_ms: int = 0
+    # What to use instead of what was asked for, by a rule with `on_deny` that has nothing left for it.
+    use: str | None = None
     # The store did not answer, so the daemon decided by itself.
     degraded: bool = False
     # No daemon answered, so this client decided.
@@ -101,6 +105,8 @@ class Decision:
             out["Retry-After"] = str(max(1, -(-self.retry_after_ms // 1000)))
         if self.allowed and self.delay_ms > 0:
             out["X-RateLimit-Delay-Ms"] = str(self.delay_ms)
+        if self.use is not None:
+            out["X-Tidegate-Use"] = self.use
         return out
 
     @classmethod
@@ -116,6 +122,7 @@ class Decision:
             reset_ms=body.get("reset_ms"),
             retry_after_ms=body["retry_after_ms"],
             delay_ms=body["delay_ms"],
+            use=body.get("use"),
             degraded=body["degraded"],
             rules=tuple(RuleAnswer.of(one) for one in body["rules"]),
             body=body,

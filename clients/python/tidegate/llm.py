@@ -71,12 +71,19 @@ def within_budget(
 ) -> Response:
     """Makes the call if the budget has room for `amount`, and charges what it used.
 
-    Raises `Denied` before anything is spent. A call that raises gives its reservation back. What `used` returns
+    Raises `Denied` before anything is spent; where its `decision.use` names something, ask again with that, by the
+    name under which it is counted. A call that raises gives its reservation back. What `used` returns
     is rounded up. Where that is no number from 0 on, or `used` raises, the whole amount is charged, so that
     nobody spends by leaving the usage out; the log says so, and the response is returned all the same.
     """
     held = client.reserve(attributes, amount, ttl=ttl, domain=domain)
     if not held.decision.allowed:
+        raise Denied(held.decision)
+    if held.decision.use is not None:
+        try:
+            client.cancel(held)
+        except Exception:
+            pass  # What other rules hold of it lapses.
         raise Denied(held.decision)
     try:
         response = call()
@@ -106,6 +113,12 @@ async def within_budget_async(
     """Does what `within_budget` does, for a call that is awaited."""
     held = await client.reserve(attributes, amount, ttl=ttl, domain=domain)
     if not held.decision.allowed:
+        raise Denied(held.decision)
+    if held.decision.use is not None:
+        try:
+            await client.cancel(held)
+        except Exception:
+            pass  # What other rules hold of it lapses.
         raise Denied(held.decision)
     try:
         response = await call()

@@ -33,6 +33,9 @@ pub struct Decision {
     /// The time to hold an admitted request back, by a rule that throttles.
     #[serde(rename = "delay_ms", deserialize_with = "known_milliseconds")]
     pub delay: Duration,
+    /// The thing to use instead of what was asked for, by a rule with `on_deny` that has nothing left for it.
+    #[serde(rename = "use")]
+    pub use_instead: Option<String>,
     /// The store did not answer, so the daemon decided by itself.
     pub degraded: bool,
     /// No daemon answered, so this client decided.
@@ -60,6 +63,7 @@ impl Decision {
             reset: None,
             retry_after: Some(Duration::ZERO),
             delay: Duration::ZERO,
+            use_instead: None,
             degraded: false,
             away: true,
             cause: None,
@@ -89,6 +93,9 @@ impl Decision {
         if self.allowed && !self.delay.is_zero() {
             let millis = u64::try_from(self.delay.as_millis()).unwrap_or(u64::MAX);
             headers.insert(HeaderName::from_static("x-ratelimit-delay-ms"), HeaderValue::from(millis));
+        }
+        if let Some(Ok(named)) = self.use_instead.as_deref().map(HeaderValue::from_str) {
+            headers.insert(HeaderName::from_static("x-tidegate-use"), named);
         }
         headers
     }
@@ -271,6 +278,14 @@ mod tests {
         let held: Reservation = serde_json::from_str::<Held>(DENIED).unwrap().into();
         assert_eq!((held.token.as_deref(), held.expires), (Some("r"), Some(Duration::from_secs(5))));
         assert_eq!((held.amount(), held.decision), (2, decision));
+    }
+
+    #[test]
+    fn a_thing_to_use_instead_is_read_and_told() {
+        let told = DENIED.replace("\"allowed\":false", "\"allowed\":true,\"use\":\"small\"");
+        let decision: Decision = serde_json::from_str(&told).unwrap();
+        assert_eq!(decision.use_instead.as_deref(), Some("small"));
+        assert_eq!(decision.headers()["x-tidegate-use"], "small");
     }
 
     #[test]

@@ -87,7 +87,8 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
     text
 }
 
-/// A request may not pass. Nothing was charged for it.
+/// A request may not pass, or is to use something else ([`Decision::use_instead`]). Nothing was charged for
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 #[non_exhaustive]
@@ -107,6 +108,9 @@ impl Denied {
             Some(rule) => format!("{rule} is used up"),
             None => "a limit is used up".to_owned(),
         });
+        if let Some(named) = &decision.use_instead {
+            return format!("{text}; use {named} instead");
+        }
         match decision.retry_after {
             Some(wait) => format!("{text}; again in {wait:?}"),
             None => text,

@@ -68,10 +68,10 @@ impl Tidegate {
     /// Makes a call if the budget has room for its reservation, and charges what `used` reads from its
     /// result.
     ///
-    /// [`Error::Denied`] comes before anything is spent. A call that fails, or is dropped, gives its
-    /// reservation back. A result that does not say what it used is charged the whole amount, so that nobody
-    /// spends by leaving the usage out; the log says so. The reservation is held for two minutes unless it
-    /// has a [`ttl`](Reserve::ttl).
+    /// [`Error::Denied`] comes before anything is spent; where its decision names something to use instead,
+    /// ask again with that. A call that fails, or is dropped, gives its reservation back. A result that does
+    /// not say what it used is charged the whole amount, so that nobody spends by leaving the usage out; the
+    /// log says so. The reservation is held for two minutes unless it has a [`ttl`](Reserve::ttl).
     pub async fn within_budget<T, E, F>(
         &self,
         reserve: impl Into<Reserve>,
@@ -86,6 +86,11 @@ impl Tidegate {
         reserve.ttl.get_or_insert(BUDGET_TTL);
         let held = self.reserve(reserve).await?;
         if !held.decision.allowed {
+            return Err(Error::from(Denied::by(held.decision)).into());
+        }
+        if held.decision.use_instead.is_some() {
+            // The call is not made, so permits that other rules hold are given back.
+            settle(self, &held, 0).await;
             return Err(Error::from(Denied::by(held.decision)).into());
         }
         let amount = held.amount();

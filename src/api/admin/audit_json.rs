@@ -51,9 +51,10 @@ pub(super) struct DecidedJson<'a> {
     method: Option<&'a str>,
     /// `allowed`; `throttled`: it passed after a delay; `denied` by a limit; `blocked` by a rule that blocks,
     /// or since a user is blocked or a key does not hold; `shadow_denied`: it passed, and a rule that only
-    /// logs would have denied it; or `committed`: what a reservation used.
+    /// logs would have denied it; `diverted`: it passed, and was told to use something else, as the rule says
+    /// that had nothing left for it; or `committed`: what a reservation used.
     outcome: &'a str,
-    /// Why it was denied; null where it passed, and in rows of versions that did not write it down.
+    /// Why the rule said no; null where it did not, and in rows of versions that did not write it down.
     #[cfg_attr(test, schemars(extend("enum" = crate::api::schema::CAUSES_OR_NULL)))]
     cause: Option<&'a str>,
     /// The name that its gateway gave the request; null: none.
@@ -70,7 +71,8 @@ pub(super) struct DecidedJson<'a> {
     retry_after_ms: Option<i64>,
     /// The time that the decision took.
     latency_us: Option<i64>,
-    /// The number of decisions that it stands for.
+    /// The number of decisions that it stands for: 1, but for the row of denials beyond `denied_rows_max`,
+    /// and samples of earlier versions.
     weight: i64,
 }
 
@@ -114,12 +116,11 @@ pub(super) struct UsageJson<'a> {
     pub(super) from: String,
     /// Until when, RFC 3339.
     pub(super) to: String,
-    /// The part of the allowed decisions that this daemon records. Below 1 the sums of allowed decisions and
-    /// permits are estimates, but for `exact_rules`. Absent: it has no database and remembers no decisions,
-    /// so there are no sums.
+    /// The part of the allowed decisions that `/v1/audit` shows one by one; the sums count all of them.
+    /// Absent: this daemon has no database and remembers no decisions, so there are no sums.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allowed_sample: Option<f64>,
-    /// Rules of which this daemon records every decision: what they take part in is exact.
+    /// Rules of which this daemon records every decision.
     pub(super) exact_rules: &'a [String],
     /// The sums.
     pub(super) rows: Vec<UsageRowJson<'a>>,

@@ -229,6 +229,9 @@ pub(super) struct WhyBucketJson<'a> {
     matches: bool,
     /// True if it says no now: to the request, or to one permit where the request is not counted here.
     denies: bool,
+    /// The thing that its rule names to use instead: its no denies nobody then. Absent: none.
+    #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
+    use_instead: Option<&'a str>,
     /// Permits per window.
     limit: u32,
     /// The window; 0: none, as of `concurrency` rules.
@@ -330,6 +333,7 @@ impl<'a> WhyBucketJson<'a> {
             shadow: bucket.shadow,
             matches: bucket.matches,
             denies: bucket.denies,
+            use_instead: bucket.use_instead.as_deref(),
             limit: status.limit,
             window_ms: status.window.millis_up(),
             used: status.used,

@@ -133,7 +133,7 @@ pub(in crate::api) struct MadeKeyJson {
 }
 
 async fn list(call: AdminCall<'_>) -> Answered {
-    let filter = filter(&call, &["user", "tier"])?;
+    let filter = filter(&call, &["user", "tier", "revoked", "search"])?;
     let limit = filter.limit;
     let mut keys = call.servers.admin.register.keys(filter).await.map_err(refusal)?;
     keys.iter_mut().for_each(|key| see(&call, key));

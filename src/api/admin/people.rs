@@ -167,6 +167,13 @@ pub(super) fn filter(call: &AdminCall<'_>, known: &[&str]) -> Result<Filter, Ref
             "blocked" if known.contains(&"blocked") => {
                 filter.blocked = Some(value.parse().map_err(|_| wrong("true or false"))?);
             }
+            "revoked" if known.contains(&"revoked") => {
+                filter.revoked = Some(value.parse().map_err(|_| wrong("true or false"))?);
+            }
+            "search" if value.len() > TEXT_BYTES_MAX => {
+                return Err(wrong(&format!("a text of at most {TEXT_BYTES_MAX} bytes")));
+            }
+            "search" if known.contains(&"search") => filter.search = Some(value),
             _ => return Err(Refusal::of_field(name.clone(), format!("the query does not know {name:?}"))),
         }
     }

@@ -122,7 +122,7 @@ impl BlockBody {
 }
 
 async fn list(call: AdminCall<'_>) -> Answered {
-    let filter = filter(&call, &["tier", "blocked"])?;
+    let filter = filter(&call, &["tier", "blocked", "search"])?;
     let limit = filter.limit;
     let mut users = call.servers.admin.register.users(filter).await.map_err(refusal)?;
     users.iter_mut().for_each(|user| see(&call, user));

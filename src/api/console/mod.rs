@@ -36,7 +36,7 @@ macro_rules! script {
     };
 }
 
-static FILES: [Asset; 15] = [
+static FILES: [Asset; 17] = [
     Asset { path: "/console/icon.svg", content_type: "image/svg+xml", text: include_str!("assets/icon.svg") },
     Asset {
         path: "/console/console.css",
@@ -51,10 +51,12 @@ static FILES: [Asset; 15] = [
     script!("console"),
     script!("daemon"),
     script!("decisions"),
+    script!("form"),
     script!("health"),
     script!("hot"),
     script!("identities"),
     script!("overview"),
+    script!("people"),
     script!("preact"),
     script!("quotas"),
     script!("rates"),

@@ -244,7 +244,8 @@ impl Frames {
             (*first, *second, *third) = (a, b, c);
         } else {
             *flags &= !END_HEADERS;
-            write_frame(&mut self.behind, (CONTINUATION, END_HEADERS, stream), field.len());
+            let head = FrameHead { kind: CONTINUATION, flags: END_HEADERS, stream };
+            write_frame(&mut self.behind, head, field.len());
         }
         self.behind.extend_from_slice(&field);
     }
@@ -266,8 +267,16 @@ fn number_field(stream: [u8; 4]) -> Vec<u8> {
     field
 }
 
-/// Writes the head of a frame.
-fn write_frame(into: &mut impl Extend<u8>, (kind, flags, stream): (u8, u8, [u8; 4]), length: usize) {
+/// The head of a frame, without its length.
+struct FrameHead {
+    kind: u8,
+    flags: u8,
+    stream: [u8; 4],
+}
+
+/// Writes the head of a frame of so many bytes.
+fn write_frame(into: &mut impl Extend<u8>, head: FrameHead, length: usize) {
+    let FrameHead { kind, flags, stream } = head;
     let [_, a, b, c] = u32::try_from(length).unwrap_or_default().to_be_bytes();
     into.extend([a, b, c, kind, flags]);
     into.extend(stream);
@@ -286,7 +295,7 @@ impl OpenHead {
             let last = pieces.peek().is_none();
             let ends_stream = if kind == HEADERS && self.ends_stream { END_STREAM } else { 0 };
             let flags = ends_stream | if last { END_HEADERS } else { 0 };
-            write_frame(into, (kind, flags, self.stream), piece.len());
+            write_frame(into, FrameHead { kind, flags, stream: self.stream }, piece.len());
             into.extend_from_slice(piece);
             if last {
                 return Ok(());

@@ -117,7 +117,12 @@ impl ConnectionContext<'_> {
             Some(appended) => appended.original(head),
             None => forwarded(headers)?,
         };
-        attributes.extend(["path", "method", "host"].into_iter().zip(original).filter_map(with_value));
+        attributes.extend(
+            ["path", "method", "host"]
+                .into_iter()
+                .zip(original)
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
         let token = self.token_user(headers)?;
         let shown = self.servers.settings().credentials.shown(headers, token != TokenUser::Nothing)?;
         attributes.extend(shown.into_iter().map(|credential| (API_KEY, credential)));
@@ -157,10 +162,6 @@ impl ConnectionContext<'_> {
 
 /// Path, method and host of the original request.
 type Original<'h> = [Option<Cow<'h, str>>; 3];
-
-fn with_value<'h>((name, value): (&'h str, Option<Cow<'h, str>>)) -> Option<(&'h str, Cow<'h, str>)> {
-    value.map(|value| (name, value))
-}
 
 /// The original request as the gateway's headers tell it.
 fn forwarded(headers: &HeaderMap) -> Result<Original<'_>, Refusal> {

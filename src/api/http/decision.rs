@@ -40,6 +40,7 @@ pub(super) fn write(into: &mut Vec<u8>, decision: &DecisionJson<'_>) {
         into.extend_from_slice(b",\"message\":");
         text(into, message);
     }
+    use_instead(into, decision.use_instead);
     into.extend_from_slice(b",\"rules\":[");
     for (index, one) in decision.rules.iter().enumerate() {
         if index > 0 {
@@ -83,6 +84,7 @@ fn ruled(into: &mut Vec<u8>, ruled: &RuleOutcomeJson<'_>) {
     number(into, b",\"reset_ms\":", ruled.reset_ms);
     retry(into, ruled.retry_after_ms);
     cause(into, ruled.cause);
+    use_instead(into, ruled.use_instead);
     into.extend_from_slice(degraded(ruled.degraded));
     if let Some(PenaltyJson { ends_ms, multiplier, begun }) = &ruled.penalty {
         number(into, b",\"penalty\":{\"ends_ms\":", *ends_ms);
@@ -129,6 +131,13 @@ fn cause(into: &mut Vec<u8>, cause: Option<&'static str>) {
     if let Some(cause) = cause {
         into.extend_from_slice(b",\"cause\":");
         text(into, cause);
+    }
+}
+
+fn use_instead(into: &mut Vec<u8>, named: Option<&str>) {
+    if let Some(named) = named {
+        into.extend_from_slice(b",\"use\":");
+        text(into, named);
     }
 }
 
@@ -202,7 +211,8 @@ mod tests {
                     global,
                     answer: (limit % 2 == 0).then(|| {
                         let unit = Some("tokens".to_owned());
-                        Arc::new(AnswerOptions { unit, ..AnswerOptions::default() })
+                        let use_instead = (limit % 4 == 0).then(|| "small \"1\"".to_owned());
+                        Arc::new(AnswerOptions { unit, use_instead, ..AnswerOptions::default() })
                     }),
                     partition: None,
                     priced: (limit % 3 == 0).then_some(i64::from(limit) - 7),

@@ -80,6 +80,32 @@ impl Http2Connection {
     }
 }
 
+impl Http2Connection {
+    /// One look: true if its client does not read its answers any more, or is stuck.
+    fn is_left(&self, unread: &mut UnreadLooks, looks: &mut Looks) -> bool {
+        if self.unsent.is_unread(unread) {
+            self.deliveries.lost();
+            self.place.count_unread();
+            return true;
+        }
+        self.idle.stuck(looks)
+    }
+}
+
+fn builder() -> hyper::server::conn::http2::Builder<TokioExecutor> {
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(GIVEN_UP_MAX)
+        .max_header_list_size(HEADERS_BYTES_MAX)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_EVERY);
+    builder
+}
+
 /// Serves one connection until its client closes it, it falls silent, or the listener drains and what is in
 /// flight is answered.
 pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
@@ -98,17 +124,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
         let waits = !own.servers.engine.answers_at_once();
         deciding::begin(waits, |deciding| own.answer(request, deciding))
     });
-    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_pending_accept_reset_streams(GIVEN_UP_MAX)
-        .max_header_list_size(HEADERS_BYTES_MAX)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_EVERY);
-    let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let mut served = std::pin::pin!(builder().serve_connection(TokioIo::new(socket), service));
     let mut look = tokio::time::interval(LOOK_EVERY);
     let (mut looks, mut unread) = (Looks::default(), UnreadLooks::default());
     let mut ending = false;
@@ -131,16 +147,7 @@ pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
                 let _ = tokio::time::timeout(END_WITHIN, &mut served).await;
                 return;
             }
-            _ = look.tick() => {
-                if shared.unsent.is_unread(&mut unread) {
-                    shared.deliveries.lost();
-                    shared.place.count_unread();
-                    return;
-                }
-                if shared.idle.stuck(&mut looks) {
-                    return;
-                }
-            }
+            _ = look.tick() => if shared.is_left(&mut unread, &mut looks) { return },
         }
     }
 }

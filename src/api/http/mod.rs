@@ -84,7 +84,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     let shared =
         Http1Connection { servers, peer, idle, place, unsent, deliveries, only_watches, last_refusal };
     let shared = Arc::new(shared);
-    let Http1Connection { servers, idle, place, unsent, deliveries, last_refusal, .. } = &*shared;
+    let Http1Connection { servers, idle, unsent, deliveries, last_refusal, .. } = &*shared;
     // Called as soon as a head is there; what it returns runs later.
     let service = hyper::service::service_fn(|request| {
         let (asked, own) = (idle.asks(), Arc::clone(&shared));
@@ -98,11 +98,7 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
     let socket = DeliveringSocket::in_order(socket, deliveries);
     let watched = WatchedSocket::new(socket, Arc::clone(idle), Arc::clone(unsent));
     let socket = TokioIo::new(watched);
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    // Slow heads and bodies are found by the look for idle connections, which needs no timer for each
-    // request.
-    builder.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).pipeline_flush(true);
-    let mut served = builder.serve_connection(socket, service);
+    let mut served = builder().serve_connection(socket, service);
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut looks = Looks::default();
     let mut unread = UnreadLooks::default();
@@ -149,18 +145,17 @@ async fn serve(servers: Arc<Servers>, accepted: Accepted, only_watches: bool) {
                 let _ = tokio::time::timeout(END_WITHIN, &mut served).await;
                 return;
             }
-            _ = look.tick() => {
-                if unsent.is_unread(&mut unread) {
-                    deliveries.lost();
-                    place.count_unread();
-                    return;
-                }
-                if idle.stuck(&mut looks) {
-                    return;
-                }
-            }
+            _ = look.tick() => if shared.is_left(&mut unread, &mut looks) { return },
         }
     }
+}
+
+fn builder() -> hyper::server::conn::http1::Builder {
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    // Slow heads and bodies are found by the look for idle connections, which needs no timer for each
+    // request.
+    builder.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).pipeline_flush(true);
+    builder
 }
 
 /// The state that the requests of one connection share.
@@ -176,6 +171,16 @@ struct Http1Connection {
 }
 
 impl Http1Connection {
+    /// One look: true if its client does not read its answers any more, or is stuck.
+    fn is_left(&self, unread: &mut UnreadLooks, looks: &mut Looks) -> bool {
+        if self.unsent.is_unread(unread) {
+            self.deliveries.lost();
+            self.place.count_unread();
+            return true;
+        }
+        self.idle.stuck(looks)
+    }
+
     async fn answer(
         &self,
         request: Request<Incoming>,

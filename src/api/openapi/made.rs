@@ -218,11 +218,18 @@ const PAGE: Parameter = ("limit", "integer", false, "At most so many, from 1 to 
 const USERS: &[Parameter] = &[
     ("tier", "string", false, "Of this tier."),
     ("blocked", "boolean", false, "Only those who are blocked, or are not."),
+    ("search", "string", false, "Those whose id has this text in it, whatever the case of its letters."),
     AFTER,
     PAGE,
 ];
-const KEYS: &[Parameter] =
-    &[("user", "string", false, "Of this user."), ("tier", "string", false, "Of this tier."), AFTER, PAGE];
+const KEYS: &[Parameter] = &[
+    ("user", "string", false, "Of this user."),
+    ("tier", "string", false, "Of this tier."),
+    ("revoked", "boolean", false, "Only those that were taken back, or were not."),
+    ("search", "string", false, "Those whose name, user or note has this text in it, whatever its case."),
+    AFTER,
+    PAGE,
+];
 const PAST_DECISIONS: &[Parameter] = &[
     ("from", "string", false, "From when on: RFC 3339, or how long ago, such as 24h. 24h unless said."),
     ("to", "string", false, "Until when."),
@@ -235,7 +242,7 @@ const PAST_DECISIONS: &[Parameter] = &[
         "outcome",
         "string",
         false,
-        "allowed, throttled, denied, blocked, shadow_denied or committed, or several with commas between them.",
+        "allowed, throttled, denied, blocked, shadow_denied, diverted or committed, or several with commas between them.",
     ),
     ("cause", "string", false, "Denied for this cause, such as used_up."),
     ("request_id", "string", false, "On the request that its gateway named so (X-Request-Id)."),

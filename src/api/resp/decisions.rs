@@ -132,7 +132,7 @@ pub(super) async fn checks(servers: &Servers, commands: &[Arguments<'_>], answer
         while let Some(Some(error)) = wrong.next() {
             answers.error(&error);
         }
-        tell(answers, request, decision, region, 0);
+        tell(answers, request, decision, region, Following::Use);
     };
     servers.engine.decide_each(&right, answer).await;
     wrong.flatten().for_each(|error| answers.error(&error));
@@ -142,7 +142,8 @@ pub(super) async fn checks(servers: &Servers, commands: &[Arguments<'_>], answer
 /// `TG.RESERVE domain amount ttl id [name value …]`; an amount of `*` is estimated, an empty ttl is a minute,
 /// an empty id is made.
 pub(super) async fn reserve(
-    (servers, deliveries): (&Servers, &Arc<Deliveries>),
+    servers: &Servers,
+    deliveries: &Arc<Deliveries>,
     words: &[Cow<'_, [u8]>],
     answers: &mut Answers,
 ) -> Result<(), Wrong> {
@@ -178,13 +179,26 @@ pub(super) async fn reserve(
     let made = engine.reservation(&mut decisions);
     let [request] = &asked;
     let decision = decisions.first().ok_or("ERR there was no decision")?;
-    tell(answers, request, decision, &engine.name().region, if made.is_some() { 2 } else { 0 });
+    let named = decision.use_instead();
+    let following = match (&made, named) {
+        (_, Some(_)) => 3,
+        (Some(_), None) => 2,
+        (None, None) => 0,
+    };
+    tell(answers, request, decision, &engine.name().region, Following::Fields(following));
     if let Some(MadeReservation { reservation, ttl, .. }) = made {
         answers.bulk(reservation_text(&reservation).as_bytes());
         answers.integer(signed(ttl.millis_up()));
         if let Some(deliveries) = deliveries {
             deliveries.answers(0, deliveries.hold(Given::Reservation(reservation)));
         }
+    } else if named.is_some() {
+        // Nothing is held, and what to use instead keeps its place.
+        answers.null();
+        answers.null();
+    }
+    if let Some(named) = named {
+        answers.bulk(named.as_bytes());
     }
     Ok(())
 }
@@ -227,14 +241,27 @@ async fn settle(
     Ok(())
 }
 
+/// The fields of an answer that follow those of every decision.
+#[derive(Clone, Copy)]
+enum Following {
+    /// The thing to use instead, if a rule names one.
+    Use,
+    /// So many, which the caller writes.
+    Fields(usize),
+}
+
 /// Answers allowed (1 or 0), limit, remaining, milliseconds until it may pass (-1: never), milliseconds until
 /// the reset, milliseconds to hold it back, whether the store did not answer, and the tightest rule. Limit,
-/// remaining, reset and rule are null where no rule applied. So many fields follow as `more` says.
-fn tell(answers: &mut Answers, request: &Request<'_>, decision: &Decision, region: &str, more: usize) {
+/// remaining, reset and rule are null where no rule applied.
+fn tell(answers: &mut Answers, request: &Request<'_>, decision: &Decision, region: &str, more: Following) {
     let json = DecisionJson::new(request, decision, region);
     let maybe = |answers: &mut Answers, number: Option<u64>| match number {
         Some(number) => answers.integer(signed(number)),
         None => answers.null(),
+    };
+    let (named, more) = match more {
+        Following::Use => (json.use_instead, usize::from(json.use_instead.is_some())),
+        Following::Fields(more) => (None, more),
     };
     answers.array(FIELDS + more);
     answers.integer(i64::from(json.allowed));
@@ -247,6 +274,9 @@ fn tell(answers: &mut Answers, request: &Request<'_>, decision: &Decision, regio
     match json.rule {
         Some(rule) => answers.bulk(rule.as_bytes()),
         None => answers.null(),
+    }
+    if let Some(named) = named {
+        answers.bulk(named.as_bytes());
     }
 }
 

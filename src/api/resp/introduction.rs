@@ -7,30 +7,41 @@ use super::reply::Answers;
 /// The version that clients are told, whose commands and errors these are.
 const VERSION: &str = "7.4.0";
 
-/// Name, arity (negative: at least), flags, and where the first and the last key stand, of each command.
-const COMMANDS: [(&str, i64, &[&str], i64, i64); 22] = [
-    ("cl.throttle", -5, &["write", "fast"], 1, 1),
-    ("increx", -2, &["write", "fast"], 1, 1),
-    ("tg.check", -3, &["write"], 0, 0),
-    ("tg.report", -4, &["write"], 0, 0),
-    ("tg.reserve", -5, &["write"], 0, 0),
-    ("tg.commit", 3, &["write"], 0, 0),
-    ("tg.cancel", 2, &["write"], 0, 0),
-    ("get", 2, &["readonly", "fast"], 1, 1),
-    ("del", -2, &["write"], 1, -1),
-    ("exists", -2, &["readonly", "fast"], 1, -1),
-    ("ttl", 2, &["readonly", "fast"], 1, 1),
-    ("pttl", 2, &["readonly", "fast"], 1, 1),
-    ("eval", -3, &["noscript"], 0, 0),
-    ("evalsha", -3, &["noscript"], 0, 0),
-    ("ping", -1, &["fast"], 0, 0),
-    ("echo", 2, &["fast"], 0, 0),
-    ("hello", -1, &["noscript", "fast"], 0, 0),
-    ("auth", -2, &["noscript", "fast"], 0, 0),
-    ("select", 2, &["fast"], 0, 0),
-    ("client", -2, &["noscript"], 0, 0),
-    ("info", -1, &[], 0, 0),
-    ("command", -1, &[], 0, 0),
+/// A command as `COMMAND` tells it.
+struct RespCommand {
+    name: &'static str,
+    /// Number of words; negative: at least so many.
+    arity: i64,
+    flags: &'static [&'static str],
+    /// Place of the first key; zero: it has none.
+    first: i64,
+    /// Place of the last key; negative: counted from the end.
+    last: i64,
+}
+
+const COMMANDS: [RespCommand; 22] = [
+    RespCommand { name: "cl.throttle", arity: -5, flags: &["write", "fast"], first: 1, last: 1 },
+    RespCommand { name: "increx", arity: -2, flags: &["write", "fast"], first: 1, last: 1 },
+    RespCommand { name: "tg.check", arity: -3, flags: &["write"], first: 0, last: 0 },
+    RespCommand { name: "tg.report", arity: -4, flags: &["write"], first: 0, last: 0 },
+    RespCommand { name: "tg.reserve", arity: -5, flags: &["write"], first: 0, last: 0 },
+    RespCommand { name: "tg.commit", arity: 3, flags: &["write"], first: 0, last: 0 },
+    RespCommand { name: "tg.cancel", arity: 2, flags: &["write"], first: 0, last: 0 },
+    RespCommand { name: "get", arity: 2, flags: &["readonly", "fast"], first: 1, last: 1 },
+    RespCommand { name: "del", arity: -2, flags: &["write"], first: 1, last: -1 },
+    RespCommand { name: "exists", arity: -2, flags: &["readonly", "fast"], first: 1, last: -1 },
+    RespCommand { name: "ttl", arity: 2, flags: &["readonly", "fast"], first: 1, last: 1 },
+    RespCommand { name: "pttl", arity: 2, flags: &["readonly", "fast"], first: 1, last: 1 },
+    RespCommand { name: "eval", arity: -3, flags: &["noscript"], first: 0, last: 0 },
+    RespCommand { name: "evalsha", arity: -3, flags: &["noscript"], first: 0, last: 0 },
+    RespCommand { name: "ping", arity: -1, flags: &["fast"], first: 0, last: 0 },
+    RespCommand { name: "echo", arity: 2, flags: &["fast"], first: 0, last: 0 },
+    RespCommand { name: "hello", arity: -1, flags: &["noscript", "fast"], first: 0, last: 0 },
+    RespCommand { name: "auth", arity: -2, flags: &["noscript", "fast"], first: 0, last: 0 },
+    RespCommand { name: "select", arity: 2, flags: &["fast"], first: 0, last: 0 },
+    RespCommand { name: "client", arity: -2, flags: &["noscript"], first: 0, last: 0 },
+    RespCommand { name: "info", arity: -1, flags: &[], first: 0, last: 0 },
+    RespCommand { name: "command", arity: -1, flags: &[], first: 0, last: 0 },
 ];
 
 /// Settings that redis-benchmark looks at: nothing is written to a disk here.
@@ -106,7 +117,7 @@ pub(super) fn command(answers: &mut Answers, words: &[Cow<'_, [u8]>]) {
             let names = words.get(1..).unwrap_or_default();
             answers.array(names.len());
             for name in names {
-                match COMMANDS.iter().find(|(known, ..)| name.eq_ignore_ascii_case(known.as_bytes())) {
+                match COMMANDS.iter().find(|known| name.eq_ignore_ascii_case(known.name.as_bytes())) {
                     Some(command) => describe(answers, command),
                     None => answers.null(),
                 }
@@ -116,7 +127,8 @@ pub(super) fn command(answers: &mut Answers, words: &[Cow<'_, [u8]>]) {
     }
 }
 
-fn describe(answers: &mut Answers, (name, arity, flags, first, last): &(&str, i64, &[&str], i64, i64)) {
+fn describe(answers: &mut Answers, command: &RespCommand) {
+    let RespCommand { name, arity, flags, first, last } = command;
     answers.array(6);
     answers.bulk(name.as_bytes());
     answers.integer(*arity);

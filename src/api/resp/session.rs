@@ -181,7 +181,7 @@ impl<'s> Session<'s> {
                 return Next::Close;
             }
             b"TG.RESERVE" => {
-                decisions::reserve((self.servers, self.deliveries), words, &mut self.answers).await
+                decisions::reserve(self.servers, self.deliveries, words, &mut self.answers).await
             }
             b"TG.COMMIT" => decisions::commit(self.servers, words, &mut self.answers).await,
             b"TG.CANCEL" => decisions::cancel(self.servers, words, &mut self.answers).await,

@@ -10,7 +10,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use smallvec::SmallVec;
 
 use super::in_flight;
-use crate::api::headers::{X_CAUSE, X_DELAY, counted, delay, retry_after};
+use crate::api::headers::{X_CAUSE, X_DELAY, X_USE, counted, delay, retry_after};
 use crate::api::problem;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::{Cost, Request};
@@ -29,8 +29,15 @@ const USUAL_BYTES: usize = 96;
 
 /// True if a descriptor is over its limit. A peek is when nothing is left.
 pub(super) fn over_limit(request: &Request<'_>, decision: &Decision) -> bool {
-    let nothing_left =
-        || tightest(decision).is_some_and(|ruled| ruled.remaining == 0 && ruled.beyond.is_none());
+    let is_spent = |ruled: &RuleOutcome| ruled.remaining == 0 && ruled.beyond.is_none();
+    let nothing_left = || match tightest(decision) {
+        // It lets the request pass, so the others say.
+        Some(ruled) if ruled.use_instead().is_some() => {
+            let others = decision.rules.iter().filter(|ruled| counted(ruled) && !ruled.shadow);
+            others.filter(|ruled| ruled.use_instead().is_none()).any(is_spent)
+        }
+        tightest => tightest.is_some_and(is_spent),
+    };
     !decision.allowed || (request.cost == Cost::Peek && nothing_left())
 }
 
@@ -87,17 +94,30 @@ fn decided(requests: &[Request<'_>], decisions: &[Decision], message: &mut Bytes
     }
     if any_over {
         denial(decisions, message);
-    } else if let Some(millis) = decisions.iter().filter_map(delay).max() {
-        // For the client, and for the service behind Envoy: either may keep it.
-        header(RESPONSE_HEADER, X_DELAY, &millis.to_string(), message);
-        header(REQUEST_HEADER, X_DELAY, &millis.to_string(), message);
+    } else {
+        // For the client, and for the service behind Envoy: either may keep the delay, or use what is named.
+        if let Some(millis) = decisions.iter().filter_map(delay).max() {
+            header(RESPONSE_HEADER, X_DELAY, &millis.to_string(), message);
+            header(REQUEST_HEADER, X_DELAY, &millis.to_string(), message);
+        }
+        if let Some(named) = use_instead(decisions) {
+            header(RESPONSE_HEADER, X_USE, named, message);
+            header(REQUEST_HEADER, X_USE, named, message);
+        }
     }
     rule_headers(decisions, any_over, message);
     if any_over {
         body(decisions, message);
-    } else if let Some(lease) = in_flight::lease_of(decisions) {
-        metadata("lease", &lease, message);
+        return;
     }
+    let lease = in_flight::lease_of(decisions);
+    let texts = [("lease", lease.as_deref()), ("use", use_instead(decisions))];
+    metadata(texts.into_iter().filter_map(|(name, text)| Some((name, text?))), message);
+}
+
+/// The thing to use instead, of a call that passes: the first descriptor's that has one.
+fn use_instead(decisions: &[Decision]) -> Option<&str> {
+    decisions.iter().find_map(Decision::use_instead)
 }
 
 /// `DescriptorStatus`.
@@ -216,17 +236,20 @@ fn body(decisions: &[Decision], message: &mut BytesMut) {
     message.extend_from_slice(&text);
 }
 
-/// `dynamic_metadata`, of one text.
-fn metadata(name: &str, text: &str, message: &mut BytesMut) {
-    let value_len = bytes_len(text.len());
-    let entry_len = bytes_len(name.len()) + bytes_len(value_len);
-    begin(6, bytes_len(entry_len), message);
-    begin(1, entry_len, message);
-    begin(1, name.len(), message);
-    message.extend_from_slice(name.as_bytes());
-    begin(2, value_len, message);
-    begin(3, text.len(), message);
-    message.extend_from_slice(text.as_bytes());
+/// `dynamic_metadata`, of these texts by name. None at all where there are none; a field that comes again is
+/// merged with the one before, so each text is a message of its own.
+fn metadata<'t>(texts: impl Iterator<Item = (&'static str, &'t str)>, message: &mut BytesMut) {
+    for (name, text) in texts {
+        let value_len = bytes_len(text.len());
+        let entry_len = bytes_len(name.len()) + bytes_len(value_len);
+        begin(6, bytes_len(entry_len), message);
+        begin(1, entry_len, message);
+        begin(1, name.len(), message);
+        message.extend_from_slice(name.as_bytes());
+        begin(2, value_len, message);
+        begin(3, text.len(), message);
+        message.extend_from_slice(text.as_bytes());
+    }
 }
 
 /// `HeaderValue`, in one of the two lists of headers.
@@ -445,6 +468,32 @@ mod tests {
         assert_eq!((lease.holder, lease.held.to_vec()), (Holder([7; 16]), vec![held.clone(), held.clone()]));
         assert_eq!(decoded(&requests, &[leased(true), leased(false)]).dynamic_metadata, None);
         assert_eq!(decoded(&requests[..1], &[decision(ruled(true, 3))]).dynamic_metadata, None);
+    }
+
+    #[test]
+    fn a_thing_to_use_instead_is_told_in_headers_and_metadata_and_keeps_nobody_out() {
+        let use_instead = Some("small-model".to_owned());
+        let answer = Some(Arc::new(AnswerOptions { use_instead, ..AnswerOptions::default() }));
+        let spent = RuleOutcome { answer, ..ruled(false, 0) };
+        let passes = Decision { allowed: true, message: None, ..decision(spent) };
+        let requests = [request(Cost::Take(1)), request(Cost::Take(1))];
+        let answer = decoded(&requests, &[decision(ruled(true, 7)), passes.clone()]);
+        assert_eq!((answer.overall_code, answer.statuses[1].code), (1, 1));
+        let expected = [HeaderValue { key: X_USE.into(), value: "small-model".into(), ..Default::default() }];
+        assert_eq!(
+            (&answer.response_headers_to_add[..], &answer.request_headers_to_add[..]),
+            (&expected[..], &expected[..])
+        );
+        let fields = answer.dynamic_metadata.unwrap().fields;
+        let Some(Kind::StringValue(text)) = &fields["use"].kind else { panic!("{fields:?}") };
+        assert_eq!((text.as_str(), fields.len()), ("small-model", 1));
+        let answer = decoded(&requests, &[passes.clone(), decision(ruled(false, 0))]);
+        assert_eq!((answer.overall_code, answer.request_headers_to_add.len()), (2, 0));
+        assert_eq!(answer.dynamic_metadata, None, "another descriptor is denied");
+        // Nor does it keep out who only looks, unless another rule has nothing left either.
+        assert_eq!(decoded(&[request(Cost::Peek)], &[passes.clone()]).overall_code, 1);
+        let both = Decision { rules: vec![passes.rules[0].clone(), ruled(true, 0)], ..passes };
+        assert_eq!(decoded(&[request(Cost::Peek)], &[both]).overall_code, 2);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::api::client_identity::ClientIdentity;
 use crate::api::delivery::Given;
 use crate::api::error::{Code, Refusal};
 use crate::api::wire::{read_reservation, reservation_text};
+use crate::core::decision::Decision;
 use crate::core::hold::HoldStep;
 use crate::core::request::Cost;
 use crate::core::reservation::{ReservedCost, TTL_DEFAULT};
@@ -58,7 +59,7 @@ pub(super) async fn answer(call: OwnCall, asked: Call, message: Message, respond
         Ok(message) => match asked {
             Call::Check => check(servers, &message, span).await.map(CallReply::from),
             Call::Report => report(servers, &message, span).await.map(CallReply::from),
-            Call::Reserve => reserve((servers, &way), &message, span).await,
+            Call::Reserve => reserve(servers, &way, &message, span).await,
             Call::Commit => commit(servers, &message).await.map(CallReply::from),
         },
         Err(refusal) => Err(refusal),
@@ -119,7 +120,8 @@ fn judged(call: RateLimitCall<'_>) -> Questions<'_> {
 }
 
 async fn reserve(
-    (servers, way): (&Servers, &Way),
+    servers: &Servers,
+    way: &Way,
     message: &[u8],
     span: &mut CallSpan,
 ) -> Result<CallReply, Refusal> {
@@ -153,11 +155,19 @@ async fn reserve(
     }
     let mut decisions = servers.engine.decide(&questions).get().await;
     tell(span, &questions, &decisions);
-    if decisions.iter().any(|decision| !decision.allowed) {
+    // The answer has no place for what to use instead: to whoever reads no more than this it is a denial.
+    let passes = |decision: &Decision| decision.allowed && decision.use_instead().is_none();
+    let all_pass = decisions.iter().all(passes);
+    let made = servers.engine.reservation(&mut decisions);
+    if !all_pass {
+        if let Some(made) = made {
+            // The permits that other rules hold are given back, or lapse.
+            let _ = servers.engine.commit(&made.reservation, 0).await;
+        }
         return Ok(answer::reserved(None).into());
     }
     // Where no rule applies there is nothing to commit.
-    let Some(made) = servers.engine.reservation(&mut decisions) else {
+    let Some(made) = made else {
         return Ok(answer::reserved(Some("")).into());
     };
     let answer = answer::reserved(Some(&reservation_text(&made.reservation)));

@@ -14,11 +14,11 @@ mod quota;
 mod reflection;
 pub(super) mod service;
 mod services;
+mod serving;
 mod watch;
 mod wire;
 
 use std::future::Future as _;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -34,14 +34,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Servers;
 use super::client_identity::ClientIdentity;
-use super::connection::{END_WITHIN, GIVEN_UP_MAX, LOOK_EVERY};
-use super::delivering_socket::DeliveringSocket;
 use super::delivery::{Deliveries, Given, Undelivered};
 use super::error::{Code, GRPC_OK, Refusal};
-use super::frames::WatchedFrames;
-use super::listener::{Accepted, Socket};
 use super::traces::DecisionSpan;
-use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
+use super::unsent_bytes::{CountedWriter, Unsent};
 use crate::core::decision::{AnswerGuards, Decision};
 use crate::core::request::{Cost, Request as Question};
 use crate::engine::Engine;
@@ -58,34 +54,20 @@ use quota::Receipts;
 pub(super) use quota::fuzzed as fuzzed_quotas;
 pub(super) use quota::turn_windows as turn_quota_windows;
 use service::Service;
-use watch::Watch;
+pub(super) use serving::connection;
 
 /// The one call of the service.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// What a `grpc-message` must escape; what is not ASCII is escaped anyway.
 const GRPC_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
-/// Calls that one connection may have open. More are refused by HTTP/2 itself.
-const STREAMS_MAX: u32 = 1_024;
-/// Longest list of headers of one call, in bytes, without the long values that [`WatchedFrames`] leaves out.
-const HEADERS_BYTES_MAX: u32 = 64 * 1_024;
-/// Bytes of all messages of one connection that may wait unread.
-const WINDOW_BYTES: u32 = 256 * 1_024;
-/// How long a connection may take to begin.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// How long the first call of a connection may take when the listener has stopped.
-const FIRST_CALL_WITHIN: Duration = Duration::from_millis(500);
 /// How long a message may take to arrive.
 const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
 /// Calls of one connection whose answers are held back: half of those in all, so that no gateway takes the
 /// places of all others.
 const WAITING_MAX: usize = 128;
-/// Calls that are taken up before any of them is answered.
-const TURN_LEN_MAX: usize = 256;
 
 type Respond = SendResponse<CountedWriter>;
-type Stream = (Request<RecvStream>, Respond);
-type Connection = h2::server::Connection<WatchedFrames<DeliveringSocket>, CountedWriter>;
 
 /// What the calls of one connection share.
 struct Line {
@@ -147,139 +129,6 @@ impl Line {
     }
 }
 
-/// Serves one connection until its client closes it, it falls silent, or the server drains and what is in
-/// flight is answered.
-pub(super) async fn connection(servers: Arc<Servers>, accepted: Accepted) {
-    let Accepted { socket, shutdown, place, .. } = accepted;
-    let mut builder = h2::server::Builder::new();
-    builder
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_pending_accept_reset_streams(GIVEN_UP_MAX)
-        .max_concurrent_reset_streams(GIVEN_UP_MAX)
-        .max_header_list_size(HEADERS_BYTES_MAX)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .initial_window_size(WINDOW_BYTES);
-    let deliveries = Deliveries::new(&servers.engine);
-    let is_unix = matches!(socket, Socket::Unix(_));
-    let socket = DeliveringSocket::by_number(socket, &deliveries);
-    let socket = WatchedFrames::small(socket, is_unix, &deliveries);
-    let handshake = builder.handshake::<_, CountedWriter>(socket);
-    // Who speaks no HTTP/2, or not in time, is let go.
-    let handshake = tokio::time::timeout(HANDSHAKE_WITHIN, handshake);
-    let mut stopped = pin!(async {
-        shutdown.stop.cancelled().await;
-        tokio::time::sleep(FIRST_CALL_WITHIN).await;
-    });
-    let shaken = tokio::select! {
-        biased;
-        shaken = handshake => shaken,
-        () = place.end.cancelled() => return,
-        () = &mut stopped => return,
-    };
-    let Ok(Ok(mut connection)) = shaken else { return };
-    let way = Way { unsent: servers.rls.unsent.connection(), deliveries, waiting: Arc::default() };
-    let closing = shutdown.closing.clone();
-    let (others, receipts) = (others::Share::default(), Arc::default());
-    let line = Line { servers, closing, way, others, receipts };
-    let mut watch = Watch::new(connection.ping_pong());
-    let mut look = tokio::time::interval(LOOK_EVERY);
-    let mut unread = UnreadLooks::default();
-    let mut closing = pin!(shutdown.closing.cancelled());
-    let mut ending = pin!(place.end.cancelled());
-    let mut closes = false;
-    let mut turn: Vec<Stream> = Vec::new();
-    loop {
-        let event = std::future::poll_fn(|cx| {
-            if let Some(event) = poll_calls(&mut connection, &mut turn, &line.way.unsent, cx) {
-                return Poll::Ready(event);
-            }
-            // Some clients lose a call that they begin while they are told to go before they began any.
-            if !closes && watch.has_begun && closing.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Event::Close);
-            }
-            if !watch.has_begun && stopped.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Event::Closed);
-            }
-            if ending.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Event::MakeRoom);
-            }
-            if watch.poll_receipt(&line, cx).is_ready() {
-                return Poll::Ready(Event::Pinged);
-            }
-            look.poll_tick(cx).map(|_| Event::Look)
-        });
-        match event.await {
-            Event::Calls => {
-                watch.calls = watch.calls.saturating_add(turn.len());
-                watch.has_begun = true;
-                place.touch(true);
-                for (request, respond) in turn.drain(..) {
-                    accept(&line, request, respond);
-                }
-            }
-            Event::Close => {
-                closes = true;
-                connection.graceful_shutdown();
-            }
-            Event::MakeRoom => {
-                connection.abrupt_shutdown(h2::Reason::NO_ERROR);
-                let ended = std::future::poll_fn(|cx| connection.poll_closed(cx));
-                let _ = tokio::time::timeout(END_WITHIN, ended).await;
-                return;
-            }
-            Event::Look if line.way.unsent.is_unread(&mut unread) => {
-                line.way.deliveries.lost();
-                return place.count_unread();
-            }
-            Event::Look if watch.is_silent() => return,
-            Event::Look | Event::Pinged => {}
-            Event::Closed => return,
-            // Resets that were still to be read are lost with it.
-            Event::Broken => return line.way.deliveries.lost(),
-        }
-    }
-}
-
-enum Event {
-    Calls,
-    Closed,
-    Broken,
-    Close,
-    Look,
-    MakeRoom,
-    /// A PING is to be written.
-    Pinged,
-}
-
-/// Moves the connection on, and takes every call that has arrived. `None`: nothing happened.
-///
-/// From a client that does not read its answers no further calls are taken.
-fn poll_calls(
-    connection: &mut Connection,
-    turn: &mut Vec<Stream>,
-    unsent: &Unsent,
-    cx: &mut Context<'_>,
-) -> Option<Event> {
-    if !unsent.has_room() {
-        if connection.poll_closed(cx).is_ready() {
-            return Some(Event::Closed);
-        }
-        if !unsent.has_room() {
-            return None;
-        }
-    }
-    while turn.len() < TURN_LEN_MAX {
-        match connection.poll_accept(cx) {
-            Poll::Ready(Some(Ok(call))) => turn.push(call),
-            // How a connection ends is its client's affair.
-            Poll::Ready(None) => return Some(Event::Closed),
-            Poll::Ready(Some(Err(_))) => return Some(Event::Broken),
-            Poll::Pending => break,
-        }
-    }
-    (!turn.is_empty()).then_some(Event::Calls)
-}
-
 /// Answers a call at once where it can be.
 fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     let servers = &line.servers;
@@ -322,7 +171,7 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
             Ok(AtOnce::Answer(answer)) => reply(&line.way, respond, answer),
             Ok(AtOnce::Held(decisions)) => {
                 let waiting = line.way.waits();
-                drop(tokio::spawn(hold_back((line.call(), waiting), bytes, respond, *decisions)))
+                drop(tokio::spawn(hold_back(line.call(), waiting, bytes, respond, *decisions)))
             }
             Ok(AtOnce::Unknown) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond, true))),
             Err(refusal) => refuse(servers, respond, &refusal),
@@ -444,7 +293,8 @@ fn decide_now(line: &Line, message: &[u8]) -> Result<AtOnce, Refusal> {
 
 /// Answers a call that is decided once its delay is over, unless it is given up before.
 async fn hold_back(
-    (call, _waiting): (OwnCall, WaitingCall),
+    call: OwnCall,
+    _waiting: WaitingCall,
     message: Bytes,
     mut respond: Respond,
     decisions: Decisions,
@@ -479,7 +329,8 @@ async fn when_due(
 /// The answer, where something has to be waited for; `None` for a call that was given up while its answer was
 /// held back. `tried`: [`decide_now`] has asked for the same just now.
 async fn decide(
-    (servers, way): (&Servers, &Way),
+    servers: &Servers,
+    way: &Way,
     message: &[u8],
     tried: bool,
     respond: &mut Respond,
@@ -609,7 +460,7 @@ async fn whole(servers: &Servers, mut message: Message) -> Result<Bytes, Refusal
 
 async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tried: bool) {
     let OwnCall { servers, way, mut span, .. } = call;
-    match decide((&servers, &way), &message, tried, &mut respond, &mut span).await {
+    match decide(&servers, &way, &message, tried, &mut respond, &mut span).await {
         Ok(answer) => {
             if let Some(answer) = answer {
                 end(span, None);

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::in_flight;
-use super::wire::{DESCRIPTORS_MAX, Descriptor, RequestMessage, Undecodable, decode, repaired};
+use super::wire::{CallerLimit, DESCRIPTORS_MAX, Descriptor, RequestMessage, Undecodable, decode, repaired};
 use crate::api::error::{Code, Refusal};
 use crate::core::request::{ATTRIBUTES_MAX, Cost, LimitOverride, Request, TEXT_BYTES_MAX};
 use crate::core::time::Span;
@@ -108,8 +108,8 @@ pub(super) fn cost(descriptor: &Descriptor<'_>, request_hits: u32) -> Cost {
 
 /// The limit that stands in for the rule's; `None` for a unit that is unknown. Months have 30 days and years
 /// 365.
-pub(super) fn limit((permits, unit): (u32, i32)) -> Option<LimitOverride> {
-    let window = match unit {
+pub(super) fn limit(own: CallerLimit) -> Option<LimitOverride> {
+    let window = match own.unit {
         1 => Span::from_secs(1),
         2 => Span::from_secs(60),
         3 => Span::from_secs(3_600),
@@ -119,7 +119,7 @@ pub(super) fn limit((permits, unit): (u32, i32)) -> Option<LimitOverride> {
         7 => Span(7 * DAY.micros()),
         _ => return None,
     };
-    Some(LimitOverride { permits, window })
+    Some(LimitOverride { permits: own.requests, window })
 }
 
 #[cfg(test)]

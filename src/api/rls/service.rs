@@ -173,7 +173,7 @@ async fn answer_later(
     let (watch, mut room) = (Stopwatch::start(), Vec::new());
     let in_force = service.in_force()?;
     let asked = read(message, &mut room)?;
-    let judged = asked_and_judged((servers, span), service, &in_force, &asked, encode).await;
+    let judged = asked_and_judged(servers, span, service, &in_force, &asked, encode).await;
     service.statistics.answered(watch.elapsed());
     judged
 }
@@ -189,13 +189,14 @@ pub(in crate::api) async fn answer_json(
     let in_force = service.in_force()?;
     let asked = question.message();
     let written = |judged: &Judged<'_>| (json::write(judged), judged.over);
-    let judged = asked_and_judged((servers, &mut None), service, &in_force, &asked, written).await;
+    let judged = asked_and_judged(servers, &mut None, service, &in_force, &asked, written).await;
     service.statistics.answered(watch.elapsed());
     judged
 }
 
 async fn asked_and_judged<T>(
-    (servers, span): (&Servers, &mut CallSpan),
+    servers: &Servers,
+    span: &mut CallSpan,
     service: &Service,
     in_force: &InForce,
     asked: &RequestMessage<'_>,

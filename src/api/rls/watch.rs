@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 use h2::{Ping, PingPong};
 
 use super::Line;
+use super::quota::Pings;
 use crate::core::time::Timestamp;
 
 /// Watches whether there is still someone at the other end.
@@ -28,8 +29,8 @@ impl Watch {
     /// Ready where the PING of a receipt was begun.
     pub(super) fn poll_receipt(&mut self, line: &Line, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pings) = &mut self.pings else { return Poll::Pending };
-        let own = (&mut self.pinged, &mut self.waiting);
-        line.receipts.poll(pings, own, (&line.servers.engine, &line.way.unsent), cx)
+        let own = Pings { pings, pinged: &mut self.pinged, looks: &mut self.waiting };
+        line.receipts.poll(own, &line.servers.engine, &line.way.unsent, cx)
     }
 
     /// One look: pings a connection without calls, and finds it silent if it has not answered by the next.

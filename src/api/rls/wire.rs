@@ -27,13 +27,22 @@ pub(super) struct RequestMessage<'b> {
     pub(super) hits_addend: u32,
 }
 
+/// A limit that a caller brings.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CallerLimit {
+    /// `requests_per_unit`.
+    pub(super) requests: u32,
+    /// Number of the unit.
+    pub(super) unit: i32,
+}
+
 /// One set of attributes.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Descriptor<'b> {
     /// Names and values. At most one more than [`ATTRIBUTES_MAX`] is kept: too many show as too many.
     pub(super) entries: SmallVec<[(&'b str, &'b str); 8]>,
-    /// `requests_per_unit` and `unit` of an override.
-    pub(super) limit: Option<(u32, i32)>,
+    /// An override.
+    pub(super) limit: Option<CallerLimit>,
     /// Its own hits.
     pub(super) hits_addend: Option<u64>,
     /// True if the hits are given back.
@@ -136,11 +145,11 @@ fn entry(mut message: &[u8]) -> Decoded<(&str, &str)> {
     Ok(entry)
 }
 
-fn limit(mut message: &[u8], limit: &mut (u32, i32)) -> Decoded<()> {
+fn limit(mut message: &[u8], limit: &mut CallerLimit) -> Decoded<()> {
     while let Some(field) = next(&mut message)? {
         match field.number {
-            1 => limit.0 = low32(varint(&field, &mut message)?),
-            2 => limit.1 = low32(varint(&field, &mut message)?).cast_signed(),
+            1 => limit.requests = low32(varint(&field, &mut message)?),
+            2 => limit.unit = low32(varint(&field, &mut message)?).cast_signed(),
             _ => skip(&field, &mut message)?,
         }
     }
@@ -302,7 +311,9 @@ mod tests {
                 .iter()
                 .map(|(key, value)| Entry { key: (*key).to_owned(), value: (*value).to_owned() })
                 .collect(),
-            limit: own.limit.map(|(requests_per_unit, unit)| RateLimitOverride { requests_per_unit, unit }),
+            limit: own
+                .limit
+                .map(|limit| RateLimitOverride { requests_per_unit: limit.requests, unit: limit.unit }),
             hits_addend: own.hits_addend.map(|value| UInt64Value { value }),
             is_negative_hits: own.is_negative_hits,
         };

@@ -85,6 +85,8 @@ pub(in crate::api) struct RuleBody {
     /// The name by which Envoy is told of the limit, in place of the rule's; may be empty.
     #[schemars(length(max = TEXT_BYTES_MAX))]
     told_as: Option<String>,
+    /// The answer to a request that the limit has no room for, in the place of a denial.
+    on_deny: Option<RuleOnDenyBody>,
     /// The unit that the limit counts, where that is not requests.
     #[schemars(regex(pattern = "^[a-z0-9_-]{1,32}$"))]
     unit: Option<String>,
@@ -146,6 +148,17 @@ pub(in crate::api) struct RuleEstimateBody {
     /// The amount before ten costs are known; a tenth of the limit unless said.
     #[schemars(range(min = 1, max = u32::MAX))]
     first: Option<u32>,
+}
+
+/// The answer in the place of a denial: the request passes, uncharged by this rule, and is told to use
+/// something else.
+#[derive(JsonSchema)]
+#[schemars(rename = "RuleOnDeny", deny_unknown_fields)]
+pub(in crate::api) struct RuleOnDenyBody {
+    /// The thing to use instead, such as a cheaper model: printable ASCII.
+    #[serde(rename = "use")]
+    #[schemars(length(min = 1, max = 256))]
+    instead: String,
 }
 
 /// On which day a period begins.

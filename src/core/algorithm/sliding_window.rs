@@ -25,6 +25,13 @@ pub struct SlidingWindow {
     debt: u32,
 }
 
+/// Where an instant lies, what is counted and owed there, and the count of the window before.
+struct Placed {
+    place: WindowPlace,
+    account: WindowAccount,
+    previous: u32,
+}
+
 /// What weighs on one window: all that decides how much of it may still be used.
 struct Load {
     budget: u32,
@@ -83,39 +90,31 @@ impl SlidingWindow {
         Self::from_parts(now, self.current.max(limit.permits), 0, self.debt)
     }
 
-    /// Returns where `now` lies, what is counted and owed there, and the count of the window before. `view`
-    /// says how fast a debt is paid.
-    fn place(
-        &self,
-        limit: &Limit,
-        view: Option<&WindowAllowance>,
-        now: Timestamp,
-    ) -> (WindowPlace, WindowAccount, u32) {
+    /// Returns where `now` lies. `view` says how fast a debt is paid.
+    fn place(&self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> Placed {
         let at = self.at();
         let place = WindowPlace::every(limit.window, now.max(at));
         let account = WindowAccount { count: self.current, debt: self.debt };
-        match place.windows_since(at.0) {
-            0 => (place, account, self.previous),
+        let (account, previous) = match place.windows_since(at.0) {
+            0 => (account, self.previous),
             1 => {
                 let debt = carried(limit, view, account, 1);
-                (place, WindowAccount { count: 0, debt }, account.count + (account.debt - debt))
+                (WindowAccount { count: 0, debt }, account.count + (account.debt - debt))
             }
-            _ if account.debt == 0 => (place, WindowAccount { count: 0, debt: 0 }, 0),
+            _ if account.debt == 0 => (WindowAccount { count: 0, debt: 0 }, 0),
             _ => {
                 let windows = place.index - at.window_index(limit.window);
                 // The window before this one has paid what it could.
                 let owed = carried(limit, view, account, windows - 1);
                 let debt = carried(limit, view, account, windows);
-                (place, WindowAccount { count: 0, debt }, owed - debt)
+                (WindowAccount { count: 0, debt }, owed - debt)
             }
-        }
+        };
+        Placed { place, account, previous }
     }
 
-    fn load(
-        limit: &Limit,
-        view: Option<&WindowAllowance>,
-        (place, account, previous): &(WindowPlace, WindowAccount, u32),
-    ) -> (Load, u64) {
+    fn load(limit: &Limit, view: Option<&WindowAllowance>, placed: &Placed) -> (Load, u64) {
+        let Placed { place, account, previous } = placed;
         let share = WindowShare::of(limit, view, place.index);
         let load = Load {
             budget: share.budget,
@@ -135,12 +134,12 @@ impl SlidingWindow {
     ) -> Verdict {
         let placed = self.place(limit, view, now);
         let (load, room) = Self::load(limit, view, &placed);
-        let (place, account, _) = placed;
+        let Placed { place, account, .. } = placed;
         let free = room.saturating_sub(load.current);
         let asked = cost.max(1);
         let admitted = asked <= free;
         let remaining = if admitted { free - cost } else { free };
-        let retry = if admitted { None } else { until_fits(limit, view, &place, &load, (account, asked)) };
+        let retry = if admitted { None } else { until_fits(limit, view, &place, &load, account, asked) };
         // A client that waits for the reset may ask for as much again, or for one permit where that much
         // never fits.
         let again = if asked > u64::from(limit.permits) { 1 } else { asked };
@@ -157,7 +156,7 @@ impl SlidingWindow {
                     account.settle(room.saturating_sub(u64::from(account.count)));
                 }
                 account.count = account.count.saturating_add(counted);
-                until_fits(limit, view, &place, &after, (account, again)).unwrap_or(Span(place.left()))
+                until_fits(limit, view, &place, &after, account, again).unwrap_or(Span(place.left()))
             }
         };
         Verdict { admitted, remaining, reset, retry, delay: Span::ZERO }
@@ -170,7 +169,7 @@ impl SlidingWindow {
 
     pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
         if cost > 0 {
-            let (_, mut account, previous) = self.place(limit, None, now);
+            let Placed { mut account, previous, .. } = self.place(limit, None, now);
             account.settle(u64::from(limit.permits.saturating_sub(account.count)));
             account.count = account.count.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
             self.hold(now, account, previous);
@@ -187,7 +186,7 @@ impl SlidingWindow {
     ) -> u64 {
         let placed = self.place(limit, view, now);
         let (_, room) = Self::load(limit, view, &placed);
-        let (_, mut account, previous) = placed;
+        let Placed { mut account, previous, .. } = placed;
         let room = room.saturating_sub(u64::from(account.count));
         let charged = account.report(room, report.permits, report.debt_max);
         self.hold(now, account, previous);
@@ -196,7 +195,7 @@ impl SlidingWindow {
 
     /// Counts what is owed, as far as there is room. Returns what the window counts more for it.
     pub(super) fn settle(&mut self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
-        let before = self.place(limit, view, now).1.count;
+        let before = self.place(limit, view, now).account.count;
         self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
         u64::from(self.current.saturating_sub(before))
     }
@@ -207,7 +206,7 @@ impl SlidingWindow {
 
     /// Takes from what is owed first, then from the running window and the rest from the one before.
     pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
-        let (_, WindowAccount { count, debt }, previous) = self.place(limit, None, now);
+        let Placed { account: WindowAccount { count, debt }, previous, .. } = self.place(limit, None, now);
         let part = |of: u32, left: u64| of.min(u32::try_from(left).unwrap_or(u32::MAX));
         let owed = part(debt, cost);
         let newer = part(count, cost - u64::from(owed));
@@ -220,7 +219,7 @@ impl SlidingWindow {
 
     /// See [`super::State::restore`].
     pub(super) fn restore(&mut self, limit: &Limit, now: Timestamp, known: &RegionUse) {
-        let (place, WindowAccount { count, debt }, previous) = self.place(limit, None, now);
+        let Placed { place, account: WindowAccount { count, debt }, previous } = self.place(limit, None, now);
         let (used, before) = match place.index.checked_sub(known.window) {
             Some(0) => (known.used, known.before),
             Some(1) => (0, known.used),
@@ -235,13 +234,13 @@ impl SlidingWindow {
 
     /// See [`super::State::returnable`].
     pub(super) fn returnable(&self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
-        let (_, account, previous) = self.place(limit, view, now);
+        let Placed { account, previous, .. } = self.place(limit, view, now);
         account.used() + u64::from(previous)
     }
 
     /// See [`super::State::region_use`].
     pub(super) fn region_use(&self, limit: &Limit, now: Timestamp) -> RegionUse {
-        let (place, account, previous) = self.place(limit, None, now);
+        let Placed { place, account, previous } = self.place(limit, None, now);
         RegionUse { window: place.index, used: account.used(), before: u64::from(previous) }
     }
 
@@ -251,7 +250,7 @@ impl SlidingWindow {
     }
 
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
-        let (place, account, previous) = self.place(limit, None, now);
+        let Placed { place, account, previous } = self.place(limit, None, now);
         account.used() + faded(u128::from(previous), place.left(), place.length)
     }
 
@@ -277,7 +276,8 @@ fn until_fits(
     view: Option<&WindowAllowance>,
     place: &WindowPlace,
     load: &Load,
-    (account, asked): (WindowAccount, u64),
+    account: WindowAccount,
+    asked: u64,
 ) -> Option<Span> {
     if asked > u64::from(limit.permits) {
         return None;

@@ -7,8 +7,8 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
 use super::record::Record;
-use super::usage::OTHER_PATHS;
-use crate::time::Span;
+use super::usage::{OTHER_PATHS, UsageKey};
+use crate::time::{Span, Timestamp};
 
 /// The name of all users, paths and keys beyond the bounds in sums.
 pub const OTHERS: &str = OTHER_PATHS;
@@ -69,44 +69,74 @@ impl Distinct {
 
     /// Calls a user, path or key [`OTHERS`] that comes beyond the bound of its rule and day.
     pub fn bound(&mut self, record: &mut Record<'_>) {
-        let day = record.at.window_index(DAY);
+        self.begin(record.at);
+        let (rule, max) = (record.rule.unwrap_or_default(), self.max);
+        if record.user.is_some_and(|user| !self.admits(rule, |seen| &mut seen.users, user, (max.users, 1))) {
+            record.user = Some(OTHERS);
+        }
+        if record.key.is_some_and(|key| !self.admits(rule, |seen| &mut seen.keys, key, (max.keys, 1))) {
+            record.key = Some(OTHERS);
+        }
+        let path = record.path.map(|path| path.split('?').next().unwrap_or_default());
+        if path.is_some_and(|path| !self.admits(rule, |seen| &mut seen.paths, path, (max.paths, 1))) {
+            record.path = Some(OTHERS);
+        }
+    }
+
+    /// Does the same to what a sum of so many decisions is of.
+    pub fn bound_sum(&mut self, key: &mut UsageKey, times: u64) {
+        self.begin(key.minute);
+        let (rule, max) = (&*key.rule, self.max);
+        if !self.admits(rule, |seen| &mut seen.users, &key.user, (max.users, times)) {
+            OTHERS.clone_into(&mut key.user);
+        }
+        if !self.admits(rule, |seen| &mut seen.keys, &key.key, (max.keys, times)) {
+            OTHERS.clone_into(&mut key.key);
+        }
+        if !self.admits(rule, |seen| &mut seen.paths, &key.path, (max.paths, times)) {
+            OTHERS.clone_into(&mut key.path);
+        }
+    }
+
+    /// Forgets the day before, if this is a new one.
+    fn begin(&mut self, at: Timestamp) {
+        let day = at.window_index(DAY);
         if day > self.day {
             self.day = day;
             self.rules.clear();
             self.len = 0;
         }
-        let rule = record.rule.unwrap_or_default();
-        let values = match self.rules.get_mut(rule) {
-            Some(values) => values,
+    }
+
+    /// True if the value has sums of its own: it is known, or there is room for it. Else so many decisions go
+    /// to the others.
+    fn admits(
+        &mut self,
+        rule: &str,
+        values: fn(&mut SeenValues) -> &mut HashSet<u64, RandomState>,
+        value: &str,
+        (max, times): (usize, u64),
+    ) -> bool {
+        if value.is_empty() {
+            return true;
+        }
+        let hash = self.hasher.hash_one(value);
+        let seen = match self.rules.get_mut(rule) {
+            Some(seen) => seen,
             None => self.rules.entry(rule.to_owned()).or_default(),
         };
-        let mut admits = |known: &mut HashSet<u64, RandomState>, value: &str, max: usize| {
-            let hash = self.hasher.hash_one(value);
-            if known.contains(&hash) {
-                return true;
-            }
-            let has_room = known.len() < max && self.len < VALUES_MAX;
-            if has_room {
-                known.insert(hash);
-                self.len += 1;
-            } else {
-                self.merged += 1;
-            }
-            has_room
-        };
-        if record
-            .user
-            .is_some_and(|user| !user.is_empty() && !admits(&mut values.users, user, self.max.users))
-        {
-            record.user = Some(OTHERS);
+        let known = values(seen);
+        if known.contains(&hash) {
+            return true;
         }
-        if record.key.is_some_and(|key| !key.is_empty() && !admits(&mut values.keys, key, self.max.keys)) {
-            record.key = Some(OTHERS);
+        let has_room = known.len() < max && self.len < VALUES_MAX;
+        if has_room {
+            known.insert(hash);
+            self.len += 1;
+        } else {
+            self.merged += times;
         }
-        let path = record.path.map(|path| path.split('?').next().unwrap_or_default());
-        if path.is_some_and(|path| !path.is_empty() && !admits(&mut values.paths, path, self.max.paths)) {
-            record.path = Some(OTHERS);
-        }
+        has_room
     }
 }
 
@@ -114,7 +144,6 @@ impl Distinct {
 mod tests {
     use super::*;
     use crate::audit::Outcome;
-    use crate::time::Timestamp;
 
     #[test]
     fn each_rule_has_so_many_users_paths_and_keys_a_day_and_the_rest_is_the_others() {
@@ -152,5 +181,25 @@ mod tests {
         assert_eq!(named(1, "s", "c", "/y"), pair("c", "/y"), "another rule has its own");
         assert_eq!(named(2, "r", "c", "/y"), pair("c", "/y"), "and another day");
         assert_eq!(distinct.merged(), 3);
+    }
+
+    #[test]
+    fn a_sum_beyond_the_bound_is_one_of_the_others_by_the_same_count() {
+        let mut distinct = Distinct::new(DistinctMax { users: 1, paths: 1, keys: 1 });
+        let mut named = |user: &str| {
+            let mut key = UsageKey {
+                minute: Timestamp(5),
+                rule: "r".to_owned(),
+                user: user.to_owned(),
+                path: String::new(),
+                key: String::new(),
+            };
+            distinct.bound_sum(&mut key, 7);
+            (key.user, key.path)
+        };
+        assert_eq!(named("a").0, "a");
+        assert_eq!(named("b"), (OTHERS.to_owned(), String::new()));
+        assert_eq!(named(""), (String::new(), String::new()), "a total is nobody's");
+        assert_eq!(distinct.merged(), 7);
     }
 }

@@ -7,8 +7,10 @@
 mod distinct;
 mod histogram;
 mod record;
+mod sum_bytes;
 pub mod usage;
 
 pub use distinct::{Distinct, DistinctMax, OTHERS};
 pub use histogram::{BUCKETS, Histogram};
 pub use record::{Outcome, Record, Records, pieces, storable};
+pub use sum_bytes::{read_sums, write_sums};

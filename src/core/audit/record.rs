@@ -22,14 +22,23 @@ pub enum Outcome {
     Blocked,
     /// It passed, but a rule that only logs would have denied it.
     ShadowDenied,
+    /// It passed, but is to use something else, as a rule says that had nothing left for it.
+    Diverted,
     /// It was decided before, and reserved something: it is known now what it used. No decision of its own.
     Committed,
 }
 
 impl Outcome {
     /// Every one.
-    pub const ALL: [Self; 6] =
-        [Self::Allowed, Self::Throttled, Self::Denied, Self::Blocked, Self::ShadowDenied, Self::Committed];
+    pub const ALL: [Self; 7] = [
+        Self::Allowed,
+        Self::Throttled,
+        Self::Denied,
+        Self::Blocked,
+        Self::ShadowDenied,
+        Self::Diverted,
+        Self::Committed,
+    ];
 
     /// The words of all of them.
     pub const WORDS: [&'static str; Self::ALL.len()] = {
@@ -51,6 +60,7 @@ impl Outcome {
             Self::Denied => "denied",
             Self::Blocked => "blocked",
             Self::ShadowDenied => "shadow_denied",
+            Self::Diverted => "diverted",
             Self::Committed => "committed",
         }
     }
@@ -61,10 +71,10 @@ impl Outcome {
         Self::ALL.into_iter().find(|outcome| outcome.as_str() == text)
     }
 
-    /// True if the request did not pass.
+    /// True if the deciding rule was charged what was asked for, unless something else says what it charged.
     #[must_use]
-    pub const fn is_refused(self) -> bool {
-        matches!(self, Self::Denied | Self::Blocked)
+    pub const fn takes_cost(self) -> bool {
+        !matches!(self, Self::Denied | Self::Blocked | Self::Diverted)
     }
 
     const fn byte(self) -> u8 {
@@ -75,14 +85,15 @@ impl Outcome {
             Self::Committed => 3,
             Self::Throttled => 4,
             Self::Blocked => 5,
+            Self::Diverted => 6,
         }
     }
 
-    /// The byte where 0.1.0 reads the outcome, which knows neither [`Self::Throttled`] nor [`Self::Blocked`]
-    /// and would take a record with another byte for a damaged one.
+    /// The byte where 0.1.0 reads the outcome, which knows none of [`Self::Throttled`], [`Self::Blocked`] and
+    /// [`Self::Diverted`] and would take a record with another byte for a damaged one.
     const fn coarse_byte(self) -> u8 {
         match self {
-            Self::Throttled => Self::Allowed.byte(),
+            Self::Throttled | Self::Diverted => Self::Allowed.byte(),
             Self::Blocked => Self::Denied.byte(),
             other => other.byte(),
         }
@@ -234,7 +245,8 @@ pub fn storable(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn cut(text: &str) -> &str {
+/// The text as far as records and sums keep it.
+pub(super) fn cut(text: &str) -> &str {
     if text.len() <= TEXT_BYTES_MAX {
         return text;
     }
@@ -242,16 +254,17 @@ fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-struct HexBytes<'a>(&'a [u8]);
+/// Reads bytes from their beginning.
+pub(super) struct HexBytes<'a>(pub(super) &'a [u8]);
 
 impl<'a> HexBytes<'a> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*first)
     }
 
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (first, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(first)
@@ -346,7 +359,7 @@ mod tests {
             address,
             path,
             method,
-            outcome: Outcome::ALL[usize::try_from(at % 6).unwrap()],
+            outcome: Outcome::ALL[usize::try_from(at % 7).unwrap()],
             cost,
             count: at ^ 7,
             limit: 9,

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use hashbrown::{Equivalent, HashMap, HashSet};
 
 use super::histogram::Histogram;
-use super::record::{Outcome, Record, storable};
+use super::record::{Outcome, Record, cut, storable};
 use crate::time::{Span, Timestamp};
 
 /// Most paths that get sums of their own among those that are added up together; the rest share
@@ -56,7 +56,7 @@ impl UsageKey {
 /// One sum.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Decisions that let pass, those that were not sampled included by estimate.
+    /// Decisions that let pass, those without a row of their own included.
     pub allowed: u64,
     /// Those of `allowed` that passed after a delay.
     pub throttled: u64,
@@ -64,7 +64,7 @@ pub struct Usage {
     pub denied: u64,
     /// Those of `denied` that were blocked rather than over a limit.
     pub blocked: u64,
-    /// Permits that were let pass, estimated likewise; at most [`COST_MAX`], and as far below zero.
+    /// Permits that were let pass, of all of them; at most [`COST_MAX`], and as far below zero.
     pub cost: i64,
     /// Durations of the decisions; nothing of API keys.
     pub latency: Histogram,
@@ -77,6 +77,11 @@ impl Usage {
             Outcome::Denied | Outcome::Blocked => {
                 self.denied += weight;
                 self.blocked += if record.outcome == Outcome::Blocked { weight } else { 0 };
+                return;
+            }
+            // Its rule was charged nothing.
+            Outcome::Diverted => {
+                self.allowed += weight;
                 return;
             }
             Outcome::Throttled => {
@@ -105,13 +110,27 @@ impl Usage {
 }
 
 /// A key as it is read off a record, before it is known whether anybody has to own it.
-#[derive(Hash)]
+#[derive(Clone, Copy, Hash)]
 struct Borrowed<'a> {
     minute: Timestamp,
     rule: &'a str,
     user: &'a str,
     path: &'a str,
     key: &'a str,
+}
+
+impl Borrowed<'_> {
+    const fn is_total(&self) -> bool {
+        self.user.is_empty() && self.path.is_empty() && self.key.is_empty()
+    }
+
+    /// The sum of all the others of its kind.
+    const fn of_others(self) -> Self {
+        const fn others(name: &str) -> &str {
+            if name.is_empty() { name } else { OTHER_PATHS }
+        }
+        Self { user: others(self.user), path: others(self.path), key: others(self.key), ..self }
+    }
 }
 
 impl Equivalent<UsageKey> for Borrowed<'_> {
@@ -136,6 +155,17 @@ impl From<&Borrowed<'_>> for UsageKey {
     }
 }
 
+/// The sums that a record is added to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SumsOfRecord {
+    /// That of its rule, and those of its user, path and key.
+    All,
+    /// That of its rule.
+    Rule,
+    /// Those of its user, path and key: that of the rule has it already.
+    Names,
+}
+
 /// Records added up by minute.
 #[derive(Debug, Clone, Default)]
 pub struct Sums {
@@ -146,32 +176,48 @@ pub struct Sums {
 impl Sums {
     /// Adds a record.
     pub fn add(&mut self, record: &Record<'_>) {
+        self.add_within(record, SumsOfRecord::All, usize::MAX);
+    }
+
+    /// Adds a record. From so many sums on, a user, path or key that has none yet is called [`OTHER_PATHS`]:
+    /// nothing of it is lost, and the sum of its rule stays what it is. Returns how many names were.
+    pub fn add_within(&mut self, record: &Record<'_>, of: SumsOfRecord, most: usize) -> u64 {
         let [minute, day] =
             [MINUTE, DAY].map(|step| Timestamp::window_start(record.at.window_index(step), step));
-        let rule = storable(record.rule.unwrap_or_default());
+        let rule = storable(cut(record.rule.unwrap_or_default()));
+        let all = Borrowed { minute, rule: &rule, user: "", path: "", key: "" };
         let sums = &mut self.sums;
-        let mut add = |user: &str, path: &str| {
-            let key = Borrowed { minute, rule: &rule, user: &storable(user), path: &storable(path), key: "" };
+        let mut merged = 0;
+        let mut add = |key: Borrowed<'_>| {
+            let has_room = sums.len() < most || key.is_total() || sums.contains_key(&key);
+            let key = if has_room { key } else { key.of_others() };
+            merged += u64::from(!has_room);
             let usage = sums.entry_ref(&key).or_default();
             usage.add(record);
-            if record.outcome != Outcome::Committed {
+            if record.outcome != Outcome::Committed && key.key.is_empty() {
                 usage.latency.add(record.latency_us, u64::from(record.weight));
             }
         };
-        add("", "");
+        if of != SumsOfRecord::Names {
+            add(all);
+        }
+        if of == SumsOfRecord::Rule {
+            return merged;
+        }
         if let Some(user) = record.user.filter(|user| !user.is_empty()) {
-            add(user, "");
+            add(Borrowed { user: &storable(cut(user)), ..all });
         }
         let path = record.path.map(|path| path.split('?').next().unwrap_or_default());
         if let Some(path) = path.filter(|path| !path.is_empty()) {
             let paths = &mut self.paths;
             let known = paths.contains(path) || (paths.len() < PATHS_MAX && paths.insert(path.to_owned()));
-            add("", if known { path } else { OTHER_PATHS });
+            let stored = storable(cut(path));
+            add(Borrowed { path: if known { &stored } else { OTHER_PATHS }, ..all });
         }
         if let Some(key) = record.key.filter(|key| !key.is_empty()) {
-            let key = Borrowed { minute: day, rule: &rule, user: "", path: "", key: &storable(key) };
-            self.sums.entry_ref(&key).or_default().add(record);
+            add(Borrowed { minute: day, key: &storable(cut(key)), ..all });
         }
+        merged
     }
 
     /// Returns how many sums there are.
@@ -196,7 +242,13 @@ impl Sums {
     }
 }
 
-/// Sorted sums by longer steps of time, sorted: their keys' minutes become hours or days (UTC).
+/// Sums of several places as one: sorted, and each once.
+#[must_use]
+pub fn joined(sums: &[(UsageKey, Usage)]) -> Vec<(UsageKey, Usage)> {
+    coarser(sums, MINUTE)
+}
+
+/// Sums by longer steps of time, sorted: their keys' minutes become hours or days (UTC).
 #[must_use]
 pub fn coarser(sums: &[(UsageKey, Usage)], step: Span) -> Vec<(UsageKey, Usage)> {
     let coarse = |(key, usage): &(UsageKey, Usage)| {
@@ -288,11 +340,52 @@ mod tests {
     }
 
     #[test]
+    fn what_was_told_to_use_something_else_passed_and_took_no_permits() {
+        let sums = sum([record(1, "a", "", Outcome::Diverted, 3)].into_iter());
+        let all = &sums[&key(0, "", "")];
+        assert_eq!((all.allowed, all.denied, all.cost), (3, 0, 0));
+    }
+
+    #[test]
     fn paths_without_number_share_one_sum() {
         let paths: Vec<String> = (0..PATHS_MAX + 50).map(|index| format!("/{index}")).collect();
         let sums = sum(paths.iter().map(|path| record(1, "", path, Outcome::Denied, 1)));
         assert_eq!(sums.len(), 1 + PATHS_MAX + 1);
         assert_eq!(sums[&key(0, "", OTHER_PATHS)].denied, 50);
+    }
+
+    #[test]
+    fn beyond_so_many_sums_names_share_one_and_nothing_is_lost() {
+        let mut sums = Sums::default();
+        let names = ["a", "b", "c", "a", "d"];
+        let merged: u64 = names
+            .iter()
+            .map(|user| sums.add_within(&record(1, user, "", Outcome::Allowed, 1), SumsOfRecord::All, 3))
+            .sum();
+        let sums: BTreeMap<_, _> = sums.into_sorted().into_iter().collect();
+        let allowed = |user: &str| sums[&key(0, user, "")].allowed;
+        assert_eq!((merged, allowed(""), allowed("a"), allowed("b"), allowed(OTHER_PATHS)), (2, 5, 2, 1, 2));
+        assert_eq!(sums.len(), 4);
+    }
+
+    #[test]
+    fn a_record_that_the_rule_has_already_is_added_to_its_names_alone() {
+        let mut sums = Sums::default();
+        let denied = record(1, "a", "/x", Outcome::Denied, 1);
+        assert_eq!(sums.add_within(&denied, SumsOfRecord::Names, usize::MAX), 0);
+        let sums: BTreeMap<_, _> = sums.into_sorted().into_iter().collect();
+        assert_eq!(sums.keys().collect::<Vec<_>>(), [&key(0, "", "/x"), &key(0, "a", "")]);
+    }
+
+    #[test]
+    fn sums_of_several_places_are_joined() {
+        let of = |weight: u32| {
+            let mut sums = Sums::default();
+            sums.add(&record(1, "a", "", Outcome::Allowed, weight));
+            sums.into_sorted()
+        };
+        let joined = joined(&[of(2), of(3)].concat());
+        assert_eq!(joined, of(5));
     }
 
     #[test]

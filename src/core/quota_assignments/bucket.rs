@@ -72,6 +72,13 @@ pub struct RightsLeft {
     pub may_grow: bool,
 }
 
+/// The permits that a stream may have, and those that there are.
+#[derive(Debug, Clone, Copy)]
+struct MayHave {
+    allowed: u64,
+    available: u64,
+}
+
 /// An assignment as it is planned, before its permits are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssignmentPlan {
@@ -303,7 +310,7 @@ impl BucketAssignments {
                     Some(fits) if fits >= STEADY_LEAST.min(ttl) => (steady, fits),
                     _ => {
                         wish = permits(rate_needed(demand), AMOUNT_LASTS.min(ttl));
-                        (self.amount(stream, (allowed, available), ttl, now)?, ttl)
+                        (self.amount(stream, MayHave { allowed, available }, ttl, now)?, ttl)
                     }
                 }
             }
@@ -334,14 +341,9 @@ impl BucketAssignments {
     /// The terms of a stream that cannot have as much as it needs for as long as an assignment lives: permits
     /// until its next report, which it may use as fast as it likes. An amount that takes the place of one
     /// before makes what is left of that void, which only later reports give back: so it waits until the one
-    /// before is nearly spent. `allowed`: what the stream may have, and what there is.
-    fn amount(
-        &mut self,
-        stream: u64,
-        (allowed, available): (u64, u64),
-        ttl: Span,
-        now: Timestamp,
-    ) -> Option<QuotaTerms> {
+    /// before is nearly spent.
+    fn amount(&mut self, stream: u64, most: MayHave, ttl: Span, now: Timestamp) -> Option<QuotaTerms> {
+        let MayHave { allowed, available } = most;
         let level = self.division.map_or(u64::MAX, |division| division.level);
         let share = self.streams.get(&stream)?;
         let in_force = share.spending.terms(now).filter(|(terms, _)| *terms != QuotaTerms::DENY);

@@ -9,9 +9,10 @@ use std::fmt;
 
 use super::RuleSet;
 use super::pattern::Glob;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Counting};
 use crate::request::{API_KEY, PATH};
-use crate::rule::{Action, Condition, Pattern, Rule};
+use crate::reservation_terms::ReservationTerms;
+use crate::rule::{Action, Condition, Mode, Pattern, Rule};
 use crate::time::Span;
 use crate::uri;
 use crate::written::format_span;
@@ -87,6 +88,7 @@ impl RuleSet {
             warnings.extend(unmet_prices(rule, normal).into_iter().map(&warn));
             warnings.extend(odd_names(rule, normal).into_iter().map(&warn));
             warnings.extend(idle_delay(rule).map(&warn));
+            warnings.extend(kept_reservations(rule).map(&warn));
             earlier.add(rule);
         }
         warnings.extend(self.limits_of_others());
@@ -177,6 +179,18 @@ fn idle_delay(rule: &Rule) -> Option<String> {
              max_delay says; raise burst to {}",
             (longest * limit).div_ceil(u128::from(rule.window.micros()).max(1))
         )
+    })
+}
+
+/// Says that what a reservation does not use is not all given back: other regions' levels were charged for
+/// what they sent.
+fn kept_reservations(rule: &Rule) -> Option<String> {
+    let is_escrowed = rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
+    let is_level = rule.action.counts() && rule.algorithm.counting() == Counting::Level;
+    (is_escrowed && is_level && rule.reservations != ReservationTerms::default()).then(|| {
+        "it has terms for reservations, and under escrow a commit of less, a cancel or a refund gives back none of \
+         what other regions sent: write algorithm = \"fixed_window\", \"sliding_window\" or \"sliding_log\""
+            .to_owned()
     })
 }
 

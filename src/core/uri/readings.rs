@@ -174,6 +174,12 @@ fn every_reading<E>(target: &str, add: &mut impl FnMut(String) -> Result<(), E>)
             }
         }
     }
+    let dotted: SmallVec<[String; 4]> = texts.iter().filter_map(|text| with_plain_dots(text)).collect();
+    for text in dotted {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
     for text in &texts {
         let ends_in_dots = matches!(text.rsplit('/').next(), Some("." | ".."));
         for (merged, dotless) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -228,6 +234,19 @@ const fn is_path_character(byte: u8) -> bool {
             b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'='
         )
         || matches!(byte, b':' | b'@' | b'/' | b'\\')
+}
+
+/// The path with dot segments written as dots and all else as it came, as `new URL` of JavaScript reads it.
+/// `None`: none is encoded.
+fn with_plain_dots(text: &str) -> Option<String> {
+    if !text.contains("%2E") {
+        return None;
+    }
+    let plain = |segment: &str| match segment.replace("%2E", ".").as_str() {
+        dots @ ("." | "..") => dots.to_owned(),
+        _ => segment.to_owned(),
+    };
+    Some(text.split('/').map(plain).collect::<Vec<_>>().join("/"))
 }
 
 /// The rest of a path that begins with two slashes, where it is resolved as a reference: between them and the
@@ -324,6 +343,8 @@ mod tests {
             ("/login%20", "/login"),
             ("/login.%2e .", "/login"),
             ("/x/../login/..", "/login/"),
+            ("/public/%2e%2E/publi%63", "/publi%63"),
+            ("/x\\.%2e/%6cogin%2e", "/%6Cogin%2E"),
         ] {
             assert!(all(text).iter().any(|own| own == served), "{text} as {served}: {:?}", all(text));
         }

@@ -106,7 +106,7 @@ impl TreeNode {
                 Value::List(items.iter().enumerate().map(item).collect())
             }
             Json::Object(entries) => {
-                Value::Table(entries.iter().map(|entry| from_json_entry(entry, path)).collect())
+                Value::Table(entries.iter().map(|(key, value)| from_json_entry(key, value, path)).collect())
             }
         };
         Self { value, at: At::Field(path.to_owned()) }
@@ -167,9 +167,9 @@ fn from_json_number(number: &serde_json::Number) -> Value {
     whole.or_else(fraction).unwrap_or(Value::Other("a number that is too large"))
 }
 
-fn from_json_entry((key, value): (&String, &serde_json::Value), path: &str) -> TreeEntry {
-    let own = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-    TreeEntry { key: key.clone(), at: At::Field(own.clone()), node: TreeNode::from_json(value, &own) }
+fn from_json_entry(key: &str, value: &serde_json::Value, path: &str) -> TreeEntry {
+    let own = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    TreeEntry { key: key.to_owned(), at: At::Field(own.clone()), node: TreeNode::from_json(value, &own) }
 }
 
 fn from_toml_table(table: &DeTable<'_>) -> Value {

@@ -1,8 +1,9 @@
 //! From a batch to the database, exactly once.
 //!
-//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). The id tells
-//! whether an earlier attempt arrived, even if its answer was lost. Each attempt has a connection that is
-//! thrown away when anything goes wrong with it.
+//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). Sums that the
+//! batch brings itself, of decisions without rows, are added in that transaction: no row would tell them
+//! again. The id tells whether an earlier attempt arrived, even if its answer was lost. Each attempt has a
+//! connection that is thrown away when anything goes wrong with it.
 
 use std::collections::BTreeSet;
 
@@ -18,6 +19,7 @@ use super::{copy, seconds};
 use crate::core::audit::Records;
 use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::{Database, Failure};
+use crate::engine::clock::Stopwatch;
 
 /// Days whose month is known to be there; more are asked for anew.
 const DAYS_MAX: usize = 64;
@@ -70,15 +72,11 @@ impl Deliverer {
     async fn attempt(&mut self, batch: &Batch) -> Result<Delivered, DeliverError> {
         self.database.still_fits().await?;
         let span = Extent::of(batch);
+        // Without rows there is nothing to add up later.
+        let is_summed = span.is_scattered() || batch.rows == 0;
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => {
-                let mut fresh = self.database.connect().await?;
-                let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
-                              SET idle_in_transaction_session_timeout = '60s'";
-                read(&self.database, fresh.execute(limits).await)?;
-                none.insert(fresh)
-            }
+            none => none.insert(connected(&self.database).await?),
         };
         // A partition that is made takes locks, which must not last as long as the copying.
         for day in span.days.difference(&self.days) {
@@ -94,21 +92,7 @@ impl Deliverer {
 
         let mut transaction = read(&self.database, connection.begin().await)?;
         self.steps.done(ArchiveStep::BatchBegun)?;
-        let noted = sqlx::query_scalar::<_, i64>(
-            "INSERT INTO audit_batches (region, node, incarnation, sequence, rows, first_at, last_at, summed) \
-             VALUES ($1, $2, $3, $4, $5, to_timestamp($6::double precision), to_timestamp($7::double precision), $8) \
-             ON CONFLICT DO NOTHING RETURNING number",
-        )
-        .bind(&batch.node.region)
-        .bind(&batch.node.node)
-        .bind(i64::try_from(batch.id.incarnation).unwrap_or(i64::MAX))
-        .bind(i64::try_from(batch.id.sequence).unwrap_or(i64::MAX))
-        .bind(i32::try_from(batch.rows).unwrap_or(i32::MAX))
-        .bind(seconds(span.first))
-        .bind(seconds(span.last + Span::from_secs(1)))
-        .bind(span.is_scattered())
-        .fetch_optional(&mut *transaction)
-        .await;
+        let noted = note_batch(&mut transaction, batch, &span, is_summed).await;
         let Some(number) = read(&self.database, noted)? else {
             read(&self.database, transaction.rollback().await)?;
             // The other attempt knew whether its sums are there, too.
@@ -116,18 +100,22 @@ impl Deliverer {
             return Ok(Delivered::Before);
         };
         self.steps.done(ArchiveStep::BatchNoted)?;
-        let own = batch.clone();
-        let rows = spawn_blocking(move || copy::rows(&own.node, number, Records::of(&own.bytes)));
-        copy_rows(&self.database, &mut transaction, rows.await.unwrap_or_default()).await?;
+        if batch.rows > 0 {
+            let own = batch.clone();
+            let rows = spawn_blocking(move || copy::rows(&own.node, number, Records::of(&own.bytes)));
+            copy_rows(&self.database, &mut transaction, rows.await.unwrap_or_default()).await?;
+        }
         self.steps.done(ArchiveStep::RowsCopied)?;
-        if span.is_scattered() {
+        if is_summed || !batch.sums.is_empty() {
             let (own, region, unsummed) = (batch.clone(), &batch.node.region, self.unsummed.clone());
-            let sums = spawn_blocking(move || unsummed.sums_of(&own)).await.unwrap_or_default();
+            let sums = spawn_blocking(move || unsummed.sums_of(&own, is_summed)).await.unwrap_or_default();
+            let watch = Stopwatch::start();
             add_sums(&self.database, &mut transaction, region, sums).await?;
+            self.unsummed.note_writing(watch.elapsed());
         }
         read(&self.database, transaction.commit().await)?;
         self.steps.done(ArchiveStep::BatchCommitted)?;
-        if !span.is_scattered() {
+        if !is_summed {
             let (own, unsummed) = (batch.clone(), self.unsummed.clone());
             let _ = spawn_blocking(move || unsummed.add(number, &own)).await;
         }
@@ -164,6 +152,39 @@ impl Extent {
     fn is_scattered(&self) -> bool {
         self.last.since(self.first) > DAY
     }
+}
+
+/// A connection on which nothing takes longer than an attempt may.
+async fn connected(database: &Database) -> Result<PgConnection, Failure> {
+    let mut fresh = database.connect().await?;
+    let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
+                  SET idle_in_transaction_session_timeout = '60s'";
+    read(database, fresh.execute(limits).await)?;
+    Ok(fresh)
+}
+
+/// Notes a batch, and whether its sums come with it. Returns its number; `None` if it was noted before.
+async fn note_batch(
+    connection: &mut PgConnection,
+    batch: &Batch,
+    span: &Extent,
+    is_summed: bool,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar::<_, i64>(
+        "INSERT INTO audit_batches (region, node, incarnation, sequence, rows, first_at, last_at, summed) \
+         VALUES ($1, $2, $3, $4, $5, to_timestamp($6::double precision), to_timestamp($7::double precision), $8) \
+         ON CONFLICT DO NOTHING RETURNING number",
+    )
+    .bind(&batch.node.region)
+    .bind(&batch.node.node)
+    .bind(i64::try_from(batch.id.incarnation).unwrap_or(i64::MAX))
+    .bind(i64::try_from(batch.id.sequence).unwrap_or(i64::MAX))
+    .bind(i32::try_from(batch.rows).unwrap_or(i32::MAX))
+    .bind(seconds(span.first))
+    .bind(seconds(span.last + Span::from_secs(1)))
+    .bind(is_summed)
+    .fetch_optional(connection)
+    .await
 }
 
 async fn copy_rows(database: &Database, connection: &mut PgConnection, rows: Vec<u8>) -> Result<(), Failure> {

@@ -19,12 +19,13 @@ mod totals;
 
 use crate::core::time::Timestamp;
 
+pub use super::batch_id::BatchId;
 pub use deliver::{Delivered, Deliverer};
 pub use deliver_error::DeliverError;
 pub use pipeline::{Pipeline, PipelineSetup};
 pub use query::Past;
 pub use retention::RetentionJob;
-pub use segment::{Batch, BatchId, Damaged};
+pub use segment::{Batch, Damaged};
 pub use settings::Settings;
 pub use spool::{ReadError, Segment, Spool, SpoolError};
 pub use step::{ArchiveStep, Ended, Steps};

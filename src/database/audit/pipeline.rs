@@ -2,8 +2,9 @@
 //!
 //! Three tasks that never wait for each other. One empties the queue into a file of the spool, about once a
 //! second or when a storm fills it; the next delivers the oldest file until the database has it; the last
-//! adds up what was delivered, the more rarely the longer that takes. A few batches wait in memory instead
-//! while the spool cannot be written; what finds no room there either is dropped and counted.
+//! adds up what was delivered, the more rarely the longer that takes. Sums of decisions without records go
+//! the same way as batches of their own, by the same rhythm. A few batches wait in memory instead while the
+//! spool cannot be written; what finds no room there either is dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,12 +18,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::deliver::{Delivered, Deliverer};
 use super::deliver_error::DeliverError;
-use super::segment::{Batch, BatchId};
+use super::segment::Batch;
 use super::spool::{ReadError, Segment, Spool, SpoolError};
 use super::step::Steps;
 use super::sums::{Summer, Unsummed};
-use crate::core::audit::{DistinctMax, Records, pieces};
+use crate::core::audit::{DistinctMax, Records, pieces, write_sums};
 use crate::core::regions::NodeName;
+use crate::database::batch_id::BatchId;
 use crate::database::postgres::{Database, Failure};
 use crate::engine::audit::{Queue, TakenRecords};
 use crate::engine::clock::{Deadline, Stopwatch};
@@ -33,6 +35,8 @@ use crate::telemetry::Metrics;
 const HELD_MAX: usize = 8;
 /// Most records of one batch: even a database that is slow takes them in time.
 const BATCH_ROWS_MAX: usize = 10_000;
+/// Most sums of one batch, alike.
+const BATCH_SUMS_MAX: usize = 5_000;
 /// First wait after a failure; each further one is twice as long.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait between two attempts.
@@ -89,6 +93,8 @@ struct PipelineShared {
     held: Mutex<VecDeque<Batch>>,
     changed: Notify,
     unsummed: Unsummed,
+    /// Time since sums of decisions without records were taken.
+    sums_taken: Mutex<Stopwatch>,
     arrived: Notify,
     /// Sums are to be written now.
     hurry: Notify,
@@ -146,6 +152,7 @@ impl Pipeline {
             held: Mutex::default(),
             changed: Notify::new(),
             unsummed: Unsummed::new(setup.distinct),
+            sums_taken: Mutex::new(Stopwatch::start()),
             arrived: Notify::new(),
             hurry: Notify::new(),
             draining: AtomicBool::new(false),
@@ -176,7 +183,7 @@ impl Pipeline {
         self.shared.draining.store(true, Ordering::Relaxed);
         self.shared.hurry.notify_one();
         let everything = async {
-            self.shared.collect_once().await;
+            self.shared.collect_once(true).await;
             while !(self.shared.is_delivered() && self.shared.unsummed.is_empty()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -200,7 +207,7 @@ async fn collect(shared: Arc<PipelineShared>, flush: Duration, stop: Cancellatio
             () = shared.queue.urgent() => false,
             () = tokio::time::sleep(flush) => false,
         };
-        match shared.collect_once().await {
+        match shared.collect_once(last).await {
             Some(Err(error)) if !unwritable => {
                 unwritable = true;
                 tracing::warn!("records of decisions wait in memory only: {error}");
@@ -276,30 +283,60 @@ impl PipelineShared {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes batches of what waits in memory. `None`: there was nothing; else how the spool liked the last.
-    async fn collect_once(self: &Arc<Self>) -> Option<Result<(), SpoolError>> {
+    /// Makes batches of what waits in memory: of all of it, or of the sums only where they are due. `None`:
+    /// there was nothing; else how the spool liked the last.
+    async fn collect_once(self: &Arc<Self>, everything: bool) -> Option<Result<(), SpoolError>> {
         gauge(&self.metrics.audit_queue, self.queue.len());
+        let takes_sums = everything || self.sums_are_due();
         let TakenRecords { bytes, .. } = self.queue.take();
         let mut last = None;
         for piece in pieces(&bytes, BATCH_ROWS_MAX) {
-            let batch = Batch {
-                id: BatchId {
-                    incarnation: self.incarnation,
-                    sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
-                },
-                node: self.node.clone(),
-                rows: u32::try_from(Records::of(piece).count()).unwrap_or(u32::MAX),
-                bytes: piece.to_vec(),
-            };
-            let put = self.put(batch).await.map_err(|refused| {
-                let (batch, error) = *refused;
-                self.hold(batch, &error);
-                error
+            let rows = u32::try_from(Records::of(piece).count()).unwrap_or(u32::MAX);
+            last = Some(self.put_or_hold(rows, piece.to_vec(), Vec::new()).await);
+        }
+        if takes_sums {
+            let own = Arc::clone(self);
+            let written = spawn_blocking(move || -> Vec<Vec<u8>> {
+                own.queue.take_sums().chunks(BATCH_SUMS_MAX).map(write_sums).collect()
             });
-            self.changed.notify_one();
-            last = Some(put);
+            for sums in written.await.unwrap_or_default() {
+                last = Some(self.put_or_hold(0, Vec::new(), sums).await);
+            }
+            *self.sums_taken() = Stopwatch::start();
         }
         last
+    }
+
+    /// True if sums of decisions without records are to go on: the more rarely the longer the database takes
+    /// for them, sooner where many wait, and hardly at all while it is behind, so that they do not fill the
+    /// spool in the place of records.
+    fn sums_are_due(&self) -> bool {
+        let waited = self.sums_taken().elapsed();
+        let pause = self.unsummed.last_writing() * SUMS_PAUSE_FACTOR;
+        waited >= SUMS_PAUSE.1 || self.is_delivered() && (waited >= pause || self.queue.is_crowded())
+    }
+
+    fn sums_taken(&self) -> std::sync::MutexGuard<'_, Stopwatch> {
+        self.sums_taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a batch, which waits in memory where the spool does not take it.
+    async fn put_or_hold(
+        self: &Arc<Self>,
+        rows: u32,
+        bytes: Vec<u8>,
+        sums: Vec<u8>,
+    ) -> Result<(), SpoolError> {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let id = BatchId { incarnation: self.incarnation, sequence };
+        let batch = Batch { id, node: self.node.clone(), rows, bytes, sums };
+        let put = self.put(batch).await.map_err(|refused| {
+            let (batch, error) = *refused;
+            self.hold(batch, &error);
+            error
+        });
+        self.changed.notify_one();
+        put
     }
 
     /// Puts a batch into the spool, or gives it back.
@@ -314,7 +351,7 @@ impl PipelineShared {
 
     /// Shows how many records wait in memory because the spool does not take them.
     fn show_held(&self, held: &VecDeque<Batch>) {
-        gauge(&self.metrics.audit_held, held.iter().map(|batch| u64::from(batch.rows)).sum());
+        gauge(&self.metrics.audit_held, held.iter().map(|batch| u64::from(batch.rows.max(1))).sum());
     }
 
     fn hold(&self, batch: Batch, error: &SpoolError) {
@@ -328,7 +365,7 @@ impl PipelineShared {
             SpoolError::Full { .. } => &self.counts.spool_full,
             SpoolError::Disk { .. } | SpoolError::Ended(_) => &self.counts.spool_failed,
         };
-        counter.increment(u64::from(batch.rows));
+        counter.increment(batch.decisions());
     }
 }
 
@@ -480,7 +517,7 @@ impl Courier {
         }
         shared.metrics.audit_rows.increment(u64::from(batch.rows));
         gauge(&shared.metrics.audit_unsummed, u64::try_from(shared.unsummed.len()).unwrap_or(u64::MAX));
-        shared.metrics.audit_merged.absolute(shared.unsummed.merged());
+        shared.metrics.audit_merged.absolute(shared.unsummed.merged().saturating_add(shared.queue.merged()));
         shared.arrived.notify_one();
         if shared.unsummed.is_full() {
             shared.hurry.notify_one();
@@ -537,10 +574,10 @@ impl Courier {
     }
 
     async fn give_up(&self, batch: &Batch, source: &Source, error: &DeliverError) {
-        self.shared.counts.refused.increment(u64::from(batch.rows));
+        self.shared.counts.refused.increment(batch.decisions());
         let BatchId { incarnation, sequence } = batch.id;
         tracing::error!(
-            rows = batch.rows,
+            rows = batch.decisions(),
             "a batch of records was set aside as {incarnation:016x}-{sequence:016x}.refused: {error}. Rename it to .batch to have it tried again at the next start"
         );
         match source {

@@ -66,7 +66,6 @@ macro_rules! usage_of {
             " \
                      AND CASE $3 WHEN 'user' THEN user_id <> '' WHEN 'path' THEN path <> '' \
                          ELSE user_id = '' AND path = '' END \
-                     AND (denied > 0 OR $4 <> 'user' OR $6::text IS NOT NULL) \
                      AND ($5::text IS NULL OR rule = $5) \
                      AND ($6::text IS NULL OR user_id = $6) \
                      AND ($7::text IS NULL OR path = $7) \
@@ -134,20 +133,22 @@ macro_rules! total_of {
     };
 }
 
-/// Users by how often a rule denied them, with the parts of these counts, which the function of the database
-/// does not tell, from the sums of those few.
+/// Users by how often a rule denied them, with all that their sums hold, from the sums of those few: the
+/// function of the database tells of the steps alone in which they were denied.
 macro_rules! most_denied {
     ($table:literal, $kept:literal, $until:expr) => {
         concat!(
-            "SELECT NULL::bigint AS second, most.name, most.allowed, parts.throttled, most.denied, parts.blocked, \
-                 most.cost, NULL::bigint[] AS latency \
+            "SELECT NULL::bigint AS second, most.name, parts.allowed, parts.throttled, most.denied, parts.blocked, \
+                 parts.cost, NULL::bigint[] AS latency \
              FROM tidegate_most_denied('",
             $kept,
             "', $2, date_trunc($1, to_timestamp($3::double precision), 'UTC'), ",
             $until,
             ", $5, $6) WITH ORDINALITY AS most (name, allowed, denied, cost, place), \
-             LATERAL (SELECT coalesce(sum(own.throttled), 0)::bigint AS throttled, \
-                     coalesce(sum(own.blocked), 0)::bigint AS blocked \
+             LATERAL (SELECT coalesce(sum(own.allowed), 0)::bigint AS allowed, \
+                     coalesce(sum(own.throttled), 0)::bigint AS throttled, \
+                     coalesce(sum(own.blocked), 0)::bigint AS blocked, \
+                     coalesce(sum(own.cost), 0)::bigint AS cost \
                  FROM ",
             $table,
             " AS own WHERE own.user_id = most.name AND own.user_id <> '' AND own.rule = $2 AND own.path = '' \
@@ -241,60 +242,78 @@ impl History for Past {
 
     fn usage<'a>(&'a self, asked: &'a UsageAsked) -> Later<'a, Result<Vec<UsageRow>, HistoryError>> {
         Box::pin(async move {
-            if let (Group::User, None, None, Some(rule)) =
-                (asked.group, &asked.user, &asked.path, &asked.rule)
-                && asked.by != StepOfTime::Minute
-            {
-                let query = sqlx::query(match asked.by {
-                    StepOfTime::Month => most_denied!("usage_day", "day", month_after!("$4")),
-                    StepOfTime::Day => most_denied!("usage_day", "day", "to_timestamp($4::double precision)"),
-                    _ => most_denied!("usage_hour", "hour", "to_timestamp($4::double precision)"),
-                });
-                let query = query
-                    .bind(asked.by.as_str())
-                    .bind(storable(rule))
-                    .bind(seconds(asked.from))
-                    .bind(seconds(asked.to))
-                    .bind(stored(&asked.region))
-                    .bind(i64::from(asked.limit));
-                return self.sums(query).await;
+            let Some(mut listed) = self.most_denied(asked).await? else { return self.added_up(asked).await };
+            // An index leads to those who were denied. Where they are few the others are added up: the most
+            // admitted follow.
+            if listed.len() < usize::try_from(asked.limit).unwrap_or(usize::MAX) {
+                let everybody = self.added_up(asked).await?;
+                listed.extend(everybody.into_iter().filter(|row| row.denied == 0));
             }
-            let group = Group::ALL.iter().find(|(_, group)| *group == asked.group).map(|(name, _)| *name);
-            let kind = SumsOf::of(asked);
-            if kind == SumsOf::Keys {
-                let months = asked.by == StepOfTime::Month;
-                let query = sqlx::query(if months { keys_by!("month") } else { keys_by!("day") })
-                    .bind(seconds(asked.from))
-                    .bind(seconds(asked.to))
-                    .bind(group)
-                    .bind(stored(&asked.rule))
-                    .bind(stored(&asked.key))
-                    .bind(stored(&asked.region))
-                    .bind(i64::from(asked.limit));
-                return self.sums(query).await;
-            }
-            let statement = match (kind, asked.by) {
-                (SumsOf::Everything, StepOfTime::Minute) => total_of!("minute", "minute"),
-                (SumsOf::Everything, StepOfTime::Hour) => total_of!("hour", "hour"),
-                (SumsOf::Everything, StepOfTime::Day) => total_of!("day", "day"),
-                (SumsOf::Everything, StepOfTime::Month) => total_of!("day", "month"),
-                (_, StepOfTime::Minute) => usage_of!("usage_minute", "minute"),
-                (_, StepOfTime::Hour) => usage_of!("usage_hour", "hour"),
-                (_, StepOfTime::Day) => usage_of!("usage_day", "day"),
-                (_, StepOfTime::Month) => usage_of!("usage_day", "month"),
-            };
-            let query = sqlx::query(statement)
+            Ok(listed)
+        })
+    }
+}
+
+impl Past {
+    /// Whom a rule denied most, read off an index; `None` where the question is another.
+    async fn most_denied(&self, asked: &UsageAsked) -> Result<Option<Vec<UsageRow>>, HistoryError> {
+        let (Group::User, None, None, Some(rule)) = (asked.group, &asked.user, &asked.path, &asked.rule)
+        else {
+            return Ok(None);
+        };
+        let query = sqlx::query(match asked.by {
+            StepOfTime::Minute => return Ok(None),
+            StepOfTime::Month => most_denied!("usage_day", "day", month_after!("$4")),
+            StepOfTime::Day => most_denied!("usage_day", "day", "to_timestamp($4::double precision)"),
+            StepOfTime::Hour => most_denied!("usage_hour", "hour", "to_timestamp($4::double precision)"),
+        });
+        let query = query
+            .bind(asked.by.as_str())
+            .bind(storable(rule))
+            .bind(seconds(asked.from))
+            .bind(seconds(asked.to))
+            .bind(stored(&asked.region))
+            .bind(i64::from(asked.limit));
+        self.sums(query).await.map(Some)
+    }
+
+    /// Sums of whatever a row is of, added up.
+    async fn added_up(&self, asked: &UsageAsked) -> Result<Vec<UsageRow>, HistoryError> {
+        let group = Group::ALL.iter().find(|(_, group)| *group == asked.group).map(|(name, _)| *name);
+        let kind = SumsOf::of(asked);
+        if kind == SumsOf::Keys {
+            let months = asked.by == StepOfTime::Month;
+            let query = sqlx::query(if months { keys_by!("month") } else { keys_by!("day") })
                 .bind(seconds(asked.from))
                 .bind(seconds(asked.to))
-                .bind(kind.column())
                 .bind(group)
                 .bind(stored(&asked.rule))
-                .bind(stored(&asked.user))
-                .bind(stored(&asked.path))
+                .bind(stored(&asked.key))
                 .bind(stored(&asked.region))
                 .bind(i64::from(asked.limit));
-            self.sums(query).await
-        })
+            return self.sums(query).await;
+        }
+        let statement = match (kind, asked.by) {
+            (SumsOf::Everything, StepOfTime::Minute) => total_of!("minute", "minute"),
+            (SumsOf::Everything, StepOfTime::Hour) => total_of!("hour", "hour"),
+            (SumsOf::Everything, StepOfTime::Day) => total_of!("day", "day"),
+            (SumsOf::Everything, StepOfTime::Month) => total_of!("day", "month"),
+            (_, StepOfTime::Minute) => usage_of!("usage_minute", "minute"),
+            (_, StepOfTime::Hour) => usage_of!("usage_hour", "hour"),
+            (_, StepOfTime::Day) => usage_of!("usage_day", "day"),
+            (_, StepOfTime::Month) => usage_of!("usage_day", "month"),
+        };
+        let query = sqlx::query(statement)
+            .bind(seconds(asked.from))
+            .bind(seconds(asked.to))
+            .bind(kind.column())
+            .bind(group)
+            .bind(stored(&asked.rule))
+            .bind(stored(&asked.user))
+            .bind(stored(&asked.path))
+            .bind(stored(&asked.region))
+            .bind(i64::from(asked.limit));
+        self.sums(query).await
     }
 }
 

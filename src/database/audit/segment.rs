@@ -1,27 +1,21 @@
 //! One batch of records as bytes: what a file of the spool holds.
 //!
 //! `TGA1`, then the checksum (CRC-32) of all that follows: length, incarnation, sequence, rows, region, node,
-//! records. A file that is not exactly that is damaged, and none of it is believed.
+//! records. `TGA2` has the length of sums and the sums before the records. A file that is not exactly that is
+//! damaged, and none of it is believed.
 
-use crate::core::audit::Records;
+use crate::core::audit::{Records, read_sums};
 use crate::core::regions::NodeName;
+use crate::database::batch_id::BatchId;
 
 const MAGIC: [u8; 4] = *b"TGA1";
+/// Begins a batch with sums. The version before would not see them, and so is not to read it.
+const MAGIC_OF_SUMS: [u8; 4] = *b"TGA2";
 /// Magic, checksum and length.
 const HEAD: usize = 12;
 
 /// No record is shorter.
 const RECORD_BYTES_MIN: usize = 32;
-
-/// Names a batch for ever. Two batches never share one: a daemon begins a new incarnation each time it
-/// starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BatchId {
-    /// Begin of the process, in milliseconds since the epoch.
-    pub incarnation: u64,
-    /// Number of the batch in its process; grows with each one.
-    pub sequence: u64,
-}
 
 /// Records on their way to the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +28,8 @@ pub struct Batch {
     pub rows: u32,
     /// Records one after the other, each with its length before it.
     pub bytes: Vec<u8>,
+    /// Sums of decisions that have no record, as [`crate::core::audit::write_sums`] wrote them; or none.
+    pub sums: Vec<u8>,
 }
 
 /// A file that is no whole batch.
@@ -45,8 +41,8 @@ impl Batch {
     /// Its bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEAD + 64 + self.bytes.len());
-        out.extend_from_slice(&MAGIC);
+        let mut out = Vec::with_capacity(HEAD + 64 + self.sums.len() + self.bytes.len());
+        out.extend_from_slice(if self.sums.is_empty() { &MAGIC } else { &MAGIC_OF_SUMS });
         out.extend_from_slice(&[0; 8]);
         out.extend_from_slice(&self.id.incarnation.to_le_bytes());
         out.extend_from_slice(&self.id.sequence.to_le_bytes());
@@ -54,6 +50,10 @@ impl Batch {
         for name in [&self.node.region, &self.node.node] {
             out.extend_from_slice(&u16::try_from(name.len()).unwrap_or(0).to_le_bytes());
             out.extend_from_slice(name.as_bytes());
+        }
+        if !self.sums.is_empty() {
+            out.extend_from_slice(&u32::try_from(self.sums.len()).unwrap_or(u32::MAX).to_le_bytes());
+            out.extend_from_slice(&self.sums);
         }
         out.extend_from_slice(&self.bytes);
         let len = u32::try_from(out.len() - HEAD).unwrap_or(u32::MAX);
@@ -71,6 +71,16 @@ impl Batch {
         Self::read(bytes).ok_or(Damaged)
     }
 
+    /// Returns how many decisions it tells of: its records, and those of its sums that are of rules.
+    #[must_use]
+    pub fn decisions(&self) -> u64 {
+        let sums = read_sums(&self.sums).unwrap_or_default();
+        let of_rules = sums.iter().filter(|(key, _)| key.is_total());
+        of_rules.fold(u64::from(self.rows), |all, (_, usage)| {
+            all.saturating_add(usage.allowed).saturating_add(usage.denied)
+        })
+    }
+
     /// Returns how many records a file that is not to be believed says it holds, if that is possible; one at
     /// least.
     #[must_use]
@@ -84,7 +94,9 @@ impl Batch {
     fn read(bytes: &[u8]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<4>()?;
         let (checksum, rest) = rest.split_first_chunk::<4>()?;
-        if *magic != MAGIC || crc32fast::hash(rest) != u32::from_le_bytes(*checksum) {
+        let has_sums = *magic == MAGIC_OF_SUMS;
+        let is_known = has_sums || *magic == MAGIC;
+        if !is_known || crc32fast::hash(rest) != u32::from_le_bytes(*checksum) {
             return None;
         }
         let (len, rest) = rest.split_first_chunk::<4>()?;
@@ -96,6 +108,13 @@ impl Batch {
         let (rows, rest) = rest.split_first_chunk::<4>()?;
         let (region, rest) = name(rest)?;
         let (node, rest) = name(rest)?;
+        let (sums, rest) = if has_sums {
+            let (len, rest) = rest.split_first_chunk::<4>()?;
+            rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)?
+        } else {
+            rest.split_at(0)
+        };
+        read_sums(sums)?;
         let mut records = Records::of(rest);
         let rows = u32::from_le_bytes(*rows);
         let whole = records.by_ref().count() == usize::try_from(rows).ok()? && records.is_whole();
@@ -107,6 +126,7 @@ impl Batch {
             node: NodeName { region, node },
             rows,
             bytes: rest.to_vec(),
+            sums: sums.to_vec(),
         })
     }
 }
@@ -120,7 +140,8 @@ fn name(bytes: &[u8]) -> Option<(String, &[u8])> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::core::audit::{Outcome, Record};
+    use crate::core::audit::usage::Sums;
+    use crate::core::audit::{Outcome, Record, write_sums};
     use crate::core::time::Timestamp;
 
     /// A batch of so many denials.
@@ -151,14 +172,26 @@ pub(super) mod tests {
             record.write(&mut bytes);
         }
         let node = NodeName { region: "eu".to_owned(), node: "eu-1".to_owned() };
-        Batch { id: BatchId { incarnation: 7, sequence }, node, rows, bytes }
+        Batch { id: BatchId { incarnation: 7, sequence }, node, rows, bytes, sums: Vec::new() }
+    }
+
+    /// The same with the sums of its records beside them.
+    fn batch_with_sums(sequence: u64, rows: u32) -> Batch {
+        let batch = batch(sequence, rows);
+        let mut sums = Sums::default();
+        Records::of(&batch.bytes).for_each(|record| sums.add(&record));
+        Batch { sums: write_sums(&sums.into_sorted()), ..batch }
     }
 
     #[test]
     fn a_batch_comes_back_as_it_was() {
         for rows in [0, 1, 100] {
             assert_eq!(Batch::from_bytes(&batch(3, rows).to_bytes()), Ok(batch(3, rows)));
+            let with_sums = batch_with_sums(3, rows);
+            assert_eq!(with_sums.decisions(), u64::from(2 * rows));
+            assert_eq!(Batch::from_bytes(&with_sums.to_bytes()), Ok(with_sums));
         }
+        assert_eq!(&batch(3, 1).to_bytes()[..4], b"TGA1", "as the version before reads it");
     }
 
     #[test]
@@ -173,7 +206,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_cut_at_any_byte_is_damaged() {
-        let whole = batch(3, 3).to_bytes();
+        let whole = batch_with_sums(3, 3).to_bytes();
         for end in 0..whole.len() {
             assert_eq!(Batch::from_bytes(&whole[..end]), Err(Damaged), "cut at {end}");
         }

@@ -11,8 +11,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::segment::{Batch, BatchId};
+use super::segment::Batch;
 use super::step::{ArchiveStep, Ended, Steps};
+use crate::database::batch_id::BatchId;
 use crate::database::private;
 
 const WHOLE: &str = "batch";

@@ -1,11 +1,12 @@
-//! From rows to sums: exactly once, and later than the rows.
+//! From rows to sums: exactly once, and later than the rows. A row counts for as many decisions as its weight
+//! says; decisions without a row come as sums ([`super::deliver`]).
 //!
 //! A task that delivers a batch leaves what it adds up to in [`Unsummed`]. A [`Summer`] writes that down now
 //! and then, in one transaction with the note that these batches are in the sums. Memory is only the short
 //! way: a batch whose sums were lost, by a death or a failure, is found by its missing note and added up anew
 //! from its rows.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ use super::deliver_error::{DeliverError, read};
 use super::segment::Batch;
 use super::step::{ArchiveStep, Steps};
 use super::tables::add_sums;
-use crate::core::audit::usage::{Sums, Usage, UsageKey};
-use crate::core::audit::{Distinct, DistinctMax, Outcome, Record, Records};
+use crate::core::audit::usage::{Sums, Usage, UsageKey, joined};
+use crate::core::audit::{Distinct, DistinctMax, Outcome, Record, Records, read_sums};
 use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
 use crate::database::postgres::{Database, Failure};
@@ -41,6 +42,8 @@ struct SumsShared {
     /// Batches of this daemon may wait in the database whose sums are not here.
     elsewhere: AtomicBool,
     writing: AtomicBool,
+    /// Microseconds that the last writing of sums that a batch brought itself has taken.
+    writing_micros: AtomicU64,
 }
 
 /// Sums of the batches beside them, and of no other.
@@ -68,11 +71,34 @@ impl Unsummed {
         self.distinct().merged()
     }
 
-    /// The sums of one batch, sorted.
-    pub(super) fn sums_of(&self, batch: &Batch) -> Vec<(UsageKey, Usage)> {
-        let mut sums = Sums::default();
-        add_up(&mut sums, batch, &mut self.distinct());
-        sums.into_sorted()
+    /// The sums that a batch brings itself, and those of its records if they are wanted; sorted.
+    pub(super) fn sums_of(&self, batch: &Batch, with_records: bool) -> Vec<(UsageKey, Usage)> {
+        // Bytes that are no sums were no batch either.
+        let mut brought = read_sums(&batch.sums).unwrap_or_default();
+        let mut distinct = self.distinct();
+        for (key, usage) in &mut brought {
+            key.minute = copy::stored_at(key.minute);
+            distinct.bound_sum(key, usage.allowed.saturating_add(usage.denied));
+        }
+        if with_records {
+            let mut sums = Sums::default();
+            add_up(&mut sums, batch, &mut distinct);
+            brought.extend(sums.into_sorted());
+        }
+        drop(distinct);
+        // Those that share the name of the others are one sum now.
+        joined(&brought)
+    }
+
+    /// Notes how long the database took for the sums that a batch brought.
+    pub(super) fn note_writing(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.0.writing_micros.store(micros, Ordering::Relaxed);
+    }
+
+    /// The time that the database took last for the sums that a batch brought.
+    pub(super) fn last_writing(&self) -> Duration {
+        Duration::from_micros(self.0.writing_micros.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {

@@ -23,6 +23,8 @@ const HEADER_NAME_BYTES_MAX: usize = 64;
 const HEADER_VALUE_BYTES_MAX: usize = 1_024;
 /// Longest media type of a denial's text, in bytes.
 const MEDIA_TYPE_BYTES_MAX: usize = 128;
+/// Longest name of a thing to use instead, in bytes.
+const USE_BYTES_MAX: usize = 256;
 /// Longest unit, in bytes.
 const UNIT_BYTES_MAX: usize = 32;
 /// Most prices of one rule: each request is compared with all of them.
@@ -75,6 +77,7 @@ pub(super) fn read_answer(
         tells_cause: fields.boolean("tell_cause", problems).unwrap_or(false),
         unit: read_unit(fields, kind, problems),
         told_as: read_told_as(fields, kind, problems),
+        use_instead: read_on_deny(fields, kind, problems),
     };
     (options != AnswerOptions::default()).then(|| Arc::new(options))
 }
@@ -210,6 +213,38 @@ fn read_told_as(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems
     }
 }
 
+/// Returns the thing that a client is to use instead where the rule says no.
+fn read_on_deny(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems<'_>) -> Option<String> {
+    let mut table = fields.table("on_deny", problems)?;
+    let at = table.at;
+    let written = table.text("use", USE_BYTES_MAX, problems).map(str::to_owned);
+    if !table.has("use") {
+        problems.report(at, "on_deny needs use: what to use instead, such as { use = \"small-model\" }");
+    }
+    table.finish(problems);
+    if kind.action != Action::Reject {
+        let sentence = "on_deny belongs to action = \"reject\": no other action denies a request for want of \
+                        permits alone";
+        problems.report(at, sentence);
+    }
+    // A request that passes shows nothing of a denial.
+    let of_denials = ["message", "headers", "problem", "tell_cause"];
+    let is_told = |entry: &&TreeEntry| !matches!(entry.node.value, Value::Boolean(false));
+    for name in of_denials {
+        if let Some(entry) = fields.take(name).filter(is_told) {
+            let sentence =
+                format!("{name} and on_deny exclude each other: the request passes, and is not denied");
+            problems.report(&entry.node.at, sentence);
+        }
+    }
+    let written = written?;
+    if written.trim() != written || !written.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        let expected = "printable ASCII that neither begins nor ends with a space";
+        problems.report(at, format!("on_deny.use must be {expected}, not {written:?}"));
+    }
+    Some(written)
+}
+
 /// Returns why a rule of this kind has nothing that belongs to charges, if it has none.
 pub(super) fn uncounted(kind: RuleKind) -> Option<&'static str> {
     match kind {
@@ -329,5 +364,31 @@ mod tests {
         told("message = \"m\"\nmessage_type = \"json\"", "such as \"application/json\", not \"json\"");
         told("message = \"m\"\nmessage_type = \"a/b\\r\\nx: y\"", "must be a media type");
         told(&format!("{json}message = \"1\"\nproblem = true"), "exclude each other");
+    }
+
+    #[test]
+    fn what_to_use_instead_comes_back_as_it_was_and_belongs_to_rules_that_reject() {
+        let text = "[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\non_deny = { use = \"small\" }";
+        let written = from_toml("rules.toml", text, &[]).unwrap().rules.remove(0);
+        assert_eq!(written.answer.as_ref().unwrap().use_instead.as_deref(), Some("small"));
+        let doc = serde_json::to_value(RuleDoc::from(&written)).unwrap();
+        assert_eq!(doc["on_deny"], serde_json::json!({ "use": "small" }));
+        assert_eq!(rule_from_json(&doc, &[]).unwrap(), written);
+        let told = |lines: &str, part: &str| {
+            let problems = problems_of(lines);
+            assert!(problems.iter().any(|problem| problem.contains(part)), "{lines}: {problems:?}");
+        };
+        told("on_deny = {}", "on_deny needs use");
+        told("on_deny = { use = \"a\", or = \"b\" }", "unknown key \"or\"");
+        told("on_deny = { use = \" a\" }", "must be printable ASCII");
+        told("on_deny = { use = \"\u{e4}\" }", "must be printable ASCII");
+        let own = "on_deny = { use = \"a\" }\n";
+        told(&format!("{own}action = \"log_only\""), "belongs to action = \"reject\"");
+        for other in ["message = \"m\"", "headers = { a = \"b\" }", "problem = true", "tell_cause = true"] {
+            told(&format!("{own}{other}"), "on_deny exclude each other");
+        }
+        assert_eq!(problems_of(&format!("{own}problem = false")), [""; 0]);
+        let waits = "[rules.global]\nmode = \"escrow\"\nwait = \"1s\"";
+        told(&format!("{own}{waits}"), "on_deny and wait exclude each other");
     }
 }

@@ -216,6 +216,25 @@ fn a_longest_delay_that_a_leaky_buckets_queue_never_reaches_is_told_with_the_bur
 }
 
 #[test]
+fn reservations_that_other_regions_pay_for_are_told() {
+    let reserved = |algorithm: &str, mode: &str, terms: &str| {
+        let rest = format!("algorithm = \"{algorithm}\"\n{terms}\n[rules.global]\nmode = \"{mode}\"");
+        warnings(&rule("budget", &rest).replace("limit = 1\n", "limit = 10\n"))
+    };
+    for terms in ["on_lapse = \"charge\"", "estimate = { percentile = 99 }"] {
+        for algorithm in ["token_bucket", "leaky_bucket", "gcra"] {
+            let told = reserved(algorithm, "escrow", terms);
+            assert!(told.len() == 1 && told[0].contains("gives back none of what other"), "{told:?}");
+            assert_eq!(reserved(algorithm, "gossip", terms), [""; 0], "{algorithm} {terms}");
+            assert_eq!(reserved(algorithm, "escrow", ""), [""; 0], "{algorithm}");
+        }
+        for algorithm in ["fixed_window", "sliding_window", "sliding_log"] {
+            assert_eq!(reserved(algorithm, "escrow", terms), [""; 0], "{algorithm} {terms}");
+        }
+    }
+}
+
+#[test]
 fn values_as_they_came_may_be_anything() {
     let text = rule("odd", "match = { path = \"/api?x=1\", host = \"a:80\" }");
     let read = document::from_toml("rules.toml", &text, &[]).unwrap();

@@ -106,6 +106,11 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     let counts = RuleCounts { kind, several: global.is_some() || split_keys > 1 };
     let (charge, debt) = read_charge(&mut fields, counts, problems);
     let waits = global.as_ref().is_some_and(|global| global.wait > Span::ZERO);
+    let names_another = answer.as_ref().is_some_and(|answer| answer.use_instead.is_some());
+    if let (true, Some(entry)) = (waits && names_another, fields.take("on_deny")) {
+        let sentence = "on_deny and wait exclude each other: what is to be used instead is told at once";
+        problems.report(&entry.node.at, sentence);
+    }
     let punishing = Punishing { kind, charge, split_keys, window: counted.windows.length(), waits };
     let penalty = read_penalty(&mut fields, punishing, problems);
     let warn_at = read_warn_at(&mut fields, kind, problems);

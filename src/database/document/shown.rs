@@ -80,6 +80,8 @@ pub struct RuleDoc<'r> {
     pub tell_cause: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_as: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_deny: Option<OnDenyDoc<'r>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<&'r str, &'r str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -172,6 +174,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             partition_key: answer.is_some_and(|answer| answer.partition_key),
             tell_cause: answer.is_some_and(|answer| answer.tells_cause),
             told_as: answer.and_then(|answer| answer.told_as.as_deref()),
+            on_deny: answer.and_then(|answer| Some(OnDenyDoc { instead: answer.use_instead.as_deref()? })),
             headers: answer.map(|answer| by_name(&answer.headers)).unwrap_or_default(),
             headers_admitted: answer.map(|answer| by_name(&answer.headers_admitted)).unwrap_or_default(),
             price: rule.price.as_deref().map(shown_prices).unwrap_or_default(),
@@ -180,6 +183,13 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             penalty: rule.penalty.as_deref().map(PenaltyDoc::from),
         }
     }
+}
+
+/// The answer of a rule in the place of a denial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OnDenyDoc<'r> {
+    #[serde(rename = "use")]
+    instead: &'r str,
 }
 
 /// The terms by which a rule's reservations are estimated.

@@ -516,15 +516,14 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 answer: exact.then(|| {
                     let header = |name: &str| vec![(name.to_owned(), text_of_header(limit))];
                     std::sync::Arc::new(AnswerOptions {
-                        holds_delay: false,
                         headers: header("x-reason"),
                         headers_admitted: header("x-plan"),
-                        message_type: None,
                         problem: limit.is_multiple_of(2),
                         partition_key: counts,
                         tells_cause: limit.is_multiple_of(3),
                         unit: counts.then(|| "tokens".to_owned()),
                         told_as: counts.then(|| ["", "n"][usize::from(limit % 2 == 0)].to_owned()),
+                        ..AnswerOptions::default()
                     })
                 }),
                 price: (counts && limit.is_multiple_of(5)).then(|| {

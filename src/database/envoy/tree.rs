@@ -254,21 +254,7 @@ impl Reader<'_> {
                 self.tree.notes.push(format!("{}: {place}.key: {key:?} {sentence}", self.file));
             }
         }
-        let mut flag = |name: &str| self.flag(&format!("{place}.{name}"), fields.remove(name));
-        let [shadow, quota, shared, detailed, value_to_metric] =
-            ["shadow_mode", "quota_mode", "share_threshold", "detailed_metric", "value_to_metric"]
-                .map(&mut flag);
-        if quota {
-            let fault = "there is nothing like it here";
-            self.inexpressible(&format!("{place}.quota_mode"), fault, "the limit denies by itself");
-        }
-        if shared && !matches!(wanted, Wanted::Glob(_)) {
-            self.report(
-                &format!("{place}.share_threshold"),
-                "needs a value with a *, or the reference service does not start",
-                "read as if it had one",
-            );
-        }
+        let [shadow, quota, shared, detailed, value_to_metric] = self.flags(place, &mut fields, &wanted);
         let metadata = self.metadata(&format!("{place}.metadata"), fields.remove("metadata"));
         let limit = fields.remove("rate_limit").filter(|limit| !limit.is_null());
         let limit = limit.and_then(|limit| self.amount(&format!("{place}.rate_limit"), limit));
@@ -293,6 +279,26 @@ impl Reader<'_> {
             metadata,
             descriptors,
         })
+    }
+
+    /// Reads the fields of an entry that are true or false, in the order of [`DescriptorEntry`].
+    fn flags(&mut self, place: &str, fields: &mut Map<String, Value>, wanted: &Wanted) -> [bool; 5] {
+        let mut flag = |name: &str| self.flag(&format!("{place}.{name}"), fields.remove(name));
+        let flags = ["shadow_mode", "quota_mode", "share_threshold", "detailed_metric", "value_to_metric"]
+            .map(&mut flag);
+        let [_, quota, shared, ..] = flags;
+        if quota {
+            let fault = "there is nothing like it here";
+            self.inexpressible(&format!("{place}.quota_mode"), fault, "the limit denies by itself");
+        }
+        if shared && !matches!(wanted, Wanted::Glob(_)) {
+            self.report(
+                &format!("{place}.share_threshold"),
+                "needs a value with a *, or the reference service does not start",
+                "read as if it had one",
+            );
+        }
+        flags
     }
 
     fn metadata(&mut self, place: &str, value: Option<Value>) -> Option<Map<String, Value>> {

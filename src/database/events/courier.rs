@@ -21,6 +21,7 @@ use super::spool::{EventBatch, EventSpool, EventSpoolError};
 use crate::core::event::EventRecord;
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
+use crate::database::batch_id::BatchId;
 use crate::engine::Engine;
 use crate::engine::clock::Deadline;
 use crate::engine::tasks::Tasks;
@@ -264,8 +265,9 @@ impl EventCourierShared {
         }
     }
 
-    fn name_of(&self, (incarnation, sequence): (u64, u64)) -> String {
+    fn name_of(&self, id: BatchId) -> String {
         let NodeName { region, node } = self.engine.name();
+        let BatchId { incarnation, sequence } = id;
         format!("{region}/{node}/{incarnation:x}-{sequence:x}")
     }
 
@@ -278,7 +280,8 @@ impl EventCourierShared {
             return;
         }
         for some in events.chunks(BATCH_EVENTS_MAX) {
-            let id = (self.incarnation, self.sequence.fetch_add(1, Ordering::Relaxed));
+            let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+            let id = BatchId { incarnation: self.incarnation, sequence };
             self.held().push_back(EventBatch {
                 id,
                 at: self.engine.now(),
@@ -379,7 +382,7 @@ impl EventCourierShared {
     }
 
     /// Forgets a batch that is held, if it is the oldest.
-    fn forget_held(&self, id: (u64, u64)) {
+    fn forget_held(&self, id: BatchId) {
         let mut held = self.held();
         if held.front().is_some_and(|front| front.id == id) {
             held.pop_front();

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::core::time::Timestamp;
+use crate::database::batch_id::BatchId;
 use crate::database::private;
 
 const WHOLE: &str = "events";
@@ -43,8 +44,8 @@ pub enum EventSpoolError {
 /// Events that are sent together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventBatch {
-    /// Begin of the process, in milliseconds since the epoch, and the number of the batch.
-    pub id: (u64, u64),
+    /// Name of the batch, unique together with the daemon's.
+    pub id: BatchId,
     /// Instant at which the batch was made; its age counts from then.
     pub at: Timestamp,
     /// Number of events that the batch holds.
@@ -59,7 +60,7 @@ pub struct EventSpool {
     folder: PathBuf,
     bytes_max: u64,
     /// Names and sizes of the batches that wait, oldest first.
-    waiting: Mutex<VecDeque<((u64, u64), u64)>>,
+    waiting: Mutex<VecDeque<(BatchId, u64)>>,
 }
 
 impl EventSpool {
@@ -85,7 +86,7 @@ impl EventSpool {
         Self { folder: folder.to_owned(), bytes_max, waiting: Mutex::new(waiting.into()) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<((u64, u64), u64)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(BatchId, u64)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,7 +121,7 @@ impl EventSpool {
         Ok(())
     }
 
-    fn write(&self, part: &Path, id: (u64, u64), bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, part: &Path, id: BatchId, bytes: &[u8]) -> io::Result<()> {
         let mut file = match private::create(part) {
             // The folder may have been away when the daemon started.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -164,8 +165,8 @@ impl EventSpool {
         }
     }
 
-    fn path(&self, (incarnation, sequence): (u64, u64), ending: &str) -> PathBuf {
-        self.folder.join(format!("{incarnation:016x}-{sequence:016x}.{ending}"))
+    fn path(&self, id: BatchId, ending: &str) -> PathBuf {
+        self.folder.join(format!("{:016x}-{:016x}.{ending}", id.incarnation, id.sequence))
     }
 }
 
@@ -177,7 +178,7 @@ fn to_bytes(batch: &EventBatch) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(id: (u64, u64), bytes: &[u8]) -> Option<EventBatch> {
+fn from_bytes(id: BatchId, bytes: &[u8]) -> Option<EventBatch> {
     let (checksum, rest) = bytes.split_at_checked(8)?;
     let rest = rest.strip_prefix(b" ")?;
     let checksum = u32::from_str_radix(std::str::from_utf8(checksum).ok()?, 16).ok()?;
@@ -195,17 +196,21 @@ fn from_bytes(id: (u64, u64), bytes: &[u8]) -> Option<EventBatch> {
     })
 }
 
-fn id_of(path: &Path) -> Option<(u64, u64)> {
+fn id_of(path: &Path) -> Option<BatchId> {
     let (incarnation, sequence) = path.file_stem()?.to_str()?.split_once('-')?;
     let number = |text: &str| u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
-    Some((number(incarnation)?, number(sequence)?))
+    Some(BatchId { incarnation: number(incarnation)?, sequence: number(sequence)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn batch(id: (u64, u64)) -> EventBatch {
+    fn id(incarnation: u64, sequence: u64) -> BatchId {
+        BatchId { incarnation, sequence }
+    }
+
+    fn batch(id: BatchId) -> EventBatch {
         EventBatch { id, at: Timestamp(7), events: 2, body: b"{\"a\":\"\n\"}".to_vec() }
     }
 
@@ -221,7 +226,7 @@ mod tests {
     #[test]
     fn batches_come_back_in_their_order_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
-        let ids = [(1, 2), (1, 16), (2, 1)];
+        let ids = [id(1, 2), id(1, 16), id(2, 1)];
         let spool = EventSpool::open(folder.path(), 1 << 20);
         ids.iter().for_each(|id| spool.put(&batch(*id)).unwrap());
         fs::write(folder.path().join("x.part"), "half").unwrap();
@@ -237,8 +242,8 @@ mod tests {
     fn a_full_spool_says_so_and_keeps_what_it_has() {
         let folder = tempfile::tempdir().unwrap();
         let spool = EventSpool::open(folder.path(), 40);
-        spool.put(&batch((1, 1))).unwrap();
-        assert!(matches!(spool.put(&batch((1, 2))), Err(EventSpoolError::Full { .. })));
+        spool.put(&batch(id(1, 1))).unwrap();
+        assert!(matches!(spool.put(&batch(id(1, 2))), Err(EventSpoolError::Full { .. })));
         assert_eq!(all(&spool).len(), 1);
     }
 
@@ -246,8 +251,8 @@ mod tests {
     fn a_damaged_file_costs_itself_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let spool = EventSpool::open(folder.path(), 1 << 20);
-        (1..=3).for_each(|sequence| spool.put(&batch((1, sequence))).unwrap());
-        let path = spool.path((1, 2), WHOLE);
+        (1..=3).for_each(|sequence| spool.put(&batch(id(1, sequence))).unwrap());
+        let path = spool.path(id(1, 2), WHOLE);
         let mut bytes = fs::read(&path).unwrap();
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
@@ -262,7 +267,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = EventSpool::open(&file, 1 << 20).put(&batch((1, 1))).unwrap_err();
+        let error = EventSpool::open(&file, 1 << 20).put(&batch(id(1, 1))).unwrap_err();
         assert!(error.to_string().contains("cannot be written"), "{error}");
     }
 }

@@ -45,16 +45,27 @@ pub fn docs(text: &str) -> Result<RuleDocs, String> {
     Ok(docs)
 }
 
-/// One entry of a list of tables, such as a user: makes it say the same as `after`, adds it, or takes it out.
+/// The place of one entry of a list of tables, such as a user.
+#[derive(Debug, Clone, Copy)]
+pub struct EntryName<'a> {
+    /// Name of the list.
+    pub list: &'a str,
+    /// Field that tells the entries of the list apart.
+    pub key: &'a str,
+    /// Value of that field.
+    pub name: &'a str,
+}
+
+/// One entry of a list of tables: makes it say the same as `after`, adds it, or takes it out.
 ///
 /// # Errors
 /// The text is written in a way that cannot be changed piecewise.
 pub fn rewrite_entry(
     text: &str,
-    list: &str,
-    (key, name): (&str, &str),
+    entry: EntryName<'_>,
     after: Option<&Map<String, Json>>,
 ) -> Result<String, String> {
+    let EntryName { list, key, name } = entry;
     let mut document: DocumentMut =
         text.parse().map_err(|error: toml_edit::TomlError| error.message().to_owned())?;
     let item = document.entry(list).or_insert(Item::ArrayOfTables(ArrayOfTables::new()));

@@ -237,26 +237,7 @@ impl PluginReader<'_> {
         let windows = self.pairs();
         let sliding = self.text("window_type").is_none_or(|kind| kind != "fixed");
         let penalty = !self.flag("disable_penalty").unwrap_or(false);
-        if sliding && penalty {
-            self.left_out(
-                "config.disable_penalty",
-                "Kong counts denied requests too, so that who goes on asking waits longer: rules with sliding windows \
-                 count admitted ones alone (a rule may have a penalty instead)",
-            );
-        }
-        let strategy = self.text("strategy").unwrap_or_else(|| "local".to_owned());
-        self.note_local(&strategy);
-        let throttling = self.take("throttling");
-        if throttling.is_some_and(|value| value.get("enabled").and_then(imported::truth) == Some(true)) {
-            self.left_out("config.throttling", "requests beyond the limit are denied here, and do not wait");
-        }
-        if self.flag("enforce_consumer_groups") == Some(true) {
-            self.left_out(
-                "config.enforce_consumer_groups",
-                "overrides of consumer groups are left out: this limit holds for them too, unless their group has a \
-                 plug-in of its own",
-            );
-        }
+        self.note_inexpressible(sliding && penalty);
         let identifier = self.text("identifier").unwrap_or_else(|| CONSUMER_WORD.to_owned());
         let compound = match self.take("compound_identifier") {
             Some(Value::Array(words)) if !words.is_empty() => {
@@ -284,6 +265,30 @@ impl PluginReader<'_> {
             message,
             on_failure: None,
             namespace,
+        }
+    }
+
+    /// Notes what rules do not do. `counts_denied`: the plug-in counts denied requests in sliding windows.
+    fn note_inexpressible(&mut self, counts_denied: bool) {
+        if counts_denied {
+            self.left_out(
+                "config.disable_penalty",
+                "Kong counts denied requests too, so that who goes on asking waits longer: rules with sliding windows \
+                 count admitted ones alone (a rule may have a penalty instead)",
+            );
+        }
+        let strategy = self.text("strategy").unwrap_or_else(|| "local".to_owned());
+        self.note_local(&strategy);
+        let throttling = self.take("throttling");
+        if throttling.is_some_and(|value| value.get("enabled").and_then(imported::truth) == Some(true)) {
+            self.left_out("config.throttling", "requests beyond the limit are denied here, and do not wait");
+        }
+        if self.flag("enforce_consumer_groups") == Some(true) {
+            self.left_out(
+                "config.enforce_consumer_groups",
+                "overrides of consumer groups are left out: this limit holds for them too, unless their group has a \
+                 plug-in of its own",
+            );
         }
     }
 

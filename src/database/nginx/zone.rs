@@ -114,50 +114,7 @@ fn read_number(number: &str, word: &str, place: &str, remarks: &mut Remarks) -> 
 fn attributes(key: &str, place: &str, remarks: &mut Remarks) -> Vec<String> {
     let mut per: Vec<String> = Vec::new();
     for variable in variables(key) {
-        let attribute = match variable {
-            "binary_remote_addr" | "remote_addr" | "realip_remote_addr" => {
-                remarks.note(
-                    place,
-                    "\"ip\" is read as an address here: IPv6 counts by its first `identity.ipv6_prefix` bits",
-                );
-                "ip".to_owned()
-            }
-            "server_name" | "host" | "http_host" => {
-                remarks.note(
-                    place,
-                    "\"host\" is the host that was asked for, in lower case and without its port",
-                );
-                "host".to_owned()
-            }
-            "uri" | "document_uri" | "request_uri" => {
-                if variable == "request_uri" {
-                    remarks.left_out(
-                        place,
-                        "$request_uri counts by path and query: rules here see paths without their queries",
-                    );
-                }
-                "path".to_owned()
-            }
-            "request_method" => "method".to_owned(),
-            "remote_user" => {
-                remarks.note(place, "\"user\" names who asks here: send it as `X-Tidegate-User`");
-                "user".to_owned()
-            }
-            "http_x_api_key" | "http_authorization" => {
-                remarks
-                    .note(place, "\"api_key\" is a credential here: it counts by its name or a fingerprint");
-                "api_key".to_owned()
-            }
-            other => {
-                let name =
-                    other.strip_prefix("http_").unwrap_or(other).replace('_', "-").to_ascii_lowercase();
-                remarks.note(
-                    place,
-                    format_args!("\"{name}\" is no attribute that the daemon finds by itself: send ${other} as `X-Tidegate-{name}`, and nothing where it is empty"),
-                );
-                name
-            }
-        };
+        let attribute = attribute(variable, place, remarks);
         if !per.contains(&attribute) {
             per.push(attribute);
         }
@@ -166,6 +123,50 @@ fn attributes(key: &str, place: &str, remarks: &mut Remarks) -> Vec<String> {
         remarks.note(place, format_args!("the key {key:?} has no variable: one bucket counts everybody"));
     }
     per
+}
+
+/// Returns the attribute that a variable stands for.
+fn attribute(variable: &str, place: &str, remarks: &mut Remarks) -> String {
+    match variable {
+        "binary_remote_addr" | "remote_addr" | "realip_remote_addr" => {
+            remarks.note(
+                place,
+                "\"ip\" is read as an address here: IPv6 counts by its first `identity.ipv6_prefix` bits",
+            );
+            "ip".to_owned()
+        }
+        "server_name" | "host" | "http_host" => {
+            remarks
+                .note(place, "\"host\" is the host that was asked for, in lower case and without its port");
+            "host".to_owned()
+        }
+        "uri" | "document_uri" | "request_uri" => {
+            if variable == "request_uri" {
+                remarks.left_out(
+                    place,
+                    "$request_uri counts by path and query: rules here see paths without their queries",
+                );
+            }
+            "path".to_owned()
+        }
+        "request_method" => "method".to_owned(),
+        "remote_user" => {
+            remarks.note(place, "\"user\" names who asks here: send it as `X-Tidegate-User`");
+            "user".to_owned()
+        }
+        "http_x_api_key" | "http_authorization" => {
+            remarks.note(place, "\"api_key\" is a credential here: it counts by its name or a fingerprint");
+            "api_key".to_owned()
+        }
+        other => {
+            let name = other.strip_prefix("http_").unwrap_or(other).replace('_', "-").to_ascii_lowercase();
+            remarks.note(
+                place,
+                format_args!("\"{name}\" is no attribute that the daemon finds by itself: send ${other} as `X-Tidegate-{name}`, and nothing where it is empty"),
+            );
+            name
+        }
+    }
 }
 
 /// Returns the names of the variables in a text: `$name` and `${name}`.

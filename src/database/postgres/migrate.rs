@@ -23,7 +23,7 @@ macro_rules! files {
 
 /// All of `migrations/`. Sqlx has a macro that reads the folder, for which a driver of PostgreSQL with TLS is
 /// built once more: a tenth of the whole build.
-const FILES: [(&str, &str); 16] = files! {
+const FILES: [(&str, &str); 17] = files! {
     "0001_rules.sql"
     "0002_identities.sql"
     "0003_audit.sql"
@@ -40,6 +40,7 @@ const FILES: [(&str, &str); 16] = files! {
     "0080_audit_outcomes.sql"
     "0081_last_seen.sql"
     "0082_archive_age.sql"
+    "0083_audit_diverted.sql"
 };
 
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {

@@ -39,8 +39,8 @@ struct LastLook {
 }
 
 impl LastLook {
-    /// True if it answers a question that was asked then. A look that began before and found the database says
-    /// nothing of now: the call that trusts it would wait for as long as a call may take.
+    /// True if it answers a question that was asked then. A look that began before and found the database
+    /// says nothing of now: the call that trusts it would wait for as long as a call may take.
     fn answers(&self, asked: Stopwatch) -> bool {
         self.begun.elapsed() <= asked.elapsed() || (self.found.is_err() && self.ended.elapsed() < FRESH)
     }

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use sqlx::{Postgres, Transaction};
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, Postgres, Row as _, Transaction};
 
 use super::{Database, Failure};
 use crate::core::time::Span;
@@ -296,7 +297,7 @@ async fn at_revision(
     .bind(revision)
     .fetch_all(&mut **transaction)
     .await?;
-    let changes: Vec<RuleChange> = rows.into_iter().map(|row| change_of(row).1).collect();
+    let changes: Vec<RuleChange> = rows.into_iter().map(|row| row.change).collect();
     Ok(Some(stored.docs.clone().without(&changes)))
 }
 
@@ -307,29 +308,12 @@ async fn write(
     let rules = |gone: bool| {
         changes.iter().filter(move |change| change.region.is_none() && change.after.is_none() == gone)
     };
+    let quotas = QuotaRows::of(changes);
     // Quotas go first and come last: a rule must be there for them.
-    let (mut gone_rules, mut gone_regions): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-    let (mut set_rules, mut set_regions, mut weights, mut minimums) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for change in changes {
-        let Some(region) = &change.region else { continue };
-        match &change.after {
-            None => {
-                gone_rules.push(change.rule.as_str());
-                gone_regions.push(region.as_str());
-            }
-            Some(quota) => {
-                set_rules.push(change.rule.as_str());
-                set_regions.push(region.as_str());
-                weights.push(quota["weight"].as_i64().unwrap_or(0));
-                minimums.push(i16::try_from(quota["min_percent"].as_i64().unwrap_or(0)).unwrap_or(0));
-            }
-        }
-    }
-    if !gone_rules.is_empty() {
+    if !quotas.gone_rules.is_empty() {
         sqlx::query("DELETE FROM region_quotas WHERE (rule, region) IN (SELECT * FROM unnest($1::text[], $2::text[]))")
-            .bind(gone_rules)
-            .bind(gone_regions)
+            .bind(quotas.gone_rules)
+            .bind(quotas.gone_regions)
             .execute(&mut **transaction)
             .await?;
     }
@@ -348,29 +332,78 @@ async fn write(
         .execute(&mut **transaction)
         .await?;
     }
-    if !set_rules.is_empty() {
+    if !quotas.rules.is_empty() {
         sqlx::query(
             "INSERT INTO region_quotas (rule, region, weight, min_percent) \
              SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::smallint[]) \
              ON CONFLICT (rule, region) DO UPDATE SET weight = excluded.weight, min_percent = excluded.min_percent",
         )
-        .bind(set_rules)
-        .bind(set_regions)
-        .bind(weights)
-        .bind(minimums)
+        .bind(quotas.rules)
+        .bind(quotas.regions)
+        .bind(quotas.weights)
+        .bind(quotas.minimums)
         .execute(&mut **transaction)
         .await?;
     }
     Ok(())
 }
 
-/// Revision, kind, rule, region, before, after.
-type ChangeRow = (i64, String, String, String, Option<Value>, Option<Value>);
+/// The rows of `region_quotas` that changes set, and those that they remove, column by column.
+#[derive(Default)]
+struct QuotaRows<'c> {
+    rules: Vec<&'c str>,
+    regions: Vec<&'c str>,
+    weights: Vec<i64>,
+    minimums: Vec<i16>,
+    gone_rules: Vec<&'c str>,
+    gone_regions: Vec<&'c str>,
+}
 
-fn change_of((revision, kind, rule, region, before, after): ChangeRow) -> (i64, RuleChange) {
-    let kind = if kind == "quota" { "quota" } else { "rule" };
-    let region = (kind == "quota").then_some(region);
-    (revision, RuleChange { kind, rule, region, before, after })
+impl<'c> QuotaRows<'c> {
+    fn of(changes: &'c [RuleChange]) -> Self {
+        let mut rows = Self::default();
+        for change in changes {
+            let Some(region) = &change.region else { continue };
+            match &change.after {
+                None => {
+                    rows.gone_rules.push(change.rule.as_str());
+                    rows.gone_regions.push(region.as_str());
+                }
+                Some(quota) => {
+                    rows.rules.push(change.rule.as_str());
+                    rows.regions.push(region.as_str());
+                    rows.weights.push(quota["weight"].as_i64().unwrap_or(0));
+                    rows.minimums
+                        .push(i16::try_from(quota["min_percent"].as_i64().unwrap_or(0)).unwrap_or(0));
+                }
+            }
+        }
+        rows
+    }
+}
+
+/// One row of `rule_changes`.
+struct ChangeRow {
+    revision: i64,
+    change: RuleChange,
+}
+
+impl FromRow<'_, PgRow> for ChangeRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        let kind: String = row.try_get("kind")?;
+        let kind = if kind == "quota" { "quota" } else { "rule" };
+        let region: String = row.try_get("region")?;
+        Ok(Self {
+            revision: row.try_get("revision")?,
+            change: RuleChange {
+                kind,
+                rule: row.try_get("rule")?,
+                region: (kind == "quota").then_some(region),
+                before: row.try_get("before")?,
+                after: row.try_get("after")?,
+            },
+        })
+    }
 }
 
 /// Returns what became of the rules, newest first.
@@ -411,7 +444,7 @@ pub async fn history(database: &Database, shown: &ShownRevisions) -> Result<Vec<
         )
         .await?;
     let mut by_revision: BTreeMap<i64, Vec<RuleChange>> = BTreeMap::new();
-    for (revision, change) in changes.into_iter().map(change_of) {
+    for ChangeRow { revision, change } in changes {
         by_revision.entry(revision).or_default().push(change);
     }
     let revision = |(revision, at, actor, source, action, reason, total): Row| Revision {

@@ -77,10 +77,10 @@ impl Engine {
     ) -> bool {
         match cause {
             DenialCause::Elsewhere => true,
-            // What others send of a window counts beside what is burnt of it. A bucket that slides is shut
-            // until all that it forgot is over.
+            // What others send counts beside what is burnt. A bucket that slides is shut until all that it
+            // forgot is over.
             DenialCause::Burnt => {
-                moves_as(found.rule.rule.algorithm) == Counting::Window
+                !slides(found.rule.rule.algorithm)
                     && self.may_lie_elsewhere(found, counted, asked_of(cost), (elsewhere, now))
             }
             _ => false,

@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::{Decisions, Plan, TakenCost, is_held, window_of};
+use super::{Decisions, Plan, TakenCost, is_held};
 use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::hold::HoldStep;
@@ -24,7 +24,7 @@ use crate::engine::port::{ChargeResult, Intent, Outcome};
 use crate::engine::refusal::refusal;
 use crate::engine::turns::HeldTurn;
 use crate::engine::unmatched;
-use crate::engine::world::Tally;
+use crate::engine::world::{Tally, window_of};
 
 /// A call whose outcome is known.
 #[derive(Clone, Copy)]
@@ -140,7 +140,7 @@ impl Engine {
         let mut decision = plan.decision(rules, matches);
         if decides && self.audit.is_some() {
             let decided = decision.tightest.and_then(|index| decision.rules.get(index));
-            leased.asked_by(plan.question(place, request), decided.map(|ruled| &*ruled.rule));
+            leased.asked_by(plan.question(place, request), decided);
         }
         if decides && decision.hold() > Span::ZERO {
             let own = plan.waiting.iter().filter(|(of, _)| *of == place);
@@ -186,6 +186,9 @@ impl Engine {
         }
         match (ruled.allowed, ruled.shadow) {
             (true, _) => side.metrics.allowed.increment(1),
+            (false, false) if ruled.use_instead().is_some() => {
+                self.metrics.diverted(&side.metrics, &side.name).increment(1);
+            }
             (false, false) => {
                 side.metrics.denied.increment(1);
                 if let Some(cause) = ruled.cause {

@@ -120,10 +120,25 @@ pub struct Filter {
     pub user: Option<String>,
     /// Users that are blocked, or are not.
     pub blocked: Option<bool>,
+    /// Keys that were taken back, or were not.
+    pub revoked: Option<bool>,
+    /// Only users whose id has this text in it, and keys whose name, user or note has; case does not matter.
+    pub search: Option<String>,
     /// Only names that come after this one.
     pub after: Option<String>,
     /// At most so many, up to [`PAGE_MAX`].
     pub limit: u32,
+}
+
+impl Filter {
+    /// True if one of these texts has in it what is searched, or nothing is.
+    #[must_use]
+    pub fn finds(&self, texts: &[&str]) -> bool {
+        self.search.as_deref().is_none_or(|search| {
+            let search = search.to_lowercase();
+            texts.iter().any(|text| text.to_lowercase().contains(&search))
+        })
+    }
 }
 
 /// The changes to a user. `None`: stays.

@@ -28,11 +28,12 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::batch::call::{Action, Item, Part, pack_view};
+use self::batch::names::Name;
 use self::client::dial::SharedTls;
 use self::policy::background::BACKGROUND_MAX;
 use self::policy::daemons::Daemons;
 use self::policy::decide::{BACKGROUND_PATIENCE, Core};
-use self::policy::fallback::Fallback;
+use self::policy::fallback::{AllowanceWord, Fallback};
 use self::policy::first_start::Marking;
 use self::policy::lease::Leases;
 use self::policy::registry::Registry;
@@ -145,25 +146,25 @@ impl RedisStore {
         let store = Self { core, tls };
         store.first_look(&places, settings.topology).await?;
         store.core.registry.beat(&store.core.dispatcher).await;
-        let core = Arc::clone(&store.core);
-        settings
-            .tasks
-            .spawn("redis_registry", &core.stop_noting.clone(), move || Arc::clone(&core).note_itself());
+        store.start_tasks(&settings, &places, trouble);
+        Ok(store)
+    }
+
+    fn start_tasks(&self, settings: &RedisSettings, places: &Arc<Places>, trouble: Arc<Notify>) {
+        let (tasks, stop) = (&settings.tasks, &self.core.stop);
+        // Not the store itself: with it the tasks would keep alive what ends them.
+        let core = Arc::clone(&self.core);
+        tasks.spawn("redis_registry", &core.stop_noting.clone(), move || Arc::clone(&core).note_itself());
         if settings.topology == Topology::Sentinel {
-            let places = Arc::clone(&places);
-            let ending = stop.clone();
-            settings
-                .tasks
-                .spawn("redis_sentinels", &stop, move || Arc::clone(&places).listen(ending.clone()));
+            let (places, ending) = (Arc::clone(places), stop.clone());
+            tasks.spawn("redis_sentinels", stop, move || Arc::clone(&places).listen(ending.clone()));
         }
-        let ending = stop.clone();
-        settings.tasks.spawn("redis_topology", &stop, move || {
+        let (places, ending) = (Arc::clone(places), stop.clone());
+        tasks.spawn("redis_topology", stop, move || {
             Arc::clone(&places).watch(ending.clone(), Arc::clone(&trouble))
         });
-        // Not the store itself: with it the task would keep alive what ends the task.
-        let core = Arc::clone(&store.core);
-        settings.tasks.spawn("redis_leases", &stop, move || Arc::clone(&core).return_leases());
-        Ok(store)
+        let core = Arc::clone(&self.core);
+        tasks.spawn("redis_leases", stop, move || Arc::clone(&core).return_leases());
     }
 
     async fn first_look(&self, places: &Arc<Places>, topology: Topology) -> Result<(), StartError> {
@@ -234,7 +235,7 @@ async fn reached(node: &Node, deadline: Deadline) -> Result<bool, StartError> {
 }
 
 /// Does something to one bucket, whatever it answers.
-fn plain_part((rule, key, limit): (&Compiled, &Key, &Limit), action: Action, permits: u64) -> Part {
+fn plain_part(rule: &Compiled, key: &Key, limit: &Limit, action: Action, permits: u64) -> Part {
     let (cost, share, first) = (Cost::Take(permits), None, None);
     let charge = Charge { rule, key, limit: *limit, share, whole: limit, first, cost, enforced: false };
     let (slot, bucket) = bucket_of(&charge);
@@ -284,9 +285,10 @@ impl Store for RedisStore {
         let name = batch::names::bucket(&rule.rule, key, rule.rule.windows());
         let window = (rule.counting() != Counting::Level).then_some(rule.rule.window);
         let kept = Allowance::kept_for(window);
-        self.core.fallback.tell((key, &rule.limit), (allowance, error_bound), (kept, now));
-        let place = (batch::names::view(&name.key), name.slot);
-        self.core.write_allowance(key, place, pack_view(&allowance, error_bound), kept.to_std());
+        let word = AllowanceWord { allowance, error_bound, kept };
+        self.core.fallback.tell(key, &rule.limit, word, now);
+        let view = Name { key: batch::names::view(&name.key), slot: name.slot };
+        self.core.write_allowance(key, view, pack_view(&allowance, error_bound), kept.to_std());
     }
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
@@ -312,14 +314,14 @@ impl Store for RedisStore {
     }
 
     fn restore(&self, rule: &Compiled, key: &Key, limit: Limit, known: RegionUse, _: Timestamp) {
-        self.core.undo(plain_part((rule, key, &limit), Action::Restore(known), 0));
+        self.core.undo(plain_part(rule, key, &limit, Action::Restore(known), 0));
     }
 
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, _: Timestamp) {
         if rule.counting() != Counting::Level || permits == 0 {
             return;
         }
-        self.core.undo(plain_part((rule, key, &limit), Action::Put, permits));
+        self.core.undo(plain_part(rule, key, &limit, Action::Put, permits));
     }
 
     fn sweep(&self, now: Timestamp) {

@@ -17,7 +17,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "decisions_total",
         MetricKind::Counter,
         &["rule", "outcome"],
-        "Decisions by deciding rule and outcome: allowed, denied, shadow_denied",
+        "Decisions by deciding rule and outcome: allowed, denied, shadow_denied, diverted (told to use something else)",
     ),
     (
         "denials_total",
@@ -451,13 +451,13 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "audit_unlisted_total",
         MetricKind::Counter,
         &[],
-        "Denials beyond audit.denied_rows_max: in the sums of their rules, without a row of their own",
+        "Denials beyond audit.denied_rows_max: in the sums, without a row of their own",
     ),
     (
         "audit_merged_total",
         MetricKind::Counter,
         &[],
-        "Records whose user, path or key has no sum of its own: its rule has audit.users_max, paths_max or keys_max of them today",
+        "Users, paths and keys of decisions that are counted under *: their rule has audit.users_max, paths_max or keys_max of them today, or too many waited at once",
     ),
     ("audit_archived_rows_total", MetricKind::Counter, &[], "Records moved from the database to the archive"),
     (

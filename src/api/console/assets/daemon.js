@@ -146,10 +146,10 @@ export function differences(changes, all = changes.length) {
   return [...told, ...(all > Math.min(changes.length, TOLD_MAX) ? [`and ${all - Math.min(changes.length, TOLD_MAX)} more`] : [])].join("\n");
 }
 
-/* A change of the rules in two steps: first what it would do, then why it is made, and the click that makes it.
-   `put` asks the daemon, for the revision that was looked at; `about` is what would be changed, so that another
-   thing begins anew. */
-export function Change({ name, about, put, done }) {
+/* A change in two steps: first what it would do, then why it is made, and the click that makes it. `put` asks
+   the daemon, for the revision that was looked at; `about` is what would be changed, so that another thing
+   begins anew. `told` says what came of it; where no reason is kept `isReasoned` is false. */
+export function Change({ name, about, put, done, told = ({ revision }) => `Revision ${revision} is in force.`, isReasoned = true }) {
   const [plan, setPlan] = useState(), [reason, setReason] = useState(""), [said, setSaid] = useState(), title = useRef(), button = useRef();
   useEffect(() => setPlan(), [about]);
   useEffect(() => title.current?.focus(), [plan]);
@@ -159,9 +159,9 @@ export function Change({ name, about, put, done }) {
   const make = async (event) => {
     event.preventDefault();
     try {
-      const { revision } = await put({ reason }, plan.revision);
-      setPlan(); setReason(""); setSaid({ text: `Revision ${revision} is in force.` });
-      done?.();
+      const answer = await put({ reason }, plan.revision);
+      setPlan(); setReason(""); setSaid({ text: told(answer) });
+      done?.(answer);
     } catch (error) { setSaid({ bad: error.message }); }
   };
   const cancel = () => { setPlan(); setSaid(); setTimeout(() => button.current?.focus()); };
@@ -169,7 +169,7 @@ export function Change({ name, about, put, done }) {
   return html`${!plan && html`<button type="button" ref=${button} onClick=${look}>${name} …</button>`}
     ${plan && html`<form class="plan" aria-label=${name} onSubmit=${make} onKeyDown=${key}>
       <h3 ref=${title} tabindex="-1">${plan.changes.length ? `${name}: ${plan.changes.length} to change` : `${name}: nothing would change`}</h3>
-      ${plan.changes.length > 0 && html`<pre>${differences(plan.changes)}</pre><label>Reason, kept in the history <input value=${reason} maxlength="1000" onInput=${(event) => setReason(event.target.value)}/></label><button>${name}</button>`}
+      ${plan.changes.length > 0 && html`<pre>${differences(plan.changes)}</pre>${isReasoned && html`<label>Reason, kept in the history <input value=${reason} maxlength="1000" onInput=${(event) => setReason(event.target.value)}/></label>`}<button>${name}</button>`}
       <button type="button" onClick=${cancel}>Cancel</button></form>`}
     <${Said} said=${said}/>`;
 }

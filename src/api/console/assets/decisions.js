@@ -3,14 +3,14 @@ import { html, useEffect, useState } from "/console/preact.js";
 import { ask, moment, route, Said, Table } from "/console/daemon.js";
 import { useWhy } from "/console/hot.js";
 
-const OUTCOMES = { "denied,blocked": "refused", denied: "denied by a limit", blocked: "blocked", throttled: "delayed", shadow_denied: "shadow denied", allowed: "allowed", committed: "committed", "": "any" };
+const OUTCOMES = { "denied,blocked": "refused", denied: "denied by a limit", blocked: "blocked", throttled: "delayed", shadow_denied: "shadow denied", diverted: "told to use something else", allowed: "allowed", committed: "committed", "": "any" };
 const FILTERS = { user: "User", rule: "Rule", region: "Region", address: "Address" };
 
 const HOUR = 36e5;
-const SHADES = { allowed: "good", committed: "good", throttled: "good", denied: "bad", blocked: "bad", shadow_denied: "warn" };
+const SHADES = { allowed: "good", committed: "good", throttled: "good", denied: "bad", blocked: "bad", shadow_denied: "warn", diverted: "warn" };
 
 /* Each hour has its place, the oldest on the left, also where nothing was decided in it. */
-function Chart({ usage: { rows, from, to, allowed_sample: sample } }) {
+function Chart({ usage: { rows, from, to } }) {
   const first = Math.floor(Date.parse(from) / HOUR), hours = Math.max(1, Math.floor(Date.parse(to) / HOUR) - first), width = 800 / hours;
   const left = (row) => (Math.floor(Date.parse(row.at) / HOUR) - first) * width, begin = (hour) => moment(new Date(hour * HOUR).toISOString());
   const most = Math.max(1, ...rows.map((row) => row.allowed + row.denied));
@@ -19,7 +19,7 @@ function Chart({ usage: { rows, from, to, allowed_sample: sample } }) {
     ${rows.map((row) => html`<g><title>${row.at}: ${row.allowed} allowed${row.throttled ? ` (${row.throttled} delayed)` : ""}, ${row.denied} denied${row.blocked ? ` (${row.blocked} blocked)` : ""}</title>
       <rect class="good" x=${left(row)} width=${width - 2} y=${160 - height(row.allowed + row.denied)} height=${height(row.allowed)}/>
       <rect class="bad" x=${left(row)} width=${width - 2} y=${160 - height(row.denied)} height=${height(row.denied)}/></g>`)}</svg>
-    <p class="soft ends"><span>${begin(first)}</span><span>at most ${most} an hour; <span class="bad">denied</span>, <span class="good">allowed${sample < 1 ? " (estimated)" : ""}</span></span><span>${begin(first + hours - 1)}</span></p>`;
+    <p class="soft ends"><span>${begin(first)}</span><span>at most ${most} an hour; <span class="bad">denied</span>, <span class="good">allowed</span></span><span>${begin(first + hours - 1)}</span></p>`;
 }
 
 export function Decisions() {

@@ -16,6 +16,7 @@ const whose = (identity) => named(identity) || "everybody";
 /* What comes of a request of this client now. A bucket that does not count the names alone may limit the client, too. */
 function verdict({ limited, decision, buckets }, isAll) {
   if (!decision.allowed) return `Limited now by ${decision.rule ?? "no rule"}${because(decision)}${unheard(decision)}`;
+  if (decision.use) return `Over the limit of ${decision.rule}: a request passes, and is told to use ${decision.use}${unheard(decision)}`;
   const used = isAll ? "This bucket is used up: requests that are counted in it are denied" : "A request with these names alone would pass, but a bucket of this client is used up (below)";
   const free = isAll ? buckets.length ? "This bucket has room: a request that is counted in it would pass" : "This rule has no bucket" : "Not limited: a request would be admitted now";
   return (limited ? used : free) + unheard(decision);
@@ -23,6 +24,7 @@ function verdict({ limited, decision, buckets }, isAll) {
 
 /* What a bucket does now: one that is only watched denies nobody. */
 const state = (bucket) => !bucket.denies ? bucket.degraded ? "not known" : "has room" : bucket.shadow ? html`<span class="warn">log only: would be denied</span>`
+  : bucket.use ? html`<span class="warn">nothing left: told to use ${bucket.use}</span>`
   : html`<span class="bad">${bucket.cause ? causes[bucket.cause] ?? bucket.cause : bucket.penalty ? causes.penalty : bucket.remaining ? "denies" : causes.used_up}</span>`;
 
 /* What a bucket holds, as far as it is known: the store has it, and nobody tells what others spent of escrow's rights. */
@@ -54,7 +56,7 @@ export function Why({ asked, close }) {
     return () => { if (from?.isConnected && from !== document.body) from.focus({ preventScroll: true }); };
   }, []);
   return html`<div class="why" onKeyDown=${(event) => { if (event.key === "Escape") close(); }}><h3 ref=${title} tabindex="-1">Why ${names || `${asked.rule} of everybody`}</h3><${Said} said=${said}/>
-    ${why && html`<p role="status" class=${why.limited ? "bad" : "good"}>${verdict(why, !names)}</p>
+    ${why && html`<p role="status" class=${why.decision.use ? "warn" : why.limited ? "bad" : "good"}>${verdict(why, !names)}</p>
       <${Table} head=${["bucket", "now", "used here", "limit", "left", "resets in", "used by region", "denied since"]} none="No bucket of this client is in use."
         rows=${why.buckets.map((bucket) => [`${bucket.rule} ${whose(bucket.identity)}`, state(bucket), ...held(bucket, why.region), moment(bucket.lately?.denied_since)])}/>`}
     <button type="button" onClick=${close}>Close</button></div>`;

@@ -1,51 +1,65 @@
-// Identities: a user's tier, limits of its own, what is left, and blocks.
-import { html, useState } from "/console/preact.js";
-import { ask, mayChangeRules, moment, route, Said, span, Table } from "/console/daemon.js";
+// Identities: lists of users, API keys and tiers, and beside them the one that is chosen.
+import { html, useEffect, useRef, useState } from "/console/preact.js";
+import { ask, Choice, List, mayChangeRules, route, Said } from "/console/daemon.js";
+import { isBlocked, Key, New, refused, Tier, User } from "/console/people.js";
 
-const own = (overrides) => Object.entries(overrides ?? {}).map(([rule, { limit, burst }]) => `${rule}: ${limit}${burst && burst !== limit ? `, ${burst} at once` : ""}`).join("; ");
+const KINDS = { users: "Users", keys: "API keys", tiers: "Tiers" };
+const ONE = { users: "user", keys: "key", tiers: "tier" };
+const BLOCKED = { "": "all", true: "blocked", false: "not blocked" };
+const REVOKED = { "": "all", true: "revoked", false: "not revoked" };
+const PAGE = 100;
+
+/* What a list says of an entry beside its name. */
+const MORE = {
+  users: ({ tier, blocked }) => html`${isBlocked(blocked) && html`<span class="bad">blocked</span>${" · "}`}${tier ?? "the default tier"}`,
+  keys: (key) => html`${refused(key) && html`<span class="bad">${refused(key)}</span>${" · "}`}${[key.user ?? "nobody's", key.tier, key.note].filter(Boolean).join(" · ")}`,
+  tiers: ({ description }) => description,
+};
+
+/* Tiers are few and come at once; of users and keys the daemon gives a page after the other. */
+async function listed(kind, { search, tier, isSo }, after) {
+  const state = { users: { blocked: isSo }, keys: { revoked: isSo } }[kind];
+  const answer = await ask("GET", state ? route(`/v1/${kind}`, { search, tier, ...state, after, limit: PAGE }) : "/v1/tiers");
+  const entries = answer[kind].map((entry) => ({ name: entry.id, ...entry }));
+  const wanted = search.toLowerCase();
+  return { entries: state ? entries : entries.filter(({ name, description }) => `${name} ${description}`.toLowerCase().includes(wanted)), next: answer.next };
+}
 
 export function Identities({ me }) {
-  // `user` is what is kept of the one that was looked for: `id` stands in the field, and may be another one by now.
-  const [id, setId] = useState(""), [user, setUser] = useState(), [more, setMore] = useState({}), [reason, setReason] = useState(""), [until, setUntil] = useState(""), [said, setSaid] = useState();
-  const path = (name) => `/v1/users/${encodeURIComponent(name)}`;
-  const look = async (event) => {
-    event?.preventDefault();
-    setSaid();
-    setMore({});
-    // Rules count a user also of whom nothing is kept, and where there is no database to keep it in.
-    const kept = ask("GET", path(id)).then(({ user }) => setUser(user), (error) => {
-      setUser();
-      setSaid(error.status === 404 ? { text: `Nothing is kept of ${id}: it has the default tier and no limits of its own.` } : { bad: error.message });
-    });
-    const keys = ask("GET", route("/v1/keys", { user: id, limit: 100 })).catch(() => undefined);
-    const usage = await ask("GET", route("/v1/usage", { user: id })).catch((error) => ({ problem: error.message }));
-    await kept;
-    setMore({ id, keys: (await keys)?.keys, quotas: usage.quotas, isMore: usage.quotas_more, refused: usage.refused, problem: usage.problem });
-  };
-  const change = (route, body) => async () => {
+  const [kind, setKind] = useState("users"), [search, setSearch] = useState(""), [tier, setTier] = useState(""), [isSo, setIsSo] = useState("");
+  const [list, setList] = useState(), [tiers, setTiers] = useState([]), [chosen, setChosen] = useState(), [said, setSaid] = useState(), [life, setLife] = useState(0);
+  // An answer to an earlier question may come after that to a later one.
+  const turn = useRef(0), filter = { search: search.trim(), tier, isSo };
+  const load = async (before) => {
+    const own = ++turn.current;
     try {
-      setUser((await ask("POST", path(user.id) + route, body)).user);
-      setSaid({ text: "Done." });
-    } catch (error) { setSaid({ bad: error.message }); }
+      const page = await listed(kind, filter, before?.next);
+      if (own !== turn.current) return;
+      setList({ kind, ...page, entries: [...before?.entries ?? [], ...page.entries] });
+      setSaid();
+    } catch (error) { if (own === turn.current) { setList({ kind, entries: [] }); setSaid({ bad: error.message }); } }
   };
-  return html`<main><section><h2>User</h2><form class="line" onSubmit=${look}>
-      <label>Name <input required value=${id} onInput=${(event) => setId(event.target.value)}/></label><button>Look</button></form>
-    ${user && html`<table><tbody><tr><th scope="row">tier</th><td>${user.tier ?? "the default"}</td></tr>
-        <tr><th scope="row">limits of its own</th><td>${own(user.overrides) || "none"}</td></tr>
-        <tr><th scope="row">blocked</th><td class=${user.blocked ? "bad" : "good"}>${user.blocked ? `until ${moment(user.blocked.until) ?? "somebody unblocks it"}${user.blocked.reason ? `: ${user.blocked.reason}` : ""}` : "no"}</td></tr>
-        <tr><th scope="row">last seen</th><td>${moment(user.last_seen_at) ?? "–"}</td></tr></tbody></table>
-      ${mayChangeRules(me) && html`<form class="line" onSubmit=${(event) => event.preventDefault()}>
-        <label>Reason <input value=${reason} onInput=${(event) => setReason(event.target.value)}/></label>
-        <label>For how long <input placeholder="1h; empty: until unblocked" value=${until} onInput=${(event) => setUntil(event.target.value)}/></label>
-        <button onClick=${change("/block", { reason: reason || null, until: until || null })}>Block</button>
-        <button onClick=${change("/unblock", { reason: reason || null })}>Unblock</button></form>`}`}
-    <${Said} said=${said}/></section>
-    ${more.id && html`<section><h2>Left now of ${more.id}</h2>
-      ${more.refused && html`<p class="bad">Every request is refused, whatever is left: ${more.refused.replace("_", " ")}.</p>`}
-      ${more.problem && html`<p class="bad">${more.problem}</p>`}
-      ${more.quotas && html`<${Table} head=${["rule", "used here", "used worldwide", "limit", "left", "resets in"]} none="No rule counts by user alone."
-        rows=${more.quotas.map((quota) => [quota.rule, quota.used, quota.used_worldwide, quota.limit, quota.remaining, span(quota.reset_ms)])}/>
-        ${more.isMore && html`<p class="soft">More rules apply than are shown.</p>`}`}</section>`}
-    ${more.keys && (user || more.keys.length > 0) && html`<section><h2>Keys</h2><${Table} head=${["key", "tier", "active", "note", "expires", "last seen"]} none="The user has no keys."
-      rows=${more.keys.map((key) => [key.id, key.tier, key.active ? "yes" : "no", key.note, moment(key.expires_at) ?? "never", moment(key.last_seen_at)])}/></section>`}</main>`;
+  useEffect(() => { const timer = setTimeout(load, 150); return () => clearTimeout(timer); }, [kind, search, tier, isSo, life]);
+  useEffect(() => { ask("GET", "/v1/tiers").then(({ tiers }) => setTiers(tiers.map(({ name }) => name)), () => {}); }, [life]);
+  const turnTo = (kind) => { setKind(kind); setChosen(); setIsSo(""); setTier(""); setSearch(""); setList(); };
+  const shown = list?.kind === kind ? list : undefined, entries = shown?.entries ?? [], changed = () => setLife((life) => life + 1);
+  const isFiltered = filter.search || tier || isSo, mayMake = kind === "keys" ? me?.role === "admin" : mayChangeRules(me);
+  const look = (event) => { event.preventDefault(); if (kind === "users" && filter.search) setChosen(filter.search); };
+  const common = { me, tiers, changed, close: () => setChosen() };
+  const of = entries.find(({ name }) => name === chosen);
+  return html`<main class="two"><section><h2>${KINDS[kind]}</h2><form class="line" onSubmit=${look}>
+      <${Choice} title="List" choices=${KINDS} value=${kind} set=${turnTo}/>
+      <label>${kind === "users" ? "Name or a part" : "Search"} <input type="search" placeholder=${kind === "keys" ? "key, user, note" : undefined} value=${search} onInput=${(event) => setSearch(event.target.value)}/></label>
+      ${kind === "users" && html`<button>Look</button>`}
+      ${kind !== "tiers" && html`<${Choice} title="Tier" choices=${{ "": "any", ...Object.fromEntries(tiers.map((name) => [name, name])) }} value=${tier} set=${setTier}/>
+        <${Choice} title="Show" choices=${kind === "users" ? BLOCKED : REVOKED} value=${isSo} set=${setIsSo}/>`}
+      ${mayMake && html`<button type="button" onClick=${() => setChosen("")}>New ${ONE[kind]}</button>`}</form>
+    <p class="soft" role="status">${shown ? `${entries.length}${shown.next ? " or more" : ""} ${ONE[kind]}${entries.length === 1 ? "" : "s"}` : "Looking …"}</p>
+    <${List} entries=${entries} chosen=${chosen} choose=${({ name }) => setChosen(name)} more=${MORE[kind]}
+      none=${!shown || said ? "" : isFiltered ? `No ${ONE[kind]} is like that.` : `Nothing is kept of any ${ONE[kind]}.`}/>
+    ${shown?.next && html`<button type="button" onClick=${() => load(shown)}>More</button>`}<${Said} said=${said}/></section>
+    <section>${chosen === undefined ? html`<h2>Choose a ${ONE[kind]}</h2><p class="soft">${kind === "users" ? "Look shows the one that is typed, also where nothing is kept of it: its limits, what is left, and its keys." : kind === "keys" ? "A key is shown by its public name: the whole of it was shown once, when it was made." : "A rule may be for one tier, and a user or a key has one."}</p>`
+      : chosen === "" ? html`<${New} key=${kind} kind=${kind} ...${common} made=${setChosen}/>`
+      : kind === "users" ? html`<${User} key=${chosen} id=${chosen} ...${common}/>` : kind === "keys" ? html`<${Key} key=${chosen} id=${chosen} ...${common}/>`
+      : of && html`<${Tier} key=${chosen} tier=${of} ...${common}/>`}</section></main>`;
 }

@@ -1,6 +1,7 @@
 // Rules: what is in force, why a request is decided as it is, changes, and the way back.
 import { html, useEffect, useMemo, useRef, useState } from "/console/preact.js";
 import { ask, because, Change, Choice, differences, List, mayChangeRules, moment, route, Said, span, Table, unheard, useEach } from "/console/daemon.js";
+import { Fields, fields, useSchemas } from "/console/form.js";
 import { OfRule, rate } from "/console/hot.js";
 
 function limit(rule) {
@@ -12,6 +13,7 @@ function limit(rule) {
 /* What would come of a request. */
 function verdict(decision) {
   if (!decision.allowed) return `denied by ${decision.rule ?? "no rule"}${because(decision)}${unheard(decision)}`;
+  if (decision.use) return `allowed, but to use ${decision.use}: ${decision.rule} has nothing left for it${unheard(decision)}`;
   return decision.rule ? `allowed by ${decision.rule}: ${decision.remaining} of ${decision.limit} would be left, all again in ${span(decision.reset_ms)}${unheard(decision)}` : "allowed: no rule limits it";
 }
 
@@ -66,11 +68,26 @@ const words = (rule) => [rule.name, rule.domain, rule.group, rule.unit, rule.act
 
 const NEW = { name: "", per: ["user"], limit: 100, window: "1m" };
 
+/* The rule as a form with every field: it writes into the text, and shows what stands there. */
+function Form({ text, setText, usual }) {
+  const schemas = useSchemas(), [search, setSearch] = useState("");
+  let rule;
+  try { rule = JSON.parse(text); } catch { /* said below */ }
+  if (!schemas) return html`<p class="soft">Waiting for the description of a rule …</p>`;
+  if (schemas.problem) return html`<p class="bad">${schemas.problem}</p>`;
+  if (rule === null || typeof rule !== "object" || Array.isArray(rule)) return html`<p class="bad">The text is no rule in JSON: mend it there, and the form is back.</p>`;
+  const wanted = search.toLowerCase().trim(), { properties } = schemas.Rule;
+  const names = fields(schemas.Rule, schemas).filter((name) => `${name} ${properties[name].description ?? ""}`.toLowerCase().includes(wanted));
+  return html`<label class="find">Find a field <input type="search" value=${search} onInput=${(event) => setSearch(event.target.value)}/></label>
+    ${!names.length && html`<p class="soft">No field is like that.</p>`}
+    <${Fields} at="rule" schema=${schemas.Rule} schemas=${schemas} names=${names} value=${rule} usual=${usual} set=${(rule) => setText(JSON.stringify(rule, null, 2))}/>`;
+}
+
 /* One rule as it was written: what one changes is that, and nothing is saved that nobody wrote. */
-function Rule({ name, revision, mayChange, close }) {
+function Rule({ name, revision, mayChange, usual, close }) {
   const path = `/v1/rules/${encodeURIComponent(name)}`;
   // As it is, as it was when its text was taken, and that text, which somebody may have changed.
-  const [now, setNow] = useState(), [base, setBase] = useState(), [text, setText] = useState(), [said, setSaid] = useState();
+  const [now, setNow] = useState(), [base, setBase] = useState(), [text, setText] = useState(), [said, setSaid] = useState(), [isForm, setForm] = useState(false);
   // Somebody may type while an answer is under way.
   const typed = useRef({});
   typed.current = { base, text };
@@ -101,6 +118,7 @@ function Rule({ name, revision, mayChange, close }) {
   return html`<h2>${name || "A new rule"}</h2>
     ${isStale && html`<p role="status" class="bad">This rule was changed or removed meanwhile; what is written here is of revision ${base.revision}. <button type="button" onClick=${() => load(true)}>Show it as it is</button></p>`}
     ${text !== undefined && html`<textarea aria-label="The rule as JSON" spellcheck="false" readonly=${!mayChange} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
+      ${mayChange && html`<details open=${isForm} onToggle=${(event) => setForm(event.currentTarget.open)}><summary>Every field, as a form</summary>${isForm && html`<div class="all"><${Form} text=${text} setText=${setText} usual=${usual}/></div>`}</details>`}
       ${mayChange ? html`<${Change} name="Save" about=${text} put=${async (...asked) => put(...asked)} done=${() => name ? load(true) : close(JSON.parse(text).name)}/>
         ${name && !isGone && html`<${Change} name="Remove" about=${name} put=${remove} done=${() => close()}/>`}` : html`<p class="soft">To change it needs role operator.</p>`}`}
     ${text === undefined && now?.shown && html`<pre tabindex="0">${now.shown}</pre>`}
@@ -130,6 +148,6 @@ export function Rules({ revision, me }) {
     <${List} entries=${rules} chosen=${chosen} choose=${(rule) => setChosen(rule.name)} none=${set.rules.length ? "No rule is like that." : "No rules are in force: everything passes."}
       more=${(rule) => html`${denied[rule.name] && html`<span class=${rule.action === "log_only" ? "warn" : "bad"}>${denied[rule.name]} denied/s</span>${" · "}`}${rule.enabled ? limit(rule) : "not enabled"}`}/><${Said} said=${said}/></section>
     <section>${chosen === undefined ? html`<h2>Choose a rule</h2><p class="soft">It is shown as it was written, with who is denied by it and why.</p>`
-      : html`<${Rule} key=${chosen} name=${chosen} revision=${revision} mayChange=${mayChange} close=${setChosen}/>`}</section>
+      : html`<${Rule} key=${chosen} name=${chosen} revision=${revision} mayChange=${mayChange} close=${setChosen} usual=${set.rules.find((rule) => rule.name === chosen)}/>`}</section>
     <${Explain}/><${History} revision=${revision} mayChange=${mayChange}/></main>`;
 }

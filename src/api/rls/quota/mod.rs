@@ -28,7 +28,7 @@ use crate::core::time::{Span, Timestamp};
 use crate::engine::assignable::Assignable;
 use crate::telemetry::Metrics;
 
-pub(super) use receipts::Receipts;
+pub(super) use receipts::{Pings, Receipts};
 use stream::serve;
 
 /// The one call of the service.

@@ -33,6 +33,15 @@ pub(in crate::api::rls) struct Receipts {
     newest: watch::Sender<Option<Receipt>>,
 }
 
+/// The PINGs of one connection.
+pub(in crate::api::rls) struct Pings<'a> {
+    pub(in crate::api::rls) pings: &'a mut PingPong,
+    /// When the one for a receipt was sent that is on its way.
+    pub(in crate::api::rls) pinged: &'a mut Option<Timestamp>,
+    /// True while one of another kind is.
+    pub(in crate::api::rls) looks: &'a mut bool,
+}
+
 impl Default for Receipts {
     fn default() -> Self {
         Self {
@@ -61,15 +70,15 @@ impl Receipts {
         self.connection.wake();
     }
 
-    /// Sends and receives PINGs. Ready where one was begun, which the connection has to write. `pinged`: the
-    /// one that is on its way; `looks`: one of another kind is.
+    /// Sends and receives PINGs. Ready where one was begun, which the connection has to write.
     pub(in crate::api::rls) fn poll(
         &self,
-        pings: &mut PingPong,
-        (pinged, looks): (&mut Option<Timestamp>, &mut bool),
-        (engine, unsent): (&Engine, &Unsent),
+        pings: Pings<'_>,
+        engine: &Engine,
+        unsent: &Unsent,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
+        let Pings { pings, pinged, looks } = pings;
         if !self.is_used.load(Ordering::Relaxed) {
             return Poll::Pending;
         }

@@ -342,7 +342,7 @@ impl QuotaStream {
         match servers.engine.rights_left(question).await {
             Assignable::Left(left) => {
                 self.end_blanket(name)?;
-                self.assign_rights(&servers, question, (name, left)).await
+                self.assign_rights(&servers, question, name, left).await
             }
             Assignable::Unlimited => self.blanket(name, Strategy::Allow, UNLIMITED_S),
             Assignable::Denied => self.blanket(name, Strategy::Deny, whole_seconds(TTL)),
@@ -387,7 +387,8 @@ impl QuotaStream {
         &self,
         servers: &Servers,
         question: &crate::core::request::Request<'_>,
-        (name, left): (&Arc<[u8]>, RightsLeft),
+        name: &Arc<[u8]>,
+        left: RightsLeft,
     ) -> Option<ToldAction> {
         let now = servers.engine.now();
         let forced = servers.quotas.table().enter(name, left.ends, now);

@@ -10,7 +10,7 @@ use crate::api::rls::answer::{
     CODE_OK, CODE_OVER_LIMIT, CurrentLimit, RESPONSE_HEADER, StatusLine, begin, bytes_len, framed, header,
     number, unit, write_status,
 };
-use crate::api::rls::wire::{Descriptor, RequestMessage};
+use crate::api::rls::wire::{CallerLimit, Descriptor, RequestMessage};
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::envoy::{DescriptorLimit, ServiceSettings, Vote, VoteKind, is_over, merge_metadata};
 use crate::core::time::Span;
@@ -134,9 +134,9 @@ fn shown_descriptor(descriptor: &Descriptor<'_>) -> Value {
     if let Some(hits) = descriptor.hits_addend {
         shown.insert("hitsAddend".to_owned(), json!(hits));
     }
-    if let Some((permits, unit)) = descriptor.limit {
+    if let Some(CallerLimit { requests, unit }) = descriptor.limit {
         let unit = usize::try_from(unit).ok().and_then(|unit| UNITS.get(unit)).copied();
-        let text = format!("requests_per_unit:{permits} unit:{}", unit.unwrap_or("UNKNOWN"));
+        let text = format!("requests_per_unit:{requests} unit:{}", unit.unwrap_or("UNKNOWN"));
         shown.insert("limit".to_owned(), json!(text));
     }
     Value::Object(shown)

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::api::error::Refusal;
 use crate::api::rls::question::{self, Questions};
-use crate::api::rls::wire::{DESCRIPTORS_MAX, Descriptor, RequestMessage};
+use crate::api::rls::wire::{CallerLimit, DESCRIPTORS_MAX, Descriptor, RequestMessage};
 use crate::api::stand_in;
 use crate::core::envoy::{
     CALLER_LIMIT, CountedEntries, DescriptorLimit, LimitFound, RULE, ServiceRules, caller_rule,
@@ -101,7 +101,7 @@ pub(super) fn plan<'a, 'b: 'a>(
         Planned { slots: SmallVec::new(), questions: Questions::new(), is_known: rules.knows(asked.domain) };
     let mut found: SmallVec<[(Slot<'a>, Option<Request<'a>>); 2]> = SmallVec::new();
     for (place, descriptor) in asked.descriptors.iter().enumerate() {
-        found.push(of_descriptor(rules, asked, (place, descriptor), room)?);
+        found.push(of_descriptor(rules, asked, place, descriptor, room)?);
     }
     if rules.replaces() {
         replace(&mut found);
@@ -119,12 +119,13 @@ pub(super) fn plan<'a, 'b: 'a>(
 fn of_descriptor<'a, 'b: 'a>(
     rules: &'a ServiceRules,
     asked: &'a RequestMessage<'b>,
-    (place, descriptor): (usize, &'a Descriptor<'b>),
+    place: usize,
+    descriptor: &'a Descriptor<'b>,
     room: &'a CallRoom,
 ) -> Result<(Slot<'a>, Option<Request<'a>>), Refusal> {
     let cost = question::cost(descriptor, asked.hits_addend);
     if let Some(own) = descriptor.limit {
-        return of_caller(rules, asked.domain, (place, own), cost, room);
+        return of_caller(rules, asked.domain, place, own, cost, room);
     }
     let mut counted = CountedEntries::new();
     let LimitFound::Limit(limit) = rules.find(asked.domain, &descriptor.entries, &mut counted) else {
@@ -153,11 +154,12 @@ fn of_texts<'a>(room: &'a CallRoom, attributes: Attributes<'a>, cost: Cost) -> R
 fn of_caller<'a>(
     rules: &ServiceRules,
     domain: &str,
-    (place, own): (usize, (u32, i32)),
+    place: usize,
+    own: CallerLimit,
     cost: Cost,
     room: &'a CallRoom,
 ) -> Result<(Slot<'a>, Option<Request<'a>>), Refusal> {
-    if own.1 == UNIT_UNKNOWN {
+    if own.unit == UNIT_UNKNOWN {
         let sentence = "a limit needs a unit: SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR";
         return Err(Refusal::of_field(format!("descriptors[{place}].limit.unit"), sentence));
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::answer::{Judged, UNITS, unit_name};
 use crate::api::error::{Code, Refusal};
-use crate::api::rls::wire::{DESCRIPTORS_MAX, Descriptor, RequestMessage};
+use crate::api::rls::wire::{CallerLimit, DESCRIPTORS_MAX, Descriptor, RequestMessage};
 use crate::core::request::ATTRIBUTES_MAX;
 
 /// `RateLimitRequest`.
@@ -101,7 +101,10 @@ impl JsonQuestion {
     pub(super) fn message(&self) -> RequestMessage<'_> {
         let descriptor = |own: &'_ JsonDescriptor| Descriptor {
             entries: SmallVec::new(),
-            limit: own.limit.as_ref().map(|limit| (limit.requests_per_unit, limit.unit.number())),
+            limit: own
+                .limit
+                .as_ref()
+                .map(|limit| CallerLimit { requests: limit.requests_per_unit, unit: limit.unit.number() }),
             hits_addend: own.hits_addend.as_ref().map(|hits| match hits {
                 JsonHits::Number(number) => *number,
                 JsonHits::Text(text) => text.parse().unwrap_or(0),

@@ -37,11 +37,16 @@ impl IdentityStore {
              FROM api_keys
              WHERE ($1::text IS NULL OR id > $1) AND ($2::text IS NULL OR owner = $2)
                AND ($3::text IS NULL OR tier = $3)
-             ORDER BY id LIMIT $4",
+               AND ($4::bool IS NULL OR (revoked_at IS NOT NULL) = $4)
+               AND ($5::text IS NULL OR strpos(lower(id), lower($5)) > 0 OR strpos(lower(owner), lower($5)) > 0
+                    OR strpos(lower(note), lower($5)) > 0)
+             ORDER BY id LIMIT $6",
         )
         .bind(filter.after)
         .bind(filter.user)
         .bind(filter.tier)
+        .bind(filter.revoked)
+        .bind(filter.search)
         .bind(i64::from(filter.limit.min(PAGE_MAX)))
         .fetch_all(self.database.pool());
         let rows = self.database.asked(rows).await.map_err(refused)?;

@@ -34,11 +34,13 @@ impl IdentityStore {
              WHERE ($1::text IS NULL OR id > $1) AND ($2::text IS NULL OR tier = $2)
                AND ($3::bool IS NULL
                     OR (blocked_at IS NOT NULL AND (blocked_until IS NULL OR blocked_until > now())) = $3)
-             ORDER BY id LIMIT $4",
+               AND ($4::text IS NULL OR strpos(lower(id), lower($4)) > 0)
+             ORDER BY id LIMIT $5",
         )
         .bind(filter.after)
         .bind(filter.tier)
         .bind(filter.blocked)
+        .bind(filter.search)
         .bind(i64::from(filter.limit.min(PAGE_MAX)))
         .fetch_all(self.database.pool());
         let rows = self.database.asked(rows).await.map_err(refused)?;

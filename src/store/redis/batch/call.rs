@@ -1,6 +1,8 @@
 //! One call to a node (in a cluster for one slot): the bytes that `lua/decide.lua` reads, and its reply. This
 //! file settles the meaning of each key; [`crate::store::redis::batch::replay`] makes the verdicts.
 
+mod write;
+
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -12,34 +14,25 @@ use smallvec::SmallVec;
 use crate::core::algorithm::{
     Algorithm, Allowance, Counting, LevelAllowance, Limit, RegionUse, State, WindowAllowance,
 };
-use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::penalty::{PenaltyRecord, PenaltyTerms};
-use crate::core::regions::escrow::{moves_as, slides};
+use crate::core::regions::escrow::slides;
 use crate::core::request::Cost;
 use crate::core::reservation::ReservationFate;
-use crate::core::reservation_terms::OnLapse;
 use crate::core::time::{Span, Timestamp};
-use crate::engine::clock::Clock;
+#[cfg(doc)]
 use crate::engine::port::HeldLimit;
-use crate::store::redis::batch::bytes::{burst_or_share, pull, push, push_calendar};
+use crate::store::redis::batch::bytes::{pull, push};
 use crate::store::redis::batch::epochs::{EPOCH_BYTES, ReplicationEpochs};
 use crate::store::redis::batch::names;
-use crate::store::redis::batch::penalties::{packed_penalties, read_penalty};
-use crate::store::redis::batch::scripts::Script;
+use crate::store::redis::batch::penalties::read_penalty;
 use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
-use crate::store::redis::client::resp;
 use crate::store::redis::client::slots::ClusterSlot;
 #[cfg(doc)]
 use crate::store::slot::refunds_whole;
 
 /// Of the instant at which the first reservation lapses.
 const DUE_BYTES: usize = 7;
-/// More than any bucket holds: larger costs are all alike.
-const COST_MAX: u64 = 1 << 33;
-
-/// Stands for no first share: only what was told is enforced.
-const FIRST_NONE: u32 = u32::MAX;
 
 /// What a part asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,202 +274,6 @@ impl DecideCall {
         }
     }
 
-    /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for
-    /// tests.
-    pub(in crate::store::redis) fn write(
-        &self,
-        into: &mut Vec<u8>,
-        script: &Script,
-        whole: bool,
-        terms: CallTerms<'_>,
-    ) {
-        let CallTerms { clock, epochs, keys_bound } = terms;
-        let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
-        let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
-        let keys = self.buckets.len() + views().count();
-        let has_first = self.buckets.iter().any(|bucket| bucket.first.is_some());
-        let has_calendar = self.buckets.iter().any(|bucket| bucket.limit.calendar.is_some());
-        let noted = || self.buckets.iter().filter(|bucket| bucket.noted);
-        let views_count = views().count();
-        let has_noted = noted().next().is_some();
-        let penalised = || self.buckets.iter().filter(|bucket| bucket.penalty.is_some());
-        let has_penalty = penalised().next().is_some();
-        let mut items = self.parts.iter().flat_map(|(part, _)| &part.charges);
-        let undoes = items.any(|item| item.undoes.is_some());
-        let keys = keys + 2 * noted().count() + penalised().count();
-        let arguments = match (has_calendar, has_first, keys_bound) {
-            _ if has_penalty => 6,
-            _ if has_noted || undoes => 5,
-            (true, ..) => 4,
-            (_, true, _) => 3,
-            (_, _, Some(_)) => 2,
-            (_, _, None) => usize::from(escrowed),
-        };
-        resp::begin(into, keys + 6 + arguments);
-        if whole {
-            resp::word(into, b"EVAL");
-            resp::word(into, script.text.as_bytes());
-        } else {
-            resp::word(into, b"EVALSHA");
-            resp::word(into, script.hash.as_bytes());
-        }
-        resp::word(into, itoa::Buffer::new().format(keys).as_bytes());
-        for bucket in &self.buckets {
-            resp::word(into, &bucket.key);
-        }
-        for bucket in views() {
-            let name = if bucket.escrowed { names::rights(&bucket.key) } else { names::view(&bucket.key) };
-            resp::word(into, &name);
-        }
-        for name in noted().flat_map(|bucket| names::notes(&bucket.key)) {
-            resp::word(into, &name);
-        }
-        for bucket in penalised() {
-            resp::word(into, &names::penalty(&bucket.key));
-        }
-        match clock {
-            Some(now) => resp::word(into, itoa::Buffer::new().format(now.0).as_bytes()),
-            None => resp::word(into, b""),
-        }
-        resp::word(into, &self.packed_buckets());
-        resp::word(into, &self.packed_parts());
-        if escrowed {
-            resp::word(into, &epochs.packed());
-        } else if arguments > 1 {
-            resp::word(into, b"");
-        }
-        match keys_bound {
-            Some(bound) => resp::word(into, itoa::Buffer::new().format(bound).as_bytes()),
-            None if arguments > 1 => resp::word(into, b""),
-            None => {}
-        }
-        if has_first {
-            let mut shares = Vec::with_capacity(views_count * 4);
-            let first = |bucket: &Bucket| bucket.first.map_or(FIRST_NONE, |first| first.min(FIRST_NONE - 1));
-            views().for_each(|bucket| push(&mut shares, first(bucket).into(), 4));
-            resp::word(into, &shares);
-        } else if arguments > 3 {
-            resp::word(into, b"");
-        }
-        if has_calendar {
-            resp::word(into, &self.packed_calendars(clock.unwrap_or_else(|| Clock::System.now())));
-        } else if arguments > 4 {
-            resp::word(into, b"");
-        }
-        if has_noted {
-            let marks: Vec<u8> = self.buckets.iter().map(|bucket| u8::from(bucket.noted)).collect();
-            resp::word(into, &marks);
-        } else if arguments > 4 {
-            resp::word(into, b"");
-        }
-        if has_penalty {
-            let terms = self.buckets.iter().map(|bucket| bucket.penalty.as_deref());
-            resp::word(into, &packed_penalties(terms));
-        }
-    }
-
-    /// The windows of those that count by a calendar. The server's clock finds its own among them.
-    fn packed_calendars(&self, now: Timestamp) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for (place, bucket) in (1..).zip(&self.buckets) {
-            if let Some(calendar) = bucket.limit.calendar {
-                push_calendar(&mut bytes, place, calendar, now);
-            }
-        }
-        bytes
-    }
-
-    fn packed_buckets(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.buckets.len() * 23);
-        for bucket in &self.buckets {
-            let Limit { permits, window, queue, .. } = bucket.limit;
-            let held = HeldLimit { limit: bucket.limit, share: bucket.share };
-            push(&mut bytes, u64::from(bucket.shape), 4);
-            push(&mut bytes, u64::from(permits), 4);
-            push(&mut bytes, window.0.max(1), 6);
-            push(&mut bytes, u64::from(burst_or_share(bucket.algorithm, held)), 4);
-            push(&mut bytes, u64::from(queue), 4);
-            let kind = match bucket.algorithm {
-                _ if !bucket.escrowed => u8::from(bucket.worldwide),
-                algorithm if moves_as(algorithm) == Counting::Concurrency && !bucket.lends => 3,
-                _ => 2,
-            };
-            bytes.push(kind | u8::from(bucket.refunds_whole) << 2);
-        }
-        bytes
-    }
-
-    fn packed_parts(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.parts.len() * (16 + HOLDER_BYTES));
-        for (part, places) in &self.parts {
-            bytes.push(match part.action {
-                Action::Charge => 0,
-                Action::Ask => 1,
-                Action::Put => 2,
-                Action::Look => 3,
-                Action::Restore(_) => 4,
-            });
-            push(&mut bytes, u64::try_from(part.charges.len()).unwrap_or(0), 2);
-            for item in &part.charges {
-                let place = places.get(item.bucket).copied().unwrap_or(0);
-                push(&mut bytes, u64::try_from(place + 1).unwrap_or(0), 2);
-                let (kind, permits, holder) = match (item.lease, item.cost) {
-                    (Some(_), cost) => (3, cost.taken(), Holder::UNKNOWN),
-                    (None, Cost::Peek) => (0, 0, Holder::UNKNOWN),
-                    (None, Cost::Take(permits)) => (1, permits, Holder::UNKNOWN),
-                    (None, Cost::Refund(permits)) => (2, permits, Holder::UNKNOWN),
-                    (None, Cost::Reserve(reserve)) => (1, reserve.permits, Holder::UNKNOWN),
-                    (None, Cost::Commit(commit)) => (1, commit.actual, Holder::UNKNOWN),
-                    (None, Cost::Report(report)) => (1, report.permits, Holder::UNKNOWN),
-                    (None, Cost::Hold(Hold { step, holder, places })) => (step_code(step), places, holder),
-                };
-                let bucket = self.buckets.get(place);
-                let holds = bucket.is_some_and(|bucket| bucket.algorithm == Algorithm::Concurrency);
-                let part = match item.cost {
-                    _ if item.lease.is_some() => item.lease.unwrap_or(0).min(31),
-                    Cost::Report(_) => 1,
-                    Cost::Reserve(reserve) if !holds => match reserve.on_lapse {
-                        OnLapse::Release => 2,
-                        OnLapse::Charge => 5,
-                    },
-                    Cost::Commit(_) if !holds => 3,
-                    Cost::Refund(_) if item.undoes.is_some() => 1,
-                    // So that the script does not take the short way.
-                    Cost::Take(_) if bucket.is_some_and(|bucket| bucket.noted) => 4,
-                    _ => 0,
-                };
-                bytes.push(kind | u8::from(item.enforced) << 2 | part << 3);
-                push(&mut bytes, permits.min(COST_MAX), 5);
-                if let (Cost::Refund(_), Some(UndoneCharge { charge, undone })) = (item.cost, item.undoes) {
-                    push(&mut bytes, charge.at.0, 7);
-                    push(&mut bytes, charge.used.min(COST_MAX), 5);
-                    push(&mut bytes, undone.into(), 4);
-                }
-                match item.cost {
-                    Cost::Report(report) => push(&mut bytes, u64::from(report.debt_max), 4),
-                    Cost::Reserve(reserve) if !holds => {
-                        bytes.extend_from_slice(&reserve.id.0);
-                        push(&mut bytes, reserve.noted_for().0, 4);
-                    }
-                    Cost::Commit(commit) if !holds => {
-                        bytes.extend_from_slice(&commit.id.0);
-                        push(&mut bytes, u64::from(commit.debt_max), 4);
-                    }
-                    _ => {}
-                }
-                if holds {
-                    bytes.extend_from_slice(&holder.0);
-                }
-            }
-            if let Action::Restore(known) = part.action {
-                push(&mut bytes, known.window, 7);
-                push(&mut bytes, known.used.min(COST_MAX), 5);
-                push(&mut bytes, known.before.min(COST_MAX), 5);
-            }
-        }
-        bytes
-    }
-
     /// Reads the reply. [`Ok`] with the places of strangers if nothing was done because of them.
     pub(in crate::store::redis) fn reply(&self, value: Value) -> Result<Result<Reply, Vec<usize>>, Failure> {
         let unexpected = || Failure::Unexpected("a reply of another shape".to_owned());
@@ -488,37 +285,15 @@ impl DecideCall {
             _ => None,
         };
         let head = next().ok_or_else(unexpected)?;
-        let Ok(now) = u64::try_from(now) else {
-            let places = head.chunks_exact(2).filter_map(|place| match place {
-                [high, low] => usize::from(u16::from_be_bytes([*high, *low])).checked_sub(1),
-                _ => None,
-            });
-            return Ok(Err(places.collect()));
-        };
-        let fate = |mark: &u8| match mark {
-            b'0' => Ok(PartFate::Denied),
-            b'1' => Ok(PartFate::Admitted),
-            b'2' => Ok(PartFate::Crowded),
-            b'3' => Ok(PartFate::Lapsed),
-            _ => Err(unexpected()),
-        };
+        let Ok(now) = u64::try_from(now) else { return Ok(Err(strangers(&head))) };
+        let fate = |mark: &u8| fate_of(*mark).ok_or_else(unexpected);
         let fates = head.iter().map(fate).collect::<Result<Vec<_>, _>>()?;
         if fates.len() != self.parts.len() {
             return Err(unexpected());
         }
         let mut before = Vec::with_capacity(self.buckets.len());
         for bucket in &self.buckets {
-            let value = next().ok_or_else(unexpected)?;
-            let packed = value.get(4..).unwrap_or_default();
-            let seen = Timestamp(pull(&mut &packed[..], 7).unwrap_or(0));
-            // Behind it stands when the first reservation lapses, and of a level what was undone.
-            let len = packed.len().min(State::packed_max(bucket.algorithm));
-            let (packed, rest) = packed.split_at(len);
-            let undone = rest.get(DUE_BYTES..).and_then(|rest| rest.first_chunk().copied());
-            let undone = undone.filter(|_| bucket.algorithm.counting() == Counting::Level);
-            let undone = undone.map_or(0, u32::from_be_bytes);
-            let packed = packed.to_vec();
-            before.push(Before { packed, seen, undone, ..Before::default() });
+            before.push(before_of(bucket.algorithm, &next().ok_or_else(unexpected)?));
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
             if bucket.worldwide || bucket.escrowed {
@@ -550,14 +325,36 @@ impl DecideCall {
     }
 }
 
-/// What a step is to the script: as what it does to the places, a charge or a refund. Renewing stands where
-/// other buckets have leases.
-const fn step_code(step: HoldStep) -> u8 {
-    match step {
-        HoldStep::Acquire => 1,
-        HoldStep::Release => 2,
-        HoldStep::Renew => 3,
+/// The places of strangers.
+fn strangers(head: &[u8]) -> Vec<usize> {
+    let places = head.chunks_exact(2).filter_map(|place| match place {
+        [high, low] => usize::from(u16::from_be_bytes([*high, *low])).checked_sub(1),
+        _ => None,
+    });
+    places.collect()
+}
+
+const fn fate_of(mark: u8) -> Option<PartFate> {
+    match mark {
+        b'0' => Some(PartFate::Denied),
+        b'1' => Some(PartFate::Admitted),
+        b'2' => Some(PartFate::Crowded),
+        b'3' => Some(PartFate::Lapsed),
+        _ => None,
     }
+}
+
+/// Reads the value of a bucket.
+fn before_of(algorithm: Algorithm, value: &[u8]) -> Before {
+    let packed = value.get(4..).unwrap_or_default();
+    let seen = Timestamp(pull(&mut &packed[..], 7).unwrap_or(0));
+    // Behind it stands when the first reservation lapses, and of a level what was undone.
+    let len = packed.len().min(State::packed_max(algorithm));
+    let (packed, rest) = packed.split_at(len);
+    let undone = rest.get(DUE_BYTES..).and_then(|rest| rest.first_chunk().copied());
+    let undone = undone.filter(|_| algorithm.counting() == Counting::Level);
+    let undone = undone.map_or(0, u32::from_be_bytes);
+    Before { packed: packed.to_vec(), seen, undone, ..Before::default() }
 }
 
 /// A view and its error bound as the value that `lua/aligned.lua` reads.

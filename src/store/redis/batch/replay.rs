@@ -5,6 +5,8 @@
 //! Only whether a part was admitted is the script's word. Logs and holders, which stay in Redis, and leases
 //! are told by the script.
 
+use std::slice::Iter;
+
 use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, CountedCharge, Counting, Limit, State, Verdict};
@@ -17,7 +19,7 @@ use crate::engine::port::ChargeResult;
 use crate::store::evaluation::CROWDED_RETRY;
 use crate::store::penalties::{PenaltyRole, close};
 use crate::store::redis::batch::call::{
-    Action, Before, Bucket, DecideCall, HeldCapacity, Item, PartFate, Reply, Told,
+    Action, Before, Bucket, DecideCall, HeldCapacity, Item, Part, PartFate, Reply, Told,
 };
 use crate::store::redis::batch::undo::UndoneCharge;
 use crate::store::redis::client::failure::Failure;
@@ -105,23 +107,81 @@ struct Live<'a> {
 }
 
 /// Replays a call. One answer for each part.
-pub(in crate::store::redis) fn replay<'c>(
-    call: &'c DecideCall,
-    reply: &Reply,
-) -> Vec<Result<Answered, Failure>> {
-    let live = |(bucket, before): (&'c Bucket, &Before)| {
+pub(in crate::store::redis) fn replay(call: &DecideCall, reply: &Reply) -> Vec<Result<Answered, Failure>> {
+    let both = call.buckets.iter().zip(&reply.before);
+    let mut buckets: Vec<Live<'_>> =
+        both.map(|(bucket, before)| Live::of(bucket, before, reply.now)).collect();
+    let mut told = reply.told.iter();
+    let parts = call.parts.iter().zip(&reply.fates);
+    let replayed = parts
+        .map(|((part, places), fate)| replay_part(&mut buckets, part, places, *fate, &mut told, reply.now));
+    replayed.collect()
+}
+
+/// Replays one part, whose buckets lie in `places`.
+fn replay_part(
+    buckets: &mut [Live<'_>],
+    part: &Part,
+    places: &[usize],
+    fate: PartFate,
+    told: &mut Iter<'_, Told>,
+    now: Timestamp,
+) -> Result<Answered, Failure> {
+    if fate == PartFate::Crowded {
+        return Err(Failure::Crowded);
+    }
+    if fate == PartFate::Lapsed {
+        return Ok(Answered { now, admitted: false, charges: SmallVec::new(), lapsed: true });
+    }
+    let admitted = fate == PartFate::Admitted;
+    let place_of = |item: &Item| places.get(item.bucket).copied().unwrap_or(usize::MAX);
+    let mut charges: SmallVec<[Charged; 2]> = SmallVec::new();
+    let mut words: SmallVec<[Option<&Told>; 2]> = SmallVec::new();
+    for item in &part.charges {
+        let Some(live) = buckets.get_mut(place_of(item)) else { continue };
+        if part.action.is_blind() {
+            words.push(None);
+            charges.push(live.blank());
+        } else {
+            let tells = live.stays() || live.noted || item.lease.is_some();
+            let word = if tells { told.next() } else { None };
+            words.push(word);
+            charges.push(live.look(item, word, now));
+        }
+    }
+    for item in &part.charges {
+        if let Some(live) = buckets.get_mut(place_of(item)) {
+            live.pending = 0;
+        }
+    }
+    let fate = Fate { action: part.action, admitted };
+    for ((item, charged), word) in part.charges.iter().zip(&mut charges).zip(words) {
+        let Some(live) = buckets.get_mut(place_of(item)) else { continue };
+        if let Action::Restore(known) = part.action {
+            live.state.restore(&live.limit, now, &known);
+        }
+        let fitted = charged.counted.verdict.admitted;
+        live.settle(fate, item, charged, word, now);
+        live.punish(fate, item, charged, fitted, now);
+    }
+    Ok(Answered { now, admitted, charges, lapsed: false })
+}
+
+impl<'a> Live<'a> {
+    /// A bucket as a reply shows it.
+    fn of(bucket: &'a Bucket, before: &Before, now: Timestamp) -> Self {
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
         let newest = state.as_ref().and_then(State::newest);
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
-        let counts_on = || state.brought_back(&bucket.limit, reply.now);
+        let counts_on = || state.brought_back(&bucket.limit, now);
         let state = if bucket.escrowed { None } else { counts_on() }.unwrap_or(state);
         let HeldCapacity { permits, recovery } =
             before.capacity.unwrap_or(HeldCapacity { permits: bucket.limit.permits, recovery: Span::ZERO });
         let (limit, gathered) = (Limit { permits, ..bucket.limit }, bucket.gathered);
         let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
-        let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
-        Live {
+        let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, now);
+        Self {
             algorithm: bucket.algorithm,
             limit,
             state,
@@ -144,53 +204,7 @@ pub(in crate::store::redis) fn replay<'c>(
             penalty: bucket.penalty.as_deref().map(|terms| (terms, before.penalty.unwrap_or_default())),
             unnoted: before.penalty.is_none(),
         }
-    };
-    let mut buckets: Vec<Live<'c>> = call.buckets.iter().zip(&reply.before).map(live).collect();
-    let mut told = reply.told.iter();
-    let parts = call.parts.iter().zip(&reply.fates);
-    parts
-        .map(|((part, places), fate)| {
-            if *fate == PartFate::Crowded {
-                return Err(Failure::Crowded);
-            }
-            if *fate == PartFate::Lapsed {
-                let charges = SmallVec::new();
-                return Ok(Answered { now: reply.now, admitted: false, charges, lapsed: true });
-            }
-            let admitted = *fate == PartFate::Admitted;
-            let place_of = |item: &Item| places.get(item.bucket).copied().unwrap_or(usize::MAX);
-            let mut charges: SmallVec<[Charged; 2]> = SmallVec::new();
-            let mut words: SmallVec<[Option<&Told>; 2]> = SmallVec::new();
-            for item in &part.charges {
-                let Some(live) = buckets.get_mut(place_of(item)) else { continue };
-                if part.action.is_blind() {
-                    words.push(None);
-                    charges.push(live.blank());
-                } else {
-                    let tells = live.stays() || live.noted || item.lease.is_some();
-                    let word = if tells { told.next() } else { None };
-                    words.push(word);
-                    charges.push(live.look(item, word, reply.now));
-                }
-            }
-            for item in &part.charges {
-                if let Some(live) = buckets.get_mut(place_of(item)) {
-                    live.pending = 0;
-                }
-            }
-            let fate = Fate { action: part.action, admitted };
-            for ((item, charged), word) in part.charges.iter().zip(&mut charges).zip(words) {
-                let Some(live) = buckets.get_mut(place_of(item)) else { continue };
-                if let Action::Restore(known) = part.action {
-                    live.state.restore(&live.limit, reply.now, &known);
-                }
-                let fitted = charged.counted.verdict.admitted;
-                live.settle(fate, item, charged, word, reply.now);
-                live.punish(fate, item, (charged, fitted), reply.now);
-            }
-            Ok(Answered { now: reply.now, admitted, charges, lapsed: false })
-        })
-        .collect()
+    }
 }
 
 impl Live<'_> {
@@ -269,24 +283,7 @@ impl Live<'_> {
         let held = matches!(fate, Some(ReservationFate::HeldBefore { .. }));
         let taken = self.pending.saturating_add(item.cost.taken());
         let cost = if held || matches!(item.cost, Cost::Commit(_)) { self.pending } else { taken };
-        let mut verdict = self.check(now, cost);
-        match item.cost {
-            _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
-            Cost::Reserve(_) if held => (verdict.admitted, verdict.retry) = (true, None),
-            Cost::Reserve(_) if fate == Some(ReservationFate::Crowded) => {
-                let retry = Some(CROWDED_RETRY);
-                verdict = Verdict { admitted: false, delay: Span::ZERO, retry, ..verdict };
-            }
-            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
-            Cost::Peek => verdict.admitted = verdict.remaining > 0,
-            Cost::Refund(permits) => {
-                let counted = self.state.returnable(&self.limit, self.view.as_ref(), now);
-                verdict.admitted =
-                    !self.refunds_whole || counted.saturating_sub(self.unreturnable) >= permits;
-                verdict.retry = None;
-            }
-            Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
-        }
+        let mut verdict = self.amended(self.check(now, cost), item, fate, held, now);
         let role = PenaltyRole::of(&item.cost, fate);
         let penalty = self.penalty.as_ref().and_then(|(terms, record)| record.in_force(terms, now));
         if let Some(penalty) = penalty.filter(|_| item.lease.is_none()) {
@@ -304,6 +301,35 @@ impl Live<'_> {
         charged
     }
 
+    /// The same verdict, with what the kind of the cost and the fate of a reservation change of it.
+    fn amended(
+        &self,
+        mut verdict: Verdict,
+        item: &Item,
+        fate: Option<ReservationFate>,
+        held: bool,
+        now: Timestamp,
+    ) -> Verdict {
+        match item.cost {
+            _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Reserve(_) if held => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Reserve(_) if fate == Some(ReservationFate::Crowded) => {
+                let retry = Some(CROWDED_RETRY);
+                verdict = Verdict { admitted: false, delay: Span::ZERO, retry, ..verdict };
+            }
+            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
+            Cost::Peek => verdict.admitted = verdict.remaining > 0,
+            Cost::Refund(permits) => {
+                let counted = self.state.returnable(&self.limit, self.view.as_ref(), now);
+                verdict.admitted =
+                    !self.refunds_whole || counted.saturating_sub(self.unreturnable) >= permits;
+                verdict.retry = None;
+            }
+            Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
+        }
+        verdict
+    }
+
     fn settle(
         &mut self,
         fate: Fate,
@@ -312,36 +338,16 @@ impl Live<'_> {
         told: Option<&Told>,
         now: Timestamp,
     ) {
-        let Fate { action, admitted } = fate;
-        let counted = &mut charged.counted;
         charged.leased = if item.lease.is_some() { told.map_or(0, |told| told.moved) } else { 0 };
         if self.stays() {
             charged.taken.charge.at = self.seen.max(now);
             if let Some(told) = told {
-                counted.verdict = told.verdict();
-                counted.used = told.used;
-                let reserved = told.noted.as_ref().map_or(0, |noted| noted.reserved);
-                let moves = match item.cost {
-                    Cost::Refund(_) | Cost::Hold(_) => true,
-                    Cost::Commit(commit) => commit.actual <= reserved,
-                    _ => false,
-                };
-                counted.returned = if moves { told.moved } else { 0 };
-                counted.reported = if item.cost.is_report() && !moves { told.moved } else { 0 };
-                let settles =
-                    action == Action::Charge && counted.reservation != Some(ReservationFate::Repeated);
-                counted.uncharged = match item.cost {
-                    Cost::Commit(commit) if settles => {
-                        commit.actual.saturating_sub(reserved).saturating_sub(counted.reported)
-                    }
-                    _ => 0,
-                };
-                let taken = if admitted && told.fits { item.cost.taken() } else { 0 };
-                charged.was_empty = told.used <= taken;
-                charged.state = Some(self.as_if_at_once(told, now));
+                self.settle_told(fate, item, charged, told, now);
             }
             return;
         }
+        let Fate { action, admitted } = fate;
+        let counted = &mut charged.counted;
         let fits = counted.verdict.admitted;
         let view = self.view;
         // What is owed is paid whatever is decided.
@@ -363,28 +369,7 @@ impl Live<'_> {
         if charged.leased > 0 {
             self.state.take(&self.limit, now, charged.leased);
         } else if item.lease.is_none() && charges {
-            match item.cost {
-                Cost::Report(report) => {
-                    counted.reported = self.report(&report, now);
-                    let after = self.check(now, 0);
-                    let retry = after.retry.filter(|_| !fits);
-                    counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
-                }
-                Cost::Take(permits) => self.state.take(&self.limit, now, permits),
-                Cost::Reserve(reserve) if changes => {
-                    self.state.take(&self.limit, now, reserve.permits);
-                }
-                Cost::Commit(commit) => {
-                    if let Some(told) = told {
-                        self.commit(&commit, counted, told, now);
-                    }
-                }
-                Cost::Peek | Cost::Hold(_) | Cost::Reserve(_) => {}
-                Cost::Refund(permits) => {
-                    counted.returned = self.give_back(item, permits, now);
-                    counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
-                }
-            }
+            self.charge_item(item, counted, told, changes, now);
         } else if !admitted && fits && matches!(item.cost, Cost::Take(_) | Cost::Reserve(_)) {
             counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
         }
@@ -394,12 +379,72 @@ impl Live<'_> {
         charged.taken.charge = CountedCharge { at, used: self.state.level_at(&self.limit, at) };
         charged.state = Some(self.state.clone());
     }
+
+    /// Settles what stays in Redis, as the script tells it.
+    fn settle_told(&self, fate: Fate, item: &Item, charged: &mut Charged, told: &Told, now: Timestamp) {
+        let Fate { action, admitted } = fate;
+        let counted = &mut charged.counted;
+        counted.verdict = told.verdict();
+        counted.used = told.used;
+        let reserved = told.noted.as_ref().map_or(0, |noted| noted.reserved);
+        let moves = match item.cost {
+            Cost::Refund(_) | Cost::Hold(_) => true,
+            Cost::Commit(commit) => commit.actual <= reserved,
+            _ => false,
+        };
+        counted.returned = if moves { told.moved } else { 0 };
+        counted.reported = if item.cost.is_report() && !moves { told.moved } else { 0 };
+        let settles = action == Action::Charge && counted.reservation != Some(ReservationFate::Repeated);
+        counted.uncharged = match item.cost {
+            Cost::Commit(commit) if settles => {
+                commit.actual.saturating_sub(reserved).saturating_sub(counted.reported)
+            }
+            _ => 0,
+        };
+        let taken = if admitted && told.fits { item.cost.taken() } else { 0 };
+        charged.was_empty = told.used <= taken;
+        charged.state = Some(self.as_if_at_once(told, now));
+    }
+
+    /// Charges the bucket; `changes`: the cost is one that changes it.
+    fn charge_item(
+        &mut self,
+        item: &Item,
+        counted: &mut ChargeResult,
+        told: Option<&Told>,
+        changes: bool,
+        now: Timestamp,
+    ) {
+        match item.cost {
+            Cost::Report(report) => {
+                let fits = counted.verdict.admitted;
+                counted.reported = self.report(&report, now);
+                let after = self.check(now, 0);
+                let retry = after.retry.filter(|_| !fits);
+                counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
+            }
+            Cost::Take(permits) => self.state.take(&self.limit, now, permits),
+            Cost::Reserve(reserve) if changes => {
+                self.state.take(&self.limit, now, reserve.permits);
+            }
+            Cost::Commit(commit) => {
+                if let Some(told) = told {
+                    self.commit(&commit, counted, told, now);
+                }
+            }
+            Cost::Peek | Cost::Hold(_) | Cost::Reserve(_) => {}
+            Cost::Refund(permits) => {
+                counted.returned = self.give_back(item, permits, now);
+                counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
+            }
+        }
+    }
 }
 
 impl Live<'_> {
     /// Counts a denial as the script has, and puts the penalty in force into the answer. `fitted` is what was
     /// said before anything was charged.
-    fn punish(&mut self, fate: Fate, item: &Item, (charged, fitted): (&mut Charged, bool), now: Timestamp) {
+    fn punish(&mut self, fate: Fate, item: &Item, charged: &mut Charged, fitted: bool, now: Timestamp) {
         let stays = self.stays();
         let Some((terms, record)) = &mut self.penalty else { return };
         // Of what stays in Redis the script alone says whether it fits.

@@ -13,9 +13,9 @@ use crate::core::time::Timestamp;
 use crate::engine::clock::Deadline;
 use crate::engine::port::{Charge, Outcome};
 use crate::store::redis::batch::call::{Action, Item, Part};
+use crate::store::redis::batch::names::Name;
 use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::failure::Failure;
-use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::decide::{BACKGROUND_PATIENCE, Core};
 use crate::store::redis::policy::fallback::{Confirmed, Owed, reserved_again};
 use crate::store::redis::policy::lease::{Advice, Drawn, Leftover};
@@ -226,11 +226,12 @@ impl Core {
     pub(in crate::store::redis) fn write_allowance(
         self: &Arc<Self>,
         bucket: &Key,
-        (key, slot): (Vec<u8>, ClusterSlot),
+        name: Name,
         value: Vec<u8>,
         ttl: Duration,
     ) {
         let (bucket, until) = (bucket.clone(), self.started.elapsed() + ttl);
+        let Name { key, slot } = name;
         match self.unwritten.enter(&key, AllowanceWrite { bucket, slot, value, until }) {
             Entered::Write => self.write_newest(key),
             Entered::Follows => {}
@@ -263,7 +264,7 @@ impl Core {
             Ok(before) => {
                 let confirmed = Confirmed { from: self.started.elapsed(), until: write.until };
                 let was_there = *before != Value::Nil;
-                self.fallback.confirm(&write.bucket, confirmed, (sent, was_there));
+                self.fallback.confirm(&write.bucket, confirmed, sent, was_there);
             }
             Err(_) => self.fallback.doubt(&write.bucket),
         }

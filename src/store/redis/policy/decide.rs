@@ -24,7 +24,7 @@ use crate::store::redis::client::breaker::Phase;
 use crate::store::redis::client::failure::Failure;
 use crate::store::redis::client::slots::ClusterSlot;
 use crate::store::redis::policy::daemons::Daemons;
-use crate::store::redis::policy::fallback::{BucketBefore, Fallback, Forgotten, ToldAllowance};
+use crate::store::redis::policy::fallback::{BucketBefore, Elapsed, Fallback, Forgotten, ToldAllowance};
 use crate::store::redis::policy::first_start::Marking;
 use crate::store::redis::policy::lease::{DrawnAhead, Leases};
 use crate::store::redis::policy::registry::Registry;
@@ -40,6 +40,13 @@ pub(in crate::store::redis) const BACKGROUND_PATIENCE: u32 = 10;
 const DRAW_BOOKED: Duration = Duration::from_millis(1);
 /// Most times that a denied decision is asked once more, because permits that were drawn went back.
 const PUT_BACK_MAX: u32 = 8;
+
+/// When a decision is sent, since this daemon began, and until when it may be asked.
+#[derive(Debug, Clone, Copy)]
+struct AskedAt {
+    sent: Duration,
+    deadline: Deadline,
+}
 
 /// The state that decisions and background calls share.
 #[derive(Debug)]
@@ -82,24 +89,25 @@ impl Core {
         }
         // A refund gives back no more than was used, so what was drawn ahead and not used is put back before.
         for charge in charges.iter().filter(|charge| matches!(charge.cost, Cost::Refund(_))) {
-            self.put_back(charge.key, (self.started.elapsed(), deadline)).await;
+            let at = AskedAt { sent: self.started.elapsed(), deadline };
+            self.put_back(charge.key, at).await;
         }
         let drawn = self.drawn_for_looks(charges);
-        let mut sent = self.started.elapsed();
-        let mut outcome = self.ask_and_judge((charges, &planned), intent, now, (sent, deadline)).await;
+        let mut at = AskedAt { sent: self.started.elapsed(), deadline };
+        let mut outcome = self.ask_and_judge(charges, &planned, intent, now, at).await;
         // What this daemon drew ahead is charged in Redis: it must refuse nobody here. Others may draw again
         // while this is asked once more.
         for _ in 0..PUT_BACK_MAX {
-            if outcome.admitted || !self.put_back_drawn(charges, &outcome, (sent, deadline)).await {
+            if outcome.admitted || !self.put_back_drawn(charges, &outcome, at).await {
                 break;
             }
-            sent = self.started.elapsed();
-            outcome = self.ask_and_judge((charges, &planned), intent, now, (sent, deadline)).await;
+            at.sent = self.started.elapsed();
+            outcome = self.ask_and_judge(charges, &planned, intent, now, at).await;
         }
         if let ([charge], [counted], Intent::Charge) = (charges, outcome.counted.as_slice(), intent)
             && !counted.degraded
         {
-            self.leases.denied(charge, counted, sent);
+            self.leases.denied(charge, counted, at.sent);
         }
         for (charge, counted) in charges.iter().zip(&outcome.counted) {
             if matches!(charge.cost, Cost::Refund(_) | Cost::Commit(_)) && !counted.degraded {
@@ -123,25 +131,26 @@ impl Core {
 
     async fn ask_and_judge(
         self: &Arc<Self>,
-        (charges, planned): (&[Charge<'_>], &[Planned]),
+        charges: &[Charge<'_>],
+        planned: &[Planned],
         intent: Intent,
         now: Timestamp,
-        (sent, deadline): (Duration, Deadline),
+        at: AskedAt,
     ) -> Outcome {
-        let mut answers = self.ask_all(planned, deadline).await;
+        let mut answers = self.ask_all(planned, at.deadline).await;
         for (planned, answer) in planned.iter().zip(&mut answers) {
-            self.ask_restored(charges, (planned, answer), intent, (sent, deadline)).await;
+            self.ask_restored(charges, planned, answer, intent, at).await;
         }
         self.outcome_of_parts(charges, planned, answers, intent, now)
     }
 
-    /// Gives back what was drawn ahead for the keys that deny a decision asked at `sent`. Returns whether it
-    /// may be asked once more. What is charged whatever the answer is asked once.
+    /// Gives back what was drawn ahead for the keys that deny a decision asked then. Returns whether it may
+    /// be asked once more. What is charged whatever the answer is asked once.
     async fn put_back_drawn(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
         outcome: &Outcome,
-        (sent, deadline): (Duration, Deadline),
+        at: AskedAt,
     ) -> bool {
         let once = |charge: &Charge<'_>| {
             charge.cost.is_report() || matches!(charge.cost, Cost::Commit(_) | Cost::Refund(_))
@@ -154,21 +163,21 @@ impl Core {
             if counted.verdict.admitted || !charge.enforced {
                 continue;
             }
-            let went_back = self.put_back(charge.key, (sent, deadline)).await;
+            let went_back = self.put_back(charge.key, at).await;
             // One that denies for itself would count the same denial once more.
             counts_denials |= !went_back && charge.rule.rule.penalty.is_some();
             any |= went_back;
         }
-        any && !counts_denials && !deadline.left().is_zero()
+        any && !counts_denials && !at.deadline.left().is_zero()
     }
 
-    /// Gives back what was drawn ahead for a key that was asked for at `sent`. Returns whether permits of it
-    /// are free since.
-    async fn put_back(self: &Arc<Self>, key: &Key, (sent, deadline): (Duration, Deadline)) -> bool {
+    /// Gives back what was drawn ahead for a key that was asked for then. Returns whether permits of it are
+    /// free since.
+    async fn put_back(self: &Arc<Self>, key: &Key, at: AskedAt) -> bool {
         loop {
-            match self.leases.behind_denial(key, sent, self.started.elapsed()) {
+            match self.leases.behind_denial(key, at.sent, self.started.elapsed()) {
                 // A draw that was sent before is answered before, and its books are kept a moment later.
-                DrawnAhead::Moving if !deadline.left().is_zero() => tokio::time::sleep(DRAW_BOOKED).await,
+                DrawnAhead::Moving if !at.deadline.left().is_zero() => tokio::time::sleep(DRAW_BOOKED).await,
                 DrawnAhead::Held(leftover) => {
                     let is_free = leftover.back > 0;
                     self.give_back(*leftover);
@@ -300,12 +309,13 @@ impl Core {
     async fn ask_restored(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
-        (planned, answer): (&Planned, &mut Result<Answered, Failure>),
+        planned: &Planned,
+        answer: &mut Result<Answered, Failure>,
         intent: Intent,
-        (sent, deadline): (Duration, Deadline),
+        at: AskedAt,
     ) {
         let Ok(answered) = answer else { return };
-        let lost = self.lost(charges, planned, answered, sent);
+        let lost = self.lost(charges, planned, answered, at.sent);
         if lost.is_empty() {
             return;
         }
@@ -322,11 +332,11 @@ impl Core {
         }
         let mut restored = true;
         for (charge, forgotten) in lost {
-            restored &= self.restore_known(charge, &forgotten, deadline).await;
+            restored &= self.restore_known(charge, &forgotten, at.deadline).await;
         }
         if again {
             *answer = match restored {
-                true => self.dispatcher.ask(Arc::clone(&planned.part), deadline).await,
+                true => self.dispatcher.ask(Arc::clone(&planned.part), at.deadline).await,
                 false => Err(Failure::Timeout),
             };
         }
@@ -340,14 +350,14 @@ impl Core {
         answered: &Answered,
         sent: Duration,
     ) -> SmallVec<[(&'a Charge<'a>, Forgotten); 1]> {
-        let times = (sent, self.started.elapsed());
+        let times = Elapsed { sent, now: self.started.elapsed() };
         let items = planned.part.charges.iter().zip(&answered.charges);
         let lost = planned.places.iter().zip(items).filter_map(|(place, (item, charged))| {
             let charge = charges.get(*place)?;
             planned.part.buckets.get(item.bucket).filter(|bucket| bucket.worldwide)?;
             let Charged { has_allowance, newest, was_empty, .. } = *charged;
             let before = BucketBefore { has_allowance, newest, was_empty, now: answered.now };
-            Some((charge, self.fallback.forgotten((charge.key, &charge.limit), before, times)?))
+            Some((charge, self.fallback.forgotten(charge.key, &charge.limit, before, times)?))
         });
         lost.collect()
     }
@@ -419,21 +429,31 @@ impl Core {
         }
         if !admitted && intent == Intent::Charge {
             for (planned, answer) in planned.iter().zip(&answers) {
-                let Ok(answered) = answer else { continue };
-                if !answered.admitted {
-                    continue;
-                }
-                for (place, item) in planned.places.iter().zip(&planned.part.charges) {
-                    if let Some(Some(counted)) = counted.get_mut(*place) {
-                        plan::untaken(counted, item.cost);
-                    }
-                }
-                if let Some(undo) = plan::undo(&planned.part, answered) {
-                    self.undo(undo);
+                if let Ok(answered) = answer
+                    && answered.admitted
+                {
+                    self.undo_part(planned, answered, &mut counted);
                 }
             }
         }
         Outcome { admitted, counted: counted.into_iter().flatten().collect() }
+    }
+
+    /// Gives back what a part took of a decision that another denies.
+    fn undo_part(
+        self: &Arc<Self>,
+        planned: &Planned,
+        answered: &Answered,
+        counted: &mut [Option<ChargeResult>],
+    ) {
+        for (place, item) in planned.places.iter().zip(&planned.part.charges) {
+            if let Some(Some(counted)) = counted.get_mut(*place) {
+                plan::untaken(counted, item.cost);
+            }
+        }
+        if let Some(undo) = plan::undo(&planned.part, answered) {
+            self.undo(undo);
+        }
     }
 
     /// Remembers what Redis said, for when it is away, and charges what was admitted while it was.

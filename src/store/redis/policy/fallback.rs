@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use self::entry::{Entry, Own, share};
 use self::stand_in::{StandIn, StandIns};
-use crate::core::algorithm::{Allowance, Limit, State, Verdict};
+use crate::core::algorithm::{Limit, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::request::Cost;
@@ -35,7 +35,9 @@ use crate::store::slot::refunds_whole;
 use crate::store::spread::Spread;
 
 pub(in crate::store::redis) use self::entry::{Owed, reserved_again};
-pub(in crate::store::redis) use self::told::{BucketBefore, Confirmed, Forgotten, ToldAllowance};
+pub(in crate::store::redis) use self::told::{
+    AllowanceWord, BucketBefore, Confirmed, Elapsed, Forgotten, ToldAllowance,
+};
 
 /// Entries of each table that one sweep looks at.
 const SWEEP_ENTRIES: usize = 256;
@@ -101,6 +103,16 @@ enum Kept {
     Nowhere,
     /// It found no room.
     InStandIn(StandIn),
+}
+
+/// One decision while its charges are tried: what is locked for it, and what was tried so far.
+struct Trying<'a> {
+    shelves: LockedShelves<'a>,
+    stand_ins: MutexGuard<'a, StandIns>,
+    trials: SmallVec<[Trial<'a>; 2]>,
+    intent: Intent,
+    daemons: u32,
+    now: Timestamp,
 }
 
 /// Shelves by their index, locked.
@@ -178,9 +190,10 @@ impl Fallback {
     /// Remembers what Redis is to be told of the other regions, until it would forget it.
     pub(in crate::store::redis) fn tell(
         &self,
-        (key, limit): (&Key, &Limit),
-        (allowance, error_bound): (Allowance, u64),
-        (kept, now): (Span, Timestamp),
+        key: &Key,
+        limit: &Limit,
+        word: AllowanceWord,
+        now: Timestamp,
     ) {
         let now = self.server_time(now);
         let (index, hash) = self.spread.place(key);
@@ -199,6 +212,7 @@ impl Fallback {
         };
         let Some(entry) = shelf.entries.get_mut(place) else { return };
         let confirmed = entry.told.as_ref().and_then(|told| told.confirmed);
+        let AllowanceWord { allowance, error_bound, kept } = word;
         let told = ToldAllowance { allowance, error_bound, until: now + kept, confirmed };
         entry.told = Some(Box::new(told));
         let (expiry, weight) = entry.rating(limit, now);
@@ -227,7 +241,8 @@ impl Fallback {
         &self,
         key: &Key,
         confirmed: Confirmed,
-        (sent, was_there): (Duration, bool),
+        sent: Duration,
+        was_there: bool,
     ) {
         let (index, hash) = self.spread.place(key);
         let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
@@ -235,27 +250,26 @@ impl Fallback {
             && let Some(entry) = shelf.entries.get_mut(place)
             && let Some(told) = entry.told.as_mut()
         {
-            let before = told.confirmed;
+            let (before, times) = (told.confirmed, Elapsed { sent, now: confirmed.from });
             told.confirmed = Some(confirmed.after(before));
-            entry.unsure |= !was_there && before.is_some_and(|before| before.holds(sent, confirmed.from));
+            entry.unsure |= !was_there && before.is_some_and(|before| before.holds(times));
         }
     }
 
     /// Returns what Redis has forgotten of a bucket, as an answer shows it: the allowance that it had
-    /// confirmed is gone, or the bucket is older than it was. The times are when the decision was sent and
-    /// now, since this daemon began.
+    /// confirmed is gone, or the bucket is older than it was.
     pub(in crate::store::redis) fn forgotten(
         &self,
-        (key, limit): (&Key, &Limit),
+        key: &Key,
+        limit: &Limit,
         before: BucketBefore,
-        (sent, elapsed): (Duration, Duration),
+        times: Elapsed,
     ) -> Option<Forgotten> {
         let (index, hash) = self.spread.place(key);
         let shelf = self.shelves.get(index).map(locked)?;
         let entry = shelf.entries.get(shelf.entries.find(hash, key.bytes())?)?;
         let confirmed = entry.told.as_ref().and_then(|told| told.confirmed);
-        let is_gone =
-            !before.has_allowance && confirmed.is_some_and(|confirmed| confirmed.holds(sent, elapsed));
+        let is_gone = !before.has_allowance && confirmed.is_some_and(|confirmed| confirmed.holds(times));
         let known = entry.known.as_ref().filter(|known| known.used(limit, before.now) > 0);
         // An allowance that could not be written says the same as an answer that did not come.
         let trouble = match entry.unsure {
@@ -291,36 +305,49 @@ impl Fallback {
     ) -> Policies {
         let (asked, now) = (now, self.server_time(now));
         let daemons = self.daemons.count();
-        let mut shelves = self.lock(charges);
-        let mut stand_ins = locked(&self.stand_ins);
-        let mut trials: SmallVec<[Trial<'_>; 2]> = SmallVec::new();
+        let mut trying = Trying {
+            shelves: self.lock(charges),
+            stand_ins: locked(&self.stand_ins),
+            trials: SmallVec::new(),
+            intent,
+            daemons,
+            now,
+        };
         let mut policies = Policies { admitted: others_admit, counted: SmallVec::new() };
         for unanswered in charges {
             let charge = unanswered.charge;
             let counted = match self.policy_of(charge.rule) {
                 OnFailure::Open => passed(charge),
                 OnFailure::Closed => refused(charge),
-                OnFailure::Local => {
-                    let begun = self.begin(unanswered, &trials, intent, (&mut shelves, &mut stand_ins), now);
-                    match begun {
-                        Some(mut trial) => {
-                            let before = match trial.kept {
-                                Kept::InStandIn(_) => 0,
-                                _ if stand_ins.is_empty() => 0,
-                                _ => stand_ins.used(StandIn::of(charge.key.shape(), trial.hash), now),
-                            };
-                            let counted = trial.entry.charge(unanswered, daemons, before, now);
-                            trials.push(trial);
-                            counted
-                        }
-                        None => refused(charge),
-                    }
-                }
+                OnFailure::Local => self.try_local(unanswered, &mut trying),
             };
             policies.admitted &= counted.verdict.admitted || !charge.enforced;
             policies.counted.push(counted);
         }
-        let counts = policies.admitted && intent == Intent::Charge;
+        self.end_trials(trying, policies.admitted && intent == Intent::Charge);
+        if !policies.admitted && intent == Intent::Charge {
+            self.report(charges, asked);
+        }
+        policies
+    }
+
+    /// Charges this daemon's share on trial, if it fits.
+    fn try_local<'a>(&self, unanswered: &'a Unanswered<'a>, trying: &mut Trying<'a>) -> ChargeResult {
+        let charge = unanswered.charge;
+        let Some(mut trial) = self.begin(unanswered, trying) else { return refused(charge) };
+        let before = match trial.kept {
+            Kept::InStandIn(_) => 0,
+            _ if trying.stand_ins.is_empty() => 0,
+            _ => trying.stand_ins.used(StandIn::of(charge.key.shape(), trial.hash), trying.now),
+        };
+        let counted = trial.entry.charge(unanswered, trying.daemons, before, trying.now);
+        trying.trials.push(trial);
+        counted
+    }
+
+    /// Keeps what was tried if it counts, and unlocks what was locked for it.
+    fn end_trials(&self, trying: Trying<'_>, counts: bool) {
+        let Trying { mut shelves, mut stand_ins, trials, now, .. } = trying;
         // In their order: of one key charged twice the last trial holds both.
         for trial in trials {
             let Some((_, shelf)) = shelves.iter_mut().find(|(index, _)| *index == trial.shelf) else {
@@ -333,12 +360,6 @@ impl Fallback {
                 _ => {}
             }
         }
-        drop(stand_ins);
-        drop(shelves);
-        if !policies.admitted && intent == Intent::Charge {
-            self.report(charges, asked);
-        }
-        policies
     }
 
     /// Charges what was reported by a decision that is denied: it has happened.
@@ -370,14 +391,9 @@ impl Fallback {
     }
 
     /// The bucket that a charge is tried on; `None` where there is no room for it at all.
-    fn begin<'a>(
-        &self,
-        unanswered: &'a Unanswered<'a>,
-        trials: &[Trial<'_>],
-        intent: Intent,
-        (shelves, stand_ins): (&mut LockedShelves<'_>, &mut StandIns),
-        now: Timestamp,
-    ) -> Option<Trial<'a>> {
+    fn begin<'a>(&self, unanswered: &'a Unanswered<'a>, trying: &mut Trying<'a>) -> Option<Trial<'a>> {
+        let Trying { shelves, stand_ins, trials, intent, now, .. } = trying;
+        let now = *now;
         let key = unanswered.charge.key;
         let (index, hash) = self.spread.place(key);
         let trial = |kept, entry| Some(Trial { unanswered, shelf: index, hash, kept, entry });
@@ -393,7 +409,7 @@ impl Fallback {
             let entry = shelf.entries.get(place).cloned().unwrap_or_default();
             return trial(Kept::Here { place, made: false }, entry);
         }
-        if intent == Intent::Ask {
+        if *intent == Intent::Ask {
             return trial(Kept::Nowhere, Entry::default());
         }
         let pinned = |place: TablePlace| {

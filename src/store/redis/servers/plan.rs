@@ -68,18 +68,11 @@ pub(in crate::store::redis) fn split(
     let mut parts: SmallVec<[(Part, SmallVec<[usize; 2]>); 1]> = SmallVec::new();
     for (place, charge) in charges.iter().enumerate() {
         let (slot, bucket) = bucket_of(charge);
-        let together = |own: ClusterSlot| match joined {
-            None => own == slot,
-            Some(map) => match (map.node(own), map.node(slot)) {
-                (Some(own), Some(other)) => Arc::ptr_eq(own, other),
-                _ => own == slot,
-            },
-        };
         let found = parts.iter().position(|(part, _)| {
             // The same bucket by two limits (a request's own beside the rule's) cannot be told apart in one
             // call.
             let clash = |own: &Bucket| own.key == bucket.key && *own != bucket;
-            together(part.slot) && !part.buckets.iter().any(clash)
+            lie_together(joined, part.slot, slot) && !part.buckets.iter().any(clash)
         });
         let index = found.unwrap_or_else(|| {
             let part = Part { slot, action, buckets: SmallVec::new(), charges: SmallVec::new() };
@@ -106,6 +99,12 @@ pub(in crate::store::redis) fn split(
         Planned { part, places }
     };
     parts.into_iter().map(planned).collect()
+}
+
+/// True if one call may reach two slots.
+fn lie_together(joined: Option<&Map>, one: ClusterSlot, other: ClusterSlot) -> bool {
+    let nodes = joined.and_then(|map| map.node(one).zip(map.node(other)));
+    nodes.map_or(one == other, |(own, other)| Arc::ptr_eq(own, other))
 }
 
 /// A charge that Redis did not answer, with its bucket there.

@@ -60,8 +60,8 @@ pub(in super::super) fn need(demand: u64, time: Span) -> i128 {
     mean + (mean * UNIT).isqrt()
 }
 
-/// The same in the rest of a window, in which so many millionths of a permit are `used`: no more than is asked
-/// for soon, or as much again as is used. Ten requests in a second are no demand until midnight.
+/// The same in the rest of a window, in which so many millionths of a permit are `used`: no more than is
+/// asked for soon, or as much again as is used. Ten requests in a second are no demand until midnight.
 pub(in super::super) fn lasting_need(demand: u64, left: Span, used: i128) -> i128 {
     need(demand, left.min(SOON)).max(need(demand, left.min(LASTED)).min(used))
 }

@@ -1,5 +1,5 @@
-//! The last permits of a limit: whoever asks for them finds them soon, wherever others have stopped asking, and
-//! is not told that there are any where there are none.
+//! The last permits of a limit: whoever asks for them finds them soon, wherever others have stopped asking,
+//! and is not told that there are any where there are none.
 
 use super::journeys::World;
 use super::*;
@@ -73,8 +73,8 @@ fn nothing_is_said_to_be_free_elsewhere_while_a_log_is_full_everywhere() {
             let rule = rule(Algorithm::SlidingLog, 100, length, OnPartition::default());
             let mut world = half_used(number, regions, &rule, Span(length.0 / 2));
             refusals_in_a_row(&mut world, 1);
-            // Until the first of what others used leaves, in the middle of the next window; when it was used is
-            // remembered to a thirty-second of the window.
+            // Until the first of what others used leaves, in the middle of the next window; when it was used
+            // is remembered to a thirty-second of the window.
             let next = Timestamp::window_start(world.cluster.now().window_index(length) + 1, length);
             let (mut said, mut told, mut row) = (0_u64, 0_u64, 0_u64);
             while world.cluster.now() < next + Span(length.0 / 2 - length.0 / 32) {

@@ -2,17 +2,17 @@
 
 use super::told::ToldAllowance;
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
-use crate::core::hold::{HoldStep, Holder};
+use crate::core::hold::{Hold, HoldStep, Holder};
 use crate::core::key::Key;
-use crate::core::request::Cost;
+use crate::core::request::{Cost, ReportedCost};
 use crate::core::reservation::{
     COMMIT_MAX, Commit, ReservationFate, ReservationId, ReservedCharge, ReservedCost,
 };
-use crate::core::reservation_notes::{CommitResult, ReservationNotes};
+use crate::core::reservation_notes::{CommitResult, CommitTerms, ReservationNotes};
 use crate::core::reservation_terms::OnLapse;
 use crate::core::table::WEIGHT_KEPT;
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::ChargeResult;
+use crate::engine::port::{Charge, ChargeResult};
 use crate::store::evaluation::CROWDED_RETRY;
 use crate::store::redis::batch::call::Bucket;
 use crate::store::redis::client::slots::ClusterSlot;
@@ -98,6 +98,22 @@ pub(in crate::store::redis) fn reserved_again(
     ReservedCost { id, permits: charge.permits, ttl, on_lapse: charge.on_lapse }
 }
 
+/// What became of one charge; see [`ChargeResult`].
+struct Carried {
+    verdict: Verdict,
+    returned: u64,
+    reported: u64,
+    uncharged: u64,
+    reservation: Option<ReservationFate>,
+}
+
+impl Carried {
+    /// A charge of which no more is to be told.
+    const fn of(verdict: Verdict) -> Self {
+        Self { verdict, returned: 0, reported: 0, uncharged: 0, reservation: None }
+    }
+}
+
 impl Own {
     /// Gives back what has lapsed. Returns the permits given back.
     fn lapse(&mut self, now: Timestamp) -> u64 {
@@ -145,14 +161,85 @@ impl Own {
     fn commit(&mut self, commit: &Commit, view: Option<&Allowance>, now: Timestamp) -> CommitResult {
         let notes = self.notes.get_or_insert_default();
         let reserved = notes.permits_of(commit.id).unwrap_or_default();
-        let whole = self.share.permits;
-        let done = notes.commit(&mut self.state, (&self.share, whole), view, now, commit);
+        let terms = CommitTerms { limit: &self.share, whole: self.share.permits, view, now };
+        let done = notes.commit(&mut self.state, &terms, commit);
         if done.fate != ReservationFate::Repeated && commit.actual > 0 {
             let used = commit.actual.min(reserved).saturating_add(done.reported);
             self.owed = self.owed.saturating_add(used);
             self.debt_max = self.debt_max.max(Some(commit.debt_max));
         }
         done
+    }
+
+    /// Does what a charge asks for, as far as it fits.
+    fn carry_out(&mut self, charge: &Charge<'_>, view: Option<&Allowance>, now: Timestamp) -> Carried {
+        let share = self.share;
+        match charge.cost {
+            Cost::Reserve(reserve) => {
+                let (verdict, reservation) = self.reserve(&reserve, view, now);
+                Carried { reservation, ..Carried::of(verdict) }
+            }
+            Cost::Commit(commit) => {
+                let done = self.commit(&commit, view, now);
+                let after = self.state.check(&share, view, now, 0);
+                let retry = after.retry.filter(|_| !done.fits);
+                Carried {
+                    verdict: Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after },
+                    returned: done.returned,
+                    reported: done.reported,
+                    uncharged: done.uncharged,
+                    reservation: Some(done.fate),
+                }
+            }
+            Cost::Refund(permits)
+                if refunds_whole(charge.rule) && self.state.returnable(&share, view, now) < permits =>
+            {
+                let after = self.state.check(&share, view, now, 0);
+                Carried::of(Verdict { admitted: false, retry: None, ..after })
+            }
+            Cost::Refund(permits) => {
+                let returned = self.state.refund(&share, now, permits);
+                self.owed = self.owed.saturating_sub(returned);
+                let after = self.state.check(&share, view, now, 0);
+                Carried { returned, ..Carried::of(Verdict { admitted: true, retry: None, ..after }) }
+            }
+            Cost::Report(report) => self.report(&report, view, now),
+            Cost::Hold(hold) => self.hold(&hold, now),
+            cost => {
+                let verdict = self.state.check(&share, view, now, cost.taken());
+                if verdict.admitted && cost.taken() > 0 {
+                    self.state.take(&share, now, cost.taken());
+                    self.owed = self.owed.saturating_add(cost.taken());
+                }
+                Carried::of(verdict)
+            }
+        }
+    }
+
+    fn report(&mut self, report: &ReportedCost, view: Option<&Allowance>, now: Timestamp) -> Carried {
+        let share = self.share;
+        let admitted = self.state.check(&share, view, now, report.permits).admitted;
+        let reported = self.state.report(&share, view, now, report);
+        self.owed = self.owed.saturating_add(reported);
+        self.debt_max = self.debt_max.max(Some(report.debt_max));
+        let after = self.state.check(&share, view, now, 0);
+        let retry = after.retry.filter(|_| !admitted);
+        Carried { reported, ..Carried::of(Verdict { admitted, retry, delay: Span::ZERO, ..after }) }
+    }
+
+    fn hold(&mut self, hold: &Hold, now: Timestamp) -> Carried {
+        let share = self.share;
+        let mut carried = Carried::of(self.state.check_hold(&share, now, hold));
+        if carried.verdict.admitted {
+            let moved = self.state.step(&share, now, hold);
+            carried.returned = moved;
+            self.owed = match hold.step {
+                HoldStep::Acquire => self.owed.saturating_add(moved),
+                HoldStep::Renew => self.owed,
+                HoldStep::Release => self.owed.saturating_sub(moved),
+            };
+        }
+        carried
     }
 
     /// True if Redis is to be told anything of it.
@@ -233,84 +320,24 @@ impl Entry {
     ) -> ChargeResult {
         let charge = unanswered.charge;
         let share = share(charge.limit, daemons);
-        let known = self.known.as_ref();
         // A region whose store is away keeps to its part of a worldwide limit all the same.
         let told = self.told.as_ref().map(|told| told.part(daemons));
         let first = charge.first.map(|first| if first == 0 { 0 } else { (first / daemons).max(1) });
         let view = Allowance::in_force(told.as_ref(), first, unanswered.bucket.algorithm, &share, now);
         let view = view.as_ref();
-        let own = self.own.get_or_insert_with(|| {
-            let mut state = State::new(unanswered.bucket.algorithm);
-            let used = known.map_or(0, |known| known.used(&charge.limit, now));
-            state.take(&share, now, used.div_ceil(u64::from(daemons)).saturating_add(before));
-            let (bucket, slot) = (unanswered.bucket.clone(), unanswered.slot);
-            Box::new(Own { state, share, owed: 0, debt_max: None, notes: None, listed: false, bucket, slot })
-        });
+        let error_bound = self.told.as_ref().map_or(0, |told| told.error_bound);
+        let own = self.own_mut(unanswered, daemons, before, share, now);
         own.share = share;
         let paid = if charge.cost == Cost::Peek { 0 } else { own.state.settle(&share, view, now) };
         let owed = i64::from(own.state.debt());
-        let (mut returned, mut reported, mut uncharged) = (0, 0, 0);
         let lapsed = own.lapse(now);
-        let mut reservation = None;
-        let verdict = match charge.cost {
-            Cost::Reserve(reserve) => {
-                let (verdict, fate) = own.reserve(&reserve, view, now);
-                reservation = fate;
-                verdict
-            }
-            Cost::Commit(commit) => {
-                let done = own.commit(&commit, view, now);
-                (returned, reported, uncharged) = (done.returned, done.reported, done.uncharged);
-                reservation = Some(done.fate);
-                let after = own.state.check(&share, view, now, 0);
-                let retry = after.retry.filter(|_| !done.fits);
-                Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after }
-            }
-            Cost::Refund(permits)
-                if refunds_whole(charge.rule) && own.state.returnable(&share, view, now) < permits =>
-            {
-                Verdict { admitted: false, retry: None, ..own.state.check(&share, view, now, 0) }
-            }
-            Cost::Refund(permits) => {
-                returned = own.state.refund(&share, now, permits);
-                own.owed = own.owed.saturating_sub(returned);
-                Verdict { admitted: true, retry: None, ..own.state.check(&share, view, now, 0) }
-            }
-            Cost::Report(report) => {
-                let admitted = own.state.check(&share, view, now, report.permits).admitted;
-                reported = own.state.report(&share, view, now, &report);
-                own.owed = own.owed.saturating_add(reported);
-                own.debt_max = own.debt_max.max(Some(report.debt_max));
-                let after = own.state.check(&share, view, now, 0);
-                let retry = after.retry.filter(|_| !admitted);
-                Verdict { admitted, retry, delay: Span::ZERO, ..after }
-            }
-            Cost::Hold(hold) => {
-                let verdict = own.state.check_hold(&share, now, &hold);
-                if verdict.admitted {
-                    returned = own.state.step(&share, now, &hold);
-                    own.owed = match hold.step {
-                        HoldStep::Acquire => own.owed.saturating_add(returned),
-                        HoldStep::Renew => own.owed,
-                        HoldStep::Release => own.owed.saturating_sub(returned),
-                    };
-                }
-                verdict
-            }
-            cost => {
-                let verdict = own.state.check(&share, view, now, cost.taken());
-                if verdict.admitted && cost.taken() > 0 {
-                    own.state.take(&share, now, cost.taken());
-                    own.owed = own.owed.saturating_add(cost.taken());
-                }
-                verdict
-            }
-        };
+        let Carried { verdict, returned, reported, uncharged, reservation } =
+            own.carry_out(charge, view, now);
         let used = own.state.used(&share, now);
         ChargeResult {
             verdict,
             view: view.filter(|_| Allowance::is_told(view, told.as_ref())).copied(),
-            error_bound: self.told.as_ref().map_or(0, |told| told.error_bound),
+            error_bound,
             used,
             returned,
             reported,
@@ -322,5 +349,25 @@ impl Entry {
             penalty: None,
             degraded: true,
         }
+    }
+
+    /// This daemon's own, which begins with its part of what is known to be used. `before` as in
+    /// [`Self::charge`].
+    fn own_mut(
+        &mut self,
+        unanswered: &Unanswered<'_>,
+        daemons: u32,
+        before: u64,
+        share: Limit,
+        now: Timestamp,
+    ) -> &mut Own {
+        let known = self.known.as_ref();
+        self.own.get_or_insert_with(|| {
+            let mut state = State::new(unanswered.bucket.algorithm);
+            let used = known.map_or(0, |known| known.used(&unanswered.charge.limit, now));
+            state.take(&share, now, used.div_ceil(u64::from(daemons)).saturating_add(before));
+            let (bucket, slot) = (unanswered.bucket.clone(), unanswered.slot);
+            Box::new(Own { state, share, owed: 0, debt_max: None, notes: None, listed: false, bucket, slot })
+        })
     }
 }

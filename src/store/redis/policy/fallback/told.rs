@@ -4,7 +4,23 @@
 use std::time::Duration;
 
 use crate::core::algorithm::{Allowance, RegionUse, State, WindowAllowance};
-use crate::core::time::Timestamp;
+use crate::core::time::{Span, Timestamp};
+
+/// What Redis is to be told of the other regions' use of one bucket.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store::redis) struct AllowanceWord {
+    pub(in crate::store::redis) allowance: Allowance,
+    pub(in crate::store::redis) error_bound: u64,
+    /// How long Redis keeps it.
+    pub(in crate::store::redis) kept: Span,
+}
+
+/// When a decision was sent, and now, since this daemon began.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store::redis) struct Elapsed {
+    pub(in crate::store::redis) sent: Duration,
+    pub(in crate::store::redis) now: Duration,
+}
 
 /// The newest word to Redis on one bucket.
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +50,9 @@ impl Confirmed {
         Self { from, ..self }
     }
 
-    /// True if a decision that was sent then, and was answered by now, finds it.
-    pub(super) fn holds(self, sent: Duration, now: Duration) -> bool {
-        self.from < sent && now < self.until
+    /// True if a decision that was sent then, and is answered by now, finds it.
+    pub(super) fn holds(self, times: Elapsed) -> bool {
+        self.from < times.sent && times.now < self.until
     }
 }
 
@@ -99,13 +115,14 @@ mod tests {
     fn only_a_decision_that_was_sent_after_the_write_shows_that_it_is_lost() {
         let [before, from, after, until] = [1, 2, 3, 4].map(Duration::from_secs);
         let confirmed = Confirmed { from, until };
-        assert!(confirmed.holds(after, after));
-        assert!(!confirmed.holds(before, after), "it may have been answered before the write");
-        assert!(!confirmed.holds(after, until), "it has lapsed");
+        let times = |sent, now| Elapsed { sent, now };
+        assert!(confirmed.holds(times(after, after)));
+        assert!(!confirmed.holds(times(before, after)), "it may have been answered before the write");
+        assert!(!confirmed.holds(times(after, until)), "it has lapsed");
         let next = Confirmed { from: after, until: Duration::from_secs(9) };
-        assert!(next.after(Some(confirmed)).holds(after, after), "the one before was there");
-        assert!(!next.after(None).holds(after, after));
+        assert!(next.after(Some(confirmed)).holds(times(after, after)), "the one before was there");
+        assert!(!next.after(None).holds(times(after, after)));
         let late = Confirmed { from: until, ..next };
-        assert!(!late.after(Some(confirmed)).holds(until, until), "between the two there was none");
+        assert!(!late.after(Some(confirmed)).holds(times(until, until)), "between the two there was none");
     }
 }
