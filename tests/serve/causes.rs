@@ -62,25 +62,6 @@ fn under_split_a_share_that_is_used_is_no_limit_that_is_used_up() {
 }
 
 #[test]
-fn under_split_a_share_that_is_used_is_no_limit_that_is_used_up() {
-    let config = format!("region = \"{}\"\n[peers]\nregions = {REGIONS:?}\n", REGIONS[0]);
-    let rules = "[[rules]]\nname = \"parts\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 30\nwindow = \"24h\"\n\
-                 [rules.global]\nmode = \"split\"\n";
-    let daemon = Daemon::with(rules, &config, &[]);
-    assert_eq!(daemon.admitted(ANN, 30), 10);
-    let denied = daemon.check(ANN);
-    assert_eq!(denied["cause"], "elsewhere", "{denied}");
-    // Nothing comes from the others, so it is the share that has to be free again. At midnight that is soon.
-    assert_eq!(denied["retry_after_ms"], denied["reset_ms"], "{denied}");
-    let global = &denied["rules"][0]["global"];
-    assert_eq!((&global["believed_used"], &global["used_here"]), (&Value::Null, &json!(10)), "{denied}");
-    for command in ["check", "explain", "why"] {
-        let told = daemon.run(&[command, "user=ann"]).out;
-        assert!(told.contains("this region's part of the limit is used"), "{command}: {told}");
-    }
-}
-
-#[test]
 fn a_first_agreement_that_waits_is_told_and_nothing_unknown_is_zero() {
     let authority = Authority::new();
     let peers = [free_udp(), free_udp()];

@@ -491,7 +491,7 @@ mod tests {
         assert_eq!((answer.overall_code, answer.request_headers_to_add.len()), (2, 0));
         assert_eq!(answer.dynamic_metadata, None, "another descriptor is denied");
         // Nor does it keep out who only looks, unless another rule has nothing left either.
-        assert_eq!(decoded(&[request(Cost::Peek)], &[passes.clone()]).overall_code, 1);
+        assert_eq!(decoded(&[request(Cost::Peek)], std::slice::from_ref(&passes)).overall_code, 1);
         let both = Decision { rules: vec![passes.rules[0].clone(), ruled(true, 0)], ..passes };
         assert_eq!(decoded(&[request(Cost::Peek)], &[both]).overall_code, 2);
     }
