@@ -28,6 +28,16 @@ const SETTINGS: &str = "AWS_";
 pub struct PlaceError {
     url: String,
     why: String,
+    /// The archive answered, and has no such file.
+    is_absent: bool,
+}
+
+impl PlaceError {
+    /// True if the archive answered that it has no file of this name.
+    #[must_use]
+    pub const fn is_absent(&self) -> bool {
+        self.is_absent
+    }
 }
 
 /// An archive: of old months, or of backups.
@@ -47,7 +57,7 @@ impl ArchivePlace {
     /// # Errors
     /// The URL is none of a folder or bucket, or the environment lacks what the bucket needs.
     pub fn open(url: &str) -> Result<Self, PlaceError> {
-        let fail = |why: String| PlaceError { url: url.to_owned(), why };
+        let fail = |why: String| PlaceError { url: url.to_owned(), why, is_absent: false };
         let parsed = reqwest::Url::parse(url).map_err(|error| fail(format!("is no URL: {error}")))?;
         let settings = std::env::vars_os()
             .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
@@ -123,7 +133,7 @@ impl ArchivePlace {
     }
 
     fn fail(&self, name: &str, why: impl std::fmt::Display) -> PlaceError {
-        PlaceError { url: self.location(name), why: why.to_string() }
+        PlaceError { url: self.location(name), why: why.to_string(), is_absent: false }
     }
 
     async fn wait<T>(
@@ -132,7 +142,10 @@ impl ArchivePlace {
         call: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, PlaceError> {
         match tokio::time::timeout(DEADLINE, call).await {
-            Ok(answer) => answer.map_err(|error| self.fail(name, error)),
+            Ok(answer) => answer.map_err(|error| {
+                let is_absent = matches!(error, object_store::Error::NotFound { .. });
+                PlaceError { is_absent, ..self.fail(name, error) }
+            }),
             Err(_) => Err(self.fail(name, "no answer within 2m")),
         }
     }
