@@ -476,10 +476,10 @@ impl Courier {
     async fn unreadable(&mut self, segment: Segment, error: &ReadError) -> bool {
         let shared = Arc::clone(&self.shared);
         // One at least, where nobody knows how many.
-        let known = u64::from(segment.rows.max(1));
+        let known = segment.decisions.max(1);
         match error {
             ReadError::Damaged { rows, .. } => {
-                shared.counts.damaged.increment(u64::from(*rows));
+                shared.counts.damaged.increment(*rows);
                 tracing::error!(rows, "a batch of records is lost: {error}; it was set aside");
             }
             ReadError::Removed { .. } => {
