@@ -133,6 +133,12 @@ impl Spool {
         self.lock().bytes
     }
 
+    /// True if there is room for as much again as what waits.
+    #[must_use]
+    pub fn is_half_empty(&self) -> bool {
+        self.bytes() < self.bytes_max / 2
+    }
+
     /// The batch that has waited longest.
     #[must_use]
     pub fn oldest(&self) -> Option<Segment> {
@@ -335,6 +341,8 @@ mod tests {
         let error = spool.put(&batch(2, 30)).unwrap_err();
         assert!(matches!(error, SpoolError::Full { .. }), "{error}");
         assert!(error.to_string().contains("is full: 1000 bytes"), "{error}");
+        assert!(!Spool::open(folder.path(), 2 * spool.bytes(), Steps::default()).is_half_empty());
+        assert!(Spool::open(folder.path(), 2 * spool.bytes() + 2, Steps::default()).is_half_empty());
         assert_eq!(all(&spool), [batch(1, 3)]);
         spool.put(&batch(3, 3)).unwrap();
     }
