@@ -284,7 +284,7 @@ impl Socket {
         bytes.unwrap_or_default().saturating_add(decrypted)
     }
 
-    /// The same connection after the handshake of this listener, if it has one; unless the connection has to end before: `None`.
+    /// The same connection after the handshake of this listener, if it has one. `None`: it had to end before.
     async fn secured_until(
         self,
         tls: Option<&ListenerTls>,
