@@ -34,8 +34,11 @@ impl From<anyhow::Error> for FetchError {
 pub fn put_object(from: &Path, url: &str, is_new: bool) -> anyhow::Result<()> {
     block_on(async {
         let (place, name) = place_of(url)?;
-        if !is_new || !place.has(name).await? {
+        if !is_new {
             place.put(name, from).await?;
+            return Ok(());
+        }
+        if place.put_new(name, from).await? {
             return Ok(());
         }
         // Who was killed after the file was written writes it again.

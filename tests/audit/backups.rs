@@ -4,7 +4,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -67,6 +67,14 @@ fn files_of_a_bucket_are_put_listed_fetched_and_removed() {
     assert!(code == Some(1) && said.contains("another file"), "{said}");
     assert_eq!(object(&["put", "two", "s3://backups/here-too/two"]).0, Some(0));
     assert_eq!(object(&["list", "s3://backups/here"]), (Some(0), "a/one\n".to_owned()));
+    let both = ["one", "two"].map(|file| {
+        let mut put = command::command(folder.path());
+        reaching(&mut put, &bucket);
+        put.args(["object", "put", "--new", file, "s3://backups/here/raced"]);
+        put.stderr(Stdio::null()).spawn().unwrap()
+    });
+    let ended = both.map(|mut put| put.wait().unwrap().success());
+    assert!(ended[0] != ended[1], "two that are not the same: {ended:?}");
     assert_eq!(object(&["get", url, "back"]), (Some(0), String::new()));
     assert_eq!(std::fs::read_to_string(folder.path().join("back")).unwrap(), "first");
     assert_eq!(object(&["remove", url, url]).0, Some(0));
