@@ -252,22 +252,44 @@ fn copy_private(from: &Path, into: &Path, is_new: bool) -> std::io::Result<u64> 
     let folder = into.parent().unwrap_or_else(|| Path::new("."));
     private::create_folder(folder)?;
     let mut aside = into.as_os_str().to_owned();
-    aside.push(".part");
-    let mut copy = private::create(Path::new(&aside))?;
-    let bytes = std::io::copy(&mut File::open(from)?, &mut copy)?;
-    copy.sync_all()?;
-    let linked = is_new.then(|| std::fs::hard_link(&aside, into));
-    match linked {
-        Some(Ok(())) => std::fs::remove_file(&aside)?,
-        Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists => {
-            let _ = std::fs::remove_file(&aside);
-            return Err(error);
-        }
-        // Some file systems have no hard links.
-        Some(Err(_)) | None => std::fs::rename(&aside, into)?,
+    if is_new {
+        // Another writer at the same time must not empty this one's.
+        aside.push(format!(".{}", std::process::id()));
     }
+    aside.push(".part");
+    let aside = PathBuf::from(aside);
+    let copied = copy_beside(from, &aside).and_then(|bytes| {
+        if is_new {
+            link_new(&aside, into)?
+        } else {
+            std::fs::rename(&aside, into)?
+        }
+        Ok(bytes)
+    });
+    if copied.is_err() {
+        // A part of a file is none.
+        let _ = std::fs::remove_file(&aside);
+    }
+    let bytes = copied?;
     File::open(folder)?.sync_all()?;
     Ok(bytes)
+}
+
+fn copy_beside(from: &Path, aside: &Path) -> std::io::Result<u64> {
+    let mut copy = private::create(aside)?;
+    let bytes = std::io::copy(&mut File::open(from)?, &mut copy)?;
+    copy.sync_all()?;
+    Ok(bytes)
+}
+
+/// Moves a file to a place where none is.
+fn link_new(aside: &Path, into: &Path) -> std::io::Result<()> {
+    match std::fs::hard_link(aside, into) {
+        Ok(()) => std::fs::remove_file(aside),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+        // Some file systems have no hard links.
+        Err(_) => std::fs::rename(aside, into),
+    }
 }
 
 #[cfg(test)]
