@@ -25,6 +25,8 @@ local FRAMING = {
 -- How long the service should hold a request back (`delay = "header"`), and what it should use instead of
 -- what was asked for (`on_deny`): it gets these, too.
 local FOR_THE_SERVICE = { "x-ratelimit-delay-ms", "x-tidegate-use" }
+local IS_FOR_THE_SERVICE = {}
+for _, name in ipairs(FOR_THE_SERVICE) do IS_FOR_THE_SERVICE[name] = true end
 -- Most bytes of a question: with its first line it must fit a buffer of HAProxy's (`tune.bufsize`, 16384).
 -- Longer ones get 431.
 local MOST_BYTES = 14000
@@ -113,8 +115,10 @@ local function refuse(txn, status, answer)
 end
 
 core.register_action("tidegate", { "http-req" }, function(txn)
-    -- A client must not speak of them, whatever the answer.
-    for _, name in ipairs(FOR_THE_SERVICE) do txn.http:req_del_header(name) end
+    -- A client must not speak of them, whatever the answer; services behind CGI and WSGI take `_` for `-`.
+    for name in pairs(txn.http:req_get_headers()) do
+        if IS_FOR_THE_SERVICE[(name:lower():gsub("_", "-"))] then txn.http:req_del_header(name) end
+    end
     local headers, unfit = question(txn)
     if not headers then return refuse(txn, unfit) end
     local client = core.httpclient()

@@ -284,8 +284,7 @@ impl Socket {
         bytes.unwrap_or_default().saturating_add(decrypted)
     }
 
-    /// The same connection after the handshake of this listener, if it has one.
-    /// The same, unless the connection has to end before: `None`.
+    /// The same connection after the handshake of this listener, if it has one. `None`: it had to end before.
     async fn secured_until(
         self,
         tls: Option<&ListenerTls>,
@@ -300,6 +299,7 @@ impl Socket {
         }
     }
 
+    /// The same connection after the handshake of this listener, if it has one.
     async fn secured(self, tls: Option<&ListenerTls>) -> io::Result<Self> {
         match (self, tls) {
             (Self::Tcp(stream), Some(tls)) => Ok(Self::Tls(Box::new(tls.accept(stream).await?))),

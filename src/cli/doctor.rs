@@ -101,7 +101,7 @@ impl Doctor {
                 findings.add(Verdict::Broken, "daemon", why);
                 return;
             }
-            Err(Failure::Failed(error)) => {
+            Err(Failure::Failed(error) | Failure::Unfetched(error)) => {
                 findings.add(Verdict::Broken, "daemon", format!("{error:#}"));
                 return;
             }
@@ -113,7 +113,7 @@ impl Doctor {
         self.readiness(&ready, findings);
         match self.server.get("/v1/regions") {
             Ok(regions) => servers(&regions.json, findings),
-            Err(Failure::Failed(error)) => {
+            Err(Failure::Failed(error) | Failure::Unfetched(error)) => {
                 let text = format!("its servers and peers are not shown: {error:#}; give --token");
                 findings.add(Verdict::Attention, "daemon", text);
             }

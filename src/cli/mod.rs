@@ -1,7 +1,8 @@
 //! The command line: one file per command. Client commands speak to a daemon over HTTP.
 //!
 //! Exit codes: 0 ok, 1 failed, 2 usage or configuration, 3 daemon not reached, 4 denied, 5 differs
-//! (`rules diff --exit-code`), 6 somebody else is at it (`audit archive`).
+//! (`rules diff --exit-code`), 6 somebody else is at it (`audit archive`), 126 nobody knows whether the file is
+//! there (`object get`).
 
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
 use std::num::{IntErrorKind, ParseIntError};
@@ -57,6 +58,8 @@ pub enum Failure {
     Usage(String),
     /// No daemon answered.
     Unreached(String),
+    /// It failed, and whoever runs it as a `restore_command` must not take that for the end of the archive.
+    Unfetched(anyhow::Error),
 }
 
 impl Failure {
@@ -76,6 +79,10 @@ impl Failure {
                 log::say(fit(format_args!("error: {why}"), &io::stderr()));
                 ExitCode::from(3)
             }
+            Self::Unfetched(error) => {
+                log::say(fit(format_args!("error: {error:#}"), &io::stderr()));
+                ExitCode::from(UNFETCHED)
+            }
         }
     }
 }
@@ -88,6 +95,10 @@ impl From<anyhow::Error> for Failure {
 
 /// The end of a command: its exit code, or why it failed.
 pub type Ended = Result<ExitCode, Failure>;
+
+/// The exit code of a file that may be there and was not fetched. PostgreSQL takes 1 to 125 for a file that is
+/// not there, and a recovery would end before the last of its WAL.
+const UNFETCHED: u8 = 126;
 
 /// The exit code of a request that was denied.
 const DENIED: u8 = 4;

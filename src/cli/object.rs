@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use super::{Ended, say};
-use crate::daemon;
+use super::{Ended, Failure, say};
+use crate::daemon::{self, FetchError};
 
 /// Files of a folder (file:///folder/name) or bucket (s3://bucket/name), for scripts of backups. A bucket is
 /// reached by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT.
@@ -22,7 +22,8 @@ pub(super) enum Object {
         #[arg(long)]
         new: bool,
     },
-    /// Fetches a file from there, as a whole or not at all.
+    /// Fetches a file from there, as a whole or not at all. Exit code 1: there is none. 126: it may be there,
+    /// and was not fetched, so that PostgreSQL stops (`restore_command`) instead of ending its recovery early.
     Get {
         /// Its place.
         url: String,
@@ -47,7 +48,10 @@ impl Object {
     pub(super) fn run(self) -> Ended {
         match self {
             Self::Put { file, url, new } => daemon::put_object(&file, &url, new)?,
-            Self::Get { url, file } => daemon::get_object(&url, &file)?,
+            Self::Get { url, file } => daemon::get_object(&url, &file).map_err(|error| match error {
+                FetchError::Absent(error) => Failure::Failed(error),
+                FetchError::Failed(error) => Failure::Unfetched(error),
+            })?,
             Self::List { url } => daemon::list_objects(&url)?.into_iter().for_each(say),
             Self::Remove { urls } => urls.iter().try_for_each(|url| daemon::remove_object(url))?,
         }

@@ -188,7 +188,13 @@ fn listener_tls(
             "names has no effect without clients, the authorities whose certificates have these names";
         problems.report(table.at, format!("[listen.{key}]: {sentence}"));
     }
-    let names = table.texts("names", TEXT_BYTES_MAX, problems).unwrap_or_default();
+    let names = table.texts("names", TEXT_BYTES_MAX, problems);
+    // Without a name every certificate of the authorities would pass, which leaving the key out says.
+    if names.as_ref().is_some_and(Vec::is_empty) {
+        let sentence = "names must list at least one; leave it out where every certificate may pass";
+        problems.report(table.at, format!("[listen.{key}]: {sentence}"));
+    }
+    let names = names.unwrap_or_default();
     let mut file = |name| path(&mut table, name, folder, problems);
     let (cert, private) = (file("cert"), file("key"));
     let (clients, revoked) = (file("clients"), file("revoked"));

@@ -301,6 +301,14 @@ fn tls_of_a_listener_needs_a_certificate_its_key_and_tcp() {
         (tls.cert, tls.clients),
         (PathBuf::from("/etc/tidegate/c.pem"), Some(PathBuf::from("/etc/tidegate/ca.pem")))
     );
+    let nobody = "[listen.http_tls]\ncert = \"c.pem\"\nkey = \"k.pem\"\nclients = \"ca.pem\"\nnames = []";
+    assert_eq!(
+        of_file(nobody).unwrap_err(),
+        [
+            "tidegate.toml:1:1: [listen.http_tls]: names must list at least one; leave it out where every certificate \
+          may pass"
+        ]
+    );
     let text = "[listen]\ngrpc = \"unix:/g\"\n[listen.http_tls]\ncert = \"c.pem\"\n[listen.grpc_tls]\n\
                 cert = \"c.pem\"\nkey = \"k.pem\"\nrevoked = \"crl.pem\"\nnames = [\"a.example\"]";
     assert_eq!(

@@ -67,7 +67,7 @@ pub use admin_socket::AdminSocket;
 pub use descriptors::raise_open_files;
 pub use drain::Stopping;
 pub use import::{Foreign, import_envoy, import_kong, import_limitador, import_nginx};
-pub use objects::{get_object, list_objects, put_object, remove_object};
+pub use objects::{FetchError, get_object, list_objects, put_object, remove_object};
 pub use reload::{
     WrittenPeople, check_rules, check_rules_alone, read_rules, read_span, regions_of, rules_of,
 };

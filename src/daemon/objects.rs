@@ -8,8 +8,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use crate::database::audit::archive::ArchivePlace;
+use crate::database::audit::archive::{ArchivePlace, PlaceError};
 use crate::database::private;
+
+/// Reasons why a file was not fetched.
+#[derive(Debug)]
+pub enum FetchError {
+    /// The folder or bucket has no such file.
+    Absent(anyhow::Error),
+    /// It may have one: it was not reached, or what it sent could not be kept.
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for FetchError {
+    fn from(error: anyhow::Error) -> Self {
+        let is_absent = error.downcast_ref::<PlaceError>().is_some_and(PlaceError::is_absent);
+        if is_absent { Self::Absent(error) } else { Self::Failed(error) }
+    }
+}
 
 /// Writes a file to a URL. `is_new`: never over another file; the same one is there already. Blocks.
 ///
@@ -18,8 +34,11 @@ use crate::database::private;
 pub fn put_object(from: &Path, url: &str, is_new: bool) -> anyhow::Result<()> {
     block_on(async {
         let (place, name) = place_of(url)?;
-        if !is_new || !place.has(name).await? {
+        if !is_new {
             place.put(name, from).await?;
+            return Ok(());
+        }
+        if place.put_new(name, from).await? {
             return Ok(());
         }
         // Who was killed after the file was written writes it again.
@@ -36,8 +55,9 @@ pub fn put_object(from: &Path, url: &str, is_new: bool) -> anyhow::Result<()> {
 /// Fetches the file of a URL. It is at `into` as a whole or not at all. Blocks.
 ///
 /// # Errors
-/// The URL names no file, there is none, or it cannot be written.
-pub fn get_object(url: &str, into: &Path) -> anyhow::Result<()> {
+/// There is no such file, or nobody knows: the URL names none, its place does not answer, or the file cannot
+/// be written here.
+pub fn get_object(url: &str, into: &Path) -> Result<(), FetchError> {
     let mut aside = into.as_os_str().to_owned();
     aside.push(".part");
     let aside = PathBuf::from(aside);
@@ -52,7 +72,7 @@ pub fn get_object(url: &str, into: &Path) -> anyhow::Result<()> {
         // A part of a file is none.
         let _ = std::fs::remove_file(&aside);
     }
-    kept
+    kept.map_err(FetchError::from)
 }
 
 /// Returns the names of all files below a URL, in order. Blocks.
@@ -139,7 +159,8 @@ mod tests {
         remove_object(&url("two")).unwrap();
         remove_object(&url("two")).unwrap();
         assert_eq!(list_objects(&url("a")).unwrap(), ["one"]);
-        assert!(get_object(&url("two"), &path("none")).is_err());
+        assert!(matches!(get_object(&url("two"), &path("none")), Err(FetchError::Absent(_))));
+        assert!(matches!(get_object(&url("a/one"), &path("no/folder")), Err(FetchError::Failed(_))));
         assert!(!path("none").exists() && !path("none.part").exists());
         for wrong in ["", "one", "/one", "s3://bucket", "file:///"] {
             assert!(put_object(&path("one"), wrong, false).is_err(), "{wrong}");

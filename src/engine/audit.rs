@@ -254,11 +254,6 @@ impl Queue {
         let rule = record.rule.unwrap_or_default();
         let mut slot = self.slots[own_slot()].lock();
         let merged = slot.sums.add_within(record, SumsOfRecord::Names, SLOT_SUMS_MAX);
-        if record.outcome == Outcome::ShadowDenied {
-            // It passed, and the one record knows no cost.
-            let charge = Record { outcome: Outcome::Committed, ..*record };
-            slot.sums.add_within(&charge, SumsOfRecord::Rule, SLOT_SUMS_MAX);
-        }
         let place = UNLISTED.iter().position(|outcome| *outcome == record.outcome).unwrap_or(0);
         let unlisted = &mut slot.unlisted[place];
         let many = u64::from(record.weight);
@@ -274,6 +269,13 @@ impl Queue {
         } else {
             false
         };
+        if !is_kept {
+            slot.sums.add_within(record, SumsOfRecord::Rule, SLOT_SUMS_MAX);
+        } else if record.outcome == Outcome::ShadowDenied {
+            // It passed, and the one record knows no cost.
+            let charge = Record { outcome: Outcome::Committed, ..*record };
+            slot.sums.add_within(&charge, SumsOfRecord::Rule, SLOT_SUMS_MAX);
+        }
         drop(slot);
         self.note_merged(merged);
         if is_kept { self.unlisted.increment(many) } else { self.dropped.increment(many) }
@@ -683,5 +685,11 @@ mod tests {
         assert_eq!(names, [("ann", 7)], "the record has the rule's, and these are hers");
         assert!(metrics.render().contains("tidegate_audit_unlisted_total 7"));
         assert!(queue.take().bytes.is_empty());
+        let rules: Vec<_> = (0..=UNLISTED_MAX).map(|n| format!("r{n}")).collect();
+        rules.iter().for_each(|rule| queue.unlist(&Record { rule: Some(rule), ..record("ann") }));
+        let sums = queue.take_sums();
+        let totals =
+            sums.iter().filter(|(key, _)| key.is_total()).map(|(key, usage)| (&*key.rule, usage.denied));
+        assert_eq!(totals.collect::<Vec<_>>(), [(&*rules[UNLISTED_MAX], 1)], "no record tells of it");
     }
 }

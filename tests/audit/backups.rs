@@ -1,8 +1,10 @@
 //! Backups of the database and of Redis in a bucket: the scripts of `deploy`, with the daemon's own client
 //! for it.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -30,6 +32,21 @@ fn done(command: &mut Command) -> String {
     said
 }
 
+/// A store that answers every question with 403.
+fn forbidding() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            let mut question = BufReader::new(&socket).lines().map_while(Result::ok);
+            let _ = question.find(String::is_empty);
+            let answer = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            let _ = (&socket).write_all(answer);
+        }
+    });
+    address
+}
+
 #[test]
 fn files_of_a_bucket_are_put_listed_fetched_and_removed() {
     let (folder, bucket) = (TempDir::new().unwrap(), Bucket::start());
@@ -50,10 +67,27 @@ fn files_of_a_bucket_are_put_listed_fetched_and_removed() {
     assert!(code == Some(1) && said.contains("another file"), "{said}");
     assert_eq!(object(&["put", "two", "s3://backups/here-too/two"]).0, Some(0));
     assert_eq!(object(&["list", "s3://backups/here"]), (Some(0), "a/one\n".to_owned()));
+    let both = ["one", "two"].map(|file| {
+        let mut put = command::command(folder.path());
+        reaching(&mut put, &bucket);
+        put.args(["object", "put", "--new", file, "s3://backups/here/raced"]);
+        put.stderr(Stdio::null()).spawn().unwrap()
+    });
+    let ended = both.map(|mut put| put.wait().unwrap().success());
+    assert!(ended[0] != ended[1], "two that are not the same: {ended:?}");
     assert_eq!(object(&["get", url, "back"]), (Some(0), String::new()));
     assert_eq!(std::fs::read_to_string(folder.path().join("back")).unwrap(), "first");
     assert_eq!(object(&["remove", url, url]).0, Some(0));
-    assert_eq!(object(&["get", url, "gone"]).0, Some(1));
+    let (code, said) = object(&["get", url, "gone"]);
+    assert_eq!(code, Some(1), "PostgreSQL takes it for the end of the archive: {said}");
+    let forbidding = forbidding();
+    for url in [url, "nowhere"] {
+        let mut refused = command::command(folder.path());
+        reaching(&mut refused, &bucket);
+        refused.env("AWS_ENDPOINT", format!("http://{forbidding}"));
+        let output = refused.args(["object", "get", url, "gone"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(126), "PostgreSQL stops there: {output:?}");
+    }
     assert!(!folder.path().join("gone").exists() && !folder.path().join("gone.part").exists());
 }
 

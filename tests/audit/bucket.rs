@@ -47,13 +47,14 @@ fn answer(mut socket: &TcpStream, kept: &Mutex<Kept>) -> Option<()> {
     reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
     let mut words = line.split_whitespace();
     let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
-    let (mut len, mut signed, mut header) = (0, false, String::new());
+    let (mut len, mut signed, mut is_new, mut header) = (0, false, false, String::new());
     while reader.read_line(&mut header).ok()? > 2 {
         let (name, value) = header.split_once(':')?;
         if name.eq_ignore_ascii_case("content-length") {
             len = value.trim().parse().ok()?;
         }
         signed |= name.eq_ignore_ascii_case("authorization") && value.contains("AWS4-HMAC-SHA256");
+        is_new |= name.eq_ignore_ascii_case("if-none-match");
         header.clear();
     }
     let mut body = vec![0; len];
@@ -65,7 +66,7 @@ fn answer(mut socket: &TcpStream, kept: &Mutex<Kept>) -> Option<()> {
     };
     let mut kept = kept.lock().unwrap();
     let xml = |text: &str| Some(text.as_bytes().to_vec());
-    // Nothing: there is no such object.
+    // Nothing: there is no such object, or one where there must be none.
     let reply = match (method.as_str(), asked("uploadId")) {
         ("POST", None) if query.starts_with("uploads") => {
             kept.begun += 1;
@@ -78,6 +79,11 @@ fn answer(mut socket: &TcpStream, kept: &Mutex<Kept>) -> Option<()> {
         ("PUT", Some(id)) => {
             let number = asked("partNumber")?.parse().ok()?;
             kept.uploads.get_mut(&id)?.insert(number, body);
+            xml("")
+        }
+        ("PUT", None) if is_new && kept.objects.contains_key(path) => None,
+        ("PUT", None) => {
+            kept.objects.insert(path.to_owned(), body);
             xml("")
         }
         ("POST", Some(id)) => {
@@ -111,7 +117,11 @@ fn answer(mut socket: &TcpStream, kept: &Mutex<Kept>) -> Option<()> {
         }
         _ => panic!("{method} {target} is not expected"),
     };
-    let status = if reply.is_some() { "200 OK" } else { "404 Not Found" };
+    let status = match (&reply, &*method) {
+        (Some(_), _) => "200 OK",
+        (None, "PUT") => "412 Precondition Failed",
+        (None, _) => "404 Not Found",
+    };
     let reply = reply.unwrap_or_default();
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-length: {}\r\netag: \"e\"\r\nlast-modified: Tue, 10 Mar 2026 12:00:00 GMT\r\n\r\n",

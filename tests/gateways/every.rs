@@ -113,6 +113,19 @@ on_deny = { use = "small" }
 pub(super) fn tells_what_to_use_instead(start: Start) {
     let daemon = Daemon::with_rules(INSTEAD);
     let front = start(&[daemon.http]);
+    // Services behind CGI and WSGI take `_` for `-`. A gateway may refuse such names.
+    for (path, odd) in [
+        ("/uses", "x_tidegate_use"),
+        ("/uses", "X_Tidegate-Use"),
+        ("/uses", "X-TIDEGATE_USE"),
+        ("/delays", "X_RateLimit_Delay_Ms"),
+        ("/delays", "x-ratelimit_delay-ms"),
+        ("/delays", "x-ratelimit-delay_ms"),
+    ] {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-api-key: {odd}\r\n");
+        let shown = http::raw(front.addr, format!("{head}{odd}: 77\r\n\r\n").as_bytes()).unwrap();
+        assert!(shown.status == 400 || shown.body.is_empty(), "{odd}: the service sees {}", shown.body);
+    }
     // A client must not choose it.
     let ask = || http::get(front.addr, "/uses", &[("x-api-key", "k"), ("x-tidegate-use", "gold")]);
     let (first, second) = (ask(), ask());

@@ -153,7 +153,7 @@ fn ask_aside(server: Arc<Server>) -> Result<(SyncSender<Wanted>, Receiver<Fetche
 
 fn words(failure: &Failure) -> String {
     match failure {
-        Failure::Failed(error) => format!("{error:#}"),
+        Failure::Failed(error) | Failure::Unfetched(error) => format!("{error:#}"),
         Failure::Usage(text) | Failure::Unreached(text) => text.clone(),
     }
 }

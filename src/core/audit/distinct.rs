@@ -12,11 +12,12 @@ use crate::time::{Span, Timestamp};
 
 /// The name of all users, paths and keys beyond the bounds in sums.
 pub const OTHERS: &str = OTHER_PATHS;
-/// Most values kept in mind for all rules together, some 16 MB.
+/// Most values of one day kept in mind for all rules together, some 16 MB; two days are.
 const VALUES_MAX: usize = 1_000_000;
 const DAY: Span = Span::from_secs(86_400);
 
-/// Bounds on the users, paths and keys of one rule that get sums of their own on one day.
+/// Bounds on the users, paths and keys of one rule that get sums of their own on one day. As many again of
+/// the day before get theirs beyond these: names that somebody invents must not take the places of those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistinctMax {
     /// Most users of one rule on one day with sums of their own.
@@ -39,8 +40,10 @@ pub struct Distinct {
     max: DistinctMax,
     day: u64,
     rules: HashMap<String, SeenValues, RandomState>,
+    /// The same of the last day before that had any.
+    before: HashMap<String, SeenValues, RandomState>,
     hasher: RandomState,
-    /// Values that are remembered of all rules together; bounds the memory they take.
+    /// Values of today that are remembered of all rules together; bounds the memory they take.
     len: usize,
     /// Records whose user, path or key went to the others, since the start.
     merged: u64,
@@ -98,18 +101,18 @@ impl Distinct {
         }
     }
 
-    /// Forgets the day before, if this is a new one.
+    /// Keeps the values of the day before apart, if this is a new one.
     fn begin(&mut self, at: Timestamp) {
         let day = at.window_index(DAY);
         if day > self.day {
             self.day = day;
-            self.rules.clear();
+            self.before = std::mem::take(&mut self.rules);
             self.len = 0;
         }
     }
 
-    /// True if the value has sums of its own: it is known, or there is room for it. Else so many decisions go
-    /// to the others.
+    /// True if the value has sums of its own: it is known, there is room for it, or there was the day before.
+    /// Else so many decisions go to the others.
     fn admits(
         &mut self,
         rule: &str,
@@ -129,7 +132,9 @@ impl Distinct {
         if known.contains(&hash) {
             return true;
         }
-        let has_room = known.len() < max && self.len < VALUES_MAX;
+        let mut was_known = || self.before.get_mut(rule).is_some_and(|seen| values(seen).contains(&hash));
+        let is_within = known.len() < max || known.len() < max.saturating_mul(2) && was_known();
+        let has_room = is_within && self.len < VALUES_MAX;
         if has_room {
             known.insert(hash);
             self.len += 1;
@@ -181,6 +186,31 @@ mod tests {
         assert_eq!(named(1, "s", "c", "/y"), pair("c", "/y"), "another rule has its own");
         assert_eq!(named(2, "r", "c", "/y"), pair("c", "/y"), "and another day");
         assert_eq!(distinct.merged(), 3);
+    }
+
+    #[test]
+    fn who_had_sums_the_day_before_keeps_them_beside_names_that_somebody_invents() {
+        let mut distinct = Distinct::new(DistinctMax { users: 2, paths: 1, keys: 1 });
+        let mut is_named = |day: u64, user: &str| {
+            let mut key = UsageKey {
+                minute: Timestamp(day * 86_400_000_000 + 5),
+                rule: "r".to_owned(),
+                user: user.to_owned(),
+                path: String::new(),
+                key: String::new(),
+            };
+            distinct.bound_sum(&mut key, 1);
+            key.user == user
+        };
+        assert!(is_named(1, "ann") && is_named(1, "bob") && !is_named(1, "eve"));
+        assert!(is_named(2, "invented-1") && is_named(2, "invented-2") && !is_named(2, "invented-3"));
+        assert!(is_named(2, "ann") && is_named(2, "bob"), "they asked the day before");
+        assert!(!is_named(2, "eve"), "she shared a sum the day before");
+        assert!(is_named(3, "invented-4") && is_named(3, "invented-5"));
+        assert!(
+            is_named(3, "ann") && is_named(3, "invented-1") && !is_named(3, "bob"),
+            "twice as many at most"
+        );
     }
 
     #[test]

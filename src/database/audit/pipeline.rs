@@ -308,12 +308,15 @@ impl PipelineShared {
     }
 
     /// True if sums of decisions without records are to go on: the more rarely the longer the database takes
-    /// for them, sooner where many wait, and hardly at all while it is behind, so that they do not fill the
-    /// spool in the place of records.
+    /// for them, and hardly at all while it is behind, so that they do not fill the spool in the place of
+    /// records; but sooner where so many wait that further names would find no sum of their own.
     fn sums_are_due(&self) -> bool {
         let waited = self.sums_taken().elapsed();
         let pause = self.unsummed.last_writing() * SUMS_PAUSE_FACTOR;
-        waited >= SUMS_PAUSE.1 || self.is_delivered() && (waited >= pause || self.queue.is_crowded())
+        let has_room = || self.spool.is_half_empty() && self.held().is_empty();
+        waited >= SUMS_PAUSE.1
+            || self.is_delivered() && waited >= pause
+            || self.queue.is_crowded() && has_room()
     }
 
     fn sums_taken(&self) -> std::sync::MutexGuard<'_, Stopwatch> {
@@ -476,10 +479,10 @@ impl Courier {
     async fn unreadable(&mut self, segment: Segment, error: &ReadError) -> bool {
         let shared = Arc::clone(&self.shared);
         // One at least, where nobody knows how many.
-        let known = u64::from(segment.rows.max(1));
+        let known = segment.decisions.max(1);
         match error {
             ReadError::Damaged { rows, .. } => {
-                shared.counts.damaged.increment(u64::from(*rows));
+                shared.counts.damaged.increment(*rows);
                 tracing::error!(rows, "a batch of records is lost: {error}; it was set aside");
             }
             ReadError::Removed { .. } => {

@@ -71,14 +71,26 @@ impl Batch {
         Self::read(bytes).ok_or(Damaged)
     }
 
-    /// Returns how many decisions it tells of: its records, and those of its sums that are of rules.
+    /// Returns how many decisions it tells of: its records, and those of its sums. A decision is in up to four
+    /// sums, of its rule, user, path and key, and the batch may have any of them: it tells of as many as the
+    /// kind that has most.
     #[must_use]
     pub fn decisions(&self) -> u64 {
         let sums = read_sums(&self.sums).unwrap_or_default();
-        let of_rules = sums.iter().filter(|(key, _)| key.is_total());
-        of_rules.fold(u64::from(self.rows), |all, (_, usage)| {
-            all.saturating_add(usage.allowed).saturating_add(usage.denied)
-        })
+        let mut kinds = [0_u64; 4];
+        for (key, usage) in &sums {
+            let [total, user, path, of_key] = &mut kinds;
+            let kind = match key {
+                key if key.is_total() => total,
+                key if key.is_of_key() => of_key,
+                key if key.path.is_empty() => user,
+                _ => path,
+            };
+            *kind = kind.saturating_add(usage.allowed).saturating_add(usage.denied);
+        }
+        // Sums of costs alone have no decisions, and are not nothing.
+        let of_sums = kinds.into_iter().max().unwrap_or_default().max(u64::from(!sums.is_empty()));
+        u64::from(self.rows).saturating_add(of_sums)
     }
 
     /// Returns how many records a file that is not to be believed says it holds, if that is possible; one at
@@ -140,7 +152,7 @@ fn name(bytes: &[u8]) -> Option<(String, &[u8])> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::core::audit::usage::Sums;
+    use crate::core::audit::usage::{Sums, Usage, UsageKey};
     use crate::core::audit::{Outcome, Record, write_sums};
     use crate::core::time::Timestamp;
 
@@ -192,6 +204,22 @@ pub(super) mod tests {
             assert_eq!(Batch::from_bytes(&with_sums.to_bytes()), Ok(with_sums));
         }
         assert_eq!(&batch(3, 1).to_bytes()[..4], b"TGA1", "as the version before reads it");
+    }
+
+    #[test]
+    fn a_batch_tells_of_as_many_decisions_as_any_kind_of_its_sums() {
+        let whole = batch_with_sums(3, 100);
+        let sums = read_sums(&whole.sums).unwrap();
+        let told = |is_in: fn(&UsageKey) -> bool| {
+            let part: Vec<_> = sums.iter().filter(|(key, _)| is_in(key)).cloned().collect();
+            Batch { rows: 0, bytes: Vec::new(), sums: write_sums(&part), ..whole.clone() }.decisions()
+        };
+        assert_eq!(told(|_| true), 100);
+        assert_eq!(told(|key| !key.user.is_empty()), 100, "the totals may be in another batch");
+        assert_eq!(told(|key| !key.path.is_empty()), 100);
+        let cost = [(sums[0].0.clone(), Usage { cost: 5, ..Usage::default() })];
+        assert_eq!(Batch { sums: write_sums(&cost), ..batch(3, 0) }.decisions(), 1);
+        assert_eq!(batch(3, 0).decisions(), 0);
     }
 
     #[test]

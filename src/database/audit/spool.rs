@@ -52,8 +52,8 @@ pub struct Segment {
     pub id: BatchId,
     /// Size of the file, which counts against the spool's bound.
     pub bytes: u64,
-    /// Number of records that it holds; 0 where an earlier process wrote it.
-    pub rows: u32,
+    /// Number of decisions that it tells of; 0 where an earlier process wrote it.
+    pub decisions: u64,
 }
 
 /// The faults of a file.
@@ -65,7 +65,7 @@ pub enum ReadError {
         /// File in which no whole batch was found.
         path: PathBuf,
         /// Number of records that are lost, as far as is known.
-        rows: u32,
+        rows: u64,
     },
     /// Somebody took it away. It is forgotten.
     #[error("{} is gone: somebody removed it", path.display())]
@@ -112,7 +112,7 @@ impl Spool {
                 Some(PART) => drop(fs::remove_file(&path)),
                 Some(WHOLE) => {
                     let bytes = entry.metadata().map_or(0, |found| found.len());
-                    waiting.extend(id_of(&path).map(|id| Segment { id, bytes, rows: 0 }));
+                    waiting.extend(id_of(&path).map(|id| Segment { id, bytes, decisions: 0 }));
                 }
                 _ => {}
             }
@@ -131,6 +131,12 @@ impl Spool {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.lock().bytes
+    }
+
+    /// True if there is room for as much again as what waits.
+    #[must_use]
+    pub fn is_half_empty(&self) -> bool {
+        self.bytes() < self.bytes_max / 2
     }
 
     /// The batch that has waited longest.
@@ -156,7 +162,7 @@ impl Spool {
     /// # Errors
     /// Why not; then nothing of it is kept.
     pub fn put(&self, batch: &Batch) -> Result<(), SpoolError> {
-        let bytes = batch.to_bytes();
+        let (bytes, decisions) = (batch.to_bytes(), batch.decisions());
         let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         if self.bytes().saturating_add(len) > self.bytes_max {
             return Err(SpoolError::Full { folder: self.folder.clone(), bytes_max: self.bytes_max });
@@ -170,7 +176,7 @@ impl Spool {
         }
         let mut index = self.lock();
         index.bytes += len;
-        index.waiting.push_back(Segment { id: batch.id, bytes: len, rows: batch.rows });
+        index.waiting.push_back(Segment { id: batch.id, bytes: len, decisions });
         Ok(())
     }
 
@@ -215,7 +221,8 @@ impl Spool {
         };
         Batch::from_bytes(&bytes).map_err(|_| {
             self.set_aside(segment, "damaged");
-            let rows = if segment.rows > 0 { segment.rows } else { Batch::rows_claimed(&bytes) };
+            let claimed = || u64::from(Batch::rows_claimed(&bytes));
+            let rows = if segment.decisions > 0 { segment.decisions } else { claimed() };
             ReadError::Damaged { path, rows }
         })
     }
@@ -334,6 +341,8 @@ mod tests {
         let error = spool.put(&batch(2, 30)).unwrap_err();
         assert!(matches!(error, SpoolError::Full { .. }), "{error}");
         assert!(error.to_string().contains("is full: 1000 bytes"), "{error}");
+        assert!(!Spool::open(folder.path(), 2 * spool.bytes(), Steps::default()).is_half_empty());
+        assert!(Spool::open(folder.path(), 2 * spool.bytes() + 2, Steps::default()).is_half_empty());
         assert_eq!(all(&spool), [batch(1, 3)]);
         spool.put(&batch(3, 3)).unwrap();
     }

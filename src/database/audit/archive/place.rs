@@ -1,18 +1,20 @@
 //! The place of the archive: a folder, or a bucket of an S3-compatible store.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use object_store::path::Path as Key;
-use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart, parse_url_opts};
+use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, WriteMultipart, parse_url_opts};
 
 use crate::database::private;
 
 /// Bytes of one part of an upload.
 const PART_BYTES: usize = 8 << 20;
+/// Most bytes of a file that goes at once where it must be new: a segment of PostgreSQL's WAL has as many.
+const WHOLE_BYTES_MAX: u64 = 16 << 20;
 /// Parts on their way at once.
 const PARTS_MAX: usize = 4;
 /// Longest wait for one answer of the store.
@@ -28,6 +30,16 @@ const SETTINGS: &str = "AWS_";
 pub struct PlaceError {
     url: String,
     why: String,
+    /// The archive answered, and has no such file.
+    is_absent: bool,
+}
+
+impl PlaceError {
+    /// True if the archive answered that it has no file of this name.
+    #[must_use]
+    pub const fn is_absent(&self) -> bool {
+        self.is_absent
+    }
 }
 
 /// An archive: of old months, or of backups.
@@ -47,7 +59,7 @@ impl ArchivePlace {
     /// # Errors
     /// The URL is none of a folder or bucket, or the environment lacks what the bucket needs.
     pub fn open(url: &str) -> Result<Self, PlaceError> {
-        let fail = |why: String| PlaceError { url: url.to_owned(), why };
+        let fail = |why: String| PlaceError { url: url.to_owned(), why, is_absent: false };
         let parsed = reqwest::Url::parse(url).map_err(|error| fail(format!("is no URL: {error}")))?;
         let settings = std::env::vars_os()
             .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
@@ -123,7 +135,7 @@ impl ArchivePlace {
     }
 
     fn fail(&self, name: &str, why: impl std::fmt::Display) -> PlaceError {
-        PlaceError { url: self.location(name), why: why.to_string() }
+        PlaceError { url: self.location(name), why: why.to_string(), is_absent: false }
     }
 
     async fn wait<T>(
@@ -132,7 +144,10 @@ impl ArchivePlace {
         call: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, PlaceError> {
         match tokio::time::timeout(DEADLINE, call).await {
-            Ok(answer) => answer.map_err(|error| self.fail(name, error)),
+            Ok(answer) => answer.map_err(|error| {
+                let is_absent = matches!(error, object_store::Error::NotFound { .. });
+                PlaceError { is_absent, ..self.fail(name, error) }
+            }),
             Err(_) => Err(self.fail(name, "no answer within 2m")),
         }
     }
@@ -144,7 +159,7 @@ impl ArchivePlace {
     pub async fn put(&self, name: &str, from: &Path) -> Result<u64, PlaceError> {
         if let Some(folder) = &self.folder {
             let (from, into) = (from.to_owned(), folder.join(name));
-            let copied = tokio::task::spawn_blocking(move || copy_private(&from, &into)).await;
+            let copied = tokio::task::spawn_blocking(move || copy_private(&from, &into, false)).await;
             return copied.map_err(std::io::Error::other).flatten().map_err(|error| self.fail(name, error));
         }
         let mut file = File::open(from).map_err(|error| self.fail(name, error))?;
@@ -172,6 +187,45 @@ impl ArchivePlace {
         Ok(bytes)
     }
 
+    /// Writes a file unless there is one of this name: then `false`. It is there as a whole or not at all. Of
+    /// two writers at once one is first, where the file is no larger than a segment of WAL and the store knows
+    /// conditions.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the archive does not take it.
+    pub async fn put_new(&self, name: &str, from: &Path) -> Result<bool, PlaceError> {
+        // Some stores pass over conditions.
+        if self.has(name).await? {
+            return Ok(false);
+        }
+        if let Some(folder) = &self.folder {
+            let (from, into) = (from.to_owned(), folder.join(name));
+            let copied = tokio::task::spawn_blocking(move || copy_private(&from, &into, true)).await;
+            return match copied.map_err(std::io::Error::other).flatten() {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+                Err(error) => Err(self.fail(name, error)),
+            };
+        }
+        let size = std::fs::metadata(from).map_err(|error| self.fail(name, error))?.len();
+        if size <= WHOLE_BYTES_MAX {
+            let bytes = std::fs::read(from).map_err(|error| self.fail(name, error))?;
+            let put = async {
+                match self.store.put_opts(&self.key(name), bytes.into(), PutMode::Create.into()).await {
+                    Ok(_) => Ok(Some(true)),
+                    Err(object_store::Error::AlreadyExists { .. }) => Ok(Some(false)),
+                    // Switched off (`AWS_CONDITIONAL_PUT=disabled`), for stores that refuse conditions.
+                    Err(object_store::Error::NotImplemented { .. }) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            };
+            if let Some(is_new) = self.wait(name, put).await? {
+                return Ok(is_new);
+            }
+        }
+        self.put(name, from).await.map(|_| true)
+    }
+
     /// Fetches a file into this one.
     ///
     /// # Errors
@@ -193,16 +247,66 @@ impl ArchivePlace {
 }
 
 /// Copies a file beside its place and moves it there, so that it is there as a whole or not at all. Blocks.
-/// Returns its size.
-fn copy_private(from: &Path, into: &Path) -> std::io::Result<u64> {
+/// `is_new`: never over another one. Returns its size.
+fn copy_private(from: &Path, into: &Path, is_new: bool) -> std::io::Result<u64> {
     let folder = into.parent().unwrap_or_else(|| Path::new("."));
     private::create_folder(folder)?;
     let mut aside = into.as_os_str().to_owned();
+    if is_new {
+        // Another writer at the same time must not empty this one's.
+        aside.push(format!(".{}", std::process::id()));
+    }
     aside.push(".part");
-    let mut copy = private::create(Path::new(&aside))?;
-    let bytes = std::io::copy(&mut File::open(from)?, &mut copy)?;
-    copy.sync_all()?;
-    std::fs::rename(&aside, into)?;
+    let aside = PathBuf::from(aside);
+    let copied = copy_beside(from, &aside).and_then(|bytes| {
+        if is_new {
+            link_new(&aside, into)?
+        } else {
+            std::fs::rename(&aside, into)?
+        }
+        Ok(bytes)
+    });
+    if copied.is_err() {
+        // A part of a file is none.
+        let _ = std::fs::remove_file(&aside);
+    }
+    let bytes = copied?;
     File::open(folder)?.sync_all()?;
     Ok(bytes)
+}
+
+fn copy_beside(from: &Path, aside: &Path) -> std::io::Result<u64> {
+    let mut copy = private::create(aside)?;
+    let bytes = std::io::copy(&mut File::open(from)?, &mut copy)?;
+    copy.sync_all()?;
+    Ok(bytes)
+}
+
+/// Moves a file to a place where none is.
+fn link_new(aside: &Path, into: &Path) -> std::io::Result<()> {
+    match std::fs::hard_link(aside, into) {
+        Ok(()) => std::fs::remove_file(aside),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+        // Some file systems have no hard links.
+        Err(_) => std::fs::rename(aside, into),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_there_stays_where_a_new_one_was_wanted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("one"), "first").unwrap();
+        std::fs::write(path("two"), "second").unwrap();
+        assert_eq!(copy_private(&path("one"), &path("to/there"), true).unwrap(), 5);
+        let refused = copy_private(&path("two"), &path("to/there"), true).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(path("to/there")).unwrap(), "first");
+        assert_eq!(copy_private(&path("two"), &path("to/there"), false).unwrap(), 6);
+        assert_eq!(std::fs::read_dir(path("to")).unwrap().count(), 1, "nothing is left beside it");
+    }
 }
