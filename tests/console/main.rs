@@ -88,6 +88,15 @@ const PAGES: [(&str, &[&str]); 8] = [
 
 #[test]
 fn every_page_shows_what_the_daemon_knows_to_everybody_and_says_nothing_on_the_browsers_console() {
+    every_page_shows_what_the_daemon_knows("light");
+}
+
+#[test]
+fn every_page_shows_what_the_daemon_knows_to_whoever_prefers_the_dark() {
+    every_page_shows_what_the_daemon_knows("dark");
+}
+
+fn every_page_shows_what_the_daemon_knows(scheme: &str) {
     let postgres = Postgres::start();
     let daemon = kept_in(&postgres);
     // More than two windows hold.
@@ -100,22 +109,19 @@ fn every_page_shows_what_the_daemon_knows_to_everybody_and_says_nothing_on_the_b
     });
     let (browser, judge) = (Browser::start(), judge());
     let mut wrong = Vec::new();
-    for scheme in ["light", "dark"] {
-        browser.prefer(scheme);
-        for (name, shown) in PAGES {
-            browser.open(&format!("http://{}/#{name}", daemon.http));
-            shown.iter().for_each(|text| browser.shows(text));
-            browser.picture(&pictures().join(format!("{name}-{scheme}.png")));
-            let barriers = judge.as_deref().map(|judge| browser.barriers(judge)).unwrap_or_default();
-            wrong
-                .extend(barriers.iter().chain(&browser.said()).map(|one| format!("{name}, {scheme}: {one}")));
-            for width in [400, 1_920] {
-                browser.at_width(width, || {
-                    browser.picture(&pictures().join(format!("{name}-{scheme}-{width}.png")));
-                    let found = barriers_here(&browser, judge.as_deref().filter(|_| width == 400));
-                    wrong.extend(found.iter().map(|one| format!("{name}, {scheme}, {width} pixels: {one}")));
-                });
-            }
+    browser.prefer(scheme);
+    for (name, shown) in PAGES {
+        browser.open(&format!("http://{}/#{name}", daemon.http));
+        shown.iter().for_each(|text| browser.shows(text));
+        browser.picture(&pictures().join(format!("{name}-{scheme}.png")));
+        let barriers = judge.as_deref().map(|judge| browser.barriers(judge)).unwrap_or_default();
+        wrong.extend(barriers.iter().chain(&browser.said()).map(|one| format!("{name}, {scheme}: {one}")));
+        for width in [400, 1_920] {
+            browser.at_width(width, || {
+                browser.picture(&pictures().join(format!("{name}-{scheme}-{width}.png")));
+                let found = barriers_here(&browser, judge.as_deref().filter(|_| width == 400));
+                wrong.extend(found.iter().map(|one| format!("{name}, {scheme}, {width} pixels: {one}")));
+            });
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -143,6 +149,15 @@ fn barriers_here(browser: &Browser, judge: Option<&str>) -> Vec<String> {
 
 #[test]
 fn no_state_of_a_page_keeps_anybody_out() {
+    no_state_keeps_anybody_out("light", 1_280);
+}
+
+#[test]
+fn no_state_of_a_page_keeps_anybody_out_of_a_dark_narrow_one() {
+    no_state_keeps_anybody_out("dark", 400);
+}
+
+fn no_state_keeps_anybody_out(scheme: &str, width: u32) {
     let (busy, empty, browser, judge) = (daemon(), Daemon::with_rules(""), Browser::start(), judge());
     for _ in 0..150 {
         busy.check(&[("user", "u_42")]);
@@ -153,60 +168,55 @@ fn no_state_of_a_page_keeps_anybody_out() {
         browser.shows(shown);
     };
     let mut wrong = Vec::new();
-    for scheme in ["light", "dark"] {
-        let mut look = |state: &str| {
-            for width in [1_280, 400] {
-                browser.at_width(width, || {
-                    browser.picture(&pictures().join(format!("state-{state}-{scheme}-{width}.png")));
-                    let found = barriers_here(&browser, judge.as_deref());
-                    wrong.extend(found.iter().map(|one| format!("{state}, {scheme}, {width} pixels: {one}")));
-                });
-            }
-        };
-        browser.prefer(scheme);
-        open(&empty, "rules", "No rules are in force: everything passes.");
-        look("no-rules");
-        open(&empty, "quotas", "No rule is worldwide");
-        look("no-quotas");
-        open(&busy, "hot", "search <b> user=u_42");
-        browser.button("Why");
-        browser.shows("used by region");
-        look("why");
-        open(&busy, "rules", "1 rule, revision");
-        browser.click("//button[span[normalize-space()='search <b>']]");
-        let text = browser.value("//textarea");
-        browser.fill("//textarea", &text.replace("70", "7"));
-        browser.button("Save …");
-        browser.shows("limit: 70 → 7");
-        look("change");
-        browser.click("//summary");
-        browser.shows("Find a field");
-        look("rule-form");
-        browser.keys("?");
-        browser.shows("Shortcuts");
-        look("help");
-        open(&busy, "identities", "Nothing is kept of any user.");
-        browser.fill("//label[contains(., 'Name')]/input", "u_42");
-        browser.button("Look");
-        browser.shows("Left now of u_42");
-        browser.button("Block …");
-        browser.shows("+user u_42");
-        look("user");
-        browser.click("//option[normalize-space()='API keys']");
-        browser.button("New key");
-        browser.fill("//label[contains(., 'Add to overrides')]/input", "search <b>");
-        browser.button("Add to overrides");
-        browser.shows("Permits per window");
-        look("new-key");
-        open(&busy, "health", "serving");
-        browser.button("Show a token");
-        browser.shows("Go on without a token");
-        look("token");
-        busy.set_rules("[[rules]]\nname = 1\n");
-        open(&busy, "health", "1 alarm");
-        look("trouble");
-        busy.reload(RULES, "search%20%3Cb%3E", 70);
-    }
+    let mut look = |state: &str| {
+        browser.at_width(width, || {
+            browser.picture(&pictures().join(format!("state-{state}-{scheme}-{width}.png")));
+            let found = barriers_here(&browser, judge.as_deref());
+            wrong.extend(found.iter().map(|one| format!("{state}, {scheme}, {width} pixels: {one}")));
+        });
+    };
+    browser.prefer(scheme);
+    open(&empty, "rules", "No rules are in force: everything passes.");
+    look("no-rules");
+    open(&empty, "quotas", "No rule is worldwide");
+    look("no-quotas");
+    open(&busy, "hot", "search <b> user=u_42");
+    browser.button("Why");
+    browser.shows("used by region");
+    look("why");
+    open(&busy, "rules", "1 rule, revision");
+    browser.click("//button[span[normalize-space()='search <b>']]");
+    let text = browser.value("//textarea");
+    browser.fill("//textarea", &text.replace("70", "7"));
+    browser.button("Save …");
+    browser.shows("limit: 70 → 7");
+    look("change");
+    browser.click("//summary");
+    browser.shows("Find a field");
+    look("rule-form");
+    browser.keys("?");
+    browser.shows("Shortcuts");
+    look("help");
+    open(&busy, "identities", "Nothing is kept of any user.");
+    browser.fill("//label[contains(., 'Name')]/input", "u_42");
+    browser.button("Look");
+    browser.shows("Left now of u_42");
+    browser.button("Block …");
+    browser.shows("+user u_42");
+    look("user");
+    browser.click("//option[normalize-space()='API keys']");
+    browser.button("New key");
+    browser.fill("//label[contains(., 'Add to overrides')]/input", "search <b>");
+    browser.button("Add to overrides");
+    browser.shows("Permits per window");
+    look("new-key");
+    open(&busy, "health", "serving");
+    browser.button("Show a token");
+    browser.shows("Go on without a token");
+    look("token");
+    busy.set_rules("[[rules]]\nname = 1\n");
+    open(&busy, "health", "1 alarm");
+    look("trouble");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

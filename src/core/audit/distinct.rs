@@ -74,14 +74,14 @@ impl Distinct {
     pub fn bound(&mut self, record: &mut Record<'_>) {
         self.begin(record.at);
         let (rule, max) = (record.rule.unwrap_or_default(), self.max);
-        if record.user.is_some_and(|user| !self.admits(rule, |seen| &mut seen.users, user, (max.users, 1))) {
+        if record.user.is_some_and(|user| !self.admits(rule, |seen| &mut seen.users, user, max.users, 1)) {
             record.user = Some(OTHERS);
         }
-        if record.key.is_some_and(|key| !self.admits(rule, |seen| &mut seen.keys, key, (max.keys, 1))) {
+        if record.key.is_some_and(|key| !self.admits(rule, |seen| &mut seen.keys, key, max.keys, 1)) {
             record.key = Some(OTHERS);
         }
         let path = record.path.map(|path| path.split('?').next().unwrap_or_default());
-        if path.is_some_and(|path| !self.admits(rule, |seen| &mut seen.paths, path, (max.paths, 1))) {
+        if path.is_some_and(|path| !self.admits(rule, |seen| &mut seen.paths, path, max.paths, 1)) {
             record.path = Some(OTHERS);
         }
     }
@@ -90,13 +90,13 @@ impl Distinct {
     pub fn bound_sum(&mut self, key: &mut UsageKey, times: u64) {
         self.begin(key.minute);
         let (rule, max) = (&*key.rule, self.max);
-        if !self.admits(rule, |seen| &mut seen.users, &key.user, (max.users, times)) {
+        if !self.admits(rule, |seen| &mut seen.users, &key.user, max.users, times) {
             OTHERS.clone_into(&mut key.user);
         }
-        if !self.admits(rule, |seen| &mut seen.keys, &key.key, (max.keys, times)) {
+        if !self.admits(rule, |seen| &mut seen.keys, &key.key, max.keys, times) {
             OTHERS.clone_into(&mut key.key);
         }
-        if !self.admits(rule, |seen| &mut seen.paths, &key.path, (max.paths, times)) {
+        if !self.admits(rule, |seen| &mut seen.paths, &key.path, max.paths, times) {
             OTHERS.clone_into(&mut key.path);
         }
     }
@@ -118,7 +118,8 @@ impl Distinct {
         rule: &str,
         values: fn(&mut SeenValues) -> &mut HashSet<u64, RandomState>,
         value: &str,
-        (max, times): (usize, u64),
+        max: usize,
+        times: u64,
     ) -> bool {
         if value.is_empty() {
             return true;

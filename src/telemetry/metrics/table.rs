@@ -23,7 +23,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "denials_total",
         MetricKind::Counter,
         &["rule", "cause"],
-        "Denials by rule and cause: used_up, elsewhere (other regions have room), not_agreed (the regions have not agreed yet), \
+        "Denials by rule and cause: used_up, elsewhere (this region's part is used, other regions may have room), not_agreed (the regions have not agreed yet), \
          burnt (the store forgot what was spent), cut_off (a region is), degraded (the failure policy denied), penalty, blocked, \
          too_large (can never pass)",
     ),
