@@ -42,7 +42,7 @@ const PIECES: [&str; 20] = [
     "..%5cx",
 ];
 /// How many paths are asked for.
-const PATHS: usize = 10_000;
+const PATHS: usize = 2_500;
 
 /// One says nothing else but these two prefixes, and forbids the one and frees the other.
 const RULES: &str = r#"
