@@ -21,8 +21,9 @@ impl MemoryStore {
     /// Keeps marks of what is spent, with what an earlier process noted. Before anything is asked, and before
     /// any rule is in force; what is `known` must have been noted again by then, as it is used once.
     pub fn keep_marks(&self, notes: &Arc<dyn MarkNotes>, known: &RememberedMarks) {
+        let unknown = Arc::new(known.unknown().clone());
         self.each_slot(|slot| {
-            let marks = SlotMarks::new(Arc::clone(notes), slot.buckets.keys_max());
+            let marks = SlotMarks::new(Arc::clone(notes), Arc::clone(&unknown), slot.buckets.keys_max());
             slot.marks = Some(Box::new(marks));
         });
         let mut rules: MarkedRules =
@@ -47,7 +48,7 @@ impl MemoryStore {
         }
         let identities = known.rules().map(|(shape, identity, _)| (shape.0, identity.to_owned())).collect();
         let noted = NotedRules { identities, above: known.shapes().1, ..NotedRules::default() };
-        let book = MarkBook { notes: Arc::clone(notes), noted: Mutex::new(noted) };
+        let book = MarkBook { notes: Arc::clone(notes), noted: Mutex::new(noted), unknown };
         self.put_marked(&mut book.noted.lock().unwrap_or_else(PoisonError::into_inner), rules);
         // One that is set stays.
         let _ = self.marks.set(book);
@@ -122,9 +123,14 @@ impl MemoryStore {
         }
     }
 
-    /// Writes the notes anew once most of them count no more. Blocks.
+    /// Notes that the process lives, and writes the notes anew once most of them count no more. Blocks.
     pub fn carry_marks_on(&self, now: Timestamp) {
         let Some(book) = self.marks.get() else { return };
+        if book.noted.lock().unwrap_or_else(PoisonError::into_inner).rules.is_empty() {
+            return;
+        }
+        // Of windows that begin later the next process knows nothing.
+        book.notes.note(&[MarkNote::Alive(now)]);
         if !book.notes.is_long() || !book.notes.begin_anew() {
             return;
         }
@@ -132,13 +138,17 @@ impl MemoryStore {
             let noted = book.noted.lock().unwrap_or_else(PoisonError::into_inner);
             book.notes.note(&noted.notes(&noted.rules));
         }
+        let mut pruned = now;
         // Under the slot's lock, as of two notes the later one counts.
         self.each_slot(|slot| {
             let notes = slot.marks.as_ref().map_or_else(Vec::new, |marks| marks.notes(now));
+            pruned = slot.marks.as_ref().map_or(pruned, |marks| pruned.max(marks.swept));
             for notes in notes.chunks(AT_ONCE) {
                 book.notes.note(notes);
             }
         });
+        let unknown = book.unknown.notes().chain([MarkNote::Pruned(pruned), MarkNote::Alive(now)]);
+        book.notes.note(&unknown.collect::<Vec<_>>());
         book.notes.end_anew();
     }
 }
