@@ -1,21 +1,35 @@
 //! The marks of a store in memory as a whole: rules that keep to them, what an earlier process noted, and
 //! notes that are written anew.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::mark_notes::{MarkBook, MarkNotes, MarkedRules, Noted, NotedRules};
 use super::memory::MemoryStore;
 use super::slot_marks::{MarkedWindow, SlotMarks};
 use crate::core::calendar::Windows;
-use crate::core::key::Key;
+use crate::core::key::{Key, Shape};
 use crate::core::regions::escrow::window::marks::{
     MarkNote, RememberedMarks, RuleMarks, WindowMark, first_mark,
 };
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ForeseenRule;
 
+/// Rules that are remembered beside those of the set in force. The windows of more burn.
+const OTHERS_MAX: usize = 1_000;
 /// Notes that are written at once when they are begun anew.
 const AT_ONCE: usize = 1_024;
+
+/// The oldest of the rules that are not in force, where there are too many.
+fn too_many(rules: &MarkedRules, in_force: &BTreeSet<u32>) -> Vec<u32> {
+    let is_other =
+        |shape: &u32, firsts: &RuleMarks| !in_force.contains(shape) && *firsts != RuleMarks::default();
+    let others = rules.iter().filter(|(shape, firsts)| is_other(shape, firsts)).map(|(shape, _)| *shape);
+    let mut others: Vec<u32> = others.collect();
+    others.sort_unstable();
+    others.truncate(others.len().saturating_sub(OTHERS_MAX));
+    others
+}
 
 impl MemoryStore {
     /// Keeps marks of what is spent, with what an earlier process noted. Before anything is asked, and before
@@ -90,6 +104,12 @@ impl MemoryStore {
             rules.insert(shape, firsts);
             changed.push((rule.shape, rule.identity.clone(), rule.share.is_some()));
         }
+        let in_force: BTreeSet<u32> = foreseen.iter().map(|rule| rule.shape.0).collect();
+        for shape in too_many(&rules, &in_force) {
+            rules.insert(shape, RuleMarks::default());
+            let identity = noted.identities.get(&shape).cloned().unwrap_or_default();
+            changed.push((Shape(shape), identity, false));
+        }
         noted.next = Some(noted.next.unwrap_or(0).max(next));
         noted.above = noted.above.max(next);
         let notes: Vec<MarkNote> = changed
@@ -109,6 +129,8 @@ impl MemoryStore {
                 false => noted.own.remove(&shape.0),
             };
         }
+        rules.retain(|shape, firsts| in_force.contains(shape) || *firsts != RuleMarks::default());
+        noted.identities.retain(|shape, _| rules.contains_key(shape));
         self.put_marked(&mut noted, rules);
     }
 

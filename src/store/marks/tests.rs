@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::algorithm::{Algorithm, Limit};
-use crate::core::key::Shape;
 use crate::core::regions::WorldKey;
 use crate::core::regions::escrow::window::WindowStep;
 use crate::core::regions::escrow::{Giving, Step, StepRequest, StepResult, Taking};
@@ -358,4 +357,22 @@ fn a_file_that_is_written_anew_by_a_clock_that_was_ahead_says_what_it_forgot() {
     region.now = right;
     region.is_killed();
     assert_eq!((region.rest("u"), region.rest("other")), (0, 0));
+}
+
+#[test]
+fn rules_that_are_no_more_are_remembered_up_to_a_bound() {
+    let region = Region::new(80);
+    for number in 2..1_100 {
+        let foreseen =
+            ForeseenRule { shape: Shape(8 * number), identity: number.to_string(), share: Some(80) };
+        region.store.foresee(&[foreseen], 8 * number + 8, region.now);
+    }
+    let noted = region.store.marks.get().unwrap().noted.lock().unwrap();
+    assert_eq!((noted.rules.len(), noted.identities.len()), (OTHERS_MAX + 1, OTHERS_MAX + 1));
+    assert!(!noted.rules.contains_key(&SHAPE.0), "the oldest goes");
+    let mut known = RememberedMarks::default();
+    region.paper.0.lock().unwrap().0.iter().for_each(|note| known.handle(note.clone()));
+    known.handle(MarkNote::Alive(region.now));
+    known.prune(region.now);
+    assert_eq!(known.rules().count(), OTHERS_MAX + 1, "nor is it known to the next process");
 }
